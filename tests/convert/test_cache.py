@@ -39,7 +39,7 @@ def test_other_ways_to_generate(options: dict[str, Any]) -> None:
 
 def test_an_assistant_goes_back_in_the_cache() -> None:
     before, after = models.pair("llama")
-    helper, texts = models.llama(num_hidden_layers=1).double().eval(), []
+    helper, texts = models.model_of("llama", num_hidden_layers=1).double().eval(), []
     options = models.GREEDY | {"num_assistant_tokens": 3}
     for model in (before, after, convert_model(copy.deepcopy(before), "mhsa")):
         given = {"input_ids": models.inputs("llama")["input_ids"][:1], "attention_mask": torch.ones(1, 9)}
@@ -53,7 +53,7 @@ def test_an_assistant_goes_back_further_than_a_window(padding: str) -> None:
     """Three candidates at a time, most of them wrong, behind more positions than the window of five holds."""
     given = {"attention_mask": torch.ones(3, 9, dtype=torch.long)} | models.inputs("llama", padding)
     given = {name: value[1:2] for name, value in given.items()}
-    helper, texts = models.llama(num_hidden_layers=1).double().eval(), []
+    helper, texts = models.model_of("llama", num_hidden_layers=1).double().eval(), []
     options = models.GREEDY | {"num_assistant_tokens": 3}
     for model in models.pair("mistral"):
         texts.append(model.generate(**given, **options, assistant_model=helper).sequences)

@@ -37,7 +37,7 @@ def test_a_language_model_trains_and_generates(design: str, tmp_path: Path) -> N
     path.write_text(OWN)
     source = str(path) if design == "own file" else design
     torch.manual_seed(0)
-    model = convert_model(models.llama(), source, init="fresh", legs={"h": 4}).train()
+    model = convert_model(models.model_of("llama"), source, init="fresh", legs={"h": 4}).train()
     given, losses = models.inputs("llama", "left"), []
     optimiser = torch.optim.Adam(model.parameters(), 3e-3)
     for _ in range(5):

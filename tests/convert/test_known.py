@@ -31,7 +31,7 @@ def test_the_sizes_and_numbers_are_those_of_the_config() -> None:
 def test_a_model_becomes_the_design_of_its_name(name: str) -> None:
     """Local layers of Gemma are the global design and a window."""
     options = {"attention_bias": False} if name in ("llama", "qwen3") else {}
-    before = models.drawn(models.ALL[name](**options)).eval().double()
+    before = models.drawn(models.model_of(name, **options)).eval().double()
     given, after = models.inputs(name), ta.convert_model(copy.deepcopy(before), name)
     assert {module.design.name for module in after.modules() if isinstance(module, CompiledDesign)} == {name}
     torch.testing.assert_close(models.outputs(after, given), models.outputs(before, given), rtol=1e-6, atol=1e-6)
@@ -43,12 +43,12 @@ def test_a_layer_that_does_more_than_the_design_is_refused() -> None:
         "model.layers.0.self_attn (LlamaAttention) cannot become 'llama': the design has no place for its "
         "'q_proj.bias'."
     )
-    attention = models.ALL["qwen2"]().model.layers[0].self_attn
+    attention = models.model_of("qwen2").model.layers[0].self_attn
     attention.scaling *= 2
     message = refusal(lambda: ta.convert(models.drawn(attention), "qwen2"))
     assert message.startswith("Qwen2Attention cannot become 'qwen2': their outputs differ by ")
     lists = {"short_factor": [1.0] * 3, "long_factor": [2.0] * 3, "original_max_position_embeddings": 20, "factor": 2.0}
-    longer = models.ALL["llama"](attention_bias=False, rope_parameters=PLAIN | {"rope_type": "longrope"} | lists)
+    longer = models.model_of("llama", attention_bias=False, rope_parameters=PLAIN | {"rope_type": "longrope"} | lists)
     assert refusal(lambda: ta.convert_model(models.drawn(longer), "llama")) == (
         "model.layers.0.self_attn (LlamaAttention) cannot be converted: its rotary positions are scaled (rope_type "
         "'longrope', by lists of factors); a design has default, linear, dynamic, llama3, yarn ones."

@@ -126,7 +126,7 @@ def test_hidden_states_are_still_given() -> None:
 
 def test_saving_loading_and_copying() -> None:
     after, given = both("gpt2")[1], models.inputs("gpt2")
-    other = convert_model(models.drawn(models.gpt2()).eval(), "thsa")
+    other = convert_model(models.drawn(models.model_of("gpt2")).eval(), "thsa")
     with torch.no_grad():
         for weight in other.parameters():
             weight.zero_()

@@ -153,7 +153,7 @@ def test_a_design_without_weights(tmp_path: Path) -> None:
 def test_a_state_dict_goes_into_the_same_conversion(tmp_path: Path) -> None:
     model = trained("gpt2", "thsa")
     torch.save(model.state_dict(), tmp_path / "model.pt")
-    other = convert_model(models.gpt2().eval(), "thsa")
+    other = convert_model(models.model_of("gpt2").eval(), "thsa")
     other.load_state_dict(torch.load(tmp_path / "model.pt"))
     same(other, model, "gpt2")
 

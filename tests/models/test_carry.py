@@ -13,18 +13,7 @@ from tests.models import tiny
 from tests.refusals import refusal
 
 UNLIMITED = ["linear", "fast_weight1", "fmm2_causal", "mhsa"]
-CARRIED = [
-    "linear",
-    "fast_weight1",
-    "fmm_fast_weight2",
-    "band",
-    "mhsa",
-    "alibi",
-    "mla",
-    "transformer_xl",
-    "gfish",
-    "epa",
-]
+CARRIED = "linear fast_weight1 fmm_fast_weight2 band mhsa alibi mla transformer_xl gfish epa".split()
 
 
 def model_with(name: str, memory: int = 12, kind: str = "cache", **config) -> ta.models.LanguageModel:

@@ -28,19 +28,7 @@ from tests.refusals import refusal
 from tests.shipped import asked_for
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = [
-    "mhsa",
-    "gqa",
-    "mgk",
-    "epa",
-    "mla",
-    "alibi",
-    "mhsa_core",
-    "transformer_xl",
-    "mgk_em",
-    "mlp",
-    "sigma_moe_regularised",
-]
+NAMES = "mhsa gqa mgk epa mla alibi mhsa_core transformer_xl mgk_em mlp sigma_moe_regularised".split()
 KINDS = [f"{name} torch" for name in NAMES] + [f"{name} reference" for name in pair.MASKED]
 
 

@@ -96,15 +96,7 @@ def test_encoder_and_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     model = {"kind": "seq2seq", "vocabulary": task.vocabulary, "length": task.length, "width": 8}
     model |= {"encoder": [{"mixer": layer["mixer"]}], "decoder": [layer]}
     described = {"tensornet": 1, "name": "both", "model": model}
-    changes = {
-        "task": "reverse",
-        "options": {},
-        "design": None,
-        "legs": None,
-        "mlp": None,
-        "width": None,
-        "depth": None,
-    }
+    changes = {"task": "reverse", "options": {}} | dict.fromkeys(("design", "legs", "mlp", "width", "depth"))
     ta.train(runs.small(**changes, model=described, steps=1, eval_samples=1), out=tmp_path)
     sections = ta.run_sections(tmp_path, samples=2)
     titles = ["encoder.0.mixer: mhsa", "decoder.0.mixer: mhsa", "decoder.0.cross: cross"]
