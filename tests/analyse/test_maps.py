@@ -173,10 +173,8 @@ def test_one_kernel_of_width_d_gives_rank_d_at_most() -> None:
 def test_ranks_of_nothing_and_of_what_is_wrong() -> None:
     assert ta.map_rank(random_maps(0, 2, 4, 4)).shape == (0, 2)
     for band in (-1, 1.5, True):
-        assert (
-            refusal(ta.map_rank, torch.eye(2), band=band)
-            == f"band is {band!r}; give a number of diagonals, at least 0."
-        )
+        wanted = f"band is {band!r}; give a number of diagonals, at least 0."
+        assert refusal(ta.map_rank, torch.eye(2), band=band) == wanted
     assert refusal(ta.map_rank, torch.full((2, 2), torch.nan)) == "the maps of 'maps' have entries that are not finite."
 
 
@@ -209,10 +207,8 @@ def test_equal_heads_are_at_distance_zero() -> None:
 
 def test_one_head_has_no_distance() -> None:
     one = random_maps(2, 1, 4, 4)
-    assert (
-        refusal(ta.head_distances, one)
-        == "'A' has one map per sequence, but distances between heads need at least two."
-    )
+    wanted = "'A' has one map per sequence, but distances between heads need at least two."
+    assert refusal(ta.head_distances, one) == wanted
     none = random_maps(0, 2, 4, 4)
     assert refusal(ta.head_distances, none) == "the batch is empty, so there are no distances between heads."
 

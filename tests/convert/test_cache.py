@@ -185,10 +185,8 @@ def test_biases_of_positions_are_compared() -> None:
     attention = models.pair("bloom")[1].transformer.h[0].self_attention
     x, where = torch.zeros(1, 4, 24, dtype=torch.float64), "transformer.h.0.self_attention (BloomAttention): "
     wrong = torch.arange(4.0).expand(3, 1, 4)
-    assert (
-        refusal(lambda: attention(x, x, wrong))
-        == where + "'alibi' does not contain the biases of consecutive positions."
-    )
+    wanted = where + "'alibi' does not contain the biases of consecutive positions."
+    assert refusal(lambda: attention(x, x, wrong)) == wanted
     assert refusal(lambda: attention(x, x, None)) == (
         where + "'alibi' is missing; it is compared with the design's own biases."
     )

@@ -10,7 +10,6 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.convert.masks import arguments, of_hugging_face, of_torch, shown, visible_pairs
-from tensornet_attn.errors import InputError
 from tests.refusals import refusal
 
 KEYS = torch.tensor([[True, True, True, False], [False, True, True, True]])
@@ -49,9 +48,8 @@ def test_what_is_more_than_hidden_keys_stays_a_mask() -> None:
 
 
 def test_a_causal_design_cannot_look_ahead() -> None:
-    with pytest.raises(InputError) as error:
-        arguments(PAIRS, True, "here")
-    assert str(error.value) == "here: the mask makes later keys visible, but the design is causal."
+    wanted = "here: the mask makes later keys visible, but the design is causal."
+    assert refusal(arguments, PAIRS, True, "here") == wanted
 
 
 BAND = torch.ones(6, 6, dtype=torch.bool).tril().triu(-2)

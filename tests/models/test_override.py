@@ -138,9 +138,8 @@ def test_what_cannot_be_overridden(changes: dict[str, Any], message: str, file: 
 
 def test_the_depth_of_a_model_with_several_entries() -> None:
     layer = {"mixer": {"design": "mhsa", "legs": {"h": 2}}}
-    with pytest.raises(ta.InputError) as error:
-        ta.models.load(tiny.model_of(layers=[layer, layer]), depth=3)
-    assert str(error.value) == "'depth' needs a 'layers' of one entry; 'tiny' has 2: leave out 'depth'."
+    wanted = "'depth' needs a 'layers' of one entry; 'tiny' has 2: leave out 'depth'."
+    assert refusal(ta.models.load, tiny.model_of(layers=[layer, layer]), depth=3) == wanted
 
 
 REFUSED = [

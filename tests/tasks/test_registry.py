@@ -78,12 +78,10 @@ def test_a_split_that_is_not_there_or_too_short() -> None:
     task = task_named("copy", test=10)
     assert refusal(task.samples, "valid", 0, 1) == "there is no split 'valid': did you mean 'validation'?"
     assert refusal(task.samples, "test", 8, 3) == "split 'test' of task 'copy' has 10 samples, not 8 to 10."
-    with pytest.raises(ta.InputError) as error:
-        task.samples("train", -1, 3)
-    assert str(error.value) == "samples(start=-1, count=3): start must be at least 0, count at least 1."
-    with pytest.raises(ta.InputError) as error:
-        task.batches("train", 3)
-    assert str(error.value) == "split 'train' of task 'copy' is unlimited: use samples(split, start, count)."
+    wanted = "samples(start=-1, count=3): start must be at least 0, count at least 1."
+    assert refusal(task.samples, "train", -1, 3) == wanted
+    wanted = "split 'train' of task 'copy' is unlimited: use samples(split, start, count)."
+    assert refusal(task.batches, "train", 3) == wanted
 
 
 def test_the_list_of_tasks_says_what_each_is() -> None:

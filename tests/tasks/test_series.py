@@ -131,7 +131,5 @@ def test_files_that_are_missing_or_of_different_problems(tmp_path: Path) -> None
     (tmp_path / "W_TEST.ts").write_text(HEAD + "1:left\n")
     assert message(tmp_path) == "'W_TRAIN.ts' has series of 2 dimensions, 'W_TEST.ts' of 1; give files of one problem."
     (tmp_path / "W_TEST.ts").write_text(HEAD.replace("left", "up") + "1:2:up\n")
-    assert (
-        message(tmp_path)
-        == "'W_TRAIN.ts' has the classes left, right, 'W_TEST.ts' has up, right; give files of one problem."
-    )
+    wanted = "'W_TRAIN.ts' has the classes left, right, 'W_TEST.ts' has up, right; give files of one problem."
+    assert message(tmp_path) == wanted

@@ -122,7 +122,5 @@ def test_parallel_text_that_cannot_be_used(tmp_path: Path) -> None:
         "'valid.nl' has 24 lines and 'valid.en' 25; line i of one must be the translation of line i of the other."
     )
     path.write_text("\n" + lines.partition("\n")[2])
-    assert (
-        message(tmp_path)
-        == "task 'translation': line 1 of split 'validation' is empty on one side; remove it from both."
-    )
+    wanted = "task 'translation': line 1 of split 'validation' is empty on one side; remove it from both."
+    assert message(tmp_path) == wanted
