@@ -22,9 +22,6 @@ def random_maps(*shape: int, seed: int = 0) -> ta.Maps:
     return ta.Maps("A", normal(*shape, seed=seed).softmax(-1), ("h", "n", "m"))
 
 
-# Maps
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_maps_and_scores_of_mhsa_by_plain_loops(causal: bool) -> None:
     """The scores are Q K^T without scale and mask."""
@@ -126,9 +123,6 @@ def test_mean_maps_by_hand() -> None:
     assert refusal(ta.mean_maps, random_maps(0, 2, 4, 5)) == "the batch is empty, so there is no mean map."
 
 
-# Ranks
-
-
 def test_ranks_of_known_maps() -> None:
     assert ta.map_rank(torch.eye(7)[None]).tolist() == [7]
     assert ta.map_rank(torch.eye(7)).item() == 7
@@ -178,9 +172,6 @@ def test_ranks_of_nothing_and_of_what_is_wrong() -> None:
     assert refusal(ta.map_rank, torch.full((2, 2), torch.nan)) == "the maps of 'maps' have entries that are not finite."
 
 
-# Distances
-
-
 def test_distances_by_loops() -> None:
     maps = random_maps(4, 5, 3, 6)
     rows = [
@@ -211,9 +202,6 @@ def test_one_head_has_no_distance() -> None:
     assert refusal(ta.head_distances, one) == wanted
     none = random_maps(0, 2, 4, 4)
     assert refusal(ta.head_distances, none) == "the batch is empty, so there are no distances between heads."
-
-
-# Entropy and reach
 
 
 def test_entropy_and_reach_by_loops() -> None:

@@ -74,9 +74,6 @@ def test_the_fast_transformer_consists_of_the_shipped_experts() -> None:
                 assert (design.name, design.hash) == (shipped, same.hash)
 
 
-# --- what is printed ---------------------------------------------------------------------------------------------
-
-
 @cache
 def loaded(name: str, h: int, d: int, e: int | None, k: int | None) -> ta.models.ModelSpec:
     own = ta.models.load(name).stacks["layers"][0]["mixer"].design
@@ -221,8 +218,6 @@ def test_the_page_on_models_has_them_all_with_their_parameters() -> None:
     assert {*found} == {*NAMES}
 
 
-# --- files that differ in their attention alone ------------------------------------------------------------------
-
 SAME = {
     "gfish_wikitext_small": ("wikitext_small", {"design": "gfish", "legs": {"g": 4}}),
     "mgk_wikitext_small": ("wikitext_small", {"design": "mgk", "legs": {"h": 4, "r": 2}}),
@@ -294,9 +289,6 @@ def test_a_context_is_twice_a_chunk_or_one() -> None:
         assert memory == (spec.config.length if name.endswith("_xl") or "_xl_" in name or "fast" in name else 0) or (
             name.startswith("xl_") and memory == spec.config.length
         )
-
-
-# --- as modules ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.rotated

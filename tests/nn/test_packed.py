@@ -236,9 +236,6 @@ def test_calls_are_fewer_than_documents() -> None:
     assert len(calls) == len({*LENGTHS})
 
 
-# Training
-
-
 @pytest.mark.parametrize("dear", [False, True])
 def test_states_take_the_mean_over_documents(dear: bool) -> None:
     for lengths in ((4, 4, 4), (4, 2, 4)):
@@ -280,9 +277,6 @@ def test_dropout_and_noise_are_drawn_in_training() -> None:
         y.sum().backward()
         assert y.isfinite().all()
         assert y.shape == x.shape
-
-
-# Traced
 
 
 def traced(name: str, causal: bool | None) -> None:
@@ -338,9 +332,6 @@ def test_wrong_offsets_end_a_traced_call() -> None:
     for wrong in ([0, 4, 3, 7], [1, 3, 5, 7], [0, 3, 5, 6], [0, 1, 2, 7]):
         with pytest.raises(RuntimeError, match="'cu_seqlens' decreases, does not run from 0"):
             whole(x, cu_seqlens=torch.tensor(wrong), max_seqlen=4)
-
-
-# Caches
 
 
 def continued(name: str, first: Sequence[int], then: Sequence[int], packed: bool) -> None:
@@ -417,9 +408,6 @@ def test_a_cache_carries_what_is_padding() -> None:
         torch.testing.assert_close(y[:1], short[:, -1:])
         again.reset()
         torch.testing.assert_close(module(step, cache=again), module(step))
-
-
-# What is refused
 
 
 def refused(name: str, sentence: str, *inputs: Tensor, **options: Any) -> None:
@@ -557,9 +545,6 @@ def test_padding_does_not_grow_without_bound() -> None:
     module(x, cu_seqlens=offsets((200, 3)))[:, :200].sum().backward()
     assert x.grad is not None
     assert all(value.grad.isfinite().all() for value in (x, *module.parameters()))
-
-
-# The mask `document`
 
 
 def test_document_shows_the_document_of_a_call() -> None:

@@ -72,8 +72,6 @@ def test_designs_that_contain_each_other_share_a_box() -> None:
     assert "style=dashed" in text
 
 
-# Equal sizes
-
 TUFORMER = ("thsa", "thsa_kron", "skip_left", "skip_right", "mhsa", "trainable_heads_only", "heads_only")
 
 
