@@ -49,18 +49,14 @@ def compiled(value: Any, what: str) -> CompiledDesign:
 
 @torch.no_grad()
 def values_of(
-    module: CompiledDesign,
-    names: Iterable[str],
-    inputs: tuple[Any, ...],
-    named: Mapping[str, Tensor] | None,
-    **see: Any,
+    module: CompiledDesign, names: Iterable[str], inputs: tuple[Any, ...], named: Mapping[str, Tensor], **see: Any
 ) -> tuple[dict[str, Tensor], dict[str, int]]:
     """Values by name, [batch..., legs as written], and the lengths of the call. Raises InputError.
 
     Always computed as in evaluation, so that dropout and noise do not affect the maps.
     """
-    given = module._signature.ordered(inputs, named or {})
-    lengths = module._signature.check(given, noise=None, **see)
+    given = module._signature.ordered(inputs, named)
+    lengths = module._signature.check(given, see.get("mask"), see.get("key_mask"), None)
     return evaluated(module, names, leaves(module, given, None), lengths, **see), lengths
 
 
@@ -142,7 +138,7 @@ def attention_maps(
     {'A': Maps of 'A': batch [3], g 2, j 4, n 5, m 5}
     """
     compiled(module, "attention_maps")
-    return maps_and_scores(module, inputs, named, mask, key_mask)[0]
+    return maps_and_scores(module, inputs, named, mask=mask, key_mask=key_mask)[0]
 
 
 def attention_scores(
@@ -162,22 +158,18 @@ def attention_scores(
     True
     """
     compiled(module, "attention_scores")
-    return maps_and_scores(module, inputs, named, mask, key_mask)[1]
+    return maps_and_scores(module, inputs, named, mask=mask, key_mask=key_mask)[1]
 
 
 def maps_and_scores(
-    module: CompiledDesign,
-    inputs: tuple[Tensor, ...],
-    named: Mapping[str, Tensor] | None = None,
-    mask: Tensor | None = None,
-    key_mask: Tensor | None = None,
+    module: CompiledDesign, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor], **see: Any
 ) -> tuple[dict[str, Maps], dict[str, Maps]]:
     """The maps and the scores of one call, each by step. Raises InputError."""
     graph = module.plan.graph
     steps = attention_steps(graph)
     operands = {step.name: attentions(graph)[step.name].of for step in steps}
     names = [*operands, *(use.name for use in operands.values())]
-    values, _ = values_of(module, names, inputs, named, mask=mask, key_mask=key_mask)
+    values, _ = values_of(module, names, inputs, named, **see)
     maps = {step.name: _maps(graph, step.name, step.legs, values[step.name]) for step in steps}
     return maps, {step: _maps(graph, step, use.legs, values[use.name]) for step, use in operands.items()}
 

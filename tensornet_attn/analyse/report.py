@@ -171,9 +171,9 @@ def all_figures(sections: Iterable[Given], band: int) -> list[LayerFigures]:
         )
     layers = []
     for part, graph in zip(parts, graphs, strict=True):
-        maps, scores = maps_and_scores(part.module, part.inputs, None, **part.see)
+        maps, scores = maps_and_scores(part.module, part.inputs, {}, **part.see)
         again = part.repeated
-        repeated = maps_and_scores(part.module, again.inputs, None, **again.see)[0] if again is not None else {}
+        repeated = maps_and_scores(part.module, again.inputs, {}, **again.see)[0] if again is not None else {}
         boxes = tuple(box_figures(part, maps[step], scores[step], repeated.get(step), band) for step in maps)
         chosen = expert_selections(part.module, *part.inputs, **part.see)
         experts = {name: found for name, found in chosen.items() if not graph.leg[found.leg].sequence}

@@ -51,6 +51,11 @@ def plain(number: float) -> float:
     return int(number) if float(number).is_integer() else number
 
 
+def multihead(module: Any) -> Numbers:
+    q, d = module.q_proj, module.head_dim
+    return {"f": q.in_features, "h": q.out_features // d, "d": d} | rope(module, "turned")
+
+
 def windowed(module: Any) -> Numbers:
     return grouped(module) | {"window": int(module.config.sliding_window or 2**30)}
 
@@ -63,6 +68,10 @@ def normed(module: Any) -> Numbers:
 def scalar(module: Any) -> Numbers:
     """Gemma's setting: it scales scores by query_pre_attn_scalar ** -0.5."""
     return {"scalar": module.config.query_pre_attn_scalar}
+
+
+def capped(module: Any) -> Numbers:
+    return grouped(module) | scalar(module) | {"cap": module.attn_logit_softcapping}
 
 
 def local(module: Any) -> Numbers:
@@ -223,19 +232,8 @@ READINGS: tuple[Reading, ...] = (
         GROUPED | NORMS | {"Wq": "q_proj.weight: (g j 0/2 d) f", "Wg": "q_proj.weight: (g j 1/2 d) f"},
         in_models=True,
     ),
-    Reading(
-        "gemma2",
-        ("Gemma2Attention",),
-        lambda m: grouped(m) | scalar(m) | {"cap": m.attn_logit_softcapping},
-        GROUPED,
-        in_models=True,
-    ),
-    Reading(
-        "gemma2_local",
-        ("Gemma2Attention",),
-        lambda m: grouped(m) | scalar(m) | local(m) | {"cap": m.attn_logit_softcapping},
-        GROUPED,
-    ),
+    Reading("gemma2", ("Gemma2Attention",), capped, GROUPED, in_models=True),
+    Reading("gemma2_local", ("Gemma2Attention",), lambda m: capped(m) | local(m), GROUPED),
     Reading("gemma3", ("Gemma3Attention",), lambda m: normed(m) | scalar(m), GROUPED | NORMS, in_models=True),
     Reading("gemma3_local", ("Gemma3Attention",), lambda m: normed(m) | scalar(m) | local(m), GROUPED | NORMS),
     Reading(
@@ -284,9 +282,7 @@ READINGS: tuple[Reading, ...] = (
     Reading(
         "phi",
         ("PhiAttention",),
-        lambda m: (
-            {"f": m.q_proj.in_features, "h": m.q_proj.out_features // m.head_dim, "d": m.head_dim} | rope(m, "turned")
-        ),
+        multihead,
         {
             **{f"W{letter}": f"{letter}_proj.weight: (h d) f" for letter in "qkv"},
             **{f"b{letter}": f"{letter}_proj.bias: (h d)" for letter in "qkv"},
@@ -380,9 +376,7 @@ READINGS: tuple[Reading, ...] = (
     Reading(
         "moonshine",
         ("MoonshineAttention",),
-        lambda m: (
-            {"f": m.q_proj.in_features, "h": m.q_proj.out_features // m.head_dim, "d": m.head_dim} | rope(m, "turned")
-        ),
+        multihead,
         {**{f"W{letter}": f"{letter}_proj.weight: (h d) f" for letter in "qkv"}, "Wo": "o_proj.weight: f (h d)"},
     ),
     Reading(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn import compiler
-from tensornet_attn.convert.known import reading_of
+from tensornet_attn.convert.known import plain, reading_of
 from tensornet_attn.convert.read import place_of, read_trained
 from tensornet_attn.convert.reading import read_as
 from tensornet_attn.convert.trained import Trained, Widths
@@ -22,6 +22,7 @@ from tensornet_attn.spec import Design
 from tensornet_attn.spec.read import Source
 from tensornet_attn.special import contains, embed, gain, route
 
+Asked = Mapping[str, Any] | None  # sizes or settings
 TOLERANCE = 1e-6  # relative, of the comparison in float64
 
 
@@ -61,13 +62,7 @@ def convert(
 
 
 def made_of(
-    module: nn.Module,
-    design: Source,
-    backend: str = "auto",
-    legs: Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    memory: bool = False,
-    where: str = "",
+    module: nn.Module, design: Source, backend: str, legs: Asked, settings: Asked, memory: bool = False, where: str = ""
 ) -> CompiledDesign:
     """Converts a module to the shipped design that equals it, or to a design that contains its attention."""
     reading = reading_of(module, design)
@@ -93,13 +88,7 @@ def start_from(trained: Trained, design: Source, *options: Any) -> CompiledDesig
         raise InputError(f"{trained.where} cannot become {name_of(design)}: {error}") from None
 
 
-def fresh(
-    outside: Widths,
-    design: Source,
-    backend: str = "auto",
-    legs: Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
-) -> CompiledDesign:
+def fresh(outside: Widths, design: Source, backend: str, legs: Asked, settings: Asked) -> CompiledDesign:
     """The design with newly initialised weights, in place of a module of these widths.
 
     The feature leg of its input gets the module's width, unless `legs` sets it. Raises InputError if the design cannot
@@ -129,8 +118,8 @@ def made_from(
     trained: Trained,
     design: Source,
     backend: str = "auto",
-    legs: Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
+    legs: Asked = None,
+    settings: Asked = None,
     memory: bool = False,
 ) -> CompiledDesign:
     """The design with the weights of a trained attention. Raises InputError if its outputs differ."""
@@ -152,8 +141,7 @@ def made_from(
             asked = f"the requested '{name}' is {have[name]}, but the trained weights need {must[name]}."
             raise InputError(asked)
     final, values, table = gained(wanted, above, trained, memory)
-    plain, plain_values, _ = gained(source, below, trained, False)
-    agree(final, values, plain, plain_values, trained.causal, trained.window)
+    agree(trained, (final, values), gained(source, below, trained, False)[:2])
     if table and trained.buckets is not None and trained.buckets.given:
         final = compiler.load(gain.with_weight_given(final.as_dict(), table))
         del values[table]
@@ -175,14 +163,14 @@ def base_of(trained: Trained, general: Design) -> tuple[Design, Weights]:
     positions, it is mhsa_rope or gqa_rope; otherwise, rotary positions are added later.
     """
     g = trained.weights["Wk"].shape[1]
-    plain = "mhsa" if g == trained.weights["Wq"].shape[1] else "gqa"
+    kind = "mhsa" if g == trained.weights["Wq"].shape[1] else "gqa"
     own = trained.rope_base == 10000 and trained.rope_fraction == 1 and not trained.rope_scaling
-    rotary = [f"{plain}_rope"] if own and contains(general, f"{plain}_rope") else []
-    name = (rotary or [plain])[0]
+    rotary = [f"{kind}_rope"] if own and contains(general, f"{kind}_rope") else []
+    name = (rotary or [kind])[0]
     f, h, d = trained.weights["Wq"].shape
-    sizes = {"f": f, "d": d} | ({"h": h} if plain == "mhsa" else {"g": g, "j": h // g})
+    sizes = {"f": f, "d": d} | ({"h": h} if kind == "mhsa" else {"g": g, "j": h // g})
     design = compiler.load(name, legs=sizes)
-    shapes = {} if plain == "mhsa" else {"Wq": (f, g, h // g, d), "Wo": (g, h // g, d, f)}
+    shapes = {} if kind == "mhsa" else {"Wq": (f, g, h // g, d), "Wo": (g, h // g, d, f)}
     values = {key: value.reshape(shapes.get(key, value.shape)) for key, value in trained.weights.items()}
     biases = {
         f"W{key}": Bias(0, trained.biases[f"b{key}"].reshape(values[f"W{key}"].shape[1:]))  # the weight's legs but f
@@ -227,7 +215,7 @@ def gained(design: Design, weights: Weights, trained: Trained, memory: bool) -> 
         values |= {names[weight]: bias.value for weight, bias in weights.biases.items()}
     if weights.turns:
         axes = {name: (turn.axis, turn.width) for name, turn in weights.turns.items()}
-        base, fraction = _plain(trained.rope_base), _plain(trained.rope_fraction)
+        base, fraction = plain(trained.rope_base or 1.0), plain(trained.rope_fraction)
         data = gain.with_rope(data, graph, axes, base, fraction, trained.rope_scaling)
     for weight, turn in weights.norms.items():
         norm = trained.norms[turn.letter]
@@ -256,18 +244,11 @@ def gained(design: Design, weights: Weights, trained: Trained, memory: bool) -> 
     return compiler.load(data), values, table
 
 
-def agree(
-    one: Design,
-    mine: Mapping[str, Tensor],
-    other: Design,
-    theirs: Mapping[str, Tensor],
-    causal: bool,
-    window: tuple[int, int] | None = None,
-) -> None:
-    """Compares two designs on random input in float64. Raises InputError if they differ."""
-    outputs, n = [], 4 if window is None else min(window[0] + 3, 64)
-    for design, values in ((one, mine), (other, theirs)):
-        module = compiler.reference(design, causal, device="cpu", dtype=torch.float64).eval()
+def agree(trained: Trained, *designs: tuple[Design, Mapping[str, Tensor]]) -> None:
+    """Compares two designs with their weights on random input in float64. Raises InputError if they differ."""
+    outputs, n = [], 4 if trained.window is None else min(trained.window[0] + 3, 64)
+    for design, values in designs:
+        module = compiler.reference(design, trained.causal, device="cpu", dtype=torch.float64).eval()
         fill(module, values)
         given = [tensor for tensor in module.plan.graph.of_role("input") if tensor.default is None]
         width = design.legs[given[0].legs[-1]] or 1
@@ -277,11 +258,6 @@ def agree(
     worst, size = (outputs[0] - outputs[1]).abs().max(), outputs[1].abs().max()
     if not worst <= TOLERANCE * max(1.0, float(size)):
         raise InputError(f"its outputs differ by {float(worst):.1e} from the trained layer's.")
-
-
-def _plain(number: float | None) -> float:
-    value = 1.0 if number is None else number
-    return int(value) if float(value).is_integer() else value
 
 
 def name_of(design: Source) -> str:

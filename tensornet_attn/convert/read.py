@@ -127,6 +127,7 @@ def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
     window = getattr(inner, "sliding_window", getattr(config, "sliding_window", None))
     causal = _causal(where, inner, layout)
     base, fraction, scaling = _rope(where, inner, layout) if layout.rope else (None, 1.0, {})
+    dropout = _first(where, inner, "attention_dropout", "attn_dropout", "dropout", "attn_dropout_p")
     trained = Trained(
         where,
         weights,
@@ -134,7 +135,7 @@ def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
         causal,
         base,
         fraction,
-        _dropout(_first(where, inner, "attention_dropout", "attn_dropout", "dropout", "attn_dropout_p")),
+        float(getattr(dropout, "p", dropout)),
         norms,
         (window - 1, 0 if causal else window - 1) if window and "sliding_window" in layout.features else None,
         getattr(inner, "attn_logit_softcapping", None) if "attn_logit_softcapping" in layout.features else None,
@@ -262,11 +263,6 @@ def _first(where: str, module: Any, *names: str) -> Any:
         if held is not None:
             return held
     return _part(where, module, names[0])
-
-
-def _dropout(held: Any) -> float:
-    """The probability of a dropout layer or a number."""
-    return float(held.p if isinstance(held, nn.Dropout) else held)
 
 
 def _linear(where: str, module: nn.Module, name: str) -> Projection:

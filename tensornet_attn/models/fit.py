@@ -194,13 +194,7 @@ def _check(place: Place, graph: Graph) -> None:
     elif len(inputs) == 2 and inputs[1].default != inputs[0].name:
         message = f"'{graph.name}' needs a second input '{inputs[1].name}', but a {place.role} has one input."
         place.refuse(message, "move the design to 'cross' in a decoder, or use a design with one input.")
-    _check_lengths(place, graph)
-
-
-def _check_lengths(place: Place, graph: Graph) -> None:
-    """Compares the maxima of sequence legs with the longest inputs of the model."""
-    queries, keys = place.longest
-    for name, rows in ((graph.query, queries), (graph.key, keys)):
+    for name, rows in zip((graph.query, graph.key), place.longest, strict=True):
         leg = graph.leg[name] if name is not None else None
         if leg is not None and leg.maximum is not None and leg.maximum < rows:
             message = f"leg '{leg.name}' of '{graph.name}' has a maximum of {leg.maximum}; the model needs {rows} rows."

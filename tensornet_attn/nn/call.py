@@ -17,6 +17,7 @@ from tensornet_attn.ops import OPS
 
 Tensor = torch.Tensor
 WHOLE = (torch.int64, torch.int32, torch.int16)
+Noise = Mapping[str, Tensor] | None
 Shape = tuple[tuple[str, int | None], ...]  # (leg, size); size None: known at run time
 
 
@@ -72,11 +73,7 @@ class Signature:
         )
 
     def check(
-        self,
-        inputs: tuple[Tensor, ...],
-        mask: Tensor | None,
-        key_mask: Tensor | None,
-        noise: Mapping[str, Tensor] | None,
+        self, inputs: tuple[Tensor, ...], mask: Tensor | None, key_mask: Tensor | None, noise: Noise
     ) -> dict[str, int]:
         """Checks the arguments and returns the lengths of the sequence legs. Raises InputError."""
         lengths = self._complete(*self._check_given(inputs, self.needed))
@@ -318,11 +315,7 @@ def check_key_mask(masks: Masks, key_mask: Tensor, batch: tuple[int, ...], lengt
 
 
 def check_noise(
-    design: str,
-    known: Mapping[str, Shape],
-    noise: Mapping[str, Tensor],
-    batch: tuple[int, ...],
-    lengths: dict[str, int],
+    design: str, known: dict[str, Shape], noise: Mapping[str, Tensor], batch: tuple[int, ...], lengths: dict[str, int]
 ) -> None:
     """Checks noise values by name, [batch..., legs]. Raises InputError."""
     for name, value in noise.items():

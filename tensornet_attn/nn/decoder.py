@@ -61,7 +61,8 @@ class Decoder:
         chunk = _Chunk(dict(values), like, length, keys, given.mask, given.key_mask)
         alone = first and (self._limited or bool(self.states) or torch.is_grad_enabled())
         out = whole() if alone else None
-        for stage in self._stages(alone, chunk):
+        one = self._one if self._usual(alone, chunk) else self._one_separate
+        for stage in self._many if alone or length != 1 else one:
             if not (stage.values[0] in self._behind_kept if alone else first or not (memory and stage.once)):
                 continue
             found = zip(stage.values, self._run(module, cache, stage, chunk), strict=True)
@@ -126,11 +127,6 @@ class Decoder:
                 values.update(zip(stage.values, found, strict=True))
         cache.step({name: values[name] for name in self._kept})
         return values[self._output]
-
-    def _stages(self, alone: bool, chunk: _Chunk) -> tuple[_Planned, ...]:
-        if alone or chunk.length != 1:
-            return self._many
-        return self._one if self._usual(alone, chunk) else self._one_separate
 
     def _usual(self, alone: bool, chunk: _Chunk) -> bool:
         """Whether the chunk is one position, computed in one dtype, and no mask hides it from states."""

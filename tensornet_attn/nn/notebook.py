@@ -17,13 +17,8 @@ def html_of(plan: Plan, about: str) -> str:
     queries, keys = (lengths.get(str(leg)) for leg in (graph.query, graph.key))
     target = plan.target
     cost = priced(graph, plan.schedule, queries, keys, target.batch, target.dtype)
-    parts = [_picture(plan, about), f"<pre>{escape(plan.explain())}</pre>", f"<pre>{escape(cost.to_text())}</pre>"]
-    return f"<div>{''.join(parts)}</div>"
-
-
-def _picture(plan: Plan, about: str) -> str:
-    """The diagram as SVG, or as text if Graphviz is not installed."""
     try:
-        return to_svg(plan.graph, plan.graph.name, about or None)
-    except MissingPartError:
-        return f"<pre>{escape(diagram_text(plan.graph, plan.graph.name, about or None))}</pre>"
+        picture = to_svg(graph, graph.name, about or None)
+    except MissingPartError:  # Graphviz is not installed
+        picture = f"<pre>{escape(diagram_text(graph, graph.name, about or None))}</pre>"
+    return f"<div>{picture}<pre>{escape(plan.explain())}</pre><pre>{escape(cost.to_text())}</pre></div>"

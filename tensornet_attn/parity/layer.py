@@ -116,14 +116,8 @@ def compare(layer: Layer) -> Agreement:
     back = layer.exported(ours, layer.drawn(seed=2))
     again = reader_of(back, layer.design, ours, layer.reading)(back)
     lost = max(float((again[name] - value).detach().abs().max()) for name, value in read.items())
-    return Agreement(relative(y, wanted), max(apart), lost, plan_of(ours))
-
-
-def relative(mine: Tensor | None, theirs: Tensor | None) -> float:
-    """The maximum difference, relative to the maximum value of the other."""
-    assert mine is not None
-    assert theirs is not None
-    return float(((mine - theirs).abs().max() / theirs.abs().max().clamp(min=1e-12)).detach())
+    output = float(((y - wanted).abs().max() / wanted.abs().max().clamp(min=1e-12)).detach())
+    return Agreement(output, max(apart), lost, plan_of(ours))
 
 
 PLAIN = re.compile(r"dense|one product|one pass|two operands")

@@ -36,55 +36,55 @@ def naive(folder: str, function: str) -> Run:
     return getattr(module, function)  # type: ignore[no-any-return]
 
 
+# What the operations take for some arguments, from their projections.
+ACTIVATIONS: Mapping[str, Run] = {"beta": torch.sigmoid, "g": nnf.logsigmoid, "gk": nnf.logsigmoid}
+WEIGHTS = {"q": "Wq", "k": "Wk", "v": "Wv", "s": "Ws", "g": "Wg", "gk": "Wg", "beta": "Wb", "p": "Wa"}
+
+
 class Projected(nn.Module):
     """An operation between projections without biases, of its arguments (such as queries) and of its output."""
 
-    def __init__(self, widths: Mapping[str, int], run: Run):
+    def __init__(self, widths: Mapping[str, int], run: Run, heads_first: bool):
         super().__init__()
-        self.widths, self.run = dict(widths), run
+        self.widths, self.run, self.heads_first = dict(widths), run, heads_first
         for name, width in widths.items():
             self.add_module(name, nn.Linear(F, H * width, bias=False))
         self.out = nn.Linear(H * widths["v"], F, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [batch, n, f] to [batch, n, f]; arguments and result of the operation are [batch, n, heads, entries]."""
-        given = {name: getattr(self, name)(x).unflatten(-1, (H, width)) for name, width in self.widths.items()}
-        return self.out(self.run(**given).flatten(-2).to(x.dtype))  # type: ignore[no-any-return]
-
-
-def heads_first(function: Run) -> Run:
-    """Converts an operation on [batch, heads, n, entries] to one on [batch, n, heads, entries]."""
-
-    def run(**given: Tensor) -> Tensor:
-        found = function(**{name: value.transpose(1, 2) for name, value in given.items()})
-        return (found[0] if isinstance(found, tuple) else found).transpose(1, 2)
-
-    return run
-
-
-WEIGHTS = {"q": "Wq", "k": "Wk", "v": "Wv", "s": "Ws", "g": "Wg", "beta": "Wb", "a": "Wa"}
+        given = {}
+        for name, width in self.widths.items():
+            value = getattr(self, name)(x).unflatten(-1, (H, width))
+            value = ACTIVATIONS.get(name, nn.Identity())(value if width > 1 else value[..., 0])
+            given[name] = value.transpose(1, 2) if self.heads_first else value
+        found = self.run(**given)
+        y = found[0] if isinstance(found, tuple) else found
+        return self.out((y.transpose(1, 2) if self.heads_first else y).flatten(-2).to(x.dtype))  # type: ignore[no-any-return]
 
 
 def row(
     folder: str,
     function: str,
     design: str,
-    run: Callable[[Run], Run],
     legs: Mapping[str, str],
     extra: Mapping[str, Any] | None = None,
+    heads_first: bool = False,
+    around: Callable[[Run], Run] | None = None,
     single: str = SINGLE,
     fixed: Mapping[str, Callable[[], Tensor]] | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Layer:
     """A layer of fla-core. `legs`: the leg of each projection's entries, or 1 for one value per head.
 
-    `names`: names of the projections' weights in the design.
+    `around` replaces the operation by one of the projections. `names`: names of the projections' weights in the design.
     """
     sizes = {"d": D, "e": E, "r": 3, "1": 1}
     widths = {name: sizes[leg] for name, leg in legs.items()}
 
     def make() -> nn.Module:
-        return Projected(widths, run(naive(folder, function)))
+        run = naive(folder, function)
+        return Projected(widths, around(run) if around else run, heads_first)
 
     weights: dict[str, Any] = {
         (WEIGHTS | dict(names or {}))[name]: f"{name}.weight: (h {'0/1' if leg == '1' else leg}) f"
@@ -100,6 +100,28 @@ def row(
 
 QKV = {"q": "d", "k": "d", "v": "d"}
 QKE = {"q": "d", "k": "d", "v": "e"}
+SQUARES = {"diagram": {"A": {"normalize": "m", "eps": 1e-6, "of": "s[h n m] s[h n m] -> h n m"}}}
+LINEAR = {"causal": True, "diagram": {"A": {"keep": "m", "of": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"}}}
+RETENTION = {
+    "causal": True,
+    "weights": {"w": {"legs": "h", "frozen": True}},
+    "constants": {"gap": {"legs": "n m", "value": "distance"}},
+    "diagram": {
+        "D": {"map": "exp", "of": "- w[h] gap[n m] -> h n m"},
+        "A": {"keep": "m", "of": "(d ** -0.5) * Q[n h d] K[m h d] D[h n m] -> h n m"},
+    },
+}
+GLA = {
+    "causal": True,
+    "legs": {"d": "head f / h"},
+    "weights": {"Wg": "f h d"},
+    "diagram": {
+        "g": {"map": "softplus", "of": "- memory[m f] Wg[f h d] -> m h d"},
+        "c": {"cumsum": "m", "of": "g"},
+        "D": {"map": "exp", "of": "c[m h d] - c[n h d] -> n m h d"},
+        "A": {"keep": "m", "of": "(d ** -0.5) * Q[n h d] K[m h d] D[n m h d] -> h n m"},
+    },
+}
 DELTA: dict[str, Any] = {
     "causal": True,
     "legs": {"e": 5},
@@ -119,14 +141,14 @@ def decays() -> Tensor:
     return -torch.log1p(-(2.0 ** (-5.0 - torch.arange(H, dtype=torch.float64))))
 
 
-def gates(s: Tensor) -> tuple[Tensor, Tensor]:
-    """The write gate of each slot, and the logarithm of its decay."""
-    g = nnf.logsigmoid(s) / 8
-    return 1 - g.exp(), g
+def with_gates(run: Run) -> Run:
+    """The operation with the write gate of each slot and the logarithm of its decay, from one projection."""
 
+    def gated(s: Tensor, **qkv: Tensor) -> Any:
+        g = nnf.logsigmoid(s) / 8
+        return run(**qkv, s=1 - g.exp(), g=g)
 
-def rate(beta: Tensor) -> Tensor:
-    return beta.squeeze(-1).sigmoid()
+    return gated
 
 
 def gated(legs: str, **more: str) -> dict[str, Any]:
@@ -144,111 +166,25 @@ def gated(legs: str, **more: str) -> dict[str, Any]:
 
 
 LAYERS = (
-    row("based", "naive_parallel_based", "based", heads_first, QKE, single=""),
-    row(
-        "rebased",
-        "naive_parallel_rebased",
-        "based",
-        heads_first,
-        QKE,
-        {"diagram": {"A": {"normalize": "m", "eps": 1e-6, "of": "s[h n m] s[h n m] -> h n m"}}},
-        single="",
-    ),
-    row("abc", "naive_cumsum_abc", "abc", heads_first, QKV | {"s": "r"}),
-    row("abc", "naive_recurrent_abc", "abc", heads_first, QKV | {"s": "r"}),
-    row(
-        "gsa", "naive_recurrent_gsa", "gsa", lambda run: lambda q, k, v, s: run(q, k, v, *gates(s))[0], QKV | {"s": "r"}
-    ),
-    row(
-        "linear_attn",
-        "naive_recurrent_linear_attn",
-        "mhsa",
-        lambda run: lambda **qkv: run(**qkv)[0],
-        QKV,
-        {"causal": True, "diagram": {"A": {"keep": "m", "of": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"}}},
-    ),
-    row(
-        "delta_rule",
-        "delta_rule_recurrence",
-        "mhsa",
-        lambda run: heads_first(lambda q, k, v, beta: run(q, k, v, beta.squeeze(-1).sigmoid())),
-        QKE | {"beta": "1"},
-        DELTA,
-    ),
-    row(
-        "retention",
-        "naive_retention",
-        "mhsa",
-        heads_first,
-        QKV,
-        {
-            "causal": True,
-            "weights": {"w": {"legs": "h", "frozen": True}},
-            "constants": {"gap": {"legs": "n m", "value": "distance"}},
-            "diagram": {
-                "D": {"map": "exp", "of": "- w[h] gap[n m] -> h n m"},
-                "A": {"keep": "m", "of": "(d ** -0.5) * Q[n h d] K[m h d] D[h n m] -> h n m"},
-            },
-        },
-        fixed={"w": decays},
-    ),
+    row("based", "naive_parallel_based", "based", QKE, heads_first=True, single=""),
+    row("rebased", "naive_parallel_rebased", "based", QKE, SQUARES, heads_first=True, single=""),
+    row("abc", "naive_cumsum_abc", "abc", QKV | {"s": "r"}, heads_first=True),
+    row("abc", "naive_recurrent_abc", "abc", QKV | {"s": "r"}, heads_first=True),
+    row("gsa", "naive_recurrent_gsa", "gsa", QKV | {"s": "r"}, around=with_gates),
+    row("linear_attn", "naive_recurrent_linear_attn", "mhsa", QKV, LINEAR),
+    row("delta_rule", "delta_rule_recurrence", "mhsa", QKE | {"beta": "1"}, DELTA, heads_first=True),
+    row("retention", "naive_retention", "mhsa", QKV, RETENTION, heads_first=True, fixed={"w": decays}),
     row(
         "forgetting_attn",
         "naive_forgetting_attn",
         "fox",
-        lambda run: lambda q, k, v, g: run(q, k, v, nnf.logsigmoid(g.squeeze(-1))),
         QKV | {"g": "1"},
         fixed={"bf": lambda: torch.zeros(H, dtype=torch.float64)},
         names={"g": "Wf"},
     ),
-    row(
-        "stickbreaking_attn",
-        "naive_stickbreaking_attn",
-        "stick_breaking",
-        lambda run: lambda **qkv: run(**qkv)[0],
-        QKV,
-        single="",
-    ),
-    row(
-        "gated_delta_rule",
-        "naive_recurrent_gated_delta_rule",
-        "mhsa",
-        lambda run: lambda q, k, v, beta, g: run(q, k, v, rate(beta), nnf.logsigmoid(g.squeeze(-1)))[0],
-        QKE | {"beta": "1", "g": "1"},
-        gated("m h"),
-    ),
-    row(
-        "kda",
-        "naive_recurrent_kda",
-        "mhsa",
-        lambda run: lambda q, k, v, beta, g: run(q, k, v, nnf.logsigmoid(g), rate(beta))[0],
-        QKE | {"beta": "1", "g": "d"},
-        gated("m h d"),
-    ),
-    row(
-        "comba",
-        "naive_recurrent_comba",
-        "mhsa",
-        lambda run: lambda q, k, v, beta, g, a: run(q, k, v, a, rate(beta), nnf.logsigmoid(g.squeeze(-1)))[0],
-        QKE | {"beta": "1", "g": "1", "a": "d"},
-        gated("m h", erase="erase"),
-    ),
-    row(
-        "gla",
-        "naive_recurrent_gla",
-        "mhsa",
-        lambda run: lambda q, k, v, g: run(q, k, v, nnf.logsigmoid(g))[0],
-        QKV | {"g": "d"},
-        {
-            "causal": True,
-            "legs": {"d": "head f / h"},
-            "weights": {"Wg": "f h d"},
-            "diagram": {
-                "g": {"map": "softplus", "of": "- memory[m f] Wg[f h d] -> m h d"},
-                "c": {"cumsum": "m", "of": "g"},
-                "D": {"map": "exp", "of": "c[m h d] - c[n h d] -> n m h d"},
-                "A": {"keep": "m", "of": "(d ** -0.5) * Q[n h d] K[m h d] D[n m h d] -> h n m"},
-            },
-        },
-    ),
+    row("stickbreaking_attn", "naive_stickbreaking_attn", "stick_breaking", QKV, single=""),
+    row("gated_delta_rule", "naive_recurrent_gated_delta_rule", "mhsa", QKE | {"beta": "1", "g": "1"}, gated("m h")),
+    row("kda", "naive_recurrent_kda", "mhsa", QKE | {"beta": "1", "g": "d"}, gated("m h d")),
+    row("comba", "naive_recurrent_comba", "mhsa", QKE | {"beta": "1", "g": "1", "p": "d"}, gated("m h", erase="erase")),
+    row("gla", "naive_recurrent_gla", "mhsa", QKV | {"gk": "d"}, GLA),
 )

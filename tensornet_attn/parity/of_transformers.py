@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tensornet_attn.convert import known
 from tensornet_attn.convert.calls import eagerly
@@ -29,52 +30,23 @@ def rope(part: float = 1.0) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": part}}
 
 
-def made(folder: str, kind: str, layer: int | None = 0, config: str = "", **options: Any) -> Callable[[], nn.Module]:
-    """A constructor of a transformers class from a small config of its model."""
-
-    def make() -> nn.Module:
-        modeling = import_module(f"transformers.models.{folder}.modeling_{folder}")
-        configs = import_module(f"transformers.models.{folder}.configuration_{folder}")
-        names = [name for name in vars(configs) if name.endswith("Config") and name != "PreTrainedConfig"]
-        stem = folder.replace("_", "")
-        chosen = config or next(name for name in names if name.removesuffix("Config").lower() == stem)
-        settings = configured(getattr(configs, chosen), options)
-        module = getattr(modeling, kind)
-        return module(settings) if layer is None else module(settings, layer)  # type: ignore[no-any-return]
-
-    return make
-
-
-def configured(kind: Any, options: dict[str, Any]) -> Any:
-    """A config with the fields of SMALL that its class has, and these options."""
-    fields = {name for one in kind.__mro__ for name in getattr(one, "__annotations__", {})}
-    settings = kind(**{key: value for key, value in SMALL.items() if key in fields} | options)
+def made(folder: str, kind: str, *arguments: Any, config: str = "", **options: Any) -> nn.Module:
+    """A module of a transformers class, from a small config of its model and further arguments, e.g. its layer."""
+    modeling = import_module(f"transformers.models.{folder}.modeling_{folder}")
+    configs = import_module(f"transformers.models.{folder}.configuration_{folder}")
+    names = [name for name in vars(configs) if name.endswith("Config") and name != "PreTrainedConfig"]
+    stem = folder.replace("_", "")
+    chosen = config or next(name for name in names if name.removesuffix("Config").lower() == stem)
+    fields = {name for one in getattr(configs, chosen).__mro__ for name in getattr(one, "__annotations__", {})}
+    settings = getattr(configs, chosen)(**{key: value for key, value in SMALL.items() if key in fields} | options)
     settings._attn_implementation = settings._experts_implementation = "eager"
-    return settings
-
-
-def moonshine() -> nn.Module:
-    from transformers.models.moonshine import MoonshineConfig
-    from transformers.models.moonshine.modeling_moonshine import MoonshineAttention
-
-    sizes = {"encoder_num_attention_heads": 4, "encoder_num_key_value_heads": 4, "pad_head_dim_to_multiple_of": 3}
-    config = configured(MoonshineConfig, sizes | rope(0.5))
-    return MoonshineAttention(config, 0, False, 4, 4)  # type: ignore[no-any-return]
-
-
-def perceiver() -> nn.Module:
-    from transformers.models.perceiver import PerceiverConfig
-    from transformers.models.perceiver.modeling_perceiver import PerceiverAttention
-
-    config = PerceiverConfig(attention_probs_dropout_prob=0.0)
-    sizes = {"qk_channels": 12, "v_channels": 12, "num_heads": 3, "q_dim": 24, "kv_dim": 24}
-    return PerceiverAttention(config, is_cross_attention=True, use_query_residual=False, **sizes)  # type: ignore[no-any-return]
+    return getattr(modeling, kind)(settings, *arguments)  # type: ignore[no-any-return]
 
 
 def biased() -> nn.Module:
     """Experts with a bias in the router, which is a buffer."""
     sizes = {"num_local_experts": 6, "n_group": 3, "topk_group": 2, "num_experts_per_tok": 2, "n_shared_experts": 1}
-    module = made("deepseek_v3", "DeepseekV3MoE", None, moe_intermediate_size=10, **sizes)()
+    module = made("deepseek_v3", "DeepseekV3MoE", moe_intermediate_size=10, **sizes)
     module.gate.e_score_correction_bias.copy_(torch.linspace(-0.3, 0.4, 6))  # type: ignore[union-attr,operator]
     return module
 
@@ -87,144 +59,84 @@ LATENT = {"q_lora_rank": 10, "kv_lora_rank": 12, "qk_rope_head_dim": 4, "qk_nope
 GPT2 = {"n_embd": 24, "n_head": 3}
 BLOOM = {"hidden_size": 24, "n_head": 3}
 BUCKETS = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
+PADDED = {"encoder_num_attention_heads": 4, "encoder_num_key_value_heads": 4, "pad_head_dim_to_multiple_of": 3}
+CROSS = (True, 12, 12, 3, 24, 24, False)  # of 3 heads, with 12 channels, without the residual connection
+PAIRS = {"num_attention_heads": 8, "num_key_value_heads": 4}
 MPT = {"d_model": 24, "n_heads": 3}
+LIGHTNING = {"head_dim": 8, "block_size": 4, "layer_types": ["linear_attention", "full_attention"]}
+SHARED = {"num_experts": 4, "moe_intermediate_size": 12, "shared_expert_intermediate_size": 20}
+SWITCH = {"d_model": 24, "d_ff": 16, "num_experts": 4}
+unmasked = partial(eagerly, attention_mask=None)
 
 
-def row(name: str, design: Any, make: Callable[[], nn.Module], **given: Any) -> Layer:
-    """A layer of transformers. By default, `call` is that of the `Reading` in `convert`."""
+def row(
+    name: str,
+    design: str,
+    folder: str | Callable[[], nn.Module],
+    arguments: tuple[Any, ...] = (0,),
+    call: Callable[[Any, Tensor], Tensor] | None = None,
+    single: str = "",
+    **options: Any,
+) -> Layer:
+    """A layer of transformers: the class of this name in the `folder` of its model, or the result of a function.
+
+    By default, `call` is that of the `Reading` in `convert`. `options`: as of `made`.
+    """
     kind = name.split(",")[0]
+    make = partial(made, folder, kind, *arguments, **options) if isinstance(folder, str) else folder
     reading = next((one for one in known.READINGS if one.design == design and kind in one.classes), None)
-    call = given.pop("call", None if reading is None else reading.call)
-    return Layer("transformers", name, design, make, call=call, **given)
+    call = call or (None if reading is None else reading.call)
+    return Layer("transformers", name, design, make, call=call, single=single)
 
 
 LAYERS = (
-    row("BertSelfAttention", "mhsa", made("bert", "BertSelfAttention", None), call=eagerly),
-    row("ViTAttention", "mhsa", made("vit", "ViTAttention", None), call=eagerly, single=SOFTMAX),
-    row(
-        "DistilBertSelfAttention",
-        "mhsa",
-        made("distilbert", "DistilBertSelfAttention", None, dim=24, n_heads=3),
-        call=lambda m, x: eagerly(m, x, attention_mask=None),
-    ),
-    row("ModernBertAttention", "mhsa", made("modernbert", "ModernBertAttention", 0), single=ANGLES),
-    row(
-        "ModernBertAttention, local",
-        "mhsa",
-        made("modernbert", "ModernBertAttention", 1, local_attention=6),
-        single=ANGLES,
-    ),
-    row("GPT2Attention, from gpt2", "gpt2", made("gpt2", "GPT2Attention", 0, **GPT2), call=known.gpt2_call),
-    row("GPT2Attention, as thsa", "thsa", made("gpt2", "GPT2Attention", 0, **GPT2), call=known.gpt2_call),
-    row("LlamaAttention", "llama", made("llama", "LlamaAttention", **rope()), single=ANGLES),
-    row("LlamaAttention, as gqa", "gqa", made("llama", "LlamaAttention", **rope()), single=ANGLES),
-    row("MistralAttention", "mistral", made("mistral", "MistralAttention", sliding_window=4), single=ANGLES),
-    row("MistralAttention, as gqa", "gqa", made("mistral", "MistralAttention", sliding_window=4), single=ANGLES),
-    row("Qwen2Attention", "qwen2", made("qwen2", "Qwen2Attention"), single=ANGLES),
-    row("Qwen3Attention", "qwen3", made("qwen3", "Qwen3Attention", head_dim=8), single=NORMS),
-    row(
-        "Qwen3NextAttention",
-        "qwen3_next",
-        made("qwen3_next", "Qwen3NextAttention", head_dim=8, **rope(0.5)),
-        single=NORMS,
-    ),
-    row("GemmaAttention, as gqa", "gqa", made("gemma", "GemmaAttention", head_dim=8), single=ANGLES),
-    row("Gemma2Attention", "gemma2", made("gemma2", "Gemma2Attention", 1, **CAPPED), single=f"{ANGLES}, {SOFTMAX}"),
-    row(
-        "Gemma2Attention, local",
-        "gemma2_local",
-        made("gemma2", "Gemma2Attention", 0, **CAPPED),
-        single=f"{ANGLES}, {SOFTMAX}",
-    ),
-    row("Gemma3Attention", "gemma3", made("gemma3", "Gemma3Attention", 1, **GEMMA3, **GEMMA3_LAYERS), single=NORMS),
-    row("Gemma3Attention, local", "gemma3_local", made("gemma3", "Gemma3Attention", 0, **GEMMA3), single=NORMS),
-    row("CohereAttention", "cohere", made("cohere", "CohereAttention", use_qk_norm=True), single=NORMS),
-    row("CohereAttention, as gqa", "gqa", made("cohere", "CohereAttention"), single=ANGLES),
-    row("Olmo2Attention", "olmo2", made("olmo2", "Olmo2Attention"), single=NORMS),
-    row(
-        "GraniteAttention, as gqa", "gqa", made("granite", "GraniteAttention", attention_multiplier=0.4), single=ANGLES
-    ),
-    row("Phi3Attention, as gqa", "gqa", made("phi3", "Phi3Attention", **rope(0.5)), single=ANGLES),
-    row("PhiAttention", "phi", made("phi", "PhiAttention", num_key_value_heads=4, **rope(0.5)), single=ANGLES),
-    row("GptOssAttention", "gpt_oss", made("gpt_oss", "GptOssAttention", 1, head_dim=8, **rope()), single=ANGLES),
-    row(
-        "GptOssAttention, local",
-        "gpt_oss",
-        made("gpt_oss", "GptOssAttention", 0, head_dim=8, sliding_window=4, **rope()),
-        single=ANGLES,
-    ),
-    row("NemotronAttention", "nemotron", made("nemotron", "NemotronAttention", head_dim=8, **rope(0.5)), single=ANGLES),
-    row("GPTNeoXAttention", "gpt_neox", made("gpt_neox", "GPTNeoXAttention", **rope(0.25)), single=ANGLES),
-    row("BloomAttention", "bloom", made("bloom", "BloomAttention", 0, **BLOOM), single=SOFTMAX),
-    row(
-        "BloomAttention, as mhsa",
-        "mhsa",
-        made("bloom", "BloomAttention", 0, **BLOOM),
-        call=known.bloom_call,
-        single=SOFTMAX,
-    ),
-    row("MptAttention", "mpt", made("mpt", "MptAttention", 0, **MPT, attn_config={"clip_qkv": 0.7}), single=SOFTMAX),
-    row("MptAttention, as mhsa", "mhsa", made("mpt", "MptAttention", 0, **MPT), call=known.mpt_call, single=SOFTMAX),
-    row(
-        "T5Attention", "t5", made("t5", "T5Attention", True, d_model=24, d_kv=6, num_heads=4, **BUCKETS), single=SOFTMAX
-    ),
-    row("Lfm2ShortConv", "lfm2", made("lfm2", "Lfm2ShortConv", 0, layer_types=["conv", "full_attention"])),
-    row("XLNetRelativeAttention", "xlnet", made("xlnet", "XLNetRelativeAttention", None, d_model=24, n_head=3)),
-    row(
-        "DiffLlamaAttention",
-        "diffllama",
-        made("diffllama", "DiffLlamaAttention", 1, num_attention_heads=8, num_key_value_heads=4),
-        single=ANGLES,
-    ),
-    row(
-        "DeepseekV3Attention",
-        "deepseek_v3",
-        made("deepseek_v3", "DeepseekV3Attention", 0, num_key_value_heads=4, **LATENT),
-        single=NORMS,
-    ),
-    row("MoonshineAttention", "moonshine", moonshine, single=ANGLES),
-    row("PerceiverAttention", "perceiver", perceiver),
-    row("RwkvSelfAttention", "rwkv4", made("rwkv", "RwkvSelfAttention", 0, attention_hidden_size=20), single="sums"),
-    row(
-        "MiniMaxLightningAttention",
-        "minimax",
-        made(
-            "minimax",
-            "MiniMaxLightningAttention",
-            0,
-            head_dim=8,
-            block_size=4,
-            layer_types=["linear_attention", "full_attention"],
-        ),
-        single=NORMS,
-    ),
-    row("LlamaMLP", "swiglu", made("llama", "LlamaMLP", None)),
-    row("ModernBertMLP", "geglu", made("modernbert", "ModernBertMLP", None)),
-    row("NemotronMLP", "nemotron_mlp", made("nemotron", "NemotronMLP", None)),
-    row(
-        "MixtralSparseMoeBlock",
-        "mixtral",
-        made("mixtral", "MixtralSparseMoeBlock", None, num_local_experts=4),
-        single="router",
-    ),
-    row(
-        "Qwen2MoeSparseMoeBlock",
-        "qwen2_moe",
-        made(
-            "qwen2_moe",
-            "Qwen2MoeSparseMoeBlock",
-            None,
-            num_experts=4,
-            moe_intermediate_size=12,
-            shared_expert_intermediate_size=20,
-        ),
-        single="router",
-    ),
+    row("BertSelfAttention", "mhsa", "bert", (), call=eagerly),
+    row("ViTAttention", "mhsa", "vit", (), call=eagerly, single=SOFTMAX),
+    row("DistilBertSelfAttention", "mhsa", "distilbert", (), call=unmasked, dim=24, n_heads=3),
+    row("ModernBertAttention", "mhsa", "modernbert", single=ANGLES),
+    row("ModernBertAttention, local", "mhsa", "modernbert", (1,), single=ANGLES, local_attention=6),
+    row("GPT2Attention, from gpt2", "gpt2", "gpt2", call=known.gpt2_call, **GPT2),
+    row("GPT2Attention, as thsa", "thsa", "gpt2", call=known.gpt2_call, **GPT2),
+    row("LlamaAttention", "llama", "llama", single=ANGLES, **rope()),
+    row("LlamaAttention, as gqa", "gqa", "llama", single=ANGLES, **rope()),
+    row("MistralAttention", "mistral", "mistral", single=ANGLES, sliding_window=4),
+    row("MistralAttention, as gqa", "gqa", "mistral", single=ANGLES, sliding_window=4),
+    row("Qwen2Attention", "qwen2", "qwen2", single=ANGLES),
+    row("Qwen3Attention", "qwen3", "qwen3", single=NORMS, head_dim=8),
+    row("Qwen3NextAttention", "qwen3_next", "qwen3_next", single=NORMS, head_dim=8, **rope(0.5)),
+    row("GemmaAttention, as gqa", "gqa", "gemma", single=ANGLES, head_dim=8),
+    row("Gemma2Attention", "gemma2", "gemma2", (1,), single=f"{ANGLES}, {SOFTMAX}", **CAPPED),
+    row("Gemma2Attention, local", "gemma2_local", "gemma2", single=f"{ANGLES}, {SOFTMAX}", **CAPPED),
+    row("Gemma3Attention", "gemma3", "gemma3", (1,), single=NORMS, **GEMMA3, **GEMMA3_LAYERS),
+    row("Gemma3Attention, local", "gemma3_local", "gemma3", single=NORMS, **GEMMA3),
+    row("CohereAttention", "cohere", "cohere", single=NORMS, use_qk_norm=True),
+    row("CohereAttention, as gqa", "gqa", "cohere", single=ANGLES),
+    row("Olmo2Attention", "olmo2", "olmo2", single=NORMS),
+    row("GraniteAttention, as gqa", "gqa", "granite", single=ANGLES, attention_multiplier=0.4),
+    row("Phi3Attention, as gqa", "gqa", "phi3", single=ANGLES, **rope(0.5)),
+    row("PhiAttention", "phi", "phi", single=ANGLES, num_key_value_heads=4, **rope(0.5)),
+    row("GptOssAttention", "gpt_oss", "gpt_oss", (1,), single=ANGLES, head_dim=8, **rope()),
+    row("GptOssAttention, local", "gpt_oss", "gpt_oss", single=ANGLES, head_dim=8, sliding_window=4, **rope()),
+    row("NemotronAttention", "nemotron", "nemotron", single=ANGLES, head_dim=8, **rope(0.5)),
+    row("GPTNeoXAttention", "gpt_neox", "gpt_neox", single=ANGLES, **rope(0.25)),
+    row("BloomAttention", "bloom", "bloom", single=SOFTMAX, **BLOOM),
+    row("BloomAttention, as mhsa", "mhsa", "bloom", call=known.bloom_call, single=SOFTMAX, **BLOOM),
+    row("MptAttention", "mpt", "mpt", single=SOFTMAX, **MPT, attn_config={"clip_qkv": 0.7}),
+    row("MptAttention, as mhsa", "mhsa", "mpt", call=known.mpt_call, single=SOFTMAX, **MPT),
+    row("T5Attention", "t5", "t5", (True,), single=SOFTMAX, d_model=24, d_kv=6, num_heads=4, **BUCKETS),
+    row("Lfm2ShortConv", "lfm2", "lfm2", layer_types=["conv", "full_attention"]),
+    row("XLNetRelativeAttention", "xlnet", "xlnet", (), d_model=24, n_head=3),
+    row("DiffLlamaAttention", "diffllama", "diffllama", (1,), single=ANGLES, **PAIRS),
+    row("DeepseekV3Attention", "deepseek_v3", "deepseek_v3", single=NORMS, num_key_value_heads=4, **LATENT),
+    row("MoonshineAttention", "moonshine", "moonshine", (0, False, 4, 4), single=ANGLES, **PADDED, **rope(0.5)),
+    row("PerceiverAttention", "perceiver", "perceiver", CROSS, attention_probs_dropout_prob=0.0),
+    row("RwkvSelfAttention", "rwkv4", "rwkv", single="sums", attention_hidden_size=20),
+    row("MiniMaxLightningAttention", "minimax", "minimax", single=NORMS, **LIGHTNING),
+    row("LlamaMLP", "swiglu", "llama", ()),
+    row("ModernBertMLP", "geglu", "modernbert", ()),
+    row("NemotronMLP", "nemotron_mlp", "nemotron", ()),
+    row("MixtralSparseMoeBlock", "mixtral", "mixtral", (), single="router", num_local_experts=4),
+    row("Qwen2MoeSparseMoeBlock", "qwen2_moe", "qwen2_moe", (), single="router", **SHARED),
     row("DeepseekV3MoE", "deepseek_moe", biased, single="router"),
-    row(
-        "SwitchTransformersSparseMLP",
-        "switch",
-        made("switch_transformers", "SwitchTransformersSparseMLP", None, d_model=24, d_ff=16, num_experts=4),
-        single="router",
-    ),
+    row("SwitchTransformersSparseMLP", "switch", "switch_transformers", (), single="router", **SWITCH),
 )

@@ -25,11 +25,16 @@ GROUPS = {
     "Wv": "to_v.weight: (g d) f",
     "Wo": "to_out.weight: f (j g d)",
 }
+SIZES: dict[str, dict[str, int]] = {"Attention": {"dim_head": D, "heads": H}, "FeedForward": {"mult": 2}}
 MIXED = "A[h n m] V[m h d] -> n h d"
 
 
 def heads(module: Any) -> Numbers:
     return {"f": module.to_q.in_features, "h": module.heads, "d": module.to_q.out_features // module.heads}
+
+
+def widths(module: Any) -> Numbers:
+    return {"f": module.ff[2].out_features, "l": module.ff[2].in_features}
 
 
 def gated(gate: str, legs: str) -> dict[str, Any]:
@@ -50,40 +55,30 @@ def softmax(**options: Any) -> dict[str, Any]:
 def row(
     name: str,
     design: str,
-    options: Mapping[str, Any],
-    weights: Mapping[str, Any] | None = None,
-    extra: Mapping[str, Any] | None = None,
+    places: Mapping[str, Any] = HEADS,
     numbers: Any = heads,
     single: str = "softmax",
     causal: bool = False,
     pairs: tuple[str, ...] = (),
     call: Callable[[Any, Tensor], Tensor] = alone,
+    options: Mapping[str, Any] | None = None,
+    kind: str = "Attention",
+    **changed: Any,
 ) -> Layer:
-    """An attention of x-transformers with these options."""
+    """A layer of x-transformers. By default, its `options` are those in its name.
+
+    `places`: where its weights are, as in `Reading`. `changed`: overridden keys of the design.
+    """
+    chosen = dict.fromkeys(name.split(", "), True) if options is None else options
+    asked = {"causal": True} if causal else {}
 
     def make() -> nn.Module:
-        from x_transformers.x_transformers import Attention
+        import x_transformers.x_transformers as theirs
 
-        return Attention(F, dim_head=D, heads=H, causal=causal, **options)  # type: ignore[no-any-return]
+        return getattr(theirs, kind)(F, **SIZES[kind], **asked, **chosen)  # type: ignore[no-any-return]
 
-    changed = {**(extra or {}), **({"causal": True} if causal else {})}
-    reading = Reading(design, ("Attention",), numbers, weights or HEADS, pairs, extra=changed, call=call)
-    return Layer("x-transformers", f"Attention, {name}", design, make, reading, single=single)
-
-
-def feed_forward(
-    name: str, design: str, options: Mapping[str, Any], weights: Mapping[str, Any], extra: Mapping[str, Any]
-) -> Layer:
-    def make() -> nn.Module:
-        from x_transformers.x_transformers import FeedForward
-
-        return FeedForward(F, mult=2, **options)  # type: ignore[no-any-return]
-
-    def numbers(module: Any) -> Numbers:
-        return {"f": module.ff[2].out_features, "l": module.ff[2].in_features}
-
-    reading = Reading(design, ("FeedForward",), numbers, weights, extra=extra)
-    return Layer("x-transformers", f"FeedForward, {name}", design, make, reading)
+    reading = Reading(design, (kind,), numbers, places, pairs, extra=changed | asked, call=call)
+    return Layer("x-transformers", f"{kind}, {name}", design, make, reading, single=single)
 
 
 def mixed(module: Any, _: Numbers) -> Tensor:
@@ -104,15 +99,15 @@ def alibi_call(module: Any, x: Tensor) -> Tensor:
     return module(x, rel_pos=AlibiPositionalBias(heads=H, total_heads=H))  # type: ignore[no-any-return]
 
 
+FEED: dict[str, Any] = {"kind": "FeedForward", "numbers": widths, "single": ""}
 LAYERS = (
-    row("plain", "mhsa", {}),
-    row("causal", "mhsa", {}, causal=True),
-    row("kv_heads", "gqa", {"kv_heads": 2}, GROUPS, numbers=lambda m: {"f": F, "g": 2, "j": 2, "d": D}),
-    row("one_kv_head", "mqa", {"one_kv_head": True}, HEADS | {"Wk": "to_k.weight: d f", "Wv": "to_v.weight: d f"}),
+    row("plain", "mhsa", options={}),
+    row("causal", "mhsa", options={}, causal=True),
+    row("kv_heads", "gqa", GROUPS, numbers=lambda m: {"f": F, "g": 2, "j": 2, "d": D}, options={"kv_heads": 2}),
+    row("one_kv_head", "mqa", HEADS | {"Wk": "to_k.weight: d f", "Wv": "to_v.weight: d f"}),
     row(
         "pre_talking_heads, post_talking_heads",
         "talking_heads",
-        {"pre_talking_heads": True, "post_talking_heads": True},
         {
             "Wq": "to_q.weight: (g d) f",
             "Wk": "to_k.weight: (g d) f",
@@ -123,145 +118,112 @@ LAYERS = (
         },
         numbers=lambda m: {"f": F, "g": H, "h": H, "e": H, "d": D},
     ),
-    row(
-        "qk_norm",
-        "qk_l2norm",
-        {"qk_norm": True},
-        single="",
-        weights=HEADS | {"temperature": lambda m, _: torch.tensor(float(m.qk_norm_scale))},
-    ),
+    row("qk_norm", "qk_l2norm", HEADS | {"temperature": lambda m, _: torch.tensor(float(m.qk_norm_scale))}, single=""),
     row(
         "qk_rmsnorm",
         "mhsa",
-        {"qk_rmsnorm": True},
         HEADS | {"q_norm": "q_rmsnorm.gamma: h 0/1 d", "k_norm": "k_rmsnorm.gamma: h 0/1 d"},
-        {
-            "weights": {"q_norm": "h d", "k_norm": "h d"},
-            "diagram": {
-                "q": {"rmsnorm": "d", "eps": 1e-24, "of": "x[n f] Wq[f h d] -> n h d"},
-                "k": {"rmsnorm": "d", "eps": 1e-24, "of": "memory[m f] Wk[f h d] -> m h d"},
-                "Q": "q[n h d] q_norm[h d] + q[n h d] -> n h d",
-                "K": "k[m h d] k_norm[h d] + k[m h d] -> m h d",
-            },
+        weights={"q_norm": "h d", "k_norm": "h d"},
+        diagram={
+            "q": {"rmsnorm": "d", "eps": 1e-24, "of": "x[n f] Wq[f h d] -> n h d"},
+            "k": {"rmsnorm": "d", "eps": 1e-24, "of": "memory[m f] Wk[f h d] -> m h d"},
+            "Q": "q[n h d] q_norm[h d] + q[n h d] -> n h d",
+            "K": "k[m h d] k_norm[h d] + k[m h d] -> m h d",
         },
     ),
     row(
         "value_rmsnorm",
         "mhsa",
-        {"value_rmsnorm": True},
         HEADS | {"v_norm": "value_rmsnorm.gamma: h 0/1 d"},
-        {
-            "weights": {"v_norm": "h d"},
-            "diagram": {
-                "v": {"rmsnorm": "d", "eps": 1e-24, "of": "memory[m f] Wv[f h d] -> m h d"},
-                "V": "v[m h d] v_norm[h d] + v[m h d] -> m h d",
-            },
+        weights={"v_norm": "h d"},
+        diagram={
+            "v": {"rmsnorm": "d", "eps": 1e-24, "of": "memory[m f] Wv[f h d] -> m h d"},
+            "V": "v[m h d] v_norm[h d] + v[m h d] -> m h d",
         },
     ),
-    row("l2_distance", "l2_attention", {"l2_distance": True}),
-    row(
-        "laser",
-        "laser",
-        {"laser": True},
-        extra={"diagram": {"V": {"map": "softcap(15)", "of": "memory[m f] Wv[f h d] -> m h d"}}},
-    ),
+    row("l2_distance", "l2_attention"),
+    row("laser", "laser", diagram={"V": {"map": "softcap(15)", "of": "memory[m f] Wv[f h d] -> m h d"}}),
     row(
         "sigmoid",
         "sigmoid_attention",
-        {"sigmoid": True},
         single="",
-        extra={
-            "diagram": {"A": {"keep": "m", "of": {"map": "sigmoid", "of": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"}}}
-        },
+        diagram={"A": {"keep": "m", "of": {"map": "sigmoid", "of": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"}}},
     ),
     row(
         "softclamp_logits",
         "mhsa",
-        {"softclamp_logits": True, "logit_softclamp_value": 2.0},
-        extra={
-            "diagram": {
-                "A": {"softmax": "m", "of": {"map": "softcap(2)", "of": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"}}
-            }
-        },
+        options={"softclamp_logits": True, "logit_softclamp_value": 2.0},
+        diagram={"A": {"softmax": "m", "of": {"map": "softcap(2)", "of": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"}}},
     ),
     row(
         "gate_values",
         "mhsa",
-        {"gate_values": True},
         HEADS | {"Wg": "to_v_gate.weight: (h d) f"},
-        {"weights": {"Wg": "f h d"}, "diagram": gated("x[n f] Wg[f h d] -> n h d", "n h d")},
+        weights={"Wg": "f h d"},
+        diagram=gated("x[n f] Wg[f h d] -> n h d", "n h d"),
     ),
     row(
         "gate_value_heads",
         "mhsa",
-        {"gate_value_heads": True},
         HEADS | {"Wg": "to_v_head_gate.weight: h f", "bg": "to_v_head_gate.bias"},
-        {"weights": {"Wg": "f h", "bg": "h"}, "diagram": gated("x[n f] Wg[f h] + bg[h] -> n h", "n h")},
+        weights={"Wg": "f h", "bg": "h"},
+        diagram=gated("x[n f] Wg[f h] + bg[h] -> n h", "n h"),
     ),
     row(
         "output_gate",
         "mhsa",
-        {"output_gate": True},
         HEADS | {"Wg": lambda m, _: m.to_output_gate.weight.T.reshape(H, D, H, D)},
-        {
-            "legs": {"a": "head h", "b": "d"},
-            "weights": {"Wg": "a b h d"},
-            "diagram": gated("O[n a b] Wg[a b h d] -> n h d", "n h d"),
-        },
+        legs={"a": "head h", "b": "d"},
+        weights={"Wg": "a b h d"},
+        diagram=gated("O[n a b] Wg[a b h d] -> n h d", "n h d"),
     ),
     row(
         "on_attn",
         "mhsa",
-        {"on_attn": True},
         HEADS | {"Wo": "to_out.0.weight: (0/2 f) (h d)", "Wg": "to_out.0.weight: (1/2 f) (h d)"},
-        {
-            "weights": {"Wg": "h d f"},
-            "diagram": {
-                "O": MIXED,
-                "a": "O[n h d] Wo[h d f] -> n f",
-                "G": {"map": "sigmoid", "of": "O[n h d] Wg[h d f] -> n f"},
-                "y": "a[n f] G[n f] -> n f",
-            },
+        weights={"Wg": "h d f"},
+        diagram={
+            "O": MIXED,
+            "a": "O[n h d] Wo[h d f] -> n f",
+            "G": {"map": "sigmoid", "of": "O[n h d] Wg[h d f] -> n f"},
+            "y": "a[n f] G[n f] -> n f",
         },
     ),
     row(
         "head_scale",
         "mhsa",
-        {"head_scale": True},
         HEADS | {"s": "head_scale_params: 0/1 h 0/1 0/1"},
-        {"weights": {"s": "h"}, "diagram": {"y": "s[h] A[h n m] V[m h d] Wo[h d f] -> n f"}},
+        weights={"s": "h"},
+        diagram={"y": "s[h] A[h n m] V[m h d] Wo[h d f] -> n f"},
     ),
     row(
         "head_learned_sink",
         "mhsa",
-        {"head_learned_sink": True},
         HEADS | {"sink": "attend.head_attn_sink"},
-        {"weights": {"sink": "h"}, **softmax(sink="sink[h]")},
+        weights={"sink": "h"},
+        **softmax(sink="sink[h]"),
     ),
     row(
         "sparse_topk",
         "mhsa",
-        {"sparse_topk": 4},
-        extra={
-            "diagram": {
-                "S": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m",
-                "A": {"softmax": "m", "of": {"topk": "m", "k": 4, "fill": "-inf", "of": "S"}},
-            }
+        options={"sparse_topk": 4},
+        diagram={
+            "S": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m",
+            "A": {"softmax": "m", "of": {"topk": "m", "k": 4, "fill": "-inf", "of": "S"}},
         },
     ),
     row(
         "use_cope",
         "cope",
-        {"use_cope": True, "cope_max_pos": 6},
         HEADS | {"E": lambda m, _: m.attend.cope.pos_emb.T},
-        {"diagram": {"gate": {"map": "sigmoid", "of": "(d ** -0.5) * S[h n m] -> h n m"}}},
         numbers=lambda m: heads(m) | {"p": 6},
         causal=True,
+        options={"use_cope": True, "cope_max_pos": 6},
+        diagram={"gate": {"map": "sigmoid", "of": "(d ** -0.5) * S[h n m] -> h n m"}},
     ),
     row(
         "use_latent_kv",
         "mla",
-        {"use_latent_kv": True, "dim_latent_kv": 10},
         {
             "Wq": "to_q.weight: (h d) f",
             "Wc": "to_latent_kv.weight: c f",
@@ -270,23 +232,20 @@ LAYERS = (
             "Wo": "to_out.weight: f (h d)",
         },
         numbers=lambda m: heads(m) | {"c": m.to_latent_kv.out_features},
+        options={"use_latent_kv": True, "dim_latent_kv": 10},
     ),
-    row("max_attend_past", "mhsa", {"max_attend_past": 3}, extra=softmax(mask=["window(3, 0)"]), causal=True),
+    row("max_attend_past", "mhsa", causal=True, options={"max_attend_past": 3}, **softmax(mask=["window(3, 0)"])),
     row(
         "inverted_attention",
         "mhsa",
-        {"inverted_attention": True},
-        extra={
-            "diagram": {
-                "S": {"softmax": "n", "scale": "d ** -0.5", "of": "Q[n h d] K[m h d] -> h n m"},
-                "A": {"normalize": "m", "of": "S[h n m] -> h n m"},
-            }
+        diagram={
+            "S": {"softmax": "n", "scale": "d ** -0.5", "of": "Q[n h d] K[m h d] -> h n m"},
+            "A": {"normalize": "m", "of": "S[h n m] -> h n m"},
         },
     ),
     row(
         "data_dependent_alibi",
         "fox",
-        {"data_dependent_alibi": True},
         HEADS
         | {
             "Wf": "data_dependent_alibi.to_forget_gates.0.weight: h f",
@@ -294,12 +253,11 @@ LAYERS = (
         },
         causal=True,
     ),
-    row("rotary_pos_emb", "mhsa_rope", {}, single="angles, softmax", pairs=("Wq", "Wk"), call=rotary_call),
-    row("alibi", "alibi", {}, causal=True, call=alibi_call),
-    feed_forward(
+    row("rotary_pos_emb", "mhsa_rope", single="angles, softmax", pairs=("Wq", "Wk"), call=rotary_call, options={}),
+    row("alibi", "alibi", causal=True, call=alibi_call, options={}),
+    row(
         "glu, swish",
         "swiglu",
-        {"glu": True, "swish": True},
         {
             "Wu": "ff.0.proj.weight: (0/2 l) f",
             "Wg": "ff.0.proj.weight: (1/2 l) f",
@@ -308,27 +266,27 @@ LAYERS = (
             "Wd": "ff.2.weight: f l",
             "bd": "ff.2.bias",
         },
-        {
-            "weights": {"bu": "l", "bg": "l", "bd": "f"},
-            "diagram": {
-                "G": {"map": "silu", "of": "x[n f] Wg[f l] + bg[l] -> n l"},
-                "U": "x[n f] Wu[f l] + bu[l] -> n l",
-                "y": "H[n l] Wd[l f] + bd[f] -> n f",
-            },
+        weights={"bu": "l", "bg": "l", "bd": "f"},
+        diagram={
+            "G": {"map": "silu", "of": "x[n f] Wg[f l] + bg[l] -> n l"},
+            "U": "x[n f] Wu[f l] + bu[l] -> n l",
+            "y": "H[n l] Wd[l f] + bd[f] -> n f",
         },
+        **FEED,
     ),
-    feed_forward(
+    row(
         "relu_squared",
         "nemotron_mlp",
-        {"relu_squared": True, "no_bias": True},
         {"W1": "ff.0.0.weight: l f", "W2": "ff.2.weight: f l"},
-        {},
+        options={"relu_squared": True, "no_bias": True},
+        **FEED,
     ),
-    feed_forward(
+    row(
         "gelu",
         "mlp",
-        {},
         {"W1": "ff.0.0.weight: l f", "b1": "ff.0.0.bias", "W2": "ff.2.weight: f l", "b2": "ff.2.bias"},
-        {"diagram": {"H": {"map": "gelu", "of": "x[n f] W1[f l] + b1[l] -> n l"}}},
+        options={},
+        diagram={"H": {"map": "gelu", "of": "x[n f] W1[f l] + b1[l] -> n l"}},
+        **FEED,
     ),
 )

@@ -42,17 +42,13 @@ class Exhausted(InputError):
 
 @dataclass(frozen=True)
 class Draft:
-    """The proposal of a slot. `how`: seed, random, mutate or cross; `parents`: slots.
-
-    `same_as`: a finished slot of the other arm with the same design, whose results are reused.
-    """
+    """The proposal of a slot. `how`: seed, random, mutate or cross; `parents`: slots."""
 
     slot: int
     arm: str
     how: str
     proposal: Proposal
     parents: tuple[int, ...] = ()
-    same_as: int | None = None
 
 
 @dataclass(frozen=True)
@@ -82,8 +78,7 @@ def draft(
     own = [trial for trial in trials if trial.arm == arm]
     taken = avoid | {trial.essence for trial in own}
     how, proposal, parents = _first_new(_Source(study, within(study, space), slot, own, bool(trials)), arm, taken)
-    same = (trial.slot for trial in trials if trial.arm != arm and trial.essence == proposal.essence)
-    return Draft(slot, arm, how, proposal, parents, next(same, None))
+    return Draft(slot, arm, how, proposal, parents)
 
 
 @dataclass(frozen=True)

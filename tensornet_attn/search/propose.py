@@ -161,12 +161,7 @@ def _nearest_first(space: Space, one: Choice, ways: Sequence[int]) -> Iterator[V
 
 
 def _first(
-    space: Space,
-    purpose: str,
-    seed: int,
-    number: int,
-    attempt: Callable[[Luck], Proposal | Refused],
-    parents: Sequence[Path] = (),
+    space: Space, purpose: str, seed: int, number: int, attempt: Attempt, parents: Sequence[Path] = ()
 ) -> Proposal:
     """The first attempt that results in a proposal. Raises InputError if all fail, or for an unknown base."""
     for base in map(base_of, parents):
@@ -305,3 +300,6 @@ class Luck:
     def shuffled(self, items: Sequence[T]) -> list[T]:
         order = sorted((self.unit(), place) for place in range(len(items)))
         return [items[place] for _, place in order]
+
+
+Attempt = Callable[[Luck], Proposal | Refused]

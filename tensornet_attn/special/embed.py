@@ -103,13 +103,13 @@ def embedding(general: Design, name: str, special: Design) -> Embedding:
     return made
 
 
-def keeps_sizes(general: Design, name: str, special: Design | None = None) -> bool:
+def keeps_sizes(general: Design, name: str, special: Design) -> bool:
     """Whether an entry of `contains` leaves all legs and settings of the general design unchanged.
 
     Uses the sizes that both designs have. Raises Misfit if the entry does not fit them.
     """
     own = build(general).values
-    legs, settings = _given(general, general.contains[name], build(special or special_of(general, name)), name)
+    legs, settings = _given(general, general.contains[name], build(special), name)
     return all(own.get(key) == value for key, value in (legs | settings).items())
 
 

@@ -66,12 +66,7 @@ def with_output_bias(data: Data, graph: Graph, leg: str) -> tuple[Data, str]:
 
 
 def with_rope(
-    data: Data,
-    graph: Graph,
-    axes: Mapping[str, tuple[int, int]],
-    base: float,
-    fraction: float,
-    scaling: Mapping[str, Any] | None = None,
+    data: Data, graph: Graph, axes: Mapping[str, tuple[int, int]], base: float, fraction: float, scaling: Data
 ) -> Data:
     """Adds rotary positions to the projections by these weights; `axes`: the rotated axis, and the width of its blocks.
 
@@ -94,7 +89,7 @@ def with_rope(
         box = {"rope": places[0], "along": along, "base": base, "fraction": fraction}
         blocks = (graph.leg[along].size or width) // width
         kept = {key: value for key, value in box.items() if (key, value) not in (("base", 10000), ("fraction", 1))}
-        return kept | ({"blocks": blocks} if blocks > 1 else {}) | dict(scaling or {}) | {"of": text}
+        return kept | ({"blocks": blocks} if blocks > 1 else {}) | scaling | {"of": text}
 
     out: Data = edited(data, edit)
     if missing := sorted(axes.keys() - found):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 Tensor = torch.Tensor
+Held = Memory | ModelCache | None  # the memory of earlier segments
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,8 @@ def arguments(batch: Batch) -> tuple[Any, ...]:
 
 
 def answer(
-    model: Any,
-    batch: Batch,
-    memory: Memory | ModelCache | None = None,
-    at: Tensor | None = None,
-    losses: dict[str, Tensor] | None = None,
-) -> tuple[Tensor, Memory | ModelCache | None]:
+    model: Any, batch: Batch, memory: Held = None, at: Tensor | None = None, losses: dict[str, Tensor] | None = None
+) -> tuple[Tensor, Held]:
     """Calls a model on a batch and returns (logits, next memory).
 
     With `at` [k], the result of `scored_places`, the logits are [k, vocabulary], of these positions only. Auxiliary
@@ -239,7 +236,7 @@ class Session:
     module: Any
     optimizer: torch.optim.Optimizer
     share: Share
-    memories: list[Memory | ModelCache | None] = field(default_factory=list)
+    memories: list[Held] = field(default_factory=list)
     step: int = 0
     seconds: float = 0.0
     peak: int = 0

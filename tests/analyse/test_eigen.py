@@ -7,14 +7,8 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def random_maps(*shape: int, seed: int = 0) -> ta.Maps:
-    return ta.Maps("A", normal(*shape, seed=seed).softmax(-1), ("h", "n", "m"))
+from tests.analyse.test_maps import random_maps
+from tests.refusals import refusal
 
 
 def covariance(maps: ta.Maps) -> np.ndarray:
@@ -28,12 +22,6 @@ def covariance(maps: ta.Maps) -> np.ndarray:
                 for column, other in enumerate(vector):
                     total[row, column] += one * other
     return total / (batch * heads)
-
-
-def message(call, *arguments, **named) -> str:
-    with pytest.raises(ta.InputError) as error:
-        call(*arguments, **named)
-    return str(error.value)
 
 
 @pytest.mark.parametrize("shape", [(3, 2, 3, 4), (7, 3, 3, 4)], ids=["fewer than entries", "more than entries"])
@@ -117,7 +105,7 @@ def test_the_mean_is_not_subtracted() -> None:
 def test_zeros_have_no_component_and_no_histogram() -> None:
     found = ta.map_eigenvalues(torch.zeros(3, 2, 4, 4))
     assert (found.components(), found.values.tolist(), found.cumulative.tolist()) == (0, [0] * 6, [0] * 6)
-    assert message(found.histogram) == "all eigenvalues are zero, so there is no histogram."
+    assert refusal(found.histogram) == "all eigenvalues are zero, so there is no histogram."
 
 
 def test_the_histogram_by_loops() -> None:
@@ -130,24 +118,24 @@ def test_the_histogram_by_loops() -> None:
         wanted[next((place for place in range(4) if value < edges[place + 1] - 1e-12), 3)] += 1
     assert counts.tolist() == wanted
     assert found.histogram(top=1000)[0].sum() == 24
-    assert message(found.histogram, 0) == "top is 0 and bins is 20; give integers of at least 1."
+    assert refusal(found.histogram, 0) == "top is 0 and bins is 20; give integers of at least 1."
 
 
 def test_what_has_no_eigenvalues() -> None:
     empty = "there are no attention matrices, because the batch is empty."
-    assert message(ta.map_eigenvalues, random_maps(0, 2, 4, 4)) == empty
-    assert message(ta.map_eigenvalues, []) == empty
+    assert refusal(ta.map_eigenvalues, random_maps(0, 2, 4, 4)) == empty
+    assert refusal(ta.map_eigenvalues, []) == empty
     sizes = [random_maps(1, 2, 4, 4), random_maps(1, 2, 4, 5)]
     wanted = "the matrices have different sizes, 4 x 4 and 4 x 5; give one size."
-    assert message(ta.map_eigenvalues, sizes) == wanted
+    assert refusal(ta.map_eigenvalues, sizes) == wanted
     infinite = torch.full((2, 2), torch.inf)
-    assert message(ta.map_eigenvalues, infinite) == "the maps of 'maps' have entries that are not finite."
+    assert refusal(ta.map_eigenvalues, infinite) == "the maps of 'maps' have entries that are not finite."
     maps = {"A": random_maps(1, 1, 2, 2)}
-    assert message(ta.map_eigenvalues, maps) == "give the maps of one step, not of 1: maps['A']."
-    assert message(ta.map_eigenvalues, 3).endswith("not a int.")
+    assert refusal(ta.map_eigenvalues, maps) == "give the maps of one step, not of 1: maps['A']."
+    assert refusal(ta.map_eigenvalues, 3).endswith("not a int.")
     for variance in (0, 1.5):
         wanted = f"variance is {variance}; give a fraction above 0 and at most 1."
-        assert message(ta.principal_components, torch.eye(2), variance) == wanted
+        assert refusal(ta.principal_components, torch.eye(2), variance) == wanted
 
 
 def test_it_is_written_in_short() -> None:

@@ -11,6 +11,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.analyse.maps import attention_steps
+from tests.refusals import refusal
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -21,29 +22,23 @@ def random_maps(*shape: int, seed: int = 0) -> ta.Maps:
     return ta.Maps("A", normal(*shape, seed=seed).softmax(-1), ("h", "n", "m"))
 
 
-def message(call, *arguments, **named) -> str:
-    with pytest.raises(ta.InputError) as error:
-        call(*arguments, **named)
-    return str(error.value)
-
-
-# Maps
-
-
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_maps_of_mhsa_by_plain_loops(causal: bool) -> None:
+def test_the_maps_and_scores_of_mhsa_by_plain_loops(causal: bool) -> None:
+    """The scores are Q K^T without scale and mask."""
     layer = ta.compile(ta.load("mhsa", legs={"f": 12, "h": 3}), causal=causal, dtype=torch.float64)
     x = normal(2, 5, 12)
-    (maps,) = ta.attention_maps(layer, x).values()
+    (maps,), (scores,) = ta.attention_maps(layer, x).values(), ta.attention_scores(layer, x).values()
     Wq, Wk = (layer.state_dict()[name].numpy() for name in ("Wq", "Wk"))
-    assert (maps.step, maps.legs, maps.batch, maps.heads) == ("A", ("h", "n", "m"), (2,), (3,))
+    for found in (maps, scores):
+        assert (found.step, found.legs, found.batch, found.heads) == ("A", ("h", "n", "m"), (2,), (3,))
     for b in range(2):
         for h in range(3):
             for n in range(5):
-                seen = range(n + 1) if causal else range(5)
-                scores = [x[b, n].numpy() @ Wq[:, h] @ (x[b, m].numpy() @ Wk[:, h]) / 2 for m in seen]
-                row = np.exp(scores) / np.exp(scores).sum()
-                np.testing.assert_allclose(maps.values[b, h, n], [*row, *[0] * (5 - len(row))], atol=1e-12)
+                products = [x[b, n].numpy() @ Wq[:, h] @ (x[b, m].numpy() @ Wk[:, h]) for m in range(5)]
+                np.testing.assert_allclose(scores.values[b, h, n], products, atol=1e-12)
+                weights = np.exp(np.divide(products[: n + 1 if causal else 5], 2))
+                row = [*(weights / weights.sum()), *[0] * (5 - len(weights))]
+                np.testing.assert_allclose(maps.values[b, h, n], row, atol=1e-12)
 
 
 def test_head_legs_stand_before_query_and_key_in_written_order() -> None:
@@ -63,7 +58,7 @@ def test_masks_of_the_call_and_inputs_by_name_count() -> None:
     assert maps.shape == (2, 2, 3, 4)
     assert not maps[..., 1].any()
     assert not maps[..., 2, 0].any()
-    assert message(ta.attention_maps, layer, x) == "cross: input 'memory' is missing; give x, memory."
+    assert refusal(ta.attention_maps, layer, x) == "cross: input 'memory' is missing; give x, memory."
 
 
 def test_maps_are_those_of_evaluation_and_the_module_stays_as_it_is() -> None:
@@ -77,34 +72,19 @@ def test_maps_are_those_of_evaluation_and_the_module_stays_as_it_is() -> None:
 
 def test_a_design_without_attention_has_no_maps() -> None:
     assert ta.attention_maps(ta.compile(ta.load("mlp", legs={"f": 4})), torch.randn(3, 4)) == {}
-    found = message(ta.attention_maps, torch.nn.Linear(2, 2), torch.randn(2, 2))
+    found = refusal(ta.attention_maps, torch.nn.Linear(2, 2), torch.randn(2, 2))
     assert found == "attention_maps takes a compiled design, as ta.compile returns it, not a Linear."
 
 
 def test_what_are_no_maps() -> None:
     maps = random_maps(2, 3, 4, 4)
-    assert message(ta.map_rank, {"A": maps}) == "give the maps of one step, not of 1: maps['A']."
+    assert refusal(ta.map_rank, {"A": maps}) == "give the maps of one step, not of 1: maps['A']."
     wanted = "give maps from ta.attention_maps, or a tensor [batch..., heads, query, key], not "
-    assert message(ta.map_rank, torch.ones(3)) == f"{wanted}one of shape [3]."
-    assert message(ta.mean_maps, 3) == f"{wanted}a int."
-    assert message(ta.Maps, "A", torch.ones(3, 3), ("h", "n", "m")) == (
+    assert refusal(ta.map_rank, torch.ones(3)) == f"{wanted}one of shape [3]."
+    assert refusal(ta.mean_maps, 3) == f"{wanted}a int."
+    assert refusal(ta.Maps, "A", torch.ones(3, 3), ("h", "n", "m")) == (
         "maps have shape [batch..., heads..., query, key]; [3, 3] is not of shape [batch..., h, n, m]."
     )
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_the_scores_of_mhsa_by_plain_loops(causal: bool) -> None:
-    """Q K^T without scale and mask."""
-    layer = ta.compile(ta.load("mhsa", legs={"f": 12, "h": 3}), causal=causal, dtype=torch.float64)
-    x = normal(2, 5, 12)
-    (scores,) = ta.attention_scores(layer, x).values()
-    Wq, Wk = (layer.state_dict()[name].numpy() for name in ("Wq", "Wk"))
-    assert (scores.step, scores.legs, scores.batch, scores.heads) == ("A", ("h", "n", "m"), (2,), (3,))
-    for b in range(2):
-        for h in range(3):
-            for n in range(5):
-                row = [x[b, n].numpy() @ Wq[:, h] @ (x[b, m].numpy() @ Wk[:, h]) for m in range(5)]
-                np.testing.assert_allclose(scores.values[b, h, n], row, atol=1e-12)
 
 
 def test_scores_of_a_normalize_box_are_what_it_normalises() -> None:
@@ -134,16 +114,13 @@ def test_the_maximum_over_heads_by_loops() -> None:
             for m in range(5):
                 assert found[b, n, m] == max(maps.values[b, g, j, n, m] for g in range(3) for j in range(2))
     assert torch.equal(ta.max_maps(torch.eye(3)), torch.eye(3))
-    assert message(ta.max_maps, torch.ones(2, 0, 3, 3)) == "'maps' has no heads, so there is no maximum."
+    assert refusal(ta.max_maps, torch.ones(2, 0, 3, 3)) == "'maps' has no heads, so there is no maximum."
 
 
 def test_mean_maps_by_hand() -> None:
     maps = random_maps(3, 2, 4, 5)
     torch.testing.assert_close(ta.mean_maps(maps), sum(maps.values[b] for b in range(3)) / 3)
-    assert message(ta.mean_maps, random_maps(0, 2, 4, 5)) == "the batch is empty, so there is no mean map."
-
-
-# Ranks
+    assert refusal(ta.mean_maps, random_maps(0, 2, 4, 5)) == "the batch is empty, so there is no mean map."
 
 
 def test_ranks_of_known_maps() -> None:
@@ -190,14 +167,9 @@ def test_one_kernel_of_width_d_gives_rank_d_at_most() -> None:
 def test_ranks_of_nothing_and_of_what_is_wrong() -> None:
     assert ta.map_rank(random_maps(0, 2, 4, 4)).shape == (0, 2)
     for band in (-1, 1.5, True):
-        assert (
-            message(ta.map_rank, torch.eye(2), band=band)
-            == f"band is {band!r}; give a number of diagonals, at least 0."
-        )
-    assert message(ta.map_rank, torch.full((2, 2), torch.nan)) == "the maps of 'maps' have entries that are not finite."
-
-
-# Distances
+        wanted = f"band is {band!r}; give a number of diagonals, at least 0."
+        assert refusal(ta.map_rank, torch.eye(2), band=band) == wanted
+    assert refusal(ta.map_rank, torch.full((2, 2), torch.nan)) == "the maps of 'maps' have entries that are not finite."
 
 
 def test_distances_by_loops() -> None:
@@ -226,15 +198,10 @@ def test_equal_heads_are_at_distance_zero() -> None:
 
 def test_one_head_has_no_distance() -> None:
     one = random_maps(2, 1, 4, 4)
-    assert (
-        message(ta.head_distances, one)
-        == "'A' has one map per sequence, but distances between heads need at least two."
-    )
+    wanted = "'A' has one map per sequence, but distances between heads need at least two."
+    assert refusal(ta.head_distances, one) == wanted
     none = random_maps(0, 2, 4, 4)
-    assert message(ta.head_distances, none) == "the batch is empty, so there are no distances between heads."
-
-
-# Entropy and reach
+    assert refusal(ta.head_distances, none) == "the batch is empty, so there are no distances between heads."
 
 
 def test_entropy_and_reach_by_loops() -> None:
@@ -274,9 +241,9 @@ def test_an_induction_head_of_ones_own_has_the_score_1() -> None:
 def test_induction_scores_of_what_is_wrong() -> None:
     for period in (1, 0, 2.0, True):
         wanted = f"period is {period!r}; give an integer of at least 2."
-        assert message(ta.induction_scores, torch.eye(6), period) == wanted
+        assert refusal(ta.induction_scores, torch.eye(6), period) == wanted
     wanted = "the maps of 'maps' have 6 keys, too few to repeat a sequence of 6 tokens."
-    assert message(ta.induction_scores, torch.eye(6), 6) == wanted
+    assert refusal(ta.induction_scores, torch.eye(6), 6) == wanted
 
 
 def test_repeated_tokens_are_drawn_once_each() -> None:
@@ -287,8 +254,8 @@ def test_repeated_tokens_are_drawn_once_each() -> None:
     assert len({tuple(row) for row in tokens.tolist()}) > 1
     assert torch.equal(tokens, ta.repeated_tokens([3, 5, 7, 9, 11], period=5, batch=4, seed=1))
     wanted = "period is 6; with 5 tokens, give an integer from 2 to 5."
-    assert message(ta.repeated_tokens, 5, 6) == wanted
-    assert message(ta.repeated_tokens, 5, 2, batch=0) == "batch is 0; give an integer of at least 1."
+    assert refusal(ta.repeated_tokens, 5, 6) == wanted
+    assert refusal(ta.repeated_tokens, 5, 2, batch=0) == "batch is 0; give an integer of at least 1."
 
 
 def test_rows_that_see_nothing_are_left_out() -> None:
@@ -297,7 +264,7 @@ def test_rows_that_see_nothing_are_left_out() -> None:
     assert ta.map_reach(maps)[0].item() == pytest.approx(0.5)
     assert ta.map_entropy(maps)[1].isnan()
     wanted = "the maps of 'maps' have negative or NaN entries, so rows are not distributions."
-    assert message(ta.map_entropy, -maps) == wanted
+    assert refusal(ta.map_entropy, -maps) == wanted
 
 
 @pytest.mark.rotated

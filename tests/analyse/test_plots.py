@@ -9,6 +9,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.analyse import plots
+from tests.refusals import refusal
 
 
 def epa() -> tuple[torch.nn.Module, torch.Tensor]:
@@ -82,16 +83,12 @@ def test_experts_without_a_map_and_heads_without_experts() -> None:
     ],
 )
 def test_nothing_to_plot(plot: str, arguments, message: str) -> None:
-    with pytest.raises(ta.InputError) as error:
-        getattr(ta, plot)(*arguments)
-    assert str(error.value) == message
+    assert refusal(lambda: getattr(ta, plot)(*arguments)) == message
 
 
 def test_a_sequence_that_is_not_there() -> None:
     layer, x = epa()
-    with pytest.raises(ta.InputError) as error:
-        ta.plot_experts(ta.expert_selections(layer, x), batch=2)
-    assert str(error.value) == "batch is 2, but there are 2 sequences."
+    assert refusal(ta.plot_experts, ta.expert_selections(layer, x), batch=2) == "batch is 2, but there are 2 sequences."
 
 
 def lines(axis) -> list[torch.Tensor]:
@@ -140,9 +137,7 @@ def test_the_maximum_over_heads_has_a_panel_a_layer() -> None:
     torch.testing.assert_close(shown[0], ta.max_maps(maps)[1].double())
     torch.testing.assert_close(shown[1], maps.values[1, 0].double())
     assert titles(ta.plot_max_maps(maps)) == ["A"]
-    with pytest.raises(ta.InputError) as error:
-        ta.plot_max_maps(maps, batch=2)
-    assert str(error.value) == "batch is 2, but there are 2 sequences."
+    assert refusal(ta.plot_max_maps, maps, batch=2) == "batch is 2, but there are 2 sequences."
 
 
 def test_induction_scores_stand_beside_the_map_of_the_strongest_head() -> None:

@@ -7,6 +7,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.runtime.positions import sinusoid
+from tests.refusals import refusal
 
 
 def layer(name: str, **legs) -> torch.nn.Module:
@@ -14,9 +15,7 @@ def layer(name: str, **legs) -> torch.nn.Module:
 
 
 def message(*arguments, **named) -> str:
-    with pytest.raises(ta.InputError) as error:
-        ta.text_inputs(*arguments, **named)
-    return str(error.value)
+    return refusal(ta.text_inputs, *arguments, **named)
 
 
 @pytest.fixture

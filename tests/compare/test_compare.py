@@ -10,6 +10,7 @@ import pytest
 import tensornet_attn as ta
 from tensornet_attn.compare.section import Section
 from tests.compare.folders import folder, model, several
+from tests.refusals import refusal
 
 
 def section(paths: list[Path], by: str | None = None) -> Section:
@@ -63,9 +64,7 @@ def test_rows_are_sorted_by_what_is_asked_for(tmp_path: Path) -> None:
     paths = [folder(tmp_path / "a", 0.9, loss=2.0), folder(tmp_path / "b", 0.1, loss=1.0, model=model("linear"))]
     assert [row.label for row in section(paths).rows] == ["mhsa", "linear"]
     assert [row.label for row in section(paths, "eval_loss").rows] == ["linear", "mhsa"]
-    with pytest.raises(ta.InputError) as refused:
-        section(paths, "eval_acuracy")
-    assert str(refused.value) == (
+    assert refusal(section, paths, "eval_acuracy") == (
         f"'{paths[0]}' has no value of 'eval_acuracy' in its last validation; did you mean 'eval_accuracy'?"
     )
 
@@ -144,35 +143,33 @@ def test_a_cost_that_was_not_measured(tmp_path: Path) -> None:
     assert ta.compare([path]).to_text().splitlines()[2].endswith(" 400 MB         -")
 
 
-def refusal(*paths: Path) -> str:
-    with pytest.raises(ta.InputError) as refused:
-        ta.compare(paths)
-    return str(refused.value)
+def refused(*paths: Path) -> str:
+    return refusal(ta.compare, paths)
 
 
 def test_what_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     gave = "give folders that 'tensornet-attn train"
-    assert refusal() == f"there are no runs to compare: {gave} --out' has written."
-    assert refusal(tmp_path / "none") == f"'{tmp_path}/none' is not a folder; {gave} --out' has written."
-    assert refusal(tmp_path / "empty") == f"'{tmp_path}/empty' has no run.yaml; {gave} --out' has written."
+    assert refused() == f"there are no runs to compare: {gave} --out' has written."
+    assert refused(tmp_path / "none") == f"'{tmp_path}/none' is not a folder; {gave} --out' has written."
+    assert refused(tmp_path / "empty") == f"'{tmp_path}/empty' has no run.yaml; {gave} --out' has written."
 
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:
     run = folder(tmp_path / "a")
     metrics, summary = run / "metrics.jsonl", run / "summary.json"
     metrics.write_text('{"step": 1, "loss": 2}\n{"step"\n{"step": 3, "loss": 2}\n')
-    assert refusal(run) == f"'{metrics}', line 2: not a JSON object with a 'step'; remove the line."
+    assert refused(run) == f"'{metrics}', line 2: not a JSON object with a 'step'; remove the line."
     metrics.write_bytes(b"\xff\n")
-    assert refusal(run) == f"'{metrics}' is not UTF-8 text; restore the file."
+    assert refused(run) == f"'{metrics}' is not UTF-8 text; restore the file."
     metrics.write_text("")
     summary.write_text('{"eval": {}}')
-    assert refusal(run) == f"'{summary}' is damaged: it has no 'macs_per_token'; remove it and finish the run."
+    assert refused(run) == f"'{summary}' is damaged: it has no 'macs_per_token'; remove it and finish the run."
     summary.write_text("{")
-    assert refusal(run) == f"'{summary}' is damaged: it has no 'eval'; remove it and finish the run."
+    assert refused(run) == f"'{summary}' is damaged: it has no 'eval'; remove it and finish the run."
 
 
 def test_one_run_twice(tmp_path: Path) -> None:
     one, other = folder(tmp_path / "a"), folder(tmp_path / "b")
-    assert refusal(one, other) == f"'{one}' and '{other}' are the same run, mhsa with seed 0; leave one out."
+    assert refused(one, other) == f"'{one}' and '{other}' are the same run, mhsa with seed 0; leave one out."
     assert len(section([one, one]).rows[0].seeds) == 1  # the same folder named twice

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
 from tensornet_attn.convert.model import convert_model
-from tensornet_attn.errors import InputError
 
 SIZES = {
     "vocab_size": 50,
@@ -23,45 +20,6 @@ SIZES = {
     "intermediate_size": 32,
     "max_position_embeddings": 40,
 }
-
-
-def bert(**options: Any) -> Any:
-    from transformers.models.bert import BertConfig, BertModel
-
-    return BertModel(BertConfig(**SIZES | options), add_pooling_layer=False)
-
-
-def roberta(**options: Any) -> Any:
-    from transformers.models.roberta import RobertaConfig, RobertaModel
-
-    return RobertaModel(RobertaConfig(**SIZES | options), add_pooling_layer=False)
-
-
-def albert(**options: Any) -> Any:
-    from transformers.models.albert import AlbertConfig, AlbertModel
-
-    return AlbertModel(AlbertConfig(**SIZES | {"embedding_size": 8} | options), add_pooling_layer=False)
-
-
-def gpt2(**options: Any) -> Any:
-    from transformers.models.gpt2 import GPT2Config, GPT2LMHeadModel
-
-    sizes = {"vocab_size": 50, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40}
-    return GPT2LMHeadModel(GPT2Config(**sizes | {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2} | options))
-
-
-def vit(**options: Any) -> Any:
-    from transformers.models.vit import ViTConfig, ViTModel
-
-    sizes = {key: value for key, value in SIZES.items() if key not in ("vocab_size", "max_position_embeddings")}
-    return ViTModel(ViTConfig(**sizes | {"image_size": 8, "patch_size": 4} | options), add_pooling_layer=False)
-
-
-def llama(**options: Any) -> Any:
-    from transformers.models.llama import LlamaConfig, LlamaForCausalLM
-
-    sizes = SIZES | {"num_attention_heads": 4, "num_key_value_heads": 2, "attention_bias": True, "pad_token_id": 0}
-    return LlamaForCausalLM(LlamaConfig(**sizes | options))
 
 
 DECODER = SIZES | {"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1}
@@ -103,67 +61,44 @@ FAMILIES |= {  # that are shipped designs as they stand
     "diffllama": {"num_attention_heads": 8, "num_key_value_heads": 4, "rope_parameters": PLAIN},
 }
 OWN = ("deepseek_v3", "nemotron", "phi", "gpt_oss", "diffllama")  # which become the design of their name
-CLASSES = {
-    "gpt_neox": "GPTNeoX",
-    "gemma3": "Gemma3",
-    "deepseek_v3": "DeepseekV3",
-    "gpt_oss": "GptOss",
-    "diffllama": "DiffLlama",
+SMALL = {"vocab_size": 50, "n_layers": 2, "n_heads": 3}
+MARKS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+OTHERS: dict[str, dict[str, Any]] = {
+    "bert": SIZES,
+    "roberta": SIZES,
+    "albert": SIZES | {"embedding_size": 8},
+    "distilbert": SMALL | {"dim": 24, "hidden_dim": 32, "max_position_embeddings": 40},
+    "modernbert": SIZES
+    | MARKS
+    | {"cls_token_id": 1, "sep_token_id": 2, "local_attention": 6, "global_attn_every_n_layers": 2},
+    "gpt2": {"vocab_size": 50, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40}
+    | {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2},
+    "llama": SIZES | {"num_attention_heads": 4, "num_key_value_heads": 2, "attention_bias": True, "pad_token_id": 0},
+    "vit": {key: value for key, value in SIZES.items() if key not in ("vocab_size", "max_position_embeddings")}
+    | {"image_size": 8, "patch_size": 4},
+    "bloom": MARKS | {"vocab_size": 50, "hidden_size": 24, "n_head": 3, "n_layer": 2, "hidden_dropout": 0.1},
+    "mpt": SMALL | {"d_model": 24, "max_seq_len": 40, "expansion_ratio": 2},
 }
+STEMS = {"gpt_neox": "GPTNeoX", "deepseek_v3": "DeepseekV3", "gpt_oss": "GptOss", "diffllama": "DiffLlama"}
+STEMS |= {"distilbert": "DistilBert", "modernbert": "ModernBert", "gpt2": "GPT2", "vit": "ViT"}
+ENCODERS = ("bert", "roberta", "albert", "distilbert", "modernbert", "vit")
 
 
-def decoder(name: str, **options: Any) -> Any:
-    """A language model of a family, of one key head for two query heads where the family has such."""
-    module = importlib.import_module(f"transformers.models.{name}")
-    stem = CLASSES.get(name, name.capitalize())
-    sizes = DECODER | {"hidden_size": 32} | FAMILIES[name] | {"eos_token_id": 2} | options
-    config = getattr(module, f"{stem}TextConfig" if name == "gemma3" else f"{stem}Config")(**sizes)
-    return getattr(module, f"{stem}ForCausalLM")(config)
+def model_of(name: str, **options: Any) -> Any:
+    """A model of a family: a language model of decoders, of one key head for two query heads where it has such."""
+    module, stem = importlib.import_module(f"transformers.models.{name}"), STEMS.get(name, name.capitalize())
+    sizes = DECODER | {"hidden_size": 32} | FAMILIES[name] | {"eos_token_id": 2} if name in FAMILIES else OTHERS[name]
+    config = getattr(module, f"{stem}TextConfig" if name == "gemma3" else f"{stem}Config")(**sizes | options)
+    end = "Model" if name in ENCODERS else "LMHeadModel" if name == "gpt2" else "ForCausalLM"
+    pooling = {"add_pooling_layer": False} if name in ("bert", "roberta", "albert", "vit") else {}
+    return getattr(module, f"{stem}{end}")(config, **pooling)
 
 
-def bloom(**options: Any) -> Any:
-    from transformers.models.bloom import BloomConfig, BloomForCausalLM
-
-    sizes = {"vocab_size": 50, "hidden_size": 24, "n_head": 3, "n_layer": 2, "pad_token_id": 0, "bos_token_id": 1}
-    return BloomForCausalLM(BloomConfig(**sizes | {"eos_token_id": 2, "hidden_dropout": 0.1} | options))
-
-
-def mpt(**options: Any) -> Any:
-    from transformers.models.mpt import MptConfig, MptForCausalLM
-
-    sizes = {"vocab_size": 50, "d_model": 24, "n_heads": 3, "n_layers": 2, "max_seq_len": 40, "expansion_ratio": 2}
-    return MptForCausalLM(MptConfig(**sizes | options))
-
-
-def distilbert(**options: Any) -> Any:
-    from transformers.models.distilbert import DistilBertConfig, DistilBertModel
-
-    sizes = {"vocab_size": 50, "dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 32, "max_position_embeddings": 40}
-    return DistilBertModel(DistilBertConfig(**sizes | options))
-
-
-def modernbert(**options: Any) -> Any:
-    from transformers.models.modernbert import ModernBertConfig, ModernBertModel
-
-    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
-    sizes = SIZES | special | {"local_attention": 6, "global_attn_every_n_layers": 2}
-    return ModernBertModel(ModernBertConfig(**sizes | options))
-
-
-TEXT: dict[str, Callable[..., Any]] = {
-    "bert": bert,
-    "roberta": roberta,
-    "albert": albert,
-    "distilbert": distilbert,
-    "modernbert": modernbert,
-    "gpt2": gpt2,
-    "llama": llama,
-}
-MODELS = TEXT | {"vit": vit}
-DECODERS: dict[str, Callable[..., Any]] = {name: partial(decoder, name) for name in FAMILIES}
-DECODERS |= {"bloom": bloom, "mpt": mpt}
+TEXT = ("bert", "roberta", "albert", "distilbert", "modernbert", "gpt2", "llama")
+MODELS = (*TEXT, "vit")
+DECODERS = (*FAMILIES, "bloom", "mpt")
 GENERATING = ("gpt2", "llama", *DECODERS)
-ALL = MODELS | DECODERS
+ALL = (*MODELS, *DECODERS)
 ATTENTION = {
     "bert": "encoder.layer.1.attention",
     "roberta": "encoder.layer.1.attention",
@@ -181,8 +116,7 @@ ATTENTION |= {name: "model.layers.1.self_attn" for name in ALL if name not in AT
 
 def made(name: str, **options: Any) -> Any:
     """A model in evaluation, every parameter drawn, so that biases and scores are not near zero."""
-    model = ALL[name](**options)
-    return drawn(model).eval()
+    return drawn(model_of(name, **options)).eval()
 
 
 def drawn(model: nn.Module) -> Any:
@@ -240,10 +174,3 @@ GREEDY = {
 def generated(model: Any, padding: str, **options: Any) -> Any:
     given = {"attention_mask": torch.ones(3, 9, dtype=torch.long)} | inputs("llama", padding)
     return model.generate(**given, **GREEDY | {"use_cache": True} | options)
-
-
-def message(call: Callable[[], Any]) -> str:
-    """What a call that is refused says."""
-    with pytest.raises(InputError) as error:
-        call()
-    return str(error.value)

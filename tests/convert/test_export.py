@@ -10,6 +10,7 @@ from torch import nn
 
 import tensornet_attn as ta
 from tests.convert import models
+from tests.refusals import refusal
 
 
 def changed(layer: nn.Module) -> nn.Module:
@@ -60,13 +61,13 @@ def test_a_model_that_cannot_hold_it_stays() -> None:
     before = models.made("bert")
     model, kept = ta.convert_model(copy.deepcopy(before), "thsa"), copy.deepcopy(before.state_dict())
     model.encoder.layer[1].attention.design.C.data += 1
-    assert models.message(lambda: ta.export_to(model, before)) == (
+    assert refusal(lambda: ta.export_to(model, before)) == (
         "encoder.layer.1.attention (BertAttention) cannot take 'thsa': a BertAttention cannot represent its 'C' "
         "(difference 1.0e+00)."
     )
     assert all(torch.equal(value, kept[key]) for key, value in before.state_dict().items())
-    assert models.message(lambda: ta.export_to(before)) == "BertModel has no attention that convert_model swapped."
-    assert models.message(lambda: ta.export_to(model, models.made("vit"))).startswith(
+    assert refusal(lambda: ta.export_to(before)) == "BertModel has no attention that convert_model swapped."
+    assert refusal(lambda: ta.export_to(model, models.made("vit"))).startswith(
         "ViTModel cannot take the weights of BertModel: "
     )
 
@@ -78,11 +79,11 @@ def test_a_model_of_pytorch_goes_back_into_one_that_is_given() -> None:
     before, back, x = made(), made(), torch.randn(2, 5, 16)
     model = changed(ta.convert_model(copy.deepcopy(before), "mhsa"))
     torch.testing.assert_close(ta.export_to(model, back)(x), model(x), rtol=0, atol=1e-5)
-    assert models.message(lambda: ta.export_to(model)) == (
+    assert refusal(lambda: ta.export_to(model)) == (
         "TransformerEncoder is no model of transformers, which its config makes again: give the model to write into, "
         "of the class that convert_model was given."
     )
-    assert models.message(lambda: ta.export_to(ta.compile("mhsa"))) == (
+    assert refusal(lambda: ta.export_to(ta.compile("mhsa"))) == (
         "give the module to write into, of the kind that convert was given."
     )
 
@@ -95,7 +96,7 @@ def test_what_the_module_cannot_hold_is_refused_and_the_module_stays() -> None:
         assert torch.equal(theirs.state_dict()[key], value)
     with torch.no_grad():
         ours.C += 1
-    assert models.message(lambda: ta.export_to(ours, theirs)) == (
+    assert refusal(lambda: ta.export_to(ours, theirs)) == (
         "MultiheadAttention cannot take 'thsa': a MultiheadAttention cannot represent its 'C' (difference 1.0e+00)."
     )
     for key, value in before.items():
@@ -104,14 +105,14 @@ def test_what_the_module_cannot_hold_is_refused_and_the_module_stays() -> None:
 
 def test_other_sizes_are_refused() -> None:
     ours = ta.convert(nn.MultiheadAttention(16, 4, bias=False), "mhsa")
-    assert models.message(lambda: ta.export_to(ours, nn.MultiheadAttention(16, 2, bias=False))) == (
+    assert refusal(lambda: ta.export_to(ours, nn.MultiheadAttention(16, 2, bias=False))) == (
         "MultiheadAttention cannot take 'mhsa': its 'Wq' is [16, 4, 4], but that of a MultiheadAttention is [16, 2, 8]."
     )
     biased = ta.convert(nn.MultiheadAttention(16, 4), "mhsa")
-    assert models.message(lambda: ta.export_to(ours, nn.MultiheadAttention(16, 4))) == (
+    assert refusal(lambda: ta.export_to(ours, nn.MultiheadAttention(16, 4))) == (
         "MultiheadAttention cannot take 'mhsa': it has no 'bq', which a MultiheadAttention has."
     )
-    assert models.message(lambda: ta.export_to(biased, nn.MultiheadAttention(16, 4, bias=False))) == (
+    assert refusal(lambda: ta.export_to(biased, nn.MultiheadAttention(16, 4, bias=False))) == (
         "MultiheadAttention cannot take 'mhsa': a MultiheadAttention has no weight for its 'bq'."
     )
 
@@ -127,7 +128,7 @@ def test_a_design_of_ones_own_is_given_again() -> None:
     }
     theirs, other = nn.MultiheadAttention(16, 4), nn.MultiheadAttention(16, 4)
     ours = ta.convert(theirs, own)
-    assert models.message(lambda: ta.export_to(ours, other)) == (
+    assert refusal(lambda: ta.export_to(ours, other)) == (
         "'two_scales' is not a shipped design; give the design of the conversion as design=..."
     )
     ta.export_to(ours, other, own)

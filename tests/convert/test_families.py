@@ -18,6 +18,7 @@ from tensornet_attn.convert.model import convert_model
 from tensornet_attn.convert.read import read_trained
 from tensornet_attn.errors import InputError
 from tests.convert import models
+from tests.refusals import refusal
 
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}  # angles and norms are float32 in the models, whatever their dtype
 FIRST = ("gpt2", "llama", "mistral")
@@ -70,7 +71,7 @@ def test_other_designs_carry_norms_and_windows() -> None:
         before = models.made(name, num_key_value_heads=heads).double()
         given, after = models.inputs(name, "left"), convert_model(copy.deepcopy(before), design)
         torch.testing.assert_close(models.outputs(after, given), models.outputs(before, given), **CLOSE)
-    assert models.message(lambda: convert_model(models.made("qwen3"), "thsa")) == (
+    assert refusal(lambda: convert_model(models.made("qwen3"), "thsa")) == (
         "model.layers.0.self_attn (Qwen3Attention) cannot become 'thsa': 'thsa' has no leg of 8 entries in 'x[n f] "
         "Wq[f s] + bq[s] -> n s' for a norm."
     )

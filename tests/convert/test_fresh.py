@@ -13,6 +13,7 @@ from tensornet_attn.convert.model import convert_model
 from tensornet_attn.convert.wrap import Swapped
 from tensornet_attn.errors import InputError
 from tests.convert import models
+from tests.refusals import refusal
 
 OWN = """
 tensornet: 1
@@ -36,7 +37,7 @@ def test_a_language_model_trains_and_generates(design: str, tmp_path: Path) -> N
     path.write_text(OWN)
     source = str(path) if design == "own file" else design
     torch.manual_seed(0)
-    model = convert_model(models.llama(), source, init="fresh", legs={"h": 4}).train()
+    model = convert_model(models.model_of("llama"), source, init="fresh", legs={"h": 4}).train()
     given, losses = models.inputs("llama", "left"), []
     optimiser = torch.optim.Adam(model.parameters(), 3e-3)
     for _ in range(5):
@@ -99,12 +100,9 @@ WHERE = "encoder.layer.0.attention (BertAttention) cannot become "
     ],
 )
 def test_what_does_not_fit(design: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as error:
-        convert_model(models.made("bert"), design, init="fresh", **options)
-    assert str(error.value) == message
+    assert refusal(convert_model, models.made("bert"), design, init="fresh", **options) == message
 
 
 def test_another_start() -> None:
-    with pytest.raises(InputError) as error:
-        convert_model(models.made("bert"), "mhsa", init="zeros")
-    assert str(error.value) == "init is 'trained' or 'fresh', not 'zeros'."
+    wanted = "init is 'trained' or 'fresh', not 'zeros'."
+    assert refusal(convert_model, models.made("bert"), "mhsa", init="zeros") == wanted

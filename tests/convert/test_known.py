@@ -15,6 +15,7 @@ from tensornet_attn.ops.rope import attention_factor, rate
 from tensornet_attn.parity import LAYERS
 from tests.convert import models
 from tests.convert.models import PLAIN
+from tests.refusals import refusal
 
 LAYER = {layer.name: layer for layer in LAYERS if layer.package == "transformers"}
 
@@ -30,7 +31,7 @@ def test_the_sizes_and_numbers_are_those_of_the_config() -> None:
 def test_a_model_becomes_the_design_of_its_name(name: str) -> None:
     """Local layers of Gemma are the global design and a window."""
     options = {"attention_bias": False} if name in ("llama", "qwen3") else {}
-    before = models.drawn(models.ALL[name](**options)).eval().double()
+    before = models.drawn(models.model_of(name, **options)).eval().double()
     given, after = models.inputs(name), ta.convert_model(copy.deepcopy(before), name)
     assert {module.design.name for module in after.modules() if isinstance(module, CompiledDesign)} == {name}
     torch.testing.assert_close(models.outputs(after, given), models.outputs(before, given), rtol=1e-6, atol=1e-6)
@@ -38,17 +39,17 @@ def test_a_model_becomes_the_design_of_its_name(name: str) -> None:
 
 def test_a_layer_that_does_more_than_the_design_is_refused() -> None:
     biased = models.made("llama")
-    assert models.message(lambda: ta.convert_model(biased, "llama")) == (
+    assert refusal(lambda: ta.convert_model(biased, "llama")) == (
         "model.layers.0.self_attn (LlamaAttention) cannot become 'llama': the design has no place for its "
         "'q_proj.bias'."
     )
-    attention = models.ALL["qwen2"]().model.layers[0].self_attn
+    attention = models.model_of("qwen2").model.layers[0].self_attn
     attention.scaling *= 2
-    message = models.message(lambda: ta.convert(models.drawn(attention), "qwen2"))
+    message = refusal(lambda: ta.convert(models.drawn(attention), "qwen2"))
     assert message.startswith("Qwen2Attention cannot become 'qwen2': their outputs differ by ")
     lists = {"short_factor": [1.0] * 3, "long_factor": [2.0] * 3, "original_max_position_embeddings": 20, "factor": 2.0}
-    longer = models.ALL["llama"](attention_bias=False, rope_parameters=PLAIN | {"rope_type": "longrope"} | lists)
-    assert models.message(lambda: ta.convert_model(models.drawn(longer), "llama")) == (
+    longer = models.model_of("llama", attention_bias=False, rope_parameters=PLAIN | {"rope_type": "longrope"} | lists)
+    assert refusal(lambda: ta.convert_model(models.drawn(longer), "llama")) == (
         "model.layers.0.self_attn (LlamaAttention) cannot be converted: its rotary positions are scaled (rope_type "
         "'longrope', by lists of factors); a design has default, linear, dynamic, llama3, yarn ones."
     )
@@ -130,7 +131,7 @@ def test_sinks_are_read_into_other_designs() -> None:
     back.sinks.data.zero_()
     torch.testing.assert_close(ta.export_to(layer, back, "gqa").sinks, trained.sinks)
     ungrouped = models.made("gpt_oss", num_key_value_heads=4).model.layers[0].self_attn
-    assert models.message(lambda: ta.convert(ungrouped, "thsa")) == (
+    assert refusal(lambda: ta.convert(ungrouped, "thsa")) == (
         "GptOssAttention cannot become 'thsa': 'thsa' has no 4 heads in the scores 'C[r s] Q[n s] K[m s] -> r n m', "
         "for sinks."
     )
@@ -138,7 +139,7 @@ def test_sinks_are_read_into_other_designs() -> None:
 
 def test_a_layer_that_no_other_design_contains_says_what_it_can_become() -> None:
     attention = models.made("deepseek_v3").model.layers[0].self_attn
-    assert models.message(lambda: ta.convert(attention, "mhsa")) == (
+    assert refusal(lambda: ta.convert(attention, "mhsa")) == (
         "DeepseekV3Attention is not a multi-head attention; convert it to 'deepseek_v3'."
     )
 
@@ -146,10 +147,10 @@ def test_a_layer_that_no_other_design_contains_says_what_it_can_become() -> None
 def test_sizes_may_be_said_again_but_not_changed() -> None:
     module = LAYER["LlamaAttention"].drawn()
     assert ta.convert(module, "llama", legs={"g": 2}).design.legs["g"] == 2
-    assert models.message(lambda: ta.convert(module, "llama", legs={"g": 4})) == (
+    assert refusal(lambda: ta.convert(module, "llama", legs={"g": 4})) == (
         "LlamaAttention cannot become 'llama': 'g' must be 2, as in the module, not 4."
     )
-    assert models.message(lambda: ta.convert(LAYER["DeepseekV3Attention"].drawn(), "deepseek_v3", memory=True)) == (
+    assert refusal(lambda: ta.convert(LAYER["DeepseekV3Attention"].drawn(), "deepseek_v3", memory=True)) == (
         "DeepseekV3Attention cannot become 'deepseek_v3': it takes no second input."
     )
 

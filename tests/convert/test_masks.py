@@ -10,7 +10,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.convert.masks import arguments, of_hugging_face, of_torch, shown, visible_pairs
-from tensornet_attn.errors import InputError
+from tests.refusals import refusal
 
 KEYS = torch.tensor([[True, True, True, False], [False, True, True, True]])
 PAIRS = KEYS[:, None, :].expand(2, 4, 4)
@@ -48,9 +48,8 @@ def test_what_is_more_than_hidden_keys_stays_a_mask() -> None:
 
 
 def test_a_causal_design_cannot_look_ahead() -> None:
-    with pytest.raises(InputError) as error:
-        arguments(PAIRS, True, "here")
-    assert str(error.value) == "here: the mask makes later keys visible, but the design is causal."
+    wanted = "here: the mask makes later keys visible, but the design is causal."
+    assert refusal(arguments, PAIRS, True, "here") == wanted
 
 
 BAND = torch.ones(6, 6, dtype=torch.bool).tril().triu(-2)
@@ -76,9 +75,7 @@ def test_a_mask_beyond_the_window_or_of_too_few_keys() -> None:
         (torch.ones(6, 6, dtype=torch.bool).tril(), "the mask makes keys visible beyond the window of the design."),
         (BAND[:, :4], "the mask has 4 keys, but there are 6, cached keys included."),
     ):
-        with pytest.raises(InputError) as error:
-            arguments(mask, True, "here", 0, (2, 0))
-        assert str(error.value) == f"here: {message}"
+        assert refusal(arguments, mask, True, "here", 0, (2, 0)) == f"here: {message}"
 
 
 def test_nan_is_no_hidden_place() -> None:
@@ -134,9 +131,7 @@ def test_forms_of_hugging_face(rows: int | None, causal: bool) -> None:
     ],
 )
 def test_other_forms_are_refused(mask: Any, message: str) -> None:
-    with pytest.raises(InputError) as error:
-        of_hugging_face(mask, 4, False, "here")
-    assert str(error.value) == message
+    assert refusal(of_hugging_face, mask, 4, False, "here") == message
 
 
 def test_forms_of_torch() -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import tensornet_attn as ta
+from tests.refusals import refusal
 
 F64 = torch.float64
 WIDTH, HEADS, N, M = 24, 4, 5, 7
@@ -255,12 +256,6 @@ def test_a_model_with_one_is_converted_around_it() -> None:
     torch.testing.assert_close(ta.convert_model(encoder, "mhsa")(x), wanted, rtol=1e-4, atol=1e-5)
     assert encoder.layers[0].self_attn is own
     assert encoder.layers[1].self_attn.design.design.name == "mhsa"
-
-
-def refusal(make: Any) -> str:
-    with pytest.raises(ta.InputError) as error:
-        make()
-    return str(error.value)
 
 
 def beside() -> dict[str, Any]:

@@ -18,6 +18,7 @@ from tensornet_attn.convert.loading import load_converted
 from tensornet_attn.convert.model import convert_model
 from tensornet_attn.errors import InputError
 from tests.convert import models
+from tests.refusals import refusal
 
 DESIGNS = {"qwen3": "gqa", "gemma3": "gqa", "cohere": "gqa", "gpt_neox": "mhsa", "bloom": "mhsa"}
 
@@ -152,37 +153,31 @@ def test_a_design_without_weights(tmp_path: Path) -> None:
 def test_a_state_dict_goes_into_the_same_conversion(tmp_path: Path) -> None:
     model = trained("gpt2", "thsa")
     torch.save(model.state_dict(), tmp_path / "model.pt")
-    other = convert_model(models.gpt2().eval(), "thsa")
+    other = convert_model(models.model_of("gpt2").eval(), "thsa")
     other.load_state_dict(torch.load(tmp_path / "model.pt"))
     same(other, model, "gpt2")
 
 
-def message(call: Any, *given: Any, **options: Any) -> str:
-    with pytest.raises(InputError) as error:
-        call(*given, **options)
-    return str(error.value)
-
-
 def test_what_is_refused(tmp_path: Path) -> None:
     model = trained("bert", "mhsa")
-    assert message(model.save_pretrained, tmp_path / "a", push_to_hub=True, repo_id="me/it") == (
+    assert refusal(model.save_pretrained, tmp_path / "a", push_to_hub=True, repo_id="me/it") == (
         "BertModel: push a converted model with model.push_to_hub(repo_id), which saves it first."
     )
     assert list(tmp_path.iterdir()) == []
     models.made("bert").save_pretrained(tmp_path)
     no_model = f"'{tmp_path}' contains no converted model: its config.json lists no designs."
-    assert message(load_converted, tmp_path) == no_model
-    assert message(load_converted, "nobody/nothing", local_files_only=True).startswith(
+    assert refusal(load_converted, tmp_path) == no_model
+    assert refusal(load_converted, "nobody/nothing", local_files_only=True).startswith(
         "'nobody/nothing': its config.json cannot be read: "
     )
     model.save_pretrained(tmp_path)
     text = (tmp_path / "config.json").read_text()
     (tmp_path / "config.json").write_text(text[:20])
-    assert message(load_converted, tmp_path).startswith(f"'{tmp_path}': its config.json cannot be read: ")
+    assert refusal(load_converted, tmp_path).startswith(f"'{tmp_path}': its config.json cannot be read: ")
     config = json.loads(text)
     del config["quantization_config"]["attentions"][0]["where"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert message(load_converted, tmp_path) == ("config.json does not describe the converted attentions of the model.")
+    assert refusal(load_converted, tmp_path) == ("config.json does not describe the converted attentions of the model.")
 
 
 def test_a_model_that_could_not_be_converted_saves_as_before(tmp_path: Path) -> None:

@@ -9,16 +9,11 @@ import torch
 
 import tensornet_attn as ta
 from tests.models import tiny
+from tests.refusals import refusal
 
 SPLITS = [3, 1, 1, 2, 1]
 NAMES = [name for name in tiny.CAUSAL if name not in ("fmm_lra_release", "sigmoid_attention", "gau")]
 OFTEN = ["mhsa_rope", "band", "linear", "mla", "transformer_xl", "fmm2_causal"]
-
-
-def model_with(name: str, **config) -> ta.models.LanguageModel:
-    layers = [{"mixer": tiny.part(name), "mlp": "mlp", "repeat": 2}]
-    config = {"layers": layers, "width": tiny.width(name), "positions": "learned"} | config
-    return tiny.spread(tiny.language(**config)).eval()
 
 
 def padded(batch: int = 3, n: int = 8) -> torch.Tensor:
@@ -39,7 +34,7 @@ def in_chunks(call, cache, tokens: torch.Tensor, mask: torch.Tensor | None) -> t
     "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.rotated) for name in NAMES]
 )
 def test_chunks_are_at_once(name: str) -> None:
-    model, tokens, mask = model_with(name), tiny.tokens(3, 8), padded()
+    model, tokens, mask = tiny.of_mixer(name, positions="learned"), tiny.tokens(3, 8), padded()
     with torch.no_grad():
         for own in (None, mask) if ta.build(ta.load(name)).key else (None,):
             wanted = model(tokens, own)
@@ -87,16 +82,13 @@ def test_positions_are_those_given(positions: str) -> None:
     learned = tiny.language(positions="learned", length=4)
     assert learned(tokens[:1, :5], positions=torch.tensor([[0, 0, 1, 2, 3]])).shape == (1, 5, tiny.VOCABULARY)
     for row in ([[0, 1, 2, 3, 4]], [[9, 10, 11]], [[0, 1, -1]]):
-        with pytest.raises(ta.InputError) as error:
-            learned(tokens[:1, : len(row[0])], positions=torch.tensor(row))
-        assert str(error.value) == "'positions' has values outside 0 to 3, the positions that the model has learned."
-    with pytest.raises(ta.InputError) as error:
-        learned(tokens[:1, :5])
-    assert str(error.value) == "the call reaches 5 positions, but the model has learned 4: shorten it."
+        wanted = "'positions' has values outside 0 to 3, the positions that the model has learned."
+        assert refusal(learned, tokens[:1, : len(row[0])], positions=torch.tensor(row)) == wanted
+    assert refusal(learned, tokens[:1, :5]) == "the call reaches 5 positions, but the model has learned 4: shorten it."
 
 
 def test_a_chunk_has_gradients_and_padding_none() -> None:
-    model, tokens, mask = model_with("mhsa_rope"), tiny.tokens(3, 8), padded()
+    model, tokens, mask = tiny.of_mixer("mhsa_rope", positions="learned"), tiny.tokens(3, 8), padded()
     tokens[~mask] = 7
     tokens[mask] = tokens[mask] % 7
     cache = model.new_cache()
@@ -127,7 +119,7 @@ def test_a_decoder_reads_its_source_once(positions: str) -> None:
 
 
 def test_sequences_are_reordered_repeated_and_forgotten() -> None:
-    model, tokens = model_with("mhsa_rope"), tiny.tokens(3, 8)
+    model, tokens = tiny.of_mixer("mhsa_rope", positions="learned"), tiny.tokens(3, 8)
     with torch.no_grad():
         wanted, cache = model(tokens), model.new_cache(max_length=8)
         model(tokens[:, :6], cache=cache)
@@ -146,13 +138,11 @@ def test_sequences_are_reordered_repeated_and_forgotten() -> None:
 
 
 def test_what_is_refused() -> None:
-    model, tokens = model_with("transformer_xl", memory=4, positions="none"), tiny.tokens(2, 4)
+    model, tokens = tiny.of_mixer("transformer_xl", memory=4, positions="none"), tiny.tokens(2, 4)
     cache = model.new_cache()
 
     def message(*given, of=model, **options) -> str:
-        with pytest.raises(ta.InputError) as error:
-            of(*given, **options)
-        return str(error.value)
+        return refusal(of, *given, **options)
 
     assert message(tokens, memory=model.new_memory(2), cache=cache) == (
         "a call takes a memory or a cache, not both: leave out one of the two."
@@ -172,9 +162,7 @@ def test_what_is_refused() -> None:
     assert message(tokens, cache=cache) == (
         "a call with this cache has failed: 'layers.0.mlp' has seen 4 positions, 'layers.0.mixer' 0; reset the cache."
     )
-    none = model_with("fmm_lra_release", positions="none")
-    with pytest.raises(ta.InputError) as error:
-        none.new_cache()
-    assert str(error.value) == (
+    none = tiny.of_mixer("fmm_lra_release", positions="none")
+    assert refusal(none.new_cache) == (
         "layers.0.mixer: fmm_lra_release: no cache can be kept: 'far1.of' depends on the length 'm'."
     )

@@ -46,14 +46,7 @@ WANTED = {  # the std of: embedding, mixer Wq, mixer Wo, mlp W1, mlp W2, output
 @pytest.mark.parametrize("init", WANTED)
 def test_how_wide_first_values_are(init: str) -> None:
     made = model(init)
-    names = (
-        "embedding.weight",
-        "mixer.design.Wq",
-        "mixer.design.Wo",
-        "mlp.design.W1",
-        "mlp.design.W2",
-        "output.weight",
-    )
+    names = "embedding.weight mixer.design.Wq mixer.design.Wo mlp.design.W1 mlp.design.W2 output.weight".split()
     found = [spread(made, name) for name in names]
     assert all(map(near, found, WANTED[init])), found
     assert near(spread(made, "positions.table"), WANTED[init][0])

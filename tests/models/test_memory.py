@@ -7,29 +7,17 @@ import torch
 
 import tensornet_attn as ta
 from tests.models import tiny
+from tests.refusals import refusal
 
 XL = ("transformer_xl", "epa_xl")
 
 
-def model_with(name: str = "transformer_xl", memory: int = 12, **config) -> ta.models.LanguageModel:
-    layers = [{"mixer": tiny.part(name), "mlp": "mlp", "repeat": 2}]
-    config = {"layers": layers, "width": tiny.width(name), "memory": memory} | config
-    return tiny.spread(tiny.language(**config)).eval()
-
-
-def segments(model, x, sizes, masks=None):
-    memory, out = model.new_memory(len(x)), []
-    for place, part in enumerate(x.split(sizes, 1)):
-        y, memory = model(part, None if masks is None else masks.split(sizes, 1)[place], memory)
-        out.append(y)
-    return torch.cat(out, 1), memory
-
-
 @pytest.mark.parametrize("sizes", [[4, 4, 4], [1, 5, 6], [12]])
 @pytest.mark.parametrize("name", XL)
-def test_segments_with_memory_are_one_long_segment(name: str, sizes: list[int]) -> None:
-    model, x = model_with(name), tiny.tokens(2, 12)
-    y, memory = segments(model, x, sizes)
+@pytest.mark.parametrize("post_norm", [False, True])
+def test_segments_with_memory_are_one_long_segment(name: str, sizes: list[int], post_norm: bool) -> None:
+    model, x = tiny.of_mixer(name, memory=12, post_norm=post_norm), tiny.tokens(2, 12)
+    y, memory = tiny.segments(model, x, sizes)
     torch.testing.assert_close(y, model(x), rtol=1e-9, atol=1e-10)
     assert [list(state.shape) for state in memory.states] == [[2, 12, 12]] * 2
     assert (y - torch.cat([model(part) for part in x.split(4, 1)], 1)).abs().max() > 1e-3 or sizes == [12]
@@ -37,16 +25,16 @@ def test_segments_with_memory_are_one_long_segment(name: str, sizes: list[int]) 
 
 @pytest.mark.parametrize("name", XL)
 def test_padding_is_remembered_as_padding(name: str) -> None:
-    model, x = model_with(name), tiny.tokens(2, 12)
+    model, x = tiny.of_mixer(name, memory=12), tiny.tokens(2, 12)
     keep = torch.ones(2, 12, dtype=torch.bool)
     keep[0, :3] = keep[1, 5] = False
-    y, memory = segments(model, x, [4, 4, 4], keep)
+    y, memory = tiny.segments(model, x, [4, 4, 4], keep)
     torch.testing.assert_close(y[keep], model(x, keep)[keep], rtol=1e-9, atol=1e-10)
     assert torch.equal(memory.keep, keep)
 
 
 def test_a_mask_may_come_late() -> None:
-    model, x = model_with(), tiny.tokens(2, 8)
+    model, x = tiny.of_mixer("transformer_xl", memory=12), tiny.tokens(2, 8)
     keep = torch.ones(2, 8, dtype=torch.bool)
     keep[1, 6] = False
     _, memory = model(x[:, :4], None, model.new_memory(2))
@@ -56,8 +44,8 @@ def test_a_mask_may_come_late() -> None:
 
 
 def test_memory_keeps_so_many_rows_and_no_gradient() -> None:
-    model, x = model_with(memory=5), tiny.tokens(2, 12)
-    _, memory = segments(model, x, [4, 4, 4])
+    model, x = tiny.of_mixer("transformer_xl", memory=5), tiny.tokens(2, 12)
+    _, memory = tiny.segments(model, x, [4, 4, 4])
     assert [state.shape[1] for state in memory.states] == [5, 5]
     assert not any(state.requires_grad for state in memory.states)
     y, _ = model(x[:, :4], None, memory)
@@ -66,10 +54,10 @@ def test_memory_keeps_so_many_rows_and_no_gradient() -> None:
 
 
 def test_rows_beyond_the_memory_are_forgotten() -> None:
-    model, x = model_with(memory=2), tiny.tokens(1, 9)
+    model, x = tiny.of_mixer("transformer_xl", memory=2), tiny.tokens(1, 9)
     other = x.clone()
     other[:, 0] = (other[:, 0] + 1) % tiny.VOCABULARY
-    (y, _), (z, _) = segments(model, x, [1] * 9), segments(model, other, [1] * 9)
+    (y, _), (z, _) = tiny.segments(model, x, [1] * 9), tiny.segments(model, other, [1] * 9)
     assert (y[:, 4] - z[:, 4]).abs().max() > 1e-9  # two layers of two rows each
     torch.testing.assert_close(y[:, 5:], z[:, 5:], rtol=1e-10, atol=1e-11)
 
@@ -77,8 +65,10 @@ def test_rows_beyond_the_memory_are_forgotten() -> None:
 def test_a_hybrid_remembers_where_a_design_has_a_context() -> None:
     part = tiny.part("transformer_xl")
     alone = {"design": tiny.ALONE, "legs": {"h": 3}}
-    model = model_with(layers=[{"mixer": part}, {"mixer": alone, "mlp": "mlp"}, {"mixer": part}])
-    y, memory = segments(model, tiny.tokens(2, 8), [4, 4])
+    model = tiny.of_mixer(
+        "transformer_xl", memory=12, layers=[{"mixer": part}, {"mixer": alone, "mlp": "mlp"}, {"mixer": part}]
+    )
+    y, memory = tiny.segments(model, tiny.tokens(2, 8), [4, 4])
     assert len(memory.states) == 2
     torch.testing.assert_close(y[:, :4], model(tiny.tokens(2, 8)[:, :4]), rtol=1e-9, atol=1e-10)
 
@@ -86,7 +76,7 @@ def test_a_hybrid_remembers_where_a_design_has_a_context() -> None:
 @pytest.mark.slow
 def test_one_graph() -> None:
     torch._dynamo.reset()
-    model, x = model_with(), tiny.tokens(2, 6)
+    model, x = tiny.of_mixer("transformer_xl", memory=12), tiny.tokens(2, 6)
     _, memory = model(x, None, model.new_memory(2))
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     y, after = compiled(x, None, memory)
@@ -96,7 +86,7 @@ def test_one_graph() -> None:
 
 
 def test_cost_of_a_memory() -> None:
-    model = model_with(memory=6)
+    model = tiny.of_mixer("transformer_xl", memory=6)
     cost = model.cost(4, 2)
     design = ta.load("transformer_xl", legs={"f": 12, "h": 3})
     mixers = [row.macs for row in cost.rows if row.place.endswith("mixer")]
@@ -104,14 +94,8 @@ def test_cost_of_a_memory() -> None:
     assert cost.m == 10
 
 
-def refusal(call, *arguments) -> str:
-    with pytest.raises(ta.InputError) as error:
-        call(*arguments)
-    return str(error.value)
-
-
 def test_memories_that_do_not_fit() -> None:
-    model, x = model_with(), tiny.tokens(2, 4)
+    model, x = tiny.of_mixer("transformer_xl", memory=12), tiny.tokens(2, 4)
     _, memory = model(x, None, model.new_memory(2))
     wanted = "memory has a state of shape [2, 4, 12]; give [batch 1, rows, width 12]."
     assert refusal(model, x[:1], None, memory) == wanted

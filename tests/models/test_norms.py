@@ -19,13 +19,9 @@ def by_hand(block: torch.nn.Module, x: Tensor, *source: Tensor) -> Tensor:
     return x
 
 
-def embedded(model: torch.nn.Module, tokens: Tensor) -> Tensor:
-    return model.embedding(tokens)
-
-
 def test_a_language_model_with_norms_after_the_residual_connections() -> None:
     model, x = tiny.spread(tiny.language(post_norm=True)), tiny.tokens()
-    y = embedded(model, x)
+    y = model.embedding(x)
     for block in model.layers:
         y = by_hand(block, y)
     torch.testing.assert_close(model(x), y @ model.embedding.weight.T, rtol=1e-10, atol=1e-11)
@@ -34,7 +30,7 @@ def test_a_language_model_with_norms_after_the_residual_connections() -> None:
 
 def test_a_classifier_with_norms_after_the_residual_connections() -> None:
     model, x = tiny.spread(tiny.classifier(post_norm=True)), tiny.tokens()
-    y = embedded(model, x)
+    y = model.embedding(x)
     for block in model.layers:
         y = by_hand(block, y)
     torch.testing.assert_close(model(x), model.output(y.mean(1)), rtol=1e-10, atol=1e-11)
@@ -42,7 +38,7 @@ def test_a_classifier_with_norms_after_the_residual_connections() -> None:
 
 def test_an_encoder_and_decoder_with_norms_after_the_residual_connections() -> None:
     model, source, target = tiny.spread(tiny.seq2seq(post_norm=True)), tiny.tokens(), tiny.tokens(2, 4, seed=3)
-    encoded, y = embedded(model, source), embedded(model, target)
+    encoded, y = model.embedding(source), model.embedding(target)
     for block in model.encoder:
         encoded = by_hand(block, encoded)
     for block in model.decoder:
@@ -61,15 +57,3 @@ def test_no_norm_stands_at_the_end(make) -> None:
     }
     assert after.cost().parameters == sum(value.numel() for value in after.parameters())
     assert ta.models.load(after.to_yaml()).config.post_norm
-
-
-@pytest.mark.parametrize("name", ["transformer_xl", "epa_xl"])
-def test_segments_with_memory_are_one_long_segment(name: str) -> None:
-    layers = [{"mixer": tiny.part(name), "mlp": "mlp", "repeat": 2}]
-    config = {"layers": layers, "width": tiny.width(name), "memory": 12, "post_norm": True}
-    model, x = tiny.spread(tiny.language(**config)).eval(), tiny.tokens(2, 12)
-    memory, parts = model.new_memory(2), []
-    for part in x.split(4, 1):
-        y, memory = model(part, None, memory)
-        parts.append(y)
-    torch.testing.assert_close(torch.cat(parts, 1), model(x), rtol=1e-9, atol=1e-10)

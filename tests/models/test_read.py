@@ -11,6 +11,7 @@ import pytest
 import tensornet_attn as ta
 from tensornet_attn.spec.sources import text_document
 from tests.models import tiny
+from tests.refusals import refusal
 
 WHOLE = """\
 tensornet: 1
@@ -328,12 +329,8 @@ def test_a_file_that_is_no_design_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_calls_of_classes() -> None:
-    with pytest.raises(ta.InputError) as error:
-        ta.models.SequenceClassifier(tiny.model_of())
-    assert (
-        str(error.value) == "SequenceClassifier is a sequence_classifier; this describes a language_model: use make()."
-    )
-    with pytest.raises(ta.InputError) as error:
-        ta.models.LanguageModel()
-    assert str(error.value) == "LanguageModel takes either a description or its keys, e.g. vocabulary=256."
+    wanted = "SequenceClassifier is a sequence_classifier; this describes a language_model: use make()."
+    assert refusal(ta.models.SequenceClassifier, tiny.model_of()) == wanted
+    wanted = "LanguageModel takes either a description or its keys, e.g. vocabulary=256."
+    assert refusal(ta.models.LanguageModel) == wanted
     assert isinstance(ta.models.make(tiny.model_of()), ta.models.LanguageModel)

@@ -42,6 +42,24 @@ def language(seed: int = 0, **config: Any) -> ta.models.LanguageModel:
     return ta.models.LanguageModel(dtype=torch.float64, **config)
 
 
+def of_mixer(name: str, **config: Any) -> ta.models.LanguageModel:
+    """A language model of two layers of a shipped design, in evaluation mode."""
+    layers = [{"mixer": part(name), "mlp": "mlp", "repeat": 2}]
+    return spread(language(**{"layers": layers, "width": width(name)} | config)).eval()
+
+
+def segments(
+    model: ta.models.LanguageModel, x: torch.Tensor, sizes: list[int], mask: torch.Tensor | None = None
+) -> Any:
+    """The outputs of segments of these sizes, one after another, and the last memory."""
+    memory, found = model.new_memory(len(x)), []
+    masks = [None] * len(sizes) if mask is None else mask.split(sizes, 1)
+    for part, own in zip(x.split(sizes, 1), masks, strict=True):
+        y, memory = model(part, own, memory)
+        found.append(y)
+    return torch.cat(found, 1), memory
+
+
 def masked(seed: int = 0, **config: Any) -> ta.models.MaskedLanguageModel:
     torch.manual_seed(seed)
     config = {"vocabulary": VOCABULARY, "length": 12, "width": 8, "layers": LAYERS} | config

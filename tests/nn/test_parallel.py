@@ -24,22 +24,11 @@ from tests.designs.cases import CASES, inputs_of
 from tests.models import tiny
 from tests.nn import two_processes as pair
 from tests.nn.two_processes import compiled
+from tests.refusals import refusal
 from tests.shipped import asked_for
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = [
-    "mhsa",
-    "gqa",
-    "mgk",
-    "epa",
-    "mla",
-    "alibi",
-    "mhsa_core",
-    "transformer_xl",
-    "mgk_em",
-    "mlp",
-    "sigma_moe_regularised",
-]
+NAMES = "mhsa gqa mgk epa mla alibi mhsa_core transformer_xl mgk_em mlp sigma_moe_regularised".split()
 KINDS = [f"{name} torch" for name in NAMES] + [f"{name} reference" for name in pair.MASKED]
 
 
@@ -126,9 +115,7 @@ def test_a_model_trains_alike(found: dict[str, Any]) -> None:
 def test_a_model_names_the_layer_that_cannot_be_split() -> None:
     layers = [{"mixer": {"design": "mhsa", "legs": {"h": 2}}}, {"mixer": {"design": "thsa"}}]
     model = ta.models.LanguageModel(vocabulary=9, length=8, width=8, layers=layers)
-    with pytest.raises(ta.InputError) as refused:
-        model.tp_plan()
-    assert str(refused.value).startswith("layers.1.mixer.design: thsa: no leg can be split over processes: ")
+    assert refusal(model.tp_plan).startswith("layers.1.mixer.design: thsa: no leg can be split over processes: ")
 
 
 @pytest.fixture
@@ -155,24 +142,20 @@ def test_it_has_no_cache(alone: DeviceMesh) -> None:
 
 def test_a_style_is_for_its_own_design(alone: DeviceMesh) -> None:
     module, style = compiled("mhsa"), compiled("mqa").tp_plan().style
-    with pytest.raises(ta.InputError) as refused:
-        parallelize_module(module, alone, style)
-    assert str(refused.value) == "this plan is for another version of 'mqa' than this 'mhsa'."
-    with pytest.raises(ta.InputError) as refused:
-        parallelize_module(torch.nn.Linear(2, 2), alone, style)
-    assert str(refused.value) == "this plan is for a compiled design; the module is a Linear."
-    with pytest.raises(ta.InputError) as refused:
-        parallelize_module(module, init_device_mesh("cpu", (1, 1)), module.tp_plan().style)
-    assert str(refused.value) == "mhsa: the mesh has 2 dimensions; give a mesh of one dimension."
+    wanted = "this plan is for another version of 'mqa' than this 'mhsa'."
+    assert refusal(parallelize_module, module, alone, style) == wanted
+    wanted = "this plan is for a compiled design; the module is a Linear."
+    assert refusal(parallelize_module, torch.nn.Linear(2, 2), alone, style) == wanted
+    wanted = "mhsa: the mesh has 2 dimensions; give a mesh of one dimension."
+    assert refusal(parallelize_module, module, init_device_mesh("cpu", (1, 1)), module.tp_plan().style) == wanted
 
 
 def test_a_mask_that_a_plan_took_apart_is_refused(alone: DeviceMesh) -> None:
     module = compiled("mhsa_core", "reference")
     parallelize_module(module, alone, module.tp_plan().style)
     size = module.design.legs["r"]
-    with pytest.raises(ta.InputError) as refused:
-        module(*inputs_of("mhsa_core"), mask=torch.zeros(2, size, 5, 5, dtype=torch.float64))
-    assert str(refused.value) == ("mhsa_core: this mask does not split along 'h'; give [n, m] or [batch..., n, m].")
+    wanted = "mhsa_core: this mask does not split along 'h'; give [n, m] or [batch..., n, m]."
+    assert refusal(module, *inputs_of("mhsa_core"), mask=torch.zeros(2, size, 5, 5, dtype=torch.float64)) == wanted
 
 
 @pytest.mark.slow

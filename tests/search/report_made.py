@@ -44,12 +44,6 @@ FAILURES = (
 )
 
 
-def study_of(trials: int, **keys: Any) -> Study:
-    return Study(
-        space=SPACE, rungs=RUNGS, trials=trials, **{"objectives": ("quality", "macs", "decoding_state"), **keys}
-    )
-
-
 def noise(*what: object) -> float:
     """A number about zero, mostly within 1, that is a function of what it is for."""
     digest = sha256(repr(what).encode()).digest()
@@ -80,12 +74,6 @@ def results(proposal: Proposal, rung: int, key: object) -> Result:
     return Result(rung, found, rates, 35.0 * rung**2 + 10 * noise(proposal.essence), folders)
 
 
-def climbed(slot: int, arm: str, how: str, proposal: Proposal, last: bool, **keys: Any) -> Trial:
-    """A trial that finished the first rung, and the `last`."""
-    done = [Result(0, (1.0,), (0.0,), 0.5)] + [results(proposal, rung, "search") for rung in ((1, 2) if last else (1,))]
-    return trial(slot, arm, how, proposal, tuple(done), **keys)
-
-
 def trial(slot: int, arm: str, how: str, proposal: Proposal, done: tuple[Result, ...], **keys: Any) -> Trial:
     best = done[-1].counts if done else None
     values = {**proposal.price.as_dict(), **({} if best is None else {"quality": best})}
@@ -96,11 +84,13 @@ def trial(slot: int, arm: str, how: str, proposal: Proposal, done: tuple[Result,
 
 def made(count: int = 15, **keys: Any) -> tuple[Study, Space, list[Trial]]:
     """A study with this many proposals an arm, some of which failed, and its confirmations."""
-    study, space = study_of(count, **keys), load(SPACE)
+    given = {"objectives": ("quality", "macs", "decoding_state"), **keys}
+    study, space = Study(space=SPACE, rungs=RUNGS, trials=count, **given), load(SPACE)
     trials: list[Trial] = []
     for slot in range(study.proposals):
         trials.append(_next(study, space, slot, trials))
-    return study, space, trials + _confirmed(study, trials)
+    again = [_again(slot, trials[of], fresh) for slot, of, fresh in confirmations(study, trials)]
+    return study, space, trials + again
 
 
 def _next(study: Study, space: Space, slot: int, trials: Sequence[Trial]) -> Trial:
@@ -117,7 +107,9 @@ def _next(study: Study, space: Space, slot: int, trials: Sequence[Trial]) -> Tri
     twin = next((t for t in trials if t.essence == proposal.essence and t.state == COMPLETE), None)
     if twin is not None:
         return trial(slot, arm, how, proposal, twin.results, parents=parents, same_as=twin.slot)
-    return climbed(slot, arm, how, proposal, better <= len(own) // 3, parents=parents)
+    rungs = (1, 2) if better <= len(own) // 3 else (1,)
+    done = (Result(0, (1.0,), (0.0,), 0.5), *(results(proposal, rung, "search") for rung in rungs))
+    return trial(slot, arm, how, proposal, done, parents=parents)
 
 
 def _new(
@@ -137,13 +129,8 @@ def _new(
     raise AssertionError("the space is too small for this many designs")
 
 
-def _confirmed(study: Study, trials: Sequence[Trial]) -> list[Trial]:
-    """The finalists again, with fresh seeds: a little less good than they seemed."""
-    slots = {one.slot: one for one in trials}
-    return [_again(slot, slots[of], fresh) for slot, of, fresh in confirmations(study, trials)]
-
-
 def _again(slot: int, best: Trial, fresh: int) -> Trial:
+    """A finalist again, with a fresh seed: a little less good than it seemed."""
     value = round(min(1.0, (best.quality or 0.0) - 0.02 + 0.02 * noise(best.essence, fresh)), 4)
     proposal = Proposal(ta.load(best.design), best.path, best.hash, best.essence, best.price)
     rate, folder = best.results[-1].rate or 0.0, f"trials/{best.essence[:12]}-fresh{fresh}"

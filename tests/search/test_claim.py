@@ -12,7 +12,7 @@ import pytest
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.search import worker as claims
-from tensornet_attn.search.evolve import Draft
+from tensornet_attn.search.evolve import Draft, draft
 from tensornet_attn.search.process import identity
 from tensornet_attn.search.read import load
 from tensornet_attn.search.store import CLAIM, Store
@@ -126,9 +126,9 @@ def test_a_small_space_ends_early(tmp_path: Path) -> None:
     found = [taken(store, study) for _ in range(5)]
     assert [one and one.slot for one in found] == [0, 1, 2, 3, None]
     assert store.exhausted == {"evolution": 4, "random": 5}
-    for number, draft in enumerate(found[:4]):
-        assert isinstance(draft, Draft)
-        finish(store, number, made.trial(draft.slot, essence=draft.proposal.essence, quality=draft.slot / 10))
+    for number, one in enumerate(found[:4]):
+        assert isinstance(one, Draft)
+        finish(store, number, made.trial(one.slot, essence=one.proposal.essence, quality=one.slot / 10))
     finished = store.look()[0]
     assert not complete(study, finished, store.exhausted)
     confirmations = [one for one in still_open(study, finished, [], store.exhausted).values() if one is not None]
@@ -171,11 +171,5 @@ def test_who_dies_is_not_awaited(tmp_path: Path) -> None:
     taken(opened(tmp_path, study, dead()), study)
     store = opened(tmp_path, study)
     trial = asked(store)
-    second = Draft(1, "random", "random", taken_design(study))
+    second = Draft(1, "random", "random", draft(study, load(study.space), 0, ()).proposal)
     assert awaited(store, trial.number, second) is None
-
-
-def taken_design(study: Study):  # type: ignore[no-untyped-def]
-    from tensornet_attn.search.evolve import draft
-
-    return draft(study, load(study.space), 0, ()).proposal

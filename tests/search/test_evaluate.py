@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.search.evolve import Confirmation, Draft, draft
+from tensornet_attn.search.evolve import Confirmation, draft
 from tensornet_attn.search.process import Bound, Outcome
 from tensornet_attn.search.read import load
 from tensornet_attn.search.study import CLIMB, LATENCY, STATIC, Job, Rung, Study
@@ -54,11 +54,7 @@ def evaluated(
 ) -> tuple[Trial, Children]:
     children = Children(answer)
     own = Evaluation(study, tmp_path, children, lambda: finished)  # type: ignore[arg-type]
-    return own.proposal(first(study), other, "here:1"), children
-
-
-def first(study: Study) -> Draft:
-    return draft(study, load(study.space), 0, ())
+    return own.proposal(draft(study, load(study.space), 0, ()), other, "here:1"), children
 
 
 def test_all_rungs(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 import optuna
 import pytest
 
-from tensornet_attn.errors import InputError
 from tensornet_attn.search.evolve import Draft
 from tensornet_attn.search.process import Identity, identity
 from tensornet_attn.search.read import load
 from tensornet_attn.search.store import CLAIM, Store, open_store
 from tensornet_attn.search.worker import Claim, claim, free_dead
+from tests.refusals import refusal
 from tests.search import made, postgres
 from tests.search.engine import asked, finish
 from tests.search.kills import command, done_once, kill_workers, quick
@@ -39,9 +39,7 @@ def opened(url: str, name: str, worker: Identity | None = None, **study: object)
 def test_a_store(url: str) -> None:
     store = opened(url, "a store")
     trial = asked(store)
-    with pytest.raises(InputError) as caught:
-        opened(url, "a store", seed=1)
-    assert str(caught.value) == (
+    assert refusal(opened, url, "a store", seed=1) == (
         f"the storage '{store.shown}' belongs to another study: 'seed' is 0 there and 1 here; choose another --out, or "
         "another --name for the study."
     )

@@ -11,6 +11,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.search.process import FUNCTIONS, Bound, LostError, Nursery, Outcome, state_of
 from tensornet_attn.search.study import CLIMB, Job, NotFiniteError, Rung, Study, function_named, name_of
 from tensornet_attn.search.trial import COMPLETE, DIVERGED, FAILED, LATE, MEMORY
+from tests.refusals import refusal
 from tests.search import functions, made
 
 FAR = time.monotonic() + 1e6
@@ -107,6 +108,4 @@ def test_names_of_functions() -> None:
     ],
 )
 def test_no_function(name: str, words: str) -> None:
-    with pytest.raises(InputError) as caught:
-        function_named(name)
-    assert str(caught.value) == f"the task '{name}' {words}: {RULE}"
+    assert refusal(function_named, name) == f"the task '{name}' {words}: {RULE}"

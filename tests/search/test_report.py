@@ -23,7 +23,7 @@ from tensornet_attn.search.findings import Effect, find
 from tensornet_attn.search.page import changed_lines, forest, forests_of, page, pictures, slim
 from tensornet_attn.search.rank import front
 from tensornet_attn.search.study import Study
-from tensornet_attn.search.trial import BOUND, Result, Trial
+from tensornet_attn.search.trial import BOUND, Trial
 from tests.search.report_made import made
 
 Made = tuple[Study, Space, list[Trial]]
@@ -210,13 +210,12 @@ def test_qualities_of_a_function_may_have_any_size(small: Made, monkeypatch: pyt
     monkeypatch.setattr(pages, "MOST", 0)
     study, space, trials = small
     own = study.model_copy(update={"rungs": (*study.rungs[:1], study.rungs[1].model_copy(update={"task": "my:task"}))})
-    large = [replace(one, results=tuple(_times(result, 50) for result in one.results)) for one in trials]
+    large = [
+        replace(one, results=tuple(replace(r, quality=tuple(q and 50 * q for q in r.quality)) for r in one.results))
+        for one in trials
+    ]
     text = page(own, space, large)
     assert ">quality</text>" in text
     ys = [float(y) for y in re.findall(r'<line class="whisker[^"]*" [^>]*y[12]="([\d.-]+)"', text)]
     assert ys
     assert all(36 <= y <= 322 for y in ys)
-
-
-def _times(result: Result, factor: float) -> Result:
-    return replace(result, quality=tuple(value and factor * value for value in result.quality))

@@ -14,7 +14,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn import compiler
-from tensornet_attn.errors import InputError, MissingPartError
+from tensornet_attn.errors import MissingPartError
 from tensornet_attn.search import Space, load, results
 from tensornet_attn.search import page as pages
 from tensornet_attn.search.findings import find, folder
@@ -22,6 +22,7 @@ from tensornet_attn.search.rank import confirmed, front
 from tensornet_attn.search.study import Study
 from tensornet_attn.search.trial import Trial, trial_from
 from tests.compare.folders import folder as run_folder
+from tests.refusals import refusal
 from tests.search.report_made import made
 
 Made = tuple[Study, Space, list[Trial]]
@@ -140,9 +141,7 @@ def test_a_design_that_is_not_the_one_of_its_trial_is_refused(small: Made, tmp_p
     study, space, trials = small
     best, own = written(small, tmp_path)
     other = [replace(trial, hash="0" * 64) if trial.slot == best.slot else trial for trial in trials]
-    with pytest.raises(InputError) as told:
-        results.write(study, space, other, tmp_path)
-    assert str(told.value) == (
+    assert refusal(results.write, study, space, other, tmp_path) == (
         f"the design of trial {best.slot} has the hash {best.hash[:12]}, but the trial has 000000000000: use the "
         "version of this package that made the study."
     )

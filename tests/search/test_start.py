@@ -15,6 +15,7 @@ from tensornet_attn.search.rank import confirmed
 from tensornet_attn.search.start import StudyResult
 from tensornet_attn.search.study import CONFIG, read_study
 from tensornet_attn.search.team import Team
+from tests.refusals import refusal
 from tests.search import functions, made
 from tests.search.engine import opened
 
@@ -90,9 +91,8 @@ def test_more_trials(tmp_path: Path) -> None:
     many = searched(tmp_path, trials=2)
     assert many.trials[:2] == few.trials
     assert [trial.slot for trial in many.trials] == [0, 1, 2, 3]
-    with pytest.raises(InputError) as caught:
-        searched(tmp_path, trials=1)
-    assert str(caught.value) == f"'{tmp_path}' has a study of 2 trials, more than 1: choose another --out."
+    wanted = f"'{tmp_path}' has a study of 2 trials, more than 1: choose another --out."
+    assert refusal(searched, tmp_path, trials=1) == wanted
     alone = ta.search(out=tmp_path)
     assert alone.trials == many.trials
 
@@ -115,22 +115,16 @@ def test_all_trials_fail(tmp_path: Path) -> None:
         "all 2 trials failed, 2 with this reason: RuntimeError: the lights went out; fix the cause, and restart with"
     )
     for _ in range(2):  # the second time it is known before anything is started
-        with pytest.raises(InputError) as caught:
-            searched(tmp_path, functions.raises, trials=1)
-        assert str(caught.value) == f"{words} another --out."
+        assert refusal(searched, tmp_path, functions.raises, trials=1) == f"{words} another --out."
 
 
 def test_another_study_in_the_folder(tmp_path: Path) -> None:
     searched(tmp_path, trials=1, baseline=False)
-    with pytest.raises(InputError) as caught:
-        searched(tmp_path, trials=1, baseline=False, seed=1)
-    assert str(caught.value) == (
+    assert refusal(searched, tmp_path, trials=1, baseline=False, seed=1) == (
         f"'{tmp_path}' belongs to another study: 'seed' is 0 there and 1 here; choose another --out."
     )
     (tmp_path / CONFIG).unlink()
-    with pytest.raises(InputError) as caught:
-        searched(tmp_path, trials=1, baseline=False, space={**made.SPACE, "most": 1})
-    assert str(caught.value) == (
+    assert refusal(searched, tmp_path, trials=1, baseline=False, space={**made.SPACE, "most": 1}) == (
         f"the storage 'sqlite:///{tmp_path}/study.db' belongs to another space: 'space.most' is 2 there and 1 here; "
         "choose another --out, or another --name for the study."
     )
@@ -153,9 +147,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("given", "message"), MISTAKES)
 def test_mistakes(tmp_path: Path, given: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        searched(tmp_path / "out", **given)
-    assert str(caught.value) == message
+    assert refusal(searched, tmp_path / "out", **given) == message
     assert not (tmp_path / "out").exists()
 
 

@@ -13,6 +13,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.search.process import identity
 from tensornet_attn.search.store import RECORD, Store, open_store
 from tensornet_attn.search.trial import Trial
+from tests.refusals import refusal
 from tests.search import made
 from tests.search.engine import asked, opened
 
@@ -113,9 +114,7 @@ OTHERS = [
 @pytest.mark.parametrize(("change", "words"), OTHERS)
 def test_another_study(tmp_path: Path, change: dict[str, object], words: str) -> None:
     opened(tmp_path)
-    with pytest.raises(InputError) as caught:
-        opened(tmp_path, made.study(**change))
-    assert str(caught.value) == (
+    assert refusal(opened, tmp_path, made.study(**change)) == (
         f"the storage 'sqlite:///{tmp_path}/study.db' belongs to another {words}; choose another --out, or another "
         "--name for the study."
     )
@@ -140,9 +139,7 @@ def test_a_storage_that_cannot_be_reached(url: str, words: str) -> None:
 
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     (tmp_path / "study.db").write_bytes(b"no database " * 1000)
-    with pytest.raises(InputError) as caught:
-        opened(tmp_path)
-    assert str(caught.value) == (
+    assert refusal(opened, tmp_path) == (
         f"the storage 'sqlite:///{tmp_path}/study.db' cannot be reached: file is not a database; check the URL, and "
         "that the server is running."
     )

@@ -130,92 +130,82 @@ def test_options_win_over_the_file_and_a_task_over_its_rungs(tmp_path: Path) -> 
     assert read(path, {"rungs": [{"task": "mqar"}]}).rungs == (Rung(task="mqar", run={"width": 16}),)
 
 
-def told(source: Any, options: dict[str, Any]) -> list[str]:
+def told(source: Any, options: dict[str, Any]) -> str:
     with pytest.raises((DesignError, InputError)) as error:
         read(source, options)
-    return [line for line in str(error.value).splitlines() if not line.startswith("    ")]
+    return "\n".join(line for line in str(error.value).splitlines() if not line.startswith("    "))
 
 
 NOT_BOTH = "a study has 'rungs' and a 'task': give only one of them."
 HERE = {"space": SPACE, "task": "mqar"}
-OPTIONS: list[tuple[dict[str, Any], list[str]]] = [
-    ({"space": None}, ["a study needs a 'space': the path of a space file, or the content of one."]),
-    ({"space": 3}, ["'space' must be the path of a space file, or the content of one, got 3."]),
-    ({"space": "nope.yaml"}, ["'nope.yaml' cannot be read: No such file or directory."]),
-    ({"space": "mhsa"}, ["'mhsa' cannot be read: No such file or directory."]),
-    ({"task": None}, ["a study needs a 'task', e.g. mqar, or 'rungs', a list of tasks."]),
-    ({"task": "mqarr"}, ["rung 2: there is no task 'mqarr': did you mean 'mqar'?"]),
+OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"space": None}, "a study needs a 'space': the path of a space file, or the content of one."),
+    ({"space": 3}, "'space' must be the path of a space file, or the content of one, got 3."),
+    ({"space": "nope.yaml"}, "'nope.yaml' cannot be read: No such file or directory."),
+    ({"space": "mhsa"}, "'mhsa' cannot be read: No such file or directory."),
+    ({"task": None}, "a study needs a 'task', e.g. mqar, or 'rungs', a list of tasks."),
+    ({"task": "mqarr"}, "rung 2: there is no task 'mqarr': did you mean 'mqar'?"),
     (
         {"task": "reverse"},
-        [
-            "rung 2: task 'reverse' needs an encoder and a decoder, but a study has one stack: try byte_lm, char_lm, "
-            "copy, image_generation, listops, listops_mini, lra_image, lra_listops, lra_pathfinder, lra_retrieval, "
-            "lra_text, mqar, selective_copy, text_classification, uea, wikitext."
-        ],
+        "rung 2: task 'reverse' needs an encoder and a decoder, but a study has one stack: try byte_lm, char_lm, "
+        "copy, image_generation, listops, listops_mini, lra_image, lra_listops, lra_pathfinder, lra_retrieval, "
+        "lra_text, mqar, selective_copy, text_classification, uea, wikitext.",
     ),
     (
         {"options": {"length": "x"}},
-        [
-            "rung 2: task 'mqar', option 'length': input should be a valid integer, unable to parse string as an "
-            "integer, got 'x'."
-        ],
+        "rung 2: task 'mqar', option 'length': input should be a valid integer, unable to parse string as an "
+        "integer, got 'x'.",
     ),
-    ({"options": 3}, ["option 'rungs 1 options': input should be a valid dictionary, got 3."]),
-    ({"run": {"lr": 1}}, ["rung 1: leave out 'lr' under 'run': it is set by 'rates'."]),
-    ({"run": {"design": "mhsa"}}, ["rung 1: leave out 'design' under 'run': it is set by the space."]),
-    ({"run": {"stepss": 1}}, ["rung 1: a run has no option 'stepss': did you mean 'steps'?"]),
+    ({"options": 3}, "option 'rungs 1 options': input should be a valid dictionary, got 3."),
+    ({"run": {"lr": 1}}, "rung 1: leave out 'lr' under 'run': it is set by 'rates'."),
+    ({"run": {"design": "mhsa"}}, "rung 1: leave out 'design' under 'run': it is set by the space."),
+    ({"run": {"stepss": 1}}, "rung 1: a run has no option 'stepss': did you mean 'steps'?"),
     (
         {"run": {"steps": 0}},
-        [
-            "rung 1: option 'steps': input should be greater than or equal to 1, got 0; it is the number of "
-            "optimiser steps."
-        ],
+        "rung 1: option 'steps': input should be greater than or equal to 1, got 0; it is the number of "
+        "optimiser steps.",
     ),
     (
         {"run": {"width": 64}},
-        ["rung 1: the input of the designs of 'tiny' has the width 16, but the rung has 'width: 64'; leave it out."],
+        "rung 1: the input of the designs of 'tiny' has the width 16, but the rung has 'width: 64'; leave it out.",
     ),
-    ({"rates": [0]}, ["option 'rungs 1 rates 1': input should be greater than 0, got 0."]),
-    ({"trials": 0}, ["option 'trials': input should be greater than or equal to 1, got 0."]),
-    ({"triials": 1}, ["a study has no option 'triials': did you mean 'trials'?"]),
-    ({"objectives": []}, ["option 'objectives': give at least one, got a list."]),
+    ({"rates": [0]}, "option 'rungs 1 rates 1': input should be greater than 0, got 0."),
+    ({"trials": 0}, "option 'trials': input should be greater than or equal to 1, got 0."),
+    ({"triials": 1}, "a study has no option 'triials': did you mean 'trials'?"),
+    ({"objectives": []}, "option 'objectives': give at least one, got a list."),
     (
         {"objectives": ["quality", "mac"]},
-        ["there is no objective 'mac'; choose from quality, macs, parameters, activations, decoding_state, latency."],
+        "there is no objective 'mac'; choose from quality, macs, parameters, activations, decoding_state, latency.",
     ),
-    ({"objectives": ["macs", "macs"]}, ["the objective 'macs' is given twice: remove one."]),
+    ({"objectives": ["macs", "macs"]}, "the objective 'macs' is given twice: remove one."),
     (
         {"bounds": {"mac": 5}},
-        ["there is no objective 'mac'; choose from quality, macs, parameters, activations, decoding_state, latency."],
+        "there is no objective 'mac'; choose from quality, macs, parameters, activations, decoding_state, latency.",
     ),
-    ({"bounds": {"macs": {"last": 5}}}, ["a study has no option 'bounds macs last': did you mean 'least'?"]),
+    ({"bounds": {"macs": {"last": 5}}}, "a study has no option 'bounds macs last': did you mean 'least'?"),
     (
         {"bounds": {"macs": "many"}},
-        ["option 'bounds macs': input should be a valid dictionary or instance of Limit, got the text 'many'."],
+        "option 'bounds macs': input should be a valid dictionary or instance of Limit, got the text 'many'.",
     ),
     (
         {"bounds": {"macs": {"least": 5, "most": 2}}},
-        ["the bound on 'macs' has least 5 above most 2; e.g. 1000000, or {least: 1000, most: 1000000}."],
+        "the bound on 'macs' has least 5 above most 2; e.g. 1000000, or {least: 1000, most: 1000000}.",
     ),
-    ({"fresh_seeds": 4}, ["option 'fresh_seeds': input should be greater than or equal to 5, got 4."]),
-    ({"rungs": [{"task": "mqar"}]}, [NOT_BOTH]),
+    ({"fresh_seeds": 4}, "option 'fresh_seeds': input should be greater than or equal to 5, got 4."),
+    ({"rungs": [{"task": "mqar"}]}, NOT_BOTH),
     (
         {"rungs": [{"task": "mqar"}], "task": None, "rates": [0.1]},
-        ["'rates' belongs to a 'task', but this study has 'rungs': move 'rates' into a rung."],
+        "'rates' belongs to a 'task', but this study has 'rungs': move 'rates' into a rung.",
     ),
     (
         {"rungs": [{"tasks": 3}], "task": None},
-        [
-            "a study needs 'rungs 1 task': docs/search.md lists all keys.",
-            "a study has no option 'rungs 1 tasks': did you mean 'task'?",
-        ],
+        "a study needs 'rungs 1 task': docs/search.md lists all keys.\n"
+        "a study has no option 'rungs 1 tasks': did you mean 'task'?",
     ),
     (
         {"space": {**SPACE, "legs": {"f": [16, 32]}}},
-        [
-            "leg 'f' of 'mhsa' is the width of the model, which must not vary: give it one size in the space 'tiny', "
-            "e.g. 'f: 16'."
-        ],
+        "leg 'f' of 'mhsa' is the width of the model, which must not vary: give it one size in the space 'tiny', "
+        "e.g. 'f: 16'.",
     ),
     (
         {
@@ -224,17 +214,15 @@ OPTIONS: list[tuple[dict[str, Any], list[str]]] = [
                 "base": ["mhsa", {"tensornet": 1, "name": "small", "extends": "mhsa", "legs": {"f": 64}}],
             }
         },
-        [
-            "the bases of the space 'space' have different widths: 512 on leg 'f' of 'mhsa', 64 on leg 'f' of "
-            "'small'; give all the same width."
-        ],
+        "the bases of the space 'space' have different widths: 512 on leg 'f' of 'mhsa', 64 on leg 'f' of "
+        "'small'; give all the same width.",
     ),
 ]
 
 
-@pytest.mark.parametrize(("options", "lines"), OPTIONS, ids=range(len(OPTIONS)))
-def test_options(options: dict[str, Any], lines: list[str]) -> None:
-    assert told(None, {**HERE, **options}) == lines
+@pytest.mark.parametrize(("options", "message"), OPTIONS, ids=range(len(OPTIONS)))
+def test_options(options: dict[str, Any], message: str) -> None:
+    assert told(None, {**HERE, **options}) == message
 
 
 PLACES: list[tuple[str, list[str]]] = [
@@ -269,20 +257,17 @@ PLACES: list[tuple[str, list[str]]] = [
 
 @pytest.mark.parametrize(("text", "lines"), PLACES, ids=range(len(PLACES)))
 def test_places(tmp_path: Path, text: str, lines: list[str]) -> None:
-    assert [line.replace(f"{tmp_path}/", "") for line in told(written(tmp_path, text), {})] == lines
+    assert told(written(tmp_path, text), {}).replace(f"{tmp_path}/", "").splitlines() == lines
 
 
 def test_what_is_wrong_in_the_space_is_told_at_its_place(tmp_path: Path) -> None:
     path = written(tmp_path)
     (tmp_path / "spaces" / "tiny.yaml").write_text(SPACE_FILE.replace("h: [2, 4]", "hh: 2"))
-    assert [line.replace(f"{tmp_path}/", "") for line in told(path, {})] == [
-        "spaces/tiny.yaml:4:15: unknown-name: no base has a leg 'hh'.",
-        "  hint: did you mean 'h'?",
-    ]
+    assert told(path, {}).replace(f"{tmp_path}/", "") == (
+        "spaces/tiny.yaml:4:15: unknown-name: no base has a leg 'hh'.\n  hint: did you mean 'h'?"
+    )
     path = written(tmp_path, FILE.replace("spaces/", ""))
-    assert [line.replace(f"{tmp_path}/", "") for line in told(path, {})] == [
-        "'tiny.yaml' cannot be read: No such file or directory."
-    ]
+    assert told(path, {}).replace(f"{tmp_path}/", "") == "'tiny.yaml' cannot be read: No such file or directory."
 
 
 def test_a_study_may_be_given_as_its_parts() -> None:

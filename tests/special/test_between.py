@@ -11,6 +11,7 @@ import tensornet_attn as ta
 from tensornet_attn.errors import InputError
 from tensornet_attn.special.between import between
 from tests.designs.cases import CASES, compiled, inputs_of
+from tests.refusals import refusal
 
 INNER = (
     "alibi band cross gaussian gqa gqa_rope linear linear2 linear3 linear3_shifted mhsa mhsa_poly mhsa_rope mqa"
@@ -88,6 +89,4 @@ def test_a_design_of_queries_keys_and_values_is_taken_as_it_is() -> None:
     ],
 )
 def test_designs_that_are_refused(design: Any, message: str) -> None:
-    with pytest.raises(InputError) as error:
-        between(ta.load(design))
-    assert str(error.value) == message
+    assert refusal(between, ta.load(design)) == message

@@ -34,15 +34,11 @@ def test_a_design_is_its_special_case_at_the_weights_it_names(general, special, 
     big = ta.reference(step.general, causal, dtype=torch.float64).eval()
     fill(big, lifted(step, Weights(dict(small.state_dict()), {}, {})).values)
     inputs = inputs_of(special)
-    wanted, got = small(*inputs), big(*_given(big, inputs))
+    needed = [tensor for tensor in big.plan.graph.of_role("input") if tensor.default is None]
+    # a second input is the first again, so that self-attention can be compared with cross
+    wanted, got = small(*inputs), big(*inputs, *[inputs[0]] * (len(needed) - len(inputs)))
     assert wanted.abs().max() > 1e-3
     torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-10)
-
-
-def _given(module, inputs):
-    """The inputs a design needs: a second one is the first again, so that self-attention can be compared with cross."""
-    needed = [tensor for tensor in module.plan.graph.of_role("input") if tensor.default is None]
-    return [*inputs, *[inputs[0]] * (len(needed) - len(inputs))]
 
 
 def test_every_edge_is_tested():

@@ -6,12 +6,11 @@ import io
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 
-import tensornet_attn as ta
 from tensornet_attn.tasks import Task, task_named
+from tests.refusals import refusal
 
 SPLITS = ("train", "validation", "test")
 
@@ -26,9 +25,7 @@ def all_texts(task: Task) -> dict[str, list[tuple[str, int]]]:
 
 
 def message(name: str, **options: object) -> str:
-    with pytest.raises(ta.InputError) as error:
-        task_named(name, **options)
-    return str(error.value)
+    return refusal(task_named, name, **options)
 
 
 def test_a_csv_file_is_split_by_what_its_texts_say(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-import tensornet_attn as ta
 from tensornet_attn.tasks import task_named
+from tests.refusals import refusal
 
 SPLITS = ("train", "validation", "test")
 
@@ -31,9 +31,7 @@ def records(path: Path, count: int, side: int = 4) -> np.ndarray:
 
 
 def message(**options: object) -> str:
-    with pytest.raises(ta.InputError) as error:
-        task_named("image_generation", **options)
-    return str(error.value)
+    return refusal(task_named, "image_generation", **options)
 
 
 @pytest.mark.parametrize("names", [("train-images-idx3-ubyte", "t10k-images-idx3-ubyte.gz"),

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import tensornet_attn as ta
 from tensornet_attn.tasks import Task, task_named
+from tests.refusals import refusal
 
 SPLITS = ("train", "validation", "test")
 HEAD = "# a comment\n@problemName Walks\n@timeStamps false\n@univariate false\n@dimensions 2\n@equalLength {equal}\n"
@@ -41,9 +41,7 @@ def uea(folder: Path, **options: object) -> Task:
 
 
 def message(folder: Path, **options: object) -> str:
-    with pytest.raises(ta.InputError) as error:
-        uea(folder, **options)
-    return str(error.value).replace(f"{folder}/", "")
+    return refusal(uea, folder, **options).replace(f"{folder}/", "")
 
 
 def test_series_are_scaled_by_the_training_series(tmp_path: Path) -> None:
@@ -114,7 +112,7 @@ WRONG = [
     (HEAD + "left\n", "'W_TRAIN.ts', line 9: give the values of each dimension and the class, separated by colons."),
     (HEAD + "1::left\n", "'W_TRAIN.ts', line 9: give the values of each dimension and the class, separated by colons."),
     (HEAD + "1:2:left\n1:left\n", "'W_TRAIN.ts', line 10: 1 dimensions; the first series has 2."),
-    (HEAD + DATA, "task 'uea': split 'validation' has no series; change 'validation', the share of each class."),
+    (HEAD + DATA, "task 'uea': split 'validation' has no samples; change 'validation', the share of each class."),
 ]
 
 
@@ -133,7 +131,5 @@ def test_files_that_are_missing_or_of_different_problems(tmp_path: Path) -> None
     (tmp_path / "W_TEST.ts").write_text(HEAD + "1:left\n")
     assert message(tmp_path) == "'W_TRAIN.ts' has series of 2 dimensions, 'W_TEST.ts' of 1; give files of one problem."
     (tmp_path / "W_TEST.ts").write_text(HEAD.replace("left", "up") + "1:2:up\n")
-    assert (
-        message(tmp_path)
-        == "'W_TRAIN.ts' has the classes left, right, 'W_TEST.ts' has up, right; give files of one problem."
-    )
+    wanted = "'W_TRAIN.ts' has the classes left, right, 'W_TEST.ts' has up, right; give files of one problem."
+    assert message(tmp_path) == wanted

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import tensornet_attn as ta
 from tensornet_attn.tasks import Task, task_named
+from tests.refusals import refusal
 from tests.tasks.parallel import corpus
 
 SPLITS = ("train", "validation", "test")
@@ -20,9 +20,7 @@ def task_of(folder: Path, **options: object) -> Task:
 
 
 def message(folder: Path, **options: object) -> str:
-    with pytest.raises(ta.InputError) as error:
-        task_of(folder, **options)
-    return str(error.value).replace(f"{folder}/", "")
+    return refusal(task_of, folder, **options).replace(f"{folder}/", "")
 
 
 def test_a_sample_is_a_sentence_and_its_translation_between_edges(tmp_path: Path, cache_home: Path) -> None:
@@ -124,7 +122,5 @@ def test_parallel_text_that_cannot_be_used(tmp_path: Path) -> None:
         "'valid.nl' has 24 lines and 'valid.en' 25; line i of one must be the translation of line i of the other."
     )
     path.write_text("\n" + lines.partition("\n")[2])
-    assert (
-        message(tmp_path)
-        == "task 'translation': line 1 of split 'validation' is empty on one side; remove it from both."
-    )
+    wanted = "task 'translation': line 1 of split 'validation' is empty on one side; remove it from both."
+    assert message(tmp_path) == wanted

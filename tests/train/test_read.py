@@ -9,6 +9,7 @@ import pytest
 
 from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.train.config import read
+from tests.refusals import refusal
 
 FILE = """\
 run: 1
@@ -109,6 +110,4 @@ def test_options(tmp_path: Path, options: dict[str, Any], message: str) -> None:
 
 
 def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(InputError) as error:
-        read("no.yaml", {})
-    assert str(error.value) == "'no.yaml' cannot be read: No such file or directory."
+    assert refusal(read, "no.yaml", {}) == "'no.yaml' cannot be read: No such file or directory."

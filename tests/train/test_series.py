@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.errors import InputError
 from tensornet_attn.train.trained import open_run
+from tests.refusals import refusal
 from tests.tasks.test_series import written
 from tests.train import runs
 
@@ -62,6 +62,4 @@ def test_a_model_of_tokens_takes_no_series(folder: Path, tmp_path: Path) -> None
         ({"features": 3}, "task 'uea' has 2 numbers at each position; 'own' takes 3 numbers at each position."),
     ):
         run = config(folder, **changes) | {"model": {"tensornet": 1, "name": "own", "model": model | sizes}}
-        with pytest.raises(InputError) as error:
-            ta.train(run, out=tmp_path / "out")
-        assert str(error.value) == message
+        assert refusal(ta.train, run, out=tmp_path / "out") == message

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.errors import InputError
 from tensornet_attn.train import trained as sampling
 from tensornet_attn.train.trained import open_run
+from tests.refusals import refusal
 from tests.train import runs
 
 
@@ -76,28 +76,21 @@ def test_sliding_windows_score_what_a_plain_loop_scores(text: Path, context: int
 
 
 def test_a_memory_is_no_sliding_window(out: Path) -> None:
-    with pytest.raises(InputError) as error:
-        open_run(out).slide("test")
-    assert str(error.value) == ("'everything' has a memory, which replaces sliding windows: evaluate it without them.")
+    wanted = "'everything' has a memory, which replaces sliding windows: evaluate it without them."
+    assert refusal(lambda: open_run(out).slide("test")) == wanted
 
 
 def test_checkpoints_by_step_and_by_folder(out: Path) -> None:
     path = out / "checkpoints" / "step-00000003"
     assert open_run(out).saved.step == 6
     assert {open_run(out, name).saved.step for name in ("3", "step-00000003", str(path))} == {3}
-    with pytest.raises(InputError) as error:
-        open_run(out, "4")
-    assert str(error.value) == f"'{out / 'checkpoints'}' has no checkpoint '4'; choose a step of 3, 6."
+    assert refusal(open_run, out, "4") == f"'{out / 'checkpoints'}' has no checkpoint '4'; choose a step of 3, 6."
 
 
 def test_what_is_no_run(tmp_path: Path, out: Path) -> None:
-    with pytest.raises(InputError) as error:
-        open_run(tmp_path)
-    assert str(error.value) == f"'{tmp_path}' is not the folder of a run: it has no 'run.yaml'."
+    assert refusal(open_run, tmp_path) == f"'{tmp_path}' is not the folder of a run: it has no 'run.yaml'."
     (tmp_path / "run.yaml").write_bytes((out / "run.yaml").read_bytes())
-    with pytest.raises(InputError) as error:
-        open_run(tmp_path)
-    assert str(error.value) == f"'{tmp_path / 'checkpoints'}' has no complete checkpoint; resume the run."
+    assert refusal(open_run, tmp_path) == f"'{tmp_path / 'checkpoints'}' has no complete checkpoint; resume the run."
 
 
 def test_text_goes_on(out: Path) -> None:
@@ -136,9 +129,6 @@ def test_prompts_that_are_refused(out: Path, classifier: Path) -> None:
         ("", "the prompt is empty; give at least one character or word."),
         ("é", "'é' is not in the vocabulary: "),
     ):
-        with pytest.raises(InputError) as error:
-            sampling.sample(open_run(out), prompt, 3)
-        assert str(error.value).startswith(message)
-    with pytest.raises(InputError) as error:
-        sampling.sample(open_run(classifier), "the", 3)
-    assert str(error.value) == "'mhsa' is a sequence_classifier; sampling needs a language model."
+        assert refusal(sampling.sample, open_run(out), prompt, 3).startswith(message)
+    wanted = "'mhsa' is a sequence_classifier; sampling needs a language model."
+    assert refusal(sampling.sample, open_run(classifier), "the", 3) == wanted

@@ -23,13 +23,12 @@ from tensornet_attn.tasks.chance import GOLDEN, Draws, Integers, Rows, Words, mi
 from tensornet_attn.tasks.reading import Cache, read_table, the_file
 from tensornet_attn.tasks.recipe import Generated, Recipe, Source, drawn
 from tensornet_attn.tasks.recipe import Options as Base
-from tensornet_attn.tasks.recipes.labelled import Text, labelled
+from tensornet_attn.tasks.recipes.labelled import TABLES, Text, labelled
 
 OPERATORS = ("MIN", "MAX", "MED", "SM")
 DIGITS = tuple("0123456789")
 WORDS = Alphabet(("padding", *DIGITS, *(f"[{name}" for name in OPERATORS), "]"))
 CLOSE = len(WORDS) - 1
-FILES = {"train": "*_train.tsv", "validation": "*_val.tsv", "test": "*_test.tsv"}
 _WITHOUT_PARENTHESES = str.maketrans("()", "  ")
 
 
@@ -213,7 +212,7 @@ class Files(Base):
 
 def _open_files(options: Files, cache: Cache) -> Source:
     """lra_listops: NAME_train.tsv, NAME_val.tsv, NAME_test.tsv (Source, Target), without the redundant parentheses."""
-    tables = {split: _read(the_file(Path(options.path), name), options.length) for split, name in FILES.items()}
+    tables = {split: _read(the_file(Path(options.path), name), options.length) for split, name in TABLES.items()}
     return labelled("lra_listops", tables, WORDS, options.length, DIGITS)
 
 

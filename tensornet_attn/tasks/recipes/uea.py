@@ -21,7 +21,7 @@ from tensornet_attn.tasks.alphabet import Alphabet
 from tensornet_attn.tasks.chance import Integers, Rows, Stream
 from tensornet_attn.tasks.reading import Cache, read_text, the_file
 from tensornet_attn.tasks.recipe import Options as Base
-from tensornet_attn.tasks.recipe import Recipe, Source
+from tensornet_attn.tasks.recipe import Recipe, Source, sizes_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -139,20 +139,13 @@ def _open(options: Options, cache: Cache) -> Source:
     of = {"train": arrays[0], "validation": arrays[0], "test": arrays[1]}
     if not options.validation:
         places["validation"], of["validation"] = places["test"], arrays[1]
-    for split, found in places.items():
-        if not len(found):
-            raise InputError(
-                f"task 'uea': split '{split}' has no series; change 'validation', the share of each class."
-            )
+    sizes = sizes_of("uea", places, "change 'validation', the share of each class")
 
     def rows(stream: Stream, index: Integers) -> Rows:
         chosen = places[stream.split][index]
         return {name: values[chosen] for name, values in of[stream.split].items() if not (whole and name == "key_mask")}
 
-    sizes: dict[str, int | None] = {split: len(found) for split, found in places.items()}
-    return Source(
-        "classification", Alphabet(()), length, sizes, rows, classes=train.classes, features=len(mean)
-    )  # fmt: skip
+    return Source("classification", Alphabet(()), length, sizes, rows, classes=train.classes, features=len(mean))
 
 
 def _check_same(train: SeriesFile, test: SeriesFile) -> None:
