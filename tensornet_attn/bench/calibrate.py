@@ -41,7 +41,8 @@ SAMPLE = 0.002  # minimum seconds of a sample
 CYCLE = 2**23  # bytes: more than the inner caches hold
 COPIED = 2**26  # bytes: more than the caches hold
 EXPONENTIALS = 2**17  # elements, which stay in a cache
-PASSES = (2**12, 2**16, 2**20, 2**22, KEPT, 2**25, 2**26)  # bytes of a result
+PASSES = (2**12, 2**16, 2**20, 2**22, KEPT)  # bytes of a result
+NEW, PAGED = 2**25, 2**26  # bytes of a result with new pages; measured at twice the size, which fits no free memory
 WIDTHS = (8, 16, 32, 64, 128, 256)  # of a head
 CHAIN = 64  # operations
 EXPERTS, LINEAR = "grouped experts forced", "linear attention forced"
@@ -146,7 +147,7 @@ def primitives(best: Best) -> Table:
         CALIBRATE,
         product_rates(best, "cpu", kind),
         projected_rate(best),
-        tuple((size, _pass_rate(best, size)) for size in PASSES),
+        (*((size, _pass_rate(best, size)) for size in PASSES), (NEW, _pass_rate(best, PAGED))),
         copy_rate(best, "cpu", COPIED),
         exponential_rate(best, "cpu", kind, EXPONENTIALS),
         _call(best),

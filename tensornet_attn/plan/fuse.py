@@ -82,6 +82,7 @@ class Fused(OfBoxes[Scored]):
         return other if len(other.chosen) > len(plain.chosen) else plain
 
 
+TIE = 1.1  # within the error of predictions, the fused call is taken, which gains with the length
 PADDED = 16  # keys so many times as wide as values: most of the fused call's work is on zeros, so it has a price
 FUSED = Fused()
 
@@ -114,7 +115,7 @@ def _of_rewritten(form: Scored, context: Context) -> Cost:
     what = (
         f"its scores as one product of width {width}" if form.trace else f"values padded to the width {width} of keys"
     )
-    return Cost(own, other, duration, f"with {what}, attention would take")
+    return Cost(own, other, duration, f"with {what}, attention would take", worth=TIE)
 
 
 def _widths(op: FusedAttention, made: Graph, sizes: Mapping[str, int]) -> tuple[int, int]:

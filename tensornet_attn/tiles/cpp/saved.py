@@ -13,7 +13,7 @@ from tensornet_attn.graph.model import Graph
 from tensornet_attn.tiles.derive import Gradients
 from tensornet_attn.tiles.model import ROWS, Node, Program, below
 
-WORTH = 1.5  # memory is taken for a product that costs this many times as much to compute again
+WORTH = 2.0  # memory is taken for a product that costs this many times as much to compute again
 BYTES = 4
 
 
