@@ -1,7 +1,9 @@
-"""Maps that only mask and divide: what queries read of their results moves into the scores.
+"""Maps that only mask and divide: the queries that read a product of the map move into its scores.
 
-# P = keep over m of s[m r];  Z = P V;  y = A[n r] Z     ->     P.V.map = keep over m of A s;  y = P.V.map V
-# P = normalize over m of s;  Z = P V;  y = A Z          ->     the same, divided by P.rows[n r] = sum over m of s
+# P = keep over m of s[m r];  Z = P V;  y = A[n r] Z          ->     P.V.map = keep over m of A s;  y = P.V.map V
+# P = normalize over m of s[m r];  Z = P V;  y = A[n r] Z     ->     the same with A / (sum over m of s) for A
+
+Z, with all legs of map and values for each query, is then never stored.
 """
 
 from __future__ import annotations
@@ -14,84 +16,77 @@ from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.plan.decay import decay_alone
 from tensornet_attn.plan.implementation import Context, Lowered, Rewriting
 from tensornet_attn.plan.states import as_map
-from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, spread, terms_of, with_steps, without_dead
+from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, spread, with_steps, without_dead
 
 
 def through_maps(graph: Graph, context: Context) -> Lowered:
-    """Moves products of queries with the results of a map into the scores, wherever they sum a leg of the results.
+    """Moves queries into the scores of each normalize or keep, wherever they sum a leg of its product with values.
 
-    The map is a normalize or keep of one product of query and key parts that sums no leg itself; its result Z, a
-    product with values, is read once, in a product with queries that share a leg with Z that no other factor has. The
-    summed leg may be one of the map, such as the slots of bounded memory, or one of the values.
+    The scores are one product that sums no leg, without a mask other than `causal`. Z is read once, in a product with
+    queries. The leg that these sum may be of the map, as the slots of bounded memory, or of the values; no other factor
+    of the product has it.
     """
     made, chosen = graph, dict[str, str]()
     for name, found in attentions(graph).items():
         inner = product(found.scores)
         if inner is None or not isinstance(found.weighting, Masked | Normalize) or found.of.legs != found.box.legs:
             continue
-        if found.scores.legs != found.of.legs or legs_in(inner.factors) != {*found.of.legs}:
+        if legs_in(inner.factors) != {*found.box.legs} or not found.terms:
             continue
-        trial, rows = _rows(made, found)
-        for reader in found.readers:
-            trial = _moved(trial, found, inner, rows, reader) or trial
-        trial = without_dead(trial, (name, *(use.name for use in rows)))
-        if trial is not None and trial.step.keys() != made.step.keys():
-            made, chosen[name] = trial, "what queries read of its results moves into the scores"
+        trial, rows = _rows(made, found, inner)
+        moved = None
+        while own := next(
+            filter(None, (_moved(trial, found, inner, rows, one) for one in readers_of(trial, name))), None
+        ):
+            trial = moved = own
+        moved = None if moved is None else without_dead(moved, (name,))
+        if moved is not None:
+            made, chosen[name] = moved, "the queries that read its products with values move into the scores"
     return Lowered(made, chosen)
 
 
-THROUGH = Rewriting("products through maps", through_maps)
+THROUGH = Rewriting("queries through maps", through_maps)
+
+
+def _rows(graph: Graph, found: Attention, inner: Term) -> tuple[Graph, tuple[Use, ...]]:
+    """The graph with 1 / (row sums + eps) of a normalized map, and their use; none for other maps."""
+    if not isinstance(found.weighting, Normalize):
+        return graph, ()
+    name = found.box.name
+    steps = _sum(found, fresh(graph, f"{name}.sums"), inner, found.box.legs)
+    of = Use(steps[-1].name, steps[-1].legs)
+    if found.weighting.eps != Number(0):
+        divisors = Contraction((Term(ONE, (of,)), Term(found.weighting.eps, ())))
+        of = replace(of, name=fresh(graph, f"{name}.divisors"))
+        steps.append(Step(of.name, divisors, of.legs))
+    rows = replace(of, name=fresh(graph, f"{name}.rows"))
+    steps.append(Step(rows.name, Box("map", None, (("of", of),), function=Function("reciprocal")), of.legs))
+    return with_steps(graph, {name: [*steps, found.box]}), (rows,)
 
 
 def _sum(found: Attention, name: str, term: Term, legs: tuple[str, ...]) -> list[Step]:
     """The sum of a product over the keys that a map sees."""
-    box, of = found.box.box, f"{name}.of"
+    box, of = found.box.box, Use(f"{name}.of", legs)
     assert box is not None
-    total = replace(box, kind="sum", numbers=(), operands=(("of", Use(of, legs)),))
-    return [
-        Step(of, Contraction((term,)), legs),
-        Step(name, total, tuple(leg for leg in legs if leg != found.graph.key)),
-    ]
-
-
-def _rows(graph: Graph, found: Attention) -> tuple[Graph, tuple[Use, ...]]:
-    """The graph with the reciprocals of the row sums of a normalized map, and their use."""
-    box, inner = found.box, product(found.scores)
-    if not isinstance(found.weighting, Normalize):
-        return graph, ()
-    assert inner is not None
-    *before, total = _sum(found, fresh(graph, f"{box.name}.sums"), inner, box.legs)
-    of = Use(total.name, total.legs)
-    if found.weighting.eps != Number(0):
-        more = Step(f"{total.name}.eps", Contraction((Term(ONE, (of,)), Term(found.weighting.eps, ()))), of.legs)
-        before, total, of = [*before, total], more, Use(more.name, of.legs)
-    rows = Step(
-        fresh(graph, f"{box.name}.rows"),
-        Box("map", None, (("of", of),), function=Function("reciprocal")),
-        of.legs,
-    )
-    return with_steps(graph, {box.name: [*before, total, rows, box]}), (Use(rows.name, rows.legs),)
+    total = replace(box, kind="sum", numbers=(), operands=(("of", of),))
+    left = tuple(leg for leg in legs if leg != found.graph.key)
+    return [Step(of.name, Contraction((term,)), legs), Step(name, total, left)]
 
 
 def _moved(graph: Graph, found: Attention, inner: Term, rows: tuple[Use, ...], reader: Reader) -> Graph | None:
-    """The graph in which the queries that read a product of the map are part of its scores; None if none do."""
-    box, key = found.box, found.graph.key
-    if reader.term is None or reader.use.legs != box.legs or key in reader.step.legs:
+    """The graph in which a product of the map is a map of its own, with the queries that read the product."""
+    legs, values = found.box.legs, reader.values
+    if not values or reader.use.legs != legs or found.graph.query in legs_in(values) or graph.key in reader.step.legs:
         return None
-    if not reader.values or found.graph.query in legs_in(reader.values):
-        return None
-    legs = tuple(dict.fromkeys((*box.legs, *(leg for use in reader.values for leg in use.legs))))
-    name = fresh(graph, f"{box.name}.{'_'.join(use.name for use in reader.values)}")
-    of, total = _sum(found, name, replace(inner, factors=(*inner.factors, *reader.values)), legs)
-    product_ = reader.product
-    new = replace(product_, factors=(Use(name, total.legs), *rows, *reader.others))
-    step = reader.with_terms([new])
-    trial = with_steps(graph, {step.name: [of, total, step]})
-    trial = decay_alone(trial, of.name)
-    made = as_map(trial, total)
-    place = read_once(trial, step.name)
-    if made is not None or place is None or product(step) is None:
+    name = fresh(graph, f"{found.box.name}.{'_'.join(use.name for use in values)}")
+    whole = tuple(dict.fromkeys((*legs, *(leg for use in values for leg in use.legs))))
+    of, total = _sum(found, name, replace(inner, factors=(*inner.factors, *values)), whole)
+    read = replace(reader.product, factors=(Use(name, total.legs), *rows, *reader.others))
+    step = reader.with_terms([read])
+    trial = decay_alone(with_steps(graph, {step.name: [of, total, step]}), of.name)
+    made, above = as_map(trial, total), read_once(trial, step.name)
+    if made is not None or above is None or product(step) is None:
         return made
-    (above,) = readers_of(trial, step.name)
-    inside = None if above.term is None else spread(trial, place.name, above.term, above.use, step)
+    (outer,) = readers_of(trial, step.name)
+    inside = None if outer.term is None else spread(trial, above.name, outer.term, outer.use, step)
     return None if inside is None else as_map(inside, total)
