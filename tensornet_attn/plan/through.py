@@ -9,6 +9,7 @@ Z, with all legs of map and values for each query, is then never stored.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 
 from tensornet_attn.graph.attention import Attention, Masked, Normalize, Reader, attentions, readers_of
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Term, Use
@@ -78,7 +79,9 @@ def _moved(graph: Graph, found: Attention, inner: Term, rows: tuple[Use, ...], r
     legs, values = found.box.legs, reader.values
     if not values or reader.use.legs != legs or found.graph.query in legs_in(values) or graph.key in reader.step.legs:
         return None
-    name = fresh(graph, f"{found.box.name}.{'_'.join(use.name for use in values)}")
+    first = f"{found.box.name}.{'_'.join(use.name for use in values)}"
+    names = (first if i == 1 else f"{first}{i}" for i in count(1))
+    name = next(name for name in names if not any(f"{own}.".startswith(f"{name}.") for own in graph.step))
     whole = tuple(dict.fromkeys((*legs, *(leg for use in values for leg in use.legs))))
     of, total = _sum(found, name, replace(inner, factors=(*inner.factors, *values)), whole)
     read = replace(reader.product, factors=(Use(name, total.legs), *rows, *reader.others))
