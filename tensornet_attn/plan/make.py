@@ -1,7 +1,7 @@
 """Plans a graph: rewritings of the whole diagram, then implementations in the order of the table, then product orders.
 
-The first rewritings give maps implementations of their own. Weights are absorbed as long as this reduces the time of
-the complete plan. The first implementation that accepts a form computes it.
+The first rewritings give maps implementations of their own. Queries move through maps and weights are absorbed if this
+reduces the time of the complete plan. The first implementation that accepts a form computes it.
 """
 
 from __future__ import annotations

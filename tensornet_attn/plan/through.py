@@ -34,12 +34,7 @@ def through_maps(graph: Graph, context: Context) -> Lowered:
             continue
         if legs_in(inner.factors) != {*found.box.legs} or not found.terms:
             continue
-        trial, rows = _rows(made, found, inner)
-        moved = None
-        while own := next(
-            filter(None, (_moved(trial, found, inner, rows, one) for one in readers_of(trial, name))), None
-        ):
-            trial = moved = own
+        moved = _all_moved(*_rows(made, found, inner), found, inner)
         moved = None if moved is None else without_dead(moved, (name,))
         if moved is not None:
             made, chosen[name] = moved, "the queries that read its products with values move into the scores"
@@ -74,7 +69,16 @@ def _sum(found: Attention, name: str, term: Term, legs: tuple[str, ...]) -> list
     return [Step(of.name, Contraction((term,)), legs), Step(name, total, left)]
 
 
-def _moved(graph: Graph, found: Attention, inner: Term, rows: tuple[Use, ...], reader: Reader) -> Graph | None:
+def _all_moved(graph: Graph, rows: tuple[Use, ...], found: Attention, inner: Term) -> Graph | None:
+    """The graph with each product of the map that queries read as a map of its own; None if there is none."""
+    for reader in readers_of(graph, found.box.name):
+        made = _moved(graph, rows, found, inner, reader)
+        if made is not None:
+            return _all_moved(made, rows, found, inner) or made
+    return None
+
+
+def _moved(graph: Graph, rows: tuple[Use, ...], found: Attention, inner: Term, reader: Reader) -> Graph | None:
     """The graph in which a product of the map is a map of its own, with the queries that read the product."""
     legs, values = found.box.legs, reader.values
     if not values or reader.use.legs != legs or found.graph.query in legs_in(values) or graph.key in reader.step.legs:

@@ -16,7 +16,7 @@ from .linear_cases import positive
 from .test_linear import agree, draw, modules
 
 MOVED = "  P: the queries that read its products with values move into the scores"
-SIZES = {"f": 4, "h": 2, "d": 3, "e": 3, "r": 5}
+SIZES = {"f": 4, "h": 2, "d": 3, "e": 32, "r": 16}
 WEIGHTS = {
     "Wq": "f h d", "Wk": "f h d", "Wv": "f h e", "Ws": "f h r", "Wa": "f h r", "Wr": "h r f", "Wo": "h e f",
     "Wz": "h r e f",
@@ -69,6 +69,7 @@ MOVES = {
     ),
     "queries in the scores": design({"normalize": "m", "of": "2 * s[m h r] b[n h r] -> h r n m"}),
     "decay by the leg of the map": design({"keep": "m", "of": "s[m h r] D[h r n m] -> h r n m"}),
+    "decay, divided by row sums": design({"normalize": "m", "of": "s[m h r] D[h r n m] -> h r n m"}),
     "decay, a leg of the values": design(
         {"keep": "m", "of": "s[m h r] D[h r n m] -> h r n m"},
         Z="P[h r n m] K[m h d] -> n h r d",
@@ -120,6 +121,14 @@ def test_other_products_stay(name: str, causal: bool) -> None:
     hold(ours, oracle)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_sum_that_decays_is_a_map_too(causal: bool) -> None:
+    state = {"sum": "m", "of": "s[m h r] D[h r n m] V[m h e] -> h r n m e"}
+    ours, oracle = modules(design(None, state, "a[n h r] Z[h r n e] Wo[h e f] -> n f"), causal)
+    assert "  Z.map.o: linear attention" in ours.explain()
+    hold(ours, oracle)
+
+
 @pytest.mark.parametrize("name", ["abc", "gsa"])
 def test_no_slot_is_stored_for_a_query(name: str) -> None:
     plan = ta.compile(name, "torch").plan
@@ -144,7 +153,7 @@ def test_hidden_values_reach_nothing() -> None:
 def test_a_mask_for_each_slot_is_refused_with_a_hint() -> None:
     ours, _ = modules(MOVES["both"], False)
     with pytest.raises(InputError) as error:
-        ours(draw(3, 4), draw(3, 4), mask=torch.ones(2, 5, 3, 3, dtype=torch.bool))
+        ours(draw(3, 4), draw(3, 4), mask=torch.ones(2, 16, 3, 3, dtype=torch.bool))
     assert str(error.value) == (
         "one: mask has 4 dimensions; 'P' is planned as one map for many entries of its legs, so give [n, m] or "
         "[batch..., n, m], or compile with backend='reference'."
