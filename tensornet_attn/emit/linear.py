@@ -132,6 +132,8 @@ def _fits(writer: Writer, step: Step, kernel: Step) -> bool:
     terms = step.contraction.terms if step.contraction is not None else ()
     if any(len(term.factors) > 2 or not fixed(term.coefficient, graph) for term in terms):
         return False
+    if any(use.name in one_row(graph) for use in step.op.uses):  # then calls decide which operands rows share
+        return False
     row, columns = str(graph.query if graph.query in step.legs else graph.key), {*parts.terms[0].features}
     whole = {row, *parts.heads, *columns}
     shared = [{*use.legs} for use in step.op.uses if not whole <= {*use.legs}]

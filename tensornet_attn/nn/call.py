@@ -14,6 +14,7 @@ from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.recurrence import Recurrence, sums, unmasked
 from tensornet_attn.nn.offsets import Packed
 from tensornet_attn.ops import OPS
+from tensornet_attn.rewrite.change import seen
 
 Tensor = torch.Tensor
 WHOLE = (torch.int64, torch.int32, torch.int16)
@@ -31,7 +32,7 @@ class Masks:
     places: tuple[tuple[str, str, Shape], ...]
     keys: bool  # whether `key_mask` acts on any box
     recurrence: str | None  # a recurrence over keys, which accepts no mask
-    apart: tuple[str, ...] = ()  # boxes with a split leg: their maps are no longer one per entry
+    apart: tuple[str, ...] = ()  # boxes whose maps are planned with fewer legs, as those with a split leg
     maps: tuple[str, ...] = ()  # sums planned as attention: no float mask can be added
 
     def refuse(self, sentence: str) -> InputError:
@@ -361,13 +362,15 @@ def _masks(graph: Graph, schedule: Graph) -> Masks:
         if len(group) > 1
     }
     masked = [(step.name, step.box) for step in graph.steps if step.box is not None and graph.masked(step)]
-    paired = [(name, box.kind, box.operand("of").legs) for name, box in masked if graph.query in box.operand("of").legs]
-    pair = (graph.query, graph.key)
-    places = [(name, kind, _shape(graph, tuple(leg for leg in legs if leg not in pair))) for name, kind, legs in paired]
+    paired = {name: box for name, box in masked if graph.query in box.operand("of").legs}
+    others = {name: seen(graph, graph.step[name]) for name in paired}
+    places = [(name, box.kind, _shape(graph, others[name])) for name, box in paired.items()]
+    new = [step for step in unfolded(schedule).steps if step.name not in graph.step and graph.query in step.legs]
     words = [f"{str(step.op.kind).replace('_', ' ')} '{step.name}'" for step in graph.steps if unmasked(step)]  # type: ignore[union-attr]
     fast = next(iter(words), None)
     maps = tuple(step.name for step in sums(graph) if step.name not in _sums(schedule))
-    apart = tuple(name for name, _, legs in paired if split & {*legs} or (name in maps and {*legs} - {*pair}))
+    moved = {seen(graph, step) for step in new} - {(), *others.values()}
+    apart = tuple(name for name, legs in others.items() if legs and (moved or name in maps or split & {*legs}))
     return Masks(graph.name, str(graph.query), str(graph.key), tuple(places), bool(masked or fast), fast, apart, maps)
 
 

@@ -19,6 +19,7 @@ from tensornet_attn.plan.linear import LINEAR
 from tensornet_attn.plan.native import NATIVE
 from tensornet_attn.plan.normalized import NORMALIZED
 from tensornet_attn.plan.states import STATES, SUMS
+from tensornet_attn.plan.through import THROUGH
 from tensornet_attn.plan.triton import TRITON
 
 
@@ -31,19 +32,19 @@ class Table:
 
 
 TORCH = Table(
-    (WITH_WEIGHTS, NORMALIZED, HOISTS, FOR_EACH, DUPLICATES, DISTRIBUTION, SUMS),
+    (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, FOR_EACH, DUPLICATES, DISTRIBUTION, SUMS),
     (BAND, STATES, LINEAR, CUMSUM, FUSED, EXPERTS, BLOCKWISE),
 )
 # C++ kernels beside fused attention, and in its place: where scores mix several products, they need less work.
 CPP = (
     Table(TORCH.rewritings, (*TORCH.rows[:-1], NATIVE, BLOCKWISE)),
     Table(
-        (WITH_WEIGHTS, NORMALIZED, HOISTS, FOR_EACH, SUMS),
+        (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, FOR_EACH, SUMS),
         (BAND, STATES, LINEAR, CUMSUM, EXPERTS, NATIVE, BLOCKWISE),
     ),
 )
 # A Triton kernel reads all values of one map, and skips keys outside a band.
-KERNELS = (WITH_WEIGHTS, NORMALIZED, HOISTS, BESIDE_KERNELS, DISTRIBUTION, SUMS)
+KERNELS = (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, BESIDE_KERNELS, DISTRIBUTION, SUMS)
 TRITON_ALONE = Table(KERNELS, (STATES, LINEAR, CUMSUM, TRITON, BAND, FUSED, EXPERTS, BLOCKWISE))
 BESIDE_FUSED = Table(KERNELS, (STATES, LINEAR, CUMSUM, FUSED, TRITON, BAND, EXPERTS, BLOCKWISE))
 BY_KIND = {row.kind: row for row in (*TRITON_ALONE.rows, NATIVE) if row.kind}

@@ -1,7 +1,7 @@
 """Plans a graph: rewritings of the whole diagram, then implementations in the order of the table, then product orders.
 
-The first rewritings give maps implementations of their own. Weights are absorbed as long as this reduces the time of
-the complete plan. The first implementation that accepts a form computes it.
+The first rewritings give maps implementations of their own. Queries move through maps and weights are absorbed if this
+reduces the time of the complete plan. The first implementation that accepts a form computes it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tensornet_attn.plan.model import Lowering, Plan, Region
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.price import price_of
 from tensornet_attn.plan.target import TRAINING, Target
+from tensornet_attn.plan.through import THROUGH
 from tensornet_attn.plan.ways import AS_PRICED, WAYS, Way, alternatives, chosen
 from tensornet_attn.rewrite.whole import gone, simplified
 from tensornet_attn.tiles.legs import quadratic
@@ -89,10 +90,14 @@ def _planned(
 ) -> Plan:
     """The plan of the diagram `written` in one way to plan; `start`: the diagram after the first rewrites."""
     alone = replace(context, backend="torch", rows=TORCH.rows)  # Triton fuses all maps that torch fuses
-    context, notes, graph = way.of(context), _Notes(), start
+    context, notes, graph, others = way.of(context), _Notes(), start, list[Plan]()
     for rewriting in table.rewritings:
         if rewriting.name not in way.without:
-            graph = notes.taken(rewriting.name, rewriting.apply(graph, alone))
+            made = rewriting.apply(graph, alone)
+            if rewriting is THROUGH and made.chosen and THROUGH.name not in way.forced:
+                less = replace(way, without=(*way.without, THROUGH.name))
+                others.append(_planned(written, start, table, context, less, left_out))
+            graph = notes.taken(rewriting.name, made)
     planned = {graph: _implemented(graph, context)}
 
     def schedule_of(graph: Graph) -> Graph:
@@ -109,7 +114,8 @@ def _planned(
     replaced = [name for name in notes.chosen if name in start.step and name not in lowered.step and "." not in name]
     regions = left_out + tuple(Region(name, (name,), context.backend, notes.chosen[name]) for name in replaced)
     regions += tuple(_regions(lowered, context.backend, notes))
-    return Plan(written, schedule, regions, context.backend, _lengths(context.sizes), context.target)
+    plan = Plan(written, schedule, regions, context.backend, _lengths(context.sizes), context.target)
+    return min([plan, *others], key=lambda one: price_of(one.schedule, context.sizes, context.target).seconds)
 
 
 def _implemented(graph: Graph, context: Context) -> tuple[Graph, dict[str, Lowered]]:

@@ -59,7 +59,8 @@ class States(OfBoxes["Mixed"]):
 
     def form(self, graph: Graph, place: str) -> Mixed | None:
         found = _found(graph, graph.step[place])
-        return Mixed(graph, found) if found is not None and _mixed(found) else None
+        decays = found is not None and graph.query in legs_in(found.key)
+        return Mixed(graph, found) if found is not None and _mixed(found) and not decays else None
 
     def unsupported(self, form: Mixed, context: Context) -> tuple[str, ...]:
         return (form.parts,) if isinstance(form.parts, str) else ()
@@ -132,17 +133,22 @@ def sums_as_maps(graph: Graph, context: Context) -> Lowered:
     """Turns each sum over keys that queries read along a feature leg into a map, if linear attention accepts it."""
     made = graph
     for box in sums(graph):
-        found = _found(made, made.step[box.name])
-        if found is not None and not _mixed(found):
-            trial = _as_map(made, found)
+        trial = as_map(made, made.step[box.name])
+        if trial is not None:
             made = trial if LINEAR.takes(trial, f"{box.name}.map", context) else made
     return Lowered(made)
+
+
+def as_map(graph: Graph, box: Step) -> Graph | None:
+    """The graph in which a map is applied to the values, in place of a sum; None if no query reads it by a feature."""
+    found = _found(graph, box)
+    return _as_map(graph, found) if found is not None and not _mixed(found) else None
 
 
 def _found(graph: Graph, box: Step) -> Read | None:
     """A sum with its reader; None if no query reads it along a feature leg."""
     form, reader = cumulative(graph, box), read_once(graph, box.name)
-    if isinstance(form, str) or form.decays or reader is None or reader.contraction is None:
+    if isinstance(form, str) or reader is None or reader.contraction is None:
         return None
     scores = graph.step[box.op.uses[0].name]
     inner = product(scores)
@@ -180,11 +186,11 @@ def _read(graph: Graph, box: Step, inner: Term, between: Step | None) -> Read | 
     query = tuple(one for one in others if graph.query in one.legs and summed & {*one.legs})
     features = tuple(leg for leg in use.legs if leg in summed & legs_in(query) & {*state_use.legs})
     keys = tuple(one for one in inner.factors if graph.key in one.legs)
-    key = tuple(one for one in keys if {*features} & {*one.legs})
+    key = tuple(one for one in keys if {*features, graph.query} & {*one.legs})
     value = tuple(one for one in keys if one not in key)
     free = tuple(one for one in inner.factors if one not in keys and not _says_nothing(graph, one))
     mix = tuple(one for one in own[0].factors if one != state_use)
-    if not key or {*features} & legs_in((*mix, *value)):
+    if not {*features} & legs_in(key) or {*features} & legs_in((*mix, *value)):
         return None
     groups = {*state_use.legs} & legs_in(key) - {*features} - legs_in(query) - {*reader.step.legs}
     mixes = tuple(one for one in others if groups & {*one.legs} and graph.query not in one.legs)

@@ -237,3 +237,14 @@ def test_other_sizes_of_summed_legs_take_torch(passes: list[int]) -> None:
     x = torch.randn(2, 5, 32, dtype=torch.float64)
     torch.testing.assert_close(made(x), plain(x))
     assert not passes
+
+
+@pytest.mark.rotated
+def test_a_row_that_all_queries_share_has_the_gradient_of_all(passes: list[int]) -> None:
+    design = ta.load("abc", legs={"f": 8, "h": 2, "r": 3})
+    made, plain = (ta.compile(design, own, False, dtype=torch.float64) for own in ("cpp", "reference"))
+    plain.load_state_dict(made.state_dict())
+    x = torch.randn(2, 7, 8, dtype=torch.float64)
+    one, other = (torch.autograd.grad(run(x).square().sum(), [*run.parameters()]) for run in (made, plain))
+    torch.testing.assert_close(one, other)
+    assert passes
