@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
-from tensornet_attn.runtime.linear import linear_attention
+from tensornet_attn.runtime.linear import cumulative_sums, linear_attention
+from tensornet_attn.runtime.maps import reciprocal
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 
@@ -60,30 +61,41 @@ class ABC(nn.Module):
         s = exp(s_of_hidden)  # ... m h r
         del s_of_hidden
 
-        # P and P K: sums over m first; no n by m tensor is formed
+        # P.sums: sums over m; no n by m tensor is formed
         q = one[None, None, :][..., None]  # 1 1 n 1
         k = s.movedim(-3, -1)[..., None]  # ... h r m 1
-        v = K.transpose(-3, -2)[..., None, :, :]  # ... h 1 m d
-        o = linear_attention([(q, k)], v, mask, key_mask, x.ndim - 2, 2, causal=True, chunk=16)  # ... h r n d
-        del K, k, v
+        P_sums = cumulative_sums([(q, k)], mask, key_mask, x.ndim - 2, 2, causal=True)  # ... h r n
+        del k
 
-        P_K = o.movedim(-2, -4)  # ... n h r d
-        slots = P_K  # ... n h r d
+        P_rows = reciprocal(P_sums)  # ... h r n
+        del P_sums
 
-        # P.copy and P.copy V: sums over m first; no n by m tensor is formed
-        q_2 = one[None, None, :][..., None]  # 1 1 n 1
-        k_2 = s.movedim(-3, -1)[..., None]  # ... h r m 1
-        v_2 = V.transpose(-3, -2)[..., None, :, :]  # ... h 1 m d
-        o_2 = linear_attention([(q_2, k_2)], v_2, mask, key_mask, x.ndim - 2, 2, causal=True, chunk=16)  # ... h r n d
-        del V, s, k_2, v_2
+        # P.K.map and P.K.map s: sums over m first; no n by m tensor is formed
+        q_2 = Q.transpose(-3, -2)  # ... h n d
+        k_2 = K.transpose(-3, -2)  # ... h m d
+        v = s.transpose(-3, -2)  # ... h m r
+        o = linear_attention(
+            [(q_2, k_2)], v, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=64
+        )  # ... h n r
+        del Q, K, q_2, k_2, v
 
-        P_V = o_2.movedim(-2, -4)  # ... n h r d
-        values = P_V  # ... n h r d
+        P_K_sum = o.transpose(-3, -2)  # ... n h r
 
-        A_scores = torch.einsum("...nhd,...nhrd->...nhr", Q, slots)  # ... n h r
-        del Q, o, P_K, slots
+        A_scores = P_K_sum * P_rows.movedim(-1, -3)  # ... n h r
+        del o, P_K_sum
         A = (self.Wq.shape[2] ** -0.5 * A_scores).softmax(-1)  # ... n h r
         del A_scores
 
-        y_1 = torch.einsum("...nhr,...nhrd->...nhd", A, values)  # ... n h d
-        return projected(y_1.flatten(-2), self.Wo.flatten(0, 1))  # ... n f
+        P_V_map_q = P_rows.transpose(-2, -1) * A.transpose(-3, -2)  # ... h n r
+        del P_rows, A
+
+        # P.V.map and P.V.map V: sums over m first; no n by m tensor is formed
+        k_3 = s.transpose(-3, -2)  # ... h m r
+        v_2 = V.transpose(-3, -2)  # ... h m d
+        o_2 = linear_attention(
+            [(P_V_map_q, k_3)], v_2, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=64
+        )  # ... h n d
+        del V, s, P_V_map_q, k_3, v_2
+
+        P_V_sum = o_2.transpose(-3, -2)  # ... n h d
+        return projected(P_V_sum.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

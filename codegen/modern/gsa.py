@@ -81,45 +81,40 @@ class GSA(nn.Module):
         new = 1 - kept_  # ... m h r
         del kept_
 
-        P_D_copy_a = -c  # ... h r n
-        P_D_copy_b = -c  # ... h r m
+        P_K_map_D_copy_a = -c  # ... h r n
+        P_K_map_D_copy_b = -c  # ... h r m
 
-        # P and P K: sums over m first; no n by m tensor is formed
-        q_2 = x.new_ones(n, 1)  # n 1
-        k_2 = new.movedim(-3, -1)[..., None]  # ... h r m 1
-        a = P_D_copy_a[..., None]  # ... h r n 1
-        b = P_D_copy_b[..., None]  # ... h r m 1
-        v = K.transpose(-3, -2)[..., None, :, :]  # ... h 1 m d
+        # P.K.map and P.K.map new: sums over m first; no n by m tensor is formed
+        q_2 = Q.transpose(-3, -2)[..., None, :, :]  # ... h 1 n d
+        k_2 = K.transpose(-3, -2)[..., None, :, :]  # ... h 1 m d
+        a = P_K_map_D_copy_a[..., None]  # ... h r n 1
+        b = P_K_map_D_copy_b[..., None]  # ... h r m 1
+        v = new.movedim(-3, -1)[..., None]  # ... h r m 1
         o = decay_attention(
             [(q_2, k_2, a, b)], v, mask, key_mask, x.ndim - 2, 2, normalize=False, causal=True, chunk=16
-        )  # ... h r n d
-        del K, P_D_copy_a, P_D_copy_b, k_2, a, b, v
+        )[..., 0]  # ... h r n
+        del Q, K, P_K_map_D_copy_a, P_K_map_D_copy_b, q_2, k_2, a, b, v
 
-        P_K = o.movedim(-2, -4)  # ... n h r d
-        slots = P_K  # ... n h r d
+        P_K_sum = o.movedim(-1, -3)  # ... n h r
 
-        P_copy_D_a = -c  # ... h r n
-        P_copy_D_b = -c  # ... h r m
+        A_scores = P_K_sum  # ... n h r
+        A = (self.Wq.shape[2] ** -0.5 * A_scores).softmax(-1)  # ... n h r
+        del o, P_K_sum, A_scores
+
+        P_V_map_D_copy2_a = -c  # ... h r n
+        P_V_map_D_copy2_b = -c  # ... h r m
         del c
 
-        # P.copy and P.copy V: sums over m first; no n by m tensor is formed
-        q_3 = x.new_ones(n, 1)  # n 1
-        k_3 = new.movedim(-3, -1)[..., None]  # ... h r m 1
-        a_2 = P_copy_D_a[..., None]  # ... h r n 1
-        b_2 = P_copy_D_b[..., None]  # ... h r m 1
-        v_2 = V.transpose(-3, -2)[..., None, :, :]  # ... h 1 m d
+        # P.V.map and P.V.map V: sums over m first; no n by m tensor is formed
+        q_3 = A.transpose(-3, -2)  # ... h n r
+        k_3 = new.transpose(-3, -2)  # ... h m r
+        a_2 = P_V_map_D_copy2_a.transpose(-2, -1)  # ... h n r
+        b_2 = P_V_map_D_copy2_b.transpose(-2, -1)  # ... h m r
+        v_2 = V.transpose(-3, -2)  # ... h m d
         o_2 = decay_attention(
-            [(q_3, k_3, a_2, b_2)], v_2, mask, key_mask, x.ndim - 2, 2, normalize=False, causal=True, chunk=16
-        )  # ... h r n d
-        del V, new, P_copy_D_a, P_copy_D_b, k_3, a_2, b_2, v_2
+            [(q_3, k_3, a_2, b_2)], v_2, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=16
+        )  # ... h n d
+        del V, new, A, P_V_map_D_copy2_a, P_V_map_D_copy2_b, q_3, k_3, a_2, b_2, v_2
 
-        P_V = o_2.movedim(-2, -4)  # ... n h r d
-        values = P_V  # ... n h r d
-
-        A_scores = torch.einsum("...nhd,...nhrd->...nhr", Q, slots)  # ... n h r
-        del Q, o, P_K, slots
-        A = (self.Wq.shape[2] ** -0.5 * A_scores).softmax(-1)  # ... n h r
-        del A_scores
-
-        y_1 = torch.einsum("...nhr,...nhrd->...nhd", A, values)  # ... n h d
-        return projected(y_1.flatten(-2), self.Wo.flatten(0, 1))  # ... n f
+        P_V_sum = o_2.transpose(-3, -2)  # ... n h d
+        return projected(P_V_sum.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

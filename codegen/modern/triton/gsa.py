@@ -32,6 +32,7 @@ from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
+from tensornet_attn.runtime.triton.kernels.decayed import triton_decay_attention
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, block_of, dot_of, exp_of, in_sight, mask_2d, result_of_part, share_of, store_tile_1d, store_tile_2d,
     tile_1d, tile_2d, where_visible,
@@ -88,42 +89,54 @@ class GSA(nn.Module):
         new = 1 - kept_  # ... m h r
         del kept_
 
-        # D.of, D, P.of, P, slots: Triton kernels, recomputed in the backward
-        slots = tiled(
-            slots_tiles, [c, c, new.movedim(-3, -1), K.transpose(-3, -2)], n, m, (*x.shape[:-2],), mask, key_mask
-        )  # ... h r n d
-        del K
+        # D.of.copy, D.copy, P.K.map.of.p1, P.K.map.of, P.K.map, P.K.sum: Triton kernels, recomputed in the backward
+        P_K_sum = tiled(
+            P_K_sum_tiles, [c, c, Q.transpose(-3, -2), K.transpose(-3, -2), new.movedim(-3, -1)], n, m,
+            (*x.shape[:-2],), mask, key_mask,
+        )  # ... h r n
+        del Q, K
 
-        # D.of, D, P.of, P, values: Triton kernels, recomputed in the backward
-        values = tiled(
-            slots_tiles, [c, c, new.movedim(-3, -1), V.transpose(-3, -2)], n, m, (*x.shape[:-2],), mask, key_mask
-        )  # ... h r n d
-        del V, c, new
-
-        A_scores = torch.einsum("...nhd,...hrnd->...nhr", Q, slots)  # ... n h r
-        del Q, slots
+        A_scores = P_K_sum.movedim(-1, -3)  # ... n h r
         A = (self.Wq.shape[2] ** -0.5 * A_scores).softmax(-1)  # ... n h r
-        del A_scores
+        del P_K_sum, A_scores
 
-        y_1 = torch.einsum("...nhr,...hrnd->...nhd", A, values)  # ... n h d
-        return projected(y_1.flatten(-2), self.Wo.flatten(0, 1))  # ... n f
+        P_V_map_D_copy2_a = -c  # ... h r n
+        P_V_map_D_copy2_b = -c  # ... h r m
+        del c
+
+        # P.V.map and P.V.map V: sums over m first; no n by m tensor is formed
+        q_2 = A.transpose(-3, -2)  # ... h n r
+        k_2 = new.transpose(-3, -2)  # ... h m r
+        a = P_V_map_D_copy2_a.transpose(-2, -1)  # ... h n r
+        b = P_V_map_D_copy2_b.transpose(-2, -1)  # ... h m r
+        v = V.transpose(-3, -2)  # ... h m d
+        o = triton_decay_attention(
+            [(q_2, k_2, a, b)], v, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=16
+        )  # ... h n d
+        del V, new, A, P_V_map_D_copy2_a, P_V_map_D_copy2_b, q_2, k_2, a, b, v
+
+        P_V_sum = o.transpose(-3, -2)  # ... n h d
+        return projected(P_V_sum.flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @triton.jit
-def slots_tiles_forward(
-    c, c_2, new, K, mask, key_mask, out, lse, c_step, c_2_step, new_step, K_step, mask_step, key_mask_step, out_step,
-    n_end, m_end, blocks, h_programs, r_programs, out_part, d_size: tl.constexpr, d_wide: tl.constexpr,
+def P_K_sum_tiles_forward(
+    c, c_2, Q, K, new, mask, key_mask, out, lse, c_step, c_2_step, Q_step, K_step, new_step, mask_step, key_mask_step,
+    out_step, n_end, m_end, blocks, h_programs, r_programs, out_part, d_size: tl.constexpr, d_wide: tl.constexpr,
     MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
-    """D.of, D, P.of, P, slots."""
+    """D.of.copy, D.copy, P.K.map.of.p1, P.K.map.of, P.K.map, P.K.sum."""
     block, pair, first, n = block_of(blocks, n_block, True)
     r_at, batch = pair % r_programs, pair // r_programs
     h_at, batch = batch % h_programs, batch // h_programs
     d = tl.arange(0, d_wide)
     out = result_of_part(out, out_part, SPLIT)
-    acc = tl.zeros((n_block, d_wide), SUMS)
-    c_2_tile = tile_1d(c_2, c_2_step, (batch, h_at, r_at), n, n_end).to(SUMS)  # n
+    acc = (tl.zeros((n_block,), SUMS),) * 2
+    Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
+    c_2_tile = ()
+    for r in tl.static_range(2):
+        c_2_tile += (tile_1d(c_2, c_2_step, (batch, h_at, r_at * 2 + r), n, n_end).to(SUMS),)  # n
     begin, end = share_of(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
@@ -131,109 +144,154 @@ def slots_tiles_forward(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
-        c_tile = tile_1d(c, c_step, (batch, h_at, r_at), m, m_end).to(SUMS)  # m
-        D_scores = c_tile[None, :] - c_2_tile[:, None]  # n m
-        mask_tile = mask_2d(mask, mask_step, (batch, h_at, r_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
-        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
-        D_hidden = where_visible(D_scores, seen_2, edge, float("-inf"))  # n m
-        D = exp_of(D_hidden)  # n m
-        new_tile = tile_1d(new, new_step, (batch, h_at, r_at), m, m_end).to(SUMS)  # m
-        P_scores = D * new_tile[None, :]  # n m
-        P = where_visible(P_scores, seen_2, edge, 0.0)  # n m
         K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
-        acc += dot_of(P, K_tile, DOT, SUMS)
-    store_tile_2d(out, out_step, (batch, h_at, r_at), n, n_end, d, d_size, acc)
+        P_K_map_scores_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
+        acc_next = ()
+        for r in tl.static_range(2):
+            c_tile = tile_1d(c, c_step, (batch, h_at, r_at * 2 + r), m, m_end).to(SUMS)  # m
+            D_scores_copy = c_tile[None, :] - c_2_tile[r][:, None]  # n m
+            mask_tile = mask_2d(
+                mask, mask_step, (batch, h_at, r_at * 2 + r), n[:, None], n_end, m[None, :], m_end, MASK
+            )  # n m
+            seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
+            D_copy_hidden = where_visible(D_scores_copy, seen_2, edge, float("-inf"))  # n m
+            D_copy = exp_of(D_copy_hidden)  # n m
+            P_K_map_scores = P_K_map_scores_1 * D_copy  # n m
+            P_K_map = where_visible(P_K_map_scores, seen_2, edge, 0.0)  # n m
+            new_tile = tile_1d(new, new_step, (batch, h_at, r_at * 2 + r), m, m_end).to(SUMS)  # m
+            read = P_K_map * new_tile[None, :]  # n m
+            acc_next += (acc[r] + tl.sum(read, 1),)
+        acc = acc_next
+    for r in tl.static_range(2):
+        store_tile_1d(out, out_step, (batch, h_at, r_at * 2 + r), n, n_end, acc[r])
 
 
 @triton.jit
-def slots_tiles_rows(
-    c, c_2, new, K, mask, key_mask, lse, gradient, sums, c_2_grad, c_step, c_2_step, new_step, K_step, mask_step,
-    key_mask_step, gradient_step, c_2_grad_step, n_end, m_end, blocks, h_programs, r_programs, d_size: tl.constexpr,
-    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+def P_K_sum_tiles_rows(
+    c, c_2, Q, K, new, mask, key_mask, lse, gradient, sums, c_2_grad, Q_grad, c_step, c_2_step, Q_step, K_step,
+    new_step, mask_step, key_mask_step, gradient_step, c_2_grad_step, Q_grad_step, n_end, m_end, blocks, h_programs,
+    r_programs, r_parts, r_share, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
-    """D.of, D, P.of, P, slots: gradients."""
-    block, pair, first, n = block_of(blocks, n_block, True)
-    r_at, batch = pair % r_programs, pair // r_programs
+    """D.of.copy, D.copy, P.K.map.of.p1, P.K.map.of, P.K.map, P.K.sum: gradients."""
+    block, lead, first, n = block_of(blocks, n_block, True)
+    r_part, batch = lead % r_parts, lead // r_parts
     h_at, batch = batch % h_programs, batch // h_programs
     d = tl.arange(0, d_wide)
-    d_D_scores_2 = tl.zeros((n_block,), SUMS)
-    c_2_tile = tile_1d(c_2, c_2_step, (batch, h_at, r_at), n, n_end).to(SUMS)  # n
-    d_2 = tile_2d(gradient, gradient_step, (batch, h_at, r_at), n, n_end, d, d_size)  # n d
-    for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
-        m = start + tl.arange(0, m_block)
-        distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
-        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        edge |= (first + m_end - n_end - start - m_block < -1)
-        c_tile = tile_1d(c, c_step, (batch, h_at, r_at), m, m_end).to(SUMS)  # m
-        D_scores = c_tile[None, :] - c_2_tile[:, None]  # n m
-        mask_tile = mask_2d(mask, mask_step, (batch, h_at, r_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
-        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
-        D_hidden = where_visible(D_scores, seen_2, edge, float("-inf"))  # n m
-        D = exp_of(D_hidden)  # n m
-        K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
-        d_P = dot_of(d_2, tl.trans(K_tile), DOT, SUMS)  # n m
-        d_P_scores = where_visible(d_P, seen_2, edge, 0.0)  # n m
-        new_tile = tile_1d(new, new_step, (batch, h_at, r_at), m, m_end).to(SUMS)  # m
-        d_D = d_P_scores * new_tile[None, :]  # n m
-        d_D_hidden = d_D * D  # n m
-        d_D_scores_3 = where_visible(d_D_hidden, seen_2, edge, 0.0)  # n m
-        d_D_scores_2 += tl.sum(d_D_scores_3, 1)
-    store_tile_1d(c_2_grad, c_2_grad_step, (batch, h_at, r_at), n, n_end, -1 * d_D_scores_2)
+    d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
+    for r_at in range(r_part * r_share, tl.minimum(r_part * r_share + r_share, r_programs)):
+        pair = (batch * h_programs + h_at) * r_programs + r_at
+        d_D_scores_copy_2 = (tl.zeros((n_block,), SUMS),) * 2
+        c_2_tile = ()
+        d_2 = ()
+        for r in tl.static_range(2):
+            c_2_tile += (tile_1d(c_2, c_2_step, (batch, h_at, r_at * 2 + r), n, n_end).to(SUMS),)  # n
+            d_2 += (tile_1d(gradient, gradient_step, (batch, h_at, r_at * 2 + r), n, n_end).to(SUMS),)  # n
+        Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
+        for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
+            m = start + tl.arange(0, m_block)
+            distance = (n + (m_end - n_end))[:, None] - m[None, :]
+            visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
+            edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
+            edge |= (first + m_end - n_end - start - m_block < -1)
+            K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
+            P_K_map_scores_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
+            d_D_scores_copy_2_next = ()
+            d_P_K_map_scores_1 = tl.zeros((n_block, m_block), SUMS)
+            for r in tl.static_range(2):
+                c_tile = tile_1d(c, c_step, (batch, h_at, r_at * 2 + r), m, m_end).to(SUMS)  # m
+                D_scores_copy = c_tile[None, :] - c_2_tile[r][:, None]  # n m
+                mask_tile = mask_2d(
+                    mask, mask_step, (batch, h_at, r_at * 2 + r), n[:, None], n_end, m[None, :], m_end, MASK
+                )  # n m
+                seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
+                D_copy_hidden = where_visible(D_scores_copy, seen_2, edge, float("-inf"))  # n m
+                D_copy = exp_of(D_copy_hidden)  # n m
+                new_tile = tile_1d(new, new_step, (batch, h_at, r_at * 2 + r), m, m_end).to(SUMS)  # m
+                d_P_K_map = d_2[r][:, None] * new_tile[None, :]  # n m
+                d_P_K_map_scores = where_visible(d_P_K_map, seen_2, edge, 0.0)  # n m
+                d_D_copy = d_P_K_map_scores * P_K_map_scores_1  # n m
+                d_D_copy_hidden = d_D_copy * D_copy  # n m
+                d_D_scores_copy_3 = where_visible(d_D_copy_hidden, seen_2, edge, 0.0)  # n m
+                d_D_scores_copy_2_next += (d_D_scores_copy_2[r] + tl.sum(d_D_scores_copy_3, 1),)
+                d_P_K_map_scores_1 += d_P_K_map_scores * D_copy  # n m
+            d_D_scores_copy_2 = d_D_scores_copy_2_next
+            d_Q_2 += dot_of(d_P_K_map_scores_1, K_tile, DOT, SUMS)
+        for r in tl.static_range(2):
+            store_tile_1d(c_2_grad, c_2_grad_step, (batch, h_at, r_at * 2 + r), n, n_end, -1 * d_D_scores_copy_2[r])
+    store_tile_2d(Q_grad, Q_grad_step, (batch, h_at, r_part), n, n_end, d, d_size, d_Q_2)
 
 
 @triton.jit
-def slots_tiles_keys(
-    c, c_2, new, K, mask, key_mask, lse, gradient, sums, K_grad, new_grad, c_grad, c_step, c_2_step, new_step, K_step,
-    mask_step, key_mask_step, gradient_step, K_grad_step, new_grad_step, c_grad_step, n_end, m_end, blocks, h_programs,
-    r_programs, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+def P_K_sum_tiles_keys(
+    c, c_2, Q, K, new, mask, key_mask, lse, gradient, sums, new_grad, c_grad, K_grad, c_step, c_2_step, Q_step, K_step,
+    new_step, mask_step, key_mask_step, gradient_step, new_grad_step, c_grad_step, K_grad_step, n_end, m_end, blocks,
+    h_programs, r_programs, r_parts, r_share, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
-    """D.of, D, P.of, P, slots: gradients."""
-    block, pair, first, m = block_of(blocks, m_block, False)
-    r_at, batch = pair % r_programs, pair // r_programs
+    """D.of.copy, D.copy, P.K.map.of.p1, P.K.map.of, P.K.map, P.K.sum: gradients."""
+    block, lead, first, m = block_of(blocks, m_block, False)
+    r_part, batch = lead % r_parts, lead // r_parts
     h_at, batch = batch % h_programs, batch // h_programs
     d = tl.arange(0, d_wide)
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_new_2 = tl.zeros((m_block,), SUMS)
-    d_c_2 = tl.zeros((m_block,), SUMS)
-    c_tile = tile_1d(c, c_step, (batch, h_at, r_at), m, m_end).to(SUMS)  # m
-    new_tile = tile_1d(new, new_step, (batch, h_at, r_at), m, m_end).to(SUMS)  # m
-    K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
-    for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
-        n = start + tl.arange(0, n_block)
-        distance = (n + (m_end - n_end))[None, :] - m[:, None]
-        visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
-        edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        edge |= (start + m_end - n_end - first - m_block < -1)
-        c_2_tile = tile_1d(c_2, c_2_step, (batch, h_at, r_at), n, n_end).to(SUMS)  # n
-        D_scores = c_tile[:, None] - c_2_tile[None, :]  # n m
-        mask_tile = mask_2d(mask, mask_step, (batch, h_at, r_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
-        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
-        D_hidden = where_visible(D_scores, seen_2, edge, float("-inf"))  # n m
-        D = exp_of(D_hidden)  # n m
-        P_scores = D * new_tile[:, None]  # n m
-        P = where_visible(P_scores, seen_2, edge, 0.0)  # n m
-        d_2 = tile_2d(gradient, gradient_step, (batch, h_at, r_at), n, n_end, d, d_size)  # n d
-        d_K_2 += dot_of(P, d_2, DOT, SUMS)
-        d_P = dot_of(K_tile, tl.trans(d_2), DOT, SUMS)  # n m
-        d_P_scores = where_visible(d_P, seen_2, edge, 0.0)  # n m
-        d_new_3 = d_P_scores * D  # n m
-        d_new_2 += tl.sum(d_new_3, 1)
-        d_D = d_P_scores * new_tile[:, None]  # n m
-        d_D_hidden = d_D * D  # n m
-        d_D_scores = where_visible(d_D_hidden, seen_2, edge, 0.0)  # n m
-        d_c_2 += tl.sum(d_D_scores, 1)
-    store_tile_2d(K_grad, K_grad_step, (batch, h_at, r_at), m, m_end, d, d_size, d_K_2)
-    store_tile_1d(new_grad, new_grad_step, (batch, h_at, r_at), m, m_end, d_new_2)
-    store_tile_1d(c_grad, c_grad_step, (batch, h_at, r_at), m, m_end, d_c_2)
+    for r_at in range(r_part * r_share, tl.minimum(r_part * r_share + r_share, r_programs)):
+        pair = (batch * h_programs + h_at) * r_programs + r_at
+        d_new_2 = (tl.zeros((m_block,), SUMS),) * 2
+        d_c_2 = (tl.zeros((m_block,), SUMS),) * 2
+        K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
+        c_tile = ()
+        new_tile = ()
+        for r in tl.static_range(2):
+            c_tile += (tile_1d(c, c_step, (batch, h_at, r_at * 2 + r), m, m_end).to(SUMS),)  # m
+            new_tile += (tile_1d(new, new_step, (batch, h_at, r_at * 2 + r), m, m_end).to(SUMS),)  # m
+        for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
+            n = start + tl.arange(0, n_block)
+            distance = (n + (m_end - n_end))[None, :] - m[:, None]
+            visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
+            edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
+            edge |= (start + m_end - n_end - first - m_block < -1)
+            Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
+            P_K_map_scores_1 = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
+            d_new_2_next = ()
+            d_c_2_next = ()
+            d_P_K_map_scores_1 = tl.zeros((m_block, n_block), SUMS)
+            for r in tl.static_range(2):
+                c_2_tile = tile_1d(c_2, c_2_step, (batch, h_at, r_at * 2 + r), n, n_end).to(SUMS)  # n
+                D_scores_copy = c_tile[r][:, None] - c_2_tile[None, :]  # n m
+                mask_tile = mask_2d(
+                    mask, mask_step, (batch, h_at, r_at * 2 + r), n[None, :], n_end, m[:, None], m_end, MASK
+                )  # n m
+                seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
+                D_copy_hidden = where_visible(D_scores_copy, seen_2, edge, float("-inf"))  # n m
+                D_copy = exp_of(D_copy_hidden)  # n m
+                P_K_map_scores = P_K_map_scores_1 * D_copy  # n m
+                P_K_map = where_visible(P_K_map_scores, seen_2, edge, 0.0)  # n m
+                d_2 = tile_1d(gradient, gradient_step, (batch, h_at, r_at * 2 + r), n, n_end).to(SUMS)  # n
+                d_new_3 = P_K_map * d_2[None, :]  # n m
+                d_new_2_next += (d_new_2[r] + tl.sum(d_new_3, 1),)
+                d_P_K_map = d_2[None, :] * new_tile[r][:, None]  # n m
+                d_P_K_map_scores = where_visible(d_P_K_map, seen_2, edge, 0.0)  # n m
+                d_D_copy = d_P_K_map_scores * P_K_map_scores_1  # n m
+                d_D_copy_hidden = d_D_copy * D_copy  # n m
+                d_D_scores_copy = where_visible(d_D_copy_hidden, seen_2, edge, 0.0)  # n m
+                d_c_2_next += (d_c_2[r] + tl.sum(d_D_scores_copy, 1),)
+                d_P_K_map_scores_1 += d_P_K_map_scores * D_copy  # n m
+            d_new_2 = d_new_2_next
+            d_c_2 = d_c_2_next
+            d_K_2 += dot_of(d_P_K_map_scores_1, Q_tile, DOT, SUMS)
+        for r in tl.static_range(2):
+            store_tile_1d(new_grad, new_grad_step, (batch, h_at, r_at * 2 + r), m, m_end, d_new_2[r])
+            store_tile_1d(c_grad, c_grad_step, (batch, h_at, r_at * 2 + r), m, m_end, d_c_2[r])
+    store_tile_2d(K_grad, K_grad_step, (batch, h_at, r_part), m, m_end, d, d_size, d_K_2)
 
 
-slots_tiles = region(
-    f"{__name__}.slots_tiles", sides=("n", "m"), operands={"c": "h r m", "c_2": "h r n", "new": "h r m", "K": "h m d"},
-    heads={"h": 1, "r": 1}, widths={"d": "d"}, result="h r n d", others="h r", sizes={"h": 8, "r": 64},
-    live={"forward": 3, "rows": 5, "keys": 5}, accumulators={"forward": "d", "keys": "d"},
-    resident={"rows": "d", "keys": "d"}, streamed={"forward": "d", "rows": "d", "keys": "d"},
-    kernels={"forward": slots_tiles_forward, "rows": slots_tiles_rows, "keys": slots_tiles_keys},
+P_K_sum_tiles = region(
+    f"{__name__}.P_K_sum_tiles", sides=("n", "m"),
+    operands={"c": "h r m", "c_2": "h r n", "Q": "h n d", "K": "h m d", "new": "h r m"}, heads={"h": 1, "r": 2},
+    widths={"d": "d"}, result="h r n", others="h r", sizes={"h": 8, "r": 64}, live={"forward": 4, "rows": 7, "keys": 7},
+    loops={"rows": "r", "keys": "r"}, accumulators={"rows": "d", "keys": "d"},
+    resident={"forward": "d", "rows": "d", "keys": "d"}, streamed={"forward": "d", "rows": "d", "keys": "d"},
+    kernels={"forward": P_K_sum_tiles_forward, "rows": P_K_sum_tiles_rows, "keys": P_K_sum_tiles_keys},
 )
