@@ -38,7 +38,7 @@ SHAPES = (
     (MANY, 16, 16, 16),
 )
 WORK = {"cpu": 2**24, "cuda": 2**33}  # multiply-adds of a call, so that its overhead does not count
-RESULTS = 4  # multiply-adds for each number of the result at least, or it would need new pages of memory
+RESULTS = 4  # a result has at most a fourth as many numbers: on a CPU 16 MiB, without new pages of memory
 
 
 def product_rates(best: Best, device: str, dtype: torch.dtype) -> tuple[Measured, ...]:
@@ -58,10 +58,12 @@ def product_rates(best: Best, device: str, dtype: torch.dtype) -> tuple[Measured
 
 
 def filled(shape: Shape, work: int) -> Shape:
-    """The shape with enough rows, summed entries or matrices for this many multiply-adds, and no more results.
+    """The shape with enough rows, summed entries or matrices for this many multiply-adds, or a fourth as many results.
 
     >>> filled(Shape(1, 512, 8, 8), 2**24), filled(Shape(1, 8, 8, 512), 2**24).summed, filled(Shape(16, 4, 4, 4), 2**20)
     (Shape(batch=1, rows=262144, columns=8, summed=8), 262144, Shape(batch=16384, rows=4, columns=4, summed=4))
+    >>> filled(Shape(16, 512, 512, 1), 2**24)
+    Shape(batch=16, rows=512, columns=512, summed=1)
     """
     times = max(1, work // max(shape.macs, RESULTS * shape.batch * shape.rows * shape.columns))
     if shape.batch > 1:

@@ -81,10 +81,14 @@ class Context:
 
 
 class Rewriting(NamedTuple):
-    """A change of the whole diagram that gives maps implementations of their own."""
+    """A change of the whole diagram that gives maps implementations of their own.
+
+    `compared`: the complete plan is made without it too, and the cheaper one is taken.
+    """
 
     name: str
     apply: Callable[[Graph, Context], Lowered]
+    compared: bool = False
 
 
 class Implementation(ABC, Generic[Form]):

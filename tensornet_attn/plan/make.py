@@ -22,7 +22,6 @@ from tensornet_attn.plan.model import Lowering, Plan, Region
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.price import price_of
 from tensornet_attn.plan.target import TRAINING, Target
-from tensornet_attn.plan.through import THROUGH
 from tensornet_attn.plan.ways import AS_PRICED, WAYS, Way, alternatives, chosen
 from tensornet_attn.rewrite.whole import gone, simplified
 from tensornet_attn.tiles.legs import quadratic
@@ -94,8 +93,8 @@ def _planned(
     for rewriting in table.rewritings:
         if rewriting.name not in way.without:
             made = rewriting.apply(graph, alone)
-            if rewriting is THROUGH and made.chosen and THROUGH.name not in way.forced:
-                less = replace(way, without=(*way.without, THROUGH.name))
+            if rewriting.compared and made.chosen and rewriting.name not in way.forced:
+                less = replace(way, without=(*way.without, rewriting.name))
                 others.append(_planned(written, start, table, context, less, left_out))
             graph = notes.taken(rewriting.name, made)
     planned = {graph: _implemented(graph, context)}

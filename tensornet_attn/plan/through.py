@@ -41,7 +41,7 @@ def through_maps(graph: Graph, context: Context) -> Lowered:
     return Lowered(made, chosen)
 
 
-THROUGH = Rewriting("queries through maps", through_maps)
+THROUGH = Rewriting("queries through maps", through_maps, compared=True)
 
 
 def _rows(graph: Graph, found: Attention, inner: Term) -> tuple[Graph, tuple[Use, ...]]:
