@@ -16,6 +16,7 @@ from tensornet_attn.runtime.operations import asks_gradients, is_plain, plain_gr
 
 LINEAR_TILE = 1 << 17  # elements of a tile per thread: the tensors of a tile fit into the L2 cache
 LINEAR_LEAST = 1 << 17  # elements of values up to which plain operations are faster
+SLOW = {torch.tanh}  # maps that take longer to compute than to save and read
 LINEAR_ROWS = 64  # rows of a tile, if there are as many: products of few rows are slow
 
 
@@ -83,8 +84,8 @@ class TiledLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, kernels, seen, cpp, *given):
-        """Saves the operands; and of each kernel the state of a head and the reciprocals of row sums."""
-        found, kept = tiled_forward(kernels, seen, cpp, given)
+        """Saves the operands; and of each kernel the state of a head, the reciprocals of row sums and slow features."""
+        found, kept = tiled_forward(kernels, seen, cpp, given, saves=True)
         ctx.kernels, ctx.count, ctx.cpp = kernels, len(given), cpp
         ctx.save_for_backward(seen, *given, *kept)
         return found
@@ -127,55 +128,64 @@ def row_divisors(rows: Tensor, eps: float) -> Tensor:
     return rows.masked_fill(rows.detach().abs() <= 1 / torch.finfo(rows.dtype).max, math.inf)
 
 
-def tiled_forward(kernels: tuple, seen: Tensor | None, cpp, given) -> tuple[Tensor, list[Tensor]]:
-    """The result, with the heads of a row side by side, and of each kernel S, z and 1 / (phi(q) z + eps)."""
+def tiled_forward(kernels: tuple, seen: Tensor | None, cpp, given, saves: bool = False) -> tuple[Tensor, list]:
+    """The result, with the heads of a row side by side, and of each kernel S, z and 1 / (phi(q) z + eps); if `saves`,
+    also the features phi(q), then phi(k), where a map is slow, else None.
+    """
     *sides, v = given
     if cpp is not None and cpp.takes(v):
         states, totals = cpp.sums(kernel_inputs(kernels, sides, 1), v, seen)
         out, rows = cpp.reads(kernel_inputs(kernels, sides, 0), states, totals, [kernel[4] for kernel in kernels])
-        return out, [*states, *totals, *rows]
+        return out, [*states, *totals, *rows, *[None] * (2 * len(kernels))]
     (batch, heads, _, e), n = v.shape, kernel_sides(kernels, sides, 0)[0].shape[2]
     out = v.new_empty(batch, n, heads, e).transpose(1, 2)
     widths = [k.shape[3] for k in kernel_sides(kernels, sides, 1)]
     states = [v.new_zeros(batch, heads, width, e) for width in widths]
     totals = [v.new_zeros(batch, heads, 1, width) for width in widths]
     rows = [v.new_empty(batch, heads, n, 1) for _ in kernels]
-    for (own, keep), ks, Ss, zs in linear_tiles(v, ([v, seen], kernel_sides(kernels, sides, 1)), (states, totals)):
-        for (_, _, _, key, eps), k, S, z in zip(kernels, ks, Ss, zs, strict=True):
-            phi = tile_features(key, k, keep)
+    slow = [
+        [
+            laid_like(x) if saves and k[2 + i] in SLOW else None
+            for k, x in zip(kernels, kernel_sides(kernels, sides, i), strict=True)
+        ]
+        for i in (0, 1)
+    ]
+    by_rows = (kernel_sides(kernels, sides, 1), slow[1])
+    for (own, keep), ks, phis, Ss, zs in linear_tiles(v, ([v, seen], *by_rows), (states, totals)):
+        for (_, _, _, key, eps), k, phi, S, z in zip(kernels, ks, phis, Ss, zs, strict=True):
+            phi = tile_features(key, k, keep, phi)
             S.baddbmm_(phi.mT, own)
             if eps is not None:
                 z.add_(phi.sum(-2, keepdim=True))
-    by_rows = [*kernel_sides(kernels, sides, 0), *rows]
-    for (total,), parts, Ss, zs in linear_tiles(out, ([out], by_rows), (states, totals)):
+    by_rows = ([out], kernel_sides(kernels, sides, 0), rows, slow[0])
+    for (total,), qs, shares, phis, Ss, zs in linear_tiles(out, by_rows, (states, totals)):
         for i, (_, _, query, _, eps) in enumerate(kernels):
-            phi = tile_features(query, parts[i])
+            phi = tile_features(query, qs[i], None, phis[i])
             read, share = torch.bmm(phi, Ss[i]), 1
             if eps is not None:
-                phi = phi * zs[i] if query is None else phi.mul_(zs[i])
-                share = parts[len(kernels) + i].copy_(row_shares(phi.sum(-1, keepdim=True), eps))
+                phi = phi * zs[i] if query is None or phi is phis[i] else phi.mul_(zs[i])
+                share = shares[i].copy_(row_shares(phi.sum(-1, keepdim=True), eps))
             torch.mul(read, share, out=total) if i == 0 else total.add_(read.mul_(share))
-    return out, [*states, *totals, *rows]
+    return out, [*states, *totals, *rows, *slow[0], *slow[1]]
 
 
 def tiled_backward(kernels: tuple, seen: Tensor | None, cpp, g: Tensor, given, kept, wanted) -> list[Tensor | None]:
     """The gradients of the `wanted` operands."""
     *sides, v = given
-    states, totals, rows = (kept[i : i + len(kernels)] for i in range(0, len(kept), len(kernels)))
+    states, totals, rows, *slow = (kept[i : i + len(kernels)] for i in range(0, len(kept), len(kernels)))
     if cpp is not None and cpp.takes(v):
         eps, queries = [kernel[4] for kernel in kernels], kernel_inputs(kernels, sides, 0)
         of_q, *d_sums = cpp.read_gradients(queries, g, states, totals, rows, eps)
         found = [*of_q, *cpp.sum_gradients(kernel_inputs(kernels, sides, 1), v, seen, *d_sums)]
         return [x if need else None for x, need in zip(found, wanted, strict=True)]
-    found = [x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in given]
+    found = [laid_like(x) for x in given]
     d_states = [S.new_zeros(*S.shape[:-1], S.shape[-1] + 1) for S in states]  # and a column for z
-    by_rows = [*kernel_sides(kernels, sides, 0), *kernel_sides(kernels, found, 0), *rows]
-    count = len(kernels)
-    for (g_own,), parts, Ss, zs, d_Ss in linear_tiles(g, ([g], by_rows), (states, totals, d_states)):
+    by_rows = ([g], kernel_sides(kernels, sides, 0), kernel_sides(kernels, found, 0), rows, slow[0])
+    for (g_own,), qs, d_qs, shares, phis, Ss, zs, d_Ss in linear_tiles(g, by_rows, (states, totals, d_states)):
         for i, (at, _, query, _, eps) in enumerate(kernels):
-            q, d_q, share, S, d_S, own = parts[i], parts[count + i], parts[2 * count + i], Ss[i], d_Ss[i], g_own
+            d_q, share, S, d_S, own = d_qs[i], shares[i], Ss[i], d_Ss[i], g_own
             more = any(kernel[0] == at for kernel in kernels[:i])
-            phi, slope = tile_slope(query, q)
+            phi, slope = tile_slope(query, qs[i], None, phis[i])
             if eps is None:
                 slope(torch.bmm(own, S.mT), d_q, more)
                 d_S[..., :-1].baddbmm_(phi.mT, own)
@@ -186,15 +196,15 @@ def tiled_backward(kernels: tuple, seen: Tensor | None, cpp, g: Tensor, given, k
             torch.mul((phi * d_phi).sum(-1, keepdim=True), share, out=row)
             d_S.baddbmm_(phi.mT, wide)
             slope(d_phi.addcmul_(row, zs[i], value=-1), d_q, more)
-    by_rows = [*kernel_sides(kernels, sides, 1), *kernel_sides(kernels, found, 1)]
-    for (own, d_v, keep), parts, d_Ss in linear_tiles(v, ([v, found[-1], seen], by_rows), (d_states,)):
+    by_rows = ([v, found[-1], seen], kernel_sides(kernels, sides, 1), kernel_sides(kernels, found, 1), slow[1])
+    for (own, d_v, keep), ks, d_ks, phis, d_Ss in linear_tiles(v, by_rows, (d_states,)):
         for i, (_, at, _, key, eps) in enumerate(kernels):
             more = any(kernel[1] == at for kernel in kernels[:i])
-            (phi, slope), d_z, d_S = tile_slope(key, parts[i], keep), d_Ss[i][..., -1:].mT, d_Ss[i][..., :-1]
+            (phi, slope), d_z, d_S = tile_slope(key, ks[i], keep, phis[i]), d_Ss[i][..., -1:].mT, d_Ss[i][..., :-1]
             read = torch.bmm(phi, d_S)
             d_v.add_(read) if i else d_v.copy_(read)
             d_phi = torch.bmm(own, d_S.mT)
-            slope(d_phi if eps is None else d_phi.sub_(d_z), parts[count + i], more)
+            slope(d_phi if eps is None else d_phi.sub_(d_z), d_ks[i], more)
     return [x if need else None for x, need in zip(found, wanted, strict=True)]
 
 
@@ -234,9 +244,14 @@ def tile_parts(x: Tensor, heads: int, block: int, blocks: int) -> list[Tensor]:
     return [group for group in groups for _ in range(blocks)]
 
 
-def tile_features(function, x: Tensor, keep: Tensor | None = None) -> Tensor:
-    """The features of a tile, 0 where hidden."""
-    phi = map_applied(function, x)
+def laid_like(x: Tensor) -> Tensor:
+    """A new tensor [batch, heads, rows, columns] with the heads of a row side by side."""
+    return x.new_empty(x.transpose(1, 2).shape).transpose(1, 2)
+
+
+def tile_features(function, x: Tensor, keep: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """The features of a tile, 0 where hidden; `out` gets those of all."""
+    phi = map_applied(function, x) if out is None else function(x, out=out)
     return phi if keep is None else torch.where(keep, phi, 0)
 
 
@@ -245,11 +260,17 @@ def map_applied(function, *inputs: Tensor) -> Tensor:
     return inputs[0] if function is None else function(*inputs)
 
 
-def tile_slope(function, x: Tensor, keep: Tensor | None = None):
-    """The features of a tile, and a function that writes the gradient of x for that of the features, or adds it."""
+def tile_slope(function, x: Tensor, keep: Tensor | None = None, phi: Tensor | None = None):
+    """The features of a tile, and a function that writes the gradient of x for that of the features, or adds it.
+
+    `phi`: the features of all, if they were saved.
+    """
     known = SLOPES.get(function)
     if known is not None:
-        phi = tile_features(function, x, keep)
+        if phi is None:
+            phi = tile_features(function, x, keep)
+        elif keep is not None:
+            phi = torch.where(keep, phi, 0)
 
         def slope(g: Tensor, out: Tensor, more: bool) -> None:
             g = g if keep is None else torch.where(keep, g, 0)
