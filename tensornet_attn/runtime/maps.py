@@ -99,22 +99,22 @@ def elu1_neg(x: Tensor) -> Tensor:
     return elu1(-x)
 
 
-def elu1_slope(y: Tensor, g: Tensor, out: Tensor) -> None:
-    """Writes the gradient of x from that of y = elu1(x); overwrites y."""
-    torch.mul(y.clamp_(max=1), g, out=out)
+def elu1_slope(y: Tensor, g: Tensor) -> Tensor:
+    """The gradient of x from that of y = elu1(x); overwrites both."""
+    return g.mul_(y.clamp_(max=1))
 
 
-def elu1_neg_slope(y: Tensor, g: Tensor, out: Tensor) -> None:
+def elu1_neg_slope(y: Tensor, g: Tensor) -> Tensor:
     """The same for y = elu1_neg(x)."""
-    torch.mul(y.clamp_(max=1).neg_(), g, out=out)
+    return g.mul_(y.clamp_(max=1).neg_())
 
 
-def tanh_slope(y: Tensor, g: Tensor, out: Tensor) -> None:
-    """The same for y = tanh(x)."""
-    torch.ops.aten.tanh_backward.grad_input(g, y, grad_input=out)
+def tanh_slope(y: Tensor, g: Tensor) -> Tensor:
+    """The same for y = tanh(x), which it leaves as it is."""
+    return torch.ops.aten.tanh_backward.grad_input(g, y, grad_input=g)
 
 
-SLOPES = {elu1: elu1_slope, elu1_neg: elu1_neg_slope, torch.tanh: tanh_slope, None: lambda y, g, out: out.copy_(g)}
+SLOPES = {elu1: elu1_slope, elu1_neg: elu1_neg_slope, torch.tanh: tanh_slope, None: lambda y, g: g}
 
 
 def reciprocal(x: Tensor) -> Tensor:

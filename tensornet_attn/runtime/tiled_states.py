@@ -44,7 +44,7 @@ def tiled_sums(way: tuple, seen: Tensor | None, k: Tensor, v: Tensor) -> tuple[T
         return S, z
     S, z = v.new_zeros(*k.shape[:2], k.shape[3], v.shape[3]), v.new_zeros(*k.shape[:2], 1, k.shape[3])
     for (own_k, own_v, keep), (own_S, own_z) in linear_tiles(v, ([k, v, seen],), ([S, z],)):
-        phi = tile_features(function, own_k, keep)
+        phi = tile_features(function, own_k.contiguous(), keep)
         own_S.baddbmm_(phi.mT, own_v)
         own_z.add_(phi.sum(-2, keepdim=True))
     return S, z
@@ -59,7 +59,7 @@ def reads_of_tiles(way: tuple, q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor,
     found = q.new_empty(q.shape[0], q.shape[2], q.shape[1], S.shape[3]).transpose(1, 2)
     rows = q.new_empty(q.shape[0], q.shape[2], q.shape[1], 1).transpose(1, 2)
     for (own, to, row), (own_S, own_z) in linear_tiles(found, ([q, found, rows],), ([S, z],)):
-        phi = tile_features(function, own)
+        phi = tile_features(function, own.contiguous())
         to.copy_(torch.bmm(phi, own_S))
         row.copy_((phi * own_z).sum(-1, keepdim=True))
     return found, rows
@@ -88,9 +88,9 @@ class TiledStates(torch.autograd.Function):
         d_k, d_v = (x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (k, v))
         tiles = linear_tiles(v, ([k, v, seen, d_k, d_v],), ([d_S.contiguous(), d_z.contiguous()],))
         for (own_k, own_v, keep, to_k, to_v), (own_S, own_z) in tiles:
-            phi, slope = tile_slope(function, own_k, keep)
+            phi, slope = tile_slope(function, own_k.contiguous(), keep)
             to_v.copy_(torch.bmm(phi, own_S))
-            slope(torch.bmm(own_v, own_S.mT).add_(own_z), to_k, False)
+            to_k.copy_(slope(torch.bmm(own_v, own_S.mT).add_(own_z)))
         return None, None, d_k, d_v
 
 
@@ -120,10 +120,10 @@ class TiledReads(torch.autograd.Function):
         for (own, own_g, row, to), (own_S, own_z, to_S, to_z) in linear_tiles(
             g, ([q, g, g_rows, d_q],), ([S, z, d_S, d_z],)
         ):
-            phi, slope = tile_slope(function, own)
+            phi, slope = tile_slope(function, own.contiguous())
             to_S.baddbmm_(phi.mT, own_g)
             to_z.baddbmm_(row.mT, phi)
-            slope(torch.bmm(own_g, own_S.mT).addcmul_(row, own_z), to, False)
+            to.copy_(slope(torch.bmm(own_g, own_S.mT).addcmul_(row, own_z)))
         return None, d_q, d_S, d_z
 
 
