@@ -179,7 +179,9 @@ def _experts(scene: Scene, step: Step, form: Experts, table: Table, learned: boo
     batch, calls = scene.batch if step.name in scene.batched else 1, CALLS
     for one, (shape, _, macs) in zip(form.products, shapes(scene, step), strict=False):
         calls += CALLS_OF_EXPERT * scene.size((one.expert, *one.heads))
-        found["product"] += times * macs / shape.macs * _multiplied(shape, table)
+        large = shape.rows * shape.summed >= table.projected[0] and _takes(shape, table, False)
+        each = _projected(shape, table, False) if large else 3 * (_multiplied(shape, table),)
+        found["product"] += macs / shape.macs * sum(each[:times])
         put = _accessed(batch * few.size((*one.tokens, one.expert, *one.own)), table)
         put += 2 * _accessed(batch * few.size((*one.tokens, *one.own)), table)
         found[ELEMENTWISE] += times * few.size(one.heads) * put
@@ -230,16 +232,20 @@ def _sums_products(graph: Graph, step: Step) -> bool:
 def _product(scene: Scene, step: Step, table: Table, learned: bool) -> float:
     """A product of two tensors, and the products of their gradients."""
     ((shape, _, _),) = shapes(scene, step)
-    of_rows, of_columns = gradients(shape)
-    if not _projects(scene, step, shape, table):
-        seconds, *backward = (_multiplied(own, table) for own in (shape, of_rows, of_columns))
+    if _projects(scene, step, shape, table):
+        seconds, *backward = _projected(shape, table, _cancelling(scene.graph))
     else:
-        exact = _cancelling(scene.graph)
-        wide = min(shape.columns, shape.summed) >= NARROW_PARTS * table.machine.threads and _in_parts(table)
-        seconds, backward = _by_onednn(shape, table, exact), [_by_onednn(of_rows, table, exact)]
-        backward.append(_by_onednn(of_columns, table, True) if wide else _multiplied(of_columns, table))
+        seconds, *backward = (_multiplied(own, table) for own in (shape, *gradients(shape)))
     wanted = sum(use.name in scene.learned for use in step.op.uses) if learned else 0
     return seconds + sum(sorted(backward)[:wanted])
+
+
+def _projected(shape: Shape, table: Table, exact: bool) -> tuple[float, float, float]:
+    """A product with a weight by oneDNN, that of the gradient of the rows, and that of the weight's, if it is wide."""
+    of_rows, of_weight = gradients(shape)
+    wide = min(shape.columns, shape.summed) >= NARROW_PARTS * table.machine.threads and _in_parts(table)
+    last = _by_onednn(of_weight, table, True) if wide else _multiplied(of_weight, table)
+    return _by_onednn(shape, table, exact), _by_onednn(of_rows, table, exact), last
 
 
 def _multiplied(shape: Shape, table: Table) -> float:
@@ -275,9 +281,13 @@ def _projects(scene: Scene, step: Step, shape: Shape, table: Table) -> bool:
     weights, pair = held(scene.graph), {scene.graph.query, scene.graph.key}
     rows = [use for use in step.op.uses if use.name not in weights]
     large = len(rows) == 1 and scene.elements(rows[0]) >= table.projected[0] and not pair <= {*rows[0].legs}
-    if not large or min(shape.columns, shape.summed) < NARROW:
-        return False
-    return _in_parts(table) or (shape.summed <= ONEDNN_LONGEST and not _cancelling(scene.graph))
+    return large and _takes(shape, table, _cancelling(scene.graph))
+
+
+def _takes(shape: Shape, table: Table, exact: bool) -> bool:
+    """Whether oneDNN computes products of this shape."""
+    narrow = min(shape.columns, shape.summed) < NARROW
+    return not narrow and (_in_parts(table) or (shape.summed <= ONEDNN_LONGEST and not exact))
 
 
 @cached

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.maps import top_indices
 from tensornet_attn.runtime.operations import one_by_one, operation
-from tensornet_attn.runtime.products import product_dtype
+from tensornet_attn.runtime.products import onednn_adds, onednn_product, onednn_saves, product_dtype
 from tensornet_attn.runtime.recomputed import recomputed
 
 # what the calls for a head, and for each of its experts, cost on a CPU, as multiply-adds
@@ -228,10 +228,12 @@ def pieces(ends: Tensor, at_once: bool) -> list[tuple[slice, slice]]:
 
 def put_product(out: Tensor, rows: Tensor, weight: Tensor, ends: Tensor) -> None:
     """rows weight[e], for sorted rows of one expert or of all: rows [r, c], weight [1 or e, c, o], out [r, o]."""
-    if len(weight) == 1:
-        torch.mm(rows, weight[0], out=out)
-    else:
+    if len(weight) > 1:
         out.copy_(F.grouped_mm(rows, weight, offs=ends.int()))
+    elif onednn_saves(rows, weight[0]):
+        out.copy_(onednn_product(rows, weight[0].mT))
+    else:
+        torch.mm(rows, weight[0], out=out)
 
 
 def put_outer(out: Tensor, rows: Tensor, after: Tensor, gates: Tensor | None, ends: Tensor) -> None:
@@ -240,7 +242,9 @@ def put_outer(out: Tensor, rows: Tensor, after: Tensor, gates: Tensor | None, en
         rows = rows * gates
     elif gates is not None:
         after = after * gates
-    if len(out) == 1:
-        torch.mm(rows.mT, after, out=out[0])
-    else:
+    if len(out) > 1:
         out.copy_(F.grouped_mm(rows.mT, after, offs=ends.int()))
+    elif onednn_adds(rows, after, *out.shape[1:]):
+        out.copy_(onednn_product(rows.mT, after.mT, True))
+    else:
+        torch.mm(rows.mT, after, out=out[0])

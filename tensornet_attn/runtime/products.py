@@ -23,7 +23,7 @@ def projected(x: Tensor, weight: Tensor, exact: bool = False) -> Tensor:
 
     `exact`: rounded no more than `x @ weight`.
     """
-    if torch.compiler.is_compiling() or x.numel() < onednn_from() or not onednn_takes(x, weight, exact):
+    if torch.compiler.is_compiling() or not onednn_saves(x, weight, exact):
         return x @ weight
     if asks_gradients(x, weight):
         return Projected.apply(x, weight, exact)
@@ -80,6 +80,11 @@ def onednn_product(x: Tensor, weight: Tensor, exact: bool = False) -> Tensor:
         product = torch.ops.mkldnn._linear_pointwise(part.contiguous(), own, None, "none", [], "")
         found = product if found is None else found.add_(product)
     return found
+
+
+def onednn_saves(x: Tensor, weight: Tensor, exact: bool = False) -> bool:
+    """Whether oneDNN may compute a product, and is faster."""
+    return x.numel() >= onednn_from() and onednn_takes(x, weight, exact)
 
 
 def onednn_takes(x: Tensor, weight: Tensor, exact: bool = False) -> bool:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime import experts
+from tensornet_attn.runtime import experts, products
 from tensornet_attn.runtime.experts import expert_rows, expert_sums, routed, routed_gradients, top_chosen
 from tensornet_attn.runtime.maps import top_entries
 
@@ -53,6 +53,25 @@ def test_values_and_gradients(tokens: int, e: int, k: int) -> None:
         direction = torch.randn_like(wanted)
         one, other = (torch.autograd.grad(y, learned, direction) for y in (found, wanted))
         torch.testing.assert_close(one, other, **EXACT)
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="torch without oneDNN")
+def test_products_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a processor on which oneDNN is faster, and for small products too."""
+    torch.manual_seed(0)
+    shapes, chosen, called = ((60, 1, 1, 40), (2, 3, 40, 48), (60, 2, 2)), choices(60, 2, 3, 2), list[bool]()
+    given = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    multiply = products.onednn_product
+    monkeypatch.setattr(products, "onednn_from", lambda: 1)
+    monkeypatch.setattr(products, "NARROW_PARTS", 40 / torch.get_num_threads())
+    monkeypatch.setattr(experts, "onednn_product", lambda *own: called.append(own[-1] is True) or multiply(*own))
+    wide = [x.detach().double().requires_grad_() for x in given]
+    found, wanted = routed(*given, chosen, 2, 1), gathered(*wide, chosen, 2, 1)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+    one, other = (torch.autograd.grad(y.square().sum(), own) for y, own in ((found, given), (wanted, wide)))
+    for x, y in zip(one, other, strict=True):
+        torch.testing.assert_close(x.double(), y, rtol=1e-5, atol=1e-3)
+    assert sorted(called) == 12 * [False] + 6 * [True]  # by expert and head; the gradients of weights are exact
 
 
 @pytest.mark.parametrize("fixed", [0, 1, 2])
