@@ -14,6 +14,7 @@ import tensornet_attn as ta
 from tensornet_attn.cost import rates
 from tensornet_attn.cost.devices import device_named, device_of
 from tensornet_attn.cost.rates import calibration_file, from_dict, machine, of_this_machine, remember, shipped
+from tests.refusals import refusal
 
 
 @pytest.fixture(autouse=True)
@@ -75,9 +76,7 @@ def test_without_the_variable_it_is_in_the_home(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_not_measured() -> None:
-    with pytest.raises(ta.InputError) as error:
-        device_named("this")
-    assert str(error.value) == (
+    assert refusal(device_named, "this") == (
         "this machine has not been measured; run 'tensornet-attn doctor --calibrate', which takes about 20 seconds."
     )
 
@@ -93,10 +92,9 @@ OTHERS = {
 def test_a_table_of_another_machine_is_not_used(field: str) -> None:
     value, words = OTHERS[field]
     remember(replace(mine(), machine=replace(machine(1), **{field: value})))
-    with pytest.raises(ta.InputError) as error:
-        device_named("this")
-    assert str(error.value).startswith(f"{calibration_file()}: {words}")
-    assert str(error.value).endswith(" now; run 'tensornet-attn doctor --calibrate' again.")
+    message = refusal(device_named, "this")
+    assert message.startswith(f"{calibration_file()}: {words}")
+    assert message.endswith(" now; run 'tensornet-attn doctor --calibrate' again.")
 
 
 def without(*path: Any) -> Callable[[dict[str, Any]], object]:
@@ -142,9 +140,9 @@ def test_a_damaged_file(name: str) -> None:
     found = json.loads(calibration_file().read_text())
     CHANGES[name](found)
     calibration_file().write_text(json.dumps(found))
-    with pytest.raises(ta.InputError) as error:
-        device_named("this")
-    assert str(error.value) == f"{calibration_file()} is damaged; run 'tensornet-attn doctor --calibrate' again."
+    assert refusal(device_named, "this") == (
+        f"{calibration_file()} is damaged; run 'tensornet-attn doctor --calibrate' again."
+    )
 
 
 def test_a_file_of_another_version() -> None:

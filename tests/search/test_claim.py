@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tensornet_attn.errors import InputError
 from tensornet_attn.search import worker as claims
 from tensornet_attn.search.evolve import Draft, draft
 from tensornet_attn.search.process import identity
@@ -19,6 +18,7 @@ from tensornet_attn.search.store import CLAIM, Store
 from tensornet_attn.search.study import Study
 from tensornet_attn.search.trial import Trial
 from tensornet_attn.search.worker import Claim, awaited, claim, complete, free_dead, still_open
+from tests.refusals import refusal
 from tests.search import made
 from tests.search.engine import asked, dead, finish, opened
 
@@ -141,9 +141,9 @@ def test_a_small_space_ends_early(tmp_path: Path) -> None:
 def test_a_space_with_nothing_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module("tensornet_attn.search.propose"), "ATTEMPTS", 16)
     study = made.study(bounds={"macs": {"most": 1.0}})
-    with pytest.raises(InputError) as caught:
-        taken(opened(tmp_path, study), study)
-    assert str(caught.value).startswith("all 16 drafts of the space 'tiny' were refused: 16 by 'macs at most 1'; ")
+    assert refusal(taken, opened(tmp_path, study), study).startswith(
+        "all 16 drafts of the space 'tiny' were refused: 16 by 'macs at most 1'; "
+    )
 
 
 def test_equal_designs_of_both_arms(tmp_path: Path) -> None:
