@@ -14,6 +14,7 @@ import tensornet_attn as ta
 from tensornet_attn.ops import MASKS, Mask, another_mask
 from tensornet_attn.plan.decoding import decoding_state
 from tensornet_attn.spec import json_schema
+from tests.agreement import modules
 from tests.ops.another import LATE
 from tests.random_call import F64, assert_same, results
 
@@ -102,13 +103,6 @@ def test_the_text_form_names_it_and_equal_masks_have_one_hash() -> None:
     assert "mask late(k)" in graph.to_text()
     assert ta.build(ta.Design(**design("late(k)"))).hash == ta.build(ta.Design(**design("late(2)"))).hash
     assert ta.build(ta.Design(**design("late(3)"))).hash != ta.build(ta.Design(**design("prefix(3)"))).hash
-
-
-def modules(source: dict[str, Any], backend: str = "torch", **options: Any) -> tuple[Any, Any]:
-    torch.manual_seed(0)
-    pair = ta.reference(source, dtype=F64), ta.compile(source, backend, dtype=F64, **options)
-    pair[1].load_state_dict(pair[0].state_dict())
-    return pair
 
 
 def plainly(module: Any, x: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:

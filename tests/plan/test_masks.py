@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tests.masked import CAUSAL, MANY, MASKS, design, matrix, modules
+from tests.agreement import modules
+from tests.masked import CAUSAL, MANY, MASKS, design, matrix
 from tests.random_call import F64, assert_same, results
 
 N = 13

@@ -13,6 +13,7 @@ from torch import Tensor
 from tensornet_attn.runtime import maps, masks
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.masks import heads_together
+from tests.agreement import agree
 
 CHUNK = 4
 G, H, D, E = 2, 3, 2, 3
@@ -69,13 +70,6 @@ def made(
     if not mix:
         return torch.einsum("...hnm,...hme->...hne", found, v)
     return torch.einsum("...hnm,...mhe->...nhe", found, v.unflatten(-1, (H, -1))).flatten(-2)
-
-
-def agree(found: Tensor, wanted: Tensor, leaves: list[Tensor]) -> None:
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
-    weights = torch.randn_like(wanted)
-    pairs = [torch.autograd.grad((y * weights).sum(), leaves, materialize_grads=True) for y in (found, wanted)]
-    torch.testing.assert_close(*pairs, rtol=1e-9, atol=1e-10)
 
 
 def leaves_of(terms: list[tuple[Tensor, ...]], v: Tensor) -> list[Tensor]:

@@ -17,6 +17,7 @@ from tensornet_attn.reference import evaluate
 from tensornet_attn.runtime import scan
 from tensornet_attn.runtime.scan import delta_rule, delta_state
 from tensornet_attn.spec import load
+from tests.agreement import agree
 
 MODES = pytest.mark.parametrize("mode", ["none", "read", "both"])
 LENGTHS = [(7, 7), (3, 7), (7, 3), (1, 1), (1, 6), (8, 8), (9, 9), (4, 9), (9, 4), (5, 1)]
@@ -39,14 +40,6 @@ def drawn(batch: tuple[int, ...], n: int, m: int, dtype: torch.dtype = torch.flo
 
 def gradients(y: Tensor, leaves: list[Tensor], weights: Tensor) -> tuple[Tensor, ...]:
     return torch.autograd.grad((y * weights).sum(), leaves, materialize_grads=True)
-
-
-def agree(found: Tensor, wanted: Tensor, leaves: list[Tensor]) -> None:
-    """Equal values, and equal gradients under random weights."""
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
-    weights = torch.randn_like(wanted)
-    ours, theirs = gradients(found, leaves, weights), gradients(wanted, leaves, weights)
-    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.rotated

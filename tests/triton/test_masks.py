@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.masked import MASKS, design, modules
+from tests.agreement import modules
+from tests.masked import MASKS, design
 from tests.random_call import F64, assert_same, results
 from tests.triton.regions import on_triton
 
