@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tensornet_attn.runtime import maps, masks
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.masks import heads_together
 from tests.agreement import agree
+from tests.memory import kept
 
 CHUNK = 4
 G, H, D, E = 2, 3, 2, 3
@@ -268,17 +270,8 @@ def test_vmap() -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_kept_floats_grow_linearly(causal: bool) -> None:
     """What autograd keeps at twice the length, over what it keeps, as a power of two: about 1, not 2."""
-    kept = []
-    for n in (1024, 2048, 4096):
-        terms, v = plain((), n, n, dtype=torch.float32)
-        memories: dict[int, Tensor] = {}  # held: a freed one's address may be given again
-
-        def pack(tensor: Tensor, memories: dict[int, Tensor] = memories) -> Tensor:
-            memories[tensor.untyped_storage().data_ptr()] = tensor
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            y = linear_attention(terms, v, causal=causal, chunk=64)
-        kept.append(sum(tensor.untyped_storage().nbytes() for tensor in memories.values()))
-        del y
-    assert math.log2(kept[-1] / kept[0]) / 2 < 1.05
+    least, most = (
+        kept(partial(linear_attention, *plain((), n, n, dtype=torch.float32), causal=causal, chunk=64))
+        for n in (1024, 4096)
+    )
+    assert math.log2(most / least) / 2 < 1.05
