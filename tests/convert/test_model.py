@@ -40,17 +40,10 @@ def test_text_models_keep_their_outputs(name: str, implementation: str, padding:
     assert len(swapped(after)) == (1 if name == "albert" else 2)  # ALBERT uses one layer at every depth
 
 
-def test_vit_keeps_its_outputs() -> None:
-    before, after = both("vit")
-    given = models.inputs("vit")
-    with torch.no_grad():
-        torch.testing.assert_close(models.outputs(after, given), models.outputs(before, given), **CLOSE)
-
-
-@pytest.mark.parametrize("design", ["mhsa", "fish", "mgk"])
-def test_other_designs(design: str) -> None:
-    before, after = both("bert", design)
-    given = models.inputs("bert", "right")
+@pytest.mark.parametrize(("name", "design"), [("vit", "thsa"), ("bert", "mhsa"), ("bert", "fish"), ("bert", "mgk")])
+def test_other_models_and_designs(name: str, design: str) -> None:
+    before, after = both(name, design)
+    given = models.inputs("vit") if name == "vit" else models.inputs(name, "right")
     with torch.no_grad():
         torch.testing.assert_close(models.outputs(after, given), models.outputs(before, given), **CLOSE)
 
