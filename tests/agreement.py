@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,6 +18,13 @@ def modules(source: Any, backend: str = "torch", causal: bool | None = None, **o
     module = ta.compile(source, backend, causal, dtype=torch.float64, **options)
     module.load_state_dict(oracle.state_dict())
     return oracle, module
+
+
+@torch.no_grad()
+def in_chunks(module: Any, x: Tensor, cuts: Sequence[int]) -> Tensor:
+    """The results of a module for chunks of x, one after the other with a cache."""
+    cache = module.new_cache()
+    return torch.cat([module(part, cache=cache) for part in x.split(cuts, 1)], 1)
 
 
 def agree(found: Tensor, wanted: Tensor, leaves: list[Tensor]) -> None:

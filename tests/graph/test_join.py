@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import tensornet_attn as ta
-from tests.agreement import modules
+from tests.agreement import in_chunks, modules
 from tests.random_call import F64, assert_same, results
 
 LEGS = {"n": "query", "m": "key", "f": 12, "g": "f", "h": "head 3", "d": "f / h"}
@@ -69,10 +69,8 @@ def test_values_and_gradients(options: dict[str, Any], causal: bool) -> None:
 
 def test_chunks_are_the_same_as_at_once() -> None:
     oracle, layer = modules(JOINED | {"causal": True})
-    x, cache = torch.randn(2, 13, 12, dtype=F64), layer.eval().new_cache()
-    with torch.no_grad():
-        found = [layer(part, cache=cache) for part in x.split([5, 1, 7], 1)]
-    torch.testing.assert_close(torch.cat(found, 1), oracle(x))
+    x = torch.randn(2, 13, 12, dtype=F64)
+    torch.testing.assert_close(in_chunks(layer.eval(), x, [5, 1, 7]), oracle(x))
 
 
 def test_a_weight_begins_as_without_joining() -> None:

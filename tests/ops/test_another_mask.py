@@ -14,7 +14,7 @@ import tensornet_attn as ta
 from tensornet_attn.ops import MASKS, Mask, another_mask
 from tensornet_attn.plan.decoding import decoding_state
 from tensornet_attn.spec import json_schema
-from tests.agreement import modules
+from tests.agreement import in_chunks, modules
 from tests.ops.another import LATE
 from tests.random_call import F64, assert_same, results
 
@@ -153,10 +153,7 @@ def test_chunks_are_the_same_as_at_once(masks: tuple[str, ...]) -> None:
     _, module = modules(design(*masks))
     x = torch.randn(2, N, 6, dtype=F64)
     for cuts in ([1] * N, [3, 1, 7]):
-        cache = module.new_cache()
-        with torch.no_grad():
-            found = [module(part, cache=cache) for part in x.split(cuts, 1)]
-            torch.testing.assert_close(torch.cat(found, 1), module(x))
+        torch.testing.assert_close(in_chunks(module, x, cuts), module(x))
 
 
 def test_costs() -> None:

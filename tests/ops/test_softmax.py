@@ -9,7 +9,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.errors import DesignError
-from tests.agreement import modules
+from tests.agreement import in_chunks, modules
 from tests.random_call import F64, assert_same, results
 
 PLAIN = "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"
@@ -165,10 +165,8 @@ def test_dropout_is_of_the_weights() -> None:
 @pytest.mark.parametrize("mask", ["", "causal and window(2, 0)"])
 def test_chunks_are_the_same_as_at_once(mask: str) -> None:
     oracle, module = modules(design("blocks", "rows", mask, True))
-    x, cache = torch.randn(2, 13, 6, dtype=F64), module.eval().new_cache()
-    with torch.no_grad():
-        found = [module(part, cache=cache) for part in x.split([5, 1, 7], 1)]
-    torch.testing.assert_close(torch.cat(found, 1), oracle(x))
+    x = torch.randn(2, 13, 6, dtype=F64)
+    torch.testing.assert_close(in_chunks(module.eval(), x, [5, 1, 7]), oracle(x))
 
 
 def test_no_term_of_the_scores_is_dropped_beside_a_sink() -> None:
