@@ -164,10 +164,7 @@ def test_views_cost_nothing_and_keep_their_memory():
 
 
 def test_products_that_sum_nothing_are_elementwise():
-    steps = (
-        product("Q", ["x n f", "Wq f h d"], "n h d"),
-        product("y", ["Q n h d", "Q n h d"], "n h d", Number(0.5)),
-    )
+    steps = (product("Q", ["x n f", "Wq f h d"], "n h d"), product("y", ["Q n h d", "Q n h d"], "n h d", Number(0.5)))
     row = cost(replace(MHSA, steps=steps), {"n": 3, "m": 3}).steps[1]
     assert (row.macs, row.elementwise) == (0, 2 * 3 * H * D)
     assert (row.bytes, row.saved_floats) == (2 * 4 * 3 * H * D, 3 * H * D)  # the operand is read, and saved, once

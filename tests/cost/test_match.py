@@ -55,10 +55,7 @@ def test_sources_of_all_kinds(tmp_path):
             ("mhsa", {"tensornet": 1, "name": "tiny", "extends": "mhsa", "legs": {"d": 3}}),
             "'mhsa' already has 65,536 parameters at d = 4, more than 49,152.",
         ),
-        (
-            ("mhsa", "mhsa", "d", 0),
-            "'multiple' is 0; give an integer from 1 to 2147483647, e.g. multiple=1.",
-        ),
+        (("mhsa", "mhsa", "d", 0), "'multiple' is 0; give an integer from 1 to 2147483647, e.g. multiple=1."),
     ],
 )
 def test_refusals(arguments, message):

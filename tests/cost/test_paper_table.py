@@ -26,10 +26,7 @@ SMALL = Row(
     "two layers",
     "table 9",
     {"N": 500, "F": 40},
-    (
-        Part(LINEAR, {"f": "F", "g": "F / 2"}, {"n": "N"}, batch="2"),
-        Part(LINEAR, {"f": "F"}, {"n": "N"}, times=3),
-    ),
+    (Part(LINEAR, {"f": "F", "g": "F / 2"}, {"n": "N"}, batch="2"), Part(LINEAR, {"f": "F"}, {"n": "N"}, times=3)),
     (
         Count("MACs", (Adjustment("biases", "N * F", "the paper counts them."),), "N * F * (F + 10)", "1.0M"),
         Count("parameters", (), "F * (F / 2 + 9)", None, (Adjustment("rest", "0 * F", "none."),)),

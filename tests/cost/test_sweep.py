@@ -15,12 +15,7 @@ from tests.refusals import refusal
 
 ALL = tuple(MEASURES)
 RATIOS = Sweep(
-    ("hard_fish",),
-    {"f": (64, 128), "n": (32, 64)},
-    ALL,
-    against="mhsa",
-    beside=("mlp",),
-    legs={"g": 2, "l": 96},
+    ("hard_fish",), {"f": (64, 128), "n": (32, 64)}, ALL, against="mhsa", beside=("mlp",), legs={"g": 2, "l": 96}
 )
 
 

@@ -58,14 +58,8 @@ REFUSED: dict[str, tuple[Any, str | None]] = {  # the reason; None where rewriti
         "blocks of 256 queries would read 856 keys each, and a key in a block costs 1.5 times as much as in "
         "fused attention: the cost of 1,284 keys instead of the cost of 1,024 keys",
     ),
-    "scores of three": (
-        design(WINDOW, SCORES.replace("->", "u[d] ->")),
-        None,
-    ),
-    "map used twice": (
-        design(WINDOW, read=READ.replace("->", "+ A[h n m] V[m h e] Wo[h e f] ->")),
-        None,
-    ),
+    "scores of three": (design(WINDOW, SCORES.replace("->", "u[d] ->")), None),
+    "map used twice": (design(WINDOW, read=READ.replace("->", "+ A[h n m] V[m h e] Wo[h e f] ->")), None),
 }
 
 

@@ -118,10 +118,7 @@ def test_a_block_without_the_first_keys_knows_where_it_is(
     }.get(bias, {})
     more = {
         "gap": {"S": "0.1 * Q[n h d] K[m h d] + 0.1 * G[n m] -> h n m"},
-        "near": {
-            "R": {"rel_shift": "t", "to": "m", "of": "B"},
-            "S": "0.1 * Q[n h d] K[m h d] + R[n m h] -> h n m",
-        },
+        "near": {"R": {"rel_shift": "t", "to": "m", "of": "B"}, "S": "0.1 * Q[n h d] K[m h d] + R[n m h] -> h n m"},
         "far": {
             "R": {"rel_shift": "t", "to": "m", "of": "u[h d] P[t d] Q[n h d] -> h n t"},
             "S": "0.1 * Q[n h d] K[m h d] + R[h n m] -> h n m",
