@@ -97,15 +97,6 @@ def test_a_table_of_another_machine_is_not_used(field: str) -> None:
     assert message.endswith(" now; run 'tensornet-attn doctor --calibrate' again.")
 
 
-def without(*path: Any) -> Callable[[dict[str, Any]], object]:
-    def change(found: Any) -> object:
-        for name in path[:-1]:
-            found = found[name]
-        return found.pop(path[-1])
-
-    return change
-
-
 def setting(value: object, *path: Any) -> Callable[[dict[str, Any]], object]:
     def change(found: Any) -> object:
         for name in path[:-1]:
@@ -121,13 +112,13 @@ CHANGES = {
     "no passes": setting([], "passes"),
     "no attention": setting([], "attention"),
     "no efficiency": setting([], "efficiency"),
-    "no machine": without("machine"),
+    "no machine": lambda found: found.pop("machine"),
     "a key of a machine too many": setting(1, "machine", "size"),
     "a rate of zero": setting(0, "bandwidth"),
     "a rate that is no number": setting("1", "exponentials"),
     "an infinite rate": setting(float("inf"), "exponentials"),
     "a negative efficiency": setting(-1.0, "efficiency", 0, "forward"),
-    "a shape without a side": without("products", 0, "shape", "rows"),
+    "a shape without a side": lambda found: found["products"][0]["shape"].pop("rows"),
     "a side that is a fraction": setting(1.5, "products", 0, "shape", "rows"),
     "one call": setting([1e-6], "call"),
     "no day": setting("today", "measured"),
