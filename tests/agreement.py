@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,19 @@ def modules(source: Any, backend: str = "torch", causal: bool | None = None, **o
     module = ta.compile(source, backend, causal, dtype=torch.float64, **options)
     module.load_state_dict(oracle.state_dict())
     return oracle, module
+
+
+def in_one_graph(
+    function: Callable[..., Tensor], draw: Callable[..., Sequence[Tensor]], sizes: Sequence[Sequence[int]]
+) -> Iterator[tuple[Tensor, Sequence[Tensor]]]:
+    """The traced results at several sizes, and their operands; from the third size on, nothing is traced again."""
+    torch._dynamo.reset()
+    traced = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
+    for place, size in enumerate(sizes):
+        given = draw(*size)
+        with torch.compiler.set_stance("fail_on_recompile" if place > 1 else "default"):
+            found = traced(*given)
+        yield found, given
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from torch import Tensor
 from tensornet_attn.runtime import maps, masks
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.masks import heads_together
-from tests.agreement import agree
+from tests.agreement import agree, in_one_graph
 from tests.memory import kept
 
 CHUNK = 4
@@ -228,17 +228,8 @@ def traced_operands(batch: int, n: int, m: int) -> tuple[Tensor, ...]:
 
 @pytest.mark.slow
 def test_one_graph_for_all_lengths() -> None:
-    torch._dynamo.reset()
-    compiled = torch.compile(heads_apart, fullgraph=True, dynamic=True, backend="aot_eager")
-    for batch, n, m, stance in [
-        (2, 7, 9, "default"),
-        (3, 5, 8, "default"),
-        (4, 11, 13, "fail_on_recompile"),
-        (5, 2, 40, "fail_on_recompile"),
-    ]:
-        arguments = traced_operands(batch, n, m)
-        with torch.compiler.set_stance(stance):
-            found = compiled(*arguments)
+    sizes = [(2, 7, 9), (3, 5, 8), (4, 11, 13), (5, 2, 40)]
+    for found, arguments in in_one_graph(heads_apart, traced_operands, sizes):
         torch.testing.assert_close(found, heads_apart(*arguments), rtol=1e-4, atol=1e-5)
         found.sum().backward()
 
