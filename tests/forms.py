@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 
+import tensornet_attn as ta
+from tensornet_attn.graph import build
 from tensornet_attn.graph.attention import Attention, ScoreTerm, attentions, split
 from tensornet_attn.graph.model import Graph, Step, Term
 from tensornet_attn.graph.recurrence import Recurrence, cumulative, erases, linear, scans, sums
 from tensornet_attn.ir.arithmetic import ONE
+from tests.random_design import random_design
 
 
 def reductions(graph: Graph) -> Iterator[tuple[str, Attention | Recurrence | str]]:
@@ -19,6 +23,14 @@ def reductions(graph: Graph) -> Iterator[tuple[str, Attention | Recurrence | str
             if graph.key not in step.legs and any(graph.key in use.legs for use in term.factors):
                 place = step.name if len(step.contraction.terms) == 1 else f"{step.name}, term {i}"  # type: ignore[union-attr]
                 yield place, _form_of_term(graph, step, term)
+
+
+def randoms(count: int) -> Iterator[Graph]:
+    """The graphs of the valid ones of so many random designs."""
+    for seed in range(count):
+        data = random_design(random.Random(seed))
+        if not any(problem.severity == "error" for problem in ta.check(data)):
+            yield build(ta.load(data))
 
 
 def recurrences(graph: Graph) -> list[Recurrence]:

@@ -8,9 +8,6 @@ from typing import Any
 
 import torch
 
-import tensornet_attn as ta
-from tests.random_call import F64
-
 Sees = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 SETTINGS = {"w": 3, "p": 2}
 MANY = " or ".join(f"window({3 * i}, {-3 * i})" for i in range(12))  # more areas than are told apart
@@ -73,14 +70,6 @@ def design(mask: str | list[str], kind: str = "softmax", wide: bool = False, own
         "diagram": steps,
         "output": "y",
     }
-
-
-def modules(source: dict[str, Any], backend: str = "torch", **options: Any) -> tuple[Any, Any]:
-    """The reference and a compiled module with the same weights."""
-    torch.manual_seed(0)
-    pair = ta.reference(source, dtype=F64), ta.compile(source, backend, dtype=F64, **options)
-    pair[1].load_state_dict(pair[0].state_dict())
-    return pair
 
 
 def matrix(mask: str, n: int, m: int) -> torch.Tensor:

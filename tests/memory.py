@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 def peak(run: Callable[[], object]) -> int:
@@ -23,6 +23,21 @@ def peak(run: Callable[[], object]) -> int:
         live += record.nbytes()
         most = max(most, live)
     return most
+
+
+def kept(run: Callable[[], object], but: Iterable[Tensor] = ()) -> int:
+    """Bytes of the floats that autograd keeps for the backward of `run`, each memory once, without those of `but`."""
+    memories: dict[int, Tensor] = {}  # held: a freed one's address may be given again
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.is_floating_point():
+            memories[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        run()
+    without = {tensor.untyped_storage().data_ptr() for tensor in but}
+    return sum(x.untyped_storage().nbytes() for place, x in memories.items() if place not in without)
 
 
 def training_peak(module: nn.Module, n: int, width: int, batch: int = 1) -> int:

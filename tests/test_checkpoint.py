@@ -10,12 +10,11 @@ import pytest
 import torch
 
 import tensornet_attn as ta
+from tests.refusals import refusal
 
 
 def message(call, *arguments, **named) -> str:
-    with pytest.raises(ta.InputError) as error:
-        call(*arguments, **named)
-    return str(error.value)
+    return refusal(call, *arguments, **named)
 
 
 @pytest.mark.rotated

@@ -5,10 +5,6 @@ The files of codegen/ import the runtime instead: nothing else is different.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,6 +12,7 @@ from torch import Tensor, nn
 import tensornet_attn as ta
 from tensornet_attn.cli.generate.files import ROOT
 from tensornet_attn.emit.functions import items, library
+from tests.alone import results_alone
 from tests.designs.case import N
 from tests.designs.cases import ATTENTION, CASES, drawn, inputs_of, normal
 from tests.shipped import asked_for
@@ -27,30 +24,6 @@ SHIPPED = ("mhsa_core", "thsa_elu", "thsa_square", "gemma2", "gemma2_local", "ge
 FEW = {"moa", "moa_sigmoid", "moa_regularised"}  # their settings choose more experts than the other tests have
 MANY = {"head_gated": {"h": 6}, **{name: {"e": 9} for name in FEW}, "deepseek_moe": {"e": 16}}
 MANY |= {"gpt_neox": {"d": 8}, "moonshine": {"d": 20}, "qwen3_next": {"d": 8}}  # of whose entries a share is turned
-
-PROGRAM = """
-import importlib.util, inspect, sys
-sys.path += sys.argv[3:]
-import torch
-assert importlib.util.find_spec("tensornet_attn") is None
-found = {}
-for name, case in torch.load(sys.argv[1]).items():
-    spec = importlib.util.spec_from_file_location(name, case["path"])
-    file = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(file)
-    (cls,) = [c for c in vars(file).values() if inspect.isclass(c) and issubclass(c, torch.nn.Module)]
-    known = inspect.signature(cls).parameters
-    module = cls(**{leg: size for leg, size in case["legs"].items() if leg in known}, dtype=torch.float64).eval()
-    module.load_state_dict(case["state"])
-    found[name] = []
-    for inputs, masks in case["calls"]:
-        xs = [x.requires_grad_() for x in inputs]
-        y = module(*xs, **masks)
-        learned = [*xs, *(p for p in module.parameters() if p.requires_grad)]
-        found[name].append([y.detach(), *torch.autograd.grad(y.square().sum(), learned, allow_unused=True)])
-torch.save(found, sys.argv[2])
-print("tensornet_attn" in sys.modules)
-"""
 
 
 def legs_of(name: str) -> dict[str, int]:
@@ -92,14 +65,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
         path.write_text(ta.emit_source(name), encoding="utf-8")
         legs = {leg: size for leg, size in module.design.legs.items() if size is not None}
         cases[name] = {"path": str(path), "legs": legs, "state": module.state_dict(), "calls": calls(name)}
-    torch.save(cases, folder / "cases.pt")
-    packages = str(Path(torch.__file__).parents[1])  # on sys.path, but no .pth file in it is read
-    files = [str(folder / "cases.pt"), str(folder / "found.pt")]
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", PROGRAM, *files, packages], capture_output=True, text=True, check=False
-    )
-    assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr
-    return torch.load(folder / "found.pt")
+    return results_alone(cases, folder)
 
 
 def test_every_design_has_a_file() -> None:

@@ -9,9 +9,7 @@ import argparse
 import ast
 import importlib.util
 import re
-import sys
 from collections import Counter
-from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -29,6 +27,7 @@ from tensornet_attn.tasks import list_tasks, task_named
 from tensornet_attn.train.config import Run, read, spec_of
 from tests.paper_tables import compared
 from tests.reproduce_page import NUMBERS, PAGE, ROOT, STATES, Call, Row, anchors, calls, numbers, rows, section, table
+from tests.scripts import script
 
 PAPERS = list(NUMBERS)
 ROWS = [row for paper in PAPERS for row in rows(paper)]
@@ -273,7 +272,7 @@ def check_python(words: tuple[str, ...]) -> None:
     elif words[0] == "-c":
         check_code(words[1])
     else:
-        SCRIPTS[words[0]](script(words[0]), words[1:])
+        SCRIPTS[words[0]](script(words[0].removeprefix("docs/").removesuffix(".py")), words[1:])
 
 
 def check_code(code: str) -> None:
@@ -286,19 +285,6 @@ def check_code(code: str) -> None:
             assert hasattr(ta, node.attr)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("runs/"):
             assert Path(node.value).is_dir(), f"no command trains {node.value}"
-
-
-@cache
-def script(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"reproduce_{Path(path).stem}", ROOT / path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module  # dataclasses look their module up
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str((ROOT / path).parent))  # as python does with the folder of a script
-        spec.loader.exec_module(module)
-    return module
 
 
 def check_runs(module: ModuleType, words: tuple[str, ...]) -> None:

@@ -328,20 +328,13 @@ def design(base: Path, comparison: Comparison, entry: Entry) -> None:
         run(base, comparison, entry, rate, seed)
 
 
+HEAD = "| design | legs | parameters | MACs a token | learning rate | seed 0, each rate | seeds 1 to 3 | mean ± 95 % |"
+
+
 def rows(base: Path, comparison: Comparison) -> Iterator[str]:
     """The table of the designs all of whose runs are done."""
-    names = (
-        "design",
-        "legs",
-        "parameters",
-        "MACs a token",
-        "learning rate",
-        "seed 0, each rate",
-        "seeds 1 to 3",
-        "mean ± 95 %",
-    )
-    yield f"| {' | '.join(names)} |"
-    yield f"|{' --- |' * len(names)}"
+    yield HEAD
+    yield f"|{' --- |' * (HEAD.count('|') - 1)}"
     for entry in comparison.entries:
         rate = chosen(base, comparison, entry)
         if rate is None:

@@ -171,12 +171,7 @@ class Bench:
         graphs = self.graphs(result, calls) if self.options.graphs else calls
         warm = WARM if is_gpu(result.device) else 0.0
         timed = interleaved(
-            graphs,
-            self.options.repeats,
-            self.options.seconds,
-            clock_of(result.device),
-            sample_of(result.device),
-            warm,
+            graphs, self.options.repeats, self.options.seconds, clock_of(result.device), sample_of(result.device), warm
         )
         for name in graphs:
             fill(result.entry(name), timed[name], calls[name], result.device)

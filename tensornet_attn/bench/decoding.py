@@ -39,10 +39,7 @@ RETENTION: Mapping[str, Any] = {
     "about": "Scores without softmax that decay by distance, as in RetNet, at the rates of ALiBi.",
     "extends": "mhsa",
     "causal": True,
-    "constants": {
-        "slopes": {"legs": "h", "value": "alibi_slopes"},
-        "gap": {"legs": "n m", "value": "distance"},
-    },
+    "constants": {"slopes": {"legs": "h", "value": "alibi_slopes"}, "gap": {"legs": "n m", "value": "distance"}},
     "diagram": {
         "D": {"map": "exp", "of": "-1 * slopes[h] gap[n m] -> h n m"},
         "A": None,

@@ -143,7 +143,7 @@ def band_work(scene: Scene, step: Step) -> dict[tuple[str, ...], int]:
     found: Counter[tuple[str, ...]] = Counter()
     for use in (op.key, op.value):
         legs = {*op.query.legs, *use.legs} if use == op.key else {*op.scores, *use.legs}
-        found[tuple(leg.name for leg in scene.graph.legs if leg.name in legs - {op.leg})] += reach.span
+        found[scene.ordered(legs - {op.leg})] += reach.span
     return found
 
 

@@ -134,12 +134,12 @@ def experts_work(scene: Scene, step: Step) -> dict[Legs, int]:
         result = (*product.tokens, *product.heads, product.expert, *product.own)
         for legs in ((*result, *product.summed), *([result] if product.gated else [])):
             count = product.expert if product.at_once else k
-            found[tuple(count if leg == product.expert else leg for leg in _ordered(scene, legs))] += 1
+            found[tuple(count if leg == product.expert else leg for leg in scene.ordered(legs))] += 1
     for part in step.kernel.body if step.kernel is not None else ():
         if part.attention is not None:  # attention of the chosen heads
             op, expert = part.attention, form.products[-1].expert
             for legs in ((*op.query.legs, *op.key.legs), (*op.scores, *op.value.legs)):
-                found[tuple(k if leg == expert else leg for leg in _ordered(scene, legs))] += 1
+                found[tuple(k if leg == expert else leg for leg in scene.ordered(legs))] += 1
     return dict(found)
 
 
@@ -164,11 +164,6 @@ def experts_kept(scene: Scene, step: Step) -> dict[str, int]:
     return {
         f"{one.name}: chosen rows": rows * scene.size(leg for leg in one.legs if leg not in counted) for one in between
     }
-
-
-def _ordered(scene: Scene, legs: Iterable[str]) -> Legs:
-    wanted = set(legs)
-    return tuple(leg.name for leg in scene.graph.legs if leg.name in wanted)
 
 
 def in_one_product(product: Product, topk: Step, k: int, sizes: Mapping[str, int]) -> bool:

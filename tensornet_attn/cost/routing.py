@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from tensornet_attn.cost.scene import Scene, word
 from tensornet_attn.cost.work import Monomials, products
 from tensornet_attn.graph.model import Graph, Step, Use
-from tensornet_attn.ir.arithmetic import Arith, evaluate, names
+from tensornet_attn.ir.arithmetic import Arith, evaluate
 from tensornet_attn.ops import OPS
+from tensornet_attn.rewrite.change import plain_number
 
 
 @dataclass(frozen=True)
@@ -123,13 +124,9 @@ def chosen_behind(graph: Graph, name: str) -> Step | None:
         return None
     if own.zero_where_hidden and not graph.masked(step) and OPS[inner.box.kind].nothing_elsewhere(inner.box):
         scale = dict(box.numbers).get("scale")
-        positive = scale is None or (plain(graph, scale) and evaluate(scale, graph.values) > 0)
+        positive = scale is None or (plain_number(graph, scale) and evaluate(scale, graph.values) > 0)
         return _with_zeros(inner) if box.leg == inner.box.leg and positive else None
     return chosen_behind(graph, inner.name) if own.zero_at_zero(graph, box) and not own.makes_leg else None
-
-
-def plain(graph: Graph, tree: Arith) -> bool:
-    return all(name.name in graph.values for name in names(tree))
 
 
 def _with_zeros(step: Step) -> Step:

@@ -14,6 +14,7 @@ from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import Arith, evaluate, parse, to_text
 from tensornet_attn.ir.tokens import Refusal
+from tensornet_attn.ir.values import Legs
 
 HELD = frozenset({"weight", "constant", "state"})  # roles of tensors that belong to the module
 
@@ -86,6 +87,11 @@ class Scene:
         skipped = {without, self.graph.query} if what.name in one_row(self.graph) else {without}
         legs = [leg for leg in what.legs if leg not in skipped]
         return self.size(legs) * (self.batch if what.name in self.batched else 1)
+
+    def ordered(self, legs: Iterable[str]) -> Legs:
+        """The legs, each once, in the order of their declaration."""
+        wanted = {*legs}
+        return tuple(leg.name for leg in self.graph.legs if leg.name in wanted)
 
     def distinct(self, uses: Iterable[Use]) -> list[Use]:
         """The uses, one per memory."""

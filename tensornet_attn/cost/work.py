@@ -20,7 +20,7 @@ Elementwise operations, one per element of the result unless stated otherwise:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tensornet_attn.cost.band import keys_met
@@ -49,12 +49,12 @@ def products(scene: Scene, step: Step) -> Monomials:
             else:
                 found[legs] += count
     elif step.attention is not None:
-        found[_ordered(scene, (*step.attention.query.legs, *step.attention.key.legs))] += 1
-        found[_ordered(scene, (*step.attention.scores, *step.attention.value.legs))] += 1
+        found[scene.ordered((*step.attention.query.legs, *step.attention.key.legs))] += 1
+        found[scene.ordered((*step.attention.scores, *step.attention.value.legs))] += 1
     elif step.box is not None:
         return Counter(OPS[step.box.kind].products(scene, step, step.box))
     elif (op := step.contraction) is not None and len(op.uses) == 2 and len(op.terms) == 1 and summed(step):
-        found[_ordered(scene, (leg for use in op.uses for leg in use.legs))] += 1
+        found[scene.ordered(leg for use in op.uses for leg in use.legs)] += 1
     return found
 
 
@@ -123,11 +123,6 @@ def _contraction(scene: Scene, step: Step, op: Contraction) -> int:
 
 def _acts(scene: Scene, value: Arith, neutral: int) -> int:
     return int(scene.number(value) != neutral)
-
-
-def _ordered(scene: Scene, legs: Iterable[str]) -> tuple[str, ...]:
-    wanted = set(legs)
-    return tuple(leg.name for leg in scene.graph.legs if leg.name in wanted)
 
 
 def polynomial(monomials: Monomials) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -96,14 +97,15 @@ class TensornetPreTrainedModel(PreTrainedModel):
             )
         return self.get_input_embeddings()
 
-    def _loss(self, logits: Tensor, labels: Tensor, auxiliary: Losses, count: Tensor | int | None) -> Tensor:
+    def _loss(self, logits: Tensor, labels: Tensor, auxiliary: Losses, options: Mapping[str, Any]) -> Tensor:
         """The mean cross-entropy of logits [..., k] and labels [...], plus the weighted losses of the designs.
 
-        `count`: number of labels in the whole batch, of which these may be a part.
+        These may be a part of a batch, of which `num_items_in_batch` in `options` is the number of labels.
         """
         scores, labels = logits.flatten(0, -2), labels.to(logits.device).flatten()
         scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
         own, weights = (labels != UNSCORED).sum(), self.config.spec.loss_weights
+        count = options.get("num_items_in_batch")
         whole = own if count is None else count
         loss = F.cross_entropy(scores, labels, ignore_index=UNSCORED, reduction="sum") / whole
         return loss + sum(own / whole * weights[name] * value for name, value in auxiliary.items())
@@ -267,9 +269,7 @@ class TensornetForCausalLM(TensornetPreTrainedModel, TensornetGenerationMixin):
         )
         logits, losses = made if asks else (made, {})
         logits = logits.unflatten(0, (shape[0], -1)) if logits.dim() == 2 else logits
-        loss = None
-        if labels is not None:
-            loss = self._loss(logits[:, :-1], labels[:, 1:], losses, options.get("num_items_in_batch"))
+        loss = None if labels is None else self._loss(logits[:, :-1], labels[:, 1:], losses, options)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past)
 
 
@@ -296,9 +296,7 @@ class TensornetForMaskedLM(TensornetPreTrainedModel):
         positions = position_ids if packed else _positions(position_ids, mask, input_ids.shape[1])
         made = self.model(input_ids, mask, losses=asks, positions=positions, **packed)
         logits, losses = made if asks else (made, {})
-        loss = None
-        if labels is not None:
-            loss = self._loss(logits, labels, losses, options.get("num_items_in_batch"))
+        loss = None if labels is None else self._loss(logits, labels, losses, options)
         return MaskedLMOutput(loss=loss, logits=logits)
 
 
@@ -414,7 +412,7 @@ class TensornetForConditionalGeneration(TensornetPreTrainedModel, TensornetGener
         if asks:
             logits, own = logits
             losses = losses | own
-        loss = None if labels is None else self._loss(logits, labels, losses, options.get("num_items_in_batch"))
+        loss = None if labels is None else self._loss(logits, labels, losses, options)
         return Seq2SeqLMOutput(loss=loss, logits=logits, past_key_values=past, encoder_last_hidden_state=encoded)
 
 

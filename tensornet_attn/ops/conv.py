@@ -120,8 +120,7 @@ class ConvOperation(Operation):
         weight = dict(box.operands).get("weight")
         if weight is None:
             return {}
-        legs = {*weight.legs, *step.legs}
-        return {tuple(leg.name for leg in scene.graph.legs if leg.name in legs): 1}
+        return {scene.ordered((*weight.legs, *step.legs)): 1}
 
     def operations(self, scene: Scene, step: Step, box: Box) -> int:
         return 0 if box.joins else super().operations(scene, step, box)

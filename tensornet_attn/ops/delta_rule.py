@@ -100,12 +100,9 @@ class DeltaRuleOperation(Operation):
 
         A decay, and a separate key for writing, each add m |S|.
         """
-        memory = {*box.operand("value").legs, *box.operand("key").legs} - {box.leg, box.other}
-
-        def ordered(*legs: str) -> Legs:
-            return tuple(leg.name for leg in scene.graph.legs if leg.name in memory or leg.name in legs)
-
-        return {ordered(str(box.leg), str(box.other)): updates(box), ordered(*box.operand("query").legs): 1}
+        state = {*box.operand("value").legs, *box.operand("key").legs} - {box.leg, box.other}
+        met, read = (scene.ordered(state.union(legs)) for legs in (sequence_of(box), box.operand("query").legs))
+        return {met: updates(box), read: 1}
 
     def operations(self, scene: Scene, step: Step, box: Box) -> int:
         query, key, result = NORMALIZE[box.mode or "none"]

@@ -52,8 +52,7 @@ class CumulativeSums(OfBoxes[Summed]):
         own = replace(found, terms=tuple(featured(found, term) for term in terms))
         made = replace(step, op=kernel(self.kind, graph, before, body, own))
         return Lowered(
-            with_steps(graph, {of.name: [], step.name: [*before, made]}),
-            {step.name: DESCRIPTION[found.causal(graph)]},
+            with_steps(graph, {of.name: [], step.name: [*before, made]}), {step.name: DESCRIPTION[found.causal(graph)]}
         )
 
 

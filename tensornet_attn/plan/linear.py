@@ -16,14 +16,7 @@ from math import prod
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.linear import chunk_of, linear_work
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.graph.attention import (
-    Attention,
-    Legs,
-    Reader,
-    ScoreTerm,
-    Softmax,
-    attentions,
-)
+from tensornet_attn.graph.attention import Attention, Legs, Reader, ScoreTerm, Softmax, attentions
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.model import Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import Recurrence, linear, recurrence_of, sums, unmasked

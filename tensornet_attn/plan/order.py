@@ -40,11 +40,7 @@ class Order:
 
 
 def order(
-    factors: Sequence[Legs],
-    result: Legs,
-    sizes: Mapping[str, int],
-    device: Device = GENERIC,
-    dtype_bytes: int = 4,
+    factors: Sequence[Legs], result: Legs, sizes: Mapping[str, int], device: Device = GENERIC, dtype_bytes: int = 4
 ) -> Order:
     """The best order: least time; ties by FLOPs, then by the largest product, then left to right.
 

@@ -13,6 +13,7 @@ import tensornet_attn as ta
 from tensornet_attn.bench.case import FORWARD, TRAINING, Case
 from tensornet_attn.bench.regret import FAR, Candidate, Decision, Regret, candidates_of, read, summary, text
 from tensornet_attn.cost.devices import device_named
+from tests.refusals import refusal
 
 TINY = ("--n", "6", "--legs", "f=8,h=2", "--costs", "cpu")
 
@@ -94,9 +95,7 @@ def test_a_case_whose_process_dies_is_left_out(tmp_path: Path) -> None:
 def test_another_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_text('{"finished": true}\n')
-    with pytest.raises(ta.InputError) as error:
-        read(path)
-    assert str(error.value) == f"{path}: line 1 is no result of --regret; name another file."
+    assert refusal(read, path) == f"{path}: line 1 is no result of --regret; name another file."
 
 
 def test_the_command(run, tmp_path: Path) -> None:

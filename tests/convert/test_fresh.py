@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from tensornet_attn.convert.model import convert_model
-from tensornet_attn.convert.wrap import Swapped
 from tensornet_attn.errors import InputError
 from tests.convert import models
+from tests.convert.test_model import swapped
 from tests.refusals import refusal
 
 OWN = """
@@ -51,10 +51,6 @@ def test_a_language_model_trains_and_generates(design: str, tmp_path: Path) -> N
     model.eval()
     options: dict[str, Any] = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
     assert torch.equal(model.generate(**given, **options), model.generate(**given, **options, use_cache=False))
-
-
-def swapped(model: nn.Module) -> list[Swapped]:
-    return [module for module in model.modules() if isinstance(module, Swapped)]
 
 
 @pytest.mark.parametrize("name", ["bert", "vit", "gpt2", "bloom", "mpt"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,20 +9,15 @@ from types import ModuleType
 import pytest
 
 from tests.convert.models import SIZES
+from tests.scripts import script
 
-SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "reproduce" / "glue.py"
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] a dog runs sleeps yes no".split()
 YES, NO = "a dog runs\ta dog runs yes", "a dog runs\ta dog sleeps no"
 
 
 @pytest.fixture
 def glue() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("glue", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("reproduce/glue")
 
 
 def written(path: Path, header: str, lines: list[str]) -> Path:

@@ -17,6 +17,7 @@ from tensornet_attn.ops import OPS
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.spec import load
 from tensornet_attn.spec.library import names
+from tests.memory import kept
 
 BATCH = 3
 
@@ -73,19 +74,6 @@ def run(scene, tensors):
     return values[scene.graph.output]
 
 
-def kept_by(run, but=()):
-    """Floats in the distinct memories that autograd keeps for the backward of `run`, without those of some tensors."""
-    kept, left_out = {}, {tensor.untyped_storage().data_ptr() for tensor in but}
-
-    def pack(tensor):
-        kept[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        run()
-    return sum(t.untyped_storage().nbytes() // 4 for pointer, t in kept.items() if pointer not in left_out)
-
-
 def test_saved_floats_of_mhsa_are_those_that_autograd_keeps():
     graph = split_products(build(load("mhsa", legs={"f": 32, "h": 4})))
     lengths = {"n": 7, "m": 7}
@@ -96,7 +84,7 @@ def test_saved_floats_of_mhsa_are_those_that_autograd_keeps():
         tensors[tensor.name] = torch.randn(shape, requires_grad=True)
     tensors["memory"] = tensors["x"]  # as where it is not given
     weights = [tensors[tensor.name] for tensor in graph.of_role("weight")]
-    assert kept_by(lambda: run(scene, tensors), weights) == cost(graph, lengths, BATCH).total.saved_floats
+    assert kept(lambda: run(scene, tensors), weights) // 4 == cost(graph, lengths, BATCH).total.saved_floats
 
 
 ROWS, WIDTH = 6, 5
@@ -123,4 +111,4 @@ def test_saved_floats_of_a_box_are_those_that_autograd_keeps(at):
     x = torch.rand(ROWS, WIDTH, requires_grad=True)
     reduces = operation(x).ndim == 1
     floats = {"of": ROWS * WIDTH, "row": ROWS, "result": ROWS if reduces else ROWS * WIDTH}
-    assert kept_by(lambda: operation(x)) == sum(floats[part] for part in rule)
+    assert kept(lambda: operation(x)) // 4 == sum(floats[part] for part in rule)

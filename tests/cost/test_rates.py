@@ -14,6 +14,7 @@ import tensornet_attn as ta
 from tensornet_attn.cost import rates
 from tensornet_attn.cost.devices import device_named, device_of
 from tensornet_attn.cost.rates import calibration_file, from_dict, machine, of_this_machine, remember, shipped
+from tests.refusals import refusal
 
 
 @pytest.fixture(autouse=True)
@@ -75,9 +76,7 @@ def test_without_the_variable_it_is_in_the_home(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_not_measured() -> None:
-    with pytest.raises(ta.InputError) as error:
-        device_named("this")
-    assert str(error.value) == (
+    assert refusal(device_named, "this") == (
         "this machine has not been measured; run 'tensornet-attn doctor --calibrate', which takes about 20 seconds."
     )
 
@@ -93,19 +92,9 @@ OTHERS = {
 def test_a_table_of_another_machine_is_not_used(field: str) -> None:
     value, words = OTHERS[field]
     remember(replace(mine(), machine=replace(machine(1), **{field: value})))
-    with pytest.raises(ta.InputError) as error:
-        device_named("this")
-    assert str(error.value).startswith(f"{calibration_file()}: {words}")
-    assert str(error.value).endswith(" now; run 'tensornet-attn doctor --calibrate' again.")
-
-
-def without(*path: Any) -> Callable[[dict[str, Any]], object]:
-    def change(found: Any) -> object:
-        for name in path[:-1]:
-            found = found[name]
-        return found.pop(path[-1])
-
-    return change
+    message = refusal(device_named, "this")
+    assert message.startswith(f"{calibration_file()}: {words}")
+    assert message.endswith(" now; run 'tensornet-attn doctor --calibrate' again.")
 
 
 def setting(value: object, *path: Any) -> Callable[[dict[str, Any]], object]:
@@ -123,13 +112,13 @@ CHANGES = {
     "no passes": setting([], "passes"),
     "no attention": setting([], "attention"),
     "no efficiency": setting([], "efficiency"),
-    "no machine": without("machine"),
+    "no machine": lambda found: found.pop("machine"),
     "a key of a machine too many": setting(1, "machine", "size"),
     "a rate of zero": setting(0, "bandwidth"),
     "a rate that is no number": setting("1", "exponentials"),
     "an infinite rate": setting(float("inf"), "exponentials"),
     "a negative efficiency": setting(-1.0, "efficiency", 0, "forward"),
-    "a shape without a side": without("products", 0, "shape", "rows"),
+    "a shape without a side": lambda found: found["products"][0]["shape"].pop("rows"),
     "a side that is a fraction": setting(1.5, "products", 0, "shape", "rows"),
     "one call": setting([1e-6], "call"),
     "no day": setting("today", "measured"),
@@ -142,9 +131,9 @@ def test_a_damaged_file(name: str) -> None:
     found = json.loads(calibration_file().read_text())
     CHANGES[name](found)
     calibration_file().write_text(json.dumps(found))
-    with pytest.raises(ta.InputError) as error:
-        device_named("this")
-    assert str(error.value) == f"{calibration_file()} is damaged; run 'tensornet-attn doctor --calibrate' again."
+    assert refusal(device_named, "this") == (
+        f"{calibration_file()} is damaged; run 'tensornet-attn doctor --calibrate' again."
+    )
 
 
 def test_a_file_of_another_version() -> None:

@@ -77,16 +77,18 @@ def test_cross_attention_puts_the_last_query_at_the_last_key(n, m, backend):
 
 @backends
 @pytest.mark.parametrize("causal", [False, True])
-def test_transformer_xl_reads_a_longer_context(causal, backend):
-    x, past = inputs_of("transformer_xl"), inputs_of("transformer_xl", seed=2)
+@pytest.mark.parametrize("name", ["transformer_xl", "epa_xl"])
+def test_a_longer_context_is_read(name, causal, backend):
+    x, past = inputs_of(name), inputs_of(name, seed=2)
     context = torch.cat((past[0], x[0]), 1)
-    check("transformer_xl", compiled("transformer_xl", backend, causal), [x[0], context], causal)
+    check(name, compiled(name, backend, causal), [x[0], context], causal)
 
 
 @backends
-def test_alibi_is_causal_unless_told_otherwise(backend):
-    x = inputs_of("alibi")
-    same(compiled("alibi", backend)(*x), compiled("alibi", backend, causal=True)(*x), "output")
+@pytest.mark.parametrize("name", ["alibi", "epa_xl"])
+def test_causal_unless_told_otherwise(name, backend):
+    x = inputs_of(name)
+    same(compiled(name, backend)(*x), compiled(name, backend, causal=True)(*x), "output")
 
 
 @backends

@@ -1,4 +1,4 @@
-"""Expert projections: a longer context, and which experts win."""
+"""Expert projections: which experts win."""
 
 from __future__ import annotations
 
@@ -8,25 +8,11 @@ from torch import Tensor
 
 import tensornet_attn as ta
 
-from .cases import BACKENDS, CASES, check, compiled, inputs_of, same
+from .cases import BACKENDS, CASES, compiled, inputs_of, same
 from .sizes.epa import CHOICES
 
 backends = pytest.mark.parametrize("backend", BACKENDS)
 EXPERTS = ["epa", *(f"epa_{letters}" for letters in CHOICES), "epa_rope", "epa_xl", "moa", "moa_sigmoid", "sigma_moe"]
-
-
-@backends
-@pytest.mark.parametrize("causal", [False, True])
-def test_epa_xl_reads_a_longer_context(causal, backend):
-    x, past = inputs_of("epa_xl"), inputs_of("epa_xl", seed=2)
-    context = torch.cat((past[0], x[0]), 1)
-    check("epa_xl", compiled("epa_xl", backend, causal), [x[0], context], causal)
-
-
-@backends
-def test_epa_xl_is_causal_unless_told_otherwise(backend):
-    x = inputs_of("epa_xl")
-    same(compiled("epa_xl", backend)(*x), compiled("epa_xl", backend, causal=True)(*x), "output")
 
 
 @backends

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tensornet_attn.draw import draw, render, to_dot, to_mermaid, to_png, to_svg, to_text, to_tikz
-from tensornet_attn.errors import InputError, MissingPartError, TensornetError
+from tensornet_attn.errors import MissingPartError, TensornetError
 from tensornet_attn.graph.model import Graph
+from tests.refusals import refusal
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = 'a "b" & <script>alert(1)</script> ]]>\x00\n--> end'
@@ -68,25 +69,18 @@ def test_a_format_overrides_the_suffix(plain: Graph, tmp_path: Path) -> None:
 
 def test_an_unknown_suffix_names_the_known_ones(plain: Graph, tmp_path: Path) -> None:
     path = tmp_path / "picture.jpeg"
-    with pytest.raises(InputError) as caught:
-        draw(plain, path)
+    message = refusal(draw, plain, path)
     known = "known here: dot, mmd, png, svg, tex, txt."
-    assert str(caught.value) == f"cannot draw to '{path}': no picture format 'jpeg'; {known}"
-    with pytest.raises(InputError) as caught:
-        draw(plain, path, "sgv")
-    assert str(caught.value) == f"cannot draw to '{path}': no picture format 'sgv'; did you mean 'svg'?"
-    with pytest.raises(InputError) as caught:
-        draw(plain, tmp_path / "picture")
+    assert message == f"cannot draw to '{path}': no picture format 'jpeg'; {known}"
+    assert refusal(draw, plain, path, "sgv") == f"cannot draw to '{path}': no picture format 'sgv'; did you mean 'svg'?"
     wrong = f"no suffix that names a picture format; {known}"
-    assert str(caught.value) == f"cannot draw to '{tmp_path / 'picture'}': {wrong}"
+    assert refusal(draw, plain, tmp_path / "picture") == f"cannot draw to '{tmp_path / 'picture'}': {wrong}"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_directory(plain: Graph, tmp_path: Path) -> None:
     path = tmp_path / "nowhere" / "picture.txt"
-    with pytest.raises(InputError) as caught:
-        draw(plain, path)
-    assert str(caught.value) == f"cannot write '{path}': there is no directory '{path.parent}'."
+    assert refusal(draw, plain, path) == f"cannot write '{path}': there is no directory '{path.parent}'."
 
 
 def test_a_failure_leaves_the_old_file(plain: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,9 +91,7 @@ def test_a_failure_leaves_the_old_file(plain: Graph, tmp_path: Path, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)
-    with pytest.raises(InputError) as caught:
-        draw(plain, path)
-    assert str(caught.value) == f"cannot write '{path}': No space left on device."
+    assert refusal(draw, plain, path) == f"cannot write '{path}': No space left on device."
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["picture.txt"]
 
@@ -107,9 +99,7 @@ def test_a_failure_leaves_the_old_file(plain: Graph, tmp_path: Path, monkeypatch
 def test_a_directory_in_the_way(plain: Graph, tmp_path: Path) -> None:
     path = tmp_path / "picture.txt"
     path.mkdir()
-    with pytest.raises(InputError) as caught:
-        draw(plain, path)
-    assert str(caught.value) == f"cannot write '{path}': is a folder, not a file."
+    assert refusal(draw, plain, path) == f"cannot write '{path}': is a folder, not a file."
     assert [entry.name for entry in tmp_path.iterdir()] == ["picture.txt"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-import tensornet_attn as ta
+from tests.agreement import modules
 
 SIZES = {"n": 5, "m": 6, "f": 4, "h": 2, "g": 3, "d": 3}
 SHAPES = ((), (3,), (2, 1), (2, 3))
@@ -47,9 +47,7 @@ def test_inputs_with_other_batches(name: str, linear_memory: bool) -> None:
     own = DESIGNS[name]
     legs = {"n": "query", "m": "key", **own["legs"]}
     design = {"tensornet": 1, "name": "own", **own, "legs": legs, "output": "y"}
-    module = ta.compile(design, "torch", dtype=torch.float64, linear_memory=linear_memory)
-    oracle = ta.reference(design, dtype=torch.float64)
-    oracle.load_state_dict(module.state_dict())
+    oracle, module = modules(design, linear_memory=linear_memory)
     for shapes in product(SHAPES, repeat=len(own["inputs"])):
         draw, given = torch.Generator().manual_seed(0), []
         for shape, words in zip(shapes, own["inputs"].values(), strict=True):

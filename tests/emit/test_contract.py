@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
+from tests.agreement import modules
 from tests.random_call import F64
 
 CASES = {
@@ -50,9 +51,8 @@ def design(text: str, weights: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("text", CASES)
 def test_lines(text: str) -> None:
     weights, line = CASES[text]
-    module, oracle = (ta.compile(design(text, weights), backend, dtype=F64) for backend in ("torch", "reference"))
+    oracle, module = modules(design(text, weights))
     assert f"{line}  # ..." in module.source
-    module.load_state_dict(oracle.state_dict())
     x = torch.randn(2, 5, 4, dtype=F64)
     torch.testing.assert_close(module(x), oracle(x))
 
@@ -74,8 +74,7 @@ def test_more_legs_than_the_alphabet() -> None:
         },
         "output": "y",
     }
-    module, oracle = (ta.compile(data, backend, dtype=F64) for backend in ("torch", "reference"))
-    module.load_state_dict(oracle.state_dict())
+    oracle, module = modules(data)
     x = torch.randn(2, 5, 3, dtype=F64)
     torch.testing.assert_close(module(x), oracle(x))
 

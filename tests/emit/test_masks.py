@@ -11,6 +11,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.runtime import softmax
+from tests.agreement import modules
 from tests.random_call import F64
 
 DESIGN: dict[str, Any] = {
@@ -76,8 +77,7 @@ def test_weights_alone_become_batched_under_a_mask() -> None:
     diagram = {"A": {"softmax": "m", "of": "W[n m]"}, "y": "A[n m] z[m f] + x[n f] -> n f"}
     legs = {"n": "query 9", "m": "key 9", "f": 4}
     data = DESIGN | {"diagram": diagram, "legs": legs, "weights": {"W": "n m"}}
-    module, oracle = (ta.compile(data, backend, dtype=F64) for backend in ("torch", "reference"))
-    module.load_state_dict(oracle.state_dict())
+    oracle, module = modules(data)
     x, z = torch.randn(2, 5, 4, dtype=F64), torch.randn(2, 7, 4, dtype=F64)
     keys = torch.rand(2, 7) < 0.6
     torch.testing.assert_close(module(x, z, key_mask=keys), oracle(x, z, key_mask=keys))

@@ -49,10 +49,7 @@ BROADCAST = {
         "T": "R[n h d e] S[n h d e] -> n h d e",
         "y": "Q[n h d] T[n h d e] Wo[h e f] -> n f",
     },
-    "a projection inside": {
-        "V": None,
-        "S": {"sum": "m", "of": "each[n] K[m h d] memory[m f] Wv[f h e] -> n m h d e"},
-    },
+    "a projection inside": {"V": None, "S": {"sum": "m", "of": "each[n] K[m h d] memory[m f] Wv[f h e] -> n m h d e"}},
     "a weight of a key factor": {"S": {"sum": "m", "of": "each[n] K[m h d] V[m h e] W[h e] -> n m h d e"}},
 }
 WHOLE = {

@@ -258,10 +258,8 @@ def test_a_checkpoint_of_other_weights(tmp_path) -> None:
     buffer = io.BytesIO()
     torch.save(content | {"state": {"a": torch.ones(1)}}, buffer)
     path.write_bytes(buffer.getvalue())
-    with pytest.raises(ta.InputError) as error:
-        ta.restore(path)
     wanted = f"'{path}': the weights do not match its model 'language_model': Missing key"
-    assert str(error.value).startswith(wanted)
+    assert refusal(ta.restore, path).startswith(wanted)
     sentence = f"'{path}' holds a model, and its description sets causal: remove causal=."
     assert refusal(ta.restore, path, causal=True) == sentence
 

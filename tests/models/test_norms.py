@@ -19,21 +19,15 @@ def by_hand(block: torch.nn.Module, x: Tensor, *source: Tensor) -> Tensor:
     return x
 
 
-def test_a_language_model_with_norms_after_the_residual_connections() -> None:
-    model, x = tiny.spread(tiny.language(post_norm=True)), tiny.tokens()
+@pytest.mark.parametrize("make", [tiny.language, tiny.classifier])
+def test_norms_after_the_residual_connections(make) -> None:
+    model, x = tiny.spread(make(post_norm=True)), tiny.tokens()
     y = model.embedding(x)
     for block in model.layers:
         y = by_hand(block, y)
-    torch.testing.assert_close(model(x), y @ model.embedding.weight.T, rtol=1e-10, atol=1e-11)
-    assert (model(x) - tiny.spread(tiny.language())(x)).abs().max() > 1e-3
-
-
-def test_a_classifier_with_norms_after_the_residual_connections() -> None:
-    model, x = tiny.spread(tiny.classifier(post_norm=True)), tiny.tokens()
-    y = model.embedding(x)
-    for block in model.layers:
-        y = by_hand(block, y)
-    torch.testing.assert_close(model(x), model.output(y.mean(1)), rtol=1e-10, atol=1e-11)
+    wanted = y @ model.embedding.weight.T if make is tiny.language else model.output(y.mean(1))
+    torch.testing.assert_close(model(x), wanted, rtol=1e-10, atol=1e-11)
+    assert (model(x) - tiny.spread(make())(x)).abs().max() > 1e-3
 
 
 def test_an_encoder_and_decoder_with_norms_after_the_residual_connections() -> None:

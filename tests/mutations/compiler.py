@@ -116,7 +116,7 @@ COMPILER = (
     # Costs
     Mutation(
         "cost/work.py",
-        "found[_ordered(scene, (*step.attention.scores, *step.attention.value.legs))] += 1",
+        "found[scene.ordered((*step.attention.scores, *step.attention.value.legs))] += 1",
         "pass",
         "The cost of fused attention leaves out the product with the values.",
         ("cost/test_cost.py::test_work",),

@@ -11,6 +11,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.errors import InputError
+from tests.refusals import refusal
 
 NO_GPU = "there is no GPU, and triton runs on the CPU only if TRITON_INTERPRET=1 is set"
 
@@ -40,9 +41,9 @@ def test_a_warning_and_the_plan_of_torch(without_gpu: None) -> None:
 
 
 def test_strict(without_gpu: None) -> None:
-    with pytest.raises(InputError) as caught:
-        ta.compile("hard_fish", backend="triton", strict=True)
-    assert str(caught.value) == f"hard_fish: strict, but backend 'triton' cannot run: {NO_GPU}."
+    assert refusal(ta.compile, "hard_fish", backend="triton", strict=True) == (
+        f"hard_fish: strict, but backend 'triton' cannot run: {NO_GPU}."
+    )
 
 
 def test_not_installed(without_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,19 +119,6 @@ def test_what_is_kept_is_what_the_cost_says(name: str) -> None:
     assert cache.nbytes <= cache.allocated
 
 
-@pytest.mark.parametrize("name", ["mhsa", "mhsa_rope", "band", "talking_heads", "linear"])
-def test_gradients_go_through_the_last_chunk(name: str) -> None:
-    module = made(name)
-    x = chunk_of(module)
-    cache, last = module.new_cache(), x[:, 6:].clone().requires_grad_()
-    module(x[:, :6], cache=cache)
-    weight = torch.randn(2, 3, x.shape[-1], dtype=x.dtype)
-    (module(last, cache=cache) * weight).sum().backward()
-    whole = x.clone().requires_grad_()
-    (module(whole)[:, 6:] * weight).sum().backward()
-    close(last.grad, whole.grad[:, 6:])  # type: ignore[arg-type, index]
-
-
 @pytest.mark.parametrize("name", ["mhsa", "gqa", "band", "linear", "differential"])
 def test_left_padding_acts_as_without_a_cache(name: str) -> None:
     module = made(name)
@@ -322,10 +309,10 @@ output: y
 def test_what_cannot_be_decoded_says_why() -> None:
     for name, message in REFUSED.items():
         assert refusal(made(name).new_cache) == f"{name}: {message}"
-    with pytest.raises(ta.InputError) as error:
-        compiled("mhsa", "torch").new_cache()
     hint = "compile it with causal=True"
-    assert str(error.value) == f"mhsa: no cache can be kept: in 'A' a query sees later keys; {hint}."
+    assert refusal(compiled("mhsa", "torch").new_cache) == (
+        f"mhsa: no cache can be kept: in 'A' a query sees later keys; {hint}."
+    )
 
 
 @pytest.mark.parametrize("mask", ["causal", "window(2, 0)"])

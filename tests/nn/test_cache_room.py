@@ -87,17 +87,6 @@ def test_a_full_cache_of_states() -> None:
     assert cache.length == 3
 
 
-def test_a_step_behind_one_with_autocast_says_so() -> None:
-    module = made("mhsa").float()
-    x, cache = chunk_of(module).float(), module.new_cache()
-    with torch.no_grad():
-        with torch.autocast("cpu", torch.bfloat16):
-            module(x[:, :1], cache=cache)
-            module(x[:, 1:2], cache=cache)
-        with pytest.raises(ta.InputError, match=r"use autocast in both calls or in neither"):
-            module(x[:, 2:3], cache=cache)
-
-
 def test_dtype_and_device_are_those_of_the_weights() -> None:
     module = compiled("mhsa", "torch", causal=True).to(torch.bfloat16).eval()
     cache = module.new_cache(batch=(3, 2), max_length=5)
@@ -222,14 +211,14 @@ def test_learned_positions_of_keys_cannot_be_dropped() -> None:
             cache.keep_last(3)
 
 
-def test_a_call_with_autocast_and_one_without() -> None:
+@pytest.mark.parametrize("cuts", [[4], [1, 1]])
+def test_a_call_with_autocast_and_one_without(cuts: list[int]) -> None:
     module = made("mhsa").float()
     x, cache = chunk_of(module).float(), module.new_cache()
-    with torch.no_grad():
-        with torch.autocast("cpu", torch.bfloat16):
-            module(x[:, :4], cache=cache)
-        with pytest.raises(
-            ta.InputError, match=r"the cache holds 'K' in torch\.bfloat16, and this call computes it in"
-        ):
-            module(x[:, 4:5], cache=cache)
-    assert cache.length == 4
+    with torch.autocast("cpu", torch.bfloat16):
+        decoded(module, x, cuts, cache)
+    assert refusal(module, x[:, 4:5], cache=cache) == (
+        "mhsa: the cache holds 'K' in torch.bfloat16, and this call computes it in torch.float32: use autocast in both "
+        "calls or in neither."
+    )
+    assert cache.length == sum(cuts)

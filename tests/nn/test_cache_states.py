@@ -124,7 +124,9 @@ def test_states_of_half_a_precision_forget_nothing(name: str) -> None:
     torch.testing.assert_close(found.double(), wanted, rtol=0.05, atol=0.03 * float(wanted.abs().max()))
 
 
-@pytest.mark.parametrize("name", ["by distance", "fast_weight1"])
+@pytest.mark.parametrize(
+    "name", ["mhsa", "mhsa_rope", "band", "talking_heads", "linear", "by distance", "fast_weight1"]
+)
 def test_gradients_go_through_the_last_chunk(name: str) -> None:
     module = layer(FADES[name]) if name in FADES else made(name)
     x = chunk_of(module)

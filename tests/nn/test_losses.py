@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import tensornet_attn as ta
 from tests.losses import DESIGNS, EXPERTS, inputs, made, total
+from tests.refusals import refusal
 
 SEEN = torch.tensor([[True, True, False, True, False], [False, True, True, True, True], [False] * 5])
 each = pytest.mark.parametrize("name", DESIGNS)
@@ -249,6 +250,6 @@ def test_a_step_called_losses_keeps_out_of_the_way() -> None:
 
 @pytest.mark.parametrize(("given", "kind"), [(inputs(), "Tensor"), (["balance"], "list"), (1, "int")])
 def test_losses_is_true_or_false(given: Any, kind: str) -> None:
-    with pytest.raises(ta.InputError) as raised:
-        made("experts with a state")(inputs(), losses=given)
-    assert str(raised.value) == f"experts: 'losses' is a {kind}; give True or False."
+    assert refusal(made("experts with a state"), inputs(), losses=given) == (
+        f"experts: 'losses' is a {kind}; give True or False."
+    )

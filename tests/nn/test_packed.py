@@ -485,9 +485,7 @@ def test_an_output_without_rows_of_documents_is_refused() -> None:
         "placed: the output 'y' depends on no input, so no document has rows of its own: call it without cu_seqlens."
     )
     for options in ({}, {"losses": True}):
-        with pytest.raises(ta.InputError) as caught:
-            ta.compile(source)(torch.randn(1, 5, 4), cu_seqlens=offsets((2, 3)), **options)
-        assert str(caught.value) == wanted
+        assert refusal(ta.compile(source), torch.randn(1, 5, 4), cu_seqlens=offsets((2, 3)), **options) == wanted
 
 
 def test_an_input_may_have_such_a_name() -> None:

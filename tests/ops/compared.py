@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import tensornet_attn as ta
 from tensornet_attn.nn.module import CompiledDesign
+from tests.agreement import modules
 
 F64 = torch.float64
 
@@ -28,10 +28,7 @@ def agree(
     source: Any, *inputs: Tensor, backend: str = "torch", causal: bool | None = None, n: int | None = None, **call: Any
 ) -> CompiledDesign:
     """The compiled design, once it agrees with the reference to 1e-10; `n`: the length that it is planned for."""
-    torch.manual_seed(0)
-    plain = ta.reference(source, causal, dtype=F64)
-    layer = ta.compile(source, backend, causal, dtype=F64, **({} if n is None else {"n": n, "m": n}))
-    layer.load_state_dict(plain.state_dict())
+    plain, layer = modules(source, backend, causal, **({} if n is None else {"n": n, "m": n}))
     for got, wanted in zip(results(layer, inputs, call), results(plain, inputs, call), strict=True):
         size = float(wanted.abs().max()) if wanted.numel() else 0.0
         torch.testing.assert_close(got, wanted, rtol=0, atol=1e-10 * max(1.0, size))

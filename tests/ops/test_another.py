@@ -15,6 +15,7 @@ from tensornet_attn.convert.values import Weights, fill, lifted
 from tensornet_attn.ops import MAPS, OPS, Operation, another_map, another_operation
 from tensornet_attn.spec import json_schema
 from tensornet_attn.special import embed
+from tests.agreement import modules
 from tests.ops.another import CUMMAX, LOGSIGMOID, TIMES
 from tests.random_call import assert_same, results
 
@@ -104,15 +105,6 @@ def test_the_text_form_names_it() -> None:
     assert "A[h n m] = cummax(A.of[h n m]; over m)" in graph.to_text()
 
 
-def modules(causal: bool, blockwise: bool) -> tuple[Any, Any]:
-    """The reference and the compiled module with the same weights; in blocks where planned for long rows."""
-    torch.manual_seed(0)
-    options = {} if blockwise else {"n": 1, "m": 1}
-    pair = ta.reference(DESIGN, causal, dtype=F64), ta.compile(DESIGN, "torch", causal, dtype=F64, **options)
-    pair[1].load_state_dict(pair[0].state_dict())
-    return pair
-
-
 def call(form: str) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
     inputs = [torch.randn(2, 5, 6, dtype=F64), torch.randn(2, 5 if form == "causal" else 7, 6, dtype=F64)]
     keys = inputs[1].shape[1]
@@ -128,7 +120,7 @@ def call(form: str) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
 @pytest.mark.parametrize("blockwise", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 def test_code_is_the_reference_in_values_and_gradients(form: str, blockwise: bool) -> None:
-    oracle, module = modules(form == "causal", blockwise)
+    oracle, module = modules(DESIGN, causal=form == "causal", **({} if blockwise else {"n": 1, "m": 1}))
     assert ("blockwise" in module.explain()) == blockwise
     inputs, options = call(form)
     assert_same(results(module, inputs, options), results(oracle, inputs, options))
@@ -138,9 +130,7 @@ def test_in_blocks_every_operand_has_its_gradient() -> None:
     times = {"times": "m", "of": "Q[n h d] K[m h d] -> h n m", "by": "Q[n h d] V[m h d] -> h n m"}
     with another_operation(TIMES):
         design = step(softmax="m", of={"map": "tanh", "of": times})
-        torch.manual_seed(0)
-        oracle, module = ta.reference(design, dtype=F64), ta.compile(design, "torch", dtype=F64, linear_memory=True)
-        module.load_state_dict(oracle.state_dict())
+        oracle, module = modules(design, linear_memory=True)
         assert "blockwise" in module.explain()
         inputs, options = call("mask")
         assert_same(results(module, inputs, options), results(oracle, inputs, options))
@@ -149,7 +139,7 @@ def test_in_blocks_every_operand_has_its_gradient() -> None:
 def test_the_oracle_is_right() -> None:
     graph = ta.build(ta.Design(**DESIGN))
     inputs, options = call("mask")
-    oracle, _ = modules(False, False)
+    oracle = ta.reference(DESIGN, False, dtype=F64)
     weights = dict(oracle.named_parameters())
     q, k, v = (torch.einsum("bnf,fhd->bhnd", inputs[i], weights[w]) for i, w in ((0, "Wq"), (1, "Wk"), (1, "Wv")))
     scores = torch.nn.functional.logsigmoid(q @ k.mT)

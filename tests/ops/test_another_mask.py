@@ -14,6 +14,7 @@ import tensornet_attn as ta
 from tensornet_attn.ops import MASKS, Mask, another_mask
 from tensornet_attn.plan.decoding import decoding_state
 from tensornet_attn.spec import json_schema
+from tests.agreement import in_chunks, modules
 from tests.ops.another import LATE
 from tests.random_call import F64, assert_same, results
 
@@ -104,13 +105,6 @@ def test_the_text_form_names_it_and_equal_masks_have_one_hash() -> None:
     assert ta.build(ta.Design(**design("late(3)"))).hash != ta.build(ta.Design(**design("prefix(3)"))).hash
 
 
-def modules(source: dict[str, Any], backend: str = "torch", **options: Any) -> tuple[Any, Any]:
-    torch.manual_seed(0)
-    pair = ta.reference(source, dtype=F64), ta.compile(source, backend, dtype=F64, **options)
-    pair[1].load_state_dict(pair[0].state_dict())
-    return pair
-
-
 def plainly(module: Any, x: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
     """The softmax design with a boolean mask."""
     q, k, v = (torch.einsum("bnf,fhd->bhnd", x, getattr(module, name)) for name in ("Wq", "Wk", "Wv"))
@@ -159,10 +153,7 @@ def test_chunks_are_the_same_as_at_once(masks: tuple[str, ...]) -> None:
     _, module = modules(design(*masks))
     x = torch.randn(2, N, 6, dtype=F64)
     for cuts in ([1] * N, [3, 1, 7]):
-        cache = module.new_cache()
-        with torch.no_grad():
-            found = [module(part, cache=cache) for part in x.split(cuts, 1)]
-            torch.testing.assert_close(torch.cat(found, 1), module(x))
+        torch.testing.assert_close(in_chunks(module, x, cuts), module(x))
 
 
 def test_costs() -> None:

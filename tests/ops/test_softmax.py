@@ -9,6 +9,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.errors import DesignError
+from tests.agreement import in_chunks, modules
 from tests.random_call import F64, assert_same, results
 
 PLAIN = "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"
@@ -42,13 +43,6 @@ def design(
     }
 
 
-def pair(source: dict[str, Any], **options: Any) -> tuple[Any, Any]:
-    torch.manual_seed(0)
-    modules = ta.reference(source, dtype=F64), ta.compile(source, dtype=F64, **options)
-    modules[1].load_state_dict(modules[0].state_dict())
-    return modules
-
-
 def masks(kind: str, n: int, m: int) -> dict[str, torch.Tensor]:
     """Masks of a call; the third query sees nothing."""
     draw = torch.Generator().manual_seed(n)
@@ -78,7 +72,7 @@ CASES = [
 def test_values_and_gradients(
     scores: str, sink: str, mask: str, causal: bool, kind: str, options: dict[str, Any]
 ) -> None:
-    oracle, module = pair(design(scores, sink, mask, causal), **options)
+    oracle, module = modules(design(scores, sink, mask, causal), **options)
     for n in (1, 7, 40):
         x, call = [torch.randn(2, n, 6, dtype=F64)], masks(kind, n, n)
         assert_same(results(module, x, call), results(oracle, x, call))
@@ -127,7 +121,7 @@ def test_functions_of_the_runtime(kernel: bool, causal: bool, rows: int) -> None
 
 
 def test_one_graph_with_gradients() -> None:
-    oracle, module = pair(design())
+    oracle, module = modules(design())
     assert "scaled_dot_product_attention" in module.explain()
     torch._dynamo.reset()
     compiled, x = torch.compile(module, fullgraph=True, backend="aot_eager"), torch.randn(2, 7, 6, dtype=F64)
@@ -140,7 +134,7 @@ def test_one_graph_with_gradients() -> None:
 @pytest.mark.parametrize("kind", ["", "boolean", "float"])
 def test_derivatives_along_and_second_ones(kind: str) -> None:
     """`jvp`, and gradients of gradients, as the reference has them; the third query sees nothing."""
-    oracle, module = pair(design(causal=kind != "float"))
+    oracle, module = modules(design(causal=kind != "float"))
     x, call = torch.randn(2, 7, 6, dtype=F64), masks(kind, 7, 7)
     t = torch.randn_like(x)
     assert "scaled_dot_product_attention" in module.explain()
@@ -170,11 +164,9 @@ def test_dropout_is_of_the_weights() -> None:
 
 @pytest.mark.parametrize("mask", ["", "causal and window(2, 0)"])
 def test_chunks_are_the_same_as_at_once(mask: str) -> None:
-    oracle, module = pair(design("blocks", "rows", mask, True))
-    x, cache = torch.randn(2, 13, 6, dtype=F64), module.eval().new_cache()
-    with torch.no_grad():
-        found = [module(part, cache=cache) for part in x.split([5, 1, 7], 1)]
-    torch.testing.assert_close(torch.cat(found, 1), oracle(x))
+    oracle, module = modules(design("blocks", "rows", mask, True))
+    x = torch.randn(2, 13, 6, dtype=F64)
+    torch.testing.assert_close(in_chunks(module.eval(), x, [5, 1, 7]), oracle(x))
 
 
 def test_no_term_of_the_scores_is_dropped_beside_a_sink() -> None:
@@ -182,7 +174,7 @@ def test_no_term_of_the_scores_is_dropped_beside_a_sink() -> None:
     source = design()
     source["diagram"]["A"]["of"] = "(d ** -0.5) * Q[n h d] K[m h d] + b[h] -> h n m"
     source["diagram"]["A"]["sink"] = 1
-    oracle, module = pair(source)
+    oracle, module = modules(source)
     x = [torch.randn(2, 9, 6, dtype=F64)]
     found = results(module, x, {})
     assert found["gradient of b"].abs().min() > 1e-3  # type: ignore[union-attr]
@@ -201,7 +193,7 @@ def gated() -> dict[str, Any]:
 
 
 def test_a_gate_of_a_logsumexp_is_planned_as_a_sink() -> None:
-    oracle, module = pair(gated(), n=512)
+    oracle, module = modules(gated(), n=512)
     assert "A.o: banded attention" in module.explain()
     x = [torch.randn(2, 23, 6, dtype=F64)]
     assert_same(results(module, x, {}), results(oracle, x, {}))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import tensornet_attn as ta
+from tests.agreement import modules
 from tests.random_call import F64, assert_same, results
 
 SCORES = {"map": "sigmoid", "of": "x[n f] Wg[f e] -> n e"}
@@ -57,9 +58,7 @@ def mixtral(layer: Any, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("backend", ["torch", pytest.param("inductor", marks=pytest.mark.rotated)])
 @pytest.mark.parametrize(("design", "gates"), [(DEEPSEEK, deepseek), (MIXTRAL, mixtral)], ids=["deepseek", "mixtral"])
 def test_routers(design: dict[str, Any], gates: Any, backend: str) -> None:
-    torch.manual_seed(0)
-    oracle, layer = ta.reference(design, dtype=F64), ta.compile(design, backend, dtype=F64)
-    layer.load_state_dict(oracle.state_dict())
+    oracle, layer = modules(design, backend)
     x = torch.randn(3, 11, 8, dtype=F64)
     hidden = torch.nn.functional.silu(torch.einsum("bnf,efl->bnel", x, oracle.W1))
     wanted = torch.einsum("bne,bnel,elf->bnf", gates(oracle, x), hidden, oracle.W2)

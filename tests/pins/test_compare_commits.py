@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "docs" / "results" / "compare_commits.py"
+from tests.scripts import script
 
-
-@pytest.fixture(scope="module")
-def script() -> Any:
-    spec = spec_from_file_location("compare_commits", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+VERDICT = script("results/compare_commits").verdict
 
 
 def row(name: str, speed: float = 1.0, memory: float = 1.0) -> dict[str, Any]:
@@ -36,9 +26,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("rows", "wrong"), WRONG)
-def test_verdict(script: Any, rows: list[dict[str, Any]], wrong: list[str]) -> None:
-    assert script.verdict(rows)[1] == wrong
+def test_verdict(rows: list[dict[str, Any]], wrong: list[str]) -> None:
+    assert VERDICT(rows)[1] == wrong
 
 
-def test_nothing_measured_is_no_verdict(script: Any) -> None:
-    assert script.verdict([{"design": "a", "old_error": "no", "new_error": "no"}]) == (None, [])
+def test_nothing_measured_is_no_verdict() -> None:
+    assert VERDICT([{"design": "a", "old_error": "no", "new_error": "no"}]) == (None, [])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import tensornet_attn as ta
@@ -13,9 +11,8 @@ from tensornet_attn.graph import Graph, build
 from tensornet_attn.graph.attention import Attention, Reader, ScoreTerm
 from tensornet_attn.graph.recurrence import Recurrence, erases, linear
 from tests.decay_designs import DECAYS
-from tests.forms import reductions
+from tests.forms import randoms, reductions
 from tests.pins.pinned import Pinned, joined
-from tests.random_design import random_design
 from tests.shipped import graph_of
 
 HEAD: dict[str, Any] = {"tensornet": 1, "output": "y", "inputs": {"x": "m f"}}
@@ -114,13 +111,6 @@ def _names(uses: Any) -> str:
     return " ".join(use.name for use in uses)
 
 
-def randoms() -> Iterator[Graph]:
-    for seed in range(300):
-        data = random_design(random.Random(seed))
-        if not any(problem.severity == "error" for problem in ta.check(data)):
-            yield build(ta.load(data))
-
-
 def test_every_reduction_of_the_shipped_designs(pinned: Pinned) -> None:
     for name in ta.list_designs():
         pinned.check("forms.txt", name, told(graph_of(name)))
@@ -134,7 +124,7 @@ def test_every_reduction_of_what_others_wrote(pinned: Pinned) -> None:
 def test_every_reduction_of_random_designs(pinned: Pinned) -> None:
     """How often each form stands there, and each reason why there is none."""
     found = Counter[str]()
-    for graph in randoms():
+    for graph in randoms(300):
         for _, form in reductions(graph):
             found[re.sub(r"'\w[\w.]*'", "'_'", form) if isinstance(form, str) else type(form).__name__.lower()] += 1
     pinned.check("forms.txt", "random", [f"{count} {what}" for what, count in sorted(found.items())])

@@ -16,11 +16,7 @@ WEIGHTS = {
 def design(scores: Any = SCORES, read: Any = READ, *, box: Any = None, legs: Any = None, **more: Any) -> dict[str, Any]:
     """A design with these scores and this output; `box`: more keys of the softmax; `more`: sections, and steps."""
     sections = {name: more.pop(name) for name in ("constants", "noise", "state", "causal") if name in more}
-    first = {
-        "Q": "x[n f] Wq[f h d] -> n h d",
-        "K": "z[m f] Wk[f h d] -> m h d",
-        "V": "z[m f] Wv[f h d] -> m h d",
-    }
+    first = {"Q": "x[n f] Wq[f h d] -> n h d", "K": "z[m f] Wk[f h d] -> m h d", "V": "z[m f] Wv[f h d] -> m h d"}
     before = {name: more.pop(name) for name in ("U", "U2") if name in more}
     after = {name: more.pop(name) for name in tuple(more) if name.startswith("after")}
     A = more.pop("A", {"softmax": "m", "of": scores, **(box or {})})

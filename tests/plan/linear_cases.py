@@ -125,22 +125,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str | None]] = {  # the reason; None wh
         "'S' in the scores is also used elsewhere",
     ),
     "band": (design(SCORES, mask=["band(2)"]), "a sum over all keys cannot exclude those that 'band(2)' hides"),
-    "read twice": (
-        design(SCORES, READ.replace("->", "+ A[h n m] V[m h e] Wo[h e f] ->")),
-        None,
-    ),
-    "scores elsewhere": (
-        design("S", READ.replace("->", "+ T[h n] Wt[f h] ->"), T={"max": "m", "of": "S"}),
-        None,
-    ),
+    "read twice": (design(SCORES, READ.replace("->", "+ A[h n m] V[m h e] Wo[h e f] ->")), None),
+    "scores elsewhere": (design("S", READ.replace("->", "+ T[h n] Wt[f h] ->"), T={"max": "m", "of": "S"}), None),
     "box between": (
         design(SCORES, "T[h n m] V[m h e] Wo[h e f] -> n f", T={"map": "relu", "of": "A"}),
         "a box is between the attention map and the values",
     ),
-    "other names": (
-        design("Qg[n g d] Kg[m g d] -> g n m", "A[j n m] Vj[m h j e] Wp[j h e f] -> n f"),
-        None,
-    ),
+    "other names": (design("Qg[n g d] Kg[m g d] -> g n m", "A[j n m] Vj[m h j e] Wp[j h e f] -> n f"), None),
     "key leg kept": (
         design(SCORES, {"sum": "m", "of": "T[h n m e] Wo[h e f] -> m n f"}, T="A[h n m] V[m h e] -> h n m e"),
         "the product with the attention map keeps the key leg",

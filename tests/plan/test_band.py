@@ -10,7 +10,7 @@ import torch
 
 import tensornet_attn as ta
 
-from .test_linear import agree, draw, modules
+from .test_linear import agree, check_refusal, draw, modules
 
 WEIGHTS = {
     "Wq": "f h d", "Wk": "f h d", "Wv": "f h e", "Wo": "h e f", "Wg": "f g h d", "Ws": "f d", "Wt": "f e",
@@ -58,14 +58,8 @@ REFUSED: dict[str, tuple[Any, str | None]] = {  # the reason; None where rewriti
         "blocks of 256 queries would read 856 keys each, and a key in a block costs 1.5 times as much as in "
         "fused attention: the cost of 1,284 keys instead of the cost of 1,024 keys",
     ),
-    "scores of three": (
-        design(WINDOW, SCORES.replace("->", "u[d] ->")),
-        None,
-    ),
-    "map used twice": (
-        design(WINDOW, read=READ.replace("->", "+ A[h n m] V[m h e] Wo[h e f] ->")),
-        None,
-    ),
+    "scores of three": (design(WINDOW, SCORES.replace("->", "u[d] ->")), None),
+    "map used twice": (design(WINDOW, read=READ.replace("->", "+ A[h n m] V[m h e] Wo[h e f] ->")), None),
 }
 
 
@@ -92,11 +86,7 @@ def test_blocks_and_the_result_is_the_same(name: str, causal: bool | None) -> No
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_with_the_reason_and_still_right(name: str) -> None:
-    source, reason = REFUSED[name]
-    ours, oracle = modules(source, None)
-    assert (CHOSEN if reason is None else f"{REASON}{reason}") in ours.explain()
-    assert (CHOSEN in ours.explain()) == (reason is None)
-    agree(ours, oracle, [draw(2, 5, 4), draw(2, 6, 4, seed=1)])
+    check_refusal(*REFUSED[name], None, CHOSEN, "banded attention")
 
 
 @pytest.mark.parametrize("name", ["mhsa", "linear"])

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import tensornet_attn as ta
 from tensornet_attn.cost.band import BUDGET, LEAST
@@ -19,6 +18,8 @@ from tensornet_attn.plan.make import make_plan
 from tensornet_attn.tiles.legs import quadratic
 from tests.plan.blockwise_cases import MAPPED, READ, REFUSED, TAKEN, design
 
+from .test_linear import agree, draw
+
 
 def plan_of(source: Any) -> Any:
     return make_plan(build(ta.load(source)))
@@ -27,10 +28,6 @@ def plan_of(source: Any) -> Any:
 def kernels(source: Any) -> list[Any]:
     steps = plan_of(source).schedule.steps
     return [step for step in steps if isinstance(step.op, Kernel) and step.op.kind == "blockwise"]
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def modules(source: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
@@ -45,17 +42,6 @@ def modules(source: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     ours.load_state_dict(state)
     oracle.load_state_dict(state)
     return ours.eval(), oracle.eval()
-
-
-def agree(ours: Any, oracle: Any, inputs: list[Tensor], **call: Any) -> None:
-    """Equal values, and equal gradients of inputs and weights."""
-    results = []
-    for module in (ours, oracle):
-        leaves = [t.clone().requires_grad_() for t in inputs] + list(module.parameters())
-        y = module(*leaves[: len(inputs)], **call)
-        loss = (y * draw(*y.shape, seed=5)).sum()
-        results.append([y, *torch.autograd.grad(loss, leaves, materialize_grads=True)])
-    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.rotated

@@ -20,7 +20,7 @@ from tensornet_attn.runtime.decay import decay_attention, decayed_reads
 from tensornet_attn.runtime.softmax import masked_softmax
 
 from .decay_cases import ALONE, FADED, FADING, SHARED, UNFADING, decayed, exp
-from .test_linear import CHOSEN, agree, draw, modules
+from .test_linear import CHOSEN, agree, check_refusal, draw, modules
 
 SHAPES = [(5, 5), (3, 40), (40, 3), (70, 70), (1, 1)]
 
@@ -119,11 +119,7 @@ def test_compiled(name: str) -> None:
 
 @pytest.mark.parametrize("name", UNFADING)
 def test_refused_with_the_reason_and_still_right(name: str) -> None:
-    source, reason = UNFADING[name]
-    ours, oracle = modules(source, False)
-    assert (CHOSEN if reason is None else f"\n    not linear attention: {reason}") in ours.explain()
-    assert (CHOSEN in ours.explain()) == (reason is None)
-    agree(ours, oracle, [draw(2, 5, 4), draw(2, 6, 4, seed=1)])
+    check_refusal(*UNFADING[name], False, CHOSEN, "linear attention")
 
 
 def test_over_all_keys() -> None:

@@ -61,19 +61,13 @@ WHOLE: dict[str, tuple[dict[str, Any], dict[str, tuple[str, ...]]]] = {
         TWO | {"A": "near[h n m] + far[h n m] -> h n m", "y": READ.replace("->", "+ A[h n m] V[m h e] Wo[h e f] ->")},
         {},
     ),
-    "heads mixed": (
-        {"near": GROUPS, "far": FAR, "A": "P[g h] near[g n m] + far[h n m] -> h n m", "y": READ},
-        {},
-    ),
+    "heads mixed": ({"near": GROUPS, "far": FAR, "A": "P[g h] near[g n m] + far[h n m] -> h n m", "y": READ}, {}),
     "a leg of the values inside": (
         {"near": MANY, "A": "R[g j] near[j h n m] -> g h n m", "y": "A[g h n m] Vj[m h j e] Wp[j h e f] R[g j] -> n f"},
         {},
     ),
     "pairs beside maps": ({"far": FAR, "A": "far[h n m] + S[h n m] -> h n m", "y": READ}, {}),
-    "a box between": (
-        TWO | {"T": "near[h n m] + far[h n m] -> h n m", "A": {"map": "relu", "of": "T"}, "y": READ},
-        {},
-    ),
+    "a box between": (TWO | {"T": "near[h n m] + far[h n m] -> h n m", "A": {"map": "relu", "of": "T"}, "y": READ}, {}),
 }
 
 

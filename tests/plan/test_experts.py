@@ -246,11 +246,7 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, ...]]] = {
     ),
     "softmax over experts": (
         HIDDEN,
-        {
-            "G": BY,
-            "H": {"softmax": "e", "of": "x[n f] W[e f d] -> n e d"},
-            "y": "G[n e] H[n e d] U[e d f] -> n f",
-        },
+        {"G": BY, "H": {"softmax": "e", "of": "x[n f] W[e f d] -> n e d"}, "y": "G[n e] H[n e d] U[e d f] -> n f"},
         ("'H' on leg 'e' is neither a product with experts nor a map of such a product",),
     ),
     "read without gates": (

@@ -42,10 +42,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], str | None]] = {  # why not fused; Non
         },
         None,
     ),
-    "scores of three": (
-        {"Q": Q, "K": K, "V": V, "A": A | {"of": SCORES.replace("->", "u[d] ->")}, "y": READ},
-        None,
-    ),
+    "scores of three": ({"Q": Q, "K": K, "V": V, "A": A | {"of": SCORES.replace("->", "u[d] ->")}, "y": READ}, None),
     "sum of products": (
         {"Q": Q, "K": K, "V": V, "A": A | {"of": SCORES.replace("->", "+ t[h] ->")}, "y": READ},
         "the scores sum 2 products",
@@ -73,10 +70,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], str | None]] = {  # why not fused; Non
         },
         "the product with the attention map keeps the key leg",
     ),
-    "other names": (
-        {"Q": Q, "K": K, "V": V, "A": A, "y": "A[g n m] V[m g e] Wo[g e f] -> n f"},
-        None,
-    ),
+    "other names": ({"Q": Q, "K": K, "V": V, "A": A, "y": "A[g n m] V[m g e] Wo[g e f] -> n f"}, None),
     "transposed": (
         {
             "Q": Q,
@@ -236,10 +230,7 @@ WIDE: dict[str, tuple[dict[str, Any], bool]] = {
         {
             "legs": {},
             "weights": {"Wt": "f h"},
-            "diagram": {
-                "t": "x[m f] Wt[f h] -> m h",
-                "A": {"softmax": "m", "of": "t[m h] Q[n h d] K[m h d] -> h n m"},
-            },
+            "diagram": {"t": "x[m f] Wt[f h] -> m h", "A": {"softmax": "m", "of": "t[m h] Q[n h d] K[m h d] -> h n m"}},
         },
         True,
     ),

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tests.masked import CAUSAL, MANY, MASKS, design, matrix, modules
+from tests.agreement import in_chunks, modules
+from tests.masked import CAUSAL, MANY, MASKS, design, matrix
 from tests.random_call import F64, assert_same, results
 
 N = 13
@@ -117,10 +118,7 @@ def test_a_block_without_the_first_keys_knows_where_it_is(
     }.get(bias, {})
     more = {
         "gap": {"S": "0.1 * Q[n h d] K[m h d] + 0.1 * G[n m] -> h n m"},
-        "near": {
-            "R": {"rel_shift": "t", "to": "m", "of": "B"},
-            "S": "0.1 * Q[n h d] K[m h d] + R[n m h] -> h n m",
-        },
+        "near": {"R": {"rel_shift": "t", "to": "m", "of": "B"}, "S": "0.1 * Q[n h d] K[m h d] + R[n m h] -> h n m"},
         "far": {
             "R": {"rel_shift": "t", "to": "m", "of": "u[h d] P[t d] Q[n h d] -> h n t"},
             "S": "0.1 * Q[n h d] K[m h d] + R[h n m] -> h n m",
@@ -146,10 +144,7 @@ def test_causality_is_proved_where_there_is_one(mask: str) -> None:
         module = ta.compile(design(mask), dtype=F64, causal=True)
     x = torch.randn(2, N, 6, dtype=F64)
     for cuts in ([1] * N, [3, 1, 9]):
-        cache = module.new_cache()
-        with torch.no_grad():
-            found = [module(part, cache=cache) for part in x.split(cuts, 1)]
-            torch.testing.assert_close(torch.cat(found, 1), module(x))
+        torch.testing.assert_close(in_chunks(module, x, cuts), module(x))
 
 
 @pytest.mark.parametrize("mask", MASKS)

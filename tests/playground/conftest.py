@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -13,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.scripts import script
+
 SOURCES = Path(__file__).parents[2] / "docs" / "playground"
 Ask = Callable[..., dict[str, Any]]
 
@@ -20,11 +21,7 @@ Ask = Callable[..., dict[str, Any]]
 @pytest.fixture(scope="session")
 def ask() -> Ask:
     """`ask("check", text=...)`: what the page's worker gets for a request."""
-    spec = importlib.util.spec_from_file_location("playground_answers", SOURCES / "answers.py")
-    assert spec is not None
-    assert spec.loader is not None
-    answers = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(answers)
+    answers = script("playground/answers")
 
     def call(want: str, **request: Any) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(answers.answer(json.dumps({"want": want, **request})))

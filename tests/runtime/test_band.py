@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from tensornet_attn.runtime.band import attend_band
 from tensornet_attn.runtime.masks import visible, window_mask
 from tensornet_attn.runtime.softmax import masked_softmax
+from tests.agreement import in_one_graph
 
 F64 = torch.float64
 NO_VMAP_RULE = "ignore:There is a performance drop:UserWarning"
@@ -149,13 +150,11 @@ def arguments(function: Callable[..., Tensor], batch: int, n: int, m: int) -> li
 @pytest.mark.slow
 @pytest.mark.parametrize("function", [tied_call, masked_call])
 def test_one_graph_for_all_lengths(function: Callable[..., Tensor]) -> None:
-    torch._dynamo.reset()
-    compiled = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=True)
+    def draw(batch: int, n: int, m: int) -> list[Tensor]:
+        return arguments(function, batch, n, n if function is tied_call else m)
+
     sizes = [(5, 6, 9), (3, 7, 8), (4, 8, 20), (6, 16, 3), (7, 33, 33), (8, 3, 40)]
-    for place, (batch, n, m) in enumerate(sizes):
-        given = arguments(function, batch, n, n if function is tied_call else m)
-        with torch.compiler.set_stance("fail_on_recompile" if place > 1 else "default"):
-            found = compiled(*given)
+    for found, given in in_one_graph(function, draw, sizes):
         same(found, function(*given), given[:3])
 
 

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import tensornet_attn as ta
 from tensornet_attn.runtime.blockwise import blockwise_backward, blockwise_forward
+from tests.agreement import in_one_graph
 from tests.runtime.blockwise_cases import (
     drawn,
     drawn_scores_rows,
@@ -78,13 +79,11 @@ def test_opcheck_of_what_is_drawn() -> None:
 @pytest.mark.rotated
 @pytest.mark.parametrize("function", [masked, pytest.param(relative, marks=pytest.mark.slow)])
 def test_one_graph_for_all_lengths(function: Callable[..., Tensor]) -> None:
-    torch._dynamo.reset()
-    compiled = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=True)
+    def draw(batch: int, n: int, m: int) -> list[Tensor]:
+        return masked_operands(n, m, batch) if function is masked else relative_operands(n, m, (batch,))
+
     sizes = [(5, 6, 9), (3, 7, 8), (4, 8, 20), (6, 16, 3), (7, 33, 33), (8, 3, 40)]
-    for place, (batch, n, m) in enumerate(sizes):
-        given = masked_operands(n, m, batch) if function is masked else relative_operands(n, m, (batch,))
-        with torch.compiler.set_stance("fail_on_recompile" if place > 1 else "default"):
-            found = compiled(*given)
+    for found, given in in_one_graph(function, draw, sizes):
         same(found, function(*given), given[:4])
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from tensornet_attn.runtime import experts, products
 from tensornet_attn.runtime.experts import expert_rows, expert_sums, routed, routed_gradients, top_chosen
 from tensornet_attn.runtime.maps import top_entries
+from tests.agreement import in_one_graph
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -195,17 +196,7 @@ def layer_operands(*lead: int) -> list[Tensor]:
 
 @pytest.mark.rotated
 def test_one_graph_for_all_lengths() -> None:
-    torch._dynamo.reset()
-    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
-    for batch, n, stance in [
-        (2, 7, "default"),
-        (3, 5, "default"),
-        (4, 9, "fail_on_recompile"),
-        (5, 2, "fail_on_recompile"),
-    ]:
-        given = layer_operands(batch, n)
-        with torch.compiler.set_stance(stance):
-            found = compiled(*given)
+    for found, given in in_one_graph(layer, layer_operands, [(2, 7), (3, 5), (4, 9), (5, 2)]):
         torch.testing.assert_close(found, layer(*given))
         one, other = (torch.autograd.grad(y.square().sum(), given) for y in (found, layer(*given)))
         torch.testing.assert_close(one, other)

@@ -14,6 +14,7 @@ from torch.func import grad, vmap
 
 from tensornet_attn.runtime import fading
 from tensornet_attn.runtime.gated import gated_delta_rule, gated_delta_state, gated_gradients, gated_reads
+from tests.agreement import agree
 
 LENGTHS = [(7, 7), (3, 7), (7, 3), (1, 1), (8, 8), (4, 19), (19, 4)]
 KINDS = {  # the channels of the decay, and which keys are separate
@@ -89,14 +90,6 @@ def drawn(
 
 def options(kind: str) -> dict[str, bool]:
     return {"undecayed": "u" in KINDS[kind][1]}
-
-
-def agree(found: Tensor, wanted: Tensor, leaves: list[Tensor]) -> None:
-    """Equal values, and equal gradients under random weights."""
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
-    weights = torch.randn_like(wanted)
-    both = [torch.autograd.grad((y * weights).sum(), leaves, materialize_grads=True) for y in (found, wanted)]
-    torch.testing.assert_close(*both, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.rotated

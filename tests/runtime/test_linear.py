@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from torch import Tensor
 from tensornet_attn.runtime import maps, masks
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.masks import heads_together
+from tests.agreement import agree, in_one_graph
+from tests.memory import kept
 
 CHUNK = 4
 G, H, D, E = 2, 3, 2, 3
@@ -69,13 +72,6 @@ def made(
     if not mix:
         return torch.einsum("...hnm,...hme->...hne", found, v)
     return torch.einsum("...hnm,...mhe->...nhe", found, v.unflatten(-1, (H, -1))).flatten(-2)
-
-
-def agree(found: Tensor, wanted: Tensor, leaves: list[Tensor]) -> None:
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
-    weights = torch.randn_like(wanted)
-    pairs = [torch.autograd.grad((y * weights).sum(), leaves, materialize_grads=True) for y in (found, wanted)]
-    torch.testing.assert_close(*pairs, rtol=1e-9, atol=1e-10)
 
 
 def leaves_of(terms: list[tuple[Tensor, ...]], v: Tensor) -> list[Tensor]:
@@ -232,17 +228,8 @@ def traced_operands(batch: int, n: int, m: int) -> tuple[Tensor, ...]:
 
 @pytest.mark.slow
 def test_one_graph_for_all_lengths() -> None:
-    torch._dynamo.reset()
-    compiled = torch.compile(heads_apart, fullgraph=True, dynamic=True, backend="aot_eager")
-    for batch, n, m, stance in [
-        (2, 7, 9, "default"),
-        (3, 5, 8, "default"),
-        (4, 11, 13, "fail_on_recompile"),
-        (5, 2, 40, "fail_on_recompile"),
-    ]:
-        arguments = traced_operands(batch, n, m)
-        with torch.compiler.set_stance(stance):
-            found = compiled(*arguments)
+    sizes = [(2, 7, 9), (3, 5, 8), (4, 11, 13), (5, 2, 40)]
+    for found, arguments in in_one_graph(heads_apart, traced_operands, sizes):
         torch.testing.assert_close(found, heads_apart(*arguments), rtol=1e-4, atol=1e-5)
         found.sum().backward()
 
@@ -274,17 +261,8 @@ def test_vmap() -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_kept_floats_grow_linearly(causal: bool) -> None:
     """What autograd keeps at twice the length, over what it keeps, as a power of two: about 1, not 2."""
-    kept = []
-    for n in (1024, 2048, 4096):
-        terms, v = plain((), n, n, dtype=torch.float32)
-        memories: dict[int, Tensor] = {}  # held: a freed one's address may be given again
-
-        def pack(tensor: Tensor, memories: dict[int, Tensor] = memories) -> Tensor:
-            memories[tensor.untyped_storage().data_ptr()] = tensor
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            y = linear_attention(terms, v, causal=causal, chunk=64)
-        kept.append(sum(tensor.untyped_storage().nbytes() for tensor in memories.values()))
-        del y
-    assert math.log2(kept[-1] / kept[0]) / 2 < 1.05
+    least, most = (
+        kept(partial(linear_attention, *plain((), n, n, dtype=torch.float32), causal=causal, chunk=64))
+        for n in (1024, 4096)
+    )
+    assert math.log2(most / least) / 2 < 1.05

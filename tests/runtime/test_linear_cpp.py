@@ -19,8 +19,9 @@ from tensornet_attn.tiles.cpp.linear import linear_source
 from tensornet_attn.tiles.cpp.values import in_cpp
 from tensornet_attn.tiles.features import Feature
 from tensornet_attn.tiles.model import At, Nodes, Operand
+from tests.agreement import agree
 from tests.runtime import test_tiled_states
-from tests.runtime.test_tiled_linear import drawn, plain, same
+from tests.runtime.test_tiled_linear import drawn, plain
 
 pytestmark = pytest.mark.skipif(bool(cpp.reason_against_cpp()), reason="there is no C++ compiler")
 
@@ -65,7 +66,7 @@ def test_equals_all_scores(shape: Any, passes: list[int]) -> None:
     torch.manual_seed(0)
     given = drawn(*shape)
     for keep in (None, torch.rand(shape[0], shape[3]) < 0.6):
-        same(called(*given, keep), plain(THREE, *given, keep), given)
+        agree(called(*given, keep), plain(THREE, *given, keep), given)
     assert passes == 2 * [0, 1, 2, 3]
 
 
@@ -74,7 +75,7 @@ def test_operands_in_any_memory_order(passes: list[int]) -> None:
     q, k = (torch.randn(2, 3, 4, rows, dtype=torch.float64, requires_grad=True) for rows in (7, 5))
     v = torch.randn(2, 3, 1, 6, dtype=torch.float64, requires_grad=True)
     other = [q.mT, k.mT, v.expand(2, 3, 5, 6)]
-    same(called(*other), plain(THREE, *other), [q, k, v])
+    agree(called(*other), plain(THREE, *other), [q, k, v])
     assert passes == [0, 1, 2, 3]
 
 
@@ -117,7 +118,7 @@ def test_heads_that_share_a_key_have_no_kernel() -> None:
 def test_more_threads_than_heads_take_torch(passes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     given = drawn(2, 3, 7, 5, 4, 3)
-    same(called(*given), plain(THREE, *given), given)
+    agree(called(*given), plain(THREE, *given), given)
     assert not passes
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from tensornet_attn.runtime.running import faded_sums, scan_state, scan_sums
+from tests.agreement import agree
 
 SHAPES = [((4,), (4,)), ((2, 3), (2, 1)), ((2, 3), (1, 3)), ((), ())]  # of what is summed, and of the decays
 
@@ -31,13 +32,6 @@ def loop(x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask: Ten
 def drawn(batch: tuple[int, ...], m: int, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[Tensor, Tensor]:
     x, decay = (torch.randn(*batch, m, *shape, dtype=torch.float64) for shape in shapes)
     return x.requires_grad_(), (-3 * decay.abs()).requires_grad_()
-
-
-def agree(found: Tensor, wanted: Tensor, leaves: list[Tensor]) -> None:
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
-    weights = torch.randn_like(wanted)
-    both = [torch.autograd.grad((y * weights).sum(), leaves) for y in (found, wanted)]
-    torch.testing.assert_close(*both, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.rotated

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from tensornet_attn.reference import evaluate
 from tensornet_attn.runtime import scan
 from tensornet_attn.runtime.scan import delta_rule, delta_state
 from tensornet_attn.spec import load
+from tests.agreement import agree
+from tests.memory import kept
 
 MODES = pytest.mark.parametrize("mode", ["none", "read", "both"])
 LENGTHS = [(7, 7), (3, 7), (7, 3), (1, 1), (1, 6), (8, 8), (9, 9), (4, 9), (9, 4), (5, 1)]
@@ -39,14 +42,6 @@ def drawn(batch: tuple[int, ...], n: int, m: int, dtype: torch.dtype = torch.flo
 
 def gradients(y: Tensor, leaves: list[Tensor], weights: Tensor) -> tuple[Tensor, ...]:
     return torch.autograd.grad((y * weights).sum(), leaves, materialize_grads=True)
-
-
-def agree(found: Tensor, wanted: Tensor, leaves: list[Tensor]) -> None:
-    """Equal values, and equal gradients under random weights."""
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
-    weights = torch.randn_like(wanted)
-    ours, theirs = gradients(found, leaves, weights), gradients(wanted, leaves, weights)
-    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.rotated
@@ -229,21 +224,7 @@ def test_autocast_changes_nothing(inside: bool) -> None:
     torch.testing.assert_close([y, *(found or torch.autograd.grad(y.sum(), operands))], wanted)
 
 
-def floats_kept(m: int) -> int:
-    """What autograd keeps for the backward, without the operands."""
-    operands, kept = drawn((), m, m), {}
-
-    def pack(x: Tensor) -> Tensor:
-        kept[x.untyped_storage().data_ptr()] = x
-        return x
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        y = delta_rule(*operands, None, "read", 0.1)
-    assert y.requires_grad
-    return sum(x.untyped_storage().nbytes() // x.element_size() for x in kept.values())
-
-
 def test_memory_is_linear_in_the_keys() -> None:
-    few, many = floats_kept(1024), floats_kept(8192)
-    assert many <= 8 * few
+    few, many = (kept(partial(delta_rule, *drawn((), m, m), None, "read", 0.1)) // 8 for m in (1024, 8192))
+    assert 0 < many <= 8 * few
     assert few <= 2 * 1024 * (6 * 4 + 4 * 3 + 4)  # a few copies of the operands, no entry for each pair

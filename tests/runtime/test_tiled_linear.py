@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime import maps, tiled_linear
 from tensornet_attn.runtime.linear import linear_attention, linear_attentions
+from tests.agreement import agree
 
 ELU1, NEGATIVE, TANH = (maps.elu1, maps.elu1, 0.0), (maps.elu1_neg, maps.elu1_neg, 0.5), (torch.tanh, torch.tanh, None)
 OTHER = (torch.exp, None, 0.25)  # a map whose slope autograd finds, and none
@@ -45,13 +46,6 @@ def called(kernels: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None = 
     return linear_attentions([(q, k, *kernel) for kernel in kernels], v, None, keep, 1, 1)
 
 
-def same(found: Tensor, wanted: Tensor, leaves: list[Tensor]) -> None:
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
-    g = torch.randn_like(wanted)
-    pair = [torch.autograd.grad(y, leaves, g, materialize_grads=True, retain_graph=True) for y in (found, wanted)]
-    torch.testing.assert_close(*pair, rtol=1e-8, atol=1e-9)
-
-
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_equals_all_scores(kernels: Any, shape: Any) -> None:
@@ -59,7 +53,7 @@ def test_equals_all_scores(kernels: Any, shape: Any) -> None:
     given = drawn(*shape)
     for keep in (None, torch.rand(shape[0], shape[3]) < 0.6):
         assert tiled_linear.tiled_takes(None, *given)
-        same(called(kernels, *given, keep), plain(kernels, *given, keep), given)
+        agree(called(kernels, *given, keep), plain(kernels, *given, keep), given)
         with torch.no_grad():
             torch.testing.assert_close(called(kernels, *given, keep), plain(kernels, *given, keep))
 
@@ -69,9 +63,9 @@ def test_the_same_queries_in_two_kernels_with_other_keys() -> None:
     q, k, v = drawn(2, 3, 7, 5, 4, 3)
     other = torch.randn_like(k).requires_grad_()
     found = linear_attentions([(q, k, *ELU1), (q, other, *NEGATIVE), (v, v, *ELU1)][:2], v, None, None, 1, 1)
-    same(found, plain([ELU1], q, k, v) + plain([NEGATIVE], q, other, v), [q, k, other, v])
+    agree(found, plain([ELU1], q, k, v) + plain([NEGATIVE], q, other, v), [q, k, other, v])
     found = linear_attention([(k, k)], v, None, None, 1, 1, maps=(maps.elu1, torch.exp))
-    same(found, plain([(maps.elu1, torch.exp, 0.0)], k, k, v), [k, v])
+    agree(found, plain([(maps.elu1, torch.exp, 0.0)], k, k, v), [k, v])
 
 
 def test_second_derivatives() -> None:
@@ -121,9 +115,9 @@ def test_other_numbers_of_dimensions() -> None:
     q, k, v = (torch.randn(2, 3, 2, 2, rows, 3, dtype=torch.float64, requires_grad=True) for rows in (5, 4, 4))
     for batch in (0, 1, 2, 3, 4):
         found = linear_attentions([(q, k, *ELU1)], v, None, None, batch, 4 - batch)
-        same(found, plain([ELU1], q, k, v), [q, k, v])
+        agree(found, plain([ELU1], q, k, v), [q, k, v])
     flat = [x[0, 0, 0, 0].detach().requires_grad_() for x in (q, k, v)]
-    same(linear_attentions([(*flat[:2], *ELU1)], flat[2]), plain([ELU1], *flat), flat)
+    agree(linear_attentions([(*flat[:2], *ELU1)], flat[2]), plain([ELU1], *flat), flat)
 
 
 def test_transforms_take_plain_operations() -> None:

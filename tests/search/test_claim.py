@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from tensornet_attn.errors import InputError
 from tensornet_attn.search import worker as claims
 from tensornet_attn.search.evolve import Draft, draft
 from tensornet_attn.search.process import identity
 from tensornet_attn.search.read import load
-from tensornet_attn.search.store import CLAIM, Store
-from tensornet_attn.search.study import Study
+from tensornet_attn.search.store import CLAIM
 from tensornet_attn.search.trial import Trial
-from tensornet_attn.search.worker import Claim, awaited, claim, complete, free_dead, still_open
+from tensornet_attn.search.worker import awaited, claim, complete, free_dead, still_open
+from tests.refusals import refusal
 from tests.search import made
-from tests.search.engine import asked, dead, finish, opened
-
-
-def taken(store: Store, study: Study) -> Claim | None:
-    """What the next trial takes."""
-    trial = asked(store)
-
-    def note(made: dict[str, object]) -> None:
-        trial.set_user_attr(CLAIM, made)
-
-    return claim(store, trial.number, study, load(study.space), note)
+from tests.search.engine import asked, dead, finish, opened, taken, taken_at_once
 
 
 @pytest.mark.rotated
@@ -49,16 +37,7 @@ def test_slots_in_order_and_no_design_twice(tmp_path: Path) -> None:
 def test_many_at_once(tmp_path: Path) -> None:
     study = made.study(trials=3)
     opened(tmp_path, study)
-
-    def one(_: int) -> Claim | None:
-        store = opened(tmp_path, study)
-        found = taken(store, study)
-        store.close()
-        return found
-
-    with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(one, range(6)))
-    assert sorted(draft.slot for draft in found if isinstance(draft, Draft)) == list(range(6))
+    assert taken_at_once(lambda: opened(tmp_path, study), study) == list(range(6))
 
 
 def test_who_has_a_higher_number_waits(tmp_path: Path) -> None:
@@ -141,9 +120,9 @@ def test_a_small_space_ends_early(tmp_path: Path) -> None:
 def test_a_space_with_nothing_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module("tensornet_attn.search.propose"), "ATTEMPTS", 16)
     study = made.study(bounds={"macs": {"most": 1.0}})
-    with pytest.raises(InputError) as caught:
-        taken(opened(tmp_path, study), study)
-    assert str(caught.value).startswith("all 16 drafts of the space 'tiny' were refused: 16 by 'macs at most 1'; ")
+    assert refusal(taken, opened(tmp_path, study), study).startswith(
+        "all 16 drafts of the space 'tiny' were refused: 16 by 'macs at most 1'; "
+    )
 
 
 def test_equal_designs_of_both_arms(tmp_path: Path) -> None:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import optuna
 import pytest
 
-from tensornet_attn.search.evolve import Draft
 from tensornet_attn.search.process import Identity, identity
-from tensornet_attn.search.read import load
-from tensornet_attn.search.store import CLAIM, Store, open_store
-from tensornet_attn.search.worker import Claim, claim, free_dead
+from tensornet_attn.search.store import Store, open_store
+from tensornet_attn.search.worker import free_dead
 from tests.refusals import refusal
 from tests.search import made, postgres
-from tests.search.engine import asked, finish
+from tests.search.engine import asked, finish, taken_at_once
 from tests.search.kills import command, done_once, kill_workers, quick
 from tests.search.kills import finish as ended
 
@@ -59,17 +56,7 @@ def test_a_store(url: str) -> None:
 def test_many_at_once(url: str) -> None:
     """Each takes another slot, also where all make the tables and the study at the same time."""
     study = made.study(trials=3)
-
-    def one(_: int) -> Claim | None:
-        store = opened(url, "at once", trials=3)
-        trial = asked(store)
-        found = claim(store, trial.number, study, load(study.space), lambda made: trial.set_user_attr(CLAIM, made))
-        store.close()
-        return found
-
-    with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(one, range(6)))
-    assert sorted(draft.slot for draft in found if isinstance(draft, Draft)) == list(range(6))
+    assert taken_at_once(lambda: opened(url, "at once", trials=3), study) == list(range(6))
 
 
 def test_heartbeats_that_have_stopped(url: str) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.errors import InputError
 from tensornet_attn.search.rank import confirmed
 from tensornet_attn.search.start import StudyResult
 from tensornet_attn.search.study import CONFIG, read_study
@@ -132,10 +131,8 @@ def test_another_study_in_the_folder(tmp_path: Path) -> None:
 
 def test_a_study_file_that_was_written_over(tmp_path: Path) -> None:
     (tmp_path / CONFIG).write_text("study: 1\nseed: x\n")
-    with pytest.raises(InputError) as caught:
-        searched(tmp_path)
     path = tmp_path / CONFIG
-    assert str(caught.value) == f"'{path}' has no study that this version can read: choose another --out."
+    assert refusal(searched, tmp_path) == f"'{path}' has no study that this version can read: choose another --out."
 
 
 MISTAKES = [
@@ -153,9 +150,9 @@ def test_mistakes(tmp_path: Path, given: dict[str, Any], message: str) -> None:
 
 def test_a_space_that_gives_nothing_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module("tensornet_attn.search.propose"), "ATTEMPTS", 16)
-    with pytest.raises(InputError) as caught:
-        searched(tmp_path / "out", bounds={"macs": 1})
-    assert str(caught.value).startswith("all 16 drafts of the space 'tiny' were refused: 16 by 'macs at most 1'; ")
+    assert refusal(searched, tmp_path / "out", bounds={"macs": 1}).startswith(
+        "all 16 drafts of the space 'tiny' were refused: 16 by 'macs at most 1'; "
+    )
     assert not (tmp_path / "out").exists()
 
 

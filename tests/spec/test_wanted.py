@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 import tensornet_attn as ta
+from tests.agreement import modules
 from tests.random_call import F64, assert_same, results
 
 Plain = Callable[[Any, Tensor], Tensor]
@@ -250,18 +251,11 @@ LATER = {  # refused, with the reason, in the section "Not supported" of the pag
 }
 
 
-def pair(source: dict[str, Any]) -> tuple[nn.Module, nn.Module]:
-    torch.manual_seed(0)
-    oracle, layer = ta.reference(source, dtype=F64), ta.compile(source, dtype=F64)
-    layer.load_state_dict(oracle.state_dict())
-    return oracle, layer
-
-
 @pytest.mark.parametrize("name", WANTED)
 def test_it_works(name: str) -> None:
     source, plain = WANTED[name]
     assert ta.check(source) == []
-    oracle, layer = pair(source)
+    oracle, layer = modules(source)
     x = torch.randn(2, 9, 12, dtype=F64)
     torch.testing.assert_close(oracle(x), plain(oracle, x))
     assert_same(results(layer, [x], {}), results(oracle, [x], {}))

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import tensornet_attn as ta
 from tensornet_attn.tasks import Recipe, describe, list_tasks, task_named
 from tests.refusals import refusal
 
@@ -49,9 +48,7 @@ def test_a_wrong_option_is_told_in_a_sentence(name: str, options: dict[str, Any]
 
 
 def test_a_seed_is_a_whole_number() -> None:
-    with pytest.raises(ta.InputError) as error:
-        task_named("mqar", seed="0")  # type: ignore[arg-type]
-    assert str(error.value) == "seed is '0'; give a whole number."
+    assert refusal(task_named, "mqar", seed="0") == "seed is '0'; give a whole number."
 
 
 def test_several_wrong_options_are_told_at_once() -> None:
@@ -96,9 +93,7 @@ def test_the_list_of_tasks_says_what_each_is() -> None:
 @pytest.mark.parametrize("recipe", [recipe for recipe in list_tasks() if not recipe.drawn], ids=lambda r: r.name)
 def test_a_task_whose_files_are_not_there_says_which_it_looked_for_and_what_to_put_there(recipe: Recipe) -> None:
     given = {"data": "mnist"} if recipe.name == "image_generation" else {}
-    with pytest.raises(ta.InputError) as error:
-        task_named(recipe, path="no/such", **given)
-    looked, _, put = str(error.value).partition(f". Task '{recipe.name}': ")
+    looked, _, put = refusal(task_named, recipe, path="no/such", **given).partition(f". Task '{recipe.name}': ")
     assert looked.startswith("'no/such")
     assert (
         "no file " in looked

@@ -15,7 +15,8 @@ from tensornet_attn.graph import build
 from tensornet_attn.runtime.cpp import reason_against_cpp
 from tensornet_attn.tiles.cpp.source import Region, region_of, source
 from tensornet_attn.tiles.model import Unfit
-from tests.masked import MASKS, modules
+from tests.agreement import modules
+from tests.masked import MASKS
 from tests.masked import design as masked
 from tests.random_call import F64, assert_same, results
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import tensornet_attn as ta
 from tensornet_attn.train.trained import open_run
+from tests.refusals import refusal
 from tests.train import runs
 
 
@@ -46,6 +47,6 @@ def test_a_run_goes_on_with_its_cache(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["compile", "checkpoint_activations"])
 def test_what_calls_a_cache_twice_is_refused(tmp_path: Path, option: str) -> None:
-    with pytest.raises(ta.InputError) as error:
-        ta.train(stack() | {option: True}, out=tmp_path)
-    assert str(error.value) == f"'linear' has 'memory_kind: cache', which excludes '{option}': leave it out."
+    assert refusal(ta.train, stack() | {option: True}, out=tmp_path) == (
+        f"'linear' has 'memory_kind: cache', which excludes '{option}': leave it out."
+    )

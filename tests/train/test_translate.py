@@ -11,7 +11,6 @@ import sacrebleu
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.errors import InputError
 from tensornet_attn.tasks import task_named
 from tensornet_attn.train import translate
 from tensornet_attn.train.trained import Trained, open_run
@@ -109,9 +108,9 @@ def test_what_bleu_is_not_of(trained: Trained) -> None:
     )
     for one, given, message in wrong:
         assert refusal(translate.bleu, one, *given) == message
-    with pytest.raises(InputError) as error:
-        translate.bleu(trained, "test", tokenizer="13b")
-    assert str(error.value).startswith("sacrebleu has no tokenizer '13b': use one of none, zh, 13a, ")
+    assert refusal(translate.bleu, trained, "test", tokenizer="13b").startswith(
+        "sacrebleu has no tokenizer '13b': use one of none, zh, 13a, "
+    )
 
 
 @pytest.mark.slow

@@ -47,3 +47,13 @@ def same(ours: nn.Module, oracle: nn.Module, inputs: list[Tensor], atol: float =
     for got, want in zip(*found, strict=True):
         scale = max(1.0, want.abs().max().item()) if want.numel() else 1.0
         torch.testing.assert_close(got.to(F64), want, rtol=0, atol=atol * scale)
+
+
+def same_mask_gradients(ours: nn.Module, oracle: nn.Module, width: int) -> None:
+    """Equal gradients of an additive mask of the call."""
+    found = []
+    for module in (ours, oracle):
+        mask = draw(2, 17, 17).requires_grad_()
+        module(draw(2, 17, width), mask=mask).square().sum().backward()
+        found.append(mask.grad)
+    torch.testing.assert_close(*found, rtol=0, atol=1e-10)

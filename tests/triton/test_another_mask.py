@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from tensornet_attn.ops import another_mask
+from tests.agreement import modules
 from tests.ops.another import LATE
-from tests.ops.test_another_mask import CASES, design, modules
+from tests.ops.test_another_mask import CASES, design
 from tests.random_call import assert_same, results
 from tests.triton.regions import on_triton
 

@@ -49,13 +49,6 @@ def test_values_and_gradients(tokens: int, h: int, e: int, k: int) -> None:
         agree(triton_routed(*call), routed(*call), [x, weight, gates] if number % 2 else [x, weight])
 
 
-@pytest.mark.parametrize(("tokens", "widths"), [(130, (40, 16)), (64, (1, 64)), (17, (64, 1))])
-def test_many_tiles(tokens: int, widths: tuple[int, int]) -> None:
-    x, weight, gates = operands(tokens, 1, 3, 2, widths=widths)
-    call = x, weight, gates, choices(tokens, 1, 3, 2), 1, 1
-    agree(triton_routed(*call), routed(*call), [x, weight, gates])
-
-
 def test_choices_are_sorted_in_blocks() -> None:
     """1,200 choices of 80 experts: some blocks of both; those of one expert stay in the order in which they are."""
     chosen, weight = choices(200, 2, 40, 3), drawn(2, 40, 1, 1)
@@ -69,20 +62,28 @@ def test_choices_are_sorted_in_blocks() -> None:
     agree(triton_routed(*call), routed(*call), [x, weight, gates])
 
 
+def compare(tokens: int, h: int, e: int, widths: tuple[int, int], **kind: torch.dtype) -> None:
+    """Two chosen experts of e for each of h heads."""
+    x, weight, gates = operands(tokens, h, e, 2, widths=widths, **kind)
+    call = x, weight, gates, choices(tokens, h, e, 2), h, 1
+    agree(triton_routed(*call), routed(*call), [x, weight, gates])
+
+
+@pytest.mark.parametrize(("tokens", "widths"), [(130, (40, 16)), (64, (1, 64)), (17, (64, 1))])
+def test_many_tiles(tokens: int, widths: tuple[int, int]) -> None:
+    compare(tokens, 1, 3, widths)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
 @pytest.mark.parametrize(("tokens", "c", "o"), SIZES)
 def test_every_size(tokens: int, c: int, o: int, dtype: torch.dtype) -> None:
-    x, weight, gates = operands(tokens, 2, 4, 2, widths=(c, o), dtype=dtype)
-    call = x, weight, gates, choices(tokens, 2, 4, 2), 2, 1
-    agree(triton_routed(*call), routed(*call), [x, weight, gates])
+    compare(tokens, 2, 4, (c, o), dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_lower_precision(dtype: torch.dtype) -> None:
-    x, weight, gates = operands(20, 2, 4, 2, widths=(16, 3), dtype=dtype)
-    call = x, weight, gates, choices(20, 2, 4, 2), 2, 1
-    agree(triton_routed(*call), routed(*call), [x, weight, gates])
+    compare(20, 2, 4, (16, 3), dtype=dtype)
 
 
 def test_the_functions_that_modules_call() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.masked import MASKS, design, modules
+from tests.agreement import in_chunks, modules
+from tests.masked import MASKS, design
 from tests.random_call import F64, assert_same, results
 from tests.triton.regions import on_triton
 
@@ -40,7 +41,5 @@ def test_blocks_between_the_first_keys_and_those_nearby_are_left_out(mask: str, 
 @pytest.mark.parametrize("mask", ["causal and (window(w, 0) or prefix(p))", "window(2 * w, 0) and dilated(2)"])
 def test_chunks_are_the_same_as_at_once(mask: str) -> None:
     oracle, module = modules(design(mask), "triton")
-    x, cache = torch.randn(1, 13, 6, dtype=F64), module.eval().new_cache()
-    with torch.no_grad():
-        found = [module(part, cache=cache) for part in x.split([5, 1, 7], 1)]
-        torch.testing.assert_close(torch.cat(found, 1), oracle(x))
+    x = torch.randn(1, 13, 6, dtype=F64)
+    torch.testing.assert_close(in_chunks(module.eval(), x, [5, 1, 7]), oracle(x))

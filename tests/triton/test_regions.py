@@ -15,7 +15,7 @@ from tensornet_attn.runtime.triton.kernels import region_launch, regions
 from tests.plan.blockwise_cases import MAPPED, TAKEN, design
 from tests.plan.decay_cases import FORGETTING
 from tests.random_call import Call, assert_same, results
-from tests.triton.regions import F64, draw, on_triton, pair, same
+from tests.triton.regions import F64, draw, on_triton, pair, same, same_mask_gradients
 
 pytestmark = pytest.mark.rotated
 
@@ -106,12 +106,7 @@ def test_nothing_to_do() -> None:
 
 def test_a_mask_may_want_a_gradient() -> None:
     ours, oracle = pair("mhsa", legs={"f": 12, "h": 2})
-    found = []
-    for module in (ours, oracle):
-        mask = draw(2, 17, 17).requires_grad_()
-        module(draw(2, 17, 12), mask=mask).square().sum().backward()
-        found.append(mask.grad)
-    torch.testing.assert_close(*found, rtol=0, atol=1e-10)
+    same_mask_gradients(ours, oracle, 12)
 
 
 @pytest.mark.parametrize("name", ["dropout", "noise"])

@@ -13,7 +13,7 @@ import tensornet_attn as ta
 from tensornet_attn.emit.load import load
 from tensornet_attn.runtime.triton.kernels import region_launch
 from tensornet_attn.runtime.triton.kernels.regions import tiled
-from tests.triton.regions import F64, draw, pair
+from tests.triton.regions import F64, draw, pair, same_mask_gradients
 
 N, BATCH = 19, (2, 3)
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {  # of [2, 3, heads, n, d]
@@ -96,9 +96,4 @@ def test_gradient_of_a_mask_beside_a_loop_over_heads(monkeypatch: pytest.MonkeyP
     """Programs that loop over heads write a part of the mask's gradient for each of them."""
     monkeypatch.setattr(region_launch, "BUSY", 1)
     ours, oracle = pair("talking_heads", legs={"f": 24, "h": 4})
-    found = []
-    for module in (ours, oracle):
-        mask = draw(2, 17, 17).requires_grad_()
-        module(draw(2, 17, 24), mask=mask).square().sum().backward()
-        found.append(mask.grad)
-    torch.testing.assert_close(*found, rtol=0, atol=1e-10)
+    same_mask_gradients(ours, oracle, 24)

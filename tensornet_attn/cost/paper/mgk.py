@@ -99,11 +99,6 @@ MGK = Table(
     "Nguyen et al., Transformer with a Mixture of Gaussian Keys (2021; ICML 2022: Improving Transformers with "
     "Probabilistic Attention Keys)",
     "k multiplications and k - 1 additions for a sum of k products; without squared norms, priors, scale and softmax",
-    (
-        *equations(PAPER["equations"]),
-        *measured(PAPER["table 6"]),
-        *models(PAPER["text"]),
-        *figures(PAPER["figures"]),
-    ),
+    (*equations(PAPER["equations"]), *measured(PAPER["table 6"]), *models(PAPER["text"]), *figures(PAPER["figures"])),
     "N tokens; H heads of width D; input width Dx; M keys per position in H / M heads",
 )

@@ -102,11 +102,6 @@ TUFORMER = Table(
     "tuformer",
     "Liu, Su and Huang, Tuformer (ICLR 2022)",
     "parameters of a layer without biases; 100% is MHSA of the same width. The columns Train and Test have no unit",
-    (
-        *table_2(PAPER["table 2"]),
-        *equations(PAPER["equations"]),
-        *claims(PAPER["text"]),
-        *figures(PAPER["figures"]),
-    ),
+    (*table_2(PAPER["table 2"]), *equations(PAPER["equations"]), *claims(PAPER["text"]), *figures(PAPER["figures"])),
     "F model width; H heads of width D; R = H D tunable heads; N queries, M keys; W another width of heads",
 )

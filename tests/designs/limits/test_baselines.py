@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import tensornet_attn as ta
@@ -9,22 +10,17 @@ import tensornet_attn as ta
 from .carry import FH, D, F, H, N, mhsa_weights, run, same, tensor, variant, weights
 
 
-def test_gqa_with_one_query_a_group_is_mhsa(x):
+@pytest.mark.parametrize(("name", "plain"), [("gqa", "mhsa"), ("gqa_rope", "mhsa_rope")])
+def test_gqa_with_one_query_a_group_is_mhsa(name, plain, x):
     w = mhsa_weights()
     grouped = w | {"Wq": w["Wq"].unsqueeze(2), "Wo": w["Wo"].unsqueeze(1)}
-    same(run("gqa", grouped, x, {"f": F, "g": H, "j": 1}), run("mhsa", w, x, FH))
+    same(run(name, grouped, x, {"f": F, "g": H, "j": 1}), run(plain, w, x, FH))
 
 
 def test_gqa_with_one_group_is_mqa(x):
     w = weights(Wq=(F, H, D), Wk=(F, D), Wv=(F, D), Wo=(H, D, F))
     grouped = {name: w[name].unsqueeze(1) for name in ("Wq", "Wk", "Wv")} | {"Wo": w["Wo"].unsqueeze(0)}
     same(run("gqa", grouped, x, {"f": F, "g": 1, "j": H}), run("mqa", w, x, FH))
-
-
-def test_gqa_rope_with_one_query_a_group_is_mhsa_rope(x):
-    w = mhsa_weights()
-    grouped = w | {"Wq": w["Wq"].unsqueeze(2), "Wo": w["Wo"].unsqueeze(1)}
-    same(run("gqa_rope", grouped, x, {"f": F, "g": H, "j": 1}), run("mhsa_rope", w, x, FH))
 
 
 def test_mla_with_an_invertible_latent_is_mhsa(x):

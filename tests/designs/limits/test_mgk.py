@@ -25,16 +25,19 @@ def without_shifts(w: dict[str, Tensor], r: int = 2) -> dict[str, Tensor]:
     return w | {"b": torch.zeros(r, H, D).double()}
 
 
-@pytest.mark.parametrize(("name", "prior"), [("mgk", PRIOR), ("mgk_hard", {}), ("mgk_em", STATE)])
-def test_mixtures_of_equal_keys_are_gaussian(name, prior, x):
+@pytest.mark.parametrize(
+    ("name", "keys", "prior"),
+    [
+        ("mgk", equal_keys, PRIOR),
+        ("mgk_hard", equal_keys, {}),
+        ("mgk_em", equal_keys, STATE),
+        ("smgk", without_shifts, PRIOR),
+        ("smgk_hard", without_shifts, {}),
+    ],
+)
+def test_mixtures_of_equal_keys_are_gaussian(name, keys, prior, x):
     w = mhsa_weights()
-    same(run(name, equal_keys(w) | prior, x, FH | {"r": 2}), run("gaussian", w, x, FH))
-
-
-@pytest.mark.parametrize(("name", "prior"), [("smgk", PRIOR), ("smgk_hard", {})])
-def test_without_shifts_there_is_one_key(name, prior, x):
-    w = mhsa_weights()
-    same(run(name, without_shifts(w) | prior, x, FH | {"r": 2}), run("gaussian", w, x, FH))
+    same(run(name, keys(w) | prior, x, FH | {"r": 2}), run("gaussian", w, x, FH))
 
 
 @pytest.mark.parametrize("name", ["mgk", "mgk_hard"])
@@ -120,16 +123,10 @@ def test_mixture_components_may_be_permuted(name, prior, x):
     same(run(name, w | permuted, x, FH | {"r": 3}), run(name, w, x, FH | {"r": 3}))
 
 
-def test_mlk_with_equal_keys_is_linear_attention(x):
+@pytest.mark.parametrize(("name", "keys"), [("mlk", equal_keys), ("smlk", without_shifts)])
+def test_equal_keys_without_a_softmax_are_linear_attention(name, keys, x):
     w = mhsa_weights()
-    mixture = equal_keys(w) | {"logits": tensor(H, 2)}
-    same(run("mlk", mixture, x, FH | {"r": 2}), run("linear", w, x, FH))
-
-
-def test_smlk_without_shifts_is_linear_attention(x):
-    w = mhsa_weights()
-    mixture = without_shifts(w) | {"logits": tensor(H, 2)}
-    same(run("smlk", mixture, x, FH | {"r": 2}), run("linear", w, x, FH))
+    same(run(name, keys(w) | {"logits": tensor(H, 2)}, x, FH | {"r": 2}), run("linear", w, x, FH))
 
 
 SHORT = 2.0**-20  # a power of two, so that the products of queries and keys stay what they were, to the last bit

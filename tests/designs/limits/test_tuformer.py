@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from .carry import FH, D, F, H, identity_core, merged, mhsa_weights, run, same, tensor, variant, weights
@@ -60,23 +61,18 @@ def test_skip_right_with_an_identity_core_is_mhsa(x):
     same(run("skip_right", w | {"C1": H**0.5 * torch.eye(H).double()}, x, FH), run("mhsa", w, x, FH))
 
 
-def test_skip_left_is_thsa_with_the_same_core_in_each_head(x):
+@pytest.mark.parametrize(("name", "over_heads"), [("skip_left", {}), ("thsa_kron", {"C1": tensor(H, H)})])
+def test_thsa_with_a_kronecker_product_as_its_core(name, over_heads, x):
+    """In skip_left, the core is the same in each head."""
     w = mhsa_weights() | {"C2": tensor(2, D, seed=3), "C3": tensor(2, D, seed=4)}
-    core = torch.kron(torch.eye(H).double(), w["C2"].T @ w["C3"])
+    core = torch.kron(over_heads.get("C1", torch.eye(H).double()), w["C2"].T @ w["C3"])
     want = run("thsa", merged(w) | {"C": core}, x, {"f": F, "r": H * D, "s": H * D})
-    same(run("skip_left", w, x, FH | {"c": 2}), want)
+    same(run(name, w | over_heads, x, FH | {"c": 2}), want)
 
 
 def test_skip_left_with_factors_of_ones_is_mhsa(x):
     w, ones = mhsa_weights(), torch.ones(1, D).double()
     same(run("skip_left", w | {"C2": H**0.5 * ones, "C3": ones}, x, FH), run("mhsa", w, x, FH))
-
-
-def test_thsa_kron_is_thsa_with_a_kronecker_product_as_its_core(x):
-    w = mhsa_weights() | {"C1": tensor(H, H), "C2": tensor(2, D, seed=3), "C3": tensor(2, D, seed=4)}
-    core = torch.kron(w["C1"], w["C2"].T @ w["C3"])
-    want = run("thsa", merged(w) | {"C": core}, x, {"f": F, "r": H * D, "s": H * D})
-    same(run("thsa_kron", w, x, FH | {"c": 2}), want)
 
 
 def test_thsa_kron_with_an_identity_over_heads_is_skip_left(x):

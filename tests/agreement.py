@@ -1,0 +1,48 @@
+"""Whether results agree with a reference: modules with the same weights, equal values and gradients, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import tensornet_attn as ta
+
+
+def modules(source: Any, backend: str = "torch", causal: bool | None = None, **options: Any) -> tuple[Any, Any]:
+    """The reference and a compiled module with the same weights, in float64."""
+    torch.manual_seed(0)
+    oracle = ta.reference(source, causal, dtype=torch.float64)
+    module = ta.compile(source, backend, causal, dtype=torch.float64, **options)
+    module.load_state_dict(oracle.state_dict())
+    return oracle, module
+
+
+def in_one_graph(
+    function: Callable[..., Tensor], draw: Callable[..., Sequence[Tensor]], sizes: Sequence[Sequence[int]]
+) -> Iterator[tuple[Tensor, Sequence[Tensor]]]:
+    """The traced results at several sizes, and their operands; from the third size on, nothing is traced again."""
+    torch._dynamo.reset()
+    traced = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
+    for place, size in enumerate(sizes):
+        given = draw(*size)
+        with torch.compiler.set_stance("fail_on_recompile" if place > 1 else "default"):
+            found = traced(*given)
+        yield found, given
+
+
+@torch.no_grad()
+def in_chunks(module: Any, x: Tensor, cuts: Sequence[int]) -> Tensor:
+    """The results of a module for chunks of x, one after the other with a cache."""
+    cache = module.new_cache()
+    return torch.cat([module(part, cache=cache) for part in x.split(cuts, 1)], 1)
+
+
+def agree(found: Tensor, wanted: Tensor, leaves: list[Tensor]) -> None:
+    """Equal values, and equal gradients under random weights; those of unused leaves are zero."""
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
+    weights = torch.randn_like(wanted)
+    both = [torch.autograd.grad(y, leaves, weights, materialize_grads=True) for y in (found, wanted)]
+    torch.testing.assert_close(*both, rtol=1e-9, atol=1e-10)
