@@ -22,6 +22,7 @@ from tensornet_attn.emit.leaves import bind_leaves, bind_lengths, open_forward, 
 from tensornet_attn.emit.linear import apart_in_reader, emit_total, inside_kernels, one_row_of_queries, summed_with
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
 from tensornet_attn.emit.names import Names, class_name, docstring_text, harmless
+from tensornet_attn.emit.scan import emit_read, inside_read, read_scan
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import behind
@@ -220,6 +221,10 @@ def _group(step: Step) -> tuple[str, bool]:
 def _emit_step(writer: Writer, step: Step) -> None:
     if summed_with(writer, step):
         emit_total(writer, step)
+    elif (found := read_scan(writer, step)) is not None:
+        emit_read(writer, step, *found)
+    elif inside_read(writer, step):
+        return
     elif step.contraction is not None and not (apart_in_reader(writer, step) or inside_kernels(writer, step)):
         with one_row_of_queries(writer, step):
             emit_contraction(writer, step)

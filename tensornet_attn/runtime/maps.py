@@ -24,7 +24,7 @@ def has_few(x: Tensor) -> bool:
     return not torch.compiler.is_compiling() and x.numel() <= SMALL_CALL
 
 
-def padded(x: Tensor, pad: tuple[int, ...], value: float = 0.0) -> Tensor:
+def with_padding(x: Tensor, pad: tuple[int, ...], value: float = 0.0) -> Tensor:
     """`F.pad`, without a copy if there is nothing to pad."""
     return F.pad(x, pad, value=value) if torch.compiler.is_compiling() or any(pad) else x
 

@@ -6,17 +6,18 @@ parts, is added with decay. Nothing is divided by an exponential.
 """
 
 import math
-from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.exponential import exp
-from tensornet_attn.runtime.maps import MAP_PART, padded
+from tensornet_attn.runtime.maps import MAP_PART, with_padding
 from tensornet_attn.runtime.operations import applied, batch_first, differentiable, is_plain, operation
 
-LONG_ROW = 1 << 12  # numbers of a position from which one position after another is faster than parts side by side
+LONG_ROW = (
+    1 << 12
+)  # numbers of a position from which, on a CPU, one position after another is faster than parts side by side
 
 
 def scan_sums(x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask: Tensor | None, n: int) -> Tensor:
@@ -28,7 +29,7 @@ def scan_sums(x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask
     if past is not None and n > m:
         raise ValueError(f"scan_sums: {n} queries for {m} keys after a state; give no more queries than keys.")
     h = running(x, decay, dims, past, key_mask)
-    return padded(h, (*(0, 0) * dims, n - m, 0)).to(x.dtype)  # a negative width crops
+    return with_padding(h, (*(0, 0) * dims, n - m, 0)).to(x.dtype)  # a negative width crops
 
 
 def scan_state(x: Tensor, decay: Tensor, dims: int, past: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -74,7 +75,7 @@ def faded_sums(x: Tensor, decay: Tensor, dims: int, reverse: bool) -> Tensor:
     m, kept, fades = x.shape[-dims - 1], x.shape[-dims:], decay.shape[-dims:]
     lead = math.prod(x.shape[: -dims - 1])
     a, decay = x.reshape(lead, m, *kept), decay.reshape(lead, m, *fades)
-    if lead * math.prod(kept) >= LONG_ROW:
+    if x.device.type == "cpu" and lead * math.prod(kept) >= LONG_ROW:
         return faded_rows(a, decay, reverse).view(x.shape)
     b = exp(decay)
     if reverse:
@@ -91,7 +92,7 @@ def faded_rows(x: Tensor, decay: Tensor, reverse: bool) -> Tensor:
         return h
     rows = zip(x.unbind(1), h.unbind(1), strict=True)
     last, factor = None, None
-    for (row, own), b in zip(reversed([*rows]) if reverse else rows, factors(decay, reverse), strict=True):
+    for (row, own), b in zip(reversed([*rows]) if reverse else rows, decay_rows(decay, reverse), strict=True):
         factor = factor if reverse else b
         if last is None:
             own.copy_(row)
@@ -101,7 +102,7 @@ def faded_rows(x: Tensor, decay: Tensor, reverse: bool) -> Tensor:
     return h
 
 
-def factors(decay: Tensor, reverse: bool) -> Iterator[Tensor]:
+def decay_rows(decay: Tensor, reverse: bool):
     """exp of the decays [b, m, ...] at each position, of which few exist at a time."""
     parts = decay.split(max(1, MAP_PART // max(1, decay[:, 0].numel())), 1)
     for part in reversed(parts) if reverse else parts:
@@ -119,7 +120,7 @@ def faded_parts(x: Tensor, factor: Tensor) -> Tensor:
         for t in range(1, m):
             h[:, t].addcmul_(factor[:, t], h[:, t - 1])
         return h
-    h, since = (padded(t, (*ends, 0, parts * size - m)).unflatten(1, (parts, size)) for t in (h, factor))
+    h, since = (with_padding(t, (*ends, 0, parts * size - m)).unflatten(1, (parts, size)) for t in (h, factor))
     for t in range(1, size):
         h[:, :, t].addcmul_(since[:, :, t], h[:, :, t - 1])
         since[:, :, t].mul_(since[:, :, t - 1])  # the product of the factors within the part
@@ -162,7 +163,7 @@ def row_gradients(g: Tensor, decay: Tensor, h: Tensor, dims: int) -> tuple[Tenso
     before = torch.zeros_like(h[:, 0]), *h.unbind(1)[:-1]
     rows = (reversed(t) for t in (g.unbind(1), own.unbind(1), of.unbind(1), before))
     later = torch.zeros((), dtype=h.dtype, device=h.device)
-    for factor, row, to, to_decay, last in zip(factors(given, True), *rows, strict=True):
+    for factor, row, to, to_decay, last in zip(decay_rows(given, True), *rows, strict=True):
         later = factor * torch.add(row, later, out=to)
         to_decay.copy_((later * last).sum_to_size(to_decay.shape))
     return g_x, g_decay
