@@ -7,6 +7,7 @@
     band                         the attention of blocks of queries with the keys of their span; copies
     grouped experts              products of the rows of each expert; attention of the chosen heads; some calls for each
     elementwise, other boxes     passes: bytes read and written; exponentials
+    scans that one product reads passes over blocks that stay in a cache, of long rows; calls for each position
     products of elements         passes, if they are added up where nothing is left for a product of matrices
     mask                         two passes over weights that hide keys, with a backward one more
     blocks of queries            the steps inside for each block; with a backward, again, and their gradients
@@ -49,6 +50,7 @@ from tensornet_attn.graph.attention import cached
 from tensornet_attn.graph.model import Contraction, Function, FusedAttention, Graph, Step, Term, Use, body_graph
 from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import Recurrence, scans
+from tensornet_attn.graph.scanned import ReadScan, read_scans
 from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.graph.visibility import causal_up_to
 from tensornet_attn.ir.arithmetic import ONE
@@ -60,6 +62,8 @@ GRADIENTS = 2  # passes of a backward, in those of its forward: gradients are re
 CALLS = 30  # operations of a kernel that computes more than one product, or of one attention in it
 CALLS_OF_EXPERT = 12
 CALLS_OF_CPP = 60  # of a C++ kernel: operands, pointers and steps
+STATES = 12  # reads and writes of the states of a scan, a block of positions after another
+LONG_ROW, BLOCK_OF_STATES = 1 << 12, 1 << 17  # states at a position from which a scan takes blocks; those of a block
 MODULE, PAGES = "module", "pages"
 NATIVE = "native"  # the kind of C++ kernels
 CAUSAL, CAUSAL_ATTENTION, MASKED_ATTENTION = Function("causal"), "causal attention", "masked attention"
@@ -87,11 +91,16 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
     if step.name in one_row(scene.graph):
         scene = replace(scene, sizes={**scene.sizes, str(scene.graph.query): 1})
         step = _of_factors(scene.graph, step)
-    elif summed_by_reader(scene.graph, step):
+    elif summed_by_reader(scene.graph, step) or _inside_scan(scene, step):
         return {}
     found: defaultdict[str, float] = defaultdict(float)
     learned = backward and step.name in scene.learned
     call, times = table.call[learned], (1 + GRADIENTS) if learned else 1
+    if (read := read_scans(scene.graph).get(step.name)) and _in_blocks(scene, read):
+        states, positions = scene.elements(read.box.operand("of")), scene.sizes[str(read.box.leg)]
+        found[ELEMENTWISE] = times * STATES * WIDTH * states / table.pass_rate(WIDTH * BLOCK_OF_STATES)
+        found["call"] = 2 * (times + learned) * positions * table.call[False]
+        return found
     if isinstance(step.form, Block):
         block, parts = block_of(scene, step)
         pair, seen = {scene.graph.query, scene.graph.key}, _seen(scene, step, block)
@@ -146,6 +155,16 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
             found[f"{kind} calls"] = CALLS * call
     found["call"] += call
     return found
+
+
+def _inside_scan(scene: Scene, step: Step) -> bool:
+    """Whether a step is computed in the blocks of a scan."""
+    return any(step.name in one.inside and _in_blocks(scene, one) for one in read_scans(scene.graph).values())
+
+
+def _in_blocks(scene: Scene, read: ReadScan) -> bool:
+    """Whether a scan has so many states at a position that no tensor has all of them."""
+    return scene.elements(read.box.operand("of")) >= LONG_ROW * scene.sizes[str(read.box.leg)]
 
 
 def _inside(step: Step, kind: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from string import ascii_letters
 
 from tensornet_attn.emit.writer import Writer
@@ -57,6 +58,9 @@ def product(writer: Writer, left: Value, right: Value, want: Legs) -> Value:
     for x, weight in ((left, right), (right, left)):
         if (found := _weighted(writer, x, weight, want)) is not None:
             return found
+    for big, small in ((left, right), (right, left)):
+        if (found := _uncopied(writer, big, small, want)) is not None:
+            return found
     text = _inner(left, right, want) or einsum_text(left, right, want)
     return Value(text, want, left.batched or right.batched)
 
@@ -106,6 +110,34 @@ def _batched(left: Value, right: Value, want: Legs) -> str:
         return ""
     first = left.atom if ends[0][1] in shared else f"{left.atom}.mT"
     return f"{first} @ {right.atom if ends[1][0] in shared else f'{right.atom}.mT'}"
+
+
+def _uncopied(writer: Writer, big: Value, small: Value, want: Legs) -> Value | None:
+    """`(P.mT @ Q[:, None]).sum(-3)`: a matrix product per entry of the first legs of a tensor of queries x keys.
+
+    An einsum would copy that tensor, to bring together the legs that it sums or those that only this tensor has. None
+    if these are side by side, or if the other factor has not exactly one leg of its own.
+    """
+    *lead, row, column = big.legs if len(big.legs) > 2 else ("", "")
+    inner, kept = (row, column) if column in want else (column, row)
+    summed = sorted(leg for leg in big.legs if leg not in want)
+    alone = [leg for leg in want if leg in big.legs and leg not in small.legs]
+    own = [leg for leg in small.legs if leg not in big.legs]
+    pairs = {row, column} == {writer.graph.query, writer.graph.key} and big.batched and small.batched
+    if not pairs or inner not in summed or kept not in alone or not {*summed} <= {*small.legs}:
+        return None
+    if len(own) != 1 or own[0] not in want or (_side_by_side(big.legs, summed) and _side_by_side(big.legs, alone)):
+        return None
+    text = f"{big.atom}{'' if inner == column else '.mT'} @ {small.aligned((*lead, inner, *own)).atom}"
+    legs, dims = (*lead, kept, *own), [i - len(big.legs) for i, leg in enumerate(lead) if leg in summed]
+    if dims:
+        text = f"({text}).sum({dims[0] if len(dims) == 1 else tuple(dims)})"
+    return Value(text, tuple(leg for leg in legs if leg in want), True, ATOM if dims else MATMUL)
+
+
+def _side_by_side(legs: Legs, some: Sequence[str]) -> bool:
+    """Whether some legs are next to each other, in this order."""
+    return any(legs[i : i + len(some)] == (*some,) for i in range(len(legs)))
 
 
 def _matmul(writer: Writer, x: Value, weight: Value, want: Legs) -> Value | None:

@@ -22,10 +22,12 @@ from tensornet_attn.emit.leaves import bind_leaves, bind_lengths, open_forward, 
 from tensornet_attn.emit.linear import apart_in_reader, emit_total, inside_kernels, one_row_of_queries, summed_with
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
 from tensornet_attn.emit.names import Names, class_name, docstring_text, harmless
+from tensornet_attn.emit.scan import emit_read
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.scanned import inside_reads, read_scans
 from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.ir.values import shape_comment
 from tensornet_attn.plan.model import Plan
@@ -220,6 +222,10 @@ def _group(step: Step) -> tuple[str, bool]:
 def _emit_step(writer: Writer, step: Step) -> None:
     if summed_with(writer, step):
         emit_total(writer, step)
+    elif found := read_scans(writer.graph).get(step.name):
+        emit_read(writer, step, found)
+    elif step.name in inside_reads(writer.graph):
+        return
     elif step.contraction is not None and not (apart_in_reader(writer, step) or inside_kernels(writer, step)):
         with one_row_of_queries(writer, step):
             emit_contraction(writer, step)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tensornet_attn.runtime.maps import with_padding
 from tensornet_attn.runtime.masks import run_time_mask, visible_and_bias
 from tensornet_attn.runtime.softmax import fused_attention
 
@@ -51,7 +52,7 @@ def attend_band(
     if bias is not None:
         bounds = torch.where(bounds, bias.to(q.dtype), float("-inf"))
     count = max(2, -(-n // block))
-    q = F.pad(q, (0, 0, 0, 0, 0, count * block - n)).unflatten(-3, (count, block))  # ... blocks block h d
+    q = with_padding(q, (0, 0, 0, 0, 0, count * block - n)).unflatten(-3, (count, block))  # ... blocks block h d
     operands = (q, with_prefix(k, prefix, place), with_prefix(v, prefix, place), bounds)
     if sink is not None:
         operands = (*operands, sink_in_blocks(sink, n, count, block))
@@ -65,14 +66,16 @@ def attend_band(
         out = out + 0 * bias.sum()  # for an empty batch, the fused call omits the gradient of the bias
     if mask is not None or key_mask is not None or sees is not None or min(left, right) < 0 or not tied:
         out = torch.where(some, out, 0)  # in other cases each query sees its own position
-    return F.pad(out.transpose(-2, -3).flatten(-4, -3), (0, 0, 0, 0, 0, n - count * block))  # a negative width crops
+    return with_padding(
+        out.transpose(-2, -3).flatten(-4, -3), (0, 0, 0, 0, 0, n - count * block)
+    )  # a negative width crops
 
 
 def sink_in_blocks(sink: Tensor, n: int, count: int, block: int) -> Tensor:
     """A sink [..., h, n or 1, 1] as [..., blocks, h, block or 1, 1]."""
     if sink.shape[-2] == 1:
         return sink.unsqueeze(-4).expand(*sink.shape[:-3], count, *sink.shape[-3:])
-    return F.pad(sink, (0, 0, 0, count * block - n)).unflatten(-2, (count, block)).transpose(-3, -4)
+    return with_padding(sink, (0, 0, 0, count * block - n)).unflatten(-2, (count, block)).transpose(-3, -4)
 
 
 def key_spans(x: Tensor, place: tuple[int, int, int, int, int]) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.linear import added_reads, causal_reads, key_reads, seen_terms, stretch_of
-from tensornet_attn.runtime.maps import kept, normalized
+from tensornet_attn.runtime.maps import kept, normalized, with_padding
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
 from tensornet_attn.runtime.softmax import masked_softmax
 
@@ -57,7 +57,7 @@ def decay_attention(
         least = (at_next(b, torch.inf) if own else b).detach().cummin(-2).values if causal else least_of(b)
         least = torch.minimum(least, b.detach() - own[0].detach()) if own else least
         least = torch.where(least < torch.finfo(b.dtype).max, least, 0)  # no visible key: any finite value
-        least = F.pad(least, (0, 0, a.shape[-2] - b.shape[-2], 0)) if causal else least
+        least = with_padding(least, (0, 0, a.shape[-2] - b.shape[-2], 0)) if causal else least
         terms = [(q, k, a - a.detach() + least, b, *own)]  # no exp(a - b) that matters is above 1
     reads = reads or decay_reads
     reads = functools.partial(own_reads, reads) if len(terms[0]) > 4 else reads
@@ -80,7 +80,7 @@ def own_reads(
     n, wide = q.shape[-2], torch.promote_types(q.dtype, torch.float32)
     before = reads([(q, at_next(k, 0), a, at_next(b, torch.inf))], at_next(v, 0), causal, chunk, rows)
     pads = zip((v, b - c), (0, torch.inf), strict=True)
-    v, b = (F.pad(x, (0, 0, n - x.shape[-2], 0), value=value) for x, value in pads)  # at the queries
+    v, b = (with_padding(x, (0, 0, n - x.shape[-2], 0), value=value) for x, value in pads)  # at the queries
     weight = q * exp((a - b).to(wide)).to(q.dtype)
     return [*before, (weight * v, weight)]
 
@@ -131,13 +131,13 @@ def decayed_reads(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, stretch
     at a time, in chunks of `chunk`; stretch 0: all at once, for traced code, where a loop would fix the length.
     """
     n, m = q.shape[-2], k.shape[-2]
-    q, a = F.pad(q, (0, 0, m - n, 0)), F.pad(a, (0, 0, m - n, 0), value=-torch.inf)
+    q, a = with_padding(q, (0, 0, m - n, 0)), with_padding(a, (0, 0, m - n, 0), value=-torch.inf)
     parts, before = [], None
     whole = [(q, k, v, a, b)]
     for part in zip(*(t.split(stretch, -2) for t in whole[0]), strict=True) if 0 < stretch < m else whole:
         out, before = decayed_chunks(*part, chunk, before, 0 if stretch else 1)
         parts.append(out)
-    return F.pad(parts[0] if len(parts) == 1 else torch.cat(parts, -2), (0, 0, n - m, 0))
+    return with_padding(parts[0] if len(parts) == 1 else torch.cat(parts, -2), (0, 0, n - m, 0))
 
 
 def decayed_chunks(
@@ -151,9 +151,9 @@ def decayed_chunks(
     """
     m, size, wide = k.shape[-2], GROUP * chunk, torch.promote_types(q.dtype, torch.float32)
     groups = (m + (least + 1) * size - 1) // size
-    pads = zip((q, k, v, a, b), (0, 0, 0, -torch.inf, torch.inf), strict=True)
-    padded = (F.pad(t, (0, 0, 0, groups * size - m), value=pad) for t, pad in pads)
-    q, k, v, a, b = (t.unflatten(-2, (groups, size)).unflatten(-2, (GROUP, chunk)) for t in padded)  # ... s c i d
+    pads = zip((q, k, v.contiguous(), a, b), (0, 0, 0, -torch.inf, torch.inf), strict=True)  # v is read twice
+    whole = (with_padding(t, (0, 0, 0, groups * size - m), pad) for t, pad in pads)
+    q, k, v, a, b = (t.unflatten(-2, (groups, size)).unflatten(-2, (GROUP, chunk)) for t in whole)  # ... s c i d
     low = least_of(b).squeeze(-2).cummin(-2).values  # ... s c w
     first = least_of(b[..., :1, 0, :1, :]).squeeze(-2) if before is None else before[1]  # as the first key
     ends = torch.minimum(low[..., -1, :].cummin(-2).values, first)  # ... s w
@@ -166,7 +166,7 @@ def decayed_chunks(
     adds = ((k * exp(-b).to(k.dtype)).mT @ v).to(wide)
     held, after = decayed_sums(adds, low, scales, None if before is None else before[0])
     out = decayed_scores(q, k, a, b, ~ahead(chunk, chunk, a.device)) @ v + read @ held.to(v.dtype)
-    out = F.pad(out.flatten(-4, -2), (0, 0, 0, m - groups * size))
+    out = with_padding(out.flatten(-4, -2), (0, 0, 0, m - groups * size))
     return out, (after, ends[..., -1:, :])
 
 

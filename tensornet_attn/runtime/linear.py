@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.runtime.maps import added, has_few, kept, masked_sum, normalized
+from tensornet_attn.runtime.maps import added, has_few, kept, masked_sum, normalized, with_padding
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
 from tensornet_attn.runtime.products import exact_products, total_of, wide_products
 from tensornet_attn.runtime.tiled_linear import (
@@ -173,13 +173,13 @@ def causal_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | Non
     traced = torch.compiler.is_compiling()
     heads = math.prod(torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2]))
     stretch = m if traced else stretch_of(heads, chunk, core)
-    q = F.pad(q, (0, 0, m - n, 0))
+    q = with_padding(q, (0, 0, m - n, 0))
     parts, before = [], None
     for part in [(q, k, v)] if m <= stretch else zip(*(t.split(stretch, -2) for t in (q, k, v)), strict=True):
         out, rows, before = chunk_reads(*part, chunk, core, before, 1 if traced else 0)
         parts.append((out, rows))
     found = parts[0] if len(parts) == 1 else [torch.cat(same, -2) for same in zip(*parts, strict=True)]
-    return tuple(F.pad(t, (0, 0, n - m, 0)) for t in found)
+    return tuple(with_padding(t, (0, 0, n - m, 0)) for t in found)
 
 
 def stretch_of(heads: int, chunk: int, core: Tensor | None = None) -> int:
@@ -199,7 +199,8 @@ def chunk_reads(
     """
     m = k.shape[-2]
     chunks = (m + (least + 1) * chunk - 1) // chunk
-    q, k, v = (F.pad(t, (0, 0, 0, chunks * chunk - m)).unflatten(-2, (chunks, chunk)) for t in (q, k, v))
+    q, k, v = (with_padding(t.contiguous(), (0, 0, 0, chunks * chunk - m)) for t in (q, k, v))  # each is read twice
+    q, k, v = (t.unflatten(-2, (chunks, chunk)) for t in (q, k, v))
     core = None if core is None else core.unsqueeze(-3)
     scores = linear_scores(q, k, core).tril()
     (S, S_after), (z, z_after) = (
@@ -208,7 +209,7 @@ def chunk_reads(
     out = scores_read(scores, v, core) + q @ mixed_state(S, core)
     rows = scores.sum(-1, keepdim=True) if core is None else scores.sum(-1).mT
     rows = rows + row_sums(q, z, core)
-    out, rows = (F.pad(t.flatten(-3, -2), (0, 0, 0, m - chunks * chunk)) for t in (out, rows))
+    out, rows = (with_padding(t.flatten(-3, -2), (0, 0, 0, m - chunks * chunk)) for t in (out, rows))
     return out, rows, (S_after, z_after)
 
 
@@ -334,4 +335,4 @@ def outer_sums(
 def summed_so_far(k: Tensor, n: int) -> Tensor:
     """Cumulative sums of the keys [..., m, d] at n queries, the last at the last key: [..., n, d]."""
     total = k.cumsum(-2, dtype=torch.promote_types(k.dtype, torch.float32)).to(k.dtype)
-    return F.pad(total, (0, 0, n - k.shape[-2], 0))
+    return with_padding(total, (0, 0, n - k.shape[-2], 0))

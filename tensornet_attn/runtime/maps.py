@@ -24,6 +24,11 @@ def has_few(x: Tensor) -> bool:
     return not torch.compiler.is_compiling() and x.numel() <= SMALL_CALL
 
 
+def with_padding(x: Tensor, pad: tuple[int, ...], value: float = 0.0) -> Tensor:
+    """`F.pad`, without a copy if there is nothing to pad."""
+    return F.pad(x, pad, value=value) if torch.compiler.is_compiling() or any(pad) else x
+
+
 def transformed(x: Tensor) -> bool:
     """Whether a transform of torch.func, or a gradient of many at once, sees x as a batch."""
     return "Batched" in repr(torch._C._dispatch_keys(x)) or torch._C._functorch.is_functorch_wrapped_tensor(x)

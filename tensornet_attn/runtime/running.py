@@ -1,8 +1,8 @@
 """Elementwise recurrences, h[t] = exp(decay[t]) h[t - 1] + x[t]: time and memory linear in the length.
 
-A sequence of m positions is split into about sqrt(m) parts. All parts run in parallel, position by position; then the
-initial value of each part, from the same recurrence over the parts, is added with decay. Nothing is divided by an
-exponential.
+Positions of many numbers follow each other. Otherwise a sequence of m positions is split into about sqrt(m) parts. All
+parts run in parallel, position by position; then the initial value of each part, from the same recurrence over the
+parts, is added with decay. Nothing is divided by an exponential.
 """
 
 import math
@@ -12,7 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.exponential import exp
-from tensornet_attn.runtime.operations import applied, batch_first, differentiable, operation
+from tensornet_attn.runtime.maps import MAP_PART, with_padding
+from tensornet_attn.runtime.operations import applied, batch_first, differentiable, is_plain, operation
+
+LONG_ROW = (
+    1 << 12
+)  # numbers of a position from which, on a CPU, one position after another is faster than parts side by side
 
 
 def scan_sums(x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask: Tensor | None, n: int) -> Tensor:
@@ -24,8 +29,7 @@ def scan_sums(x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask
     if past is not None and n > m:
         raise ValueError(f"scan_sums: {n} queries for {m} keys after a state; give no more queries than keys.")
     h = running(x, decay, dims, past, key_mask)
-    h = h.narrow(-dims - 1, max(0, m - n), min(n, m))
-    return (F.pad(h, (*(0, 0) * dims, n - m, 0)) if n > m else h).to(x.dtype)
+    return with_padding(h, (*(0, 0) * dims, n - m, 0)).to(x.dtype)  # a negative width crops
 
 
 def scan_state(x: Tensor, decay: Tensor, dims: int, past: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -70,7 +74,10 @@ def faded_sums(x: Tensor, decay: Tensor, dims: int, reverse: bool) -> Tensor:
     """
     m, kept, fades = x.shape[-dims - 1], x.shape[-dims:], decay.shape[-dims:]
     lead = math.prod(x.shape[: -dims - 1])
-    a, b = x.reshape(lead, m, *kept), exp(decay).reshape(lead, m, *fades)
+    a, decay = x.reshape(lead, m, *kept), decay.reshape(lead, m, *fades)
+    if x.device.type == "cpu" and lead * math.prod(kept) >= LONG_ROW:
+        return faded_rows(a, decay, reverse).view(x.shape)
+    b = exp(decay)
     if reverse:
         b = torch.cat((torch.ones_like(b[:, :1]), b[:, 1:].flip(1)), 1)
         a = a.flip(1)
@@ -78,25 +85,46 @@ def faded_sums(x: Tensor, decay: Tensor, dims: int, reverse: bool) -> Tensor:
     return (found.flip(1) if reverse else found).reshape(x.shape)
 
 
+def faded_rows(x: Tensor, decay: Tensor, reverse: bool) -> Tensor:
+    """`faded_sums` of [b, m, ...], one position after another."""
+    h = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if not x.numel():
+        return h
+    rows = zip(x.unbind(1), h.unbind(1), strict=True)
+    last, factor = None, None
+    for (row, own), b in zip(reversed([*rows]) if reverse else rows, decay_rows(decay, reverse), strict=True):
+        factor = factor if reverse else b
+        if last is None:
+            own.copy_(row)
+        else:
+            torch.addcmul(row, factor, last, out=own)
+        last, factor = own, b
+    return h
+
+
+def decay_rows(decay: Tensor, reverse: bool):
+    """exp of the decays [b, m, ...] at each position, of which few exist at a time."""
+    parts = decay.split(max(1, MAP_PART // max(1, decay[:, 0].numel())), 1)
+    for part in reversed(parts) if reverse else parts:
+        rows = exp(part).unbind(1)
+        yield from reversed(rows) if reverse else rows
+
+
 def faded_parts(x: Tensor, factor: Tensor) -> Tensor:
-    """h[t] = factor[t] h[t - 1] + x[t]: x [b, m, ...], factor [b, m, ...] -> like x, in new memory."""
+    """h[t] = factor[t] h[t - 1] + x[t]: x [b, m, ...], factor [b, m, ...], overwritten -> like x, in new memory."""
     m = x.shape[1]
     size = max(1, math.isqrt(max(m - 1, 0)) + 1)  # of a part
     parts = -(-m // size)
+    h, ends = x.clone(memory_format=torch.contiguous_format), (0, 0) * (x.ndim - 2)
     if m <= 8:
-        h = x.clone(memory_format=torch.contiguous_format)
         for t in range(1, m):
             h[:, t].addcmul_(factor[:, t], h[:, t - 1])
         return h
-    ends = (0, 0) * (x.ndim - 2)
-    h = F.pad(x, (*ends, 0, parts * size - m)).unflatten(1, (parts, size))
-    factor = F.pad(factor, (*ends, 0, parts * size - m)).unflatten(1, (parts, size))
-    h = h if parts * size > m else h.clone(memory_format=torch.contiguous_format)
-    since = factor.clone(memory_format=torch.contiguous_format)  # cumulative product of factors within the part
+    h, since = (with_padding(t, (*ends, 0, parts * size - m)).unflatten(1, (parts, size)) for t in (h, factor))
     for t in range(1, size):
-        h[:, :, t].addcmul_(factor[:, :, t], h[:, :, t - 1])
-        since[:, :, t].mul_(since[:, :, t - 1])
-    ends_at = faded_parts(h[:, :, -1], since[:, :, -1])
+        h[:, :, t].addcmul_(since[:, :, t], h[:, :, t - 1])
+        since[:, :, t].mul_(since[:, :, t - 1])  # the product of the factors within the part
+    ends_at = faded_parts(h[:, :, -1], since[:, :, -1].clone())
     h[:, 1:].addcmul_(since[:, 1:], ends_at[:, :-1, None])
     return h.flatten(1, 2)[:, :m].contiguous()
 
@@ -116,6 +144,9 @@ def faded_keep(ctx, inputs, output):
 def faded_autograd(ctx, g):
     """The gradients of x and of the decays: the recurrence in the other direction."""
     (decay, h), dims = ctx.saved_tensors, ctx.dims
+    long = math.prod(h.shape) >= LONG_ROW * h.shape[-dims - 1] > 0
+    if long and not (ctx.reverse or torch.is_grad_enabled()) and is_plain((g, decay, h)):
+        return *row_gradients(g, decay, h, dims), None, None
     run = faded_sums if torch.compiler.is_compiling() else FadedSums.apply
     g_x = run(g.contiguous(), decay, dims, not ctx.reverse)
     later, before = (g_x, h) if not ctx.reverse else (h, g_x)  # at a position, and at the one before it
@@ -123,6 +154,19 @@ def faded_autograd(ctx, g):
     if before.shape[-dims - 1]:
         before = F.pad(before.narrow(-dims - 1, 0, before.shape[-dims - 1] - 1), shape)
     return g_x, (later * before * exp(decay)).sum_to_size(decay.shape), None, None
+
+
+def row_gradients(g: Tensor, decay: Tensor, h: Tensor, dims: int) -> tuple[Tensor, Tensor]:
+    """The gradients of x and of the decays from that of the sums h, one position after another."""
+    g_x, g_decay = torch.empty_like(h), torch.empty_like(decay, memory_format=torch.contiguous_format)
+    g, h, given, own, of = (t.reshape(-1, *t.shape[-dims - 1 :]) for t in (g, h, decay, g_x, g_decay))
+    before = torch.zeros_like(h[:, 0]), *h.unbind(1)[:-1]
+    rows = (reversed(t) for t in (g.unbind(1), own.unbind(1), of.unbind(1), before))
+    later = torch.zeros((), dtype=h.dtype, device=h.device)
+    for factor, row, to, to_decay, last in zip(decay_rows(given, True), *rows, strict=True):
+        later = factor * torch.add(row, later, out=to)
+        to_decay.copy_((later * last).sum_to_size(to_decay.shape))
+    return g_x, g_decay
 
 
 FadedSums = differentiable(faded_sums, faded_keep, faded_autograd, batch_first)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.runtime.maps import divided
+from tensornet_attn.runtime.maps import divided, with_padding
 from tensornet_attn.runtime.operations import batch_first, operation
 from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.recomputed import recomputed
@@ -42,7 +42,7 @@ def delta_rule(
     read = read_in_chunks(q, used, v, rate, chunk, first)
     if normalize == "none":
         return read.to(dtype)
-    z = F.pad(z, (0, 0, n - m, 0))  # the last query is at the last key; a negative width crops
+    z = with_padding(z, (0, 0, n - m, 0))  # the last query is at the last key; a negative width crops
     return divided(read, (z * q).sum(-1, keepdim=True) + eps).to(dtype)
 
 
@@ -226,14 +226,14 @@ def chunks_of(k: Tensor, chunk: int) -> int:
 
 def in_chunks(x: Tensor, chunks: int, chunk: int) -> Tensor:
     """[..., length, d] -> [batch, chunks, chunk, d]: the last rows, padded with zeros in front."""
-    x = F.pad(x, (0, 0, chunks * chunk - x.shape[-2], 0))
+    x = with_padding(x, (0, 0, chunks * chunk - x.shape[-2], 0))
     return x.reshape(math.prod(x.shape[:-2]), chunks, chunk, x.shape[-1])
 
 
 def from_chunks(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """[batch, chunks, chunk, d] -> [..., length, d] of this shape: the last rows, padded with zeros in front."""
     x = x.flatten(1, 2)
-    return F.pad(x, (0, 0, shape[-2] - x.shape[1], 0)).reshape(shape).contiguous()
+    return with_padding(x, (0, 0, shape[-2] - x.shape[1], 0)).reshape(shape).contiguous()
 
 
 @delta_reads.register_fake

@@ -1,11 +1,10 @@
 """Sums k v^T over the keys for few heads, mixed into states that many query heads read; no n by m tensor."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.linear import joint_reads, sums
-from tensornet_attn.runtime.maps import kept
+from tensornet_attn.runtime.maps import kept, with_padding
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
 from tensornet_attn.runtime.tiled_linear import tiled_takes
 from tensornet_attn.runtime.tiled_states import tiled_reads, tiled_states
@@ -118,9 +117,10 @@ def causal_states(q: Tensor, k: Tensor, v: Tensor | None, mix: Tensor, chunk: in
     n, m = q.shape[-2], k.shape[-2]
     least = 1 if torch.compiler.is_compiling() else 0  # in traced code a size must not become 1 for some lengths
     chunks = (m + (least + 1) * chunk - 1) // chunk
-    q = F.pad(q, (0, 0, m - n, 0))
+    q = with_padding(q, (0, 0, m - n, 0))
     q, k, v = (
-        None if t is None else F.pad(t, (0, 0, 0, chunks * chunk - m)).unflatten(-2, (chunks, chunk)) for t in (q, k, v)
+        None if t is None else with_padding(t, (0, 0, 0, chunks * chunk - m)).unflatten(-2, (chunks, chunk))
+        for t in (q, k, v)
     )
     before, _ = sums(summed_keys(k, v), None)  # ... g chunks d e
     q = q.movedim(-4, -3)  # ... chunks h C d
@@ -130,7 +130,7 @@ def causal_states(q: Tensor, k: Tensor, v: Tensor | None, mix: Tensor, chunk: in
         scores = (rows @ k[..., g, :, :, :].mT).unflatten(-2, (-1, chunk)).tril() * mix[:, g, None, None]
         out = out + read_values(scores.flatten(-3, -2), None if v is None else v[..., g, :, :, :])
     out = out.unflatten(-2, (-1, chunk)).movedim(-3, -4)  # ... h chunks C e
-    return F.pad(out.flatten(-3, -2), (0, 0, n - m, m - chunks * chunk))
+    return with_padding(out.flatten(-3, -2), (0, 0, n - m, m - chunks * chunk))
 
 
 def dense_states(

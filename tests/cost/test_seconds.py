@@ -230,3 +230,11 @@ def test_a_sum_that_all_queries_read_alike_has_one_row() -> None:
 def test_a_scan_is_as_fast_as_copies() -> None:
     slow = replace(table(), bandwidth=BYTES / 10)
     assert parts("hgrn", slow, f=64)["H"]["scan"] > 5 * parts("hgrn", table(), f=64)["H"]["scan"]
+
+
+def test_a_scan_of_long_rows_that_one_product_reads_stores_no_states() -> None:
+    found = {f: parts("mamba1", table(), f=f, a=f, s=16) for f in (16, 256)}  # channels
+    assert {*found[16]["H"], *found[16]["decay"]} >= {"scan", "elementwise"}
+    assert found[256]["H"] == found[256]["H.of"] == found[256]["decay"] == {}
+    passes = found[256]["Y.p1"]["elementwise"] * BYTES / (4 * 256 * 256 * 16)
+    assert passes == pytest.approx(12)
