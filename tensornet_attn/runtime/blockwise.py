@@ -113,7 +113,7 @@ def blockwise(
     products are faster, and gradients of keys and values are accumulated less often.
 
     The backward recomputes each block; with `random`, from the same seed. A call much smaller than a block is computed
-    as plain code instead, which starts in a fraction of the time.
+    as plain code instead, which starts in a fraction of the time; so is a step of a decoding in traced code.
     """
     given = [x for x in operands if x is not None]
     seed = torch.randint(2**62, (), device="cpu") if random else None
@@ -124,14 +124,15 @@ def blockwise(
         if rows and x.shape[rows] not in (1, n):
             own, shape = tile.split(".")[-1], list(x.shape)
             raise ValueError(f"'{own}': an operand has shape {shape}; it must have 1 or {n} rows in dimension {rows}.")
-    if torch.compiler.is_compiling():
-        return blockwise_forward(given, seed, tile, *call)
-    if seed is None and is_small(call):
+    traced = torch.compiler.is_compiling()
+    if seed is None and (is_step(call) if traced else is_small(call)):
         piece = (0, batch[0] if batch else 1, 0, n)
         keys = keys_seen(legs, piece, call)
         parts = given if keys == (0, 0, m) else [seen(x, i, legs, piece, call) for i, x in enumerate(given)]
         rows = Rows(piece, call, keys, None, given[0].device)
         return FUNCTIONS[tile][0](rows, *operands_of(parts, call))
+    if traced:
+        return blockwise_forward(given, seed, tile, *call)
     return applied(Blockwise, seed, (tile, *call), *given)
 
 
@@ -139,6 +140,15 @@ def is_small(call: tuple) -> bool:
     """Whether one block holds the whole call; with gradients, KEEP of them."""
     _, n, m, batch, (_, pairs, *keys), *_ = call
     return n * max(m, *keys, 1) * math.prod(batch) * (KEEP if torch.is_grad_enabled() else 1) <= pairs
+
+
+def is_step(call: tuple) -> bool:
+    """Whether traced code knows that there are no more rows than in the smallest block, and needs no gradients: a step
+    of a decoding, whose scores are fewer than the numbers of the cache.
+    """
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return not torch.is_grad_enabled() and statically_known_true(call[1] <= call[4][0])
 
 
 def computed(tile: str, given: list[Tensor], call: tuple, rows: Rows) -> Tensor:

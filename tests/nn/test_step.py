@@ -83,7 +83,8 @@ def test_export_of_the_first_chunk_and_of_steps(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n == "mhsa" else pytest.mark.slow) for n in EXPORTED if n != "fast_weight1"]
+    "name",
+    [pytest.param(n, marks=() if n in ("mhsa", "thsa") else pytest.mark.slow) for n in EXPORTED if n != "fast_weight1"],
 )
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore:# The axis name")
 def test_steps_in_onnx(name: str) -> None:
