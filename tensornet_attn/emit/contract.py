@@ -58,6 +58,8 @@ def product(writer: Writer, left: Value, right: Value, want: Legs) -> Value:
     for x, weight in ((left, right), (right, left)):
         if (found := _weighted(writer, x, weight, want)) is not None:
             return found
+    if text := _ordered(writer, left, right, want) or _ordered(writer, right, left, want):
+        return Value(text, want, True, MATMUL)
     for big, small in ((left, right), (right, left)):
         if (found := _uncopied(writer, big, small, want)) is not None:
             return found
@@ -110,6 +112,22 @@ def _batched(left: Value, right: Value, want: Legs) -> str:
         return ""
     first = left.atom if ends[0][1] in shared else f"{left.atom}.mT"
     return f"{first} @ {right.atom if ends[1][0] in shared else f'{right.atom}.mT'}"
+
+
+def _ordered(writer: Writer, left: Value, right: Value, want: Legs) -> str:
+    """`Q[:, None] @ K.transpose(-3, -2).mT`: scores in the wanted order, where those of an einsum have another one."""
+    *lead, row, column = want if len(want) > 2 else ("", "")
+    shared = [leg for leg in left.legs if leg in right.legs and leg not in want]
+    alone = {row, column} == {writer.graph.query, writer.graph.key} and left.batched and right.batched
+    if not alone or len(shared) != 1 or {*left.legs, *right.legs} != {*want, *shared}:
+        return ""
+    if row in right.legs or column in left.legs:
+        return ""
+    both = [leg for leg in lead if leg in left.legs and leg in right.legs]
+    rows, columns = ([leg for leg in want if leg in x.legs and leg not in both] for x in (left, right))
+    if (*both, *rows, *columns) == want:
+        return ""
+    return f"{left.aligned((*lead, row, *shared)).atom} @ {right.aligned((*lead, column, *shared)).atom}.mT"
 
 
 def _uncopied(writer: Writer, big: Value, small: Value, want: Legs) -> Value | None:

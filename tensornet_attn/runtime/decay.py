@@ -151,8 +151,8 @@ def decayed_chunks(
     """
     m, size, wide = k.shape[-2], GROUP * chunk, torch.promote_types(q.dtype, torch.float32)
     groups = (m + (least + 1) * size - 1) // size
-    pads = zip((q, k, v.contiguous(), a, b), (0, 0, 0, -torch.inf, torch.inf), strict=True)  # v is read twice
-    whole = (with_padding(t, (0, 0, 0, groups * size - m), pad) for t, pad in pads)
+    pads = zip((q, k, v, a, b), (0, 0, 0, -torch.inf, torch.inf), strict=True)
+    whole = (with_padding(t.contiguous(), (0, 0, 0, groups * size - m), pad) for t, pad in pads)  # each is read twice
     q, k, v, a, b = (t.unflatten(-2, (groups, size)).unflatten(-2, (GROUP, chunk)) for t in whole)  # ... s c i d
     low = least_of(b).squeeze(-2).cummin(-2).values  # ... s c w
     first = least_of(b[..., :1, 0, :1, :]).squeeze(-2) if before is None else before[1]  # as the first key
@@ -165,7 +165,9 @@ def decayed_chunks(
     a, b = (a - new).to(wide), (b - new).to(wide)  # small at every position
     adds = ((k * exp(-b).to(k.dtype)).mT @ v).to(wide)
     held, after = decayed_sums(adds, low, scales, None if before is None else before[0])
-    out = decayed_scores(q, k, a, b, ~ahead(chunk, chunk, a.device)) @ v + read @ held.to(v.dtype)
+    out = decayed_scores(q, k, a, b, ~ahead(chunk, chunk, a.device), torch.Tensor.masked_fill_) @ v + read @ held.to(
+        v.dtype
+    )
     out = with_padding(out.flatten(-4, -2), (0, 0, 0, m - groups * size))
     return out, (after, ends[..., -1:, :])
 
@@ -197,12 +199,14 @@ def decay_factor(scales: Tensor, low: Tensor, dtype: torch.dtype) -> Tensor:
     return exp((scales[..., :, None] - low[..., None, :]).masked_fill(~later, -torch.inf).to(dtype))
 
 
-def decayed_scores(q: Tensor, k: Tensor, a: Tensor, b: Tensor, keep: Tensor | None) -> Tensor:
-    """Scores [..., n, m] where `keep`, else 0; exp(a - b) may overflow elsewhere."""
+def decayed_scores(
+    q: Tensor, k: Tensor, a: Tensor, b: Tensor, keep: Tensor | None, fill=torch.Tensor.masked_fill
+) -> Tensor:
+    """Scores [..., n, m] where `keep`, else 0; exp(a - b) may overflow elsewhere. `fill`: may act in place."""
     one = a.shape[-1] == b.shape[-1] == 1
     by = a - b.mT if one else a[..., :, None, :] - b[..., None, :, :]
     if keep is not None:
-        by = by.masked_fill(~keep if one else ~keep[..., None], -torch.inf)
+        by = fill(by, ~keep if one else ~keep[..., None], -torch.inf)
     by = exp(by).to(q.dtype)
     return q @ k.mT * by if one else (q[..., :, None, :] * by * k[..., None, :, :]).sum(-1)
 

@@ -101,3 +101,10 @@ def test_two_results_are_two_functions_of_their_own_names() -> None:
     source = ta.emit_source(ta.load(TAKEN["read twice"]))
     assert source.count("@block_function(") == 2
     assert forward_of(source).count("blockwise(") == 2
+
+
+def test_gradients_of_several_maps_are_not_copied() -> None:
+    source = ta.emit_source("mgk_hard", backend="torch")
+    assert "Q_k[..., None, :, :] @ K.transpose(-3, -2).mT" in source
+    assert "d_K = (d_L.mT @ Q_k[..., None, :, :]).transpose(-3, -2) if" in source
+    assert "d_Q = d ** -0.5 * (d_L @ K.transpose(-3, -2)).sum(-3) if" in source

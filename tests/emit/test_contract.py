@@ -83,3 +83,29 @@ def test_more_legs_than_the_alphabet() -> None:
 def test_products_are_exact_where_rows_may_be_divided_by_sums_near_zero(name: str, exact: bool) -> None:
     option = ", exact=True" if exact else ""
     assert f"projected(x, self.Wq.flatten(1){option})" in ta.emit_source(name, package=True)
+
+
+@pytest.mark.parametrize("scores", ["h r n m", "r h m n", "r h n m"])
+@pytest.mark.parametrize("key", ["m h r d", "r m h d", "h m r d"])
+@pytest.mark.parametrize("read", ["n h d", "h d n"])
+def test_products_of_several_maps(scores: str, key: str, read: str) -> None:
+    """Products that have queries and keys, whose legs are in another order than a matrix product makes."""
+    one = {
+        "tensornet": 1,
+        "name": "maps",
+        "legs": {"n": "query", "m": "key", "f": 4, "h": 2, "r": 3, "d": 5},
+        "inputs": {"x": "n f", "z": "m f"},
+        "weights": {"Wq": "f h d", "Wk": "f h r d"},
+        "diagram": {
+            "Q": "x[n f] Wq[f h d] -> n h d",
+            "K": f"z[m f] Wk[f h r d] -> {key}",
+            "L": {"map": "tanh", "of": f"Q[n h d] K[{key}] -> {scores}"},
+            "y": f"L[{scores}] K[{key}] -> {read}",
+        },
+        "output": "y",
+    }
+    module, oracle = (ta.compile(one, backend, dtype=F64) for backend in ("torch", "reference"))
+    module.load_state_dict(oracle.state_dict())
+    given = [torch.randn(2, 6, 4, dtype=F64), torch.randn(2, 7, 4, dtype=F64)]
+    found = [(y := f(*given), torch.autograd.grad(y.square().sum(), [*f.parameters()])) for f in (module, oracle)]
+    torch.testing.assert_close(*found)
