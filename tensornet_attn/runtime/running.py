@@ -15,9 +15,7 @@ from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import MAP_PART, with_padding
 from tensornet_attn.runtime.operations import applied, batch_first, differentiable, is_plain, operation
 
-LONG_ROW = (
-    1 << 12
-)  # numbers of a position from which, on a CPU, one position after another is faster than parts side by side
+LONG_ROW = 1 << 12  # numbers of a position from which, on a CPU, positions follow each other, without parts
 
 
 def scan_sums(x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask: Tensor | None, n: int) -> Tensor:
