@@ -110,8 +110,11 @@ def prior_of_rows(
     m] -> [h r n]."""
     (d,) = rows.sizes
     Q_k = d ** -0.5 * Q  # ... h n d
-    L_copy_2 = torch.einsum("...hnd,...hmrd->...hrnm", Q_k, K)  # ... h r n m
-    L_copy = logprior[..., None, None] + L_copy_2 + (-k2).transpose(-3, -2)[..., None, :]  # ... h r n m
+    L_copy = (
+        logprior[..., None, None]
+        + Q_k[..., None, :, :] @ K.transpose(-3, -2).mT
+        + (-k2).transpose(-3, -2)[..., None, :]
+    )  # ... h r n m
     responsibility = L_copy.softmax(-3)  # ... h r n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 2)
     return masked_mean(added(responsibility, bias), keep)  # ... h r n
@@ -122,9 +125,11 @@ def prior_of_rows_backward(rows, gradient, wanted, Q, K, logprior, k2, mask, key
     """Gradients of the `wanted` operands, given the `gradient` of `prior_of_rows`."""
     (d,) = rows.sizes
     Q_k = d ** -0.5 * Q  # ... h n d
-    L_copy_2 = torch.einsum("...hnd,...hmrd->...hrnm", Q_k, K)  # ... h r n m
-    L_copy = logprior[..., None, None] + L_copy_2 + (-k2).transpose(-3, -2)[..., None, :]  # ... h r n m
-    del L_copy_2
+    L_copy = (
+        logprior[..., None, None]
+        + Q_k[..., None, :, :] @ K.transpose(-3, -2).mT
+        + (-k2).transpose(-3, -2)[..., None, :]
+    )  # ... h r n m
     responsibility = L_copy.softmax(-3)  # ... h r n m
     del L_copy
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 2)
@@ -136,6 +141,6 @@ def prior_of_rows_backward(rows, gradient, wanted, Q, K, logprior, k2, mask, key
     del responsibility, d_responsibility
     d_logprior = d_L_copy.sum((-2, -1)) if "logprior" in wanted else None  # ... h r
     d_k2 = (-d_L_copy.sum(-2)).transpose(-3, -2) if "k2" in wanted else None  # ... r h m
-    d_K = torch.einsum("...hrnm,...hnd->...hmrd", d_L_copy, Q_k) if "K" in wanted else None  # ... h m r d
-    d_Q = d ** -0.5 * torch.einsum("...hrnm,...hmrd->...hnd", d_L_copy, K) if "Q" in wanted else None  # ... h n d
+    d_K = (d_L_copy.mT @ Q_k[..., None, :, :]).transpose(-3, -2) if "K" in wanted else None  # ... h m r d
+    d_Q = d ** -0.5 * (d_L_copy @ K.transpose(-3, -2)).sum(-3) if "Q" in wanted else None  # ... h n d
     return d_Q, d_K, d_logprior, d_k2, d_mask, None

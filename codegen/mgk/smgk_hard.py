@@ -78,8 +78,7 @@ def y_1_rows(
     """L.p1, L, S, A, y.p1 for a block of rows: Q [h n d], K [h m r d], k2 [r h m], V [h m d] -> [h n d]."""
     (d,) = rows.sizes
     Q_k = d ** -0.5 * Q  # ... h n d
-    L_2 = torch.einsum("...hnd,...hmrd->...hrnm", Q_k, K)  # ... h r n m
-    L = L_2 + (-k2).transpose(-3, -2)[..., None, :]  # ... h r n m
+    L = Q_k[..., None, :, :] @ K.transpose(-3, -2).mT + (-k2).transpose(-3, -2)[..., None, :]  # ... h r n m
     S = L.amax(-3)  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(S, keep, bias)  # ... h n m
@@ -91,9 +90,7 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, k2, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (d,) = rows.sizes
     Q_k = d ** -0.5 * Q  # ... h n d
-    L_2 = torch.einsum("...hnd,...hmrd->...hrnm", Q_k, K)  # ... h r n m
-    L = L_2 + (-k2).transpose(-3, -2)[..., None, :]  # ... h r n m
-    del L_2
+    L = Q_k[..., None, :, :] @ K.transpose(-3, -2).mT + (-k2).transpose(-3, -2)[..., None, :]  # ... h r n m
     S = L.amax(-3)  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(S, keep, bias)  # ... h n m
@@ -106,6 +103,6 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, k2, V, mask, key_mask):
     d_L = gradient_of(lambda x: x.amax(-3), d_S, L, (3, 4))  # ... h r n m
     del L, d_S
     d_k2 = (-d_L.sum(-2)).transpose(-3, -2) if "k2" in wanted else None  # ... r h m
-    d_K = torch.einsum("...hrnm,...hnd->...hmrd", d_L, Q_k) if "K" in wanted else None  # ... h m r d
-    d_Q = d ** -0.5 * torch.einsum("...hrnm,...hmrd->...hnd", d_L, K) if "Q" in wanted else None  # ... h n d
+    d_K = (d_L.mT @ Q_k[..., None, :, :]).transpose(-3, -2) if "K" in wanted else None  # ... h m r d
+    d_Q = d ** -0.5 * (d_L @ K.transpose(-3, -2)).sum(-3) if "Q" in wanted else None  # ... h n d
     return d_Q, d_K, d_k2, d_V, d_mask, None

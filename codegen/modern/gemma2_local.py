@@ -98,6 +98,6 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 2) if "mask" in wanted else None
     d_A_scores_of = gradient_of(lambda x: softcap(x, 50), d_A_scores, A_scores_of, (4, 4))  # ... g j n m
     del A_scores_of, d_A_scores
-    d_Q = 0.125 * torch.einsum("...gjnm,...gmd->...gnjd", d_A_scores_of, K) if "Q" in wanted else None  # ... g n j d
+    d_Q = (0.125 * (d_A_scores_of @ K[..., None, :, :])).transpose(-3, -2) if "Q" in wanted else None  # ... g n j d
     d_K = torch.einsum("...gjnm,...gnjd->...gmd", d_A_scores_of, Q_k) if "K" in wanted else None  # ... g m d
     return d_Q, d_K, d_V, d_mask, None

@@ -28,7 +28,7 @@ from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
-from tensornet_attn.runtime.running import scan_sums
+from tensornet_attn.runtime.scan_reads import scan_reads
 
 
 class Mamba1(nn.Module):
@@ -61,8 +61,6 @@ class Mamba1(nn.Module):
 
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; key_mask [... m], True = visible."""
-        n = x.shape[-2]
-
         u = F.silu(projected(x, self.Wx))  # ... m a
         u_hidden = hide(u, key_mask[..., None] if key_mask is not None else None, 0)  # ... m a
 
@@ -72,17 +70,13 @@ class Mamba1(nn.Module):
         t = softplus(projected(low, self.Wt2) + self.bt)  # ... m a
         del low
         speed = exp(self.A)  # a s
-        decay = -t[..., None] * speed  # ... m a s
         tu = t * u_hidden  # ... m a
-        del u_hidden, t
+        del u_hidden
 
-        H_of = tu[..., None] * B[..., None, :]  # ... m a s
-        del B, tu
-        H = scan_sums(H_of, decay, 2, None, key_mask, n)  # ... n a s
-        del decay, H_of
-
-        Y_1 = torch.einsum("...nas,...ns->...na", H, C)  # ... n a
-        del C, H
+        Y_1 = scan_reads(
+            (tu[..., None], B[..., None, :]), (-t[..., None], speed), C[..., None, :], 2, key_mask
+        )  # ... n a
+        del B, C, t, tu
         Y = Y_1 + self.D * u  # ... n a
         del u, Y_1
 

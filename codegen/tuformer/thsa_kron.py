@@ -80,7 +80,7 @@ def y_1_rows(
     """A.of.p3, A.of, A, y.p1 for a block of rows: A_of_2 [g n c e], K [g m e], A_of_1 [h g c d], V [h d m] -> [h d
     n]."""
     (h, d) = rows.sizes
-    A_scores_3 = torch.einsum("...gnce,...gme->...cgnm", A_of_2, K)  # ... c g n m
+    A_scores_3 = A_of_2.movedim(-2, -4) @ K[..., None, :, :, :].mT  # ... c g n m
     A_of_1_k = (h * d) ** -0.5 * A_of_1  # h g c d
     A_scores = torch.einsum("hgcd,...cgnm->...hdnm", A_of_1_k, A_scores_3)  # ... h d n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 2)
@@ -92,7 +92,7 @@ def y_1_rows(
 def y_1_rows_backward(rows, gradient, wanted, A_of_2, K, A_of_1, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (h, d) = rows.sizes
-    A_scores_3 = torch.einsum("...gnce,...gme->...cgnm", A_of_2, K)  # ... c g n m
+    A_scores_3 = A_of_2.movedim(-2, -4) @ K[..., None, :, :, :].mT  # ... c g n m
     A_of_1_k = (h * d) ** -0.5 * A_of_1  # h g c d
     A_scores = torch.einsum("hgcd,...cgnm->...hdnm", A_of_1_k, A_scores_3)  # ... h d n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 2)
@@ -109,9 +109,9 @@ def y_1_rows_backward(rows, gradient, wanted, A_of_2, K, A_of_1, V, mask, key_ma
     del A_scores_3
     d_A_scores_3 = torch.einsum("...hdnm,hgcd->...cgnm", d_A_scores, A_of_1)  # ... c g n m
     del d_A_scores
-    d_A_of_2 = (h * d) ** -0.5 * torch.einsum(
-        "...cgnm,...gme->...gnce", d_A_scores_3, K
-    ) if "A_of_2" in wanted else None  # ... g n c e
+    d_A_of_2 = (
+        (h * d) ** -0.5 * (d_A_scores_3 @ K[..., None, :, :, :])
+    ).movedim(-4, -2) if "A_of_2" in wanted else None  # ... g n c e
     A_of_2_k = (h * d) ** -0.5 * A_of_2  # ... g n c e
-    d_K = torch.einsum("...cgnm,...gnce->...gme", d_A_scores_3, A_of_2_k) if "K" in wanted else None  # ... g m e
+    d_K = (d_A_scores_3.mT @ A_of_2_k.movedim(-2, -4)).sum(-4) if "K" in wanted else None  # ... g m e
     return d_A_of_2, d_K, d_A_of_1, d_V, d_mask, None
