@@ -146,9 +146,8 @@ def is_step(call: tuple) -> bool:
     """Whether traced code knows that there are no more rows than in the smallest block, and needs no gradients: a step
     of a decoding, whose scores are fewer than the numbers of the cache.
     """
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-    return not torch.is_grad_enabled() and statically_known_true(call[1] <= call[4][0])
+    known = torch.fx.experimental.symbolic_shapes.statically_known_true
+    return not torch.is_grad_enabled() and known(call[1] <= call[4][0])
 
 
 def computed(tile: str, given: list[Tensor], call: tuple, rows: Rows) -> Tensor:

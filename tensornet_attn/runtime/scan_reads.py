@@ -51,7 +51,7 @@ def read_sums(given: tuple[Tensor, ...], dims: int, of: int, key_mask: Tensor | 
     return (h @ read.mT).squeeze(-1)
 
 
-def seen_rows(key_mask: Tensor | None, dims: int) -> Tensor | None:
+def mask_rows(key_mask: Tensor | None, dims: int) -> Tensor | None:
     """A key mask [..., m] with the dimensions of the operands."""
     return None if key_mask is None else key_mask[(..., *[None] * dims)]
 
@@ -90,7 +90,7 @@ def states_of(
 def read_blocks(given: tuple[Tensor, ...], dims: int, of: int, key_mask: Tensor | None, starts=None) -> Tensor:
     """`scan_reads` block by block. `starts`: a list for the states before each block but the first."""
     found, last = [], None
-    for own, (seen,) in blocks_of(given, (seen_rows(key_mask, dims),), dims):
+    for own, (seen,) in blocks_of(given, (mask_rows(key_mask, dims),), dims):
         h, _ = states_of(own, seen, dims, of, last)
         found.append((h @ own[0].mT).squeeze(-1))
         last = h.select(-dims - 1, -1).clone()
@@ -120,7 +120,7 @@ class ScanReads(torch.autograd.Function):
             return None, None, None, *plain_gradients(lambda *own: read_sums(own, *ctx.call), given, wanted, g)
         dims, of, key_mask = ctx.call
         totals, later = [torch.zeros_like(x) if want else None for x, want in zip(given, wanted, strict=True)], None
-        beside = seen_rows(key_mask, dims), g[..., None], *totals
+        beside = mask_rows(key_mask, dims), g[..., None], *totals
         every = zip([*blocks_of(given, beside, dims)], starts[:-1], strict=True)
         for (own, (seen, g_own, *into)), before in reversed([*every]):
             found, later = block_gradients(own, seen, g_own, before, later, dims, of)
