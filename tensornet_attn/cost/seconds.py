@@ -7,7 +7,7 @@
     band                         the attention of blocks of queries with the keys of their span; copies
     grouped experts              products of the rows of each expert; attention of the chosen heads; some calls for each
     elementwise, other boxes     passes: bytes read and written; exponentials
-    scans that one product reads passes over blocks that stay in a cache, of long rows; calls for each position
+    scans that are read once     of long rows: passes over blocks that stay in a cache; calls for each position
     products of elements         passes, if they are added up where nothing is left for a product of matrices
     mask                         two passes over weights that hide keys, with a backward one more
     blocks of queries            the steps inside for each block; with a backward, again, and their gradients
@@ -62,7 +62,7 @@ GRADIENTS = 2  # passes of a backward, in those of its forward: gradients are re
 CALLS = 30  # operations of a kernel that computes more than one product, or of one attention in it
 CALLS_OF_EXPERT = 12
 CALLS_OF_CPP = 60  # of a C++ kernel: operands, pointers and steps
-STATES = 12  # reads and writes of the states of a scan, a block of positions after another
+STATES = 12  # reads and writes of the states in a block: factors, products, decays, states, and what is read of them
 LONG_ROW, BLOCK_OF_STATES = 1 << 12, 1 << 17  # states at a position from which a scan takes blocks; those of a block
 MODULE, PAGES = "module", "pages"
 NATIVE = "native"  # the kind of C++ kernels

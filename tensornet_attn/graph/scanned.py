@@ -55,7 +55,11 @@ def _read(graph: Graph, step: Step) -> Iterator[ReadScan]:
         summed = [leg for leg in use.legs if leg not in step.legs]
         kept = [leg for leg in step.legs if leg in use.legs and leg != graph.query]
         kept.sort(key=lambda leg: leg not in other.legs)
-        fits = {*step.legs} | {*other.legs} <= {*use.legs} and {*summed, graph.query} <= {*other.legs}
+        fits = (
+            graph.query in step.legs
+            and {*step.legs} | {*other.legs} <= {*use.legs}
+            and {*summed, graph.query} <= {*other.legs}
+        )
         if fits and len(summed) == 1 and kept and kept[-1] not in other.legs:
             products = [one for use in scan.box.uses if (one := _alone(graph, use)) and len(factors_of(one)) == 2]
             yield ReadScan(scan.box, other, (*kept, *summed), frozenset(one.name for one in (scan, *products)))

@@ -66,9 +66,8 @@ def attend_band(
         out = out + 0 * bias.sum()  # for an empty batch, the fused call omits the gradient of the bias
     if mask is not None or key_mask is not None or sees is not None or min(left, right) < 0 or not tied:
         out = torch.where(some, out, 0)  # in other cases each query sees its own position
-    return with_padding(
-        out.transpose(-2, -3).flatten(-4, -3), (0, 0, 0, 0, 0, n - count * block)
-    )  # a negative width crops
+    out = out.transpose(-2, -3).flatten(-4, -3)
+    return with_padding(out, (0, 0, 0, 0, 0, n - count * block))  # a negative width crops
 
 
 def sink_in_blocks(sink: Tensor, n: int, count: int, block: int) -> Tensor:

@@ -143,9 +143,7 @@ def is_small(call: tuple) -> bool:
 
 
 def is_step(call: tuple) -> bool:
-    """Whether traced code knows that there are no more rows than in the smallest block, and needs no gradients: a step
-    of a decoding, whose scores are fewer than the numbers of the cache.
-    """
+    """Whether traced code knows that there are no more rows than in the smallest block, and needs no gradients."""
     known = torch.fx.experimental.symbolic_shapes.statically_known_true
     return not torch.is_grad_enabled() and known(call[1] <= call[4][0])
 

@@ -152,7 +152,7 @@ def decayed_chunks(
     m, size, wide = k.shape[-2], GROUP * chunk, torch.promote_types(q.dtype, torch.float32)
     groups = (m + (least + 1) * size - 1) // size
     pads = zip((q, k, v, a, b), (0, 0, 0, -torch.inf, torch.inf), strict=True)
-    whole = (with_padding(t.contiguous(), (0, 0, 0, groups * size - m), pad) for t, pad in pads)  # each is read twice
+    whole = (with_padding(t, (0, 0, 0, groups * size - m), pad).contiguous() for t, pad in pads)  # each is read twice
     q, k, v, a, b = (t.unflatten(-2, (groups, size)).unflatten(-2, (GROUP, chunk)) for t in whole)  # ... s c i d
     low = least_of(b).squeeze(-2).cummin(-2).values  # ... s c w
     first = least_of(b[..., :1, 0, :1, :]).squeeze(-2) if before is None else before[1]  # as the first key
@@ -165,9 +165,8 @@ def decayed_chunks(
     a, b = (a - new).to(wide), (b - new).to(wide)  # small at every position
     adds = ((k * exp(-b).to(k.dtype)).mT @ v).to(wide)
     held, after = decayed_sums(adds, low, scales, None if before is None else before[0])
-    out = decayed_scores(q, k, a, b, ~ahead(chunk, chunk, a.device), torch.Tensor.masked_fill_) @ v + read @ held.to(
-        v.dtype
-    )
+    scores = decayed_scores(q, k, a, b, ~ahead(chunk, chunk, a.device), torch.Tensor.masked_fill_)
+    out = scores @ v + read @ held.to(v.dtype)
     out = with_padding(out.flatten(-4, -2), (0, 0, 0, m - groups * size))
     return out, (after, ends[..., -1:, :])
 

@@ -199,7 +199,7 @@ def chunk_reads(
     """
     m = k.shape[-2]
     chunks = (m + (least + 1) * chunk - 1) // chunk
-    q, k, v = (with_padding(t.contiguous(), (0, 0, 0, chunks * chunk - m)) for t in (q, k, v))  # each is read twice
+    q, k, v = (with_padding(t, (0, 0, 0, chunks * chunk - m)).contiguous() for t in (q, k, v))  # each is read twice
     q, k, v = (t.unflatten(-2, (chunks, chunk)) for t in (q, k, v))
     core = None if core is None else core.unsqueeze(-3)
     scores = linear_scores(q, k, core).tril()

@@ -142,7 +142,7 @@ def faded_keep(ctx, inputs, output):
 def faded_autograd(ctx, g):
     """The gradients of x and of the decays: the recurrence in the other direction."""
     (decay, h), dims = ctx.saved_tensors, ctx.dims
-    long = math.prod(h.shape) >= LONG_ROW * h.shape[-dims - 1] > 0
+    long = h.device.type == "cpu" and math.prod(h.shape) >= LONG_ROW * h.shape[-dims - 1] > 0
     if long and not (ctx.reverse or torch.is_grad_enabled()) and is_plain((g, decay, h)):
         return *row_gradients(g, decay, h, dims), None, None
     run = faded_sums if torch.compiler.is_compiling() else FadedSums.apply

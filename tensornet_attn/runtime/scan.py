@@ -226,7 +226,7 @@ def chunks_of(k: Tensor, chunk: int) -> int:
 
 def in_chunks(x: Tensor, chunks: int, chunk: int) -> Tensor:
     """[..., length, d] -> [batch, chunks, chunk, d]: the last rows, padded with zeros in front."""
-    x = with_padding(x.contiguous(), (0, 0, chunks * chunk - x.shape[-2], 0))
+    x = with_padding(x, (0, 0, chunks * chunk - x.shape[-2], 0)).contiguous()
     return x.reshape(math.prod(x.shape[:-2]), chunks, chunk, x.shape[-1])
 
 

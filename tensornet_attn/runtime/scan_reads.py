@@ -13,6 +13,8 @@ from tensornet_attn.runtime.maps import MAP_PART
 from tensornet_attn.runtime.operations import asks_gradients, is_plain, plain_gradients
 from tensornet_attn.runtime.running import LONG_ROW, scan_sums
 
+FEW_POSITIONS = 16  # of a block: fewer leave too many states to save
+
 
 def scan_reads(
     x: tuple[Tensor, ...], decay: tuple[Tensor, ...], read: Tensor, dims: int, key_mask: Tensor | None
@@ -24,9 +26,26 @@ def scan_reads(
     """
     given = tuple(one[(None,) * max(0, dims + 1 - one.ndim)] for one in (read, *x, *decay))
     call = (dims, len(x), key_mask)
-    if not in_blocks(given, *call):
-        return read_sums(given, *call)
+    return read_elements(given, *call) if in_blocks(given, *call) else read_sums(given, *call)
+
+
+def read_elements(given: tuple[Tensor, ...], dims: int, of: int, key_mask: Tensor | None) -> Tensor:
+    """`scan_reads` in blocks; of one batch element after another, if a block has few positions of all."""
+    sizes = torch.broadcast_shapes(*(x.shape for x in given))
+    batched = len(sizes) > dims + 1 and sizes[0] > 1 and math.prod(sizes[1:]) >= LONG_ROW * sizes[-dims - 1]
+    if batched and positions_of(given, dims) < FEW_POSITIONS:
+        seen = elements_of(key_mask, len(sizes) - dims, sizes[0])
+        every = zip(*(elements_of(x, len(sizes), sizes[0]) for x in given), strict=True)
+        return torch.stack([read_elements(own, dims, of, mask) for own, mask in zip(every, seen, strict=True)])
+    call = (dims, of, key_mask)
     return ScanReads.apply(*call, *given) if asks_gradients(*given) else read_blocks(given, *call)
+
+
+def elements_of(x: Tensor | None, ndim: int, count: int) -> list | tuple:
+    """Each element of the first of `ndim` dimensions, which x may lack."""
+    if x is None or x.ndim < ndim:
+        return [x] * count
+    return x.expand(count, *x.shape[1:]).unbind()
 
 
 def in_blocks(given: tuple[Tensor, ...], dims: int, of: int, key_mask: Tensor | None) -> bool:
@@ -41,7 +60,8 @@ def in_blocks(given: tuple[Tensor, ...], dims: int, of: int, key_mask: Tensor | 
         lead = torch.broadcast_shapes(lead, key_mask.shape[:-1])
     same = lead == torch.broadcast_shapes(lead, *(x.shape[: -dims - 1] for x in given))
     same = same and rest == torch.broadcast_shapes(rest, *(x.shape[-dims:] for x in given))
-    return same and given[0].shape[-dims - 1] == sizes[-dims - 1] and math.prod((*lead, *rest)) >= LONG_ROW
+    same = same and 0 not in sizes and given[0].shape[-dims - 1] == sizes[-dims - 1]
+    return same and math.prod((*lead, *rest)) >= LONG_ROW
 
 
 def read_sums(given: tuple[Tensor, ...], dims: int, of: int, key_mask: Tensor | None) -> Tensor:
@@ -61,10 +81,16 @@ def product_of(factors: tuple[Tensor, ...]) -> Tensor:
     return factors[0] * factors[1] if len(factors) == 2 else factors[0]
 
 
+def positions_of(given: tuple[Tensor, ...], dims: int) -> int:
+    """The positions of a block, whose states stay in the L2 caches."""
+    sizes = torch.broadcast_shapes(*(x.shape for x in given))
+    return max(1, MAP_PART * torch.get_num_threads() * sizes[-dims - 1] // math.prod(sizes))
+
+
 def blocks_of(given: tuple[Tensor, ...], beside: tuple[Tensor | None, ...], dims: int):
-    """The operands, and tensors beside them, at each block of positions, whose states stay in the L2 cache."""
+    """The operands, and tensors beside them, at each block of positions."""
     place, m = -dims - 1, given[0].shape[-dims - 1]
-    size = max(1, MAP_PART * m // math.prod(torch.broadcast_shapes(*(x.shape for x in given))))
+    size = positions_of(given, dims)
     for start in range(0, m, size):
         parts = [
             x if x is None or x.shape[place] == 1 else x.narrow(place, start, min(size, m - start))
@@ -87,15 +113,17 @@ def states_of(
     return h, decay
 
 
-def read_blocks(given: tuple[Tensor, ...], dims: int, of: int, key_mask: Tensor | None, starts=None) -> Tensor:
+def read_blocks(
+    given: tuple[Tensor, ...], dims: int, of: int, key_mask: Tensor | None, starts: list | None = None
+) -> Tensor:
     """`scan_reads` block by block. `starts`: a list for the states before each block but the first."""
     found, last = [], None
     for own, (seen,) in blocks_of(given, (mask_rows(key_mask, dims),), dims):
+        if starts is not None and last is not None:
+            starts.append(last)
         h, _ = states_of(own, seen, dims, of, last)
         found.append((h @ own[0].mT).squeeze(-1))
         last = h.select(-dims - 1, -1).clone()
-        if starts is not None:
-            starts.append(last)
     return torch.cat(found, -dims)
 
 
@@ -121,7 +149,7 @@ class ScanReads(torch.autograd.Function):
         dims, of, key_mask = ctx.call
         totals, later = [torch.zeros_like(x) if want else None for x, want in zip(given, wanted, strict=True)], None
         beside = mask_rows(key_mask, dims), g[..., None], *totals
-        every = zip([*blocks_of(given, beside, dims)], starts[:-1], strict=True)
+        every = zip([*blocks_of(given, beside, dims)], starts, strict=True)
         for (own, (seen, g_own, *into)), before in reversed([*every]):
             found, later = block_gradients(own, seen, g_own, before, later, dims, of)
             for gradient, to in zip(found, into, strict=True):

@@ -3,7 +3,7 @@
     S, z = sum over the keys of phi(k)^T [v, 1];    out = phi(q) S / (phi(q) z + eps), summed over kernels
 
 A kernel is (map of the query, map of the key, eps); with eps None, rows are not divided by their sums. The backward
-computes the features again, from what they are maps of.
+computes features again from what they are maps of, except for slow maps, whose features are saved.
 """
 
 import math
@@ -216,9 +216,9 @@ def tile_places(kernels: tuple) -> list[list[int]]:
 
 
 def heads_first(places: list[int], parts) -> dict[int, Tensor]:
-    """By place, the part of a tile, head by head in memory: threads share elements as products share heads.
+    """By place, the part of a tile, head by head in memory: threads divide its elements as they divide products.
 
-    Otherwise a thread reads what the other has just computed, which takes 1.4 times as long where they share no cache.
+    Otherwise a thread reads what another has just computed.
     """
     return {at: part.contiguous() for at, part in zip(places, parts, strict=True)}
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.runtime.operations import asks_gradients, is_plain, plain_gradients
-from tensornet_attn.runtime.tiled_linear import heads_apart, linear_tiles, tile_features, tile_slope
+from tensornet_attn.runtime.tiled_linear import heads_apart, laid_like, linear_tiles, tile_features, tile_slope
 
 
 def tiled_states(way: tuple, k: Tensor, v: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -85,7 +85,7 @@ class TiledStates(torch.autograd.Function):
             return None, None, *plain_gradients(plain, (k, v), wanted, d_S, d_z)
         if cpp is not None and cpp.takes(v):
             return None, None, *cpp.sum_gradients([[k]], v, seen, [d_S.contiguous()], [d_z.contiguous()])
-        d_k, d_v = (x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (k, v))
+        d_k, d_v = laid_like(k), laid_like(v)
         tiles = linear_tiles(v, ([k, v, seen, d_k, d_v],), ([d_S.contiguous(), d_z.contiguous()],))
         for (own_k, own_v, keep, to_k, to_v), (own_S, own_z) in tiles:
             phi, slope = tile_slope(function, own_k.contiguous(), keep)
@@ -115,7 +115,7 @@ class TiledReads(torch.autograd.Function):
         if cpp is not None and cpp.takes(q):
             (d_q,), (d_S,), (d_z,) = cpp.read_gradients([[q]], g, [S], [z], [g_rows.contiguous()], [])
             return None, d_q, d_S, d_z
-        d_q = q.new_empty(q.transpose(1, 2).shape).transpose(1, 2)
+        d_q = laid_like(q)
         d_S, d_z = torch.zeros_like(S), torch.zeros_like(z)
         for (own, own_g, row, to), (own_S, own_z, to_S, to_z) in linear_tiles(
             g, ([q, g, g_rows, d_q],), ([S, z, d_S, d_z],)

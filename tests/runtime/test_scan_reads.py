@@ -10,6 +10,7 @@ from torch.func import grad, vmap
 import tensornet_attn as ta
 from tensornet_attn.runtime import scan_reads as code
 from tensornet_attn.runtime.scan_reads import scan_reads
+from tests.agreement import agree, modules
 from tests.memory import peak
 
 DESIGN = """
@@ -53,19 +54,32 @@ def both(given: list[Tensor], key_mask: Tensor | None) -> list[Tensor]:
     return [found, code.read_sums(tuple(given), 2, 2, key_mask)]
 
 
-@pytest.mark.parametrize("m", [1, 2, 10, 37])
-@pytest.mark.parametrize("lead", [(), (3,)])
+@pytest.mark.parametrize("m", [0, 1, 2, 10, 37])
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3), (0,)])
 @pytest.mark.parametrize("masked", [False, True])
 def test_values_and_gradients(m: int, lead: tuple[int, ...], masked: bool) -> None:
     torch.manual_seed(0)
     given, key_mask = drawn(m, lead), torch.rand(*lead, m) < 0.6 if masked else None
     found, wanted = both(given, key_mask)
-    torch.testing.assert_close(found, wanted)
-    weights = torch.randn_like(wanted)
-    first, second = (torch.autograd.grad((y * weights).sum(), given) for y in (found, wanted))
-    torch.testing.assert_close(first, second)
+    agree(found, wanted, given)
     with torch.no_grad():
         torch.testing.assert_close(both(given, key_mask)[0], wanted)
+
+
+def test_masks_and_factors_without_the_batch() -> None:
+    torch.manual_seed(0)
+    read, *x = (one.detach().requires_grad_() for one in drawn(20, (3,)))
+    given = [read[:1].detach().requires_grad_(), x[0], x[1][0].detach().requires_grad_(), *x[2:]]
+    for key_mask in (torch.rand(20) < 0.6, torch.rand(3, 20) < 0.6):
+        agree(*both(given, key_mask), given)
+
+
+def test_a_sum_over_queries_is_no_read() -> None:
+    """It has all queries' states."""
+    design = DESIGN.replace("causal: true", "causal: false").replace("y: 0.5 * H[n a s h] C[n h s] Wo[h a f] -> n f",
+        "G: H[n a s h] C[n h s] -> a h\n  y: G[a h] x[n f] Wo[h a f] -> n f")  # fmt: skip
+    assert "scan_reads(\n" not in ta.emit_source(design, backend="torch")
+    beside_reference(design, torch.randn(2, 5, 8, dtype=torch.float64))
 
 
 def test_one_factor() -> None:
@@ -102,19 +116,24 @@ def test_gradients_of_gradients_and_of_functions() -> None:
 def test_the_call_of_a_design_beside_the_reference() -> None:
     torch.manual_seed(0)
     assert "scan_reads(\n" in ta.emit_source(DESIGN, backend="torch")
-    module, wanted = ta.compile(DESIGN, backend="torch").double(), ta.reference(DESIGN).double()
-    wanted.load_state_dict(module.state_dict())
-    x, key_mask = torch.randn(2, 11, 8, dtype=torch.float64), torch.rand(2, 11) < 0.7
-    for given in ({}, {"key_mask": key_mask}):
-        found = [
-            (y := one(x, **given), torch.autograd.grad(y.square().sum(), [*one.parameters()]))
-            for one in (module, wanted)
-        ]
-        torch.testing.assert_close(*found)
+    x = torch.randn(2, 11, 8, dtype=torch.float64)
+    beside_reference(DESIGN, x)
+    beside_reference(DESIGN, x, key_mask=torch.rand(2, 11) < 0.7)
 
 
-def test_no_tensor_has_all_states(monkeypatch: pytest.MonkeyPatch) -> None:
+def beside_reference(design: str, x: Tensor, **given: Tensor) -> None:
+    wanted, module = modules(design)
+    found = [(y := one(x, **given), torch.autograd.grad(y.square().sum(), [*one.parameters()]))
+             for one in (module, wanted)]  # fmt: skip
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_no_tensor_has_all_states(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    module, x = ta.compile(ta.load("mamba1", legs={"f": 128, "s": 64}), backend="torch"), torch.randn(1, 512, 128)
+    module, x = (
+        ta.compile(ta.load("mamba1", legs={"f": 128, "s": 64}), backend="torch"),
+        torch.randn(batch, 512 // batch, 128),
+    )
     states = 512 * 256 * 64 * 4  # bytes
     assert peak(lambda: module(x).sum().backward()) < states
