@@ -285,7 +285,22 @@ def blockwise_shape(given, seed, tile, *call):
     """The shape of the result, from all rows at once on fake tensors."""
     piece = (0, call[3][0] if call[3] else 1, 0, call[1])
     rows = Rows(piece, call, (0, 0, call[2]), None, given[0].device)
-    return result_like(computed(tile, given, call, rows), tile, piece, call)
+    with CastEinsum(call[-1]):
+        return result_like(computed(tile, given, call, rows), tile, piece, call)
+
+
+class CastEinsum(torch.overrides.TorchFunctionMode):
+    """Casts operands of `torch.einsum` as autocast does, which does not reach its products on fake tensors."""
+
+    def __init__(self, dtype: torch.dtype | None):
+        super().__init__()
+        self.dtype = dtype
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        """Calls the function."""
+        if function is torch.einsum and self.dtype is not None:
+            args = (args[0], *(x.to(self.dtype) for x in args[1:]))
+        return function(*args, **(kwargs or {}))
 
 
 @torch.library.custom_op(

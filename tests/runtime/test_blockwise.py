@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
+import tensornet_attn as ta
 from tensornet_attn.runtime.blockwise import Rows, among_zeros, block_function, blockwise, keys_seen, pieces_of, seen
 from tests.runtime.blockwise_cases import (
     BATCHES,
@@ -268,6 +269,18 @@ def test_low_precision(dtype: torch.dtype) -> None:
         assert mine.dtype == dtype
         allowed = 2 * ((other - true).abs().max() + torch.finfo(dtype).eps * true.abs().max())
         assert (mine - true).abs().max() <= allowed
+
+
+def test_autocast_in_one_graph() -> None:
+    """It reaches the einsums of a block, of weights in float32."""
+    torch._dynamo.reset()
+    module, x = ta.compile(ta.load("talking_heads", legs={"f": 32}), backend="torch"), torch.randn(2, 40, 32)
+    assert "A_scores = torch.einsum(" in module.source
+    with torch.autocast("cpu", torch.bfloat16):
+        found, wanted = torch.compile(module, backend="aot_eager", fullgraph=True)(x), module(x)
+    torch.testing.assert_close(found, wanted)
+    ours, theirs = (torch.autograd.grad(y.float().square().sum(), [*module.parameters()]) for y in (found, wanted))
+    torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.05)
 
 
 def test_autocast_acts_in_forward_and_backward() -> None:
