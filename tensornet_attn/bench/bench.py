@@ -18,7 +18,7 @@ import torch
 from tensornet_attn.bench.case import PASSES, Case, runner
 from tensornet_attn.bench.compare import Oracle, WrongError, oracle, values_of
 from tensornet_attn.bench.contestants import AGAINST, OURS, Contestant, SkippedError, contestant
-from tensornet_attn.bench.machine import Rates, select, tidy
+from tensornet_attn.bench.machine import Rates, select, start_worker, tidy
 from tensornet_attn.bench.measure import (
     WARM,
     Call,
@@ -298,7 +298,7 @@ class _Worker:
 
 
 def _measure(options: Options, case: Case, rates: Rates | None, threads: int, link: Connection) -> None:
-    torch.set_num_threads(threads)
+    start_worker(threads)
     select(case.device)
     bench = Bench(options, lambda text: link.send((SAID, text)), rates)
     prepared = [bench.prepared(case, kind) for kind in options.passes]

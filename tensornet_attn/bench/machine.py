@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from math import inf
+from multiprocessing import parent_process
+from threading import Thread
 
 import torch
 
@@ -27,6 +29,19 @@ SIZES = {"cuda": (8192, 1 << 30), "cpu": (512, 1 << 24)}  # side of the matrices
 SECONDS = {"cuda": 0.5, "cpu": 0.1}  # measuring time of each rate
 BRIEF = 0.3  # share of this time for each of many rates
 EXPONENTIALS = 1 << 17  # elements, which stay in a cache
+
+
+def start_worker(threads: int) -> None:
+    """Called first in a process that measures for another one: it uses so many threads, and ends with the other one."""
+    torch.set_num_threads(threads)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None  # set in each child of multiprocessing
+    parent.join()
+    os._exit(1)
 
 
 def machine(device: str) -> dict[str, object]:

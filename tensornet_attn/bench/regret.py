@@ -24,7 +24,7 @@ import torch
 
 from tensornet_attn import compiler
 from tensornet_attn.bench.case import Case, runner
-from tensornet_attn.bench.machine import select, tidy
+from tensornet_attn.bench.machine import select, start_worker, tidy
 from tensornet_attn.bench.measure import Clock, by_clock, calls_for, is_gpu, turns
 from tensornet_attn.errors import InputError
 from tensornet_attn.plan.auto import faster_on_cpu
@@ -141,7 +141,7 @@ class Regret:
         context = get_context("forkserver")
         context.set_forkserver_preload([__name__])
         threads = torch.get_num_threads()
-        with ProcessPoolExecutor(1, context, torch.set_num_threads, (threads,)) as pool, suppress(BrokenProcessPool):
+        with ProcessPoolExecutor(1, context, start_worker, (threads,)) as pool, suppress(BrokenProcessPool):
             return pool.submit(decided, case, kind, self.memory).result()
         return None
 
