@@ -11,6 +11,7 @@ from typing import Any
 from tensornet_attn.errors import nearest
 
 PACKAGE = __name__.partition(".")[0]
+OF_LOAD = frozenset({"legs", "settings"})  # they belong to a design, not to what is done with it
 
 
 def checked(value: Any, package: str = PACKAGE) -> Any:
@@ -37,7 +38,8 @@ def _checked(function: Callable[..., Any], package: str) -> Callable[..., Any]:
     def call(*args: Any, **given: Any) -> Any:
         for name in given:
             if name not in known:
-                hint = nearest(name, known)
+                of_load = name in OF_LOAD and "design" in known
+                hint = f"give it to load(design, {name}=...)" if of_load else nearest(name, known)
                 raise TypeError(f"{function.__name__}() got an unexpected keyword argument '{name}'; {hint}")
         return function(*args, **given)
 

@@ -27,6 +27,7 @@ KEYWORDS: dict[str, tuple[Callable[[], Any], str]] = {
     "reference": (lambda: ta.reference("mhsa", devise="cpu"), "'devise'; did you mean 'device'?"),
     "emit_source": (lambda: ta.emit_source("mhsa", memry="2GiB"), "'memry'; did you mean 'memory'?"),
     "cost": (lambda: ta.cost("mhsa", batchh=1), "'batchh'; did you mean 'batch'?"),
+    "rewrites": (lambda: ta.rewrites("mhsa", legs={"f": 8}), "'legs'; give it to load(design, legs=...)"),
     "load": (lambda: ta.load("mhsa", leg={"f": 8}), "'leg'; did you mean 'legs'?"),
     "restore": (lambda: ta.restore("layer.pt", devise="cpu"), "'devise'; did you mean 'device'?"),
     "convert": (lambda: ta.convert(nn.Identity(), "mhsa", leg={}), "'leg'; did you mean 'legs'?"),
