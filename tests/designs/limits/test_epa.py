@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import tensornet_attn as ta
-from tests.designs.sizes.epa import CHOICES
+from tests.designs.sizes import CHOICES
 
 from .carry import FH, D, F, H, mhsa_weights, run, same, tensor, variant, weights
 
