@@ -128,6 +128,14 @@ def test_every_code_named_on_the_language_page_is_in_the_checker_and_the_other_w
     assert sorted(c for c in named if f'"{c}"' not in text and f'"{c.partition("-")[0]}-{{' not in text) == []
 
 
+@pytest.mark.parametrize(
+    "start", ["Chunks of the sequence", "Keys that a query chooses", "Several memories", "Outputs on a latent leg"]
+)
+def test_the_language_page_says_what_is_not_supported(start: str) -> None:
+    section = (docs.ROOT / "docs/language.md").read_text().partition("\n## Not supported\n")[2].partition("\n## ")[0]
+    assert f"- **{start}**" in section
+
+
 def test_the_limits_named_on_the_language_page_are_those_of_the_code() -> None:
     page = (docs.ROOT / "docs/language.md").read_text()
     for name, value in re.findall(r"^\| .* \| ([0-9,]+) \| `([A-Z_]+)` \|", page, re.MULTILINE):

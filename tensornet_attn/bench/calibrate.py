@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from tensornet_attn import compiler
+from tensornet_attn.bench.case import FORWARD, TRAINING, Case, runner
 from tensornet_attn.bench.machine import tidy
 from tensornet_attn.bench.measure import Call
 from tensornet_attn.bench.rates import Best, copy_rate, exponential_rate, product_rates, projected_rate
@@ -254,7 +255,7 @@ class Probe:
     """A design at one length, planned in one way, whose call is measured and predicted."""
 
     def __init__(self, design: Design, plan: Plan, backward: bool, n: int):
-        self.design, self.plan, self.backward = design, plan, backward
+        self.design, self.plan, self.backward, self.n = design, plan, backward, n
         graph = split_products(self.plan.schedule)
         lengths = {leg.name: n for leg in graph.legs if leg.sequence}
         self.scene = Scene(graph, sizes_at(graph, lengths))
@@ -267,16 +268,7 @@ class Probe:
                 parts[kind] = parts.get(kind, 0.0) + own
         return parts
 
-    def call(self) -> Callable[[], object]:
+    def call(self) -> Call:
+        case = Case(self.design, self.n)
         module = compiler.module_of(self.design, self.plan)
-        inputs = [self._random(t.legs) for t in self.plan.graph.of_role("input") if t.default is None]
-        module.train(self.backward)
-        if not self.backward:
-            return torch.no_grad()(lambda: module(*inputs))
-        inputs = [x.requires_grad_() for x in inputs]
-        wanted = [*inputs, *(weight for weight in module.parameters() if weight.requires_grad)]
-        start = self._random(self.plan.graph.legs_of(self.plan.graph.output))
-        return lambda: torch.autograd.grad(module(*inputs), wanted, start, allow_unused=True)
-
-    def _random(self, legs: Sequence[str]) -> torch.Tensor:
-        return torch.randn(1, *(self.scene.sizes[leg] for leg in legs))
+        return runner(module, case, case.inputs(), TRAINING if self.backward else FORWARD)

@@ -150,39 +150,10 @@ def test_a_checkpoint_of_a_model(run, text: str, tmp_path) -> None:
     assert run("analyse", path, "--text", text) == (1, "", wanted)
 
 
-def test_texts_that_are_none(run, tmp_path) -> None:
-    path = tmp_path / "text.txt"
-    missing = run("analyse", "mhsa", "--text", str(path), *SMALL)
-    assert missing == (1, "", f"error: '{path}': No such file or directory.\n")
-    path.write_bytes(b"")
-    assert run("analyse", "mhsa", "--text", str(path)) == (1, "", f"error: '{path}' is empty; give a file with text.\n")
-    path.write_bytes(b"a\xff\xfe")
-    wanted = f"error: '{path}': byte 1 is not UTF-8; save it as UTF-8 text.\n"
-    assert run("analyse", "mhsa", "--text", str(path)) == (1, "", wanted)
-    assert run("analyse", "mhsa", "--text", str(tmp_path)).code == 1
-
-
-def test_subjects_that_are_none(run, text: str, tmp_path) -> None:
-    outcome = run("analyse", "mhsaa", "--text", text)
-    assert (outcome.code, outcome.out) == (1, "")
-    assert "there is no shipped design 'mhsaa'" in outcome.err
-    outcome = run("analyse", str(tmp_path / "none.pt"), "--text", text)
-    assert (outcome.code, outcome.out) == (1, "")
-    assert "No such file or directory" in outcome.err
-    wanted = f"error: '{text}' is neither a checkpoint from ta.save nor a design file, which ends in .yaml.\n"
-    assert run("analyse", text, "--text", text) == (1, "", wanted)
-    other = tmp_path / "other.pt"
-    torch.save({"weight": torch.ones(2)}, other)
-    wanted = f"error: '{other}' is not a checkpoint written by ta.save: it is a PyTorch file with other content.\n"
-    assert run("analyse", str(other), "--text", text) == (1, "", wanted)
-    wanted = (
-        "error: mlp: there is nothing to analyse: no attention box (softmax, normalize or keep over the key leg) and "
-    )
-    assert run("analyse", "mlp", "--text", text, "--legs", "f=8") == (1, "", f"{wanted}no topk.\n")
-
-
 @pytest.mark.rotated
 def test_usage_and_a_place_that_cannot_be_written(run, text: str, tmp_path) -> None:
+    wanted = f"error: '{text}' is neither a checkpoint from ta.save nor a design file, which ends in .yaml.\n"
+    assert run("analyse", text, "--text", text) == (1, "", wanted)
     assert run("analyse", "mhsa").code == 2
     assert run("analyse", "mhsa", "--text", text, "--length", "0").code == 2
     target = tmp_path / "none" / "report.html"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.compare.folders import folder, several
+from tests.compare.folders import several
 
 
 def test_a_table_json_and_a_page(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -20,11 +20,5 @@ def test_a_table_json_and_a_page(run, tmp_path: Path) -> None:  # type: ignore[n
     assert run("compare", *paths, "-o", "-").out.startswith("<!DOCTYPE html>")
 
 
-def test_what_is_wrong(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    path = folder(tmp_path / "a")
-    assert run("compare", str(path), str(tmp_path / "b")) == (
-        1,
-        "",
-        f"error: '{tmp_path}/b' is not a folder; give folders that 'tensornet-attn train --out' has written.\n",
-    )
+def test_usage(run) -> None:  # type: ignore[no-untyped-def]
     assert run("compare").code == 2

@@ -1,4 +1,4 @@
-"""Model files on the command line: check, schema, and a checkpoint that analyse refuses."""
+"""Model files on the command line: check, list, show, cost and schema."""
 
 from __future__ import annotations
 
@@ -121,15 +121,6 @@ def test_names_of_neither(run) -> None:
 
 def test_the_schema_of_models(run) -> None:
     assert json.loads(run("schema", "--model").out) == ta.models.json_schema()
-
-
-def test_analyse_takes_one_design(run, tmp_path: Path) -> None:
-    path, text = tmp_path / "model.pt", tmp_path / "a.txt"
-    text.write_text("words " * 50)
-    ta.save(ta.models.make(MODEL), path)
-    wanted = f"error: '{path}' is a checkpoint of the model 'tiny'; analyse takes a checkpoint of one design, "
-    wanted += "or a run folder. In Python, use ta.report(ta.model_sections(model, tokens)) for any model.\n"
-    assert run("analyse", str(path), "--text", str(text), "-o", str(tmp_path / "r.html")) == (1, "", wanted)
 
 
 WITHOUT_TORCH = """

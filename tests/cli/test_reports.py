@@ -119,8 +119,6 @@ def test_explain_for_a_workload_and_under_a_limit(run) -> None:
 
 
 REFUSED = {
-    ("--workload", "train"): "error: there is no workload 'train': did you mean 'training'?\n",
-    ("--memory", "lots"): "error: memory is 'lots'; give a positive number of bytes, e.g. 2GiB, 500MB or 1000000.\n",
     ("--backend", "inductor", "--strict"): "error: talking_heads: strict, but region 'y.p1' runs on 'torch' instead",
     (
         "--backend",

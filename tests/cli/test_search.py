@@ -57,8 +57,6 @@ def test_a_space_on_standard_input(run, tmp_path: Path) -> None:
 MISTAKES = [
     (("--bound", "macs"), 2, "'macs' is not NAME=VALUE, e.g. f=256."),
     (("--rates", "0.1;0.2"), 2, "'0.1;0.2' is not LR,..., e.g. 0.001,0.002."),
-    (("--objective", "speed"), 1, "there is no objective 'speed'; choose from quality, macs, "),
-    (("--task", "mqarr"), 1, "there is no task 'mqarr': did you mean 'mqar'?"),
     (("--task", "nowhere:f"), 1, "the task 'nowhere:f' cannot be imported (No module named 'nowhere'): "),
     (("--task", "mqar", "--run", "lr=1"), 1, "leave out 'lr' under 'run': it is set by 'rates'."),
     (
@@ -75,11 +73,6 @@ def test_mistakes(run, space: str, tmp_path: Path, given: tuple[str, ...], code:
     assert (outcome.code, outcome.out) == (code, "")
     assert words in outcome.err
     assert "secret" not in outcome.err
-
-
-def test_neither_space_nor_study(run, tmp_path: Path) -> None:
-    wanted = "error: a study needs a 'space': the path of a space file, or the content of one.\n"
-    assert run("search", "--task", "mqar", "--out", str(tmp_path)) == (1, "", wanted)
 
 
 def test_interrupted(run, space: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

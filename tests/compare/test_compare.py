@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.compare.section import Section
+from tensornet_attn.compare.section import Section, mean_of
 from tests.compare.folders import folder, model, several
 from tests.refusals import refusal
 
@@ -173,3 +173,11 @@ def test_one_run_twice(tmp_path: Path) -> None:
     one, other = folder(tmp_path / "a"), folder(tmp_path / "b")
     assert refused(one, other) == f"'{one}' and '{other}' are the same run, mhsa with seed 0; leave one out."
     assert len(section([one, one]).rows[0].seeds) == 1  # the same folder named twice
+
+
+def test_the_interval() -> None:
+    mean = mean_of([1.0, 2.0, 3.0, 4.0])
+    assert (mean.value, mean.half) == (2.5, pytest.approx(3.18245 * (5 / 3) ** 0.5 / 2, abs=1e-4))
+    assert mean.as_dict()["low"] == mean.low
+    assert mean.apart(mean_of([9.0, 9.1, 9.2]))
+    assert not mean.apart(mean_of([9.0]))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import tensornet_attn as ta
 from tensornet_attn.convert.make import made_from
 from tensornet_attn.convert.trained import Trained
+from tests.convert.by_hand import attention
 from tests.refusals import refusal
 
 F, H, D, N = 24, 4, 6, 7
@@ -27,30 +28,6 @@ def trained(g: int = H, bias: bool = True, causal: bool = False, **more: float) 
     weights = {"Wq": draw(F, H, D), "Wk": draw(F, g, D), "Wv": draw(F, g, D), "Wo": draw(H, D, F)}
     biases = {"bq": draw(H, D), "bk": draw(g, D), "bv": draw(g, D), "bo": draw(F)} if bias else {}
     return Trained("layer (Test)", weights, biases, causal, **more)
-
-
-def attention(t: Trained, x: Tensor, memory: Tensor | None = None) -> Tensor:
-    """The trained layer by hand."""
-    bias = {name: t.biases.get(name, torch.zeros(())) for name in ("bq", "bk", "bv", "bo")}
-    memory = x if memory is None else memory
-    q = torch.einsum("bnf,fhd->bnhd", x, t.weights["Wq"]) + bias["bq"]
-    k, v = (torch.einsum("bmf,fgd->bmgd", memory, t.weights[f"W{c}"]) + bias[f"b{c}"] for c in "kv")
-    if t.rope_base is not None:
-        q, k = turned(q, t), turned(k, t)
-    group = H // k.shape[2]
-    scores = torch.einsum("bnhd,bmhd->bhnm", q, k.repeat_interleave(group, 2)) * D**-0.5
-    if t.causal:
-        scores = scores.masked_fill(torch.ones(N, N).triu(1).bool(), -torch.inf)
-    y = torch.einsum("bhnm,bmhd->bnhd", scores.softmax(-1), v.repeat_interleave(group, 2))
-    return torch.einsum("bnhd,hdf->bnf", y, t.weights["Wo"]) + bias["bo"]
-
-
-def turned(z: Tensor, t: Trained) -> Tensor:
-    """Rotary positions, halves paired, on [batch, n, heads, d]."""
-    width = round(D * t.rope_fraction)
-    angle = torch.arange(N)[:, None, None] * t.rope_base ** (-2 * torch.arange(width // 2) / width)
-    a, b, rest = z.split([width // 2, width // 2, D - width], -1)
-    return torch.cat((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin(), rest), -1)
 
 
 def close(module: nn.Module, t: Trained, tolerance: float = 1e-5) -> None:

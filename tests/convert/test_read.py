@@ -9,36 +9,10 @@ import torch
 from torch import nn
 
 from tensornet_attn.convert.read import read_trained
-from tensornet_attn.convert.trained import Trained
 from tests.convert import models
+from tests.convert.by_hand import attention
 
 CLOSE = {"rtol": 0, "atol": 1e-10}
-
-
-def attention(trained: Trained, x: torch.Tensor) -> torch.Tensor:
-    """Multi-head attention from the equation, one head after another."""
-    W, b = trained.weights, trained.biases
-    h, d = W["Wq"].shape[1:]
-    g, n = W["Wk"].shape[1], x.shape[-2]
-    y = torch.zeros_like(x[..., :1]).expand(*x.shape[:-1], W["Wo"].shape[-1]).clone()
-    for i in range(h):
-        j = i // (h // g)
-        q, k, v = x @ W["Wq"][:, i], x @ W["Wk"][:, j], x @ W["Wv"][:, j]
-        q, k, v = (z + b[name][k_] if name in b else z for z, name, k_ in ((q, "bq", i), (k, "bk", j), (v, "bv", j)))
-        if trained.rope_base is not None:
-            q, k = turned(q, trained.rope_base), turned(k, trained.rope_base)
-        scores = q @ k.mT * d**-0.5
-        if trained.causal:
-            scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), -torch.inf)
-        y = y + scores.softmax(-1) @ v @ W["Wo"][i]
-    return y + b["bo"] if "bo" in b else y
-
-
-def turned(x: torch.Tensor, base: float) -> torch.Tensor:
-    half = x.shape[-1] // 2
-    angle = torch.arange(x.shape[-2])[:, None] * base ** (-torch.arange(half) / half)
-    a, c = x[..., :half], x[..., half:]
-    return torch.cat((a * angle.cos() - c * angle.sin(), c * angle.cos() + a * angle.sin()), -1)
 
 
 def x_of(width: int) -> torch.Tensor:

@@ -9,16 +9,10 @@ from torch import Tensor, nn
 
 import tensornet_attn as ta
 
-from .case import Case
 from .plain import loops
-from .sizes import baselines, epa, fish, fmm, mgk, modern, recurrences, tuformer
+from .sizes import CASES
 
 BACKENDS = ("reference", "torch")
-CASES: dict[str, Case] = {
-    name: case
-    for family in (baselines, tuformer, fish, mgk, fmm, epa, recurrences, modern)
-    for name, case in family.CASES.items()
-}
 ATTENTION = [name for name, case in CASES.items() if case.causal != (None,)]
 
 

@@ -14,6 +14,7 @@ from .cases import ATTENTION, BACKENDS, CASES, check, compiled, inputs_of, loope
 from .plain.mgk import mgk_em_prior
 
 EACH = [(name, causal) for name, case in CASES.items() for causal in case.causal]
+CAUSAL = "alibi epa_xl fmm1_causal fmm2_causal fmm3_causal fmm_fast_weight1 fmm_fast_weight2".split()
 SPECS = Path(__file__).resolve().parents[2] / "specs"
 backends = pytest.mark.parametrize("backend", BACKENDS)
 
@@ -85,7 +86,7 @@ def test_a_longer_context_is_read(name, causal, backend):
 
 
 @backends
-@pytest.mark.parametrize("name", ["alibi", "epa_xl"])
+@pytest.mark.parametrize("name", CAUSAL)
 def test_causal_unless_told_otherwise(name, backend):
     x = inputs_of(name)
     same(compiled(name, backend)(*x), compiled(name, backend, causal=True)(*x), "output")

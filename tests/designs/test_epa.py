@@ -9,7 +9,7 @@ from torch import Tensor
 import tensornet_attn as ta
 
 from .cases import BACKENDS, CASES, compiled, inputs_of, same
-from .sizes.epa import CHOICES
+from .sizes import CHOICES
 
 backends = pytest.mark.parametrize("backend", BACKENDS)
 EXPERTS = ["epa", *(f"epa_{letters}" for letters in CHOICES), "epa_rope", "epa_xl", "moa", "moa_sigmoid", "sigma_moe"]

@@ -199,6 +199,13 @@ def test_scores_are_convolved(causal: bool, masked: str) -> None:
     torch.testing.assert_close(made, wanted, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("suffix", ["svg", "txt", "mmd"])
+def test_a_convolution_of_scores_is_drawn_and_priced(suffix: str) -> None:
+    assert "conv" in ta.compiler.picture(multi_token(True), suffix).decode()
+    with_it, without = (ta.cost(source, n=64).written.total for source in (multi_token(True), attention()))
+    assert with_it.elementwise > without.elementwise
+
+
 def test_scores_of_earlier_queries_are_in_no_cache() -> None:
     with pytest.raises(ta.InputError, match="no cache can be kept: 'T' reads scores of earlier queries"):
         ta.compile(multi_token(True)).new_cache()

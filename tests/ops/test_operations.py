@@ -14,6 +14,8 @@ from tensornet_attn.cost.scene import Scene
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.ops import MAPS, OPS, Operation
 from tensornet_attn.reference import evaluate
+from tests.agreement import modules
+from tests.random_call import assert_same, results
 
 F64 = torch.float64
 N, M = 3, 4
@@ -167,3 +169,16 @@ def test_maps_keep_what_their_rows_say(name: str) -> None:
     assert row.triton
     assert row.slope
     assert row.saves in ("of", "result")
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_code_of_maps_is_the_reference(name: str) -> None:
+    """Of entries between 0 and 1, where every map has values and gradients."""
+    numbers = "-0.5, 1" if name == "clamp" else ", ".join(["2"] * MAPS[name].arguments)
+    design = {"tensornet": 1, "name": "mapped", "legs": {"n": "query", "f": 6}, "inputs": {"x": "n f"}, "output": "y"}
+    box = {"map": f"{name}({numbers})" if numbers else name, "of": "x[n f] w[f] -> n f"}
+    oracle, module = modules(design | {"weights": {"w": "f"}, "diagram": {"y": box}})
+    for layer in (oracle, module):
+        torch.nn.init.ones_(layer.w)
+    x = [0.1 + 0.8 * torch.rand(2, 5, 6, dtype=F64)]
+    assert_same(results(module, x, {}), results(oracle, x, {}))

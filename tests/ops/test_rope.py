@@ -139,6 +139,12 @@ def test_positions_on_several_axes(interleaved: bool) -> None:
     torch.testing.assert_close(layer.capture(x, grid, "Q"), turned, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("suffix", ["svg", "txt", "mmd"])
+def test_positions_of_the_call_are_drawn(suffix: str) -> None:
+    design = source(positions="position_ids[SEQ]", inputs="n")
+    assert "position_ids" in ta.compiler.picture(design, suffix).decode()
+
+
 def test_positions_have_a_gradient() -> None:
     places = torch.rand(LENGTH, dtype=F64, requires_grad=True)
     x = torch.randn(2, LENGTH, 12, dtype=F64)

@@ -83,12 +83,15 @@ def test_values_and_gradients_of_some(scores: str, sink: str, mask: str, causal:
     test_values_and_gradients(scores, sink, mask, causal, "boolean", {"linear_memory": True, "n": 512})
 
 
-def test_the_reference_is_a_column_more() -> None:
-    layer, x = ta.reference(design(), dtype=F64), torch.randn(3, 5, 6, dtype=F64)
+@pytest.mark.parametrize("sink", ["heads", "number"])
+def test_the_reference_is_a_column_more(sink: str) -> None:
+    """A sink of zero is a softmax off by one."""
+    layer, x = ta.reference(design(sink=sink), dtype=F64), torch.randn(3, 5, 6, dtype=F64)
     q, k, v = (
         torch.einsum("bnf,fhd->bhnd", x, weight) for weight in (layer.Wq, layer.Wk, layer.Wv)
     )  # as gpt-oss: transformers, models/gpt_oss/modeling_gpt_oss.py, eager_attention_forward
-    scores = torch.cat([q @ k.mT / 3**0.5, layer.b[:, None, None].expand(3, 2, 5, 1)], -1)
+    column = layer.b[:, None, None] if sink == "heads" else torch.zeros((), dtype=F64)
+    scores = torch.cat([q @ k.mT / 3**0.5, column.expand(3, 2, 5, 1)], -1)
     wanted = torch.einsum("bhnd,hdf->bnf", scores.softmax(-1)[..., :-1] @ v, layer.Wo)
     torch.testing.assert_close(layer(x), wanted)
 
@@ -197,6 +200,9 @@ def test_a_gate_of_a_logsumexp_is_planned_as_a_sink() -> None:
     assert "A.o: banded attention" in module.explain()
     x = [torch.randn(2, 23, 6, dtype=F64)]
     assert_same(results(module, x, {}), results(oracle, x, {}))
+    sink = ta.reference(design(mask="causal and window(5, 0)"), dtype=F64)
+    sink.load_state_dict(oracle.state_dict())
+    torch.testing.assert_close(oracle(*x), sink(*x))
     assert ta.compile(gated(), n=4096).plan.schedule == ta.compile(gated(), n=4096).plan.schedule
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from tensornet_attn.search.read import load
 from tensornet_attn.search.store import CLAIM
 from tensornet_attn.search.trial import Trial
 from tensornet_attn.search.worker import awaited, claim, complete, free_dead, still_open
-from tests.refusals import refusal
 from tests.search import made
 from tests.search.engine import asked, dead, finish, opened, taken, taken_at_once
 
@@ -114,15 +112,6 @@ def test_a_small_space_ends_early(tmp_path: Path) -> None:
     assert len(confirmations) in (5, 10)
     done = [made.trial(one.slot, arm="confirm", of=one.of.slot, fresh=one.fresh) for one in confirmations]
     assert complete(study, [*finished, *done], store.exhausted)
-
-
-@pytest.mark.rotated
-def test_a_space_with_nothing_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_module("tensornet_attn.search.propose"), "ATTEMPTS", 16)
-    study = made.study(bounds={"macs": {"most": 1.0}})
-    assert refusal(taken, opened(tmp_path, study), study).startswith(
-        "all 16 drafts of the space 'tiny' were refused: 16 by 'macs at most 1'; "
-    )
 
 
 def test_equal_designs_of_both_arms(tmp_path: Path) -> None:

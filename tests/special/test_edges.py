@@ -22,7 +22,6 @@ def causals(general: str, special: str) -> list[bool | None]:
     return sorted(allowed[0] & allowed[1], key=str)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize(
     ("general", "special", "causal"), [(*edge, causal) for edge in EDGES for causal in causals(*edge)]
 )

@@ -64,13 +64,6 @@ def test_the_seed_fixes_everything(tmp_path: Path) -> None:
     assert curves[0] != curves[2]
 
 
-def test_parts_of_a_batch_have_the_loss_of_the_whole(tmp_path: Path) -> None:
-    for parts in (1, 3):
-        ta.train(runs.small(accumulate=parts), out=tmp_path / str(parts))
-    one, three = ([line["loss"] for line in runs.curve(tmp_path / name) if "loss" in line] for name in ("1", "3"))
-    assert one == pytest.approx(three, rel=1e-6)
-
-
 def test_label_smoothing_is_in_the_loss_of_training_and_not_in_that_of_validation(tmp_path: Path) -> None:
     """One step that moves nothing: both losses are those of the first weights."""
     still = runs.small(steps=1, lr=1e-12, weight_decay=0.0, eval_samples=8)

@@ -13,7 +13,7 @@ import tensornet_attn as ta
 from tensornet_attn.compiler import plan_of
 from tensornet_attn.graph import build
 from tests.designs.cases import ATTENTION, CASES
-from tests.designs.sizes import epa
+from tests.designs.sizes import EPA
 from tests.triton.agreement import WIDTHS
 from tests.triton.regions import draw, on_triton, pair, same
 
@@ -45,7 +45,7 @@ def sized(name: str, width: int, dtype: torch.dtype) -> ta.Design:
     case = CASES[name]
     legs, settings = {**case.legs}, {**case.settings}
     leg = "d" if "d" in legs else "s" if "s" in legs else None
-    if name in epa.CASES and dtype != torch.float64:
+    if name in EPA and dtype != torch.float64:
         settings["k"] = legs.get("e") or legs["h"]
     for size in (width, width + 1, width + 3):
         made = legs | ({leg: size} if leg else {})

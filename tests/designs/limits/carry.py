@@ -43,7 +43,3 @@ def variant(parent: str, diagram: dict, **sections: object) -> dict:
 def same(one: Tensor, other: Tensor) -> None:
     torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
     assert one.abs().max() > 1e-3  # not alike because both vanish
-
-
-def identity_core() -> Tensor:
-    return torch.kron(torch.eye(H), torch.ones(D, D)).double()

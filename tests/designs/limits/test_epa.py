@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 
 import tensornet_attn as ta
-from tests.designs.sizes.epa import CHOICES
+from tests.designs.sizes import CHOICES
 
 from .carry import FH, D, F, H, mhsa_weights, run, same, tensor, variant, weights
 
 EACH = [("epa", "vo"), *((f"epa_{letters}", letters) for letters in CHOICES)]
 each_choice = pytest.mark.parametrize(("name", "letters"), EACH)
-causal_mhsa = variant("mhsa", {}, causal=True)
 
 
 def random_weights(name: str, legs: dict[str, int], settings: dict[str, float]) -> dict[str, Tensor]:
@@ -54,15 +53,6 @@ def test_one_expert_with_open_gates_is_mhsa(name, letters, x):
     w, x = mhsa_weights(), with_one(x)
     open_w = with_experts(w, letters, 1) | gates(letters, held_open(F, H, 1))
     same(run(name, open_w, x, FH | {"e": 1}, k=1), run("mhsa", w, x, FH))
-
-
-@each_choice
-def test_equal_experts_with_constant_gates_are_mhsa_with_scaled_weights(name, letters, x):
-    """Gates of 1 / 2 at 3 of 5 equal experts weigh 3 / 2."""
-    w = mhsa_weights()
-    halved = w | {f"W{z}": w[f"W{z}"] * 2 / 3 for z in letters}
-    equal = with_experts(halved, letters, 5) | gates(letters, torch.zeros(F, H, 5).double())
-    same(run(name, equal, x, FH | {"e": 5}, k=3), run("mhsa", w, x, FH))
 
 
 @each_choice
@@ -112,42 +102,10 @@ def test_heads_may_be_permuted(name, x):
     same(run(name, permuted(w, axes, [2, 0, 1]), x, legs, **settings), run(name, w, x, legs, **settings))
 
 
-def test_epa_xl_without_positions_is_causal_mhsa(x):
-    """Gates of 1 / 2 at 2 of 4 equal experts weigh 1."""
-    w, none = mhsa_weights(), torch.zeros(F, H, 4).double()
-    places = {"Wr": torch.zeros(F, H, D).double(), "u": torch.zeros(H, D).double(), "v": torch.zeros(H, D).double()}
-    equal = with_experts(w, "vo", 4) | places | gates("vo", none)
-    same(run("epa_xl", equal, x, FH | {"e": 4}, k=2), run(causal_mhsa, w, x, FH))
-
-
-def test_epa_xl_with_equal_experts_is_transformer_xl(x):
-    w = mhsa_weights() | {"Wr": tensor(F, H, D, seed=3), "u": tensor(H, D, seed=4), "v": tensor(H, D, seed=5)}
-    equal = with_experts(w, "vo", 4) | gates("vo", torch.zeros(F, H, 4).double())
-    same(run("epa_xl", equal, x, FH | {"e": 4}, k=2), run("transformer_xl", w, x, FH))
-
-
-def test_epa_rope_that_turns_whole_heads_is_mhsa_rope_at_equal_experts(x):
-    w = mhsa_weights()
-    equal = with_experts(w, "vo", 4) | gates("vo", torch.zeros(F, H, 4).double())
-    same(run("epa_rope", equal, x, FH | {"e": 4}, k=2, fraction=1), run("mhsa_rope", w, x, FH))
-
-
-def test_head_gated_with_open_gates_is_mhsa(x):
-    w, x = mhsa_weights(), with_one(x)
-    same(run("head_gated", w | {"Sg": held_open(F, H)}, x, FH, k=H), run("mhsa", w, x, FH))
-
-
 def test_head_gated_with_every_head_active_is_epa_o_with_one_expert(x):
     w, gate = mhsa_weights(), tensor(F, H, seed=3)
     one = with_experts(w, "o", 1) | {"Sd": gate.unsqueeze(-1)}
     same(run("epa_o", one, x, FH | {"e": 1}, k=1), run("head_gated", w | {"Sg": gate}, x, FH, k=H))
-
-
-@pytest.mark.parametrize(("name", "share"), [("moa", 1 / H), ("moa_sigmoid", 1 / 2)])
-def test_moa_with_every_head_active_and_no_gate_is_mqa_with_scaled_output(name, share, x):
-    w = weights(Wq=(F, H, D), Wk=(F, D), Wv=(F, D), Wo=(H, D, F))
-    heads = w | {"Wq": w["Wq"].transpose(0, 1), "Wo": w["Wo"] / share, "Sg": torch.zeros(F, H).double()}
-    same(run(name, heads, x, {"f": F, "e": H, "d": D}, k=H), run("mqa", w, x, FH))
 
 
 def test_head_gated_with_shared_keys_and_values_is_moa_sigmoid(x):

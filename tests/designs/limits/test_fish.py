@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from .carry import FH, D, F, H, merged, mhsa_weights, run, same, tensor, weights
+from .carry import FH, D, F, H, merged, run, same, tensor, weights
 
 G = 2
 FGH = FH | {"g": G}
@@ -33,50 +33,10 @@ def unsoftplus(x: Tensor) -> Tensor:
     return torch.log(torch.expm1(x))
 
 
-def only_the_own() -> Tensor:
-    """Logits [g, h] by which each local head takes the global head of its own number."""
-    return torch.full((H, H), NEVER).double().fill_diagonal_(0.7)
-
-
-def test_hard_fish_is_thsa_with_shared_heads_in_the_core(x):
-    w = fish_weights()
-    core = torch.kron(w["P"].T.contiguous(), torch.ones(D, D).double())
-    legs = {"f": F, "r": H * D, "s": G * D}
-    same(run("hard_fish", w, x, FGH), run("thsa", merged(w) | {"C": H**0.5 * core}, x, legs))
-
-
-def test_hard_fish_with_as_many_global_heads_is_mhsa(x):
-    w = mhsa_weights()
-    same(run("hard_fish", w | {"P": torch.eye(H).double()}, x, FH | {"g": H}), run("mhsa", w, x, FH))
-
-
-def test_fish_without_noise_is_hard_fish(x):
-    w = fish_weights()
-    same(run("fish", w | {"sigma": tensor(G)}, x, FGH), run("hard_fish", w, x, FGH))
-
-
-def test_hard_fish_with_as_many_global_heads_is_skip_right(x):
-    w, C1 = mhsa_weights(), tensor(H, H)
-    got = run("hard_fish", w | {"P": H**-0.5 * C1.T}, x, FH | {"g": H})
-    same(got, run("skip_right", w | {"C1": C1}, x, FH))
-
-
 def test_fish_simplex_is_hard_fish_with_mixing_weights_of_sum_one(x):
     w, logits = fish_weights(), tensor(G, H)
     got = run("fish_simplex", without(w, "P") | {"logits": logits, "sigma": tensor(G)}, x, FGH)
     same(got, run("hard_fish", w | {"P": logits.softmax(0)}, x, FGH))
-
-
-def test_fish_simplex_with_extreme_logits_is_mhsa(x):
-    w = mhsa_weights()
-    got = run("fish_simplex", w | {"logits": only_the_own(), "sigma": tensor(H)}, x, FH | {"g": H})
-    same(got, run("mhsa", w, x, FH))
-
-
-def test_mish_is_hard_fish_with_one_mixture_for_all_heads(x):
-    w, P = fish_weights(), tensor(G)
-    want = run("hard_fish", w | {"P": P.unsqueeze(1).expand(G, H)}, x, FGH)
-    same(run("mish", w | {"P": P, "sigma": tensor(G)}, x, FGH), want)
 
 
 def test_mish_with_one_global_head_is_mhsa_with_equal_queries_and_keys(x):
@@ -84,12 +44,6 @@ def test_mish_with_one_global_head_is_mhsa_with_equal_queries_and_keys(x):
     shared = {name: w[name].expand(F, H, D) for name in ("Wq", "Wk")}
     got = run("mish", w | {"P": torch.ones(1).double(), "sigma": tensor(1)}, x, FH | {"g": 1})
     same(got, run("mhsa", w | shared, x, FH))
-
-
-def test_gfish_without_noise_is_hard_gfish(x):
-    w = fish_weights(mixtures=5) | {"W2": tensor(H, 5), "b2": tensor(H)}
-    legs = FGH | {"k": 5}
-    same(run("gfish", w | {"sigma": tensor(G)}, x, legs), run("hard_gfish", w, x, legs))
 
 
 def test_hard_gfish_with_mixtures_of_both_signs_is_hard_fish(x):
@@ -111,11 +65,6 @@ def test_with_one_global_head_the_order_of_sum_and_relu_is_immaterial(x):
     P, legs = tensor(1, 5), FH | {"g": 1, "k": 5}
     got = run("gfish_release", w | {"W1": P.T, "b1": torch.zeros(5).double()}, x, legs)
     same(got, run("hard_gfish", w | {"P": P}, x, legs))
-
-
-def test_kernel_fish_with_each_local_head_its_own_global_head_is_linear_attention(x):
-    w = mhsa_weights()  # what is left of the mixing is a factor a head, and normalize divides by it
-    same(run("kernel_fish", w | {"P": only_the_own()}, x, FH | {"g": H}), run("linear", w, x, FH))
 
 
 def test_kernel_fish_is_thsa_elu_with_shared_heads_in_the_core(x):
@@ -148,11 +97,6 @@ def test_local_and_global_heads_may_be_permuted(name, x):
 
 def lfish_weights() -> dict[str, Tensor]:
     return weights(P=(G, H), Wq=(F, H, D), Wk=(F, G, D), Wv=(F, G, 5), Wo=(H, 5, F))
-
-
-def test_hard_lfish_with_each_local_head_its_own_global_head_is_linear_attention(x):
-    w = mhsa_weights()
-    same(run("hard_lfish", w | {"P": only_the_own()}, x, FH | {"g": H}), run("linear", w, x, FH))
 
 
 def test_hard_lfish_divides_what_linear_attention_of_each_global_head_sums(x):

@@ -45,29 +45,6 @@ def test_a_causal_band_over_everything_leaves_causal_softmax_plus_far_field(name
     same(got, 0.5 * run(causal("mhsa"), w, x, FH) + SOME * run(causal(FAR[name]), w, x, FH))
 
 
-@pytest.mark.parametrize("name", FAR)
-def test_fmm_without_a_far_field_is_a_band(name, x):
-    w = mhsa_weights()
-    same(run(name, w | blended(50, -50), x, FH, k=3), run("band", w, x, FH, k=3))
-
-
-@pytest.mark.parametrize("name", FAR)
-def test_fmm_without_a_near_field_is_its_far_field(name, x):
-    w = mhsa_weights()
-    same(run(name, w | blended(-50, 50), x, FH, k=3), run(FAR[name], w, x, FH))
-
-
-@pytest.mark.parametrize("name", FAR)
-def test_the_causal_band_is_half_a_band_nearly_twice_as_wide(name, x):
-    w = mhsa_weights() | blended(0.3, -0.2)
-    same(run(f"{name}_causal", w, x, FH, k=3), run(causal(name), w, x, FH, k=5))
-
-
-def test_a_band_over_everything_is_mhsa(x):
-    w = mhsa_weights()
-    same(run("band", w, x, FH, k=2 * N + 1), run("mhsa", w, x, FH))
-
-
 @pytest.mark.parametrize(("name", "order"), [("fmm2", (2, 1)), ("fmm3", (3, 1, 2)), ("linear3", (2, 3, 1))])
 def test_the_order_of_kernels_is_immaterial(name, order, x):
     w = mhsa_weights() | (blended(0.3, -0.2) if name.startswith("fmm") else {})
@@ -101,14 +78,6 @@ def test_the_signs_of_queries_and_keys_are_immaterial_to_the_far_field_of_two_ke
     same(run("linear2", w | {"Wq": -w["Wq"], "Wk": -w["Wk"]}, x, FH), run("linear2", w, x, FH))
 
 
-def test_fast_weights_without_a_far_field_are_a_causal_band(x):
-    w = mhsa_weights()
-    scores = {"softmax": "m", "scale": "d ** -0.5", "of": "Q[n h d] K[m h d] -> h n m"}
-    want = run(variant("band", {"A": scores | {"mask": ["window(k - 1, 0)"]}}), w, x, FH, k=3)
-    for name in ("fmm_fast_weight1", "fmm_fast_weight2"):
-        same(run(name, w | weights(Wb=(F, H)) | blended(50, -50), x, FAST, k=3), want)
-
-
 def test_fast_weights_that_nothing_writes_leave_fmm1_causal(x):
     w = fast_weights() | blended(0.3, -0.2)
     silent = {"rate": {"map": "sigmoid", "of": "x[m f] Wb[f h] - 1000 -> m h"}}
@@ -120,12 +89,6 @@ def test_fast_weights_beside_a_kernel_are_both(x):
     w = fast_weights() | blended(0.3, 1)
     both = run("fmm_fast_weight2", w, x, FAST, k=3)
     same(both, run("fmm_fast_weight1", w, x, FAST, k=3) + SOME * run(causal("linear"), mhsa_weights(), x, FH))
-
-
-def test_the_release_is_a_band_where_its_far_field_starts(x):
-    """Its far field starts from 0, and its k counts the diagonals on either side."""
-    w = mhsa_weights()
-    same(run("fmm_lra_release", w | blended(1, 0), x, FH, k=2), run("band", w, x, FH, k=3))
 
 
 def test_the_far_field_of_the_release_is_linear_attention_times_its_row_sums(x):

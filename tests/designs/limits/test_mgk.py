@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
 from .carry import FH, D, F, H, mhsa_weights, run, same, tensor, variant
 
@@ -15,36 +14,6 @@ LENGTH_ONE = {
 OF_QUERY = "(0.5 * d ** -0.5) * Q[n h d] Q[n h d] -> n h"
 PRIOR = {"logpi": tensor(H, 2)}
 STATE = {"pi": tensor(H, 2, seed=6).softmax(-1)}
-
-
-def equal_keys(w: dict[str, Tensor], r: int = 2) -> dict[str, Tensor]:
-    return w | {"Wk": w["Wk"].unsqueeze(1).expand(F, r, H, D)}
-
-
-def without_shifts(w: dict[str, Tensor], r: int = 2) -> dict[str, Tensor]:
-    return w | {"b": torch.zeros(r, H, D).double()}
-
-
-@pytest.mark.parametrize(
-    ("name", "keys", "prior"),
-    [
-        ("mgk", equal_keys, PRIOR),
-        ("mgk_hard", equal_keys, {}),
-        ("mgk_em", equal_keys, STATE),
-        ("smgk", without_shifts, PRIOR),
-        ("smgk_hard", without_shifts, {}),
-    ],
-)
-def test_mixtures_of_equal_keys_are_gaussian(name, keys, prior, x):
-    w = mhsa_weights()
-    same(run(name, keys(w) | prior, x, FH | {"r": 2}), run("gaussian", w, x, FH))
-
-
-@pytest.mark.parametrize("name", ["mgk", "mgk_hard"])
-def test_one_component_is_gaussian(name, x):
-    w = mhsa_weights()
-    prior = {"logpi": tensor(H, 1)} if name == "mgk" else {}
-    same(run(name, equal_keys(w, r=1) | prior, x, FH | {"r": 1}), run("gaussian", w, x, FH))
 
 
 def test_a_component_without_prior_does_not_count(x):
@@ -90,19 +59,6 @@ def test_the_norm_of_the_query_cancels_in_mixtures(name, x):
     same(run(spelt_out, w, x, FH | {"r": 2}), run(name, w, x, FH | {"r": 2}))
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_dot_products_with_shifted_keys_are_softmax_attention(causal, x):
-    w = mhsa_weights()
-    shifted = w | {"b": tensor(2, H, D, seed=5)} | PRIOR
-    got = run(variant("softmax_smgk", {}, causal=causal), shifted, x, FH | {"r": 2})
-    same(got, run(variant("mhsa", {}, causal=causal), w, x, FH))
-
-
-def test_softmax_mgk_with_equal_keys_is_softmax_attention(x):
-    w = mhsa_weights()
-    same(run("softmax_mgk", equal_keys(w) | PRIOR, x, FH | {"r": 2}), run("mhsa", w, x, FH))
-
-
 def test_mgk_em_with_the_same_prior_is_mgk(x):
     w = mhsa_weights() | {"Wk": tensor(F, 2, H, D)}
     logpi = tensor(H, 2).log_softmax(-1)
@@ -121,32 +77,6 @@ def test_mixture_components_may_be_permuted(name, prior, x):
     order = [2, 0, 1]
     permuted = {key: w[key][order] if key == "b" else w[key][:, order] for key in (*keys, *([prior] if prior else []))}
     same(run(name, w | permuted, x, FH | {"r": 3}), run(name, w, x, FH | {"r": 3}))
-
-
-@pytest.mark.parametrize(("name", "keys"), [("mlk", equal_keys), ("smlk", without_shifts)])
-def test_equal_keys_without_a_softmax_are_linear_attention(name, keys, x):
-    w = mhsa_weights()
-    same(run(name, keys(w) | {"logits": tensor(H, 2)}, x, FH | {"r": 2}), run("linear", w, x, FH))
-
-
-SHORT = 2.0**-20  # a power of two, so that the products of queries and keys stay what they were, to the last bit
-
-
-@pytest.mark.parametrize("name", ["gaussian", "mgk", "mgk_hard", "smgk", "smgk_hard", "mgk_em"])
-def test_long_queries_and_short_keys_are_softmax_attention(name, x):
-    """Keys times c and queries over c have the same products, and key norms of order c ** 2 |k|^2 / (2 sqrt(d))."""
-    w = mhsa_weights()
-    short = w | {"Wq": w["Wq"] / SHORT, "Wk": w["Wk"] * SHORT}
-    mixture = {
-        "gaussian": short,
-        "mgk": equal_keys(short) | PRIOR,
-        "mgk_hard": equal_keys(short),
-        "smgk": without_shifts(short) | PRIOR,
-        "smgk_hard": without_shifts(short),
-        "mgk_em": equal_keys(short) | STATE,
-    }[name]
-    legs = FH | ({} if name == "gaussian" else {"r": 2})
-    same(run(name, mixture, x, legs), run("mhsa", w, x, FH))
 
 
 def test_the_error_of_short_keys_is_of_second_order(x):

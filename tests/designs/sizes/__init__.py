@@ -1,1 +1,0 @@
-"""Small sizes of every shipped design, a module a family."""
