@@ -1,4 +1,4 @@
-"""Runs files of modules in a process without this package: values and gradients of calls."""
+"""Runs files of modules in a process without this package: first weights, values and gradients of calls."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+Alone = tuple[dict[str, Tensor], list[list[Tensor]]]
 
 PROGRAM = """
 import importlib.util, inspect, sys
@@ -23,21 +25,26 @@ for name, case in torch.load(sys.argv[1]).items():
     spec.loader.exec_module(file)
     (cls,) = [c for c in vars(file).values() if inspect.isclass(c) and issubclass(c, torch.nn.Module)]
     known = inspect.signature(cls).parameters
+    torch.manual_seed(11)
     module = cls(**{leg: size for leg, size in case["legs"].items() if leg in known}, dtype=torch.float64).eval()
+    first = {key: value.clone() for key, value in module.state_dict().items()}
     module.load_state_dict(case["state"])
-    found[name] = []
+    found[name] = first, (results := [])
     for inputs, masks in case["calls"]:
         xs = [x.requires_grad_() for x in inputs]
         y = module(*xs, **masks)
         learned = [*xs, *(p for p in module.parameters() if p.requires_grad)]
-        found[name].append([y.detach(), *torch.autograd.grad(y.square().sum(), learned, allow_unused=True)])
+        results.append([y.detach(), *torch.autograd.grad(y.square().sum(), learned, allow_unused=True)])
 torch.save(found, sys.argv[2])
 print("tensornet_attn" in sys.modules)
 """
 
 
-def results_alone(cases: dict[str, dict[str, Any]], folder: Path, first: str = "") -> dict[str, list[list[Tensor]]]:
-    """The output and gradients of each call of each case: `path`, `legs`, `state` and `calls`; `first` runs before."""
+def results_alone(cases: dict[str, dict[str, Any]], folder: Path, first: str = "") -> dict[str, Alone]:
+    """Of each case: the weights of a module made at seed 11, and the output and gradients of each call.
+
+    A case has `path`, `legs`, `state` and `calls`; `first` runs before.
+    """
     torch.save(cases, folder / "cases.pt")
     files = [str(folder / "cases.pt"), str(folder / "found.pt")]
     packages = str(Path(torch.__file__).parents[1])  # on sys.path, but no .pth file in it is read

@@ -1,6 +1,7 @@
-"""What `compile -o` writes for every design, in a process without this package: values and gradients of the reference.
+"""What `compile -o` writes for every design, in a process without this package.
 
-The files of codegen/ import the runtime instead: nothing else is different.
+Values and gradients of the reference, and at one seed the weights of the compiled module. The files of codegen/ import
+the runtime instead: nothing else is different.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 import tensornet_attn as ta
 from tensornet_attn.cli.generate.files import ROOT
 from tensornet_attn.emit.functions import items, library
-from tests.alone import results_alone
+from tests.alone import Alone, results_alone
 from tests.designs.case import N
 from tests.designs.cases import ATTENTION, CASES, drawn, inputs_of, normal
 from tests.shipped import asked_for
@@ -57,7 +58,7 @@ def calls(name: str) -> list[tuple[list[Tensor], dict[str, Tensor]]]:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, list[list[Tensor]]]:
+def results(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, Alone]:
     """What a process without the package computes with the files."""
     folder, cases = tmp_path_factory.mktemp("codegen"), {}
     for name in (name for name in FILES if name in asked_for(request)):
@@ -89,11 +90,22 @@ def test_a_file_alone_is_the_committed_one_with_what_it_imports(backend: str) ->
 
 @pytest.mark.rotated
 @pytest.mark.parametrize("name", FILES)
-def test_values_and_gradients(name: str, results: dict[str, list[list[Tensor]]]) -> None:
+def test_values_and_gradients(name: str, results: dict[str, Alone]) -> None:
     module = oracle(name)
     learned = [p for p in module.parameters() if p.requires_grad]
-    for found, (inputs, masks) in zip(results[name], calls(name), strict=True):
+    for found, (inputs, masks) in zip(results[name][1], calls(name), strict=True):
         xs = [x.requires_grad_() for x in inputs]
         y = module(*xs, **masks)
         wanted = [y.detach(), *torch.autograd.grad(y.square().sum(), [*xs, *learned], allow_unused=True)]
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.rotated
+@pytest.mark.parametrize("name", FILES)
+def test_one_seed_gives_the_same_weights(name: str, results: dict[str, Alone]) -> None:
+    torch.manual_seed(11)
+    state = ta.compile(ta.load(name, legs=legs_of(name)), dtype=torch.float64).state_dict()
+    found, _ = results[name]
+    assert found.keys() == state.keys()
+    for key, value in state.items():
+        assert torch.equal(found[key], value), key
