@@ -14,7 +14,8 @@ import tensornet_attn as ta
 F64 = torch.float64
 MAPS = (
     "relu gelu silu elu elu1 elu1_neg tanh sigmoid exp log square sqrt abs softplus softcap(3) clamp(0.5,2) "
-    "power(2) power(3) power(0.5) power(-1.5)"
+    "power(2) power(3) power(0.5) power(-1.5) gelu_tanh quick_gelu mish hardswish hardsigmoid relu_squared "
+    "leaky_relu(0.1) logsigmoid erf sin cos expm1 log1p reciprocal clamp_min(0.5) clamp_max(2)"
 ).split()
 KEPT, REDUCED = ("softmax", "normalize", "keep"), ("sum", "mean", "max", "logsumexp")
 BOXES = KEPT + REDUCED

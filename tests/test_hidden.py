@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import tensornet_attn as ta
+from tensornet_attn import ops
 from tensornet_attn.graph.hidden import looks
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.reference import Run, evaluate, seen_by
@@ -50,6 +51,10 @@ def turned(place: int) -> tuple[Case, torch.dtype, float]:
         for form, mask in [([*FORMS][(place * 5 + step) % len(FORMS)], MASKS[(place * 3 + step) % len(MASKS)])]
     )
     return next(case for case in cases if case.possible), (torch.float32, F64)[place % 2], BAD[place % len(BAD)]
+
+
+def test_no_map_is_left_out() -> None:
+    assert {function.partition("(")[0] for function in MAPS} == {*ops.MAPS}
 
 
 @pytest.mark.rotated
