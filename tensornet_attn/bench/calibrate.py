@@ -2,8 +2,8 @@
 
 First what every computation is made of. Then, for each implementation, the time of designs that use it, over the
 predicted time: designs at other sizes, and other designs, are predicted from these. C++ kernels are measured if they
-are in the cache, `tensornet-attn warm hard_fish talking_heads mgk --legs f=64`; otherwise those of the shipped table
-count.
+are in the cache, `tensornet-attn warm hard_fish talking_heads mgk linear linear3 --legs f=64`; otherwise those of the
+shipped table count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tensornet_attn.bench.measure import Call
 from tensornet_attn.bench.rates import Best, copy_rate, exponential_rate, product_rates, projected_rate
 from tensornet_attn.cost.rates import CALIBRATE, KEPT, Efficiency, Pair, Table, completed, machine
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.cost.seconds import CAUSAL_ATTENTION, MASKED_ATTENTION, MODULE, PAGES, parts_of
+from tensornet_attn.cost.seconds import CAUSAL_ATTENTION, LINEAR_IN_CPP, MASKED_ATTENTION, MODULE, PAGES, parts_of
 from tensornet_attn.cost.sizes import sizes_at
 from tensornet_attn.graph import Graph, build
 from tensornet_attn.graph.pairs import split_products
@@ -79,6 +79,9 @@ PROBES = (
     ("hard_fish", NATIVE.name, (32, 128, 512)),
     ("talking_heads", NATIVE.name, (64, 256)),
     ("mgk", NATIVE.name, (64, 256)),
+    ("linear", LINEAR_IN_CPP, BOTH),
+    ("linear3", LINEAR_IN_CPP, BOTH),
+    ("lfish", LINEAR_IN_CPP, BOTH),
 )
 LEGS = {"f": 256}
 LEGS_OF_CPP = {"f": 64}  # their calls take most of the time of some probes
@@ -244,7 +247,7 @@ def made(probes: Probed, backward: bool) -> Iterator[Probe]:
 
 
 def planned(graph: Graph, way: str, target: Target) -> Plan | None:
-    if way == NATIVE.name:
+    if way in (NATIVE.name, LINEAR_IN_CPP):
         return compiler.cached_cpp(graph, target)
     plans = candidates(graph, "torch", target, (way,)) if way else {}
     return plans[way] if way in plans else make_plan(graph, "torch", target)

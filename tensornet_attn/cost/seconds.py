@@ -12,6 +12,7 @@
     mask                         two passes over weights that hide keys, with a backward one more
     blocks of queries            the steps inside for each block; with a backward, again, and their gradients
     C++ kernels                  the same, but the calls of one kernel, products apart from what lies between them
+    linear attention in C++      with the features that its kernels compute, in a backward again; the calls of a kernel
     other kernels                their products, exponentials, a pass over operands and result, and one over what they
                                  store for chunks; some calls
     pages                        memory that the system provides for each large result, and for its gradients
@@ -47,6 +48,7 @@ from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.shapes import between, block_of, exponentials, shapes
 from tensornet_attn.graph.alike import factors_apart, one_row, summed_by_reader
 from tensornet_attn.graph.attention import cached
+from tensornet_attn.graph.inside import linear_in_cpp
 from tensornet_attn.graph.model import Contraction, Function, FusedAttention, Graph, Step, Term, Use, body_graph
 from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import Recurrence, scans
@@ -65,7 +67,7 @@ CALLS_OF_CPP = 60  # of a C++ kernel: operands, pointers and steps
 STATES = 12  # reads and writes of the states in a block: factors, products, decays, states, and what is read of them
 LONG_ROW, BLOCK_OF_STATES = 1 << 12, 1 << 17  # states at a position from which a scan takes blocks; those of a block
 MODULE, PAGES = "module", "pages"
-NATIVE = "native"  # the kind of C++ kernels
+NATIVE, LINEAR_IN_CPP = "native", "native linear"  # the kinds of C++ kernels
 CAUSAL, CAUSAL_ATTENTION, MASKED_ATTENTION = Function("causal"), "causal attention", "masked attention"
 SKIPPED = 512  # keys in a block of fused attention on a CPU
 Parts = dict[str, float]
@@ -88,6 +90,19 @@ def efficient(parts: Parts, table: Table, backward: bool) -> float:
 
 def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
     """The seconds of a step at the rates of the table, by kind of part."""
+    found = _apart(scene, step, table, backward)
+    if step.name not in linear_in_cpp(scene.graph):
+        return found
+    learned = backward and step.name in scene.learned
+    again = learned * sum(count for _, count in exponentials(scene, step)) / table.exponentials
+    kept = {LINEAR_IN_CPP: again + sum(own for kind, own in found.items() if kind != PAGES and "call" not in kind)}
+    if step.kernel is not None:
+        kept |= {PAGES: found[PAGES], f"{NATIVE} calls": CALLS_OF_CPP * table.call[learned]}
+    return kept
+
+
+def _apart(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    """The seconds of a step by operations of torch, or of blocks in C++."""
     if step.name in one_row(scene.graph):
         scene = replace(scene, sizes={**scene.sizes, str(scene.graph.query): 1})
         step = _of_factors(scene.graph, step)

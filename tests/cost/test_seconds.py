@@ -158,6 +158,22 @@ def test_kernels_in_cpp_take_their_products_passes_and_the_calls_of_one_kernel()
         assert cpp["native passes"] == pytest.approx(blocks["elementwise"] + blocks["softmax"], rel=1e-6)
 
 
+@pytest.mark.parametrize("name", ["linear3", "mlk", "lfish"])
+def test_linear_attention_in_cpp_computes_its_features_in_the_calls_of_its_kernels(name: str) -> None:
+    """Sums of several kernels too; nothing but products with weights is left to torch."""
+    graph, target = build(ta.load(name, legs={"f": 256})), Target(n=1024)
+    found = dict[str, set[str]]()
+    for backend in ("torch", "cpp"):
+        schedule = split_products(make_plan(graph, backend, target).schedule)
+        scene = scene_of(schedule, target.sizes(graph), target)
+        for step in schedule.steps:
+            found.setdefault(step.name, set()).update(parts_of(scene, step, table(), True))
+    kernels = {step for step, kinds in found.items() if "native calls" in kinds}
+    inside = {step for step, kinds in found.items() if "native linear" in kinds} - kernels
+    assert {"phiK1", "phiQ3", "A.V"} <= inside if name == "linear3" else inside >= {"phiK", "phiQ"}
+    assert len(kernels) == {"linear3": 3, "mlk": 1, "lfish": 2}[name]
+
+
 def test_a_plan_is_priced_in_seconds_and_has_the_time_of_a_module() -> None:
     graph, target = build(ta.load("mhsa")), Target("prefill", device_of(table()), n=256)
     price = price_of(make_plan(graph, "torch", target).schedule, target.sizes(graph), target)
