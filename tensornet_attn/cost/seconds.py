@@ -44,7 +44,7 @@ from tensornet_attn.cost.products import (
     rate_at,
 )
 from tensornet_attn.cost.rates import ELEMENTWISE, Table
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import BLOCK_OF_STATES, Scene
 from tensornet_attn.cost.shapes import between, block_of, exponentials, shapes
 from tensornet_attn.graph.alike import factors_apart, one_row, summed_by_reader
 from tensornet_attn.graph.attention import cached
@@ -52,7 +52,6 @@ from tensornet_attn.graph.inside import linear_in_cpp
 from tensornet_attn.graph.model import Contraction, Function, FusedAttention, Graph, Step, Term, Use, body_graph
 from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import Recurrence, scans
-from tensornet_attn.graph.scanned import ReadScan, read_scans
 from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.graph.visibility import causal_up_to
 from tensornet_attn.ir.arithmetic import ONE
@@ -65,7 +64,6 @@ CALLS = 30  # operations of a kernel that computes more than one product, or of 
 CALLS_OF_EXPERT = 12
 CALLS_OF_CPP = 60  # of a C++ kernel: operands, pointers and steps
 STATES = 12  # reads and writes of the states in a block: factors, products, decays, states, and what is read of them
-LONG_ROW, BLOCK_OF_STATES = 1 << 12, 1 << 17  # states at a position from which a scan takes blocks; those of a block
 MODULE, PAGES = "module", "pages"
 NATIVE, LINEAR_IN_CPP = "native", "native linear"  # the kinds of C++ kernels
 CAUSAL, CAUSAL_ATTENTION, MASKED_ATTENTION = Function("causal"), "causal attention", "masked attention"
@@ -106,12 +104,12 @@ def _apart(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
     if step.name in one_row(scene.graph):
         scene = replace(scene, sizes={**scene.sizes, str(scene.graph.query): 1})
         step = _of_factors(scene.graph, step)
-    elif summed_by_reader(scene.graph, step) or _inside_scan(scene, step):
+    elif summed_by_reader(scene.graph, step) or step.name in scene.inside_scans:
         return {}
     found: defaultdict[str, float] = defaultdict(float)
     learned = backward and step.name in scene.learned
     call, times = table.call[learned], (1 + GRADIENTS) if learned else 1
-    if (read := read_scans(scene.graph).get(step.name)) and _in_blocks(scene, read):
+    if read := scene.scans_in_blocks.get(step.name):
         states, positions = scene.elements(read.box.operand("of")), scene.sizes[str(read.box.leg)]
         found[ELEMENTWISE] = times * STATES * WIDTH * states / table.pass_rate(WIDTH * BLOCK_OF_STATES)
         found["call"] = 2 * (times + learned) * positions * table.call[False]
@@ -170,16 +168,6 @@ def _apart(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
             found[f"{kind} calls"] = CALLS * call
     found["call"] += call
     return found
-
-
-def _inside_scan(scene: Scene, step: Step) -> bool:
-    """Whether a step is computed in the blocks of a scan."""
-    return any(step.name in one.inside and _in_blocks(scene, one) for one in read_scans(scene.graph).values())
-
-
-def _in_blocks(scene: Scene, read: ReadScan) -> bool:
-    """Whether a scan has so many states at a position that no tensor has all of them."""
-    return scene.elements(read.box.operand("of")) >= LONG_ROW * scene.sizes[str(read.box.leg)]
 
 
 def _inside(step: Step, kind: str) -> str:

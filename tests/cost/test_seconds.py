@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.cost import products, seconds
+from tensornet_attn.cost import products, scene
 from tensornet_attn.cost.devices import device_of
 from tensornet_attn.cost.linear import STRETCH
 from tensornet_attn.cost.products import Measured, Shape
@@ -251,7 +251,7 @@ def test_a_scan_is_as_fast_as_copies() -> None:
 
 
 def test_a_scan_of_long_rows_that_one_product_reads_stores_no_states() -> None:
-    assert (seconds.LONG_ROW, seconds.BLOCK_OF_STATES) == (LONG_ROW, MAP_PART)
+    assert (scene.LONG_ROW, scene.BLOCK_OF_STATES) == (LONG_ROW, MAP_PART)
     found = {f: parts("mamba1", table(), f=f, a=f, s=16) for f in (16, 256)}  # channels
     assert {*found[16]["H"], *found[16]["decay"]} >= {"scan", "elementwise"}
     assert found[256]["H"] == found[256]["H.of"] == found[256]["decay"] == {}
