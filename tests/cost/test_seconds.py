@@ -11,9 +11,10 @@ from tensornet_attn.cost import products, scene
 from tensornet_attn.cost.devices import device_of
 from tensornet_attn.cost.linear import STRETCH
 from tensornet_attn.cost.products import Measured, Shape
-from tensornet_attn.cost.rates import Efficiency, Machine, Pair, Table
+from tensornet_attn.cost.rates import Each, Efficiency, Machine, Pair, Table
+from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.seconds import parts_of, seconds_of
-from tensornet_attn.cost.shapes import shapes
+from tensornet_attn.cost.shapes import block_of, shapes
 from tensornet_attn.graph import build
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.plan.make import make_plan
@@ -38,6 +39,7 @@ def table(*efficiency: Efficiency) -> Table:
         ((1024, BYTES),),
         BYTES,
         1e9,
+        (),
         (1e-12, 1e-12),
         (1e-3, 2e-3),
         (Pair(256, 64, 1e-6, 3e-6), Pair(1024, 64, 5e-7, 1.5e-6)),
@@ -45,10 +47,14 @@ def table(*efficiency: Efficiency) -> Table:
     )
 
 
-def parts(name: str, rates: Table, backward: bool = False, n: int = 256, **legs: int) -> dict[str, dict[str, float]]:
+def scene_of_plan(name: str, n: int, backward: bool = False, **legs: int) -> Scene:
     target = Target("training" if backward else "prefill", n=n)  # the plan does not depend on the table
     graph = build(ta.load(name, legs=legs))
-    scene = scene_of(split_products(make_plan(graph, "torch", target).schedule), target.sizes(graph), target)
+    return scene_of(split_products(make_plan(graph, "torch", target).schedule), target.sizes(graph), target)
+
+
+def parts(name: str, rates: Table, backward: bool = False, n: int = 256, **legs: int) -> dict[str, dict[str, float]]:
+    scene = scene_of_plan(name, n, backward, **legs)
     return {step.name: dict(parts_of(scene, step, rates, backward)) for step in scene.graph.steps}
 
 
@@ -243,6 +249,29 @@ def test_a_sum_that_all_queries_read_alike_has_one_row() -> None:
     assert long["KV.k"] == {}
     assert short["KVk.of.up"] == long["KVk.of.up"]
     assert short["KVh"] == long["KVh"]
+
+
+def test_maps_and_noise_take_their_measured_seconds_for_each_number() -> None:
+    """In blocks of queries too: a backward computes a map again, and draws the same noise again."""
+    rates, pairs = replace(table(), maps=(Each("sigmoid", 1e-9, 3e-9), Each("noise", 5e-9, 5e-9))), 8 * 1024 * 1024
+    for backward, each in ((False, 1e-9), (True, 4e-9)):
+        found = parts("sigmoid_attention", rates, backward, n=1024, f=256, h=8)
+        assert found["y.p1"]["maps"] == pytest.approx(each * pairs)
+    forward, both = (parts("mish", rates, backward, n=1024, f=256, h=8)["y.p1"] for backward in (False, True))
+    assert forward.get("maps", 0.0) == 0
+    assert both["maps"] == pytest.approx(2 * 5e-9 * pairs)
+
+
+def test_a_block_of_queries_meets_as_many_relative_positions_as_it_has_rows_and_keys() -> None:
+    scene = scene_of_plan("transformer_xl", 1024)
+    block, _ = block_of(scene, scene.graph.step["y.p1"])
+    assert block.sizes["p"] == block.sizes["n"] + 1024 - 1
+
+
+def test_a_scan_in_parts_has_calls_for_each_position_of_a_part() -> None:
+    rates = replace(table(), call=(1.0, 1.0))
+    short, long = (parts("hgrn", rates, n=n, f=64)["H"]["call"] for n in (256, 4096))
+    assert (short, long) == (1 + 7 * 16, 1 + 7 * 64)
 
 
 def test_a_scan_is_as_fast_as_copies() -> None:
