@@ -98,7 +98,7 @@ def map_rates(best: Best, elements: int) -> tuple[Each, ...]:
     """Seconds of maps, noise, dropout and sinusoids for a number, of tensors that stay in a cache of a CPU."""
     numbers, start = torch.randn(elements), torch.ones(elements)
     found = dict[str, tuple[float, float]]()
-    for name, row in MAPS.items():
+    for name, row in MAPS.items():  # as generated code calls them
         function = getattr(maps, name, getattr(F, name, partial(row.reference, torch)))
         given = [float(text) for text in re.findall(r"[\d.]+", row.usage)]
         x = (numbers.abs() if function(numbers, *given).isnan().any() else numbers.clone()).requires_grad_()

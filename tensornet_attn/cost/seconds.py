@@ -70,7 +70,6 @@ CALLS_OF_CPP = 60  # of a C++ kernel: operands, pointers and steps
 STATES = 12  # reads and writes of the states in a block: factors, products, decays, states, and what is read of them
 MODULE, PAGES, OF_MAPS = "module", "pages", "maps"
 NATIVE, LINEAR_IN_CPP = "native", "native linear"  # the kinds of C++ kernels
-ZERO = Number(0)
 CAUSAL, CAUSAL_ATTENTION, MASKED_ATTENTION = Function("causal"), "causal attention", "masked attention"
 SKIPPED = 512  # keys in a block of fused attention on a CPU
 Parts = dict[str, float]
@@ -164,8 +163,11 @@ def _apart(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
     else:
         products = sum(2 * macs / rate_at(shape, table.products) for shape, _, macs in shapes(scene, step))
         passed = WIDTH * moved(scene, step) / table.pass_rate(WIDTH * scene.elements(step))
-        if scans(step):
-            passed = WIDTH * SCANNED * scene.elements(step) / table.bandwidth  # in strides
+        if scans(step):  # in strides
+            positions, row = scene.sizes[str(scene.graph.query)], scene.elements(step, scene.graph.query)
+            passed = WIDTH * SCANNED * positions * row / table.bandwidth
+            calls = positions if row >= LONG_ROW else CALLS_OF_SCAN * isqrt(positions)
+            found["call"] = times * calls * table.call[False]
         chunked = between(scene, step)
         if chunked:  # operands are copied into chunks; scores are masked and states summed up
             passed = 2 * passed + sum(
@@ -178,10 +180,6 @@ def _apart(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         found[PAGES] = times * _pages((step,), scene, table)
         if step.box is not None and OPS[step.box.kind].runs_along and scene.graph.masks(step):
             found[MASK] = (MASKS + learned) * 2 * _accessed(scene.elements(step), table)
-        if scans(step):
-            positions, row = scene.sizes[str(scene.graph.query)], scene.elements(step, scene.graph.query)
-            calls = positions if row >= LONG_ROW else CALLS_OF_SCAN * isqrt(positions)
-            found["call"] += times * calls * table.call[False]
         if products:
             found[f"{kind} calls"] = CALLS * call
     found["call"] += call
@@ -213,7 +211,7 @@ def _made(scene: Scene, step: Step, table: Table, training: bool) -> float:
     tensors = [tensor for use in step.op.uses if (tensor := scene.graph.tensor.get(use.name))]
     noise = sum(scene.stored[one.name] for one in tensors if one.role == "noise" and (training or one.always))
     waves = sum(scene.stored[one.name] for one in tensors if one.init is not None and one.init.name == SINUSOID)
-    drops = training and step.box is not None and scene.number(dict(step.box.numbers).get("dropout", ZERO)) != 0
+    drops = training and step.box is not None and scene.number(dict(step.box.numbers).get("dropout", Number(0))) != 0
     each = {NOISE: noise, DROPOUT: drops * scene.elements(step), SINUSOID: waves}
     return sum(table.of_map(name, False) * count for name, count in each.items())
 

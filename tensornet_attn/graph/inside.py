@@ -18,7 +18,7 @@ INPUTS = 16  # of a feature, for each operand: its values of small legs
 def linear_in_cpp(graph: Graph) -> frozenset[str]:
     """The kernels of linear attention that C++ computes, and the steps that they compute inside."""
     own = {step.name for step in graph.steps if step.kernel and step.kernel.cpp and isinstance(step.form, Recurrence)}
-    for step in graph.steps:
+    for step in graph.steps if own else ():
         if inside_kernels(graph, step):
             made = {one.name for one in _kernels(graph, step)}
         elif summed_with(graph, step):
