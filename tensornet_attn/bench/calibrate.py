@@ -2,8 +2,8 @@
 
 First what every computation is made of. Then, for each implementation, the time of designs that use it, over the
 predicted time: designs at other sizes, and other designs, are predicted from these. C++ kernels are measured if they
-are in the cache, `tensornet-attn warm hard_fish talking_heads mgk --legs f=64`; otherwise those of the shipped table
-count.
+are in the cache, `tensornet-attn warm hard_fish talking_heads mgk linear linear3 --legs f=64`; otherwise those of the
+shipped table count.
 """
 
 from __future__ import annotations
@@ -20,10 +20,18 @@ from tensornet_attn import compiler
 from tensornet_attn.bench.case import FORWARD, TRAINING, Case, runner
 from tensornet_attn.bench.machine import tidy
 from tensornet_attn.bench.measure import Call
-from tensornet_attn.bench.rates import Best, copy_rate, exponential_rate, product_rates, projected_rate
+from tensornet_attn.bench.rates import Best, copy_rate, exponential_rate, map_rates, product_rates, projected_rate
 from tensornet_attn.cost.rates import CALIBRATE, KEPT, Efficiency, Pair, Table, completed, machine
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.cost.seconds import CAUSAL_ATTENTION, MASKED_ATTENTION, MODULE, PAGES, parts_of
+from tensornet_attn.cost.seconds import (
+    CAUSAL_ATTENTION,
+    LINEAR_IN_CPP,
+    MASKED_ATTENTION,
+    MODULE,
+    OF_MAPS,
+    PAGES,
+    parts_of,
+)
 from tensornet_attn.cost.sizes import sizes_at
 from tensornet_attn.graph import Graph, build
 from tensornet_attn.graph.pairs import split_products
@@ -75,18 +83,21 @@ PROBES = (
     ("gated_deltanet", "", SHORT),
     ("fox", "", SHORT),
     ("hard_lfish", "", (64, 512)),
-    ("hgrn", "", SHORT),
+    ("hgrn", "", BOTH),
     ("mamba1", "", (64, 256)),
     ("hard_fish", NATIVE.name, (32, 128, 512)),
     ("talking_heads", NATIVE.name, (64, 256)),
     ("mgk", NATIVE.name, (64, 256)),
+    ("linear", LINEAR_IN_CPP, BOTH),
+    ("linear3", LINEAR_IN_CPP, BOTH),
+    ("lfish", LINEAR_IN_CPP, BOTH),
 )
 LEGS = {"f": 256}
 LEGS_OF_CPP = {"f": 64}  # their calls take most of the time of some probes
 PAIRED, PAIRS = (32, 256, 1024), 2**18  # queries; queries times keys, of four or more heads
 # Of the logarithms of efficiencies, beside relative errors of times; of what was measured at several sizes.
 RIDGE, RIDGE_OF_CALLS, RIDGE_OF_SIZES = 0.15, 0.3, 2.0
-SIZED = ("product", PAGES, "attention", CAUSAL_ATTENTION, MASKED_ATTENTION)
+SIZED = ("product", PAGES, OF_MAPS, "attention", CAUSAL_ATTENTION, MASKED_ATTENTION)
 FACTORS = (0.05, 20.0)  # of efficiencies
 STEPS = 30  # of the fit
 MODULE_CALL = 1e-4  # seconds of a call of a module, before its efficiency
@@ -151,6 +162,7 @@ def primitives(best: Best) -> Table:
         (*((size, _pass_rate(best, size)) for size in PASSES), (NEW, _pass_rate(best, PAGED))),
         copy_rate(best, "cpu", COPIED),
         exponential_rate(best, "cpu", kind, EXPONENTIALS),
+        map_rates(best, EXPONENTIALS),
         _call(best),
         (MODULE_CALL, MODULE_CALL),
         tuple(_pair(best, n, width) for n in PAIRED for width in WIDTHS),
@@ -245,7 +257,7 @@ def made(probes: Probed, backward: bool) -> Iterator[Probe]:
 
 
 def planned(graph: Graph, way: str, target: Target) -> Plan | None:
-    if way == NATIVE.name:
+    if way in (NATIVE.name, LINEAR_IN_CPP):
         return compiler.cached_cpp(graph, target)
     plans = candidates(graph, "torch", target, (way,)) if way else {}
     return plans[way] if way in plans else make_plan(graph, "torch", target)

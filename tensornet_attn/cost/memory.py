@@ -14,6 +14,7 @@ get gradients, as in plain PyTorch:
     fused attention              query, key, value, result, one log-sum-exp per row of scores
     other fused operations       operands and result, and additions by kind
     boxes                        by `ops`: operands, the result, one number per row, k positions per row
+    scans in blocks              operands, and the states before each block; no tensor has the other states
     softmax with dropout         also its result before dropout
 
 Boolean masks, including those of dropout, are not floats and are not counted.
@@ -29,7 +30,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tensornet_attn.cost.kernels import SAVED_BY_KERNELS
-from tensornet_attn.cost.scene import HELD, Scene
+from tensornet_attn.cost.scene import BLOCK_OF_STATES, HELD, Scene
 from tensornet_attn.graph.model import Box, Step, Use
 from tensornet_attn.ops import OPS
 
@@ -104,7 +105,11 @@ def saved(scene: Scene, step: Step) -> Saved:
         if len(step.contraction.terms) != 1 or len(step.contraction.uses) != 2:
             return {}
         left, right = step.contraction.uses
-        return _kept(scene, [a for a, b in ((left, right), (right, left)) if b.name in scene.learned])
+        found = _kept(scene, [a for a, b in ((left, right), (right, left)) if b.name in scene.learned])
+        if read := scene.scans_in_blocks.get(step.name):
+            states = scene.elements(read.box.operand("of"))
+            found[f"{step.name}: states"] = (states - 1) // BLOCK_OF_STATES * states // scene.sizes[str(read.box.leg)]
+        return found
     if step.box is not None:
         return _box(scene, step, step.box)
     if step.kernel is not None:

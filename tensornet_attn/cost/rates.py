@@ -22,9 +22,11 @@ from typing import Any
 from tensornet_attn.cost.products import Measured, Shape
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import write_whole
+from tensornet_attn.ops.maps import MAPS
 
-FORMAT = 3  # of files; another one if efficiencies mean something else
+FORMAT = 4  # of files; another one if efficiencies mean something else
 ELEMENTWISE = "elementwise"
+NOISE, DROPOUT, SINUSOID = "noise", "dropout", "sinusoid"
 CALIBRATE = "tensornet-attn doctor --calibrate"
 KEPT = 2**25 - 2**12  # bytes of a tensor whose memory the C library keeps for others; larger ones get new pages
 PASSED = 3  # tensors of a measured pass: two are read, one is written
@@ -49,6 +51,18 @@ class Pair:
 
     queries: int
     width: int
+    forward: float
+    training: float
+
+
+@dataclass(frozen=True)
+class Each:
+    """Seconds of an elementwise map for each number, beyond those of the fastest map: forward, and with backward.
+
+    `NOISE` and `DROPOUT` are the numbers that a training step draws, `SINUSOID` those of a constant of this kind.
+    """
+
+    map: str
     forward: float
     training: float
 
@@ -80,6 +94,7 @@ class Table:
     passes: tuple[tuple[int, float], ...]
     bandwidth: float
     exponentials: float
+    maps: tuple[Each, ...]
     call: tuple[float, float]
     module: tuple[float, float]
     attention: tuple[Pair, ...]
@@ -105,6 +120,13 @@ class Table:
             by_queries.setdefault(one.queries, []).append((one.width, one.training if backward else one.forward))
         wide = max(1.0, width / max(one.width for one in self.attention))
         return wide * between(queries, [(number, between(width, rows)) for number, rows in by_queries.items()])
+
+    def of_map(self, name: str, backward: bool) -> float:
+        """Seconds of a map for each number besides its passes; if it was not measured, those of an exponential."""
+        for one in self.maps:
+            if one.map == name:
+                return one.training if backward else one.forward
+        return 1 / self.exponentials if name in MAPS and MAPS[name].exponential else 0.0
 
     def efficiency_of(self, kind: str, backward: bool) -> float:
         """The factor of a kind of part; if it was not measured, that of elementwise operations."""
@@ -212,6 +234,7 @@ def from_dict(found: Mapping[str, Any]) -> Table:
         tuple((_count(size), _positive(rate)) for size, rate in found["passes"]),
         _positive(found["bandwidth"]),
         _positive(found["exponentials"]),
+        tuple(Each(str(one["map"]), _positive(one["forward"]), _positive(one["training"])) for one in found["maps"]),
         _both(found["call"]),
         _both(found["module"]),
         tuple(

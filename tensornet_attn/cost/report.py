@@ -193,12 +193,14 @@ class Report:
         return "\n".join([*lines, *UNITS])
 
 
-def cost(graph: Graph, lengths: Mapping[str, int], batch: int = 1, dtype_bytes: int = 4) -> Cost:
+def cost(
+    graph: Graph, lengths: Mapping[str, int], batch: int = 1, dtype_bytes: int = 4, as_written: bool = True
+) -> Cost:
     """The cost of a graph at these lengths of its sequence legs; products of several factors go left to right.
 
     Raises InputError if a length or the batch is not a positive integer, or a length exceeds a leg's maximum.
     """
-    scene = Scene(split_products(graph), sizes_at(graph, lengths), whole("batch", batch))
+    scene = Scene(split_products(graph), sizes_at(graph, lengths), whole("batch", batch), stepwise=as_written)
     live_at, before, monomials, chosen = live(scene), set[str](), Monomials(), Monomials()
     routing, beside = Routing.of(scene.graph), beside_output(scene.graph)
     rows: dict[str, StepCost] = {}
@@ -239,10 +241,9 @@ def cost_of(
     m is ignored if a design has no key leg. Raises InputError as `cost` does.
     """
     lengths, width = lengths_of(written, n, m), bytes_of(dtype)
-    costs = [cost(graph, lengths, batch, width) if graph else None for graph in (written, planned)]
-    assert costs[0] is not None
-    name = str(dtype).removeprefix("torch.")
-    return Report(written.name, tuple(lengths.items()), batch, name, costs[0], costs[1])
+    own, name = cost(written, lengths, batch, width), str(dtype).removeprefix("torch.")
+    best = cost(planned, lengths, batch, width, as_written=False) if planned else None
+    return Report(written.name, tuple(lengths.items()), batch, name, own, best)
 
 
 def _fused(step: Step, row: str) -> tuple[str, ...]:

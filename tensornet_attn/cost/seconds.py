@@ -7,11 +7,14 @@
     band                         the attention of blocks of queries with the keys of their span; copies
     grouped experts              products of the rows of each expert; attention of the chosen heads; some calls for each
     elementwise, other boxes     passes: bytes read and written; exponentials
+    maps, noise, dropout         measured seconds of a number, besides passes
+    scans                        passes; calls for each position of long rows, and otherwise in parts
     scans that are read once     of long rows: passes over blocks that stay in a cache; calls for each position
     products of elements         passes, if they are added up where nothing is left for a product of matrices
     mask                         two passes over weights that hide keys, with a backward one more
     blocks of queries            the steps inside for each block; with a backward, again, and their gradients
     C++ kernels                  the same, but the calls of one kernel, products apart from what lies between them
+    linear attention in C++      with the features that its kernels compute, in a backward again; the calls of a kernel
     other kernels                their products, exponentials, a pass over operands and result, and one over what they
                                  store for chunks; some calls
     pages                        memory that the system provides for each large result, and for its gradients
@@ -26,7 +29,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain, permutations
-from math import ceil
+from math import ceil, isqrt
 
 from tensornet_attn.cost.band import Band, Block, in_spans, keys_met, reach_in
 from tensornet_attn.cost.experts import Experts, held
@@ -42,18 +45,18 @@ from tensornet_attn.cost.products import (
     Shape,
     rate_at,
 )
-from tensornet_attn.cost.rates import ELEMENTWISE, Table
-from tensornet_attn.cost.scene import Scene
-from tensornet_attn.cost.shapes import between, block_of, exponentials, shapes
+from tensornet_attn.cost.rates import DROPOUT, ELEMENTWISE, NOISE, SINUSOID, Table
+from tensornet_attn.cost.scene import BLOCK_OF_STATES, LONG_ROW, Scene
+from tensornet_attn.cost.shapes import between, block_of, exponentials, shapes, that_sees
 from tensornet_attn.graph.alike import factors_apart, one_row, summed_by_reader
 from tensornet_attn.graph.attention import cached
+from tensornet_attn.graph.inside import linear_in_cpp
 from tensornet_attn.graph.model import Contraction, Function, FusedAttention, Graph, Step, Term, Use, body_graph
 from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import Recurrence, scans
-from tensornet_attn.graph.scanned import ReadScan, read_scans
 from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.graph.visibility import causal_up_to
-from tensornet_attn.ir.arithmetic import ONE
+from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.ops import OPS
 
 WIDTH = 4  # bytes of an element: tables are in float32
@@ -61,11 +64,12 @@ MASKS, MASK = 2, "mask"  # passes that replace hidden scores before weighting, a
 GRADIENTS = 2  # passes of a backward, in those of its forward: gradients are read and written
 CALLS = 30  # operations of a kernel that computes more than one product, or of one attention in it
 CALLS_OF_EXPERT = 12
+SCANNED = 20  # reads and writes of a state in a scan: exponentials, padding, two operations in parts, their ends
+CALLS_OF_SCAN = 7  # of a position in its parts, of which there are as many: two operations, views
 CALLS_OF_CPP = 60  # of a C++ kernel: operands, pointers and steps
 STATES = 12  # reads and writes of the states in a block: factors, products, decays, states, and what is read of them
-LONG_ROW, BLOCK_OF_STATES = 1 << 12, 1 << 17  # states at a position from which a scan takes blocks; those of a block
-MODULE, PAGES = "module", "pages"
-NATIVE = "native"  # the kind of C++ kernels
+MODULE, PAGES, OF_MAPS = "module", "pages", "maps"
+NATIVE, LINEAR_IN_CPP = "native", "native linear"  # the kinds of C++ kernels
 CAUSAL, CAUSAL_ATTENTION, MASKED_ATTENTION = Function("causal"), "causal attention", "masked attention"
 SKIPPED = 512  # keys in a block of fused attention on a CPU
 Parts = dict[str, float]
@@ -88,29 +92,49 @@ def efficient(parts: Parts, table: Table, backward: bool) -> float:
 
 def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
     """The seconds of a step at the rates of the table, by kind of part."""
+    cpp = step.name in linear_in_cpp(scene.graph)
+    table = replace(table, maps=()) if cpp else table  # C++ has its own
+    found = _apart(scene, step, table, backward)
+    if not cpp:
+        made = _made(scene, step, table, backward)
+        return found | {OF_MAPS: found.get(OF_MAPS, 0.0) + made} if made else found
+    learned = backward and step.name in scene.learned
+    again = learned * sum(_exponentials(scene, step, table))
+    kept = {LINEAR_IN_CPP: again + sum(own for kind, own in found.items() if kind != PAGES and "call" not in kind)}
+    if step.kernel is not None:
+        kept |= {PAGES: found[PAGES], f"{NATIVE} calls": CALLS_OF_CPP * table.call[learned]}
+    return kept
+
+
+def _apart(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    """The seconds of a step by operations of torch, or of blocks in C++."""
     if step.name in one_row(scene.graph):
         scene = replace(scene, sizes={**scene.sizes, str(scene.graph.query): 1})
         step = _of_factors(scene.graph, step)
-    elif summed_by_reader(scene.graph, step) or _inside_scan(scene, step):
+    elif summed_by_reader(scene.graph, step) or step.name in scene.inside_scans:
         return {}
     found: defaultdict[str, float] = defaultdict(float)
     learned = backward and step.name in scene.learned
     call, times = table.call[learned], (1 + GRADIENTS) if learned else 1
-    if (read := read_scans(scene.graph).get(step.name)) and _in_blocks(scene, read):
+    if read := scene.scans_in_blocks.get(step.name):
         states, positions = scene.elements(read.box.operand("of")), scene.sizes[str(read.box.leg)]
         found[ELEMENTWISE] = times * STATES * WIDTH * states / table.pass_rate(WIDTH * BLOCK_OF_STATES)
         found["call"] = 2 * (times + learned) * positions * table.call[False]
         return found
     if isinstance(step.form, Block):
-        block, parts = block_of(scene, step)
-        pair, seen = {scene.graph.query, scene.graph.key}, _seen(scene, step, block)
+        native = step.kernel is not None and step.kernel.kind == NATIVE
+        (block, parts), table = block_of(scene, step), replace(table, maps=()) if native else table
+        seen, graph = _seen(scene, step, block), scene.graph
+        wide = {leg.name for leg in graph.legs if leg.name == graph.key or leg.kind == "relative"}
         for part, often in parts:
-            paired = pair <= {*part.legs} or any(pair <= {*use.legs} for use in part.op.uses)
+            every = (part.legs, *(use.legs for use in part.op.uses))
+            inner = seen if any(graph.query in legs and wide & {*legs} for legs in every) else block
             for again in (False, True) if learned else (False,):  # a backward computes a block again
-                for kind, own in parts_of(seen if paired else block, part, table, again).items():
+                for kind, own in _apart(inner, part, table, again).items():
                     found[_inside(step, kind)] += often * own
-        if step.kernel is not None and step.kernel.kind == NATIVE:
-            found.pop("call", None)
+                found[OF_MAPS] += often * _made(inner, part, table, backward)
+        if native:
+            del found["call"], found[OF_MAPS]
             found[f"{NATIVE} calls"] += CALLS_OF_CPP * call
             return found
         blocks = max((often for _, often in parts), default=1.0)
@@ -138,16 +162,21 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         found[PAGES] = _pages((step, *step.op.uses) if learned else (step,), scene, table)
     else:
         products = sum(2 * macs / rate_at(shape, table.products) for shape, _, macs in shapes(scene, step))
-        rate = table.bandwidth if scans(step) else table.pass_rate(WIDTH * scene.elements(step))
-        passed = WIDTH * moved(scene, step) / rate  # of a scan, in strides
+        passed = WIDTH * moved(scene, step) / table.pass_rate(WIDTH * scene.elements(step))
+        if scans(step):  # in strides
+            positions, row = scene.sizes[str(scene.graph.query)], scene.elements(step, scene.graph.query)
+            passed = WIDTH * SCANNED * positions * row / table.bandwidth
+            calls = positions if row >= LONG_ROW else CALLS_OF_SCAN * isqrt(positions)
+            found["call"] = times * calls * table.call[False]
         chunked = between(scene, step)
         if chunked:  # operands are copied into chunks; scores are masked and states summed up
             passed = 2 * passed + sum(
                 4 * kept / min(kept, STRETCH) * _accessed(min(kept, STRETCH), table) for kept in chunked
             )
-        exps = sum(count for _, count in exponentials(scene, step)) / table.exponentials
         kind = kind_of(step) + " in chunks" * bool(chunked)
+        exps, maps = _exponentials(scene, step, table, learned)
         found[kind] = times * (products + passed) + exps
+        found[OF_MAPS] = maps
         found[PAGES] = times * _pages((step,), scene, table)
         if step.box is not None and OPS[step.box.kind].runs_along and scene.graph.masks(step):
             found[MASK] = (MASKS + learned) * 2 * _accessed(scene.elements(step), table)
@@ -155,16 +184,6 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
             found[f"{kind} calls"] = CALLS * call
     found["call"] += call
     return found
-
-
-def _inside_scan(scene: Scene, step: Step) -> bool:
-    """Whether a step is computed in the blocks of a scan."""
-    return any(step.name in one.inside and _in_blocks(scene, one) for one in read_scans(scene.graph).values())
-
-
-def _in_blocks(scene: Scene, read: ReadScan) -> bool:
-    """Whether a scan has so many states at a position that no tensor has all of them."""
-    return scene.elements(read.box.operand("of")) >= LONG_ROW * scene.sizes[str(read.box.leg)]
 
 
 def _inside(step: Step, kind: str) -> str:
@@ -178,6 +197,23 @@ def _of_factors(graph: Graph, step: Step) -> Step:
     """A sum that is one product of its factors, as this product; another step as it is."""
     pair = factors_apart(graph, step)
     return step if pair is None else replace(step, op=Contraction((Term(ONE, tuple(use for use, _ in pair)),)))
+
+
+def _exponentials(scene: Scene, step: Step, table: Table, learned: bool = False) -> tuple[float, float]:
+    """The exponentials of softmaxes and kernels, and what a map takes besides its passes."""
+    if step.box is not None and step.box.function is not None:
+        return 0.0, scene.elements(step) * table.of_map(step.box.function.name, learned)
+    return sum(count for _, count in exponentials(scene, step)) / table.exponentials, 0.0
+
+
+def _made(scene: Scene, step: Step, table: Table, training: bool) -> float:
+    """Numbers of a call: noise and sines of positions that a step reads, and its dropout."""
+    tensors = [tensor for use in step.op.uses if (tensor := scene.graph.tensor.get(use.name))]
+    noise = sum(scene.stored[one.name] for one in tensors if one.role == "noise" and (training or one.always))
+    waves = sum(scene.stored[one.name] for one in tensors if one.init is not None and one.init.name == SINUSOID)
+    drops = training and step.box is not None and scene.number(dict(step.box.numbers).get("dropout", Number(0))) != 0
+    each = {NOISE: noise, DROPOUT: drops * scene.elements(step), SINUSOID: waves}
+    return sum(table.of_map(name, False) * count for name, count in each.items())
 
 
 def kind_of(step: Step) -> str:
@@ -210,8 +246,9 @@ def _experts(scene: Scene, step: Step, form: Experts, table: Table, learned: boo
             kind = _masked(scene, part.attention)
             found[kind] += _attention(few, part, part.attention, table, learned, kind)
         elif part.box is not None:
-            exps = sum(count for _, count in exponentials(few, part)) / table.exponentials
+            exps, maps = _exponentials(few, part, table, learned)
             found[ELEMENTWISE] += times * 2 * _accessed(few.elements(part), table) + exps
+            found[OF_MAPS] += maps
     found["call"] += calls * table.call[learned]
     return found
 
@@ -233,7 +270,7 @@ def _seen(scene: Scene, step: Step, block: Scene) -> Scene:
         return block
     met = keys_met(scene, step) or m
     share = min(1.0, (m - met + (met + block.sizes[query]) / 2) / m)
-    return replace(block, sizes={**block.sizes, key: max(1, round(share * block.sizes[key]))})
+    return that_sees(block, max(1, round(share * block.sizes[key])))
 
 
 def _is_product(step: Step) -> bool:

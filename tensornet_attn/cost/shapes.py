@@ -104,9 +104,16 @@ def block_of(scene: Scene, step: Step) -> tuple[Scene, list[tuple[Step, float]]]
     rows = max(LEAST, BUDGET // max(1, 4 * widest * keys * batch))
     rows = max(1, min(scene.sizes[query], rows))
     calls = scene.sizes[query] / rows
-    block = replace(inner, sizes={**inner.sizes, query: rows, key: keys})
+    block = that_sees(replace(inner, sizes={**inner.sizes, query: rows}), keys)
     rowwise = [query in {leg for use in part.op.uses for leg in use.legs} | {*part.legs} for part in parts]
     return block, [(part, calls if own else 1.0) for part, own in zip(parts, rowwise, strict=True)]
+
+
+def that_sees(block: Scene, keys: int) -> Scene:
+    """A block of queries that sees so many keys, at as few relative positions."""
+    graph, rows = block.graph, block.sizes[str(block.graph.query)]
+    relative = [leg.name for leg in graph.legs if leg.kind == "relative" and leg.size is None]
+    return replace(block, sizes={**block.sizes, str(graph.key): keys, **dict.fromkeys(relative, rows + keys - 1)})
 
 
 def _of_experts(scene: Scene, step: Step, form: Experts, batch: int) -> list[tuple[Shape, tuple[str, ...], float]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from math import prod
 
 from tensornet_attn.cost.band import Block
 from tensornet_attn.cost.linear import chunk_of
@@ -13,24 +12,18 @@ from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.join import exact_parts
 from tensornet_attn.emit.layout import columns
 from tensornet_attn.emit.masks import takes_mask
-from tensornet_attn.emit.numbers import fixed
 from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.alike import Factor, factors_apart, is_ones, one_row, summed_by_reader
 from tensornet_attn.graph.attention import Masked, Normalize, ScoreTerm
 from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums_keys
-from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value
-from tensornet_attn.ops.map import arguments, row
+from tensornet_attn.ops.map import row
 from tensornet_attn.ops.maps import MAPS, Map
-from tensornet_attn.plan.linear import LINEAR
-from tensornet_attn.plan.states import STATES
 from tensornet_attn.tiles.cpp.linear import linear_source
 from tensornet_attn.tiles.features import Feature, feature_of
 from tensornet_attn.tiles.model import Node
-
-INPUTS = 16  # of a feature, for each operand: its values of small legs
 
 
 def emit_linear(writer: Writer, step: Step) -> None:
@@ -51,7 +44,7 @@ def emit_linear(writer: Writer, step: Step) -> None:
 
 
 def emit_total(writer: Writer, step: Step) -> None:
-    """Emits a sum of kernels, see `summed_with`, as one call that reads queries, keys and values once."""
+    """Emits a sum of kernels, see `graph/inside.py`, as one call that reads queries, keys and values once."""
     kernels = [writer.graph.step[use.name] for use in step.op.uses]
     every, query, key = [recurrence_of(one) for one in kernels], str(writer.graph.query), str(writer.graph.key)
     boxes, value = ", ".join(parts.box.name for parts in every), every[0].value
@@ -69,101 +62,6 @@ def emit_total(writer: Writer, step: Step) -> None:
     writer.named(
         step.name, text + columns([*map(writer.size, every[0].result)]), (*every[0].heads, query, *every[0].result)
     )
-
-
-def summed_with(writer: Writer, step: Step) -> bool:
-    """Whether a step is a sum of kernels of the same values, which nothing else reads, and which one call computes."""
-    if "linear_attention" in writer.instead or step.contraction is None or len(step.contraction.terms) < 2:
-        return False
-    found = set()
-    for term in step.contraction.terms:
-        one = (
-            writer.graph.step.get(term.factors[0].name) if len(term.factors) == 1 and term.coefficient == ONE else None
-        )
-        if one is None or not _takes_maps(writer, one) or len(writer.readers[one.name]) != 1:
-            return False
-        parts = recurrence_of(one)
-        same = term.factors[0].legs == one.legs and {*one.legs} == {*step.legs}
-        if not same or one.name in writer.graph.results:
-            return False
-        found.add((one.legs, parts.value, parts.heads, parts.result, parts.box.legs))
-    return len(found) == 1
-
-
-def inside_kernels(writer: Writer, step: Step) -> bool:
-    """Whether kernels compute a step themselves, a tile at a time, as part of the features of a side.
-
-    Kernels in C++ compute features of several operands; others apply one map.
-    """
-    readers = writer.readers[step.name]
-    if step.name in writer.graph.results or not readers or not _entrywise(writer, step):
-        return False
-    return all(
-        inside_kernels(writer, reader) and use.legs == step.legs
-        if reader.kernel is None
-        else _takes_maps(writer, reader) and _only_side(recurrence_of(reader), step.name)
-        for reader, use in readers
-    ) and all(_fits(writer, step, kernel) for kernel in _kernels(writer, step))
-
-
-def _entrywise(writer: Writer, step: Step) -> bool:
-    """Whether tiles can have a step that is not a kernel."""
-    if step.contraction is not None:
-        return writer.cpp
-    box, tiles = step.box, "linear_attention" in writer.instead or writer.cpp
-    if box is None or box.function is None or arguments(box):
-        return False
-    return not tiles or bool(row(box).triton and row(box).slope)
-
-
-def _kernels(writer: Writer, step: Step) -> list[Step]:
-    """The kernels that compute a step."""
-    every = [[one] if one.kernel else _kernels(writer, one) for one, _ in writer.readers[step.name]]
-    return [kernel for some in every for kernel in some]
-
-
-def _fits(writer: Writer, step: Step, kernel: Step) -> bool:
-    """Whether features of a side have a step: a map that is the side, or arithmetic of what rows have or share."""
-    graph, parts = writer.graph, recurrence_of(kernel)
-    if step.box is not None and any(reader is kernel for reader, _ in writer.readers[step.name]):
-        return True
-    if not writer.cpp or kernel.kernel is None or kernel.kernel.kind != LINEAR.kind or not LINEAR.in_cpp(graph, kernel):
-        return False
-    terms = step.contraction.terms if step.contraction is not None else ()
-    if any(len(term.factors) > 2 or not fixed(term.coefficient, graph) for term in terms):
-        return False
-    if any(use.name in one_row(graph) for use in step.op.uses):  # then calls decide which operands rows share
-        return False
-    row, columns = str(graph.query if graph.query in step.legs else graph.key), {*parts.terms[0].features}
-    whole = {row, *parts.heads, *columns}
-    shared = [{*use.legs} for use in step.op.uses if not whole <= {*use.legs}]
-    small = {leg for legs in (step.legs, *(use.legs for use in step.op.uses)) for leg in legs} - whole
-    return (
-        whole <= {*step.legs}
-        and len(shared) < len(step.op.uses)
-        and all(row not in legs and (columns <= legs or not columns & legs) for legs in shared)
-        and prod(graph.leg[leg].size or INPUTS for leg in small) < INPUTS
-    )
-
-
-def _takes_maps(writer: Writer, reader: Step) -> bool:
-    """Whether a reader is a kernel that computes tiles in some calls: one term, no decay; causal only in Triton.
-
-    Triton computes no tiles of mixed states.
-    """
-    if reader.kernel is None or reader.kernel.kind not in (LINEAR.kind, STATES.kind):
-        return False
-    parts, triton = recurrence_of(reader), "linear_attention" in writer.instead
-    if parts.mixes and triton:
-        return False
-    return parts.one_product and (triton or not parts.causal(writer.graph))
-
-
-def _only_side(parts: Recurrence, name: str) -> bool:
-    """Whether the kernel reads a step only as the query side or the key side of its term, as it is."""
-    (term,) = parts.terms
-    others = [use for use in (parts.value, parts.mix, parts.added) if use is not None]
-    return term.coefficient == ONE and all(use.name != name for use in others)
 
 
 def unmapped(writer: Writer, use: Use) -> tuple[Value, str]:
@@ -275,8 +173,7 @@ def _in_torch(writer: Writer, node: Node, names: Sequence[str], small: Legs) -> 
 
 def cpp_option(writer: Writer, kernels: Sequence[Step]) -> list[str]:
     """The argument with the C++ of kernels that one call computes, a constant beside the class; nothing without C++."""
-    row = LINEAR if recurrence_of(kernels[0]).mix is None else STATES
-    if not writer.cpp or not all(row.in_cpp(writer.graph, step) for step in kernels):
+    if not all(step.kernel is not None and step.kernel.cpp for step in kernels):
         return []
     every = [(parts, parts.terms[0]) for parts in map(recurrence_of, kernels)]
     sides = [(feature_of_side(writer, p, t.query[0]), feature_of_side(writer, p, t.key[0])) for p, t in every]

@@ -19,13 +19,14 @@ from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.initial import init_lines
 from tensornet_attn.emit.kernels import KERNELS
 from tensornet_attn.emit.leaves import bind_leaves, bind_lengths, open_forward, stored
-from tensornet_attn.emit.linear import apart_in_reader, emit_total, inside_kernels, one_row_of_queries, summed_with
+from tensornet_attn.emit.linear import apart_in_reader, emit_total, one_row_of_queries
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
 from tensornet_attn.emit.names import Names, class_name, docstring_text, harmless
 from tensornet_attn.emit.scan import emit_read
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import behind
+from tensornet_attn.graph.inside import inside_kernels, summed_with
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.scanned import inside_reads, read_scans
 from tensornet_attn.graph.signs import doubtful_normalizers
@@ -220,19 +221,20 @@ def _group(step: Step) -> tuple[str, bool]:
 
 
 def _emit_step(writer: Writer, step: Step) -> None:
-    if summed_with(writer, step):
+    graph, tiles = writer.graph, "linear_attention" in writer.instead
+    if summed_with(graph, step, tiles):
         emit_total(writer, step)
-    elif found := read_scans(writer.graph).get(step.name):
+    elif found := read_scans(graph).get(step.name):
         emit_read(writer, step, found)
-    elif step.name in inside_reads(writer.graph):
+    elif step.name in inside_reads(graph):
         return
-    elif step.contraction is not None and not (apart_in_reader(writer, step) or inside_kernels(writer, step)):
+    elif step.contraction is not None and not (apart_in_reader(writer, step) or inside_kernels(graph, step, tiles)):
         with one_row_of_queries(writer, step):
             emit_contraction(writer, step)
     elif step.contraction is not None or (
-        inside_kernels(writer, step)
+        inside_kernels(graph, step, tiles)
         or gates_inside(writer, step)
-        or any(summed_with(writer, reader) for reader, _ in writer.readers[step.name])
+        or any(summed_with(graph, reader, tiles) for reader, _ in writer.readers[step.name])
     ):
         return  # part of the call that reads it
     elif step.box is not None:

@@ -177,7 +177,7 @@ class Kernel:
     `body` has the original steps; the last has the name and the result of the kernel's step. `uses` are the outside
     tensors that the body reads, each once, under their own leg names. `form` describes the same computation in the
     named fields of its kind, derived from the body. `hidden`: (tensor, step) pairs; on the key leg, the step is read
-    instead of the tensor, whose hidden keys may be infinite.
+    instead of the tensor, whose hidden keys may be infinite. `cpp`: generated C++ computes it.
     """
 
     kind: str
@@ -185,6 +185,7 @@ class Kernel:
     body: tuple[Step, ...]
     form: object = field(default=None, repr=False, compare=False)
     hidden: tuple[tuple[str, str], ...] = ()
+    cpp: bool = False
 
     @property
     def steps(self) -> tuple[str, ...]:

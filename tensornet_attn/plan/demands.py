@@ -45,13 +45,13 @@ def against_linear(plan: Plan) -> str:
     return ""
 
 
-def backend_of(graph: Graph, step: Step, asked: str) -> str:
+def backend_of(step: Step, asked: str) -> str:
     """The backend that a step of the schedule runs on; inductor runs opaque kernels on torch."""
     own = BY_KIND.get(step.kernel.kind) if step.kernel else None
     if asked == "triton":
         return "triton" if erases(step) or (own is not None and own.on_triton(step.form)) else "torch"
     if asked == "cpp":
-        return "cpp" if own is not None and own.in_cpp(graph, step) else "torch"
+        return "cpp" if step.kernel is not None and step.kernel.cpp else "torch"
     return "torch" if asked == "inductor" and own is not None and own.opaque else asked
 
 

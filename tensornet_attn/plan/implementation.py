@@ -134,6 +134,15 @@ class Implementation(ABC, Generic[Form]):
         """Whether C++ has a kernel for a kernel of this kind."""
         return False
 
+    def marked(self, graph: Graph) -> Graph:
+        """The graph with those kernels of this kind marked that C++ computes."""
+
+        def made(step: Step) -> Step:
+            own = step.kernel if step.kernel and step.kernel.kind == self.kind else None
+            return step if own is None or not self.in_cpp(graph, step) else replace(step, op=replace(own, cpp=True))
+
+        return replace(graph, steps=tuple(map(made, graph.steps)))
+
 
 class AtPlaces(Implementation[Form], Generic[Place, Form]):
     """An implementation whose forms are lowered one after another, each at its place."""

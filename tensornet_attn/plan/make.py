@@ -121,8 +121,9 @@ def _implemented(graph: Graph, context: Context) -> tuple[Graph, dict[str, Lower
     """The schedule of a graph, and the result of each implementation, by name."""
     found = dict[str, Lowered]()
     for row in context.rows:
-        found[row.name] = row.lowered(graph, context)
-        graph = found[row.name].graph
+        made = row.lowered(graph, context)
+        graph = row.marked(made.graph) if context.backend == "cpp" else made.graph
+        found[row.name] = replace(made, graph=graph)
     return split_best(graph, context.sizes, context.device, context.device.width)[0], found
 
 
@@ -156,7 +157,7 @@ def _regions(lowered: Graph, backend: str, notes: _Notes) -> Iterator[Region]:
         against = dict.fromkeys(low for name in steps for low in notes.refused.get(name, []) if low.against)
         if step.fused or not step.nested:
             how = notes.chosen[step.name] if step.fused else _chosen(step)
-            own, plain, cost = backend_of(lowered, step, backend), _plain(lowered, step), notes.costs.get(step.name, "")
+            own, plain, cost = backend_of(step, backend), _plain(lowered, step), notes.costs.get(step.name, "")
             yield Region(region_name(step), steps, own, how, tuple(against), plain, cost)
 
 

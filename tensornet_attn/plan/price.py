@@ -19,9 +19,11 @@ from math import inf
 from tensornet_attn.cost.band import LEAST, Block
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.kernels import inside
+from tensornet_attn.cost.linear import STRETCH
 from tensornet_attn.cost.memory import moved, peak
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import BLOCK_OF_STATES, Scene
 from tensornet_attn.cost.seconds import module_seconds, seconds_of
+from tensornet_attn.cost.shapes import between
 from tensornet_attn.cost.work import elementwise, macs
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, split_products
@@ -64,7 +66,9 @@ def scratch(device: Device, scene: Scene, step: Step) -> tuple[int, int]:
 
     Usually one copy of the largest operand in another layout. Fused attention expands keys and values to the heads
     that they lack; its backward does so for their gradients too. The delta rule stores `DELTA` copies of all operands,
-    in chunks. A block of queries stores all its values with a query leg.
+    in chunks. A block of queries stores all its values with a query leg. A scan in blocks stores states, their decay
+    and its exponential; its backward the states, their decay, and gradients of both and of four factors. Linear
+    attention in chunks copies all operands, and computes a stretch of chunks at a time.
     """
     op = step.attention
     if isinstance(step.form, Block) and not step.form.tiled:
@@ -75,10 +79,17 @@ def scratch(device: Device, scene: Scene, step: Step) -> tuple[int, int]:
             scene.elements(use) * scene.size(leg for leg in heads if leg not in use.legs) for use in (op.key, op.value)
         )
         return repeated, 2 * repeated
+    if scan := scene.scans_in_blocks.get(step.name):
+        states = min(BLOCK_OF_STATES, scene.elements(scan.box.operand("of")))
+        return 3 * states, 8 * states
     if erases(step):
         operands = sum(scene.elements(use) for use in step.op.uses)
         return DELTA * operands, 2 * DELTA * operands
-    return (0 if scene.view(step) else max((scene.elements(use) for use in step.op.uses), default=0),) * 2
+    if scene.view(step) or step.name in scene.inside_scans:
+        return 0, 0
+    read = [scene.stored[use.name] for use in step.op.uses]
+    chunked, largest = sum(min(kept, STRETCH) for kept in between(scene, step)), max(read, default=0)
+    return sum(read) + chunked if chunked else largest, largest
 
 
 def _block(device: Device, scene: Scene, step: Step, block: Block) -> int:
@@ -165,4 +176,5 @@ def _without(graph: Graph, other: Graph, sizes: Mapping[str, int], target: Targe
 
 def scene_of(graph: Graph, sizes: Mapping[str, int], target: Target) -> Scene:
     known = {leg.name: leg.size for leg in graph.legs if leg.size is not None}
-    return Scene(graph, known | {leg: size for leg, size in sizes.items() if leg != BATCH}, target.batch)
+    known |= {leg: size for leg, size in sizes.items() if leg != BATCH}
+    return Scene(graph, known, target.batch, stepwise=target.device.gpu)

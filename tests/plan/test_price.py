@@ -18,6 +18,7 @@ from tests.memory import peak, training_peak
 
 N, F = 1024, 128
 DESIGNS = ("mhsa", "talking_heads", "transformer_xl", "mgk", "linear", "band", "differential", "mlp", "epa", "mgk_em")
+DESIGNS = (*DESIGNS, "mamba1", "retnet", "rwkv4")
 
 
 def measured(name: str, backend: str, backward: bool) -> int:
