@@ -47,17 +47,16 @@ def _shifted(graph: Graph, step: Step, at: int, source: Step, near: str, far: st
         summed |= legs_in(more) - kept
     if not factors:
         return None  # no sum is saved
-    legs = dict.fromkeys(leg for use in (step, table, *factors) for leg in use.legs)
-    read = legs_in((table, *factors))
-    others = tuple(leg for leg in legs if leg in read - summed - {near, relative})
-    rows = (near,) if near in read else ()
+    read = dict.fromkeys((*step.legs, *(leg for use in (table, *factors) for leg in use.legs)))
+    left = legs_in((table, *factors)) - summed
+    others = tuple(leg for leg in read if leg in left - {near, relative})
+    rows = (near,) if near in left else ()
     name = fresh(graph, f"{step.name}.{source.name}")
     of = Step(f"{name}.of", Contraction((Term(ONE, (table, *factors)),)), (*others, *rows, relative))
     shift = replace(box, operands=(("of", Use(of.name, of.legs)),), other=far)
     moved = Step(name, shift, (*others, near, far))
-    left = (Use(name, moved.legs), *(use for use in rest if use not in factors))
     terms = list(terms_of(step))
-    terms[at] = replace(term, factors=left)
+    terms[at] = replace(term, factors=(Use(name, moved.legs), *(use for use in rest if use not in factors)))
     return settled(graph, with_steps(graph, {step.name: [of, moved, with_terms(step, terms)], source.name: []}))
 
 

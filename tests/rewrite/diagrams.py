@@ -341,7 +341,7 @@ def tables(draw: Draw) -> Diagram:
     before = {"b": "x[m f] Wb[f e] -> m e", "D": {"rel_shift": "p", "to": to, "of": of}}
     weights = {"E": "p h d", "C": "e h", "u": "h d", "Wb": "f e"}
     scores = scores.replace("D", f"D[{legs}]")
-    return attention(draw, of=scores, before=before, weights=weights, legs={"p": "relative 2"})
+    return attention(draw, of=scores, before=before, weights=weights, legs={"p": "relative 2", "e": "head 2"})
 
 
 def plain(draw: Draw) -> Diagram:
