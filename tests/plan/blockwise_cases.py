@@ -98,6 +98,18 @@ TAKEN = {
         legs={"p": "relative 2"},
         U={"rel_shift": "p", "to": "m", "of": "Bp"},
     ),
+    "nearby relative positions of keys": design(
+        {"map": "tanh", "of": f"{SCORES[:-9]} + U[h m n] -> h n m"},
+        legs={"p": "relative 2"},
+        U={"rel_shift": "p", "to": "n", "of": "K[m h d] R[d p] -> h m p"},
+    ),
+    "nearby relative positions of keys in a window": design(
+        {"map": "tanh", "of": f"{SCORES[:-9]} + U[h n m] + U2[h m n] -> h n m"},
+        box={"mask": ["window(3, 1)"]},
+        legs={"p": "relative 1"},
+        U={"rel_shift": "p", "to": "m", "of": "Q[n h d] R[d p] -> h n p"},
+        U2={"rel_shift": "p", "to": "n", "of": "Bp"},
+    ),
     "top keys": design(A={"topk": "m", "k": 1, "of": {"map": "sigmoid", "of": SCORES}}),
     "a norm along the keys": design(A={"l2norm": "m", "eps": 0.1, "of": SCORES}),
     "a softmax over heads": design(A={"softmax": "h", "of": SCORES}),
