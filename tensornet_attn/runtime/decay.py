@@ -247,7 +247,7 @@ def decayed_values(scores: Tensor, v: Tensor, a: Tensor, b: Tensor, keep: Tensor
 
 def boundary(q: Tensor, a: Tensor, b: Tensor) -> float | None:
     """The middle of all finite exponents if exp(a - b) is exp(a - middle) exp(middle - b) without overflow, or None."""
-    if q.dtype != a.dtype or not is_plain((q, a, b)):
+    if q.device.type != "cpu" or q.dtype != a.dtype or not is_plain((q, a, b)):
         return None
     return middle_of(*(x.detach().masked_fill(x.isinf(), 0) for x in (a, b)))
 
