@@ -403,6 +403,9 @@ class RowsPrinter:
         x, name = operands[i], self.variable
         if OPS[step.box.kind].makes_leg:
             return self._shift_gradient(step.box, d, x)
+        if step.box.kind == "max" and not self.writer.graph.masked(step):
+            text = self.writer.call("max_gradient", x.text, d.aligned(x.legs).text, str(dim_of(x, step.box.leg)))
+            return Value(text, x.legs, True)
         read = dict(zip(step.op.uses, operands, strict=True))
         read[step.op.uses[i]] = Value(name, x.legs, True)
         result = self._boxed(step, read, self.writer)

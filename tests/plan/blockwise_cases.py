@@ -112,6 +112,7 @@ TAKEN = {
     ),
     "top keys": design(A={"topk": "m", "k": 1, "of": {"map": "sigmoid", "of": SCORES}}),
     "a norm along the keys": design(A={"l2norm": "m", "eps": 0.1, "of": SCORES}),
+    "the most of each pair": design({"max": "g", "of": "P[h g] Q[n h d] K[m h d] -> h g n m"}),
     "a softmax over heads": design(A={"softmax": "h", "of": SCORES}),
     "less the mean of the heads": design("U[h n m] - 0.5 * U2[n m] -> h n m", U=SCORES, U2={"mean": "h", "of": "U"}),
     "kept": design(A={"keep": "m", "of": {"map": "sigmoid", "of": SCORES}}),
