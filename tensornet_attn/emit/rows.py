@@ -12,7 +12,7 @@ from tensornet_attn.emit.contract import einsum_text, product, scaled, summed
 from tensornet_attn.emit.layout import box_layout
 from tensornet_attn.emit.masks import keep_and_bias, seen_text
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Step, Use
+from tensornet_attn.graph.model import Box, Step, Use
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value
 from tensornet_attn.ops import MAPS, MASKS, OPS
 from tensornet_attn.ops.operation import dim_of
@@ -401,12 +401,29 @@ class RowsPrinter:
         """The gradient of a box without a rule, by autograd."""
         (step, i, _), (d, *operands) = node.data, [self.value(arg) for arg in node.args]
         x, name = operands[i], self.variable
+        if OPS[step.box.kind].makes_leg:
+            return self._shift_gradient(step.box, d, x)
+        if step.box.kind == "max" and not self.writer.graph.masked(step):
+            text = self.writer.call("max_gradient", x.text, d.aligned(x.legs).text, str(dim_of(x, step.box.leg)))
+            return Value(text, x.legs, True)
         read = dict(zip(step.op.uses, operands, strict=True))
         read[step.op.uses[i]] = Value(name, x.legs, True)
         result = self._boxed(step, read, self.writer)
         gradient, legs = d.aligned(result.legs, whole=True).text, f"({len(result.legs)}, {len(x.legs)})"
         text = self.writer.call("gradient_of", f"lambda {name}: {result.text}", gradient, x.text, legs)
         return Value(text, x.legs, True)
+
+    def _shift_gradient(self, box: Box, d: Value, x: Value) -> Value:
+        """The gradient of a table by relative position, whose row all queries, or all keys, may share."""
+        graph, leg, to = self.writer.graph, str(box.leg), str(box.other)
+        of_keys = to == graph.query
+        rows, reach = str(graph.key if of_keys else graph.query), graph.leg[leg].reach
+        others = tuple(own for own in x.legs if own not in (rows, leg))
+        options = [*([] if reach is None else [str(reach)]), *(["of_keys=True"] if of_keys else [])]
+        text = self.writer.call("shift_gradient", d.aligned((*others, rows, to), whole=True).text, "rows", *options)
+        if rows in x.legs:
+            return Value(text, (*others, rows, leg), True)
+        return Value(f"{text}.sum(-2)", (*others, leg), True)
 
 
 def mask_gradient(writer: BlockWriter, step: Step, d: Value) -> str:

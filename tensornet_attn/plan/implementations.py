@@ -18,6 +18,7 @@ from tensornet_attn.plan.implementation import Implementation, Rewriting
 from tensornet_attn.plan.linear import LINEAR
 from tensornet_attn.plan.native import NATIVE
 from tensornet_attn.plan.normalized import NORMALIZED
+from tensornet_attn.plan.shift import SHIFTED
 from tensornet_attn.plan.states import STATES, SUMS
 from tensornet_attn.plan.through import THROUGH
 from tensornet_attn.plan.triton import TRITON
@@ -31,13 +32,15 @@ class Table:
     rows: tuple[Implementation[Any], ...]
 
 
+REWRITINGS = (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, FOR_EACH, DUPLICATES, DISTRIBUTION, SUMS)
 TORCH = Table(
-    (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, FOR_EACH, DUPLICATES, DISTRIBUTION, SUMS),
+    (SHIFTED, *REWRITINGS),
     (BAND, STATES, LINEAR, CUMSUM, FUSED, EXPERTS, BLOCKWISE),
 )
-# C++ kernels beside fused attention, and in its place: where scores mix several products, they need less work.
+# C++ kernels beside fused attention, and in its place: where scores mix several products, they need less work. They
+# have no tiles for tables of keys, so that products with a table of all queries are not shifted.
 CPP = (
-    Table(TORCH.rewritings, (*TORCH.rows[:-1], NATIVE, BLOCKWISE)),
+    Table(REWRITINGS, (*TORCH.rows[:-1], NATIVE, BLOCKWISE)),
     Table(
         (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, FOR_EACH, SUMS),
         (BAND, STATES, LINEAR, CUMSUM, EXPERTS, NATIVE, BLOCKWISE),

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from tensornet_attn.graph.attention import Softmax, attentions
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.rewrite import duplicate, products, relu, scores, simplify, sink, structure, whole
+from tensornet_attn.rewrite import duplicate, products, relu, scores, shift, simplify, sink, structure, whole
 from tensornet_attn.rewrite.engine import Firing, Rule, Trace, everywhere, rewritten
 
 
@@ -31,6 +31,7 @@ CHOICES = (
     Group("common factor", "applied around a softmax if the result is fused attention", (products.FACTOR,)),
     Group("states apart", "applied if fused attention then computes the output", (duplicate.STATE_APART,)),
     Group("scores of their own", "applied to each map that can then be lowered separately", (duplicate.SCORES_APART,)),
+    Group("shift after the product", "applied if it takes less time", (shift.SHIFT,)),
     Group("absorbed weights", "applied if the whole plan is then cheaper, as in decoding", products.ABSORPTIONS),
 )
 SCORES = Group("scores", "applied if fused attention of the new scores is cheaper", scores.RULES)

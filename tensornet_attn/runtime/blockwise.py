@@ -21,9 +21,9 @@ CALL = (  # the schema of a call
 class Rows:
     """The context of a function of a block, besides its operands.
 
-    `at`: positions of its rows, [block]; `n`, `keys`: numbers of queries and keys of the whole call; `m`: number of
-    keys visible to the rows: the first `prefix` keys, and the others from position `begin` on; `batch`: batch
-    dimensions of the block; `sizes`: sizes that no operand shows; `random`: random number generator.
+    `at`: positions of its rows, [block], `count` from `first` on; `n`, `keys`: numbers of queries and keys of the whole
+    call; `m`: number of keys visible to the rows: the first `prefix` keys, and the others from position `begin` on;
+    `batch`: batch dimensions of the block; `sizes`: sizes that no operand shows; `random`: random number generator.
     """
 
     def __init__(
@@ -39,15 +39,15 @@ class Rows:
         self.prefix, self.begin, near = keys
         self.m = self.prefix + near
         self.batch = [elements, *batch[1:]] if batch else []
-        self._places, self._at = (first + self.keys - self.n, count, device), None
+        self.first, self.count = first + self.keys - self.n, count
+        self._device, self._at = device, None
         self.random = random
 
     @property
     def at(self) -> Tensor:
         """The positions of the rows, made for the functions that need them."""
         if self._at is None:
-            first, count, device = self._places
-            self._at = torch.arange(first, first + count, device=device)
+            self._at = torch.arange(self.first, self.first + self.count, device=self._device)
         return self._at
 
 

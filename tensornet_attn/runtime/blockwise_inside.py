@@ -1,11 +1,12 @@
 """Helpers inside functions of a block of query rows: positions, masks, relative positions and random numbers."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.blockwise import Rows, fitted
 from tensornet_attn.runtime.masks import run_time_mask
-from tensornet_attn.runtime.positions import from_table, relative_to_key
+from tensornet_attn.runtime.positions import in_reach, in_reach_gradient, is_known, sheared, sheared_gradient
 
 
 def keys_of(rows: Rows) -> Tensor:
@@ -45,19 +46,43 @@ def relative_rows(x: Tensor, rows: Rows, reach: int | None = None) -> Tensor:
 
     p runs over the block + m - 1 relative positions of these rows, or from -reach to reach.
     """
-    if reach is not None and x.device.type == "cpu" and x.shape[-2] == rows.at.shape[0]:
-        return from_table(x, rows.at - rows.begin, rows.m, reach)
-    if reach is not None:
-        far = torch.arange(1 - rows.m, rows.at.shape[0], device=x.device) + rows.at[:1] - rows.begin
-        x = x.index_select(-1, far.clamp(-reach, reach) + reach)
-    return relative_to_key(x, rows.at.shape[0], rows.m)
+    x = x if reach is None else in_reach(x, rows.first - rows.begin + 1 - rows.m, rows.count + rows.m - 1, reach)
+    return sheared(x.flip(-1), rows.count, rows.m)
 
 
 def relative_rows_of_keys(x: Tensor, rows: Rows, reach: int) -> Tensor:
     """y[j, i] = x[j, position(i) - position(j)] for key j and row i: [..., m or 1, p] -> [..., m, block]."""
-    index = (distance_rows(rows).clamp(-reach, reach) + reach).mT
-    rest = x.shape[:-2]
-    return x.expand(*rest, index.shape[0], x.shape[-1]).gather(-1, index.expand(*rest, *index.shape))
+    x, n = x.expand(*x.shape[:-2], rows.m, x.shape[-1]), rows.count
+    if not is_known(rows.m):
+        index = (distance_rows(rows).clamp(-reach, reach) + reach).mT
+        return x.gather(-1, index.expand(*x.shape[:-2], *index.shape))
+    first, last = keys_near(rows, reach)
+    near = in_reach(x[..., first:last, :], rows.first - rows.begin - last + 1, n + last - first - 1, reach)
+    before, after = x[..., :first, -1:].mT, x[..., last:, :1].mT
+    parts = [part.expand(*part.shape[:-2], n, part.shape[-1]) for part in (before, after)]
+    return torch.cat((parts[0], sheared(near, last - first, n).mT, parts[1]), -1).mT  # scores have rows of queries
+
+
+def shift_gradient(gradient: Tensor, rows: Rows, reach: int | None = None, of_keys: bool = False) -> Tensor:
+    """The gradient of x in `relative_rows`, from that of its result: [..., block, m] -> [..., block, p].
+
+    With `of_keys`, in `relative_rows_of_keys`: [..., m, block] -> [..., m, p].
+    """
+    if not of_keys:
+        x = sheared_gradient(gradient).flip(-1)
+        return x if reach is None else in_reach_gradient(x, rows.first - rows.begin + 1 - rows.m, reach)
+    first, last = keys_near(rows, reach)
+    before, near, after = gradient.split((first, last - first, rows.m - last), -2)
+    near = in_reach_gradient(sheared_gradient(near), rows.first - rows.begin - last + 1, reach)
+    ends = [F.pad(part.sum(-1)[..., None], pad) for part, pad in ((before, (2 * reach, 0)), (after, (0, 2 * reach)))]
+    return torch.cat((ends[0], near, ends[1]), -2)
+
+
+def keys_near(rows: Rows, reach: int) -> tuple[int, int]:
+    """The first key in reach of any row, and the one after the last one in reach."""
+    at = rows.first - rows.begin
+    first = max(min(at - reach, rows.m - 1), 0)
+    return first, min(max(at + rows.count + reach, first + 1), rows.m)
 
 
 def drawn_rows(x: Tensor, probability: float, rows: Rows) -> Tensor | None:

@@ -13,9 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.exponential import exp
+from tensornet_attn.runtime.fading import middle_of
 from tensornet_attn.runtime.linear import added_reads, causal_reads, key_reads, seen_terms, stretch_of
 from tensornet_attn.runtime.maps import kept, normalized, with_padding
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
+from tensornet_attn.runtime.operations import is_plain
 from tensornet_attn.runtime.softmax import masked_softmax
 
 GROUP = 4  # chunks
@@ -110,12 +112,27 @@ def decay_reads(
             found.append(causal_reads(q, k, v, chunk) if causal else key_reads(q, k, v))
         elif not causal:
             found.append(key_reads(*faded(q, k, *decay), v))
+        elif not rows and decays_values(q, k, v, *decay):
+            own = (x.squeeze(-1).mT for x in (v, *decay))
+            read = in_stretches(q.squeeze(-3), k.squeeze(-3), *own, chunk, of_values=True)
+            found.append((read.mT[..., None], v[..., :0]))
         else:
-            many = math.prod(torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, *decay))))
-            many *= max(x.shape[-1] for x in decay)  # each score has a decay for every feature
-            stretch = 0 if torch.compiler.is_compiling() else GROUP * stretch_of(many * GROUP, chunk)
-            found.append(decayed_reads(q, k, wider, *decay, stretch, chunk).tensor_split((width,), -1))
+            found.append(in_stretches(q, k, wider, *decay, chunk).tensor_split((width,), -1))
     return found
+
+
+def decays_values(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> bool:
+    """Whether heads that queries and keys lack have one decay and one value each: they are read as one wide value."""
+    alone = v.shape[-1] == a.shape[-1] == b.shape[-1] == 1 and min(x.ndim for x in (q, k, v, a, b)) > 2
+    return alone and q.shape[-3] == k.shape[-3] == 1 < v.shape[-3]
+
+
+def in_stretches(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, chunk: int, of_values: bool = False) -> Tensor:
+    """`decayed_reads` in stretches that stay in a cache."""
+    many = math.prod(torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, a, b))))
+    many *= max(a.shape[-1], b.shape[-1])  # each score has a decay for every feature, or value
+    stretch = 0 if torch.compiler.is_compiling() else GROUP * stretch_of(many * GROUP, chunk)
+    return decayed_reads(q, k, v, a, b, stretch, chunk, of_values)
 
 
 def faded(q: Tensor, k: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -124,24 +141,27 @@ def faded(q: Tensor, k: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return q * exp((a - low).to(wide)).to(q.dtype), k * exp((low - b).to(wide)).to(k.dtype)
 
 
-def decayed_reads(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, stretch: int, chunk: int) -> Tensor:
+def decayed_reads(
+    q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, stretch: int, chunk: int, of_values: bool = False
+) -> Tensor:
     """Scores sum_d q k exp(a - b) times values, over keys not later than the query; the last query is at the last key.
 
     q [..., n, d], k [..., m, d], v [..., m, e], a [..., n, w], b [..., m, w] -> [..., n, e]. Processes `stretch` keys
     at a time, in chunks of `chunk`; stretch 0: all at once, for traced code, where a loop would fix the length.
+    `of_values`: exp(a - b) is of the entries of a value, w = e.
     """
     n, m = q.shape[-2], k.shape[-2]
     q, a = with_padding(q, (0, 0, m - n, 0)), with_padding(a, (0, 0, m - n, 0), value=-torch.inf)
     parts, before = [], None
     whole = [(q, k, v, a, b)]
     for part in zip(*(t.split(stretch, -2) for t in whole[0]), strict=True) if 0 < stretch < m else whole:
-        out, before = decayed_chunks(*part, chunk, before, 0 if stretch else 1)
+        out, before = decayed_chunks(*part, chunk, before, 0 if stretch else 1, of_values)
         parts.append(out)
     return with_padding(parts[0] if len(parts) == 1 else torch.cat(parts, -2), (0, 0, n - m, 0))
 
 
 def decayed_chunks(
-    q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, chunk: int, before: tuple | None, least: int
+    q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, chunk: int, before: tuple | None, least: int, of_values: bool
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """The values read by as many queries as keys from these keys and from the previous state, and the new state with
     scale.
@@ -161,12 +181,16 @@ def decayed_chunks(
     low = torch.minimum(low, start)
     scales = torch.cat((start, low), -2)  # before each chunk, and after the last
     old, new = scales[..., :-1, None, :], low[..., None, :]
-    read = q * exp((a - old).to(wide)).to(q.dtype)
+    since = exp((a - old).to(wide)).to(q.dtype)
     a, b = (a - new).to(wide), (b - new).to(wide)  # small at every position
-    adds = ((k * exp(-b).to(k.dtype)).mT @ v).to(wide)
+    until, keep = exp(-b).to(k.dtype), ~ahead(chunk, chunk, a.device)
+    adds = ((v * until).mT @ k if of_values else (k * until).mT @ v).to(wide)
     held, after = decayed_sums(adds, low, scales, None if before is None else before[0])
-    scores = decayed_scores(q, k, a, b, ~ahead(chunk, chunk, a.device), torch.Tensor.masked_fill_)
-    out = scores @ v + read @ held.to(v.dtype)
+    if of_values:
+        out = decayed_values(q @ k.mT, v, a, b, keep) + q @ held.mT.to(q.dtype) * since
+    else:
+        scores = decayed_scores(q, k, a, b, keep, torch.Tensor.masked_fill_)
+        out = scores @ v + (q * since) @ held.to(v.dtype)
     out = with_padding(out.flatten(-4, -2), (0, 0, 0, m - groups * size))
     return out, (after, ends[..., -1:, :])
 
@@ -203,11 +227,29 @@ def decayed_scores(
 ) -> Tensor:
     """Scores [..., n, m] where `keep`, else 0; exp(a - b) may overflow elsewhere. `fill`: may act in place."""
     one = a.shape[-1] == b.shape[-1] == 1
+    if not one and (middle := boundary(q, a, b)) is not None:
+        scores = (q * exp(a - middle)) @ (k * exp(middle - b)).mT
+        return scores if keep is None else scores.masked_fill(~keep, 0)
     by = a - b.mT if one else a[..., :, None, :] - b[..., None, :, :]
     if keep is not None:
         by = fill(by, ~keep if one else ~keep[..., None], -torch.inf)
     by = exp(by).to(q.dtype)
     return q @ k.mT * by if one else (q[..., :, None, :] * by * k[..., None, :, :]).sum(-1)
+
+
+def decayed_values(scores: Tensor, v: Tensor, a: Tensor, b: Tensor, keep: Tensor) -> Tensor:
+    """Scores [..., n, m] where `keep` times values [..., m, e], each entry of which decays by exp(a - b)."""
+    if (middle := boundary(scores, a, b)) is not None:
+        return (scores.masked_fill(~keep, 0) @ (v * exp(middle - b))) * exp(a - middle)
+    by = exp((a[..., :, None, :] - b[..., None, :, :]).masked_fill_(~keep[..., None], -torch.inf)).to(v.dtype)
+    return (scores[..., None] * by * v[..., None, :, :]).sum(-2)
+
+
+def boundary(q: Tensor, a: Tensor, b: Tensor) -> float | None:
+    """The middle of all finite exponents if exp(a - b) is exp(a - middle) exp(middle - b) without overflow, or None."""
+    if q.device.type != "cpu" or q.dtype != a.dtype or not is_plain((q, a, b)):
+        return None
+    return middle_of(*(x.detach().masked_fill(x.isinf(), 0) for x in (a, b)))
 
 
 def least_of(b: Tensor) -> Tensor:

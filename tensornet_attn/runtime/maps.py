@@ -238,6 +238,12 @@ def masked_max(x: Tensor, keep: Tensor | None = None) -> Tensor:
     return torch.where(keep.any(-1), torch.where(keep, x, torch.finfo(x.dtype).min).amax(-1), 0)
 
 
+def max_gradient(x: Tensor, gradient: Tensor, dim: int) -> Tensor:
+    """The gradient of x in `x.amax(dim)`; `gradient`: that of the result, of size 1 along `dim`."""
+    share = (x == x.amax(dim, keepdim=True)).to(gradient.dtype)
+    return share * (gradient / share.sum(dim, keepdim=True))
+
+
 def masked_logsumexp(x: Tensor, keep: Tensor | None = None) -> Tensor:
     """logsumexp of the visible entries: [..., m] -> [...]."""
     if keep is None:

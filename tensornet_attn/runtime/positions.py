@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tensornet_attn.runtime.maps import with_padding
+
 
 def query_positions(n: int, m: int, device: torch.device | None = None) -> Tensor:
     """m - n ... m - 1: [n]; keys are at 0 ... m - 1."""
@@ -186,14 +188,8 @@ def relative_to_key(x: Tensor, n: int, m: int, reach: int | None = None) -> Tens
     p runs from 1 - n to m - 1, or from -reach to reach with distances beyond the range clamped. One row for all queries
     ([..., 1, p]) gives a matrix with constant diagonals.
     """
-    if reach is not None and x.device.type == "cpu" and x.shape[-2] == n:
-        return from_table(x, torch.arange(m - n, m), m, reach)
-    if reach is not None:
-        x = x.index_select(-1, torch.arange(1 - n, m, device=x.device).clamp(-reach, reach) + reach)
-    x = F.pad(x.flip(-1), (0, 2)).expand(*x.shape[:-2], n, n + m + 1)
-    # more columns, reinterpreted as rows one entry shorter: each row starts one entry earlier than the row above
-    rows = x.flatten(-2)[..., n - 1 : n - 1 + n * (n + m)]
-    return rows.unflatten(-1, (n, n + m))[..., :m]
+    x = x if reach is None else in_reach(x, 1 - n, n + m - 1, reach)
+    return sheared(x.flip(-1), n, m)
 
 
 def relative_to_query(x: Tensor, n: int, m: int, reach: int | None = None) -> Tensor:
@@ -201,14 +197,57 @@ def relative_to_query(x: Tensor, n: int, m: int, reach: int | None = None) -> Te
 
     As seen from the keys, relative positions run in the opposite direction.
     """
-    return relative_to_key(x.flip(-1), m, n, reach)
+    return sheared(x if reach is None else in_reach(x, 1 - n, n + m - 1, reach), m, n)
 
 
-def from_table(x: Tensor, at: Tensor, m: int, reach: int) -> Tensor:
-    """y[i, j] = x[i, at[i] - j], with distances clamped to reach: [..., n, 2 reach + 1] -> [..., n, m].
+def sheared(x: Tensor, n: int, m: int) -> Tensor:
+    """y[i, j] = x[i, n - 1 - i + j]: [..., n or 1, n + m - 1] -> [..., n, m], a view of contiguous rows."""
+    spare = 0 if is_known(n) and n > 1 else 2  # for one row, and for symbols, which need one case for all lengths
+    x = with_padding(x, (0, spare))
+    # reinterpreted as rows one entry shorter: each row starts one entry earlier than the row above
+    width = n + m - 2 + spare
+    rows = x.expand(*x.shape[:-2], n, width + 1).flatten(-2)[..., n - 1 : n - 1 + n * width]
+    return rows.unflatten(-1, (n, width))[..., :m]
 
-    Uses one index per pair, shared by all heads: on a CPU several times as fast as rows of all relative positions.
+
+def sheared_gradient(gradient: Tensor) -> Tensor:
+    """The gradient of x in `sheared`: [..., n, m] -> [..., n, n + m - 1]."""
+    n, m = gradient.shape[-2:]
+    x = gradient.new_zeros(*gradient.shape[:-2], n, max(n + m - 1, 0))
+    if gradient.numel():
+        x.as_strided(gradient.shape, (*x.stride()[:-2], n + m - 2, 1), n - 1).copy_(gradient)
+    return x
+
+
+def in_reach(x: Tensor, first: int, count: int, reach: int) -> Tensor:
+    """The entries at `count` relative positions from `first` on: [..., 2 reach + 1] -> [..., count].
+
+    Distances beyond the reach are clamped.
     """
-    far = at[:, None] - torch.arange(m, device=x.device)
-    index = far.clamp(-reach, reach) + reach
-    return x.gather(-1, index.expand(*x.shape[:-1], m))
+    if not is_known(count):
+        at = torch.arange(first, first + count, device=x.device)
+        return x.index_select(-1, at.clamp(-reach, reach) + reach)
+    start, (below, inside, above) = places_in_reach(first, count, reach)
+    least, most = x[..., :1].expand(*x.shape[:-1], below), x[..., -1:].expand(*x.shape[:-1], above)
+    return torch.cat((least, x.narrow(-1, start, inside), most), -1)
+
+
+def is_known(length: int) -> bool:
+    """Whether a length is a number; in traced code it may be a symbol, which no branch should compare."""
+    return type(length) is int and not torch.compiler.is_compiling()
+
+
+def in_reach_gradient(gradient: Tensor, first: int, reach: int) -> Tensor:
+    """The gradient of x in `in_reach`: [..., count] -> [..., 2 reach + 1]."""
+    start, parts = places_in_reach(first, gradient.shape[-1], reach)
+    below, inside, above = gradient.split(parts, -1)
+    x = F.pad(inside, (start, 2 * reach + 1 - start - parts[1]))
+    x[..., 0] += below.sum(-1)
+    x[..., -1] += above.sum(-1)
+    return x
+
+
+def places_in_reach(first: int, count: int, reach: int) -> tuple[int, list[int]]:
+    """Where the first of `count` relative positions is in a table, and how many are below, in and above its reach."""
+    below, above = (min(max(beyond - reach, 0), count) for beyond in (-first, first + count - 1))
+    return min(max(first + reach, 0), 2 * reach + 1), [below, count - below - above, above]

@@ -66,6 +66,19 @@ def test_the_result_is_the_same(name: str, n: int, m: int, monkeypatch: pytest.M
         agree(ours, oracle, [x, z], mask=draw(2, 2, n, m, seed=3) < 1, **noise)
 
 
+WRITTEN_OUT = [name for name in TAKEN if "positions" in name] + ["the most of each pair"]
+
+
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+def test_gradients_without_autograd_have_derivatives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for module in modules(TAKEN[name], monkeypatch):
+        x, z = draw(2, 5, 6).requires_grad_(), draw(2, 7, 6, seed=1).requires_grad_()
+        (first,) = torch.autograd.grad(module(x, z).square().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(first.sin().sum(), (x, z, *module.parameters())))
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-10)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals(name: str) -> None:
     source, reason = REFUSED[name]

@@ -154,6 +154,19 @@ def test_fading_by_any_numbers(width: int, stretch: int, sign: int) -> None:
         torch.testing.assert_close(one / other.abs().max(), other / other.abs().max(), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("rate", [0.1, 100.0])
+@pytest.mark.parametrize("shared", [True, False])
+def test_heads_with_a_decay_and_a_value_each(rate: float, shared: bool) -> None:
+    """As slots have them: they are read side by side, also if all share a decay, and where exp overflows."""
+    q, k = (draw(2, 1, 70, 4, seed=i).requires_grad_() for i in range(2))
+    v = draw(2, 5, 70, 1, seed=2).requires_grad_()
+    b = (rate * draw(2, 1 if shared else 5, 70, 1, seed=3).abs()).cumsum(-2).neg().requires_grad_()
+    read = decay_attention([(q, k, b, b)], v, batch=1, heads=2, normalize=False, causal=True, chunk=16)
+    found, wanted = (torch.autograd.grad(y.sin().sum(), (q, k, v, b)) for y in (read, exactly(q, k, v, b, b)))
+    torch.testing.assert_close(read, exactly(q, k, v, b, b), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_hidden_keys_count_for_nothing_whatever_they_fade_by(causal: bool, normalize: bool) -> None:

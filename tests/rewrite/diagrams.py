@@ -326,6 +326,24 @@ def latent(draw: Draw) -> Diagram:
     )
 
 
+def tables(draw: Draw) -> Diagram:
+    """Products of queries, of keys or of weights with a table of relative positions, shifted to keys or to queries."""
+    to, legs, of = draw.choice([
+        ("m", "n m h d", "E"), ("n", "m n h d", "E"), ("m", "h d n m", "E[p h d] Q[n h d] -> h d n p"),
+        ("n", "m n d h", "K[m h d] E[p h d] -> m p d h"), ("m", "n m e h d", "E[p h d] C[e h] -> p e h d"),
+    ])  # fmt: skip
+    scores = "Q[n h d] K[m h d] - D Q[n h d] b[m e] -> h n m" if "e" in legs else draw.choice([
+        "Q[n h d] K[m h d] - 0.5 * K[m h d] D -> h n m",
+        "D Q[n h d] + Q[n h d] K[m h d] -> h n m",
+        "Q[n h d] K[m h d] + C[e h] D Q[n h d] b[m e] -> h n m",
+        "Q[n h d] K[m h d] + u[h d] D -> h n m",
+    ])  # fmt: skip
+    before = {"b": "x[m f] Wb[f e] -> m e", "D": {"rel_shift": "p", "to": to, "of": of}}
+    weights = {"E": "p h d", "C": "e h", "u": "h d", "Wb": "f e"}
+    scores = scores.replace("D", f"D[{legs}]")
+    return attention(draw, of=scores, before=before, weights=weights, legs={"p": "relative 2", "e": "head 2"})
+
+
 def plain(draw: Draw) -> Diagram:
     return attention(draw)
 
@@ -422,6 +440,7 @@ KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
     "features side by side": (by_side,),
     "state apart": (followed,),
     "duplicated scores": (shared_scores,),
+    "shift after the product": (tables,),
     "absorbed key": (plain, latent, core, mixture),
     "absorbed value": (plain, latent, mixed),
     "chain of projections": (latent, ranks),

@@ -454,7 +454,7 @@ class _Run:
         return self.any(function.name, numbers, value[0])
 
     def shifted(self, box: Box, blocks: Mapping[str, _Block], at: Mapping[str, int]) -> Value:
-        along, query, key = str(box.leg), str(self.graph.query), str(box.other)
+        along, query, key = str(box.leg), str(self.graph.query), str(self.graph.key)
         distance = self.position(query, at[query]) - self.position(key, at[key])
         place = min(max(distance - self.position(along, 0), 0), self.size(along) - 1)
         return blocks["of"].at({**at, along: place})

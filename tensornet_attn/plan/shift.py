@@ -1,0 +1,26 @@
+"""Products with tables of relative positions: the product with the table is shifted, not the table of each pair."""
+
+from __future__ import annotations
+
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.plan.figures import duration, instead
+from tensornet_attn.plan.implementation import Context, Lowered, Rewriting
+from tensornet_attn.plan.price import seconds_apart
+from tensornet_attn.rewrite.engine import everywhere
+from tensornet_attn.rewrite.shift import SHIFT
+
+
+def shifted_products(graph: Graph, context: Context) -> Lowered:
+    """Shifts all products with tables of relative positions, if this takes less time than shifting the tables."""
+    made, trace = everywhere(graph, (SHIFT,))
+    if not trace:
+        return Lowered(graph)
+    tables = [step.name for step in graph.steps if step.name not in made.step]
+    own, other = seconds_apart(made, graph, context.sizes, context.target)
+    if own > other:
+        against = f"with products of its table shifted, they would take {instead(own, other, duration)}"
+        return Lowered(graph, refused=dict.fromkeys(tables, (against,)))
+    return Lowered(made, dict.fromkeys(tables, "products with its table are shifted instead"))
+
+
+SHIFTED = Rewriting(SHIFT.name, shifted_products)
