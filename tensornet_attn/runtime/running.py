@@ -52,10 +52,30 @@ def running(x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask: 
     if past is not None and x.shape[place]:
         first = exp(decay.narrow(place, 0, 1)) * past.to(wide).unsqueeze(place)
         x = x + F.pad(first, (*(0, 0) * dims, 0, x.shape[place] - 1))
-    x, decay = aligned_ends(x, decay, dims)
     if torch.compiler.is_compiling():
-        return faded_sums(x, decay, dims, False)
+        own = apart(decay) if torch.is_grad_enabled() else decay
+        return faded_sums(*aligned_ends(x, own, dims), dims, False)
+    x, decay = aligned_ends(x, decay, dims)
     return applied(FadedSums, x, decay, dims, False)
+
+
+@torch.library.custom_op(operation("apart"), mutates_args=())
+def apart(x: Tensor) -> Tensor:
+    """A copy for a backward in compiled code, where inductor may overwrite a view while it needs another one.
+
+    It takes both views of a tensor, as two scans with one decay save them, for memory of their own.
+    """
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+@apart.register_fake
+def apart_shape(x):
+    """The shape of the copy."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+apart.register_autograd(lambda ctx, g: g)
+apart.register_vmap(lambda info, dims, x: (apart(x), dims[0]))
 
 
 def aligned_ends(x: Tensor, decay: Tensor, dims: int) -> tuple[Tensor, Tensor]:

@@ -137,3 +137,15 @@ def test_a_batch_of_none() -> None:
     found = scan_sums(x, decay, 1, None, None, 9)
     assert found.shape == (0, 9, 3)
     assert all(not g.numel() for g in torch.autograd.grad(found.sum(), [x, decay]))
+
+
+def test_two_scans_with_one_decay_in_inductor() -> None:
+    """The second one reads the first: a backward needs the decay of both."""
+
+    def chained(keys: Tensor, values: Tensor, decay: Tensor) -> Tensor:
+        decay = decay.sigmoid().log()
+        first = scan_sums(keys[..., None, :], decay[..., None], 2, None, None, 24).sum(-1)
+        return scan_sums(values[..., None], decay[..., None, :], 2, None, None, 24) @ first[..., None]
+
+    given = [torch.randn(2, 24, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    agree(torch.compile(chained)(*given), chained(*given), given)
