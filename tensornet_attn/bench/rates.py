@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 
+from tensornet_attn import compiler
 from tensornet_attn.bench.measure import Call
 from tensornet_attn.cost.products import Measured, Shape
 from tensornet_attn.cost.rates import DROPOUT, NOISE, SINUSOID, Each
 from tensornet_attn.ops.maps import MAPS
-from tensornet_attn.runtime import maps
 from tensornet_attn.runtime.positions import sinusoid
 from tensornet_attn.runtime.products import PROJECTED, onednn_from, projected
 
@@ -44,6 +43,8 @@ SHAPES = (
     (MANY, 16, 16, 16),
 )
 WORK = {"cpu": 2**24, "cuda": 2**33}  # multiply-adds of a call, so that its overhead does not count
+MAPPED = {"tensornet": 1, "name": "mapped", "legs": {"n": "query", "f": SIDE}, "inputs": {"x": "n f"}, "output": "y"}
+POWERS = {"power": "power(1.5)", "power(2)": "power(2)", "power(3)": "power(3)"}  # torch multiplies for 2 and 3
 LEAST = 1e-12  # seconds of a map that takes no longer than the fastest one
 RESULTS = 4  # a result has at most a fourth as many numbers: on a CPU 16 MiB, without new pages of memory
 
@@ -96,14 +97,12 @@ def copy_rate(best: Best, device: str, size: int) -> float:
 
 def map_rates(best: Best, elements: int) -> tuple[Each, ...]:
     """Seconds of maps, noise, dropout and sinusoids for a number, of tensors that stay in a cache of a CPU."""
-    numbers, start = torch.randn(elements), torch.ones(elements)
-    found = dict[str, tuple[float, float]]()
-    for name, row in MAPS.items():  # as generated code calls them
-        function = getattr(maps, name, getattr(F, name, partial(row.reference, torch)))
-        given = [float(text) for text in re.findall(r"[\d.]+", row.usage)]
-        x = (numbers.abs() if function(numbers, *given).isnan().any() else numbers.clone()).requires_grad_()
-        call = partial(function, x, *given)
-        found[name] = best(torch.no_grad()(call)), best(partial(_gradient, call, x, start))
+    numbers, found = torch.randn(1, elements // SIDE, SIDE), dict[str, tuple[float, float]]()
+    start = torch.ones_like(numbers)
+    for name, text in ({name: row.usage or name for name, row in MAPS.items()} | POWERS).items():
+        layer = compiler.compile(MAPPED | {"diagram": {"y": {"map": text, "of": "x"}}}, "torch")
+        x = (numbers.abs() if layer(numbers).isnan().any() else numbers.clone()).requires_grad_()
+        found[name] = best(torch.no_grad()(partial(layer, x))), best(partial(_gradient, layer, x, start))
     least = [min(times) for times in zip(*found.values(), strict=True)]
     found = {name: (forward - least[0], both - least[1]) for name, (forward, both) in found.items()}
     found[NOISE] = (best(partial(torch.randn, elements)),) * 2
@@ -112,8 +111,8 @@ def map_rates(best: Best, elements: int) -> tuple[Each, ...]:
     return tuple(Each(name, *(max(own, LEAST) / elements for own in times)) for name, times in found.items())
 
 
-def _gradient(call: Callable[[], torch.Tensor], x: torch.Tensor, start: torch.Tensor) -> object:
-    return torch.autograd.grad(call(), x, start)
+def _gradient(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, start: torch.Tensor) -> object:
+    return torch.autograd.grad(layer(x), x, start)
 
 
 def exponential_rate(best: Best, device: str, dtype: torch.dtype, elements: int) -> float:

@@ -121,11 +121,14 @@ class Table:
         wide = max(1.0, width / max(one.width for one in self.attention))
         return wide * between(queries, [(number, between(width, rows)) for number, rows in by_queries.items()])
 
-    def of_map(self, name: str, backward: bool) -> float:
-        """Seconds of a map for each number besides its passes; if it was not measured, those of an exponential."""
-        for one in self.maps:
-            if one.map == name:
-                return one.training if backward else one.forward
+    def of_map(self, text: str, backward: bool) -> float:
+        """Seconds of a map for each number besides its passes; if it was not measured, those of an exponential.
+
+        A map with the same numbers counts before one with other numbers: `power(2)` before `power`.
+        """
+        known, name = {one.map: one for one in self.maps}, text.partition("(")[0]
+        if found := known.get(text) or known.get(name):
+            return found.training if backward else found.forward
         return 1 / self.exponentials if name in MAPS and MAPS[name].exponential else 0.0
 
     def efficiency_of(self, kind: str, backward: bool) -> float:

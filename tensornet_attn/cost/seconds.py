@@ -56,7 +56,7 @@ from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import Recurrence, scans
 from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.graph.visibility import causal_up_to
-from tensornet_attn.ir.arithmetic import ONE, Number
+from tensornet_attn.ir.arithmetic import ONE, Number, to_text
 from tensornet_attn.ops import OPS
 
 WIDTH = 4  # bytes of an element: tables are in float32
@@ -202,7 +202,7 @@ def _of_factors(graph: Graph, step: Step) -> Step:
 def _exponentials(scene: Scene, step: Step, table: Table, learned: bool = False) -> tuple[float, float]:
     """The exponentials of softmaxes and kernels, and what a map takes besides its passes."""
     if step.box is not None and step.box.function is not None:
-        return 0.0, scene.elements(step) * table.of_map(step.box.function.name, learned)
+        return 0.0, scene.elements(step) * table.of_map(step.box.function.to_text(to_text), learned)
     return sum(count for _, count in exponentials(scene, step)) / table.exponentials, 0.0
 
 

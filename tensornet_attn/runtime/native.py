@@ -322,10 +322,11 @@ class CppCall:
             lead = x.ndim - heads - len(sides)
             steps += [made[-1].stride(0) if copies > 1 else 0, *([*own] if batched else [0, *own[lead:]])]
         self.run("backward", [out, rows, *self.optional(saved), gradient.contiguous(), *made], steps, seed, workers)
-        found = {}
+        found = dict[int, Tensor]()
         for number, copies in zip(self.region.gradients, made, strict=True):
             place, order, *_ = self.region.operands[number]
-            found[place] = self.restored(copies.sum(0) if copies.shape[0] > 1 else copies[0], self.given[place], order)
+            own = self.restored(copies.sum(0) if copies.shape[0] > 1 else copies[0], self.given[place], order)
+            found[place] = own + found[place] if place in found else own  # keys and values may be one tensor
         return found
 
     def restored(self, made: Tensor, x: Tensor, order: tuple[int, ...]) -> Tensor:

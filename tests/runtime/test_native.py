@@ -257,3 +257,13 @@ def test_subnormal_numbers_of_the_process_stay(calls: list[str]) -> None:
     made(inputs()[0])
     assert calls
     assert (x * 1).item() == 1e-310
+
+
+@pytest.mark.slow
+def test_a_tensor_that_is_key_and_value() -> None:
+    """With absorbed weights: the gradient of x has a part of each."""
+    design = ta.load("cope", legs={"f": 12, "h": 3, "p": 3})
+    made = ta.compile(design, "cpp", dtype=F64, workload="decoding")
+    plain = ta.reference(design, dtype=F64)
+    plain.load_state_dict(made.state_dict())
+    agree(made, plain, inputs(2, n=9, width=12))
