@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from tensornet_attn import compiler
 from tensornet_attn.bench.case import FORWARD, TRAINING, Case, runner
-from tensornet_attn.bench.machine import tidy
+from tensornet_attn.bench.machine import EXPONENTIALS, tidy
 from tensornet_attn.bench.measure import Call
 from tensornet_attn.bench.rates import Best, copy_rate, exponential_rate, map_rates, product_rates, projected_rate
 from tensornet_attn.cost.rates import CALIBRATE, KEPT, Efficiency, Pair, Table, completed, machine
@@ -49,7 +49,6 @@ LONG = 0.01  # seconds of a call that needs no warm-up
 SAMPLE = 0.002  # minimum seconds of a sample
 CYCLE = 2**23  # bytes: more than the inner caches hold
 COPIED = 2**26  # bytes: more than the caches hold
-EXPONENTIALS = 2**17  # elements, which stay in a cache
 PASSES = (2**12, 2**16, 2**20, 2**22, KEPT)  # bytes of a result
 NEW, PAGED = 2**25, 2**26  # bytes of a result with new pages; measured at twice the size, which fits no free memory
 WIDTHS = (8, 16, 32, 64, 128, 256)  # of a head

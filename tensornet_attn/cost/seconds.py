@@ -7,7 +7,7 @@
     band                         the attention of blocks of queries with the keys of their span; copies
     grouped experts              products of the rows of each expert; attention of the chosen heads; some calls for each
     elementwise, other boxes     passes: bytes read and written; exponentials
-    maps, noise, dropout         measured seconds of a number, besides passes
+    maps, noise, sinusoids       measured seconds per number, besides passes; dropout too
     scans                        passes; calls for each position of long rows, and otherwise in parts
     scans that are read once     of long rows: passes over blocks that stay in a cache; calls for each position
     products of elements         passes, if they are added up where nothing is left for a product of matrices

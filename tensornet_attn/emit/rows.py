@@ -398,7 +398,7 @@ class RowsPrinter:
         return Value(self.writer.call("hide", d.aligned(legs).text, keep, "0.0"), legs, True)
 
     def _pull(self, node: Node) -> Value:
-        """The gradient of a box without a rule, by autograd."""
+        """The gradient of a box without tiles: written for shifts and maxima, otherwise by autograd."""
         (step, i, _), (d, *operands) = node.data, [self.value(arg) for arg in node.args]
         x, name = operands[i], self.variable
         if OPS[step.box.kind].makes_leg:

@@ -7,7 +7,7 @@ from math import prod
 from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.attention import cached
 from tensornet_attn.graph.model import Graph, Step
-from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
+from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums_keys
 from tensornet_attn.ir.arithmetic import ONE, names
 from tensornet_attn.ops.map import arguments, row
 
@@ -110,7 +110,7 @@ def _takes_maps(graph: Graph, reader: Step, tiles: bool) -> bool:
     Triton computes no tiles of mixed states.
     """
     parts = reader.form
-    if not isinstance(parts, Recurrence) or reader.kernel is None or reader.kernel.kind == "sums":
+    if not isinstance(parts, Recurrence) or reader.kernel is None or sums_keys(reader):
         return False
     if parts.mixes and tiles:
         return False

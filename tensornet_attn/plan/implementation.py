@@ -135,7 +135,7 @@ class Implementation(ABC, Generic[Form]):
         return False
 
     def marked(self, graph: Graph) -> Graph:
-        """The graph with those kernels of this kind marked that C++ computes."""
+        """Marks the kernels of this kind that C++ computes."""
 
         def made(step: Step) -> Step:
             own = step.kernel if step.kernel and step.kernel.kind == self.kind else None

@@ -38,7 +38,7 @@ TORCH = Table(
     (BAND, STATES, LINEAR, CUMSUM, FUSED, EXPERTS, BLOCKWISE),
 )
 # C++ kernels beside fused attention, and in its place: where scores mix several products, they need less work. They
-# have no tiles for tables of keys, so that products with a table of all queries are not shifted.
+# cannot shift a product with a table of keys, so the rewrite would leave these scores to blocks of queries.
 CPP = (
     Table(REWRITINGS, (*TORCH.rows[:-1], NATIVE, BLOCKWISE)),
     Table(

@@ -18,9 +18,9 @@ def shifted_products(graph: Graph, context: Context) -> Lowered:
     tables = [step.name for step in graph.steps if step.name not in made.step]
     own, other = seconds_apart(made, graph, context.sizes, context.target)
     if own > other:
-        against = f"with products of its table shifted, they would take {instead(own, other, duration)}"
+        against = f"it would take {instead(own, other, duration)}"
         return Lowered(graph, refused=dict.fromkeys(tables, (against,)))
-    return Lowered(made, dict.fromkeys(tables, "products with its table are shifted instead"))
+    return Lowered(made, dict.fromkeys(tables, "shifted after the product"))
 
 
 SHIFTED = Rewriting(SHIFT.name, shifted_products)

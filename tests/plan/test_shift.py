@@ -11,7 +11,7 @@ import tensornet_attn as ta
 from tests.agreement import in_chunks
 from tests.ops.compared import F64, agree
 
-SHIFTED = "  D: products with its table are shifted instead"
+SHIFTED = "  D: shifted after the product"
 N = 11
 
 
@@ -75,7 +75,7 @@ def test_a_table_wider_than_the_sequence_is_shifted_first() -> None:
         told = ta.compile(source, "torch", n=n, m=n).explain()
         assert (SHIFTED in told.splitlines()) is shifted
         assert (
-            "not shift after the product: with products of its table shifted, they would take" in told
+            "not shift after the product: it would take" in told
         ) is not shifted
 
 
