@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import StringIO
 from itertools import accumulate
 from typing import Any, NoReturn
@@ -15,7 +15,7 @@ from ruamel.yaml.events import AliasEvent, MappingStartEvent, NodeEvent, ScalarE
 
 from tensornet_attn import limits
 from tensornet_attn.spec.places import Document, File, Path, Place
-from tensornet_attn.spec.report import Reporter, printable
+from tensornet_attn.spec.report import Reporter, printable, words
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,40}\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
@@ -80,7 +80,7 @@ class _Parser:
             starts = _sentence(error).startswith(("while scanning a quoted", "while scanning a simple key"))
             mark = error.context_mark if starts else error.problem_mark or error.context_mark
             place = self._at(mark.index, mark.index + 1) if mark else None
-            self._stop("yaml", f"this is not valid YAML: {_sentence(error)}.", _yaml_hint(error), place)
+            self._stop("yaml", *_explained(error, self.file.lines), place)
         except (YAMLError, ValueError, OverflowError) as error:
             start = getattr(error, "position", 0)
             message = f"this is not valid YAML: {_first_line(str(error).partition(': ')[0])}."
@@ -166,7 +166,7 @@ class _Parser:
                 message = f"duplicate key '{key}'; it is already on line {self.out.keys[(*path, key)].line + 1}."
                 hint = "remove or rename one of them."
                 self.reporter.error("duplicate-key", message, (*path, key), key=True, hint=hint, place=place)
-                self._skipped(depth + 1)
+                self.reporter.dropped |= words(self._skipped(depth + 1))
             else:
                 self.out.keys[(*path, key)] = place
                 data[key] = self._node((*path, key), depth + 1)
@@ -255,12 +255,22 @@ _HINTS = {  # words in a message of the YAML parser, and the hint
     "mapping values": "quote a text that contains ': '.",
     "tab": "indent with spaces, not tabs.",
     "'\\t'": "indent with spaces, not tabs.",
-    "simple key": "write each line of a mapping as 'key: value'.",
+    "simple key": "write each line of a mapping as 'key: value', with a space after the colon.",
+    "found '<scalar>'": "quote the whole text.",
     "quoted scalar": "close the quotes.",
 }
 
 
-def _yaml_hint(error: MarkedYAMLError) -> str:
-    text = _sentence(error)
+def _explained(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[str, str]:
+    """The message and the hint for an error of the YAML parser."""
+    text, mark = _sentence(error), error.problem_mark
+    message = f"this is not valid YAML: {text}."
+    entry = mark and re.fullmatch(r" *\w+", lines[mark.line][: mark.column])
+    if "mapping values" in text and entry:  # the line continues the text above
+        above = next((line for line in reversed(lines[: mark.line]) if line.strip()), "")
+        if re.match(r" *\w+:[^ ]", above):
+            return message, "put a space after the colon in the line above."
+    if "<block mapping start>" in text or ("mapping values" in text and entry):
+        return "this line is indented differently from the lines above.", "indent the lines of a mapping equally."
     found = (hint for words, hint in _HINTS.items() if words in text)
-    return next(found, "compare with a shipped design: 'tensornet-attn show mhsa'.")
+    return message, next(found, "compare with a shipped design: 'tensornet-attn show mhsa'.")
