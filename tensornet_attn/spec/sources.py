@@ -64,8 +64,8 @@ def file_document(source: str, room: Room = ALONE, what: str = "design") -> tupl
         data = _opened(path, room.bytes + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        hint = _similar(path) if isinstance(error, FileNotFoundError) else None
-        hint = hint or "give the path of a YAML file."
+        close = _similar(path) if isinstance(error, FileNotFoundError) else None
+        hint = f"did you mean {close}?" if close else "give the path of a YAML file."
         return unreadable(name, "unreadable", f"this file cannot be read: {reason}.", hint)
     if _is_name(source):
         shipped, reporter = _shipped(data, name, path)
@@ -119,13 +119,13 @@ def unreadable(name: str, code: str, message: str, hint: str, line: int | None =
 
 
 def _similar(path: str) -> str | None:
-    """The hint for a missing file: a YAML file beside it or a shipped design with a similar name, if there is one."""
+    """The YAML file beside a missing file, or the shipped design, whose name is similar. None if there is none."""
     known = {name: f"the shipped design '{name}'" for name in library.names()}
     with suppress(OSError), os.scandir(os.path.dirname(path)) as entries:
         files = (entry.name for entry in islice(entries, limits.FILES))
         known |= {os.path.splitext(name)[0]: f"'{printable(name)}'" for name in files if name.endswith(".yaml")}
     close = get_close_matches(os.path.splitext(os.path.basename(path))[0], known, n=1, cutoff=0.75)
-    return f"did you mean {known[close[0]]}?" if close else None
+    return known[close[0]] if close else None
 
 
 def _is_name(source: str) -> bool:

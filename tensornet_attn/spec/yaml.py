@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from io import StringIO
 from itertools import accumulate
 from typing import Any, NoReturn
@@ -80,7 +80,7 @@ class _Parser:
             starts = _sentence(error).startswith(("while scanning a quoted", "while scanning a simple key"))
             mark = error.context_mark if starts else error.problem_mark or error.context_mark
             place = self._at(mark.index, mark.index + 1) if mark else None
-            self._stop("yaml", *_explained(error, self.file.lines), place)
+            self._stop("yaml", *_explained(error, self.file.text), place)
         except (YAMLError, ValueError, OverflowError) as error:
             start = getattr(error, "position", 0)
             message = f"this is not valid YAML: {_first_line(str(error).partition(': ')[0])}."
@@ -261,16 +261,15 @@ _HINTS = {  # words in a message of the YAML parser, and the hint
 }
 
 
-def _explained(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[str, str]:
+def _explained(error: MarkedYAMLError, text: str) -> tuple[str, str]:
     """The message and the hint for an error of the YAML parser."""
-    text, mark = _sentence(error), error.problem_mark
-    message = f"this is not valid YAML: {text}."
-    entry = mark and re.fullmatch(r" *\w+", lines[mark.line][: mark.column])
-    if "mapping values" in text and entry:  # the line continues the text above
-        above = next((line for line in reversed(lines[: mark.line]) if line.strip()), "")
-        if re.match(r" *\w+:[^ ]", above):
-            return message, "put a space after the colon in the line above."
-    if "<block mapping start>" in text or ("mapping values" in text and entry):
+    said, mark = _sentence(error), error.problem_mark
+    message = f"this is not valid YAML: {said}."
+    *before, line = text[: mark.index if mark else 0].split("\n")
+    continues = "mapping values" in said and re.fullmatch(r" *\w+", line)  # an entry that YAML joins to the text above
+    if continues and re.match(r" *\w+:[^ ]", next((line for line in reversed(before) if line.strip()), "")):
+        return message, "put a space after the colon in the line above."
+    if continues or "<block mapping start>" in said:
         return "this line is indented differently from the lines above.", "indent the lines of a mapping equally."
-    found = (hint for words, hint in _HINTS.items() if words in text)
+    found = (hint for words, hint in _HINTS.items() if words in said)
     return message, next(found, "compare with a shipped design: 'tensornet-attn show mhsa'.")
