@@ -154,7 +154,8 @@ def _content(path: PathLike) -> Any:
     if not is_checkpoint(path):
         raise _no_checkpoint(path, "it is not a PyTorch file.")
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with open(path, "rb") as file:  # torch reads a path that ends in .safetensors as another format
+            return torch.load(file, map_location="cpu", weights_only=True)
     except OSError:
         raise
     except Exception as error:  # torch raises many types, for broken archives and for objects it refuses to unpickle

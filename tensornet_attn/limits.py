@@ -19,6 +19,7 @@ PRODUCT_LEGS = 40  # distinct legs of one product, batch not counted
 TENSOR_LEGS = 24
 LAYERS = 1_000  # in one stack of a model
 PROBLEMS = 100  # problems reported for one file
+FILES = 1_000  # compared with the name of a missing file
 
 # Numbers
 INTEGER_BITS = 256  # of any intermediate result of leg arithmetic

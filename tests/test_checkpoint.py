@@ -33,12 +33,12 @@ def test_sizes_settings_dtype_and_biases_survive(tmp_path) -> None:
     child = {"tensornet": 1, "name": "own", "extends": "band", "weights": {"b": {"legs": "f", "init": "normal(1)"}}}
     child |= {"diagram": {"y": "A[h n m] V[m h d] Wo[h d f] + b[f] -> n f"}}
     layer = ta.compile(ta.load(child, legs={"f": 12, "h": 3}, settings={"k": 3}), dtype=torch.float64)
-    ta.save(layer, tmp_path / "layer.pt")
-    again = ta.restore(tmp_path / "layer.pt", backend="reference")
+    ta.save(layer, tmp_path / "layer.safetensors")  # any name will do
+    again = ta.restore(tmp_path / "layer.safetensors", backend="reference")
     x = torch.randn(2, 7, 12, dtype=torch.float64)
     assert (again.design.legs["h"], again.plan.backend, again.b.dtype) == (3, "reference", torch.float64)
     torch.testing.assert_close(again(x), layer(x), rtol=1e-9, atol=1e-10)
-    assert ta.restore(tmp_path / "layer.pt", dtype=torch.float32).b.dtype == torch.float32
+    assert ta.restore(tmp_path / "layer.safetensors", dtype=torch.float32).b.dtype == torch.float32
 
 
 @pytest.mark.parametrize(("name", "causal"), [("mhsa", True), ("alibi", False), ("mhsa", None), ("alibi", None)])

@@ -122,7 +122,7 @@ class Report:
     """A design's cost as written (products multiplied left to right, every box dense) and as planned.
 
     `decoding_state`: floats in the decoding cache of one sequence of as many tokens as there are keys; None if the
-    design has no decoding cache.
+    design has no decoding cache. `decodes`: False if the cache needs `causal=True`.
     """
 
     name: str
@@ -132,6 +132,7 @@ class Report:
     written: Cost
     planned: Cost | None = None
     decoding_state: int | None = 0
+    decodes: bool = True
 
     @property
     def best(self) -> Cost:
@@ -189,7 +190,8 @@ class Report:
             lines.append("no decoding cache: 'explain --causal --decoding' gives the reason")
         elif self.decoding_state:
             tokens = self.lengths[-1][1]
-            lines.append(f"decoding cache: {self.decoding_state:,} floats for {tokens:,} tokens of one sequence")
+            what = "decoding cache" if self.decodes else "decoding cache, if compiled causal"
+            lines.append(f"{what}: {self.decoding_state:,} floats for {tokens:,} tokens of one sequence")
         return "\n".join([*lines, *UNITS])
 
 

@@ -136,7 +136,7 @@ def _too_many(design: Design, reporter: Reporter) -> bool:
 
 
 def _hollow(reading: Reading) -> bool:
-    """Whether a broken step lacks an operand, so that the tensors it uses are unknown."""
+    """Whether a broken step lacks a key, so that the names it uses are unknown."""
     values = (reading.reporter.document.value(path) for path in reading.broken if path[:1] == ("diagram",))
     return not all(_has_content(value) for value in values)
 
@@ -148,7 +148,7 @@ def _has_content(value: Any) -> bool:
     fields = model.model_fields.items() if model else ()
     needed = {field.alias or name for name, field in fields if field.is_required()} if model else {"of"}
     roles = [role for role in (model.operands if model else ("of",)) if role in needed]
-    return all(role in value and _has_content(value[role]) for role in roles)
+    return needed <= value.keys() and all(_has_content(value[role]) for role in roles)
 
 
 def _scope(design: Design, reporter: Reporter, broken: list[Path], heads: set[str]) -> Scope:

@@ -13,6 +13,7 @@ from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ops.join import apart_of
 from tensornet_attn.spec.design import Design
 from tensornet_attn.spec.expression import CallText, LegToken, UseText, each_of
+from tensornet_attn.spec.names import identifier_problem
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.report import Reporter, meant, words
 from tensornet_attn.spec.sizes import Leg, Sizes
@@ -111,7 +112,7 @@ class Scope:
     def _candidates(self, use: UseText) -> list[str]:
         """The names to suggest: those whose legs fit or, if there are none, all."""
         strange = {other.name for other in self.strange}
-        known = [n for n in (*self.tensors, *self.steps, *self.open) if "." not in n and n not in strange]
+        known = [n for n in (*self.tensors, *self.steps, *self.open) if not identifier_problem(n) and n not in strange]
         return [name for name in known if self.could_be(use, name)] or known
 
     def could_be(self, use: UseText, name: str) -> bool:

@@ -20,6 +20,7 @@ _MEANT = {  # hints for characters of other notations
     "×": "write '*' after a coefficient, and separate tensors with spaces.",
     "·": "write '*' after a coefficient, and separate tensors with spaces.",
     ">": "write an arrow as '->'.",
+    "@": "write a matrix product as 'x[n f] W[f d] -> n d'.",
     "=": "write an arrow as '->', and a step as 'name: expression'.",
 }
 
@@ -57,7 +58,9 @@ def tokenize(text: str, meant: Mapping[str, str]) -> list[Token]:
             shown = text[place] if text[place].isprintable() else f"U+{ord(text[place]):04X}"
             hint = {**_MEANT, **meant}.get(text[place], "use ASCII letters, digits and _ in names.")
             module = re.search(r"\b(math|torch|np|numpy)$", text[:place])
-            if text[place] == "." and module:
+            if "einsum(" in text:
+                hint = """write 'einsum("nf,fgd->ngd", x, Wq)' as 'x[n f] Wq[f g d] -> n g d'."""
+            elif text[place] == "." and module:
                 hint = f"write functions without a module: 'sqrt(d)', not '{module[1]}.sqrt(d)'."
             raise Refusal("syntax", f"unexpected character '{shown}'.", hint, (place, place + 1))
         if match.lastgroup != "space":

@@ -11,7 +11,7 @@ from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops.given import Checker, KernelTiles, Lines, Run, Tile
 from tensornet_attn.ops.given import Tensor as Values
 from tensornet_attn.ops.model import BoxModel, LegName, Masks, Operand
-from tensornet_attn.ops.operation import Operation
+from tensornet_attn.ops.operation import Operation, check_key_leg
 
 
 class CumSum(BoxModel):
@@ -43,9 +43,7 @@ class CumSumOperation(Operation):
 
     def result(self, box: Checker, leg: str, other: str) -> Legs:
         own, query = box.legs or (), box.query
-        if box.declared[leg].kind != "key" and not box.broken(leg):
-            box.written(self.kind)
-            raise Refusal("box-leg", f"'{leg}' is not a key leg.", f"name the key leg, e.g. '{self.kind}: m'.")
+        check_key_leg(box, self.kind, leg)
         if query in own:
             return own
         if query is None or self.reverse:

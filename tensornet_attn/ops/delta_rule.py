@@ -12,7 +12,7 @@ from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops.given import Checker, Lines, Run, Scene, Tensor
 from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Operand
-from tensornet_attn.ops.operation import Operation, aligned, over, without
+from tensornet_attn.ops.operation import Operation, aligned, check_key_leg, over, without
 
 ROLES = ("query", "key", "value", "rate")
 GATES = ("decay", "erase", "erase_undecayed", "write")  # absent from a plain rule
@@ -63,9 +63,7 @@ class DeltaRuleOperation(Operation):
     def result(self, box: Checker, leg: str, other: str) -> Legs:
         """The value's legs with the key leg replaced by the query leg."""
         query = box.query or ""
-        if box.declared[leg].kind != "key" and not box.broken(leg):
-            box.written("delta_rule")
-            raise Refusal("box-leg", f"'{leg}' is not a key leg.", "name the key leg, e.g. 'delta_rule: m'.")
+        check_key_leg(box, "delta_rule", leg)
         for role, use in box.operands.items():
             wanted, unwanted = (query, leg) if role == "query" else (leg, query)
             if (wanted not in use.legs or unwanted in use.legs) and not box.broken(*use.legs):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import KernelTiles, Lines, Run, Tensor, Tile
+from tensornet_attn.ops.given import Checker, KernelTiles, Lines, Run, Tensor, Tile
 from tensornet_attn.ops.model import BoxModel, LegName, Masks, Operand
-from tensornet_attn.ops.operation import Operation
+from tensornet_attn.ops.operation import Operation, check_key_leg
 
 
 class MaskedScores(BoxModel):
@@ -24,6 +24,10 @@ class Keep(Operation):
     ignores_zeros = "always"
     takes_float_mask = False
     per_element = 0  # only its mask
+
+    def result(self, box: Checker, leg: str, other: str) -> Legs:
+        check_key_leg(box, "keep", leg)
+        return super().result(box, leg, other)
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         value, keep, legs, _ = run.masked(step)

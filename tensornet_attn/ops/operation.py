@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 from tensornet_attn.ir.arithmetic import to_text
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.steps import Tensor as Leaf
+from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops.given import Checker, Graph, KernelTiles, Lines, Run, Scene, Tensor, Tile, Tiles
 from tensornet_attn.ops.model import BoxModel
@@ -184,6 +185,13 @@ class Operation(ABC):
     def parameters(self, box: Box, written: dict[str, str]) -> list[str]:
         """Its numbers in pictures; `written` maps the names of those with a non-default value to text."""
         return [f"{name} = {text}" for name, text in written.items()]
+
+
+def check_key_leg(box: Checker, kind: str, leg: str) -> None:
+    """Raises Refusal if a box along the keys names another leg."""
+    if box.declared[leg].kind != "key" and not box.broken(leg):
+        box.written(kind)
+        raise Refusal("box-leg", f"'{leg}' is not a key leg.", f"name the key leg, e.g. '{kind}: m'.")
 
 
 def dim_of(value: Value, leg: str | None) -> int:

@@ -214,9 +214,12 @@ def check_blocks(box: Checker, blocks: int | float, leg: str, along: str) -> Non
     part = fraction * block
     if not 0 < part <= block or part % 2:
         box.written("fraction" if fraction != 1 else "along" if blocks == 1 else "blocks")
-        whole = f"entries of '{along}'" if blocks == 1 else f"entries of a block of '{along}'"
-        message = f"{fraction} of the {block} {whole} is {part:g}, but entries rotate in pairs."
-        raise Refusal("number", message, f"rotate an even number of entries, at most {block}.")
+        whole = f"'{along}'" if blocks == 1 else f"a block of '{along}'"
+        if fraction == 1:
+            message = f"{whole} has {block} entries, but entries rotate in pairs."
+        else:
+            message = f"{fraction} of the {block} entries of {whole} is {part:g}, but entries rotate in pairs."
+        raise Refusal("number", message, f"rotate an even number of entries, at most {block - block % 2}.")
 
 
 def check_positions(box: Checker, leg: str, along: str) -> None:

@@ -7,7 +7,7 @@ from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.ops.given import Checker, Lines, Run, Scene, Tensor
 from tensornet_attn.ops.model import BoxModel, LegName, Operand
-from tensornet_attn.ops.operation import Operation, aligned, without
+from tensornet_attn.ops.operation import Operation, aligned, check_key_leg, without
 
 
 class Scan(BoxModel):
@@ -29,9 +29,7 @@ class ScanOperation(Operation):
     def result(self, box: Checker, leg: str, other: str) -> Legs:
         """The legs of `of`, with the key leg replaced by the query leg."""
         query, of = box.query, box.operands["of"].legs
-        if box.declared[leg].kind != "key" and not box.broken(leg):
-            box.written("scan")
-            raise Refusal("box-leg", f"'{leg}' is not a key leg.", "name the key leg, e.g. 'scan: m'.")
+        check_key_leg(box, "scan", leg)
         if query is None:
             box.written("scan")
             raise Refusal(

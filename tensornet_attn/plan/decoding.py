@@ -82,7 +82,10 @@ def priced(graph: Graph, planned: Graph | None, n: int | None, m: int | None, ba
     """The report of `cost_of`, including the size of the decoding cache. Raises InputError."""
     report = cost_of(graph, planned, n, m, batch, dtype)
     length = dict(report.lengths).get(str(graph.key or graph.query), 0)
-    return replace(report, decoding_state=decoding_state(graph, length))
+    try:
+        return replace(report, decoding_state=decoding_of(graph).floats(length))
+    except InputError:
+        return replace(report, decoding_state=decoding_state(graph, length), decodes=False)
 
 
 def decoding_state(graph: Graph, n: int) -> int | None:

@@ -144,7 +144,7 @@ def operation(found: Attention) -> FusedAttention | str:
     if found.unread:
         return found.unread
     if not len(term.query) == len(term.key) == 1:
-        return "no factor of the scores has the query leg alone and the other the key leg alone"
+        return "the scores are not a product of a query tensor and a key tensor"
     (query,), (key,) = term.query, term.key
     if not {*query.legs} & {*key.legs} - {*found.of.legs}:
         return "no leg is contracted between query and key"

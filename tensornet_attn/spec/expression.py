@@ -13,6 +13,7 @@ from tensornet_attn.ir.steps import LOGIC
 from tensornet_attn.ir.tokens import Refusal, Span, Stream
 
 EXPRESSION = "e.g. 'x[n f] W[f d] -> n d'."
+FACTOR = "give each tensor its legs, and write factors first, e.g. '(d ** -0.5) * S[h n m] D[h n m] -> h n m'."
 SUM = "parentheses contain only numbers; write a sum of tensors as a step, 's: x[n f] + z[n f] -> n f', and use s[n f]."
 LEGS = "separate the names of legs with spaces, e.g. 'n f'."
 CALL = "write a name, with any arguments in parentheses, e.g. 'band(5)'."
@@ -93,7 +94,8 @@ def parse_operand(text: str) -> SumText | UseText:
         use = _use(stream, need_legs=False, joined=True)
         if stream.next.kind == "end":
             return use
-    raise Refusal("no-result", "this expression has no '->' with the legs of its result.", EXPRESSION)
+    hint = FACTOR if "*" in text else EXPRESSION
+    raise Refusal("no-result", "this expression has no '->' with the legs of its result.", hint)
 
 
 def parse_sum_text(text: str, joined: bool = False) -> SumText:

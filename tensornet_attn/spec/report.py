@@ -25,6 +25,7 @@ class Reporter:
     document: Document
     found: list[Problem] = field(default_factory=list)
     compared: int = 0
+    dropped: set[str] = field(default_factory=set)  # names in the values of duplicate keys
 
     @property
     def failed(self) -> bool:
@@ -87,7 +88,10 @@ class Reporter:
     def problems(self) -> list[Problem]:
         """All distinct problems by file and line, at most `limits.PROBLEMS`."""
         unique: dict[tuple[object, ...], Problem] = {}
+        twice = any(problem.code == "duplicate-key" for problem in self.found)
         for problem in self._with_causes():
+            if twice and self._follows(problem):
+                continue
             unique.setdefault((problem.place, problem.field, problem.code, problem.message), problem)
         ordered = sorted(unique.values(), key=lambda p: (p.file, p.line or 0, p.column or 0))
         if len(ordered) <= limits.PROBLEMS:
@@ -96,6 +100,12 @@ class Reporter:
         more = f"{len(ordered) - limits.PROBLEMS} more problems."
         tail = Problem("too-many", more, "fix the first ones.", last.file, "", last.line, last.column)
         return [*ordered[: limits.PROBLEMS], tail]
+
+    def _follows(self, problem: Problem) -> bool:
+        """Whether a problem may disappear when a duplicate key is renamed: its value uses or defines the name."""
+        if problem.code == "unused":
+            return problem.field.rpartition(".")[2] in self.dropped
+        return problem.code in ("unknown-name", "unknown-leg") and meant(problem.hint) is None
 
     def _with_causes(self) -> list[Problem]:
         """The problems. For those in a parent's file, the hint names the related entries of the child.

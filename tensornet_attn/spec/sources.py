@@ -8,8 +8,11 @@ import os
 import re
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import deepcopy
+from difflib import get_close_matches
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from tensornet_attn import limits
@@ -61,7 +64,9 @@ def file_document(source: str, room: Room = ALONE, what: str = "design") -> tupl
         data = _opened(path, room.bytes + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return unreadable(name, "unreadable", f"this file cannot be read: {reason}.", "give the path of a YAML file.")
+        close = _similar(path) if isinstance(error, FileNotFoundError) else None
+        hint = f"did you mean {close}?" if close else "give the path of a YAML file."
+        return unreadable(name, "unreadable", f"this file cannot be read: {reason}.", hint)
     if _is_name(source):
         shipped, reporter = _shipped(data, name, path)
         fits = len(data) <= room.bytes and len(shipped.keys) + len(shipped.values) <= room.nodes
@@ -111,6 +116,16 @@ def unreadable(name: str, code: str, message: str, hint: str, line: int | None =
     where = (line, None if line is None else 1)
     reporter.found.append(Problem(code, message, hint, document.name, "", *where))
     return document, reporter
+
+
+def _similar(path: str) -> str | None:
+    """The YAML file beside a missing file, or the shipped design, whose name is similar. None if there is none."""
+    known = {name: f"the shipped design '{name}'" for name in library.names()}
+    with suppress(OSError), os.scandir(os.path.dirname(path)) as entries:
+        files = (entry.name for entry in islice(entries, limits.FILES))
+        known |= {os.path.splitext(name)[0]: f"'{printable(name)}'" for name in files if name.endswith(".yaml")}
+    close = get_close_matches(os.path.splitext(os.path.basename(path))[0], known, n=1, cutoff=0.75)
+    return known[close[0]] if close else None
 
 
 def _is_name(source: str) -> bool:

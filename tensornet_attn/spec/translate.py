@@ -105,6 +105,7 @@ _INNER = {
         "key": "key: phiK",
         "value": "value: V",
         "rate": "rate: beta",
+        "decay": "decay: log_g",
     },
 }
 
@@ -138,7 +139,10 @@ def _sentence(kind: str, path: Path, given: str) -> tuple[str, str, str]:
         "legs of a box": ("a leg, or a list of several", f"e.g. '{last}: m'."),
         "text contains": ("the value of a weight", f"e.g. '{last}: {last}' or '{last}: zeros'."),
         "text": ("a name", _NAMED.get(last, f"e.g. '{last}: m'.")),
-        "dict_type": ("a mapping of names to values", "write it as 'name: value' lines."),
+        "dict_type": (
+            "a mapping of names to values",
+            "write it as 'name: value' lines, with a space after each colon.",
+        ),
     }
     what, hint = wanted.get(f"{kind} {top}") or wanted.get(kind) or ("", "compare with a shipped design.")
     return "wrong-type", f"expected {what}, got {given}." if what else f"{given} is not allowed here.", hint

@@ -15,7 +15,7 @@ from ruamel.yaml.events import AliasEvent, MappingStartEvent, NodeEvent, ScalarE
 
 from tensornet_attn import limits
 from tensornet_attn.spec.places import Document, File, Path, Place
-from tensornet_attn.spec.report import Reporter, printable
+from tensornet_attn.spec.report import Reporter, printable, words
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,40}\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
@@ -80,7 +80,7 @@ class _Parser:
             starts = _sentence(error).startswith(("while scanning a quoted", "while scanning a simple key"))
             mark = error.context_mark if starts else error.problem_mark or error.context_mark
             place = self._at(mark.index, mark.index + 1) if mark else None
-            self._stop("yaml", f"this is not valid YAML: {_sentence(error)}.", _yaml_hint(error), place)
+            self._stop("yaml", *_explained(error, self.file.text), place)
         except (YAMLError, ValueError, OverflowError) as error:
             start = getattr(error, "position", 0)
             message = f"this is not valid YAML: {_first_line(str(error).partition(': ')[0])}."
@@ -166,7 +166,7 @@ class _Parser:
                 message = f"duplicate key '{key}'; it is already on line {self.out.keys[(*path, key)].line + 1}."
                 hint = "remove or rename one of them."
                 self.reporter.error("duplicate-key", message, (*path, key), key=True, hint=hint, place=place)
-                self._skipped(depth + 1)
+                self.reporter.dropped |= words(self._skipped(depth + 1))
             else:
                 self.out.keys[(*path, key)] = place
                 data[key] = self._node((*path, key), depth + 1)
@@ -255,12 +255,21 @@ _HINTS = {  # words in a message of the YAML parser, and the hint
     "mapping values": "quote a text that contains ': '.",
     "tab": "indent with spaces, not tabs.",
     "'\\t'": "indent with spaces, not tabs.",
-    "simple key": "write each line of a mapping as 'key: value'.",
+    "simple key": "write each line of a mapping as 'key: value', with a space after the colon.",
+    "found '<scalar>'": "quote the whole text.",
     "quoted scalar": "close the quotes.",
 }
 
 
-def _yaml_hint(error: MarkedYAMLError) -> str:
-    text = _sentence(error)
-    found = (hint for words, hint in _HINTS.items() if words in text)
-    return next(found, "compare with a shipped design: 'tensornet-attn show mhsa'.")
+def _explained(error: MarkedYAMLError, text: str) -> tuple[str, str]:
+    """The message and the hint for an error of the YAML parser."""
+    said, mark = _sentence(error), error.problem_mark
+    message = f"this is not valid YAML: {said}."
+    *before, line = text[: mark.index if mark else 0].split("\n")
+    continues = "mapping values" in said and re.fullmatch(r" *\w+", line)  # an entry that YAML joins to the text above
+    if continues and re.match(r" *\w+:[^ ]", next((line for line in reversed(before) if line.strip()), "")):
+        return message, "put a space after the colon in the line above."
+    if continues or "<block mapping start>" in said:
+        return "this line is indented differently from the lines above.", "indent the lines of a mapping equally."
+    found = (hint for words, hint in _HINTS.items() if words in said)
+    return message, next(found, "compare with a shipped design: 'tensornet-attn show mhsa'.")

@@ -128,7 +128,7 @@ def _without_projections(design: Design, graph: Graph) -> Data:
     gone = {name for pair in found for name in pair} | last
     stored = (tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state"))
     if kept := [name for name in stored if name not in gone]:
-        beside = "but a core has no weights"
+        beside = "but the rest of a design must have no weights"
         raise InputError(f"{graph.name}: without its projections it still has '{kept[0]}', {beside}; {INSTEAD}.")
     out["inputs"] = {names[side]: rows[side] for side in SIDES}
     legs = dict.fromkeys(leg for row in rows.values() for leg in row.split())
@@ -151,7 +151,7 @@ def _sides(graph: Graph, reader: Reader) -> dict[tuple[str, ...], str]:
     if sorted(named) != sorted(SIDES):
         raise InputError(
             f"{graph.name}: it has {named.count('query')} projections to queries, {named.count('key')} to keys and "
-            f"{named.count('value')} to values; exactly one of each can be removed. {INSTEAD}."
+            f"{named.count('value')} to values; exactly one of each can be removed; {INSTEAD}."
         )
     return {pair: next(iter(sides)) for pair, sides in found.items()}
 

@@ -242,9 +242,9 @@ def test_a_scale_where_scores_are_not_linear_in_the_queries() -> None:
 
 INSTEAD = "use ta.convert_model to put the whole design into a model."
 REFUSED = {
-    "thsa": f"without its projections it still has 'C', but a core has no weights; {INSTEAD}",
+    "thsa": f"without its projections it still has 'C', but the rest of a design must have no weights; {INSTEAD}",
     "mlp": f"it has no attention map that weighs all values; {INSTEAD}",
-    "differential": "it has 2 projections to queries, 2 to keys and 1 to values; exactly one of each can be removed. "
+    "differential": "it has 2 projections to queries, 2 to keys and 1 to values; exactly one of each can be removed; "
     f"{INSTEAD}",
     "heads_only": "its queries, keys and values are [n h], [m h], [m h]; each needs one leg besides its heads.",
 }

@@ -43,7 +43,9 @@ def test_two_of_eight_global_heads_keep_a_quarter_of_linear_attention() -> None:
     for name in ("hard_lfish", "lfish", "hard_glfish", "glfish"):
         report = ta.cost(ta.load(name, legs={"g": 2}), n=N)
         assert 4 * report.decoding_state == ta.cost("linear", n=N).decoding_state
-    assert "decoding cache: 33,280 floats for 64 tokens" in ta.cost("linear", n=N).to_text()
+    assert "\ndecoding cache, if compiled causal: 33,280 floats for 64 tokens" in ta.cost("linear", n=N).to_text()
+    causal = ta.cost("linear", n=N, causal=True)
+    assert "\ndecoding cache: 33,280 floats for 64 tokens" in causal.to_text()
 
 
 def test_no_more_than_there_are_keys() -> None:
