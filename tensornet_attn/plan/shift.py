@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.plan.figures import duration, instead
 from tensornet_attn.plan.implementation import Context, Lowered, Rewriting
-from tensornet_attn.plan.price import seconds_apart
+from tensornet_attn.plan.price import seconds_apart, where_of
 from tensornet_attn.rewrite.engine import everywhere
 from tensornet_attn.rewrite.shift import SHIFT
 
@@ -19,6 +19,7 @@ def shifted_products(graph: Graph, context: Context) -> Lowered:
     own, other = seconds_apart(made, graph, context.sizes, context.target)
     if own > other:
         against = f"with products of its table shifted, they would take {instead(own, other, duration)}"
+        against += where_of(graph, context.sizes, context.target)
         return Lowered(graph, refused=dict.fromkeys(tables, (against,)))
     return Lowered(made, dict.fromkeys(tables, "products with its table are shifted instead"))
 
