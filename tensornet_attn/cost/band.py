@@ -22,7 +22,7 @@ BLOCKS = (32, 256)  # minimum and maximum number of queries in a block within a 
 BUDGET = 1 << 22  # bytes of the largest float32 tensor of a block: fastest on two cores of a CPU; 2 to 8 MB are similar
 BUDGET_ON_GPU = 1 << 26  # an H200 reads and writes as many bytes in 30 microseconds, and launches an operation in 10
 LEAST = 16  # minimum rows of a block
-IN_BAND = 64  # the same within a band: smaller blocks spend more time on calls than they save in hidden pairs
+IN_BAND = 64  # rows of a block within a band: fewer spend more time on calls than they save, more leave the cache
 
 
 @dataclass(frozen=True)
@@ -56,18 +56,13 @@ class Reach:
         return self.block + self._beyond + self.prefix
 
     @property
-    def rows(self) -> int:
-        """Maximum queries in a block if blocks run one after another.
-
-        >>> Reach(5, 0).rows, Reach(256, 0).rows
-        (64, 128)
-        """
-        return max(self.block, IN_BAND)
-
-    @property
     def keys(self) -> int:
-        """Keys that such a block reads."""
-        return self.rows + self._beyond + self.prefix
+        """Keys that a block of `IN_BAND` queries reads.
+
+        >>> Reach(9, 9).keys
+        82
+        """
+        return IN_BAND + self._beyond + self.prefix
 
     @property
     def _beyond(self) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from tensornet_attn.cost.band import LEAST, Block, budget_of, reach_in_both
+from tensornet_attn.cost.band import IN_BAND, LEAST, Block, budget_of, reach_in_both
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use, body_graph
 from tensornet_attn.ir.arithmetic import ONE, evaluate
@@ -191,7 +191,7 @@ def rows_in_band(graph: Graph, step: Step, device: Device) -> int | None:
     reach = None if device.gpu else reach_in_both(body_graph(graph, step))
     _, pairs = block_of(graph, step, device)
     keys = 1 if reach is None else max(reach.keys, keys_of(graph, step))
-    return None if reach is None else max(LEAST, min(reach.rows, pairs // keys))
+    return None if reach is None else max(LEAST, min(IN_BAND, pairs // keys))
 
 
 def block_of(graph: Graph, step: Step, device: Device) -> tuple[int, int]:
