@@ -22,6 +22,7 @@ BLOCKS = (32, 256)  # minimum and maximum number of queries in a block within a 
 BUDGET = 1 << 22  # bytes of the largest float32 tensor of a block: fastest on two cores of a CPU; 2 to 8 MB are similar
 BUDGET_ON_GPU = 1 << 26  # an H200 reads and writes as many bytes in 30 microseconds, and launches an operation in 10
 LEAST = 16  # minimum rows of a block
+IN_BAND = 64  # rows of a block within a band: fewer spend more time on calls than they save, more leave the cache
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,15 @@ class Reach:
         50
         """
         return self.block + self._beyond + self.prefix
+
+    @property
+    def keys(self) -> int:
+        """Keys that a block of `IN_BAND` queries reads.
+
+        >>> Reach(9, 9).keys
+        82
+        """
+        return IN_BAND + self._beyond + self.prefix
 
     @property
     def _beyond(self) -> int:
@@ -102,11 +112,17 @@ def keys_met(scene: Scene, step: Step) -> int | None:
     elif isinstance(form, Block) and form.tiled:
         reach = _reach(areas_seen(body_graph(graph, step)))
     elif isinstance(form, Block):
-        left, right, prefix = reach_in(body_graph(graph, step))
-        reach = None if left is None or right is None else Reach(left, right, prefix)
+        met = reach_in_both(body_graph(graph, step))
+        return None if met is None else min(met.keys, scene.sizes[str(graph.key)])
     else:
         return None
     return None if reach is None else min(reach.span, scene.sizes[str(graph.key)])
+
+
+def reach_in_both(graph: Graph) -> Reach | None:
+    """`reach_in` as a Reach; None if a side is unbounded."""
+    left, right, prefix = reach_in(graph)
+    return None if left is None or right is None else Reach(left, right, prefix)
 
 
 def reach_in(graph: Graph) -> tuple[int | None, int | None, int]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from tensornet_attn.cost.band import BUDGET, LEAST, Band, Block, in_spans, keys_met
+from tensornet_attn.cost.band import BUDGET, IN_BAND, LEAST, Band, Block, in_spans, keys_met
 from tensornet_attn.cost.experts import Experts
 from tensornet_attn.cost.kernels import CHUNKED, DECAYS, SAVED_BY_KERNELS, WITHOUT_PAIRS, inside, inside_chosen
 from tensornet_attn.cost.products import Shape
@@ -102,6 +102,7 @@ def block_of(scene: Scene, step: Step) -> tuple[Scene, list[tuple[Step, float]]]
     widest = max((_size(scene, {*legs} - {query, key}) for legs in pairs), default=1)
     batch = scene.batch if step.name in scene.batched else 1
     rows = max(LEAST, BUDGET // max(1, 4 * widest * keys * batch))
+    rows = rows if form.tiled or met is None else min(rows, IN_BAND)
     rows = max(1, min(scene.sizes[query], rows))
     calls = scene.sizes[query] / rows
     block = that_sees(replace(inner, sizes={**inner.sizes, query: rows}), keys)

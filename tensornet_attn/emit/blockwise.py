@@ -20,7 +20,7 @@ from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ir.values import Legs, Value, permuted
 from tensornet_attn.ops import OPS
-from tensornet_attn.plan.blocks import block_of, drops, keys_of
+from tensornet_attn.plan.blocks import block_of, drops, keys_of, rows_in_band
 from tensornet_attn.rewrite.change import leaf
 from tensornet_attn.rewrite.hidden import hiding
 from tensornet_attn.tiles.legs import made_inside, unbounded
@@ -123,8 +123,9 @@ def _backward(back: BlockWriter, program: RowsProgram, operands: list[Operand], 
 
 
 def _block(writer: Writer, step: Step) -> tuple[int, ...]:
-    keys, block = keys_of(writer.graph, step), block_of(writer.graph, step, writer.target.device)
-    return (*block, keys) if keys > 1 else block
+    graph, device = writer.graph, writer.target.device
+    keys, (least, pairs), rows = keys_of(graph, step), block_of(graph, step, device), rows_in_band(graph, step, device)
+    return (rows, pairs, keys, rows) if rows else (least, pairs, keys) if keys > 1 else (least, pairs)
 
 
 def _inside(

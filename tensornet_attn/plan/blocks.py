@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from tensornet_attn.cost.band import LEAST, Block, budget_of
+from tensornet_attn.cost.band import IN_BAND, LEAST, Block, budget_of, reach_in_both
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use
+from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use, body_graph
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import leaf, product
@@ -183,7 +183,15 @@ def drops(graph: Graph, step: Step) -> bool:
 def rows_of(graph: Graph, step: Step, keys: int, device: Device) -> int:
     """The rows of a block, for this many keys and one batch element."""
     least, pairs = block_of(graph, step, device)
-    return max(least, pairs // max(keys, keys_of(graph, step)))
+    return rows_in_band(graph, step, device) or max(least, pairs // max(keys, keys_of(graph, step)))
+
+
+def rows_in_band(graph: Graph, step: Step, device: Device) -> int | None:
+    """The rows of a block within a band, where larger blocks compute more hidden pairs; None if the length decides."""
+    reach = None if device.gpu else reach_in_both(body_graph(graph, step))
+    _, pairs = block_of(graph, step, device)
+    keys = 1 if reach is None else max(reach.keys, keys_of(graph, step))
+    return None if reach is None else max(LEAST, min(IN_BAND, pairs // keys))
 
 
 def block_of(graph: Graph, step: Step, device: Device) -> tuple[int, int]:

@@ -57,7 +57,8 @@ class Blockwise(Implementation[Group]):
             removed |= group.steps | group.spread
             made |= {step.name: step for step in group.kernels}
             for step in group.kernels:
-                count = rows_of(split, step, context.sizes[str(graph.key)], context.device)
+                query, keys = (context.sizes[str(leg)] for leg in (graph.query, graph.key))
+                count = min(rows_of(split, step, keys, context.device), query)
                 rows = f"blockwise: {count} queries at a time, recomputed in the backward"
                 chosen[step.name] = f"{rows}, without a tensor of {graph.query} x {graph.key} elements"
                 costs |= {} if cost is None else {step.name: str(cost)}

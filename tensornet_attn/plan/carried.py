@@ -29,6 +29,7 @@ from tensornet_attn.ir.arithmetic import ONE, Negative, Number
 from tensornet_attn.ops.conv import convolves
 from tensornet_attn.ops.delta_rule import legs_of
 from tensornet_attn.ops.operation import without
+from tensornet_attn.plan.powers import WrittenOut, written_out
 from tensornet_attn.rewrite.change import fresh, leg_like, with_legs, with_steps, with_uses, without_dead
 
 TINY = Number(1e-30)  # added to a sum that is at least 1 if any key is visible
@@ -54,18 +55,30 @@ def carried(graph: Graph) -> Carried:
     """The graph with a state for each map, sum over keys, delta rule and scan that a state can carry."""
     made = Carried(graph)
     for name, found in attentions(graph).items():
-        form = linear(attentions(made.graph)[name]) if found.compares and name in attentions(made.graph) else ""
-        if isinstance(form, Recurrence) and _sees_all(made.graph, form):
-            made = (_mean if form.alone else _map)(made, name, form)
+        if not found.compares or name not in attentions(made.graph):
+            continue
+        opened = _in_one_step(made, attentions(made.graph)[name].of)
+        form = linear(attentions(opened.graph)[name])
+        if isinstance(form, Recurrence) and _sees_all(opened.graph, form):
+            made = (_mean if form.alone else _map)(opened, name, form)
     for step in sums(graph):
-        form = cumulative(made.graph, made.graph.step[step.name])
-        if isinstance(form, Recurrence) and _sees_all(made.graph, form):
-            made = _sum(made, form)
+        assert step.box is not None
+        opened = _in_one_step(made, step.box.operand("of"))
+        form = cumulative(opened.graph, opened.graph.step[step.name])
+        if isinstance(form, Recurrence) and _sees_all(opened.graph, form):
+            made = _sum(opened, form)
     for name in [step.name for step in graph.steps if erases(step)]:
         made = _delta(made, made.graph.step[name])
     for name in [step.name for step in graph.steps if scans(step)]:
         made = _scan(made, made.graph.step[name])
     return made
+
+
+def _in_one_step(made: Carried, of: Use) -> Carried:
+    """Expands scores of several steps into one, as plans do, unless a state would have more features than a key."""
+    found = written_out(made.graph, of)
+    alike = isinstance(found, WrittenOut) and found.graph.legs == made.graph.legs
+    return replace(made, graph=found.graph) if isinstance(found, WrittenOut) and alike else made
 
 
 def of_last(made: Carried) -> Carried:

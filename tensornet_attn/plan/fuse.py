@@ -15,7 +15,7 @@ from tensornet_attn.graph.model import FusedAttention, Graph, Step, Use
 from tensornet_attn.ir.arithmetic import times
 from tensornet_attn.plan.figures import duration
 from tensornet_attn.plan.implementation import Context, Cost, Lowered, OfBoxes
-from tensornet_attn.plan.price import seconds_apart
+from tensornet_attn.plan.price import seconds_apart, where_of
 from tensornet_attn.rewrite.change import with_steps
 from tensornet_attn.rewrite.duplicate import STATE_APART
 from tensornet_attn.rewrite.engine import Trace, everywhere, rewritten
@@ -115,7 +115,14 @@ def _of_rewritten(form: Scored, context: Context) -> Cost:
     what = (
         f"its scores as one product of width {width}" if form.trace else f"values padded to the width {width} of keys"
     )
-    return Cost(own, other, duration, f"with {what}, attention would take", worth=TIE)
+    return Cost(
+        own,
+        other,
+        duration,
+        f"with {what}, attention would take",
+        TIE,
+        where_of(form.graph, context.sizes, context.target),
+    )
 
 
 def _widths(op: FusedAttention, made: Graph, sizes: Mapping[str, int]) -> tuple[int, int]:

@@ -38,7 +38,8 @@ class Cost:
     """The predicted cost of a form in an implementation, and the cost of the alternative.
 
     `said`: formats a cost with a number of digits. `but`: the text before both costs if the implementation does not
-    pay off. `worth`: the implementation pays off up to this multiple of the other cost.
+    pay off. `worth`: the implementation pays off up to this multiple of the other cost. `where`: what follows the
+    costs, if they are those of another device.
     """
 
     own: float
@@ -46,13 +47,14 @@ class Cost:
     said: Callable[[float, int], str]
     but: str
     worth: float = 1
+    where: str = ""
 
     @property
     def pays(self) -> bool:
         return self.own <= self.worth * self.other
 
     def __str__(self) -> str:
-        return instead(self.own, self.other, self.said)
+        return f"{instead(self.own, self.other, self.said)}{self.where}"
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ class Linear(OfBoxes[Summed]):
         name = f"{form.box}.o"
         parts = recurrence_of(made.step[name])
         how = f", in chunks of {chunk_of(made, parts, context.sizes)}" if parts.causal(made) else ""
-        how += ", powers of scores expanded" if opened.steps else ""
+        how += ", powers of scores expanded" if opened.graph.legs != form.before.legs else ""
         without = any(map(unmasked, opened.graph.steps))
         decay = "".join(f", decayed by '{decay.box.name}'" for decay in found.decays if not found.alone)
         decay += ", weighted by scores of the keys only" if found.alone else ""

@@ -151,10 +151,20 @@ def seconds_apart(graph: Graph, other: Graph, sizes: Mapping[str, int], target: 
     fewer queries than a block has: they read everything once.
     """
     one, two = (split_best(own, sizes, target.device, target.device.width)[0] for own in (graph, other))
-    if target.device.gpu or sizes[str(graph.query)] < LEAST:
+    if _reads_once(graph, sizes, target):
         first, second = (target.device.seconds(time_of(own, sizes, target)) for own in (one, two))
         return first, second
     return _without(one, two, sizes, target), _without(two, one, sizes, target)
+
+
+def where_of(graph: Graph, sizes: Mapping[str, int], target: Target) -> str:
+    """The device whose rates `seconds_apart` uses, as the end of a sentence; empty if it is the target's."""
+    own = target.device.measured or _reads_once(graph, sizes, target)
+    return "" if own else ", on cpu"
+
+
+def _reads_once(graph: Graph, sizes: Mapping[str, int], target: Target) -> bool:
+    return target.device.gpu or sizes[str(graph.query)] < LEAST
 
 
 def _without(graph: Graph, other: Graph, sizes: Mapping[str, int], target: Target) -> float:

@@ -109,8 +109,9 @@ def blockwise(
     """Applies the function `tile` to all n query rows, block by block; only one block is in memory at a time.
 
     `block`: (minimum rows, maximum pairs of query and key, keys that a row counts as at least if its temporaries are
-    larger than its scores). A block has rows of one batch element, or of several if the rows of one are too few: larger
-    products are faster, and gradients of keys and values are accumulated less often.
+    larger than its scores, maximum rows within a band), without the last two where they change nothing. A block has
+    rows of one batch element, or of several if the rows of one are too few: larger products are faster, and gradients
+    of keys and values are accumulated less often.
 
     The backward recomputes each block; with `random`, from the same seed. A call much smaller than a block is computed
     as plain code instead, which starts in a fraction of the time; so is a step of a decoding in traced code.
@@ -138,8 +139,8 @@ def blockwise(
 
 def is_small(call: tuple) -> bool:
     """Whether one block holds the whole call; with gradients, KEEP of them."""
-    _, n, m, batch, (_, pairs, *keys), *_ = call
-    return n * max(m, *keys, 1) * math.prod(batch) * (KEEP if torch.is_grad_enabled() else 1) <= pairs
+    _, n, m, batch, (_, pairs, *more), *_ = call
+    return n * max(m, *more[:1], 1) * math.prod(batch) * (KEEP if torch.is_grad_enabled() else 1) <= pairs
 
 
 def is_step(call: tuple) -> bool:
@@ -175,13 +176,12 @@ def blocks(tile: str, given: list[Tensor], seed: Tensor | None, call: tuple):
 
 def pieces_of(given: list[Tensor], legs: list[tuple], call: tuple) -> list[tuple[int, int, int, int]]:
     """The pieces of the whole call."""
-    _, n, m, batch, (least, pairs, *keys), *_ = call
+    _, n, m, batch, (least, pairs, *more), *_ = call
     every = batch[0] if batch else 1
     batched = any(in_batch(x, own, batch) for x, (*_, own) in zip(given, legs, strict=True))
-    row = max(1, m, *keys) * max(1, math.prod(batch[1:] if batched else batch))  # pairs per row
-    block, elements = max(least, pairs // row), every
-    if batched:
-        elements = 1 if block < n else max(1, pairs // (row * max(1, n)))
+    row = max(1, m, *more[:1]) * max(1, math.prod(batch[1:] if batched else batch))  # pairs per row
+    block = min(max(least, pairs // row), *more[1:], max(1, n))
+    elements = max(1, pairs // (row * block)) if batched else every
     starts = [(element, min(elements, every - element)) for element in range(0, max(1, every), max(1, elements))]
     return [(*start, first, min(block, n - first)) for start in starts for first in range(0, max(1, n), block)]
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 
 import tensornet_attn as ta
 from tensornet_attn.cost.band import Block
 from tensornet_attn.cost.products import Measured, Shape, rate_at
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.cost.shapes import exponentials, shapes
+from tensornet_attn.cost.shapes import block_of, exponentials, shapes
 from tensornet_attn.cost.sizes import sizes_at
 from tensornet_attn.cost.work import macs
 from tensornet_attn.graph import build
@@ -19,7 +22,7 @@ RATES = [Measured(Shape(1, 512, 512, 512), 8e10), Measured(Shape(1, 512, 512, 8)
 SIZES = {"f": 32, "h": 4}
 
 
-def scene_of(name: str, backend: str = "torch", batch: int = 2, n: int = 64, **legs: int) -> Scene:
+def scene_of(name: Any, backend: str = "torch", batch: int = 2, n: int = 64, **legs: int) -> Scene:
     graph = build(ta.load(name, legs=legs))
     graph = split_products(ta.compiler.plan_of(graph, backend).schedule)
     return Scene(graph, sizes_at(graph, {leg.name: n for leg in graph.legs if leg.sequence}), batch)
@@ -47,6 +50,23 @@ def test_a_block_of_queries() -> None:
     found = [shape for shape, legs, _ in shapes(scene, kernel) if "n" in legs]
     assert found[0] == Shape(8, 2048, 64, 64)  # 64 queries at a time, 2,048 keys
     assert sum(count for _, count in exponentials(scene, kernel)) == 8 * 2048 * 2048
+
+
+def test_a_block_of_queries_within_a_band() -> None:
+    """The price counts the rows and keys that each block has when it runs."""
+    source: dict[str, Any] = {"tensornet": 1, "name": "near", "extends": "talking_heads", "causal": True}
+    source["diagram"] = {"A": {
+        "softmax": "m", "scale": "d ** -0.5", "mask": ["window(5, 0)"], "of": "Pl[g h] Q[n g d] K[m g d] -> h n m"
+    }}  # fmt: skip
+    scene = scene_of(source, n=2048, batch=1, f=32, g=4, h=4, e=4)
+    (kernel,) = (step for step in scene.graph.steps if step.kernel is not None)
+    block, _ = block_of(scene, kernel)
+    assert (block.sizes["n"], block.sizes["m"]) == (64, 69)
+    module = ta.compile(ta.load(source, legs={"f": 32, "g": 4, "h": 4, "e": 4}))
+    with torch.profiler.profile(record_shapes=True) as profile, torch.no_grad():
+        module(torch.randn(2048, 32))
+    met = {tuple(event.input_shapes[0][-2:]) for event in profile.events() if event.name == "aten::_softmax"}
+    assert met == {(64, 64), (64, 69)}  # no key precedes the first block
 
 
 def test_pairs_in_chunks() -> None:

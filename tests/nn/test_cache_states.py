@@ -10,9 +10,17 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.nn.module import CompiledDesign
 from tests.nn.test_cache import N, chunk_of, close, decoded, made
-from tests.plan.decay_cases import ALONE, FADING
+from tests.plan.decay_cases import ALONE, BY_DISTANCE, FADING, decayed
+from tests.plan.linear_cases import READ, SCORES
 
 FADES = {**FADING, **{f"{name}, alone": data for name, data in ALONE.items()}}
+FADES |= {  # the same scores as one product
+    "in two steps": decayed("S[h n m] D[h n m] -> h n m", D=BY_DISTANCE, kind="keep"),
+    "in three steps": decayed("2 * T[h n m] + 1 -> h n m", T="S[h n m] b[h] -> h n m"),
+    "in two steps, summed": decayed(
+        SCORES, T={"sum": "m", "mask": ["causal"], "of": "S[h n m] b[h] -> h n m"}, read=f"T[h n] {READ}"
+    ),
+}
 MODES = ("none", "read", "both")
 
 
@@ -41,6 +49,14 @@ def delta(mode: str) -> dict[str, Any]:
     return {"tensornet": 1, "name": "delta", "legs": legs, "weights": weights, "diagram": steps, "output": "y"}
 
 
+def test_powers_of_scores_keep_keys() -> None:
+    """A state would have a feature for each pair of entries of a key."""
+    module = layer(decayed("1 + S[h n m] + 0.5 * S[h n m] S[h n m] -> h n m"))
+    cache = module.new_cache()
+    module(chunk_of(module), cache=cache)
+    assert set(cache) == {"K", "V"}
+
+
 @pytest.mark.parametrize("name", [*FADES, *MODES])
 def test_chunks_are_the_same_as_at_once(name: str) -> None:
     for backend in ("torch", "reference"):
@@ -54,7 +70,9 @@ def test_chunks_are_the_same_as_at_once(name: str) -> None:
             assert all(cache._kept[one].leg is None for one in cache), "keys are kept"
 
 
-@pytest.mark.parametrize("name", ["by distance", "by features", "numbers of keys, by distance, alone", *MODES])
+@pytest.mark.parametrize(
+    "name", ["by distance", "by features", "in two steps", "numbers of keys, by distance, alone", *MODES]
+)
 def test_hidden_positions_reach_no_state(name: str) -> None:
     """Whatever stands there; a chunk in which nothing is visible too."""
     module = layer(delta(name) if name in MODES else FADES[name])

@@ -141,6 +141,11 @@ def test_the_block_keeps_to_its_budget() -> None:
     assert rows_of(build(ta.load(TAKEN["a map on the scores"])), kernel, 1024, GENERIC) == BUDGET // 4 // 2 // 1024
 
 
+def test_a_block_has_no_more_rows_than_there_are_queries() -> None:
+    plan = ta.compile("talking_heads", n=100).explain()
+    assert "blockwise: 100 queries at a time" in str(plan)
+
+
 def test_what_is_kept_anyway_is_not_computed_in_blocks() -> None:
     """Where the lengths have small maxima, operands are larger than all scores."""
     short = design(MAPPED, legs={"n": "query 1", "m": "key 1", "d": "head 64", "f": 128})

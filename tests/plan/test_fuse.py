@@ -8,10 +8,12 @@ import pytest
 import torch
 
 import tensornet_attn as ta
+from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Contraction
 from tensornet_attn.graph.pairs import primitive, split_products
 from tensornet_attn.plan.make import make_plan
+from tensornet_attn.plan.target import Target
 
 FUSED = "\n  A: fused attention: scaled_dot_product_attention, the scores are never stored"
 Q, K, V = "x[n f] Wq[f h d] -> n h d", "x[m f] Wk[f h d] -> m h d", "x[m f] Wv[f h e] -> m h e"
@@ -259,8 +261,12 @@ def test_wide_scores_are_priced_as_measured(name: str) -> None:
 
 
 def test_values_much_narrower_than_keys_have_a_price() -> None:
-    plan = make_plan(build(ta.load("thsa", legs={"f": 256, "r": 64, "s": 512})))
+    graph = build(ta.load("thsa", legs={"f": 256, "r": 64, "s": 512}))
+    plan = make_plan(graph)
     assert plan.region_of("K") == "K"
     text = plan.explain()
     assert "K: absorbed weights: with 'Wk' on the query side and 'memory' as keys" in text
-    assert "not fused attention: with values padded to the width 256 of keys, attention would take" in text
+    (told,) = [line for line in text.splitlines() if "with values padded to the width 256 of keys, attention" in line]
+    assert told.endswith(", on cpu")  # the times of the other lines are those of the target's device
+    measured = make_plan(graph, target=Target(device=DEVICES["cpu"]))
+    assert "on cpu" not in measured.explain().partition("\n")[2]

@@ -74,9 +74,7 @@ def test_a_table_wider_than_the_sequence_is_shifted_first() -> None:
     for n, shifted in ((16, False), (4096, True)):
         told = ta.compile(source, "torch", n=n, m=n).explain()
         assert (SHIFTED in told.splitlines()) is shifted
-        assert (
-            "not shift after the product: it would take" in told
-        ) is not shifted
+        assert ("not shift after the product: it would take" in told) is not shifted
 
 
 @pytest.mark.parametrize("scores", ["Q[n h d] K[m h d] D[n m h d]", "Q[n h d] D[n m h d] D[n m h d]"])

@@ -181,6 +181,14 @@ def test_pieces_have_rows_of_one_element_where_they_can(
         assert {piece[:2] for piece in pieces_of([x[0]], [(-2, 0, 0, 2)], call)} == alone
 
 
+def test_pieces_within_a_band_have_as_many_rows_at_any_length() -> None:
+    x, block = torch.zeros(3, 9, 2), [4, 16, 1, 4]
+    for m in (1, 4, 100):
+        found = pieces_of([x], [(-2, 0, 0, 2)], (None, 9, m, [3], block))
+        assert {(first, count) for _, _, first, count in found} == {(0, 4), (4, 4), (8, 1)}
+    assert pieces_of([x], [(-2, 0, 0, 2)], (None, 9, 2, [3], block))[0] == (0, 2, 0, 4)  # 2 elements x 4 rows x 2 keys
+
+
 @pytest.mark.rotated
 def test_noise_and_dropout_are_drawn_alike_in_the_backward() -> None:
     q, k = some(2, 5, 3), some(2, 6, 3, seed=1)
