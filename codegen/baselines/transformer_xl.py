@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
-from tensornet_attn.runtime.blockwise_inside import causal_rows, gradient_of, mask_gradient, relative_rows
+from tensornet_attn.runtime.blockwise_inside import causal_rows, mask_gradient, relative_rows, shift_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.positions import sinusoid
@@ -109,6 +109,7 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, content_2, Kr, place_of_2, V
     place_of = place_of_1 + place_of_2[:, None, :]  # ... h n p
     del place_of_1
     place_ = relative_rows(place_of, rows)  # ... h n m
+    del place_of
     A_scores = d ** -0.5 * (content + place_)  # ... h n m
     del content, place_
     keep, bias = visible(causal_rows(rows), mask, key_mask, len(rows.batch), 1)
@@ -123,8 +124,8 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, content_2, Kr, place_of_2, V
     Q_k = d ** -0.5 * Q  # ... h n d
     d_K = d_A_scores.mT @ Q_k if "K" in wanted else None  # ... h m d
     d_A_scores_2 = d ** -0.5 * d_A_scores  # ... h n m
-    d_place_of = gradient_of(lambda x: relative_rows(x, rows), d_A_scores_2, place_of, (3, 3))  # ... h n p
-    del place_of, d_A_scores_2
+    d_place_of = shift_gradient(d_A_scores_2, rows)  # ... h n p
+    del d_A_scores_2
     d_place_of_2 = d_place_of.sum(-2) if "place_of_2" in wanted else None  # ... h p
     d_Kr = d_place_of.mT @ Q if "Kr" in wanted else None  # ... h p d
     d_Q_2 = torch.einsum("...hnp,hpd->...hnd", d_place_of, Kr)  # ... h n d

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
-from tensornet_attn.runtime.blockwise_inside import gradient_of, mask_gradient
+from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.maps import max_gradient
 from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
@@ -94,7 +95,7 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, k2, V, mask, key_mask):
     d_S = softmax_gradient(A, d_A, keep)  # ... h n m
     del A, d_A
     d_mask = mask_gradient(d_S, mask, len(rows.batch), 1) if "mask" in wanted else None
-    d_L = gradient_of(lambda x: x.amax(-3), d_S, L, (3, 4))  # ... h r n m
+    d_L = max_gradient(L, d_S[..., None, :, :], -3)  # ... h r n m
     del L, d_S
     d_k2 = (-d_L.sum(-2)).transpose(-3, -2) if "k2" in wanted else None  # ... r h m
     d_K = (d_L.mT @ Q_k[..., None, :, :]).transpose(-3, -2) if "K" in wanted else None  # ... h m r d

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
-from tensornet_attn.runtime.blockwise_inside import gradient_of, mask_gradient, relative_rows
+from tensornet_attn.runtime.blockwise_inside import mask_gradient, relative_rows, relative_rows_of_keys, shift_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide, visible
-from tensornet_attn.runtime.products import projected, summed_products
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -85,66 +85,61 @@ class DebertaV2(nn.Module):
             + self.br[:, :, None]
         )  # h d p
         c2p_of = torch.einsum("...nhd,phd->...hnp", Q, Kr)  # ... h n p
+        p2c_Qd_of = torch.einsum("hdp,...mhd->...hmp", Qr, K)  # ... h m p
 
-        # c2p, Qd, p2c, A.of.p1, A.of, A, y.p1: blockwise, recomputed in the backward
+        # c2p, p2c.Qd, p2c, A.of.p1, A.of, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(
-            y_1_rows, [c2p_of, Qr, K.transpose(-3, -2), Q.transpose(-3, -2), V.transpose(-3, -2), mask, key_mask], n, m,
-            (*x.shape[:-2],), (16, 2048), sizes=(self.Wq.shape[2],),
-        )  # ... h d n
-        del Q, K, V, c2p_of
+            y_1_rows,
+            [c2p_of, p2c_Qd_of, Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2), mask, key_mask], n, m,
+            (*x.shape[:-2],), (16, 131072), sizes=(self.Wq.shape[2],),
+        )  # ... h n d
+        del Q, K, V, c2p_of, p2c_Qd_of
 
-        y_2 = projected(y_1.flatten(-3, -2).transpose(-2, -1), self.Wo.flatten(0, 1))  # ... n f
+        y_2 = projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
         return y_2 + self.bo  # ... n f
 
 
-@block_function(rows=(-2, 0, 0, -2, 0, -2, 0), out=-1, legs=(3, 0, 3, 3, 3, -1, 1))
+@block_function(rows=(-2, 0, -2, 0, 0, -2, 0), out=-2, legs=(3, 3, 3, 3, 3, -1, 1))
 def y_1_rows(
-    rows: Rows, c2p_of: Tensor, Qr: Tensor, K: Tensor, Q: Tensor, V: Tensor, mask: Tensor | None,
+    rows: Rows, c2p_of: Tensor, p2c_Qd_of: Tensor, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None,
     key_mask: Tensor | None,
 ) -> Tensor:
-    """c2p, Qd, p2c, A.of.p1, A.of, A, y.p1 for a block of rows: c2p_of [h n p], Qr [h d p], K [h m d], Q [h n d], V [h
-    m d] -> [h d n]."""
+    """c2p, p2c.Qd, p2c, A.of.p1, A.of, A, y.p1 for a block of rows: c2p_of [h n p], p2c_Qd_of [h m p], Q [h n d], K [h
+    m d], V [h m d] -> [h n d]."""
     (d,) = rows.sizes
     c2p = relative_rows(c2p_of, rows, 128)  # ... h n m
-    Qd = relative_rows(Qr[..., None, :], rows, 128)  # h d n m
-    p2c = summed_products(Qd, K.transpose(-2, -1)[..., None, :], (-3,))  # ... h n m
-    A_scores = (3 * d) ** -0.5 * (Q @ K.mT + c2p + p2c)  # ... h n m
+    A_scores = (3 * d) ** -0.5 * (
+        Q @ K.mT + c2p + relative_rows_of_keys(p2c_Qd_of, rows, 128).transpose(-2, -1)
+    )  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
-    return V.mT @ A.mT  # ... h d n
+    return A @ V  # ... h n d
 
 
 @block_gradient(y_1_rows)
-def y_1_rows_backward(rows, gradient, wanted, c2p_of, Qr, K, Q, V, mask, key_mask):
+def y_1_rows_backward(rows, gradient, wanted, c2p_of, p2c_Qd_of, Q, K, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (d,) = rows.sizes
     c2p = relative_rows(c2p_of, rows, 128)  # ... h n m
-    Qd = relative_rows(Qr[..., None, :], rows, 128)  # h d n m
-    p2c = summed_products(Qd, K.transpose(-2, -1)[..., None, :], (-3,))  # ... h n m
-    A_scores = (3 * d) ** -0.5 * (Q @ K.mT + c2p + p2c)  # ... h n m
-    del c2p, p2c
+    A_scores = (3 * d) ** -0.5 * (
+        Q @ K.mT + c2p + relative_rows_of_keys(p2c_Qd_of, rows, 128).transpose(-2, -1)
+    )  # ... h n m
+    del c2p
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
     del A_scores
-    d_V = A.mT @ gradient.mT if "V" in wanted else None  # ... h m d
-    d_A = gradient.mT @ V.mT  # ... h n m
+    d_V = A.mT @ gradient if "V" in wanted else None  # ... h m d
+    d_A = gradient @ V.mT  # ... h n m
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
     del A, d_A
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
     d_A_scores_2 = (3 * d) ** -0.5 * d_A_scores  # ... h n m
-    d_c2p_of = gradient_of(
-        lambda x: relative_rows(x, rows, 128), d_A_scores_2, c2p_of, (3, 3)
-    ) if "c2p_of" in wanted else None  # ... h n p
+    d_c2p_of = shift_gradient(d_A_scores_2, rows, 128) if "c2p_of" in wanted else None  # ... h n p
+    d_p2c_Qd_of = shift_gradient(
+        d_A_scores_2.transpose(-2, -1), rows, 128, of_keys=True
+    ) if "p2c_Qd_of" in wanted else None  # ... h m p
     del d_A_scores_2
-    d_Qd = d_A_scores[..., None, :, :] * K.transpose(-2, -1)[..., None, :]  # ... h d n m
-    d_Qd_2 = (3 * d) ** -0.5 * d_Qd  # ... h d n m
-    d_Qr = gradient_of(
-        lambda x: relative_rows(x[..., None, :], rows, 128), d_Qd_2, Qr, (4, 3)
-    ) if "Qr" in wanted else None  # ... h d p
-    del d_Qd_2
-    d_Q = (3 * d) ** -0.5 * d_Qd.sum(-1).transpose(-2, -1) if "Q" in wanted else None  # ... h n d
-    del d_Qd
-    d_K_2 = summed_products(Qd, d_A_scores[..., None, :, :], (-2,)).transpose(-2, -1)  # ... h m d
-    del Qd
-    d_K = (3 * d) ** -0.5 * (d_K_2 + d_A_scores.mT @ Q) if "K" in wanted else None  # ... h m d
-    return d_c2p_of, d_Qr, d_K, d_Q, d_V, d_mask, None
+    d_Q = (3 * d) ** -0.5 * (d_A_scores @ K) if "Q" in wanted else None  # ... h n d
+    Q_k = (3 * d) ** -0.5 * Q  # ... h n d
+    d_K = d_A_scores.mT @ Q_k if "K" in wanted else None  # ... h m d
+    return d_c2p_of, d_p2c_Qd_of, d_Q, d_K, d_V, d_mask, None

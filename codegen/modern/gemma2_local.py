@@ -65,7 +65,7 @@ class Gemma2LOCAL(nn.Module):
         # A.of.of, A.of, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(
             y_1_rows, [Q.transpose(-4, -3), K.transpose(-3, -2), V.transpose(-3, -2), mask, key_mask], n, m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (16, 131072),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (31, 131072, 1, 31),
         )  # ... g j n d
 
         return projected(y_1.movedim(-2, -4).flatten(-3), self.Wo.flatten(0, 2))  # ... n f

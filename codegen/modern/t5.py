@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
-from tensornet_attn.runtime.blockwise_inside import gradient_of, mask_gradient, relative_rows
+from tensornet_attn.runtime.blockwise_inside import mask_gradient, relative_rows, shift_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.positions import buckets, one_of
@@ -97,9 +97,7 @@ def y_1_rows_backward(rows, gradient, wanted, table, Q, K, V, mask, key_mask):
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
     del A, d_A
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
-    d_table = gradient_of(
-        lambda x: relative_rows(x[..., None, :], rows, 128), d_A_scores, table, (3, 2)
-    ) if "table" in wanted else None  # ... h p
+    d_table = shift_gradient(d_A_scores, rows, 128).sum(-2) if "table" in wanted else None  # ... h p
     d_Q = d_A_scores @ K if "Q" in wanted else None  # ... h n d
     d_K = d_A_scores.mT @ Q if "K" in wanted else None  # ... h m d
     return d_table, d_Q, d_K, d_V, d_mask, None

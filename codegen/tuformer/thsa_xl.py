@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
-from tensornet_attn.runtime.blockwise_inside import causal_rows, gradient_of, mask_gradient, relative_rows
+from tensornet_attn.runtime.blockwise_inside import causal_rows, mask_gradient, relative_rows, shift_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.positions import sinusoid
@@ -118,6 +118,7 @@ def y_1_rows_backward(rows, gradient, wanted, C, Q, K, content_4, Kr, place_of_4
     del content_2
     place_of = projected(content_1, Kr.transpose(-2, -1)) + place_of_4[:, None, :]  # ... r n p
     place_ = relative_rows(place_of, rows)  # ... r n m
+    del place_of
     A_scores = r ** -0.5 * (content + place_)  # ... r n m
     del content, place_
     keep, bias = visible(causal_rows(rows), mask, key_mask, len(rows.batch), 1)
@@ -130,8 +131,8 @@ def y_1_rows_backward(rows, gradient, wanted, C, Q, K, content_4, Kr, place_of_4
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
     d_content_4 = r ** -0.5 * d_A_scores.sum(-2) if "content_4" in wanted else None  # ... r m
     d_A_scores_2 = r ** -0.5 * d_A_scores  # ... r n m
-    d_place_of = gradient_of(lambda x: relative_rows(x, rows), d_A_scores_2, place_of, (3, 3))  # ... r n p
-    del place_of, d_A_scores_2
+    d_place_of = shift_gradient(d_A_scores_2, rows)  # ... r n p
+    del d_A_scores_2
     d_place_of_4 = d_place_of.sum(-2) if "place_of_4" in wanted else None  # ... r p
     d_K = r ** -0.5 * (d_A_scores.mT @ content_1).sum(-3) if "K" in wanted else None  # ... m s
     d_Kr = torch.einsum("...rnp,...rns->...ps", d_place_of, content_1) if "Kr" in wanted else None  # ... p s
