@@ -62,7 +62,7 @@ class Each:
     `NOISE` and `DROPOUT` are the numbers that a training step draws, `SINUSOID` those of a constant of this kind.
     """
 
-    map: str
+    name: str
     forward: float
     training: float
 
@@ -126,8 +126,8 @@ class Table:
 
         A map with the same numbers counts before one with other numbers: `power(2)` before `power`.
         """
-        known, name = {one.map: one for one in self.maps}, text.partition("(")[0]
-        if found := known.get(text) or known.get(name):
+        timed, name = {one.name: one for one in self.maps}, text.partition("(")[0]
+        if found := timed.get(text) or timed.get(name):
             return found.training if backward else found.forward
         return 1 / self.exponentials if name in MAPS and MAPS[name].exponential else 0.0
 
@@ -237,7 +237,7 @@ def from_dict(found: Mapping[str, Any]) -> Table:
         tuple((_count(size), _positive(rate)) for size, rate in found["passes"]),
         _positive(found["bandwidth"]),
         _positive(found["exponentials"]),
-        tuple(Each(str(one["map"]), _positive(one["forward"]), _positive(one["training"])) for one in found["maps"]),
+        tuple(Each(str(one["name"]), _positive(one["forward"]), _positive(one["training"])) for one in found["maps"]),
         _both(found["call"]),
         _both(found["module"]),
         tuple(

@@ -400,11 +400,11 @@ class RowsPrinter:
     def _pull(self, node: Node) -> Value:
         """The gradient of a box without tiles: written for shifts and maxima, otherwise by autograd."""
         (step, i, _), (d, *operands) = node.data, [self.value(arg) for arg in node.args]
-        x, name = operands[i], self.variable
-        if OPS[step.box.kind].makes_leg:
+        x, name, op = operands[i], self.variable, OPS[step.box.kind]
+        if op.makes_leg:
             return self._shift_gradient(step.box, d, x)
-        if step.box.kind == "max" and not self.writer.graph.masked(step):
-            text = self.writer.call("max_gradient", x.text, d.aligned(x.legs).text, str(dim_of(x, step.box.leg)))
+        if op.operand_gradient and not self.writer.graph.masked(step):
+            text = self.writer.call(op.operand_gradient, x.text, d.aligned(x.legs).text, str(dim_of(x, step.box.leg)))
             return Value(text, x.legs, True)
         read = dict(zip(step.op.uses, operands, strict=True))
         read[step.op.uses[i]] = Value(name, x.legs, True)

@@ -97,6 +97,7 @@ class MaxOperation(Reduction):
 
     kind, dense, how = "max", "amax", "max"
     model = Max
+    operand_gradient = "max_gradient"
     keeps_sign = True
     per_element = 1
     saves = ("of", "result")

@@ -110,14 +110,13 @@ MORE["weights"]["Wk"] = None
 @pytest.mark.parametrize("title", DESIGNS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_rewritten_designs_are_the_same_function(title: str, causal: bool) -> None:
-    wide = 48 if "temperature" in title else 12  # narrow scores are computed in blocks
-    legs = {"f": wide, "h": 3} | ({"g": 2} if "core" in title else {})
+    legs = {"f": 24, "h": 3} | ({"g": 2} if "core" in title else {})
     design = ta.load(DESIGNS[title], legs=legs)
     oracle = drawn(ta.reference(design, causal, dtype=torch.float64))
     module = ta.compile(design, "torch", causal, dtype=torch.float64).eval()
     module.load_state_dict(oracle.state_dict())
     assert "attend(" in module.source
-    x = torch.randn(2, 7, wide, dtype=torch.float64)
+    x = torch.randn(2, 7, 24, dtype=torch.float64)
     key_mask = torch.rand(2, 7) > 0.3
     outputs = [made(x, key_mask=key_mask) for made in (module, oracle)]
     same(*outputs, "output")
