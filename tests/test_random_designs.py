@@ -65,6 +65,7 @@ def causal_of(data: dict[str, Any], draw: random.Random) -> bool | None:
 @settings(max_examples=60, suppress_health_check=filtered)
 @given(seeds)
 @example(1606)  # a kernel whose inner steps have names that others have outside of it
+@example(7002307)  # values of a band that have some of its heads
 @example(40071)  # a sum of a softmax, to which a float mask is added where a key mask hides
 def test_a_compiled_design_is_the_reference(seed: int) -> None:
     data, draw = checked(seed), random.Random(seed)

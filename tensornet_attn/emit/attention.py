@@ -79,12 +79,18 @@ def sink_options(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
     return [f"sink={sink}", "call=attention_beside_sink"]
 
 
+def over_all_heads(writer: Writer, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
+    """An operand that has some of the heads, as [heads, sequence, width] of all of them; empty for others."""
+    own = {*heads} & {*value.legs}
+    if own in (set(), {*heads}):
+        return ""
+    text = value.grouped((*((leg,) if leg in own else () for leg in heads), sequence, width))
+    return writer.call("over_heads", text, *map(writer.size, heads))
+
+
 def _tensor(writer: Writer, name: str, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
     """A line that lays an operand out as [heads, sequence, width]: one head if it has none of them, else all."""
-    own, text = {*heads} & {*value.legs}, ""
-    if own and own != {*heads}:
-        text = value.grouped((*((leg,) if leg in own else () for leg in heads), sequence, width))
-        text = writer.call("over_heads", text, *map(writer.size, heads))
+    own, text = {*heads} & {*value.legs}, over_all_heads(writer, value, heads, sequence, width)
     return writer.operand(name, value, (heads if own else (), sequence, width), text)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tensornet_attn.cost.band import Reach, band_of
-from tensornet_attn.emit.attention import head_order, masks_of, sink_options
+from tensornet_attn.emit.attention import head_order, masks_of, over_all_heads, sink_options
 from tensornet_attn.emit.layout import columns, split
 from tensornet_attn.emit.masks import sees_text, takes_mask
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import FusedAttention, Step
 from tensornet_attn.graph.visibility import interval
-from tensornet_attn.ir.values import Legs
+from tensornet_attn.ir.values import Legs, Value
 
 
 def emit_band(writer: Writer, step: Step) -> None:
@@ -22,13 +22,20 @@ def emit_band(writer: Writer, step: Step) -> None:
     shared = tuple(leg for leg in heads if leg in k.legs or leg in v.legs)
     writer.line(f"# {op.steps[-1]} and {op.steps[-1]} {op.value.name}: in blocks, only keys near the band")
     names = [
-        writer.operand("q", q, ((query,), heads, contracted)),
-        writer.operand("k", k, ((key,), shared if {*shared} & {*k.legs} else (), contracted)),
-        writer.operand("v", v, ((key,), shared if {*shared} & {*v.legs} else (), own)),
+        _tensor(writer, "q", q, heads, (query,), contracted),
+        _tensor(writer, "k", k, shared, (key,), contracted),
+        _tensor(writer, "v", v, shared, (key,), own),
     ]
     text = writer.call("attend_band", *names, *_options(writer, op, band_of(step).reach, heads))
     text += columns([*map(writer.size, own)]) + split(-1 - len(own), [*map(writer.size, heads)])
     writer.named(step.name, text, (query, *heads, *own))
+
+
+def _tensor(writer: Writer, name: str, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
+    """A line that lays an operand out as [sequence, heads, width]: one head if it has none of them, else all."""
+    own, text = {*heads} & {*value.legs}, over_all_heads(writer, value, heads, sequence, width)
+    text += ".transpose(-3, -2)" if text else ""
+    return writer.operand(name, value, (sequence, heads if own else (), width), text)
 
 
 def _options(writer: Writer, op: FusedAttention, reach: Reach, heads: Legs) -> list[str]:

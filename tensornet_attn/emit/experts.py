@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from copy import copy
 from dataclasses import replace
 
@@ -36,7 +37,7 @@ def emit_experts(writer: Writer, step: Step) -> None:
             value = _product(inside, products[part.name], topk)
             inside.bind(part.name, value.text, value.legs, value.level)
         elif part.attention is not None:
-            _attention(inside, part, form, topk)
+            _attention(inside, part, form, topk, step.kernel.steps)
         elif part.contraction is not None and len(part.contraction.terms) > 1:
             _add_biases(inside, part, next(iter(products.values())), topk)
         elif products and part.contraction is not None:  # a renamed value
@@ -101,8 +102,8 @@ def _chosen(topk: Step) -> str:
     return f"{topk.name}: chosen"
 
 
-def _attention(writer: Writer, step: Step, form: Experts, topk: Step) -> None:
-    """Attention of the queries that chose each head; the leg of the heads counts the chosen ones."""
+def _attention(writer: Writer, step: Step, form: Experts, topk: Step, inside: Collection[str]) -> None:
+    """Attention of the queries that chose each head; the leg of the heads counts the chosen ones, as in `inside`."""
     op, last, chosen = step.attention, form.products[-1], _chosen(topk)
     assert op is not None
     tokens = (last.tokens, (last.expert,))
@@ -111,7 +112,7 @@ def _attention(writer: Writer, step: Step, form: Experts, topk: Step) -> None:
     own = tuple(leg for leg in v.legs if leg not in op.scores)
     places = writer.values[chosen].renamed(topk.legs, last.gate.legs).grouped(tokens)
     rows = q.grouped((*tokens, contracted))
-    if not any(product.step.name == op.query.name for product in form.products):
+    if op.query.name not in inside:
         rows = writer.call("chosen_rows", rows, places)
     sides = [
         x.grouped(((last.expert,) if last.expert in x.legs else (), (op.leg,), width))
