@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from copy import copy
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ def emit_experts(writer: Writer, step: Step) -> None:
             value = _product(inside, products[part.name], topk)
             inside.bind(part.name, value.text, value.legs, value.level)
         elif part.attention is not None:
-            _attention(inside, part, form, topk, step.kernel.steps)
+            _attention(inside, part, form, topk, _of_products(step.kernel.body, products))
         elif part.contraction is not None and len(part.contraction.terms) > 1:
             _add_biases(inside, part, next(iter(products.values())), topk)
         elif products and part.contraction is not None:  # a renamed value
@@ -102,8 +102,19 @@ def _chosen(topk: Step) -> str:
     return f"{topk.name}: chosen"
 
 
-def _attention(writer: Writer, step: Step, form: Experts, topk: Step, inside: Collection[str]) -> None:
-    """Attention of the queries that chose each head; the leg of the heads counts the chosen ones, as in `inside`."""
+def _of_products(body: Iterable[Step], products: Iterable[str]) -> set[str]:
+    """The products with chosen weights, and what is computed from them: their rows are those of the chosen heads."""
+    found = {*products}
+    for part in body:
+        found |= {part.name} if any(use.name in found for use in part.op.uses) else set()
+    return found
+
+
+def _attention(writer: Writer, step: Step, form: Experts, topk: Step, chosen_only: Collection[str]) -> None:
+    """Attention of the queries that chose each head; the leg of the heads counts the chosen ones.
+
+    `chosen_only`: the steps whose rows are those of the chosen heads.
+    """
     op, last, chosen = step.attention, form.products[-1], _chosen(topk)
     assert op is not None
     tokens = (last.tokens, (last.expert,))
@@ -112,7 +123,7 @@ def _attention(writer: Writer, step: Step, form: Experts, topk: Step, inside: Co
     own = tuple(leg for leg in v.legs if leg not in op.scores)
     places = writer.values[chosen].renamed(topk.legs, last.gate.legs).grouped(tokens)
     rows = q.grouped((*tokens, contracted))
-    if op.query.name not in inside:
+    if op.query.name not in chosen_only:
         rows = writer.call("chosen_rows", rows, places)
     sides = [
         x.grouped(((last.expert,) if last.expert in x.legs else (), (op.leg,), width))
