@@ -53,14 +53,14 @@ def running(x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask: 
         first = exp(decay.narrow(place, 0, 1)) * past.to(wide).unsqueeze(place)
         x = x + F.pad(first, (*(0, 0) * dims, 0, x.shape[place] - 1))
     if torch.compiler.is_compiling():
-        own = apart(decay) if torch.is_grad_enabled() else decay
+        own = unaliased(decay) if torch.is_grad_enabled() else decay
         return faded_sums(*aligned_ends(x, own, dims), dims, False)
     x, decay = aligned_ends(x, decay, dims)
     return applied(FadedSums, x, decay, dims, False)
 
 
-@torch.library.custom_op(operation("apart"), mutates_args=())
-def apart(x: Tensor) -> Tensor:
+@torch.library.custom_op(operation("unaliased"), mutates_args=())
+def unaliased(x: Tensor) -> Tensor:
     """A copy for a backward in compiled code, where inductor may overwrite a view while it needs another one.
 
     It takes both views of a tensor, as two scans with one decay save them, for memory of their own.
@@ -68,14 +68,14 @@ def apart(x: Tensor) -> Tensor:
     return x.clone(memory_format=torch.contiguous_format)
 
 
-@apart.register_fake
-def apart_shape(x):
+@unaliased.register_fake
+def unaliased_shape(x):
     """The shape of the copy."""
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-apart.register_autograd(lambda ctx, g: g)
-apart.register_vmap(lambda info, dims, x: (apart(x), dims[0]))
+unaliased.register_autograd(lambda ctx, g: g)
+unaliased.register_vmap(lambda info, dims, x: (unaliased(x), dims[0]))
 
 
 def aligned_ends(x: Tensor, decay: Tensor, dims: int) -> tuple[Tensor, Tensor]:
