@@ -70,7 +70,8 @@ def online(region: RegionText, text: Lines, one: Node) -> None:
         add(text, region.program.read(), target)
     else:
         rows = f"alpha + {text.stat_at(one.data, {})} * QUERIES"
-        add(text, region.program.read(), replace(target, factors=rows, alpha=(text.alpha(one),)))
+        index = region.program.exit.index
+        add(text, region.program.read(), replace(target, factors=rows, alpha=(text.alpha(one),), index=index))
     wanted(text, tuple(node for node in region.program.maps if node is not one))
 
 
