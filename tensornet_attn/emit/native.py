@@ -59,7 +59,7 @@ def _registration(writer: Writer, made: Region, name: str, operands: list[Operan
         f"masks={masks}",
         f"result=({before}, {tuple(map(size, after))}, {order})",
         f"programs={prod(map(made.places.programs_of, made.programs))}",
-        f"maps={made.maps}",
+        f"maps={made.program.statistics}",
         f"gradients={tuple(dict.fromkeys(made.gradients))}",
         f"block={made.block}",
         *([f"saves={0 if writer.target.linear_memory else made.saves}"] if made.saved else []),

@@ -2,7 +2,7 @@
 
 Gradients of tiles with query rows, or with neither side, are summed over keys by a program of query rows; those of
 tiles with keys are summed over queries by a program of keys; those of relative positions by a program of pairs at
-similar distances. A softmax A = exp(x - lse) has dx = A (dA - sum(A dA)); A = x / (sum of x + eps) has
+similar distances. A softmax A = exp(x) / sum of exp(x) has dx = A (dA - sum(A dA)); A = x / (sum of x + eps) has
 dx = (dA - sum(A dA)) / (sum of x + eps). The log of the sum that a softmax divides by has dx = A dlog.
 """
 
@@ -151,12 +151,10 @@ class _Blocks(Backward):
 
     def give_sink(self, node: Node, sink: Node, rows: Node) -> None:
         """Passes a gradient to the sink of a softmax: its share of each row times -sum(A dA)."""
-        nodes, name = self.nodes, f"d_{sink.name}"
-        whole = nodes.node("statistic", (), (self.program.query,), f"{node.name}_rows", node.data[:2])
-        less = nodes.add([whole, nodes.mul(self.minus, sink)])  # never below zero, except beyond the last query
-        less = nodes.node("map", (less,), less.axes, name, ("relu",))
-        less = nodes.mul(self.minus, less)
-        share = nodes.node("map", (less,), less.axes, name, ("exp",))
+        nodes, name, data = self.nodes, f"d_{sink.name}", node.data[:2]
+        highest = nodes.node("highest", (), (self.program.query,), f"{node.name}_highest", data)
+        whole = nodes.node("statistic", (), (self.program.query,), f"{node.name}_rows", data)
+        share = nodes.node("sink_share", (sink, highest, whole), (self.program.query,), f"{sink.name}_share")
         self.give(sink, nodes.total(nodes.mul(self.minus, nodes.mul(share, rows), name), sink.axes, name))
 
     def give_scores(self, node: Node, d: Node) -> None:

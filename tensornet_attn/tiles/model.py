@@ -55,11 +55,13 @@ class Node:
     | bias | the float mask of the call: data = (index,) |
     | visible | where a mask leaves pairs visible: data = (number of the mask, index) |
     | both, either | logical and, logical or of its arguments |
-    | softmax | of (x, seen): exp(x - lse) where visible, optionally with a sink: data = (number of the map, its index,
-      a variable that is summed over, or empty) |
+    | softmax | of (x, seen): exp(x) / sum of exp(x) where visible, optionally with a sink: data = (number of the map, its
+      index, a variable that is summed over, or empty) |
     | normalize | of (x, seen): x / (sum of x along the row + eps) where visible: data = (..., ..., eps) |
-    | statistic | for each row of a map the log of the sum, or 1 / (sum + eps): data = (number of the map, its index) |
-    | softened | of (x, seen, statistic): exp(x - lse) where visible |
+    | highest | for each row of a softmax, its largest score: data = (number of the map, its index) |
+    | statistic | for each row of a map 1 / sum of exp(x - highest), or 1 / (sum + eps): data as above |
+    | softened | of (x, seen, highest, statistic): exp(x - highest) statistic where visible |
+    | sink_share | of (sink, highest, statistic): exp(sink - highest) statistic |
     | keep, hide | of (x, seen): x where visible; otherwise zero, or data = (a number,) |
     | running | the sum of its argument up to each key, or, if data = (True,), from each key on |
     | inside | x, but zero after the last query and after the last key |
@@ -296,13 +298,22 @@ class Program:
         """The number of tiles of all maps before this one."""
         return sum(self.tiles(one.heads) for one in self.maps[:number])
 
+    @property
+    def statistics(self) -> int:
+        """The numbers that are saved for a row: what each tile of a map is multiplied by; if there are softmaxes, the
+        largest scores after them. Their logarithmic sum would lose the sum beside a bias of -1e9.
+        """
+        return self.first_of(len(self.maps)) * (1 + any(one.op == "softmax" for one in self.maps))
+
     def divided(self, one: Node) -> Node:
         """A map, computed from the statistics of its rows."""
         (x, seen, *_), (number, index, last) = one.args, one.data
         rows = self.nodes.node("statistic", (), (self.query,), f"{one.name}_rows", (number, index))
         if one.op == "normalize":
             return self.nodes.node("keep", (self.nodes.mul(x, rows, one.name), seen), one.axes, one.name)
-        return self.nodes.over(self.nodes.node("softened", (x, seen, rows), one.axes, one.name), last, "add", one.name)
+        highest = self.nodes.node("highest", (), (self.query,), f"{one.name}_highest", (number, index))
+        softened = self.nodes.node("softened", (x, seen, highest, rows), one.axes, one.name)
+        return self.nodes.over(softened, last, "add", one.name)
 
 
 def structure(program: Program) -> tuple[object, ...]:

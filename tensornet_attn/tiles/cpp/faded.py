@@ -47,7 +47,7 @@ def without_faded(text: Pass, first: list[str], rest: list[str], after: list[Sta
     assert one is not None
     bound = _bound(text, one.args[0])
     if early and bound is not None:
-        rows = "m_i" if one.op == "softmax" else "lse + pair * query_end + first"
+        rows = "m_i" if one.op == "softmax" else f"lse + (pair * {text.program.statistics} + 1) * query_end + first"
         bias = "!mask_bias && " if text.program.masks else ""
         found.append(f"if ({bias}far({bound}, {rows}, rows) && {_tame(text, text.statements)}) return;")
     found += ["bool live = false;", *first, f"if (live || !({_tame(text, after)})) {{"]

@@ -70,7 +70,8 @@ def online(region: RegionText, text: Lines, one: Node) -> None:
         add(text, region.program.read(), target)
     else:
         rows = f"alpha + {text.stat_at(one.data, {})} * QUERIES"
-        add(text, region.program.read(), replace(target, factors=rows, alpha=(text.alpha(one),)))
+        index = region.program.exit.index
+        add(text, region.program.read(), replace(target, factors=rows, alpha=(text.alpha(one),), index=index))
     wanted(text, tuple(node for node in region.program.maps if node is not one))
 
 
@@ -127,11 +128,13 @@ def rows_of(region: RegionText) -> list[str]:
     lines, program = [], region.program
     for number, node in enumerate(program.maps):
         at, many = program.first_of(number), program.tiles(node.heads)
-        value = "log_of_sum(m_i[at * QUERIES + i], l_i[at * QUERIES + i])"
-        if node.op == "normalize":
-            value = f"inverse_of(l_i[at * QUERIES + i], {region.places.number(node.data[2])})"
-        loops = f"for (long at = {at}; at < {at + many}; ++at) for (long i = 0; i < rows; ++i)"
-        lines.append(f"{loops} lse[(pair * {region.maps} + at) * query_end + first + i] = {value};")
+        place, loops = "at * QUERIES + i", f"for (long at = {at}; at < {at + many}; ++at) for (long i = 0; i < rows; ++i)"
+        to = f"lse[(pair * {program.statistics} + at) * query_end + first + i]"
+        eps = region.places.number(node.data[2]) if node.op == "normalize" else "0.0"
+        lines.append(f"{loops} {to} = inverse_of(l_i[{place}], {eps});")
+        if node.op == "softmax":
+            to = to.replace("at)", f"{region.maps} + at)")
+            lines.append(f"{loops} {to} = l_i[{place}] > 0 ? m_i[{place}] : real(INFINITY);")
     return lines
 
 

@@ -93,9 +93,9 @@ struct Arena {
 };
 
 // exp, with 0 instead of subnormal numbers, which processors are slow with.
-inline float exp_of(float x) {
+inline float exp_of(float x, float most = 88.7f) {
   const bool low = x < -87.3f;
-  x = low ? -87.3f : (x > 88.7f ? 88.7f : x);
+  x = low ? -87.3f : (x > most ? most : x);
   const float t = x * 1.44269504088896341f, r = std::nearbyint(t), f = t - r;
   float p = 1.535336188319500e-4f;
   p = p * f + 1.339887440266574e-3f;
@@ -109,6 +109,9 @@ inline float exp_of(float x) {
   return low ? 0.f : p * power.f;
 }
 inline double exp_of(double x) { return std::exp(x); }
+// exp of a score less the largest one, which differs from the forward's by a rounding.
+inline float exp_below(float x) { return exp_of(x, 0.f); }
+inline double exp_below(double x) { return std::exp(x > 0 ? 0. : x); }
 template <class A> inline auto log_add(A a, A b) {
   const A most = tl::maximum(a, b);
   return most == -INFINITY ? most : most + tl::log(exp_of(a - most) + exp_of(b - most));
@@ -338,8 +341,7 @@ inline void divide(real* to, const real* sum, long rows, int width, real eps) {
 }
 inline void begin_with(real sink, real& most, real& sum) { most = sink; sum = sink == -INFINITY ? 0 : 1; }
 inline real log_of_row(real most, real sum) { return sum > 0 ? most + std::log(sum) : real(0); }
-inline real factor(real most, real log_sum) { return most == -INFINITY ? real(0) : exp_of(most - log_sum); }
-inline real log_of_sum(real most, real sum) { return sum > 0 ? most + std::log(sum) : real(INFINITY); }
+inline real factor(real most, real highest, real rows) { return most == -INFINITY ? real(0) : exp_below(most - highest) * rows; }
 inline void add_products(real* to, const real* a, const real* b, long rows, int width) {
   for (long i = 0; i < rows; ++i) {
     real part = 0;

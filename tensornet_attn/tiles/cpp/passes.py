@@ -127,9 +127,11 @@ class Pass(Values):
         """Puts what a fading map does not need behind it."""
         if self.fading is not None and self.fading in self.kept:
             before = {*below([self.fading], self.given, self.instead)}
-            for one in self.statements:
-                if not before & {*one.makes}:
-                    one.reads = (*one.reads, self.fading)
+            first = [one for one in self.statements if before & {*one.makes}]
+            rest = [one for one in self.statements if one not in first]
+            for one in rest:
+                one.reads = (*one.reads, self.fading)
+            self.statements = [*first, *rest]
 
     def loops(self, order: list[str]) -> list[Loop | Statement]:
         return Loops(order, lambda one, node: (node, 0)).of(self.statements)

@@ -174,6 +174,11 @@ class Places:
         text, first = self.flat(index, env), self.program.first_of(number)
         return text if not first else str(first) if text == "0" else f"({first} + {text})"
 
+    def statistic(self, data: tuple[Any, ...], env: Env, row: str, highest: bool = False) -> str:
+        """A saved number of a row of a map, or its largest score."""
+        tile = f"{f'{self.maps} + ' if highest else ''}{self.stat_at(data, env)}"
+        return f"lse[(pair * {self.program.statistics} + {tile}) * query_end + {row}]"
+
     def lead(self, heads: Iterable[str], index: At, env: Env) -> str:
         """A number of its own for each tile of these legs, the same in every pass."""
         text = "batch"

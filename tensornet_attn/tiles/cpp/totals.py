@@ -17,26 +17,30 @@ from tensornet_attn.tiles.model import Node, Unfit
 class Target:
     """Where a sum is kept, for values of variables: a tile of rows x columns `ld` apart, a row, or a number.
 
-    `alpha`: what rows are multiplied by before each addition, at `factors`. `by`: factors of what is added.
+    `alpha`: what rows are multiplied by before a block is added, at `factors`; `index`: the variables of the sum then.
+    `by`: factors of what is added.
     """
 
     at: Callable[[Env], str]
     ld: str = "1"
     factors: str = ""
     alpha: tuple[Node, ...] = ()
+    index: tuple[str, ...] = ()
     by: tuple[Node, ...] = ()
 
     def times(self, text: Lines) -> str:
         """The product of the factors; empty if there are none."""
         return " * ".join(text.value(node, {}, Where({}, text.entry.origin)) for node in self.by)
 
-    def before(self, row: bool) -> list[str]:
-        """The line that multiplies all rows, or row i."""
+    def before(self, heads: Iterable[str], row: bool) -> list[str]:
+        """The line that multiplies all rows, or row i: once, before the first of all values that a block adds."""
         if not self.alpha:
             return []
+        line = f"rescale({self.at({})}, {self.factors}, rows, {self.ld});"
         if row:
-            return [f"rescale({self.at({})} + i * {self.ld}, {self.factors} + i, 1, {self.ld});"]
-        return [f"rescale({self.at({})}, {self.factors}, rows, {self.ld});"]
+            line = f"rescale({self.at({})} + i * {self.ld}, {self.factors} + i, 1, {self.ld});"
+        first = " && ".join(f"at_{variable} == 0" for variable in heads if variable not in self.index)
+        return [f"if ({first}) {line}" if first else line]
 
 
 def add(text: Lines, part: Node, target: Target) -> None:
@@ -80,7 +84,7 @@ def add_product(text: Lines, part: Node, target: Target) -> None:
 
     def lines() -> list[str]:
         by = target.times(text) or "1"
-        return [*target.before(False), *text.product(part, {}, target.at({}), target.ld, "true", by)]
+        return [*target.before(heads, False), *text.product(part, {}, target.at({}), target.ld, "true", by)]
 
     heads = variables(text, (part, *target.alpha, *target.by))
     text.ends.append(Statement(heads, (*args, *target.alpha), lines))
@@ -102,7 +106,7 @@ def add_row(text: Lines, inner: Node, axes: tuple[str, ...], target: Target) -> 
         summed = text.loop([inner] * many, envs, [f"{name} += {{x}};" for name in names], sums=names)
         places = (f"({target.at(env)})[i]" if axes == (query,) else f"*({target.at(env)})" for env in envs)
         adds = [f"{place} += {by}{name};" for place, name in zip(places, names, strict=True)]
-        return [*target.before(True), f"{{ real {' = 0, '.join(names)} = 0;", *summed, *adds, "}"]
+        return [*target.before(one.heads, True), f"{{ real {' = 0, '.join(names)} = 0;", *summed, *adds, "}"]
 
     one = SumRow(variables(text, (inner, *target.alpha, *target.by)), (inner, *target.alpha), lines)
     one.of = None if along or target.alpha else inner

@@ -139,8 +139,7 @@ def _between(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | Non
 
 
 def _statistic(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    at = f"(pair * {own.maps} + {own.stat_at(node.data, env)}) * query_end"
-    return f"lse[{at} + {where.along(own.program.query)}]"
+    return own.statistic(node.data, env, where.along(own.program.query), node.op == "highest")
 
 
 def _sums(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
@@ -153,9 +152,13 @@ def _less(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) 
 
 def _factor(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     at = own.stat_at(node.data, env)
-    rows = f"lse[(pair * {own.maps} + {at}) * query_end + {where.along(own.program.query)}]"
+    rows = (own.statistic(node.data, env, where.along(own.program.query), highest) for highest in (True, False))
     most = f"most_then[(start / KEYS * {own.maps} + {at}) * QUERIES + {where.index[own.program.query]}]"
-    return f"factor({most}, {rows})"
+    return f"factor({most}, {', '.join(rows)})"
+
+
+def _sink_share(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+    return f"factor({', '.join(own.value(arg, env, where, hoist) for arg in node.args)})"
 
 
 def _gradient(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
@@ -195,8 +198,9 @@ def _keep(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) 
 
 
 def _softened(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    x, seen, rows = node.args
-    power = f"exp_of({own.value(x, env, where, hoist)} - {own.value(rows, env, where, hoist)})"
+    x, seen, highest, *rows = node.args
+    power = f"exp_below({own.value(x, env, where, hoist)} - {own.value(highest, env, where, hoist)})"
+    power = " * ".join([power, *(own.value(one, env, where, hoist) for one in rows)])
     return f"where_seen<MODE>({own.seen(seen, env, hoist)}, {power}, 0.0)"
 
 
@@ -248,6 +252,8 @@ VALUES: dict[str, Rule] = {
     "between": _between,
     "incline": _between,
     "statistic": _statistic,
+    "highest": _statistic,
+    "sink_share": _sink_share,
     "sums": _sums,
     "factor": _factor,
     "less": _less,
