@@ -16,7 +16,7 @@ from tensornet_attn.graph.model import Box, Function, Graph, Step, Use
 from tensornet_attn.graph.visibility import by_distance, lookahead
 from tensornet_attn.ir.arithmetic import names
 from tensornet_attn.ops import OPS
-from tensornet_attn.ops.conv import convolves, left_of
+from tensornet_attn.ops.conv import convolves, hides_rows, left_of
 
 _PLACED = ("position", "sinusoid")  # constants that depend on absolute positions
 _PAIRED = (*_PLACED, "distance")
@@ -54,9 +54,9 @@ def padding_of(graph: Graph, wanted: Collection[str]) -> Padding:
     apart = next(filter(None, (_asks_distance(part, step, False) for step in steps)), None) or paired
     between = next(filter(None, (_asks_distance(part, step, True) for step in steps)), None) or paired
     met = {leg for step in steps for legs in (step.legs, *(use.legs for use in step.op.uses)) for leg in legs}
-    alone = length is None and place is None and graph.key not in met
+    alone = length is None and place is None and graph.key not in met and not any(convolves(step.box) for step in steps)
     before = length or place
-    hides = not back or any(_sums(part, step) for step in steps)
+    hides = not back or any(_sums(part, step) or _later_taps(part, step.box) for step in steps)
     apart = length if graph.key is None else length or apart  # without keys, there are only queries
     return Padding(length, before, before or between, apart, hides, alone)
 
@@ -91,7 +91,12 @@ def _counts_length(graph: Graph) -> str | None:
         numbers += [number for _, number in step.box.numbers] if step.box is not None else []
         if step.box is not None and OPS[step.box.kind].by_length(step.box):
             return f"'{step.name}' rotates by angles that depend on the length"
-        if convolves(step.box) and _later_taps(graph, step.box):
+        if (
+            step.box is not None
+            and step.box.leg == graph.query
+            and _later_taps(graph, step.box)
+            and not hides_rows(graph, step.box)
+        ):
             return f"'{step.name}' reads later positions"
         lengths = {name.name for number in numbers for name in names(number)} & {graph.query, graph.key}
         if lengths:
@@ -111,7 +116,8 @@ def _counts_length(graph: Graph) -> str | None:
 
 def _later_taps(graph: Graph, box: Box | None) -> bool:
     """Whether a convolution reads later positions, other than masked scores."""
-    assert box is not None
+    if box is None or not convolves(box):
+        return False
     legs, width = box.operand("of").legs, int(graph.leg[str(box.other)].size or 1)
     scores = box.leg == graph.key and graph.query in legs
     return not scores and left_of(graph, box, width) < width - 1
@@ -126,7 +132,7 @@ def _asks_place(graph: Graph, step: Step) -> str | None:
     masks = graph.masks(step)
     if not by_distance(masks):
         return f"a mask of '{step.name}' depends on absolute positions"
-    if step.box is not None and step.box.leg == graph.query and convolves(step.box):
+    if convolves(step.box) and step.box.leg == graph.query and not hides_rows(graph, step.box):
         return f"'{step.name}' reads earlier positions"
     if step.box is not None and _turned(graph, step.box):
         readers = graph.readers.get(step.name, ())
