@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tensornet_attn.emit.layout import box_layout
-from tensornet_attn.emit.masks import keep_and_bias, seen_text
+from tensornet_attn.emit.masks import keep_and_bias, row_keep, seen_text
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.hidden import visible_to
 from tensornet_attn.graph.model import Box, Step
 from tensornet_attn.ops import OPS
+from tensornet_attn.ops.conv import hides_rows
 
 
 def emit_box(writer: Writer, step: Step) -> None:
@@ -18,6 +19,10 @@ def emit_box(writer: Writer, step: Step) -> None:
         _hidden(writer, step, box)
     elif writer.graph.masked(step):
         _masked(writer, step, box)
+    elif hides_rows(writer.graph, box):
+        value = writer.value(box.operand("of"))
+        value = value.arranged(box_layout(writer.graph, step, value.legs))
+        OPS[box.kind].emit_masked(writer, step, box, value, row_keep(writer, value.legs), "None")
     else:
         OPS[box.kind].emit(writer, step, box)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.ops import OPS
+from tensornet_attn.ops.conv import hides_rows
 
 Readers = Mapping[str, list[tuple[Step, Use]]]
 
@@ -16,7 +17,8 @@ def batched(graph: Graph) -> frozenset[str]:
     """Values that may have batch dimensions: inputs, noise, boxes with run-time masks, and their dependents."""
     found = {tensor.name for tensor in graph.tensors if tensor.role in ("input", "noise")}
     for step in graph.steps:
-        hides = graph.masked(step) or step.fused is not None or (step.box is not None and OPS[step.box.kind].recurrent)
+        recurrent = step.box is not None and OPS[step.box.kind].recurrent
+        hides = graph.masked(step) or hides_rows(graph, step.box) or step.fused is not None or recurrent
         if hides or any(use.name in found for use in step.op.uses):
             found.add(step.name)
     return frozenset(found)

@@ -13,6 +13,7 @@ from tensornet_attn.graph.recurrence import unmasked
 from tensornet_attn.graph.visibility import condition, written_numbers
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops import MASKS, OPS
+from tensornet_attn.ops.conv import hides_rows
 
 _PLACES = {"query": "query", "key": "key", "distance": "(query - key)"}
 
@@ -35,7 +36,8 @@ def takes_mask(graph: Graph) -> bool:
 
 
 def takes_key_mask(graph: Graph) -> bool:
-    return bool(masked_legs(graph)) or any(map(unmasked, graph.steps))
+    rows = any(hides_rows(graph, step.box) for step in graph.steps)
+    return rows or bool(masked_legs(graph)) or any(map(unmasked, graph.steps))
 
 
 def masked_legs(graph: Graph) -> list[Legs]:
@@ -51,6 +53,11 @@ def keep_and_bias(writer: Writer, step: Step, layout: Legs) -> tuple[str, str]:
     query = str(writer.graph.query) in layout
     found = _keep(writer, writer.graph.masks(step), "mask", len(layout) - 1 - query, query)
     return found.keep, _bias(found, query and OPS[step.box.kind].takes_float_mask)
+
+
+def row_keep(writer: Writer, layout: Legs) -> str:
+    """The name of the key mask for a value laid out as [others..., n], whose rows are the keys."""
+    return _keep(writer, (), "None", len(layout) - 1, False).keep
 
 
 def attention_keep(writer: Writer, masks: tuple[Function, ...], heads: tuple[int, ...], causal: str) -> tuple[str, str]:

@@ -275,7 +275,7 @@ def _call_text(graph: Graph, local: dict[str, str]) -> list[str]:
     if "mask" in names:
         shapes.append(f"mask [{graph.query} {graph.key}] or [... {graph.query} {graph.key}]")
     if "key_mask" in names:
-        shapes.append(f"key_mask [... {graph.key}], True = visible")
+        shapes.append(f"key_mask [... {graph.key or graph.query}], True = visible")
     if "losses" in names:
         shapes.append("losses: return (output, scalar losses by name)")
     return wrap(f'"""{"; ".join(shapes)}."""', WIDTH - 2 * len(_INDENT))

@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from tensornet_attn.graph.attention import behind
+from tensornet_attn.graph.attention import behind, cached
 from tensornet_attn.graph.causal import leak_of_hidden, looks_back
-from tensornet_attn.graph.model import Box, Function, Graph, Step, Use
+from tensornet_attn.graph.model import Box, Function, Graph, Step, Term, Use
 from tensornet_attn.graph.visibility import by_distance, lookahead
 from tensornet_attn.ir.arithmetic import names
 from tensornet_attn.ops import OPS
-from tensornet_attn.ops.conv import convolves, left_of
+from tensornet_attn.ops.conv import convolves, hides_rows, left_of
 
 _PLACED = ("position", "sinusoid")  # constants that depend on absolute positions
 _PAIRED = (*_PLACED, "distance")
 _ANYWHERE = ("ones", "zeros", "full", *_PAIRED)  # constants whose entries do not depend on the length
+Rotation = tuple[str, object]  # the leg along which rows are rotated by their position, and how
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,15 @@ def padding_of(graph: Graph, wanted: Collection[str]) -> Padding:
     part = replace(graph, steps=steps, tensors=tensors, losses=())
     back = _looks_back(part)
     length = _counts_length(part) or (None if back else _sums_all(part))
-    place = next(filter(None, (_asks_place(part, step) for step in steps)), None) or _placed_tensor(part)
+    placed = next(filter(None, (_asks_place(part, step) for step in steps)), None)
+    place = placed or _unmet_rotation(part) or _placed_tensor(part)
     paired = _paired_tensor(part)
     apart = next(filter(None, (_asks_distance(part, step, False) for step in steps)), None) or paired
     between = next(filter(None, (_asks_distance(part, step, True) for step in steps)), None) or paired
     met = {leg for step in steps for legs in (step.legs, *(use.legs for use in step.op.uses)) for leg in legs}
-    alone = length is None and place is None and graph.key not in met
+    alone = length is None and place is None and graph.key not in met and not any(convolves(step.box) for step in steps)
     before = length or place
-    hides = not back or any(_sums(part, step) for step in steps)
+    hides = not back or any(_sums(part, step) or _later_taps(part, step.box) for step in steps)
     apart = length if graph.key is None else length or apart  # without keys, there are only queries
     return Padding(length, before, before or between, apart, hides, alone)
 
@@ -91,7 +93,7 @@ def _counts_length(graph: Graph) -> str | None:
         numbers += [number for _, number in step.box.numbers] if step.box is not None else []
         if step.box is not None and OPS[step.box.kind].by_length(step.box):
             return f"'{step.name}' rotates by angles that depend on the length"
-        if convolves(step.box) and _later_taps(graph, step.box):
+        if _reads_padding(graph, step.box) and _later_taps(graph, step.box):
             return f"'{step.name}' reads later positions"
         lengths = {name.name for number in numbers for name in names(number)} & {graph.query, graph.key}
         if lengths:
@@ -109,9 +111,15 @@ def _counts_length(graph: Graph) -> str | None:
     return None
 
 
+def _reads_padding(graph: Graph, box: Box | None) -> bool:
+    """Whether a step is a convolution along queries that no key mask hides, because the keys are another sequence."""
+    return box is not None and convolves(box) and box.leg == graph.query and not hides_rows(graph, box)
+
+
 def _later_taps(graph: Graph, box: Box | None) -> bool:
     """Whether a convolution reads later positions, other than masked scores."""
-    assert box is not None
+    if box is None or not convolves(box):
+        return False
     legs, width = box.operand("of").legs, int(graph.leg[str(box.other)].size or 1)
     scores = box.leg == graph.key and graph.query in legs
     return not scores and left_of(graph, box, width) < width - 1
@@ -126,13 +134,8 @@ def _asks_place(graph: Graph, step: Step) -> str | None:
     masks = graph.masks(step)
     if not by_distance(masks):
         return f"a mask of '{step.name}' depends on absolute positions"
-    if step.box is not None and step.box.leg == graph.query and convolves(step.box):
+    if _reads_padding(graph, step.box):
         return f"'{step.name}' reads earlier positions"
-    if step.box is not None and _turned(graph, step.box):
-        readers = graph.readers.get(step.name, ())
-        alone = step.name == graph.output or not readers
-        if alone or not all(_meets_its_like(graph, reader, use) for reader, use in readers):
-            return f"'{step.name}' is rotated by its position, and is not used in a product of a query and a key"
     return None
 
 
@@ -142,6 +145,48 @@ def _turned(graph: Graph, box: Box) -> bool:
     return sequence and box.other is not None and OPS[box.kind].legs_mixed(box) == {box.other}
 
 
+@cached
+def _rotations(graph: Graph) -> dict[str, Rotation]:
+    """The rotation of each step whose rows are rotated, or are products of rotated rows that keep the rotated leg."""
+    rotations: dict[str, Rotation] = {}
+    for step in graph.steps:
+        if step.contraction is not None:
+            of_terms = {_kept_rotation(rotations, graph, step, term) for term in step.contraction.terms}
+            if len(of_terms) == 1 and (rotation := of_terms.pop()) is not None:
+                rotations[step.name] = rotation
+        elif step.box is not None and _turned(graph, step.box):
+            rotations[step.name] = str(step.box.other), (step.box.kind, step.box.numbers, step.box.mode)
+    return rotations
+
+
+def _kept_rotation(rotations: dict[str, Rotation], graph: Graph, step: Step, term: Term) -> Rotation | None:
+    """The rotation of the only rotated factor of a product, if the product neither sums nor scales its entries."""
+    turned = [rotation for use in term.factors if (rotation := _rotation_of(rotations, graph, use)) is not None]
+    if len(turned) != 1 or turned[0][0] not in step.legs:
+        return None
+    return turned[0] if sum(turned[0][0] in use.legs for use in term.factors) == 1 else None
+
+
+def _rotation_of(rotations: dict[str, Rotation], graph: Graph, use: Use) -> Rotation | None:
+    """The rotation of the rows of a use, with its leg as the use names it. Returns None if they are not rotated."""
+    if use.name not in rotations:
+        return None
+    leg, turn = rotations[use.name]
+    return use.legs[graph.legs_of(use.name).index(leg)], turn
+
+
+def _unmet_rotation(graph: Graph) -> str | None:
+    """Why rotated rows depend on absolute positions: a reader is no product of a query and a key of one rotation."""
+    rotations, met = _rotations(graph), dict[str, bool]()
+    for step in reversed([step for step in graph.steps if step.name in rotations]):
+        readers = graph.readers.get(step.name, ())
+        meets = all(met.get(reader.name) or _meets_its_like(graph, reader, use) for reader, use in readers)
+        met[step.name] = meets and bool(readers) and step.name != graph.output
+    name = next((step.name for step in graph.steps if step.box is not None and not met.get(step.name, True)), None)
+    reason = f"'{name}' is rotated by its position, and is not used in a product of a query and a key"
+    return None if name is None else reason
+
+
 def _meets_its_like(graph: Graph, reader: Step, use: Use) -> bool:
     """Whether a step uses rotated rows only in products with rows of the same rotation.
 
@@ -149,23 +194,14 @@ def _meets_its_like(graph: Graph, reader: Step, use: Use) -> bool:
     """
     terms = [term for term in reader.contraction.terms if use in term.factors] if reader.contraction is not None else []
     for term in terms:
-        turned = _turned_leg(graph, use)
+        turned = _rotation_of(_rotations(graph), graph, use)
         across = [one for one in term.factors if turned is not None and turned[0] in one.legs]
-        ends = [_turned_leg(graph, one) for one in across]
+        ends = [_rotation_of(_rotations(graph), graph, one) for one in across]
         legs = {leg for one in across for leg in one.legs}
         summed = turned is not None and turned[0] not in reader.legs
         if not (summed and ends == [turned, turned] and {graph.query, graph.key} <= legs):
             return False
     return bool(terms)
-
-
-def _turned_leg(graph: Graph, use: Use) -> tuple[str, object] | None:
-    """The leg along which rows are rotated, as the use names it, and the rotation. Returns None if they are not."""
-    step = graph.step.get(use.name)
-    box = step.box if step is not None else None
-    if step is None or box is None or not _turned(graph, box):
-        return None
-    return use.legs[step.legs.index(str(box.other))], (box.kind, box.numbers, box.mode)
 
 
 def _placed_tensor(graph: Graph) -> str | None:

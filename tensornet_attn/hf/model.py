@@ -131,19 +131,13 @@ def _key_mask(name: str, mask: Tensor | None) -> Tensor | None:
     return None if not torch.compiler.is_compiling() and bool(mask.all()) else mask
 
 
-def _positions(position_ids: Tensor | None, key_mask: Tensor | None, n: int) -> Tensor | None:
-    """The positions of the last n tokens, padding not counted. Returns None if they are consecutive.
-
-    Raises InputError for several sequences in one row of a batch.
-    """
-    checkable = position_ids is not None and key_mask is None and n > 1 and not torch.compiler.is_compiling()
+def _check_positions(position_ids: Tensor | None, key_mask: Tensor | None) -> None:
+    """Raises InputError for several sequences in one row of a batch."""
+    checkable = position_ids is not None and key_mask is None and not torch.compiler.is_compiling()
     if checkable and bool((position_ids.diff(dim=-1) < 0).any()):
         raise InputError(
             "'position_ids' restart within a row of a batch, or after cached positions: give all sequences as one row."
         )
-    if position_ids is not None or key_mask is None:
-        return position_ids
-    return (key_mask.cumsum(1) - 1).clamp(min=0)[:, -n:]
 
 
 def _packed(
@@ -168,16 +162,6 @@ def _packed(
     if past is not None:
         raise InputError("packed sequences do not accept 'past_key_values': generate from a batch instead.")
     return {"cu_seqlens": offsets, "max_seqlen": longest}
-
-
-def _check_right(key_mask: Tensor) -> None:
-    """Raises InputError for padding on the left, which would separate the row of `pooling: cls` from the tokens."""
-    right = (key_mask[:, 0] | ~key_mask.any(1)).all()
-    sentence = "'attention_mask' has padding on the left, after the row of 'pooling: cls': pad on the right."
-    if torch.compiler.is_compiling():
-        torch._assert_async(right, sentence)
-    elif not bool(right):
-        raise InputError(sentence)
 
 
 def _last(logits_to_keep: int | Tensor, shape: torch.Size, device: torch.device) -> Tensor | None:
@@ -258,13 +242,15 @@ class TensornetForCausalLM(TensornetPreTrainedModel, TensornetGenerationMixin):
         packed = _packed(input_ids, position_ids, mask, past_key_values, options)
         past = None if packed else self._past(past_key_values, use_cache, labels)
         asks = self._asks_losses(labels)
+        if not packed:
+            _check_positions(position_ids, mask)
         made = self.model(
             input_ids,
             mask,
             at=_last(logits_to_keep, shape, input_ids.device),
             losses=asks,
             cache=None if past is None else past.kept,
-            positions=position_ids if packed else _positions(position_ids, mask, shape[1]),
+            positions=position_ids,
             **packed,
         )
         logits, losses = made if asks else (made, {})
@@ -293,8 +279,9 @@ class TensornetForMaskedLM(TensornetPreTrainedModel):
         asks = self._asks_losses(labels)
         mask = _key_mask("attention_mask", attention_mask)
         packed = _packed(input_ids, position_ids, mask, None, options)
-        positions = position_ids if packed else _positions(position_ids, mask, input_ids.shape[1])
-        made = self.model(input_ids, mask, losses=asks, positions=positions, **packed)
+        if not packed:
+            _check_positions(position_ids, mask)
+        made = self.model(input_ids, mask, losses=asks, positions=position_ids, **packed)
         logits, losses = made if asks else (made, {})
         loss = None if labels is None else self._loss(logits, labels, losses, options)
         return MaskedLMOutput(loss=loss, logits=logits)
@@ -324,9 +311,7 @@ class TensornetForSequenceClassification(TensornetPreTrainedModel):
         _check_options(self, options, ("num_items_in_batch", "output_hidden_states"))
         asks = self._asks_losses(labels)
         mask = _key_mask("attention_mask", attention_mask)
-        if self.model.cls is not None and mask is not None:
-            _check_right(mask)
-        made = self.model(input_ids, mask, losses=asks, positions=_positions(None, mask, input_ids.shape[1]))
+        made = self.model(input_ids, mask, losses=asks)
         logits, losses = made if asks else (made, {})
         loss = None
         if labels is not None:
@@ -396,6 +381,7 @@ class TensornetForConditionalGeneration(TensornetPreTrainedModel, TensornetGener
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         source_mask = _key_mask("attention_mask", attention_mask)
         mask = _key_mask("decoder_attention_mask", decoder_attention_mask)
+        _check_positions(decoder_position_ids, mask)
         encoded, losses = None if encoder_outputs is None else encoder_outputs[0], {}
         if encoded is None:
             encoded = self.model.encode(input_ids, source_mask, losses=asks)
@@ -407,7 +393,7 @@ class TensornetForConditionalGeneration(TensornetPreTrainedModel, TensornetGener
             mask,
             losses=asks,
             cache=None if past is None else past.kept,
-            positions=_positions(decoder_position_ids, mask, decoder_input_ids.shape[1]),
+            positions=decoder_position_ids,
         )
         if asks:
             logits, own = logits

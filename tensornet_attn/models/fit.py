@@ -69,13 +69,12 @@ def inside(document: Document, path: Path) -> Document:
 class Fitted:
     """A design with its sizes in a model. `causal` is the option that it is compiled with.
 
-    `keyed`: it has keys and accepts a key mask. `context`: it has a second input, for a source or a memory.
-    `elements`: number of elements of its weights and states.
+    `context`: it has a second input, for a source or a memory. `elements`: number of elements of its weights and
+    states.
     """
 
     design: compiler.Design
     causal: bool | None
-    keyed: bool
     context: bool
     elements: int
 
@@ -123,7 +122,7 @@ def fit(place: Place) -> Fitted | None:
         return None
     stored = (*graph.of_role("weight"), *graph.of_role("state"))
     elements = sum(prod(size or 1 for size in graph.shape_of(tensor.name)) for tensor in stored)
-    return Fitted(reading.design, causal, graph.key is not None, len(graph.of_role("input")) > 1, elements)
+    return Fitted(reading.design, causal, len(graph.of_role("input")) > 1, elements)
 
 
 def _width_legs(place: Place, design: compiler.Design) -> list[str]:

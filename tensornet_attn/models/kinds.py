@@ -18,6 +18,7 @@ from tensornet_attn.models.model import (
     Model,
     Positions,
     WithLosses,
+    check_gaps,
     check_numbers,
     check_tokens,
     gathered,
@@ -108,11 +109,18 @@ class TokenModel(Model):
         self.output = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False, **new)
         self.output_bias = nn.Parameter(torch.zeros(config.vocabulary, **new)) if config.output_bias else None
 
-    def _embedded(self, tokens: Tensor, seen: int, positions: Tensor | None, documents: Documents | None) -> Tensor:
+    def _embedded(
+        self,
+        tokens: Tensor,
+        seen: int,
+        positions: Tensor | None,
+        documents: Documents | None,
+        key_mask: Tensor | None,
+    ) -> Tensor:
         """The embedded tokens with positions, which start at 0 in each document of a packed row."""
         if documents is not None and positions is None and self.positions.kind in ("learned", "sinusoid"):
             positions = positions_in(documents["cu_seqlens"], tokens.shape[1])[None]
-        return self.positions(self.embedding(tokens) * self.scale, seen, positions)
+        return self.positions(self.embedding(tokens) * self.scale, seen, positions, key_mask)
 
     def _logits(self, x: Tensor, at: Tensor | None) -> Tensor:
         weight = self.embedding.weight if self.output is None else self.output.weight
@@ -143,7 +151,7 @@ class MaskedLanguageModel(TokenModel):
         """As `LanguageModel.forward`, without memory and cache."""
         check_tokens("tokens", tokens, key_mask)
         documents = _documents(cu_seqlens, max_seqlen, tokens, self.spec.name)
-        x = self._embedded(tokens, 0, positions, documents)
+        x = self._embedded(tokens, 0, positions, documents, key_mask)
         x, found = self._through("layers", x, losses, key_mask, documents=documents)
         return (self._logits(x, at), found) if losses else self._logits(x, at)
 
@@ -192,7 +200,7 @@ class LanguageModel(TokenModel):
         if documents is not None and (memory is not None or cache is not None):
             other = "cache" if memory is None else "memory"
             raise InputError(f"a call with cu_seqlens takes no {other}: leave out one of the two.")
-        x = self._embedded(tokens, seen, positions, documents)
+        x = self._embedded(tokens, seen, positions, documents, key_mask)
         if memory is not None:
             if cache is not None:
                 raise InputError("a call takes a memory or a cache, not both: leave out one of the two.")
@@ -259,6 +267,8 @@ class LanguageModel(TokenModel):
         batch, n, width = x.shape
         _check_memory(memory, self._contexts, batch, width)
         keep, states, contexts = _seen(memory, key_mask, batch, n), iter(memory.states), []
+        if keep is not None:
+            check_gaps("key_mask", keep, (block.mixer.design for block in self.layers if block.mixer.context))
         found: Losses = {}
         for place, block in enumerate(self.layers):
             context = torch.cat([next(states), x], 1) if block.mixer.context else None
@@ -309,9 +319,12 @@ class SequenceClassifier(Model):
         x = self._embedded(tokens, key_mask) * self.scale
         if self.cls is not None:
             x = torch.cat([self.cls.expand(x.shape[0], 1, -1), x], 1)
-            key_mask = None if key_mask is None else nn.functional.pad(key_mask, (1, 0), value=True)
+            if key_mask is not None:
+                key_mask = nn.functional.pad(key_mask, (1, 0), value=True)
+                check_gaps("key_mask", key_mask, self._designs("layers").values(), "right")
             positions = None if positions is None else nn.functional.pad(positions + 1, (1, 0))
-        x, found = self._through("layers", self.positions(x, positions=positions), losses, key_mask)
+        x = self.positions(x, positions=positions, key_mask=key_mask)
+        x, found = self._through("layers", x, losses, key_mask)
         logits = self.output(self._pooled(self.norm(x), key_mask))
         return (logits, found) if losses else logits
 
@@ -386,7 +399,7 @@ class Seq2Seq(Model):
     def encode(self, source: Tensor, source_mask: Tensor | None = None, losses: bool = False) -> WithLosses:
         """Returns the encoded source, [batch, m, width]; with `losses`, (encoded source, losses of the encoder)."""
         check_tokens("source", source, source_mask, "source_mask")
-        x = self.source_positions(self.embedding(source) * self.scale)
+        x = self.source_positions(self.embedding(source) * self.scale, key_mask=source_mask)
         x, found = self._through("encoder", x, losses, source_mask)
         return (self.source_norm(x), found) if losses else self.source_norm(x)
 
@@ -411,7 +424,7 @@ class Seq2Seq(Model):
         if target.shape[0] != encoded.shape[0]:
             raise InputError(f"'target' has batch {target.shape[0]}, 'source' has {encoded.shape[0]}; make them equal.")
         table = self.embedding if self.target_embedding is None else self.target_embedding
-        x = self.target_positions(table(target) * self.scale, seen, positions)
+        x = self.target_positions(table(target) * self.scale, seen, positions, target_mask)
         x, found = self._through("decoder", x, losses, target_mask, encoded, source_mask, cache=cache)
         x = x if at is None else x.flatten(0, 1).index_select(0, at)
         logits = F.linear(self.norm(x), table.weight if self.output is None else self.output.weight)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,6 +22,7 @@ from tensornet_attn.models.fit import Fitted
 from tensornet_attn.models.read import ModelSpec, load
 from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.nn.tokens import call_of_tokens
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.positions import sinusoid
 from tensornet_attn.spec.sources import Source
@@ -52,7 +53,7 @@ class Sublayer(nn.Module):
         self.norm, self.post_norm = norm_of(config, **new), config.post_norm
         self.design = compiler.compile(part.design, backend, part.causal, n=config.length, **new)
         self.dropout = nn.Dropout(config.dropout)
-        self.keyed, self.context = part.keyed, part.context
+        self.context = part.context
 
     def forward(
         self,
@@ -62,34 +63,38 @@ class Sublayer(nn.Module):
         losses: bool = False,
         cache: Cache | None = None,
         documents: Documents | None = None,
+        rows: Tensor | None = None,
     ) -> WithLosses:
         """Maps x [batch, n, width] to [batch, n, width]; `source` [batch, m, width] is normalised; key_mask [batch, m].
 
-        With `losses`, returns (result, losses of the design). With `cache`, x continues the cached positions or attends
-        to the cached source. `documents`: arguments of a packed call.
+        key_mask and, with a source, `rows` [batch, n] are false at padding, which changes no other row. With `losses`,
+        returns (result, losses of the design). With `cache`, x continues the cached positions or attends to the cached
+        source. `documents`: arguments of a packed call.
         """
         into = x if self.post_norm else self.norm(x)
         if source is None and key_mask is not None and cache is not None:
             key_mask = key_mask[..., cache.forgotten :]
         inputs = (into,) if source is None or (cache is not None and cache.length) else (into, source)
-        return self._added(x, inputs, key_mask if self.keyed else None, losses, cache, documents)
+        return self._added(x, inputs, key_mask, rows, losses, cache, documents)
 
     def after(self, context: Tensor, n: int, key_mask: Tensor | None, losses: bool = False) -> WithLosses:
         """The result for the last n rows of a context [batch, m, width], which attend to it; key_mask [batch, m]."""
         into, x = context if self.post_norm else self.norm(context), context[:, context.shape[1] - n :]
-        return self._added(x, (into[:, into.shape[1] - n :], into), key_mask, losses)
+        rows = None if key_mask is None else key_mask[:, key_mask.shape[1] - n :]
+        return self._added(x, (into[:, into.shape[1] - n :], into), key_mask, rows, losses)
 
     def _added(
         self,
         x: Tensor,
         inputs: tuple[Tensor, ...],
         key_mask: Tensor | None,
+        rows: Tensor | None,
         losses: bool,
         cache: Cache | None = None,
         documents: Documents | None = None,
     ) -> WithLosses:
-        options = {"cache": cache} if cache is not None else {"losses": True} if losses else {}
-        made = self.design(*inputs, key_mask=key_mask, **options, **(documents or {}))
+        options = {"losses": True} if losses and cache is None else {}
+        made = call_of_tokens(self.design, inputs, key_mask, rows, cache, **options, **(documents or {}))
         made, found = made if "losses" in options else (made, {})
         x = x + self.dropout(made)
         x = self.norm(x) if self.post_norm else x
@@ -131,7 +136,9 @@ class Block(nn.Module):
         else:
             x = gathered(self.mixer.after(context, x.shape[1], context_mask, losses), "mixer", found)
         if "cross" in self.roles:
-            x = gathered(self.cross(x, source_mask, source, losses, kept.get("cross")), "cross", found)
+            rows = None if key_mask is None else key_mask[:, key_mask.shape[1] - x.shape[1] :]
+            made = self.cross(x, source_mask, source, losses, kept.get("cross"), rows=rows)
+            x = gathered(made, "cross", found)
         if "mlp" in self.roles:
             made = self.mlp(x, key_mask, losses=losses, cache=kept.get("mlp"), documents=documents)
             x = gathered(made, "mlp", found)
@@ -156,12 +163,17 @@ class Positions(nn.Module):
         if self.kind == "learned":
             self.table = nn.Parameter(torch.zeros(length, config.width, **new))
 
-    def forward(self, x: Tensor, seen: int = 0, positions: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, seen: int = 0, positions: Tensor | None = None, key_mask: Tensor | None = None
+    ) -> Tensor:
         """Maps x [batch, n, width] to [batch, n, width]. Raises InputError for positions beyond the learned ones.
 
-        The rows have the positions from `seen` on, unless `positions` [batch, n] gives them.
+        The rows have the positions from `seen` on, unless `positions` [batch, n] gives them. Positions count the tokens
+        of key_mask [batch, seen + n], not the padding.
         """
         n = seen + x.shape[1]
+        if positions is None and key_mask is not None and self.kind in ("learned", "sinusoid"):
+            positions = (key_mask.cumsum(1) - 1).clamp(min=0)[:, seen:]
         if self.kind == "learned":
             if positions is not None:
                 self._check(positions)
@@ -183,6 +195,24 @@ class Positions(nn.Module):
             torch._assert_async(right, sentence)
         elif not bool(right):
             raise InputError(sentence)
+
+
+def check_gaps(name: str, key_mask: Tensor, designs: Iterable[CompiledDesign], side: str = "left") -> None:
+    """Raises InputError for padding between tokens that a design would count as positions; key_mask [batch, m].
+
+    `side`: where padding would change nothing.
+    """
+    reasons = [(one.design.name, reason) for one in designs if (reason := one._packing.evaluation.between) is not None]
+    if not reasons:
+        return
+    seen = key_mask.cumsum(1)
+    right = (key_mask | (seen == 0) | (seen == seen[:, -1:])).all()
+    design, reason = reasons[0]
+    sentence = f"'{name}' has padding between tokens, and in '{design}' {reason}: pad on the {side}."
+    if not key_mask.is_cpu or torch.compiler.is_compiling():
+        torch._assert_async(right, sentence)
+    elif not bool(right):
+        raise InputError(sentence)
 
 
 def check_tokens(
@@ -268,6 +298,9 @@ class Model(nn.Module, ABC):
             raise InputError("a call with a cache computes no losses: leave out 'losses' or the cache.")
         if cache is not None and {*cache} != {*self._designs(stack)}:
             raise InputError(f"this cache belongs to another model than '{self.spec.name}'; create one by new_cache().")
+        if cache is not None and seen[0] is not None:
+            own = (one for place, one in self._designs(stack).items() if not place.endswith(".cross"))
+            check_gaps("key_mask" if stack == "layers" else "target_mask", seen[0], own)
         for place, block in enumerate(getattr(self, stack)):
             at = f"{stack}.{place}"
             kept = None if cache is None else {role: cache[f"{at}.{role}"] for role in block.roles}

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tensornet_attn.cost.kernels import unfolded
+from tensornet_attn.emit.masks import takes_key_mask
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.recurrence import Recurrence, sums, unmasked
@@ -30,7 +31,7 @@ class Masks:
     query: str
     key: str
     places: tuple[tuple[str, str, Shape], ...]
-    keys: bool  # whether `key_mask` acts on any box
+    keys: bool  # whether `key_mask` acts on any step
     recurrence: str | None  # a recurrence over keys, which accepts no mask
     apart: tuple[str, ...] = ()  # boxes whose maps are planned with fewer legs, as those with a split leg
     maps: tuple[str, ...] = ()  # sums planned as attention: no float mask can be added
@@ -116,8 +117,9 @@ class Signature:
         if str(self.query) not in lengths:
             raise InputError(f"{self.design}: with a cache, a chunk is required; give {self._takes}.")
         chunk = lengths[str(self.query)]
+        keys = cached if memory else cached + chunk
         if self.key is not None:
-            lengths[self.key] = cached if memory else cached + chunk
+            lengths[self.key] = keys
         for leg, most in self.maxima:
             if not memory and cached + chunk > most:
                 raise InputError(
@@ -128,7 +130,7 @@ class Signature:
         if mask is not None:
             check_mask(self.masks, mask, batch, lengths)
         if key_mask is not None:
-            check_key_mask(self.masks, key_mask, batch, lengths)
+            check_key_mask(self.masks, key_mask, batch, {self.masks.key: keys})
         return lengths
 
     def without_inputs(self, packed: Packed, named: Mapping[str, Tensor]) -> tuple[Packed, dict[str, Tensor]]:
@@ -371,7 +373,8 @@ def _masks(graph: Graph, schedule: Graph) -> Masks:
     maps = tuple(step.name for step in sums(graph) if step.name not in _sums(schedule))
     moved = {seen(graph, step) for step in new} - {(), *others.values()}
     apart = tuple(name for name, legs in others.items() if legs and (moved or name in maps or split & {*legs}))
-    return Masks(graph.name, str(graph.query), str(graph.key), tuple(places), bool(masked or fast), fast, apart, maps)
+    key = str(graph.key or graph.query)  # without a key leg, a key mask hides queries
+    return Masks(graph.name, str(graph.query), key, tuple(places), takes_key_mask(graph), fast, apart, maps)
 
 
 def _sums(schedule: Graph) -> set[str]:

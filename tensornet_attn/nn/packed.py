@@ -94,7 +94,7 @@ class Row(NamedTuple):
         given = [(x, legs) for x, legs in both if x is not None]
         if key_mask is not None:
             keys = lengths.get(str(packing.key), lengths.get(packing.query, 0))
-            check_key_mask(signature.masks, key_mask, batch, {str(packing.key): keys})
+            check_key_mask(signature.masks, key_mask, batch, {signature.masks.key: keys})
             key_mask = key_mask.reshape(-1)
         own_keys = not packing.tied and any(packing.key in legs for _, legs in given)
         if packing.query not in lengths:
@@ -314,7 +314,7 @@ class Packing:
         legs, query = graph.legs_of(graph.output), str(graph.query)
         inputs = tuple(tensor.legs for tensor in graph.of_role("input"))
         read = any(tensor.name in behind(graph, (graph.output,)) for tensor in graph.of_role("input"))
-        keyed = graph.tied or any(graph.key in own for own in inputs)
+        keyed = graph.key is None or graph.tied or any(graph.key in own for own in inputs)
         states = tuple(state for state, _ in graph.updates)
         evaluation, everything = padding_of(graph, (graph.output,)), padding_of(graph, graph.results)
         return Packing(

@@ -62,6 +62,8 @@ class Conv(BoxModel):
 class ConvOperation(Operation):
     """result[i] = sum over j of of[i + j - left, j]; entries beyond the ends and masked entries count as zero.
 
+    Along the queries, rows that the key mask hides count as zero too, if queries and keys are the same sequence.
+
     A box of the planner also has a `weight`, and sums of * weight[j] for an operand without a leg of taps. A box of a
     decoding cache has an operand on the key leg, and its result has only the last positions.
     """
@@ -103,6 +105,8 @@ class ConvOperation(Operation):
         if run.graph.masked(step):
             value, keep, *_ = run.masked(step)
             value = torch.where(keep, value, 0)
+        elif hides_rows(run.graph, box):
+            value = torch.where(aligned(run.visible_keys(source), (source,), own), value, 0)
         width = run.size(str(box.other))
         left = left_of(run.graph, box, width)
         legs = (*without(own, source, box.other), str(box.other), source)
@@ -169,6 +173,13 @@ class ConvOperation(Operation):
 def convolves(box: Box | None) -> bool:
     """Whether a step is a convolution."""
     return box is not None and box.kind == Conv.key
+
+
+def hides_rows(graph: Graph, box: Box | None) -> bool:
+    """Whether a step is a convolution along the queries whose rows the key mask hides, because they are the keys."""
+    if box is None or not convolves(box) or box.leg != graph.query or box.leg not in box.operand("of").legs:
+        return False
+    return graph.key is None or bool(graph.tied)
 
 
 def source_of(graph: Graph, box: Box) -> str:

@@ -26,7 +26,7 @@ from tensornet_attn.graph.recurrence import (
     sums,
 )
 from tensornet_attn.ir.arithmetic import ONE, Negative, Number
-from tensornet_attn.ops.conv import convolves
+from tensornet_attn.ops.conv import convolves, hides_rows
 from tensornet_attn.ops.delta_rule import legs_of
 from tensornet_attn.ops.operation import without
 from tensornet_attn.plan.powers import WrittenOut, written_out
@@ -94,7 +94,8 @@ def of_last(made: Carried) -> Carried:
         use, leg = step.box.operand("of"), step.box.leg
         of = Use(use.name, tuple(key if own == leg else own for own in use.legs))
         legs = tuple(str(graph.query) if own == leg else own for own in step.legs)
-        changed[step.name] = [replace(step, op=replace(step.box, operands=(("of", of),)), legs=legs)]
+        box = replace(step.box, leg=key if hides_rows(graph, step.box) else leg, operands=(("of", of),))
+        changed[step.name] = [replace(step, op=box, legs=legs)]
         inner = graph.step.get(use.name)
         if inner is not None and inner.contraction is not None:
             changed |= {inner.name: _with_copies(graph, inner, str(leg))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -123,6 +124,51 @@ def test_a_key_mask_hides_positions_from_it(causal: bool) -> None:
     torch.testing.assert_close(k, moved, rtol=0, atol=1e-12)
 
 
+def padded(layer: Any, x: torch.Tensor, before: int, after: int) -> None:
+    """Rows that a key mask hides around a sequence change neither its outputs nor its gradients, whatever they hold."""
+    shape = x.shape[0], before + x.shape[1] + after
+    keys = torch.zeros(shape, dtype=torch.bool)
+    keys[:, before : before + x.shape[1]] = True
+    found = []
+    for hidden in (None, 0.0, 1e6):
+        row = x if hidden is None else torch.full((*shape, x.shape[2]), hidden, dtype=F64)
+        if hidden is not None:
+            row[keys] = x.flatten(0, 1)
+        row = row.requires_grad_()
+        y = layer(row, key_mask=None if hidden is None else keys)
+        y = y if hidden is None else y[:, before : before + x.shape[1]]
+        grads = torch.autograd.grad(y.sin().sum(), (row, *layer.parameters()))
+        found.append((y, grads[0] if hidden is None else grads[0][keys].view_as(x), *grads[1:]))
+    for one in found[1:]:
+        for value, wanted in zip(one, found[0], strict=True):
+            torch.testing.assert_close(value, wanted, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kind", ["depthwise", "sums", "attention", "scores"])
+def test_a_key_mask_hides_the_rows_of_queries_that_are_keys(kind: str, causal: bool, backend: str) -> None:
+    """A padded sequence equals the sequence alone: taps on padding read zeros, as taps beyond the ends do."""
+    design = {"attention": attention, "scores": multi_token}.get(kind, partial(alone, kind))(causal)
+    layer = drawn(ta.compile(design, backend, dtype=F64))
+    for before, after in ((2, 0), (0, 3), (2, 1)):
+        padded(layer, torch.randn(2, 5, 6, dtype=F64), before, after)
+
+
+@pytest.mark.parametrize("form", ["depthwise", "sums"])
+def test_a_cache_hides_rows_too(form: str) -> None:
+    """In the first chunk, in longer ones and in single steps."""
+    layer, x = drawn(ta.compile(alone(form), dtype=F64)).eval(), torch.randn(2, N, C, dtype=F64)
+    keys = torch.ones(2, N, dtype=torch.bool)
+    keys[0, :2] = False
+    with torch.no_grad():
+        for ends in ((1, 2, 3, 6, N), (2, 5, 6, N), (4, 5, N)):
+            cache, starts = layer.new_cache(), (0, *ends)
+            found = [layer(x[:, a:b], key_mask=keys[:, :b], cache=cache) for a, b in zip(starts, ends, strict=False)]
+            torch.testing.assert_close(torch.cat(found, 1)[0, 2:], layer(x[0, 2:]), rtol=0, atol=1e-12)
+            torch.testing.assert_close(torch.cat(found, 1)[1], layer(x[1]), rtol=0, atol=1e-12)
+
+
 def test_queries_and_keys_decode() -> None:
     layer = drawn(ta.compile(attention(), dtype=F64)).eval()
     x, cache = torch.randn(2, N, 6, dtype=F64), layer.new_cache()
@@ -142,9 +188,13 @@ def test_documents_of_a_packed_call_do_not_meet(causal: bool) -> None:
     with torch.no_grad():
         y = layer(torch.cat(parts)[None], cu_seqlens=offsets)
         torch.testing.assert_close(y, torch.cat([layer(part) for part in parts])[None], rtol=0, atol=1e-12)
-    if causal:  # padding before a document would be read
-        with pytest.raises(ta.InputError, match="'Q' reads earlier positions"):
-            layer(torch.cat(parts)[None], cu_seqlens=offsets, cache=layer.new_cache())
+        if causal:  # a cache pads before the documents
+            cache = layer.new_cache()
+            kept = layer(torch.cat(parts)[None], cu_seqlens=offsets, cache=cache)
+            torch.testing.assert_close(kept, y, rtol=0, atol=1e-12)
+            step = torch.randn(5, 1, 6, dtype=F64)
+            later = [layer(torch.cat([part, row]))[-1:] for part, row in zip(parts, step, strict=True)]
+            torch.testing.assert_close(layer(step, cache=cache), torch.stack(later), rtol=0, atol=1e-12)
 
 
 def test_one_position_may_have_any_strides() -> None:
@@ -179,7 +229,7 @@ def multi_token(causal: bool) -> dict[str, Any]:
 @pytest.mark.parametrize("masked", ["none", "keys", "pairs"])
 @pytest.mark.parametrize("causal", [True, False])
 def test_scores_are_convolved(causal: bool, masked: str) -> None:
-    """Hidden scores count as zero; along the keys taps lie on both sides, along causal queries before."""
+    """Hidden scores and hidden rows count as zero; along causal queries, no tap is at a later row."""
     x, generator = torch.randn(2, N, 6, dtype=F64), torch.Generator().manual_seed(0)
     masks = {
         "none": {},
@@ -189,10 +239,8 @@ def test_scores_are_convolved(causal: bool, masked: str) -> None:
     layer = drawn(agree(multi_token(causal), x, **masks))
     with torch.no_grad():
         scores, made = (layer.capture(x, name, **masks) for name in ("S", "T"))
-    see = (
-        masks.get("mask", torch.ones(2, N, N, dtype=torch.bool))
-        & masks.get("key_mask", torch.ones(1, N, dtype=torch.bool))[:, None]
-    )
+    rows = masks.get("key_mask", torch.ones(1, N, dtype=torch.bool))
+    see = masks.get("mask", torch.ones(2, N, N, dtype=torch.bool)) & rows[:, None] & rows[..., None]
     see = see.tril() if causal else see
     shown = F.pad(torch.where(see[:, None], scores, 0), (1, 1, *((1, 0) if causal else (0, 1))))
     wanted = F.conv2d(shown, layer.T2.permute(2, 0, 1)[:, None], groups=2)
