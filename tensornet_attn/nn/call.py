@@ -10,6 +10,7 @@ import torch
 
 from tensornet_attn.cost.kernels import unfolded
 from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.graph.hidden import sums_keys
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.recurrence import Recurrence, sums, unmasked
 from tensornet_attn.nn.offsets import Packed
@@ -30,7 +31,7 @@ class Masks:
     query: str
     key: str
     places: tuple[tuple[str, str, Shape], ...]
-    keys: bool  # whether `key_mask` acts on any box
+    keys: bool  # whether `key_mask` acts on a box or a product
     recurrence: str | None  # a recurrence over keys, which accepts no mask
     apart: tuple[str, ...] = ()  # boxes whose maps are planned with fewer legs, as those with a split leg
     maps: tuple[str, ...] = ()  # sums planned as attention: no float mask can be added
@@ -301,7 +302,7 @@ def _check_leading(masks: Masks, mask: Tensor, batch: tuple[int, ...], others: S
 def check_key_mask(masks: Masks, key_mask: Tensor, batch: tuple[int, ...], lengths: dict[str, int]) -> None:
     """Checks a key mask: [batch..., m], boolean. Raises InputError."""
     if not masks.keys:
-        raise masks.refuse("key_mask: no box of this design runs over a key leg.")
+        raise masks.refuse("key_mask: no box of this design runs over a key leg, and no product sums one.")
     if not isinstance(key_mask, torch.Tensor):
         raise masks.refuse(f"key_mask is a {type(key_mask).__name__}; give a tensor.")
     if key_mask.dtype != torch.bool:
@@ -371,7 +372,8 @@ def _masks(graph: Graph, schedule: Graph) -> Masks:
     maps = tuple(step.name for step in sums(graph) if step.name not in _sums(schedule))
     moved = {seen(graph, step) for step in new} - {(), *others.values()}
     apart = tuple(name for name, legs in others.items() if legs and (moved or name in maps or split & {*legs}))
-    return Masks(graph.name, str(graph.query), str(graph.key), tuple(places), bool(masked or fast), fast, apart, maps)
+    keys = bool(masked or fast) or sums_keys(graph)
+    return Masks(graph.name, str(graph.query), str(graph.key), tuple(places), keys, fast, apart, maps)
 
 
 def _sums(schedule: Graph) -> set[str]:
