@@ -250,7 +250,12 @@ def product(run: Run, term: Term, legs: Legs) -> Tensor:
     coefficient = run.number(term.coefficient)
     if not term.factors:
         return torch.full([1] * len(legs), coefficient, device=run.device, dtype=run.dtype)
-    value, kept = einsum([(run.values[use.name], use.legs) for use in term.factors], legs)
+    factors = [(run.values[use.name], use.legs) for use in term.factors]
+    if run.key_mask is not None and run.graph.key not in legs:  # a product that sums keys omits the hidden ones
+        shown = [aligned(key_mask(run), (run.graph.key,), own) if run.graph.key in own else None for _, own in factors]
+        pairs = zip(factors, shown, strict=True)
+        factors = [(value if keep is None else value.where(keep, 0), own) for (value, own), keep in pairs]
+    value, kept = einsum(factors, legs)
     return coefficient * aligned(value, kept, legs)
 
 

@@ -44,5 +44,5 @@ def _hidden(writer: Writer, step: Step, box: Box) -> None:
     value, pair = writer.value(box.operand("of")), (writer.graph.query, writer.graph.key)
     if {*pair} <= {*value.legs}:
         value = value.arranged(tuple(leg for leg in value.legs if leg not in pair) + tuple(map(str, pair)))
-    keep = seen_text(writer, box.seen, value.legs, value.batched)
+    keep = seen_text(writer, box.seen, value.legs, step.name in writer.batched)
     OPS[box.kind].emit_masked(writer, step, box, value, keep, "None")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from tensornet_attn.graph.hidden import BY_KEY
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.ops import OPS
@@ -17,8 +18,9 @@ def batched(graph: Graph) -> frozenset[str]:
     """Values that may have batch dimensions: inputs, noise, boxes with run-time masks, and their dependents."""
     found = {tensor.name for tensor in graph.tensors if tensor.role in ("input", "noise")}
     for step in graph.steps:
-        recurrent = step.box is not None and OPS[step.box.kind].recurrent
-        hides = graph.masked(step) or hides_rows(graph, step.box) or step.fused is not None or recurrent
+        box = step.box
+        hides = box is not None and (graph.masked(step) or OPS[box.kind].recurrent or box.seen == BY_KEY)
+        hides = hides or hides_rows(graph, box) or step.fused is not None
         if hides or any(use.name in found for use in step.op.uses):
             found.add(step.name)
     return frozenset(found)

@@ -99,12 +99,13 @@ def _fact(graph: Graph, step: Step, facts: dict[str, Fact], positive: dict[str, 
 
 
 def _product(graph: Graph, step: Step, term: Term, facts: dict[str, Fact], acts: Acts) -> Fact:
-    """The facts of a product. A sum over keys is causal if a factor is zero at all later keys."""
+    """The facts of a product. A sum over keys is causal if a factor is zero at all later keys; masked keys are zero."""
     data = any(facts[use.name].data for use in term.factors)
     zero = any(_zero(graph, use, facts) for use in term.factors)
     for leg in (graph.query, graph.key):
         summed = leg not in step.legs and any(facts[use.name].data and leg in use.legs for use in term.factors)
-        if leg is not None and summed and not (zero and leg == graph.key):
+        omits = leg == graph.key and (zero or acts == {leg})
+        if leg is not None and summed and not omits:
             raise Leak(step.name, "sums over", leg)
     return Fact(data, zero and acts <= {*step.legs})
 

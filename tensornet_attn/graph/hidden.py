@@ -3,7 +3,7 @@
 # D = exp(E); A = keep over m of D, causal    ->    entries of D and E at keys after the query are not visible
 
 An entry is not visible to a step if the readers of the step do not see its result, or if another factor of a product is
-zero there, as the result of a masked box is.
+zero there, as the result of a masked box is. A product that sums the keys does not see those that the key mask hides.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import replace
 from math import inf
 
 from tensornet_attn import limits
-from tensornet_attn.graph.model import Box, Function, Graph, Seen, Step, Use, Visible
+from tensornet_attn.graph.attention import cached
+from tensornet_attn.graph.model import Box, Function, Graph, Seen, Step, Term, Use, Visible
 from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ops import OPS
 
@@ -160,6 +161,42 @@ def _zero(graph: Graph, factors: Iterable[Use], zeros: _Zeros, legs: _LegsOf) ->
     return found
 
 
+def sums_keys(graph: Graph) -> bool:
+    """Whether a product sums the key leg, so that a key mask hides keys from it."""
+    return any(_sums(graph, part, term) for step in graph.steps for part in flattened(step) for term in _terms(part))
+
+
+@cached
+def counting(graph: Graph) -> Mapping[str, tuple[Term, ...]]:
+    """Maps each step to its products that sum the key leg and in which no factor is zero at hidden keys.
+
+    The steps inside of a kernel have the names that `flattened` gives them.
+    """
+    steps = [part for step in graph.steps for part in flattened(step)]
+    sums = {step.name: [term for term in _terms(step) if _sums(graph, step, term)] for step in steps}
+    if not any(sums.values()):
+        return {}
+    legs = _legs_of(graph, steps)
+    zeros = _zeros(graph, steps, legs)
+    found = {name: tuple(term for term in sums[name] if not _zero(graph, term.factors, zeros, legs)) for name in sums}
+    return {name: terms for name, terms in found.items() if terms}
+
+
+def _terms(step: Step) -> tuple[Term, ...]:
+    return step.contraction.terms if step.contraction is not None else ()
+
+
+def _sums(graph: Graph, step: Step, term: Term) -> bool:
+    return graph.key not in step.legs and any(graph.key in use.legs for use in term.factors)
+
+
+def hider(graph: Graph, steps: Iterable[Step], term: Term) -> Use | None:
+    """A factor from outside of these steps, read once, in which hidden keys of a product can be zero. None if none."""
+    inside, uses = {step.name for step in steps}, [use.name for step in steps for use in step.op.uses]
+    keys = [use for use in term.factors if graph.key in use.legs and graph.query not in use.legs]
+    return next((use for use in keys if use.name not in inside and uses.count(use.name) == 1), None)
+
+
 # Visibility of operands
 
 
@@ -171,6 +208,7 @@ def _looks(graph: Graph, step: Step, own: Seen, zeros: _Zeros, legs: _LegsOf) ->
                 others = (*term.factors[:place], *term.factors[place + 1 :])
                 zero = _zero(graph, others, zeros, legs)
                 zero = zero - {KEYS} if graph.query in use.legs else zero
+                zero = zero or (frozenset({KEYS}) if _sums(graph, step, term) else zero)
                 seen = _both(own, frozenset({zero}))
                 yield _translated(graph, seen, _own(use.legs))
     elif step.box is not None:

@@ -31,7 +31,7 @@ class Masks:
     query: str
     key: str
     places: tuple[tuple[str, str, Shape], ...]
-    keys: bool  # whether `key_mask` acts on any step
+    keys: bool  # whether `key_mask` acts on a box or a product
     recurrence: str | None  # a recurrence over keys, which accepts no mask
     apart: tuple[str, ...] = ()  # boxes whose maps are planned with fewer legs, as those with a split leg
     maps: tuple[str, ...] = ()  # sums planned as attention: no float mask can be added
@@ -303,7 +303,7 @@ def _check_leading(masks: Masks, mask: Tensor, batch: tuple[int, ...], others: S
 def check_key_mask(masks: Masks, key_mask: Tensor, batch: tuple[int, ...], lengths: dict[str, int]) -> None:
     """Checks a key mask: [batch..., m], boolean. Raises InputError."""
     if not masks.keys:
-        raise masks.refuse("key_mask: no box of this design runs over a key leg.")
+        raise masks.refuse("key_mask: no box of this design runs over a key leg, and no product sums one.")
     if not isinstance(key_mask, torch.Tensor):
         raise masks.refuse(f"key_mask is a {type(key_mask).__name__}; give a tensor.")
     if key_mask.dtype != torch.bool:

@@ -12,6 +12,7 @@ from math import prod
 
 from tensornet_attn.cost.band import IN_BAND, LEAST, Block, budget_of, reach_in_both
 from tensornet_attn.cost.devices import Device
+from tensornet_attn.graph.hidden import counting, hider
 from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use, body_graph
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ops import OPS
@@ -49,7 +50,15 @@ class Group:
         for step in dict.fromkeys(part for body in self.bodies for part in body):
             if reason := _mixes(self.graph, step) or _renamed(self.graph, step):
                 return reason
-        return _drawn_twice(self.graph, self.bodies)
+        return _drawn_twice(self.graph, self.bodies) or next(filter(None, map(self._counts, self.bodies)), None)
+
+    def _counts(self, body: Sequence[Step]) -> str | None:
+        """Why hidden keys would count in a product of a kernel; None if an operand can be zero there."""
+        for step in body:
+            for term in counting(self.graph).get(step.name, ()):
+                if hider(self.graph, body, term) is None:
+                    return f"'{step.name}' sums keys, and reads no tensor in which the key mask could hide them"
+        return None
 
 
 def groups_of(graph: Graph, sizes: Mapping[str, int]) -> list[Group]:

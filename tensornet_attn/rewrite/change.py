@@ -205,6 +205,8 @@ def inlined(
             return None
         coefficient = times(outer.coefficient, term.coefficient)
         for leg in sorted({*use.legs} - {*legs} - legs_in((*inner, *rest))):  # a sum over a broadcast leg
+            if leg == graph.key:  # a key mask decides how many keys are summed
+                return None
             coefficient = times(coefficient, Name(leg))
         terms.append(Term(coefficient, (*inner, *rest)))
     return tuple(terms), tuple(new.values())

@@ -2,18 +2,20 @@
 
 # D = exp(E);  A = keep over m of D, causal     ->     E' = E, 1 where masked;  D = exp(E');  A = keep over m of D
 # K = memory Wk;  A = softmax over m of Q K     ->     memory' = memory, 0 at hidden keys;  K = memory' Wk;  A as it was
+# S = K V, summed over m     ->     V' = V, 0 at hidden keys;  S = K V', summed over m
 
 This applies to graphs that are evaluated or emitted; plans are made from graphs without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, prod
 
-from tensornet_attn.graph.hidden import BY_KEY, EVERYTHING, flattened, looks
+from tensornet_attn.graph.hidden import BY_KEY, EVERYTHING, counting, flattened, hider, looks
 from tensornet_attn.graph.model import Box, Function, Graph, Kernel, Seen, Step, Use
+from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import fresh, leaf, terms_of, with_uses
@@ -33,6 +35,7 @@ def hiding(
     products. `shown` names steps whose entries are all needed. `blocks`: the graph runs on blocks of queries and keys,
     whose entries beyond the last position are masked too, so that such maps get a box even if all entries are visible.
     `keys`: inputs may be infinite also at keys that the key mask hides; then boxes are inserted where they are read.
+    They are also inserted for the products that sum keys, which count hidden ones otherwise; not if `everywhere`.
     """
     found = _Hiding(graph, looks(graph, shown), everywhere, blocks, keys)
     for step in graph.steps:
@@ -44,7 +47,7 @@ def hiding(
 class _Hiding:
     """`doubtful` names tensors and steps with possibly infinite masked entries, `rows` those with such rows.
 
-    `made` has the boxes so far.
+    `made` has the boxes so far. `empty` names what is zero at hidden keys because of them.
     """
 
     graph: Graph
@@ -54,11 +57,14 @@ class _Hiding:
     keys: bool
     steps: list[Step] = field(default_factory=list)
     made: dict[tuple[Use, Seen, float], Use] = field(default_factory=dict)
+    empty: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         inputs = self.graph.of_role("input")
         self.doubtful = {tensor.name for tensor in inputs if self.pairs(tensor.legs)}
         self.rows = {tensor.name for tensor in inputs if self.keys and not tensor.finite}
+        self.counting = counting(self.graph) if self.keys and not self.everywhere else {}
+        self.batched = batched(self.graph) if self.counting else frozenset()
 
     def pairs(self, legs: Iterable[str]) -> bool:
         return self.graph.key is not None and {self.graph.query, self.graph.key} <= {*legs}
@@ -78,8 +84,40 @@ class _Hiding:
                 self.doubtful.add(step.name)
             new.append(self.hidden(step, use, look, fill) if harm else use)
         self.rows |= {step.name} if any(use.name in self.rows for use in new) else set()
+        new = self.with_zeros(step, new) if step.name in self.counting else new
+        if self.is_empty(step, new):
+            self.empty.add(step.name)
         uses = iter(new)
-        self.steps.append(with_uses(step, lambda use: next(uses)) if any(harmful) else step)
+        self.steps.append(with_uses(step, lambda use: next(uses)) if tuple(new) != step.op.uses else step)
+
+    def with_zeros(self, step: Step, uses: list[Use]) -> list[Use]:
+        """The uses of a step, of which one in each product that sums the keys is zero at hidden keys."""
+        found, start = [*uses], 0
+        for term in terms_of(step):
+            places, start = range(start, start + len(term.factors)), start + len(term.factors)
+            keys = [place for place in places if self.graph.key in uses[place].legs]
+            if term in self.counting[step.name] and not any(uses[place].name in self.empty for place in keys):
+                least = min(keys, key=lambda place: self.size(uses[place]))
+                found[least] = self.hidden(step, uses[least], BY_KEY, _FACTOR)
+        return found
+
+    def size(self, use: Use) -> tuple[bool, bool, int]:
+        """The order in which factors are hidden: keys alone, those with a batch, then by their elements per key."""
+        elements = prod(self.graph.leg[leg].size or 1 for leg in use.legs)
+        return self.pairs(use.legs), use.name not in self.batched, elements
+
+    def is_empty(self, step: Step, uses: Sequence[Use]) -> bool:
+        """Whether a step that reads these uses is zero at hidden keys."""
+        if not self.empty or self.graph.key not in step.legs:
+            return False
+        if step.contraction is not None:
+            rest = iter(uses)
+            terms = [[next(rest) for _ in term.factors] for term in step.contraction.terms]
+            return all(any(use.name in self.empty and self.graph.key in use.legs for use in term) for term in terms)
+        box = step.box
+        if box is None or self.graph.key in OPS[box.kind].legs_mixed(box):
+            return False
+        return OPS[box.kind].zero_at_zero(self.graph, box) and all(use.name in self.empty for use in uses)
 
     def add_kernel(self, step: Step, kernel: Kernel) -> None:
         """Adds a kernel, which reads other steps instead of those with hidden keys."""
@@ -87,16 +125,22 @@ class _Hiding:
         for use, seen in self.read_on_keys(step).items():
             if seen == {BY_KEY}:
                 new[use.name] = self.hidden(step, use, BY_KEY, _FACTOR)
+        parts = [*flattened(step)]
+        for part in parts:
+            for term in self.counting.get(part.name, ()):
+                factor = hider(self.graph, parts, term)
+                assert factor is not None, f"no operand of '{step.name}' hides keys from '{part.name}'"
+                new.setdefault(factor.name, self.hidden(step, leaf(self.graph, factor), BY_KEY, _FACTOR))
         self.rows |= {step.name} if any(use.name in self.rows - new.keys() for use in kernel.uses) else set()
         hidden = tuple((name, use.name) for name, use in new.items())
         self.steps.append(replace(step, op=replace(kernel, uses=(*kernel.uses, *new.values()), hidden=hidden)))
 
     def read_on_keys(self, step: Step) -> dict[Use, set[Seen]]:
-        """What a kernel reads whose rows may be infinite, under its own leg names, and what its steps see of it."""
+        """What a kernel reads that may be infinite at hidden keys, under its own leg names, and what its steps see."""
         found: dict[Use, set[Seen]] = {}
         for part in flattened(step):
             for use, look in zip(part.op.uses, self.looks[part.name], strict=True):
-                if self.on_keys(use.legs) and use.name in self.rows:
+                if use.name in (self.rows if self.on_keys(use.legs) else self.doubtful):
                     found.setdefault(leaf(self.graph, use), set()).add(look)
         return found
 
@@ -125,7 +169,8 @@ class _Hiding:
         return self.pairs(use.legs) if self.everywhere else use.name in self.doubtful
 
     def hidden(self, step: Step, use: Use, look: Seen, fill: float) -> Use:
-        """The replacement of a use of which `look` is visible."""
+        """The replacement of a use of which `look` is visible; kernels hide keys of pairs in what they read."""
+        look = EVERYTHING if look == BY_KEY and not self.keys and self.pairs(use.legs) else look
         if look == EVERYTHING and not (self.blocks and fill != _FACTOR and self.pairs(use.legs)):
             return use
         own = leaf(self.graph, use) if self.on_keys(use.legs) else use
@@ -135,4 +180,5 @@ class _Hiding:
             name = fresh(taken, f"{own.name if self.on_keys(own.legs) else step.name}.hidden")
             self.steps.append(Step(name, box, own.legs))
             self.made[own, look, fill] = Use(name, own.legs)
+            self.empty |= {name} if fill == _FACTOR else set()
         return replace(self.made[own, look, fill], legs=use.legs)

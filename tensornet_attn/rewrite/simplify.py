@@ -117,11 +117,16 @@ def alike(match: Match) -> Match | None:
 
 
 def filled(match: Match) -> Match | None:
-    """F has one number in all entries; v is this number, times the sizes of summed legs that only F has."""
+    """F has one number in all entries; v is this number, times the sizes of summed legs that only F has, but not keys.
+
+    A key mask decides how many keys are summed.
+    """
     graph, use, legs = match.graph, match.one("F"), match.steps["Z"].legs
     value, rest = _filled(graph.tensor.get(use.name)), match.uses["R"]
     lost = {*use.legs} - legs_in(rest)
     if value is None or not rest or any(graph.leg[leg].kind == "relative" for leg in lost):
+        return None
+    if graph.key in lost - {*legs}:
         return None
     return match.but(numbers={"v": (value, *(Name(leg) for leg in use.legs if leg in lost and leg not in legs))})
 

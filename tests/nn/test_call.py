@@ -147,7 +147,9 @@ def test_masks_where_they_do_not_act() -> None:
         "fmm_fast_weight1: the delta rule 'far' accepts no mask; give a key_mask."
     )
     assert refused("mlp", x(2, 5, 6), mask=mask) == "mlp: mask: no box of this design has both a query and a key leg."
-    assert refused("mlp", x(2, 5, 6), key_mask=mask) == "mlp: key_mask: no box of this design runs over a key leg."
+    assert refused("mlp", x(2, 5, 6), key_mask=mask) == (
+        "mlp: key_mask: no box of this design runs over a key leg, and no product sums one."
+    )
 
 
 def test_key_masks() -> None:
