@@ -44,13 +44,13 @@ class Run:
     key_mask: Tensor | None
 
     def number(self, tree: Arith) -> int | float:
-        return number_of(tree, self.graph.values | self.lengths)
+        return number_of(tree, self.graph.values | {leg: max(length, 1) for leg, length in self.lengths.items()})
 
     def size(self, leg: str) -> int:
         """The size at run time. A relative leg without a maximum distance runs from 1 - n to m - 1."""
         if self.graph.leg[leg].sequence:
             return self.lengths[leg]
-        return self.graph.leg[leg].size or self.lengths[self.graph.query] + self.lengths[self.graph.key] - 1
+        return self.graph.leg[leg].size or max(self.lengths[self.graph.query] + self.lengths[self.graph.key] - 1, 0)
 
     def sizes(self, legs: Legs) -> list[int]:
         return [self.size(leg) for leg in legs]
@@ -360,12 +360,11 @@ def reference_run(module: CompiledDesign, given: Arguments) -> Result:
         tensors[state] = tensors[state].clone()  # the update below changes the buffer before the backward reads it
     masks = {"mask": given.mask, "key_mask": given.key_mask}
     values = evaluate(graph, tensors, lengths=given.lengths, training=training, **masks)
-    if training:
+    if training and all(x is None or x.numel() for x in given.inputs):  # of nothing there is no mean
         for state, step in graph.updates:
             legs, own = graph.tensor[state].legs, graph.step[step].legs
             value = values[step].movedim(tuple(own.index(leg) - len(own) for leg in legs), tuple(range(-len(legs), 0)))
-            if value.numel():  # an empty batch has no mean
-                store(getattr(module, state), value)
+            store(getattr(module, state), value)
     if graph.also:
         return (values[graph.output], *(values[name] for name in graph.also))
     if not given.losses:

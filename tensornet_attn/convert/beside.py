@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from math import prod
 
 import torch
 from torch import Tensor
@@ -77,4 +78,5 @@ def maps(
     legs = graph.legs_of(name)
     order = (*(heads or [leg for leg in legs if leg not in pair]), *pair)
     found = values[name].movedim([legs.index(leg) - len(legs) for leg in order], list(range(-len(order), 0)))
-    return found.reshape(*found.shape[: found.dim() - len(legs)], -1, *found.shape[-2:])
+    batch = found.shape[: found.dim() - len(legs)]
+    return found.reshape(*batch, prod(found.shape[len(batch) : -2]), *found.shape[-2:])

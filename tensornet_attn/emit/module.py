@@ -310,11 +310,12 @@ def _stored(writer: Writer, steps: Sequence[Step]) -> list[_Block]:
 
     They run without gradients, because states do not pass gradients on.
     """
+    inputs = [writer.values[tensor.name].text for tensor in writer.graph.of_role("input")]
     with _set_apart(writer, steps) as groups:
         for state, step in writer.graph.updates:
             tensor = writer.graph.tensor[state]
             value = writer.values[step].unpacked.arranged(tensor.legs)
-            writer.line(writer.call("update_", stored(writer, tensor), value.text))
+            writer.line(writer.call("update_", stored(writer, tensor), value.text, *inputs))
     under = ("if self.training:", *(("with torch.no_grad():",) if steps else ()))
     return [_Block(under, groups)] if writer.graph.updates else []
 

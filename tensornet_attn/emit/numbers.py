@@ -13,6 +13,7 @@ from tensornet_attn.ir.values import ATOM, PRODUCT, SUM
 _EXACT = 2**53  # a larger int may overflow when combined with a tensor; a float does not
 _SHORT = 6  # maximum characters of a literal; `1 - 0.8` stays, since its value is 0.19999999999999996
 _WHOLE = frozenset("+ - * //".split())
+OF_LENGTHS = ("at_least_one", *(f"{word}_of_length" for word in OF_MATH))  # the functions of `runtime/lengths.py`
 
 Size = Callable[[str], str]
 
@@ -25,7 +26,7 @@ def number_text(tree: Arith, graph: Graph, size: Size, traced: bool = True) -> t
             return _literal(float(value))
         if fixed(tree, graph) and (len(repr(value)) <= _SHORT or isinstance(tree, Number | Negative)):
             return _literal(value)
-    return _python(_of_lengths(tree, graph) if traced else tree, size), _level(tree)
+    return _python(_of_lengths(tree, graph, traced), size), _level(tree)
 
 
 def integer_text(tree: Arith, graph: Graph, size: Size) -> str:
@@ -40,16 +41,19 @@ def fixed(tree: Arith, graph: Graph) -> bool:
     return all(name.name not in graph.leg for name in names(tree))
 
 
-def _of_lengths(tree: Arith, graph: Graph) -> Arith:
-    """The tree with functions of lengths as those of `runtime/lengths.py`: `log_of_length` for `log`."""
+def _of_lengths(tree: Arith, graph: Graph, traced: bool) -> Arith:
+    """The tree with lengths and their functions as in `runtime/lengths.py`: `log_of_length(at_least_one(m))`."""
+    if isinstance(tree, Name):
+        return tree if tree.name in graph.values else Call("at_least_one", (tree,))
     if isinstance(tree, Negative):
-        return replace(tree, of=_of_lengths(tree.of, graph))
+        return replace(tree, of=_of_lengths(tree.of, graph, traced))
     if isinstance(tree, Binary):
-        return replace(tree, left=_of_lengths(tree.left, graph), right=_of_lengths(tree.right, graph))
+        left, right = (_of_lengths(side, graph, traced) for side in (tree.left, tree.right))
+        return replace(tree, left=left, right=right)
     if not isinstance(tree, Call):
         return tree
-    own = tuple(_of_lengths(one, graph) for one in tree.arguments)
-    long = tree.function in OF_MATH and any(name.name not in graph.values for name in names(tree))
+    own = tuple(_of_lengths(one, graph, traced) for one in tree.arguments)
+    long = traced and tree.function in OF_MATH and any(name.name not in graph.values for name in names(tree))
     return replace(tree, function=f"{tree.function}_of_length" if long else tree.function, arguments=own)
 
 

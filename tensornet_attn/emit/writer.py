@@ -10,11 +10,11 @@ from typing import Any
 from tensornet_attn.cost.experts import chooses
 from tensornet_attn.emit import layout
 from tensornet_attn.emit.names import Names, locals_of
-from tensornet_attn.emit.numbers import integer_text, needs_math, number_text
+from tensornet_attn.emit.numbers import OF_LENGTHS, integer_text, needs_math, number_text
 from tensornet_attn.emit.wrap import WIDTH
 from tensornet_attn.graph.hidden import zero_outside
 from tensornet_attn.graph.model import Graph, Step, Use
-from tensornet_attn.ir.arithmetic import OF_MATH, Arith, evaluate
+from tensornet_attn.ir.arithmetic import Arith, evaluate
 from tensornet_attn.ir.arithmetic import names as arithmetic_names
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value, shape_comment
 from tensornet_attn.ops import OPS
@@ -140,7 +140,7 @@ class Writer:
     def numbered(self, tree: Arith, traced: bool = True) -> tuple[str, int]:
         """Arithmetic as Python, and its precedence."""
         text, level = number_text(tree, self.graph, self.size, traced)
-        self.functions |= {f"{word}_of_length" for word in OF_MATH if f"{word}_of_length(" in text}
+        self.functions |= {name for name in OF_LENGTHS if f"{name}(" in text}
         self.needs_math |= needs_math(tree) and "math." in text
         return text, level
 
@@ -202,7 +202,7 @@ class Writer:
                 return f"self.{tensor.name}.shape[{tensor.legs.index(name)}]"
         leg = self.graph.leg[name]
         if leg.kind == "relative" and leg.size is None:
-            return f"({self.length(self.graph.query)} + {self.length(self.graph.key)} - 1)"
+            return f"max({self.length(self.graph.query)} + {self.length(self.graph.key)} - 1, 0)"
         return str(leg.size)
 
     def positions(self, leg: str) -> str:
@@ -211,9 +211,10 @@ class Writer:
         kind, reach, query, key = self.graph.leg[leg].kind, self.graph.leg[leg].reach, self.graph.query, self.graph.key
         if kind == "query":
             return self.call("query_positions", self.length(query), self.length(key or query), device)
+        if kind == "relative" and reach is None:
+            return self.call("relative_positions", self.length(query), self.length(key), device)
         if kind == "relative":
-            ends = f"-{reach}, {reach + 1}" if reach is not None else f"1 - {self.length(query)}, {self.length(key)}"
-            return f"torch.arange({ends}, device={device})"
+            return f"torch.arange(-{reach}, {reach + 1}, device={device})"
         return f"torch.arange({self.size(leg)}, device={device})"
 
     def wanted(self, step: Step) -> Legs:

@@ -67,7 +67,7 @@ class RelShiftOperation(Operation):
         places, others = run.positions(along), without(use.legs, source, along)
         distance = run.positions(source)[:, None] - run.positions(to)
         distance = -distance if to == query else distance
-        index = distance.clamp(places[0], places[-1]) - places[0]  # n m, or m n
+        index = distance.clamp(places[0], places[-1]) - places[0] if len(places) else distance  # n m, or m n
         value = aligned(run.values[use.name], use.legs, (*others, source, along))
         rest = value.shape[:-2]
         value = value.expand(*rest, len(index), len(places)).gather(-1, index.expand(*rest, *index.shape))

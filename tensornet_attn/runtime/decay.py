@@ -18,6 +18,7 @@ from tensornet_attn.runtime.linear import added_reads, causal_reads, key_reads, 
 from tensornet_attn.runtime.maps import kept, normalized, with_padding
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
 from tensornet_attn.runtime.operations import is_plain
+from tensornet_attn.runtime.positions import is_known
 from tensornet_attn.runtime.softmax import masked_softmax
 
 GROUP = 4  # chunks
@@ -253,8 +254,11 @@ def boundary(q: Tensor, a: Tensor, b: Tensor) -> float | None:
 
 
 def least_of(b: Tensor) -> Tensor:
-    """The minimum over the keys, finite even if all are infinite: [..., m, w] -> [..., 1, w]."""
-    return b.detach().amin(-2, keepdim=True).clamp(max=torch.finfo(b.dtype).max)
+    """The minimum over the keys, finite even if all are infinite, or none exists: [..., m, w] -> [..., 1, w]."""
+    highest = torch.finfo(b.dtype).max
+    if is_known(b.shape[-2]) and not b.shape[-2]:
+        return b.new_full((*b.shape[:-2], 1, b.shape[-1]), highest)
+    return b.detach().amin(-2, keepdim=True).clamp(max=highest)
 
 
 def ahead(rows: int, columns: int, device: torch.device) -> Tensor:

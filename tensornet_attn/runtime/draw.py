@@ -30,10 +30,10 @@ def gaussian(
     return torch.zeros(shape, device=like.device, dtype=like.dtype)
 
 
-def update_(state: Tensor, value: Tensor) -> None:
-    """Stores a step's value in a state, averaged over the batch; an empty batch changes nothing."""
+def update_(state: Tensor, value: Tensor, *inputs: Tensor) -> None:
+    """Stores a step's value in a state, averaged over the batch; an empty input of the call changes nothing."""
     value = value.detach()
-    if value.numel() > 0:
+    if all(x.numel() > 0 for x in inputs):
         with torch.no_grad():
             state.copy_(value if value.ndim == state.ndim else value.flatten(0, value.ndim - state.ndim - 1).mean(0))
 

@@ -1,6 +1,7 @@
 """Attention of the heads chosen by a topk: for each head, attention of the queries that chose it."""
 
 import functools
+import math
 
 import torch
 from torch import Tensor
@@ -49,7 +50,7 @@ def attend_chosen(
     place[order] = torch.arange(len(order), device=order.device)
     query = order // slots % n  # position of each row, increasing within a group
     rows = q.reshape(-1, q.shape[-1]).index_select(0, order)
-    keys, values = (x.reshape(-1, *x.shape[-3:]) for x in (k, v))
+    keys, values = (x.reshape(groups // heads, *x.shape[-3:]) for x in (k, v))
     keep, bias = (None if x is None else per_group(x, lead, n, m) for x in (keep, bias))
     wide = q.dtype == k.dtype == v.dtype and q.dtype in (torch.float32, torch.float64)
     if causal and bias is None and n <= m and not dropout and wide and not torch.is_autocast_enabled("cpu"):
@@ -175,7 +176,7 @@ def attend_rows(
 def per_group(x: Tensor, lead: tuple[int, ...], n: int, m: int) -> Tensor:
     """A mask per batch element, with one head if all share it: [batch, h or 1, n or 1, m]."""
     x = x.expand(*lead, x.shape[-3] if x.ndim > 2 else 1, *x.shape[-2:-1], m)
-    return x.reshape(-1, *x.shape[-3:])
+    return x.reshape(math.prod(lead), *x.shape[-3:])
 
 
 def of_rows(x: Tensor, at: Tensor) -> Tensor:

@@ -6,6 +6,11 @@ import torch
 from torch import Tensor
 
 
+def at_least_one(length: int | Tensor) -> int | Tensor:
+    """A length in a number, where 0 counts as 1: what `1 / m` then multiplies is a sum of nothing."""
+    return length.clamp(min=1) if isinstance(length, Tensor) else max(length, 1)
+
+
 def of_lengths(number, traced):
     """`number` of a length, or in traced code `traced` of a scalar tensor with this value."""
 

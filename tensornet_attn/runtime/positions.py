@@ -17,6 +17,11 @@ def query_positions(n: int, m: int, device: torch.device | None = None) -> Tenso
     return torch.arange(m - n, m, device=device)
 
 
+def relative_positions(n: int, m: int, device: torch.device | None = None) -> Tensor:
+    """1 - n ... m - 1: [n + m - 1], none if there are neither queries nor keys."""
+    return torch.arange(1 - n, max(m, 1 - n), device=device)
+
+
 def exactly(positions: Tensor) -> Tensor:
     """Positions in a dtype in which products lose no relevant digits: float64 if the device supports it."""
     return positions.to(torch.float32 if positions.device.type == "mps" else torch.float64)
@@ -205,7 +210,7 @@ def sheared(x: Tensor, n: int, m: int) -> Tensor:
     spare = 0 if is_known(n) and n > 1 else 2  # for one row, and for symbols, which need one case for all lengths
     x = with_padding(x, (0, spare))
     # reinterpreted as rows one entry shorter: each row starts one entry earlier than the row above
-    width = n + m - 2 + spare
+    width = x.shape[-1] - 1
     rows = x.expand(*x.shape[:-2], n, width + 1).flatten(-2)[..., n - 1 : n - 1 + n * width]
     return rows.unflatten(-1, (n, width))[..., :m]
 
@@ -220,10 +225,11 @@ def sheared_gradient(gradient: Tensor) -> Tensor:
 
 
 def in_reach(x: Tensor, first: int, count: int, reach: int) -> Tensor:
-    """The entries at `count` relative positions from `first` on: [..., 2 reach + 1] -> [..., count].
+    """The entries at `count` relative positions from `first` on, if any: [..., 2 reach + 1] -> [..., count].
 
     Distances beyond the reach are clamped.
     """
+    count = max(count, 0)
     if not is_known(count):
         at = torch.arange(first, first + count, device=x.device)
         return x.index_select(-1, at.clamp(-reach, reach) + reach)
