@@ -174,7 +174,8 @@ def _cpp() -> str:
 
     if reason := reason_against_cpp():
         return f"not compiled: {reason}; 'blockwise' functions of torch compute instead"
-    return f"ready, with {cpp_compiler()}; {len([*cpp_folder().glob('*.so')])} in {cpp_folder()}"
+    count = len([*Path(str(cpp_folder())).glob("*.so")])
+    return f"ready, with {' '.join(cpp_compiler())}; {count} in {cpp_folder()}"
 
 
 def _dot(path: str) -> str:

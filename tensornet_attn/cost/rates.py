@@ -166,7 +166,7 @@ def shipped() -> Table:
 
 def calibration_file() -> Path:
     """The table of this machine: `tensornet-attn/rates.json` in XDG_CACHE_HOME or ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tensornet-attn" / "rates.json"
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "tensornet-attn" / "rates.json"
 
 
 def remember(table: Table, path: Path | None = None) -> Path:

@@ -50,6 +50,7 @@ MODULES = (
     "shutil",
     "subprocess",
     "tempfile",
+    "threading",
     "warnings",
 )
 
@@ -71,17 +72,19 @@ def emit(
     header: Sequence[str] = (),
     version: str = "",
     alone: bool = False,
+    observed: bool = False,
 ) -> Emitted:
     """Emits the module of a plan. `header`: the printed diagram; `origin`: what the source is generated from.
 
-    `alone`: include the functions that the code calls; otherwise import them from `tensornet_attn.runtime`.
+    `alone`: include the functions that the code calls; otherwise import them from `tensornet_attn.runtime`. `observed`:
+    `forward` returns the steps of the diagram that it computes, by name: (value, its layout as in the diagram).
     """
     name = class_name(plan.graph.name, (about, source), all_names())
     graph, names = hiding(plan.schedule, keys=True), Names(function_names() | {name})
     writer = Writer(graph, names, instead=replaced(plan.backend))
     writer.memory, writer.cancelling = memory_of_kernels(plan), bool(doubtful_normalizers(plan.graph))
     writer.target, writer.cpp = plan.target, plan.backend == "cpp"
-    forward = _forward(writer)
+    forward = _forward(writer, plan.graph if observed else None)
     init = init_lines(writer, plan.graph)
     lines, functions = ([], carried(writer.functions)) if alone else imported(writer.functions)
     body = "\n".join(line for line in ["", *_indented([*init, "", *forward])])
@@ -131,13 +134,15 @@ def _imports(text: str, needs_math: bool) -> str:
     return "\n".join([*lines, "from torch import Tensor, nn"])
 
 
-def _forward(writer: Writer) -> list[str]:
-    """The method `forward`."""
+def _forward(writer: Writer, observed: Graph | None) -> list[str]:
+    """The method `forward`; it returns the steps of the diagram `observed`, if there is one, in place of the output."""
     graph, parts = writer.graph, _parts(writer.graph)
     open_forward(writer, parts.always)
     _emit_steps(writer, parts.always)
-    blocks = [*_shared(writer, parts.both), *_stored(writer, parts.states)]
-    if graph.losses:
+    blocks = [] if observed else [*_shared(writer, parts.both), *_stored(writer, parts.states)]
+    if observed:
+        blocks.append(_Block((), [[f"return {{{', '.join(_observed(writer, observed))}}}"]]))
+    elif graph.losses:
         blocks += _with_losses(writer, parts.losses)
     elif graph.also:
         every = [writer.result(name, graph.step[name].legs).text for name in (graph.output, *graph.also)]
@@ -159,6 +164,15 @@ def _forward(writer: Writer) -> list[str]:
     result = "Tensor | tuple[Tensor, dict[str, Tensor]]" if graph.losses else "Tensor"
     result = f"tuple[{', '.join(['Tensor'] * (1 + len(graph.also)))}]" if graph.also else result
     return [*wrapped(f"def forward({arguments}) -> {result}:", len(_INDENT)), *_indented(lines)]
+
+
+def _observed(writer: Writer, diagram: Graph) -> Iterator[str]:
+    """The entries of a dictionary of named steps: the value, and a function that lays it, or its gradient, as written."""
+    for step in diagram.steps:
+        value = writer.values.get(step.name)
+        if value is not None and "." not in step.name and value.text.isidentifier() and {*value.legs} == {*step.legs}:
+            laid = value.unpacked.arranged(step.legs).text
+            yield f"{step.name!r}: ({value.text}, lambda {value.text}: {laid})"
 
 
 def _inputs(writer: Writer) -> list[str]:

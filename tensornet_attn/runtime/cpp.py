@@ -3,6 +3,7 @@
 Reads no torch: `explain` asks what the cache holds.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -13,6 +14,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import threading
 import warnings
 
 CPP_REALS = {"float32": ("float", "sgemm_"), "float64": ("double", "dgemm_")}  # C++ type and BLAS product by dtype
@@ -25,12 +27,20 @@ CPP_FLAGS = (
 )  # fmt: skip
 CPP_WIDE = "-mprefer-vector-width=512"  # on x86
 CPP_MORE = "TENSORNET_ATTN_CXXFLAGS"  # names further flags; CXXFLAGS, which environments set for packages, does not
+CPP_LIMIT = 512 << 20  # bytes of the cache; beyond it the least recently used libraries are removed
 CPP_LOADED: dict = {}  # key of text and dtype: the library; the reason why there is none; None once that was said
+CPP_CHECKS: dict = {}  # text: f(path, library, dtype), which compares with the reference and returns what is wrong
+CPP_CHECKING: dict = {}  # thread that compares a library: key and library; other libraries do not run in it
 
 
-def cpp_compiler() -> str | None:
-    """The C++ compiler: $CXX, otherwise g++ or clang++; None if there is none."""
-    return shutil.which(os.environ.get("CXX") or "g++") or shutil.which("clang++")
+def cpp_compiler() -> list[str]:
+    """The C++ compiler with its arguments: $CXX, otherwise g++ or clang++; empty if there is none.
+
+    Raises ValueError if $CXX cannot be split.
+    """
+    asked = shlex.split(os.environ.get("CXX", ""))
+    path = shutil.which(asked[0]) if asked else shutil.which("g++") or shutil.which("clang++")
+    return [path, *asked[1:]] if path else []
 
 
 def cpp_flags() -> list[str]:
@@ -41,13 +51,32 @@ def cpp_flags() -> list[str]:
 
 def reason_against_cpp() -> str:
     """Why no library can be compiled; empty if one can."""
-    if cpp_compiler() is None:
-        return "there is no C++ compiler: install g++, or name one in CXX"
+    for kind, name in (("compiler", "CXX"), ("flags", CPP_MORE)):
+        try:
+            shlex.split(os.environ.get(name, ""))
+        except ValueError as error:
+            return f"the {kind} in {name} cannot be read: {error}"
+    if not cpp_compiler():
+        asked = os.environ.get("CXX")
+        known = f"'{asked}', which CXX names, is not on the PATH" if asked else "there is no C++ compiler"
+        return f"{known}: install g++, or name {'another compiler' if asked else 'one'} in CXX"
+    return reason_against_folder() or ("" if torch_libraries().is_dir() else "torch has no folder of libraries")
+
+
+def reason_against_folder() -> str:
+    """Why libraries are neither kept nor loaded: no folder, or one that other users control. Empty if they are."""
+    folder = cpp_folder()
+    if folder is None:
+        return "there is no folder for compiled kernels: set HOME or XDG_CACHE_HOME to an absolute path of your own"
     try:
-        cpp_flags()
-    except ValueError as error:
-        return f"the flags in {CPP_MORE} cannot be read: {error}"
-    return "" if torch_libraries().is_dir() else "torch has no folder of libraries"
+        status = folder.stat()
+    except OSError:
+        return ""  # compiling makes it, or says why not
+    if status.st_uid != os.getuid():
+        return f"the folder {folder} belongs to another user: set XDG_CACHE_HOME to a folder of your own"
+    if status.st_mode & 0o022:
+        return f"other users can write to the folder {folder}: delete it, or make it private with 'chmod 700'"
+    return ""
 
 
 @functools.cache
@@ -67,9 +96,30 @@ def cpp_processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), os.uname().machine)
 
 
-def cpp_folder() -> pathlib.Path:
-    """The folder of the libraries: `tensornet-attn/cpp` in $XDG_CACHE_HOME or ~/.cache."""
-    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "tensornet-attn" / "cpp"
+@functools.cache
+def cpp_torch() -> str:
+    """The folder and the version of torch."""
+    folder = torch_libraries().parent
+    try:
+        return f"{folder} {(folder / 'version.py').read_text(encoding='utf-8')}"
+    except OSError:
+        return str(folder)
+
+
+@functools.lru_cache(8)
+def cpp_version(*command: str) -> str:
+    """The first line that a compiler says of its version; empty if it says nothing."""
+    try:
+        done = subprocess.run([*command, "--version"], capture_output=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.decode(errors="replace").partition("\n")[0]
+
+
+def cpp_folder() -> pathlib.Path | None:
+    """The folder of the libraries: `tensornet-attn/cpp` in $XDG_CACHE_HOME or ~/.cache; None without a home."""
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    return cache / "tensornet-attn" / "cpp" if cache.is_absolute() else None
 
 
 def cpp_key(text: str, dtype: str) -> str:
@@ -80,13 +130,18 @@ def cpp_key(text: str, dtype: str) -> str:
 @functools.lru_cache(256)
 def cpp_hash(*asked: str) -> str:
     """The hash of what was asked for; each call of a kernel looks it up."""
-    parts = [*asked, *CPP_FLAGS, CPP_WIDE, cpp_processor(), str(torch_libraries())]
+    with contextlib.suppress(ValueError):  # of a compiler that cannot be read, which compiles nothing
+        asked = (*asked, cpp_version(*cpp_compiler()))
+    parts = [*asked, *CPP_FLAGS, CPP_WIDE, cpp_processor(), cpp_torch()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
 
 def cpp_stored(text: str, dtype: str) -> pathlib.Path | None:
     """The cached library of a text, after a check of its content; a damaged file is removed."""
-    for path in sorted(cpp_folder().glob(f"{cpp_key(text, dtype)}-*.so")):
+    folder = cpp_folder()
+    if folder is None or reason_against_folder():
+        return None
+    for path in sorted(folder.glob(f"{cpp_key(text, dtype)}-*.so")):
         if hashlib.sha256(path.read_bytes()).hexdigest()[:16] == path.stem.rpartition("-")[2]:
             return path
         path.unlink(missing_ok=True)
@@ -96,19 +151,39 @@ def cpp_stored(text: str, dtype: str) -> pathlib.Path | None:
 def cpp_loaded(text: str, dtype: str) -> ctypes.CDLL | str | None:
     """The library of a text for a dtype, loaded once; compiled if the cache lacks it. The reason if that fails.
 
-    The process must have loaded torch.
+    A library is compared with the reference before anything else uses it. The process must have loaded torch.
     """
     key = cpp_key(text, dtype)
     if key not in CPP_LOADED:
-        try:
-            CPP_LOADED[key] = ctypes.CDLL(str(cpp_stored(text, dtype) or cpp_compiled(text, dtype)))
-        except OSError as error:
-            CPP_LOADED[key] = str(error)
+        checking = CPP_CHECKING.get(threading.get_ident())
+        if checking is not None:
+            return checking[1] if checking[0] == key else None
+        CPP_LOADED[key] = cpp_opened(text, dtype)
     return CPP_LOADED[key]
 
 
+def cpp_opened(text: str, dtype: str) -> ctypes.CDLL | str:
+    """A library whose results are right, or the reason why there is none. One that cannot be loaded is rebuilt."""
+    path = cpp_stored(text, dtype)
+    if path is not None:
+        try:
+            library = ctypes.CDLL(str(path))
+            os.utime(path)  # the time of its last use
+        except OSError:  # made where other libraries are
+            path.unlink(missing_ok=True)
+            path = None
+    if path is None:
+        try:
+            path = cpp_compiled(text, dtype)
+            library = ctypes.CDLL(str(path))
+        except OSError as error:
+            return str(error)
+    check = CPP_CHECKS.get(text)
+    return (check(path, library, dtype) if check is not None else "") or library
+
+
 def cpp_library(text: str, dtype: str) -> ctypes.CDLL | None:
-    """The library that a call uses. If it cannot be compiled: None, and the reason as a warning, once."""
+    """The library that a call uses. If there is none: None, and the reason as a warning, once."""
     found = cpp_loaded(text, dtype)
     if isinstance(found, str):
         warnings.warn(f"C++ kernels for {dtype} cannot be used, so the blockwise path runs: {found}", stacklevel=2)
@@ -121,21 +196,37 @@ def cpp_compiled(text: str, dtype: str) -> pathlib.Path:
     if reason := reason_against_cpp():
         raise OSError(reason)
     real, gemm = CPP_REALS[dtype]
-    cpp_folder().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cpp_folder()) as place:
+    folder = pathlib.Path(str(cpp_folder()))
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as place:
         source, made = pathlib.Path(place, "kernels.cpp"), pathlib.Path(place, "kernels.so")
         source.write_text(text, encoding="utf-8")
         names = [f"-DREAL={real}", f"-DGEMM={gemm}"]
         libraries = ["-L", str(torch_libraries()), "-ltorch_cpu"]
-        run = [str(cpp_compiler()), *cpp_flags(), *names, str(source), "-o", str(made), *libraries]
-        done = subprocess.run(run, capture_output=True, text=True, check=False)
+        run = [*cpp_compiler(), *cpp_flags(), *names, str(source), "-o", str(made), *libraries]
+        done = subprocess.run(run, capture_output=True, check=False)
         if done.returncode:
-            kept = cpp_folder() / f"{cpp_key(text, dtype)}.failed.cpp"
+            kept = folder / f"{cpp_key(text, dtype)}.failed.cpp"
             os.replace(source, kept)
-            lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
-            lines = [*lines, f"exit status {done.returncode}"]
+            said = done.stderr.decode(errors="replace").splitlines()
+            lines = [*(line for line in said if "error" in line), *said, f"exit status {done.returncode}"]
             raise OSError(f"{run[0]} fails on {kept}: {lines[0].strip()}")
         digest = hashlib.sha256(made.read_bytes()).hexdigest()[:16]
-        found = cpp_folder() / f"{cpp_key(text, dtype)}-{digest}.so"
+        found = folder / f"{cpp_key(text, dtype)}-{digest}.so"
         os.replace(made, found)
+    cpp_bounded(folder, found)
     return found
+
+
+def cpp_bounded(folder: pathlib.Path, new: pathlib.Path) -> None:
+    """Removes the least recently used files, except a new one, until the folder is within CPP_LIMIT."""
+    used = []
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):  # another process has removed it
+            status = path.stat()
+            used.append((status.st_mtime, status.st_size, path))
+    size = sum(size for _, size, _ in used)
+    for _, freed, path in sorted(used):
+        if size > CPP_LIMIT and path.is_file() and path != new:
+            path.unlink(missing_ok=True)
+            size -= freed
