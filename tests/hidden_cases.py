@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -253,3 +254,37 @@ def check_rows(module: nn.Module, bad: float, n: int = 40, without: int | None =
         found, wanted = ([torch.where(shown(y[0]), y[0], 0)] for y in (found, wanted))
     for got, want in zip(found, wanted, strict=True):
         torch.testing.assert_close(got, want, rtol=0, atol=1e-9 * max(1.0, want.abs().max().item()))
+
+
+def of_pairs(draw: random.Random) -> dict[str, Any]:
+    """A design of maps, sums, products and boxes over values of queries and keys, in no good order."""
+    names, steps = ["E"], dict[str, Any]()
+    for place in range(draw.randint(2, 6)):
+        a, b = (f"{draw.choice(names)}[h n m]" for _ in range(2))
+        masks = draw.choice([[], ["causal"], ["band(1)"], ["window(0, 2)"]])
+        choices = [
+            {"map": draw.choice(["tanh", "exp", "square"]), "of": f"0.5 * {a} -> h n m"},
+            f"{a} {b} -> h n m",
+            f"{a} - {b} -> h n m",
+            f"{a[:-7]}[g n m] P[g h] -> h n m",
+            {draw.choice(["keep", "softmax", "normalize"]): "m", "mask": masks, "of": a[:-7]},
+            {"softmax": draw.choice("hn"), "of": a[:-7]},
+            {"l2norm": draw.choice("hm"), "of": a[:-7]},
+        ]
+        steps[f"S{place}"] = draw.choice(choices)
+        names.append(f"S{place}")
+    left = [name for name in names if f"{name}[" not in str(steps) and f"'of': '{name}'" not in str(steps)]
+    read = dict.fromkeys([*left, *draw.choices(names, k=2)])
+    return {
+        "tensornet": 1,
+        "name": "pairs",
+        "legs": {"n": "query", "m": "key", "h": "head 2", "d": 3} | ({"g": "head 2"} if "P[" in str(steps) else {}),
+        "inputs": {"x": "n d", "e": "m d", "b": "h n m"},
+        "weights": {"W": "h"} | ({"P": "g h"} if "P[" in str(steps) else {}),
+        "diagram": {
+            "E": "x[n d] e[m d] W[h] + b[h n m] -> h n m",
+            **steps,
+            "y": f"{' + '.join(f'{name}[h n m] e[m d]' for name in read)} -> n h d",
+        },
+        "output": "y",
+    }

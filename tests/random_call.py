@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from tensornet_attn.graph.model import Box, Graph
 from tensornet_attn.ops import OPS
 
 F64 = torch.float64
+SIZES = ((1, 1), (3, 3), (2, 4), (4, 2), (5, 3))  # queries, keys
 
 
 @dataclass
@@ -23,9 +24,10 @@ class Call:
     graph: Graph
     draw: random.Random
     seed: int
+    sizes: Sequence[tuple[int, int]] = SIZES
 
     def __post_init__(self) -> None:
-        graph, (n, m) = self.graph, self.draw.choice([(1, 1), (3, 3), (2, 4), (4, 2), (5, 3)])
+        graph, (n, m) = self.graph, self.draw.choice(self.sizes)
         on_inputs = {leg for tensor in graph.of_role("input") for leg in tensor.legs}
         self.lengths = {graph.query: n, graph.key: n if graph.tied else m}
         for leg in graph.legs:
@@ -84,16 +86,40 @@ class Call:
 
 
 def results(module: nn.Module, inputs: list[Tensor], options: Mapping[str, Any]) -> dict[str, Tensor | None]:
-    """Output, gradients of a random projection of it, and states after the call, by name."""
+    """Output, losses, gradients of their random projection, and states after the call, by name."""
     inputs = [x.clone().requires_grad_() for x in inputs]
     module.zero_grad()
     y = module(*inputs, **options)
-    if y.requires_grad:
-        (y * torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=y.dtype)).sum().backward()
+    y, losses = y if isinstance(y, tuple) else (y, {})
+    projection = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=y.dtype)
+    total = (y * projection).sum() + sum(losses.values())
+    if total.requires_grad:
+        total.backward()
     found: dict[str, Tensor | None] = {"output": y.detach()}
+    found |= {f"loss {name}": value.detach() for name, value in losses.items()}
     found |= {f"gradient of input {i}": x.grad for i, x in enumerate(inputs)}
     found |= {f"gradient of {name}": parameter.grad for name, parameter in module.named_parameters()}
     return found | {f"state {name}": value.clone() for name, value in module.named_buffers()}
+
+
+class Called(nn.Module):
+    """The parameters of a module, called by a function."""
+
+    def __init__(self, module: nn.Module, call: Callable[..., Any]):
+        super().__init__()
+        self._own, self.call = [module], call
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.call(*inputs)
+
+    def named_parameters(self, *arguments: Any, **options: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        return self._own[0].named_parameters()
+
+    def named_buffers(self, *arguments: Any, **options: Any) -> Iterator[tuple[str, Tensor]]:
+        return self._own[0].named_buffers()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._own[0].zero_grad(set_to_none)
 
 
 def usable(found: Mapping[str, Tensor | None]) -> bool:

@@ -32,6 +32,7 @@ from tests.hidden_cases import (
     check,
     check_rows,
     module_of,
+    of_pairs,
     results,
     rows_design,
 )
@@ -215,40 +216,6 @@ def test_hidden_rows_of_the_shipped_designs(name: str, options: tuple[str, dict[
     alone = len(module.plan.graph.of_role("input")) == 1
     for bad in (torch.nan, torch.inf, 1e30):
         check_rows(module, bad, 17, 0 if alone else None)
-
-
-def of_pairs(draw: random.Random) -> dict[str, Any]:
-    """A design of maps, sums, products and boxes over values of queries and keys, in no good order."""
-    names, steps = ["E"], dict[str, Any]()
-    for place in range(draw.randint(2, 6)):
-        a, b = (f"{draw.choice(names)}[h n m]" for _ in range(2))
-        masks = draw.choice([[], ["causal"], ["band(1)"], ["window(0, 2)"]])
-        choices = [
-            {"map": draw.choice(["tanh", "exp", "square"]), "of": f"0.5 * {a} -> h n m"},
-            f"{a} {b} -> h n m",
-            f"{a} - {b} -> h n m",
-            f"{a[:-7]}[g n m] P[g h] -> h n m",
-            {draw.choice(["keep", "softmax", "normalize"]): "m", "mask": masks, "of": a[:-7]},
-            {"softmax": draw.choice("hn"), "of": a[:-7]},
-            {"l2norm": draw.choice("hm"), "of": a[:-7]},
-        ]
-        steps[f"S{place}"] = draw.choice(choices)
-        names.append(f"S{place}")
-    left = [name for name in names if f"{name}[" not in str(steps) and f"'of': '{name}'" not in str(steps)]
-    read = dict.fromkeys([*left, *draw.choices(names, k=2)])
-    return {
-        "tensornet": 1,
-        "name": "pairs",
-        "legs": {"n": "query", "m": "key", "h": "head 2", "d": 3} | ({"g": "head 2"} if "P[" in str(steps) else {}),
-        "inputs": {"x": "n d", "e": "m d", "b": "h n m"},
-        "weights": {"W": "h"} | ({"P": "g h"} if "P[" in str(steps) else {}),
-        "diagram": {
-            "E": "x[n d] e[m d] W[h] + b[h n m] -> h n m",
-            **steps,
-            "y": f"{' + '.join(f'{name}[h n m] e[m d]' for name in read)} -> n h d",
-        },
-        "output": "y",
-    }
 
 
 def differs(data: dict[str, Any], seed: int, causal: bool | None = None) -> None:

@@ -17,7 +17,7 @@ from tensornet_attn.nn.documents import grouped
 from tensornet_attn.nn.module import CompiledDesign
 from tests.designs.cases import CASES, compiled, unsteady
 from tests.nn.test_cache import AGAINST_MEMORY
-from tests.random_call import F64, assert_same
+from tests.random_call import F64, Called, assert_same
 from tests.random_call import results as results_of
 from tests.refusals import refusal
 from tests.regions import WIDE
@@ -98,26 +98,6 @@ def padded(dear: bool) -> Iterator[None]:
     """Documents of several lengths in one call, as at small sizes, or one call for each length: padding is dear."""
     with patch("tensornet_attn.nn.packed.CALL", 1e-15 if dear else 1.0):
         yield
-
-
-class Called(torch.nn.Module):
-    """The parameters of a module, called by a function."""
-
-    def __init__(self, module: CompiledDesign, call: Callable[..., Tensor]):
-        super().__init__()
-        self._own, self.call = [module], call
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return self.call(*inputs)
-
-    def named_parameters(self, *given: Any, **options: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        return self._own[0].named_parameters()
-
-    def named_buffers(self, *given: Any, **options: Any) -> Iterator[tuple[str, Tensor]]:
-        return self._own[0].named_buffers()
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        self._own[0].zero_grad(set_to_none)
 
 
 @pytest.mark.rotated
