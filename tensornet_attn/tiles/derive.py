@@ -152,9 +152,9 @@ class _Blocks(Backward):
     def give_sink(self, node: Node, sink: Node, rows: Node) -> None:
         """Passes a gradient to the sink of a softmax: its share of each row times -sum(A dA)."""
         nodes, name, data = self.nodes, f"d_{sink.name}", node.data[:2]
-        highest = nodes.node("highest", (), (self.program.query,), f"{node.name}_highest", data)
+        largest = nodes.node("largest", (), (self.program.query,), f"{node.name}_largest", data)
         whole = nodes.node("statistic", (), (self.program.query,), f"{node.name}_rows", data)
-        share = nodes.node("sink_share", (sink, highest, whole), (self.program.query,), f"{sink.name}_share")
+        share = nodes.node("sink_share", (sink, largest, whole), (self.program.query,), f"{sink.name}_share")
         self.give(sink, nodes.total(nodes.mul(self.minus, nodes.mul(share, rows), name), sink.axes, name))
 
     def give_scores(self, node: Node, d: Node) -> None:

@@ -25,8 +25,8 @@ RESERVED = frozenset(  # names that kernels use for other things than legs
     "DOT SUMS load_1d load_2d store_1d store_2d place scalar tile_1d tile_2d pair_2d store_tile_1d store_tile_2d "
     "dot_of exp_of where_visible edge online powers scaled higher power log_sum inverse_of softened parts_of in_parts "
     "power_of log_add allowed bias_2d uniform gaussian_2d random_words key_of noise_2d dropped at_keys at_places "
-    "entries store_entries visited prefix last_key nearby skipped with_sink log_sum_with_sink part begin end SPLIT "
-    "out_part lse_part share_of sums_of_part own_sink result_of_part in_sight".split()
+    "entries store_entries visited prefix last_key nearby skipped with_sink sum_with_sink part begin end SPLIT "
+    "out_part lse_part exp_in unit_of largest_of largest_with_sink sink_share share_of sums_of_part own_sink result_of_part in_sight".split()
 )
 
 

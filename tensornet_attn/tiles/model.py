@@ -58,10 +58,10 @@ class Node:
     | softmax | of (x, seen): exp(x) / sum of exp(x) where visible, optionally with a sink: data = (number of the map, its
       index, a variable that is summed over, or empty) |
     | normalize | of (x, seen): x / (sum of x along the row + eps) where visible: data = (..., ..., eps) |
-    | highest | for each row of a softmax, its largest score: data = (number of the map, its index) |
-    | statistic | for each row of a map 1 / sum of exp(x - highest), or 1 / (sum + eps): data as above |
-    | softened | of (x, seen, highest, statistic): exp(x - highest) statistic where visible |
-    | sink_share | of (sink, highest, statistic): exp(sink - highest) statistic |
+    | largest | for each row of a softmax, its largest score: data = (number of the map, its index) |
+    | statistic | for each row of a map 1 / sum of exp(x - largest), or 1 / (sum + eps): data as above |
+    | softened | of (x, seen, largest, statistic): exp(x - largest) statistic where visible |
+    | sink_share | of (sink, largest, statistic): exp(sink - largest) statistic |
     | keep, hide | of (x, seen): x where visible; otherwise zero, or data = (a number,) |
     | running | the sum of its argument up to each key, or, if data = (True,), from each key on |
     | inside | x, but zero after the last query and after the last key |
@@ -311,8 +311,8 @@ class Program:
         rows = self.nodes.node("statistic", (), (self.query,), f"{one.name}_rows", (number, index))
         if one.op == "normalize":
             return self.nodes.node("keep", (self.nodes.mul(x, rows, one.name), seen), one.axes, one.name)
-        highest = self.nodes.node("highest", (), (self.query,), f"{one.name}_highest", (number, index))
-        softened = self.nodes.node("softened", (x, seen, highest, rows), one.axes, one.name)
+        largest = self.nodes.node("largest", (), (self.query,), f"{one.name}_largest", (number, index))
+        softened = self.nodes.node("softened", (x, seen, largest, rows), one.axes, one.name)
         return self.nodes.over(softened, last, "add", one.name)
 
 

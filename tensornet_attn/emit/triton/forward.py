@@ -20,7 +20,8 @@ def forward(region: Region) -> str:
     number = one.data[0]
     if exit_.log:
         text.add(INSIDE, list, [one])
-        store_out(region, text, lambda: log_sum(text, one))
+        most, total = (text.scope.carried[f"{name}_i_{one.data[0]}"] for name in "ml")
+        store_out(region, text, lambda: f"log_sum({text.entry(most)}, {text.entry(total)}, MASK, SPLIT)")
         return region.source(text, "forward", "forward", ["out", "lse"], ["out"])
     part = region.program.read()
     sides = "[:, None]" if len(part.axes) == 2 else ""
@@ -38,7 +39,7 @@ def forward(region: Region) -> str:
     def divided() -> str:
         most, total = (text.entry(text.scope.carried[f"{name}_i_{number}"], index_of(one)) for name in "ml")
         for sink in sink_of(one):
-            total = f"with_sink({most}, {total}, own_sink({text.scope.ref(sink, part.axes[:1])}, SPLIT))"
+            total = f"with_sink({most}, {total}, own_sink({text.scope.ref(sink, part.axes[:1])}, SPLIT), MASK)"
         whole = f"tl.where({total} > 0, {total}, 1.0)"
         return f"{text.entry(out)} / {f'({whole}){sides}' if sides else whole}"
 
@@ -48,7 +49,7 @@ def forward(region: Region) -> str:
 
 
 def statistics(region: Region) -> str:
-    """The first of two passes: the log-sum-exp of each softmax row, 1 / (sum + eps) of each normalised row."""
+    """The first of two passes: the statistics of the rows of each map."""
     text = region.open(region.program.query, online=True)
     statistics_of(region, text)
     for one in region.program.maps:
@@ -91,14 +92,6 @@ def divisor(function: str, region: Region, text: KernelText, one: Node) -> str:
     return f"{function}({text.entry(text.scope.carried[f'l_i_{one.data[0]}'])}, {eps}, SPLIT)"
 
 
-def log_sum(text: KernelText, one: Node) -> str:
-    """The log-sum-exp of the rows of a softmax."""
-    most, total = (text.entry(text.scope.carried[f"{name}_i_{one.data[0]}"]) for name in "ml")
-    for sink in sink_of(one):
-        return f"log_sum_with_sink({most}, {total}, own_sink({text.scope.ref(sink, (text.program.query,))}, SPLIT))"
-    return f"log_sum({most}, {total}, SPLIT)"
-
-
 def statistics_of(region: Region, text: KernelText) -> None:
     """The row maximum and row sum of each map: initial values, updates, and stores."""
     query = region.program.query
@@ -129,8 +122,18 @@ def add_rows(text: KernelText, one: Node) -> None:
 def store_rows(region: Region, text: KernelText, one: Node) -> None:
     number, query = one.data[0], region.program.query
 
+    def stored(value: str, largest: bool = False) -> str:
+        to = row_at(text.scope, "lse", number, one.data[1], largest)
+        return f"store_1d({to}, {query}, 1, {query}_end, {value})"
+
     def lines() -> list[str]:
-        value = log_sum(text, one) if one.op == "softmax" else divisor("sums_of_part", region, text, one)
-        return [f"store_1d({row_at(text.scope, 'lse', number, one.data[1])}, {query}, 1, {query}_end, {value})"]
+        if one.op == "normalize":
+            return [stored(divisor("sums_of_part", region, text, one))]
+        most, total = (text.entry(text.scope.carried[f"{name}_i_{number}"]) for name in "ml")
+        for sink in sink_of(one):
+            own = f"own_sink({text.scope.ref(sink, (query,))}, SPLIT), MASK"
+            most, total = f"largest_with_sink({most}, {own})", f"sum_with_sink({most}, {total}, {own})"
+        rows = stored(f"sums_of_part({total}, 0.0, SPLIT)")
+        return [rows, stored(f"largest_of({most}, SPLIT)", largest=True)]
 
     text.add(AFTER, lines, sink_of(one), one.heads)

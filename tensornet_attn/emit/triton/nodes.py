@@ -279,11 +279,12 @@ def _gradient(scope: Scope, node: Node) -> str:
     return scope.loaded("gradient", scope.program.legs[: len(index)], index, node.axes)
 
 
-def row_at(scope: Scope, name: str, number: int, index: At) -> str:
-    """The address of the saved row statistics of a map."""
+def row_at(scope: Scope, name: str, number: int, index: At, largest: bool = False) -> str:
+    """The address of the saved statistics of a map's rows, or of their largest scores."""
     program = scope.program
-    place = tile_at(scope, index, count=program.first_of(len(program.maps)), first=program.first_of(number))
-    return f"{name} + {place} * {program.query}_end"
+    maps = program.first_of(len(program.maps))
+    first, count = program.first_of(number) + maps * largest, program.statistics if name == "lse" else maps
+    return f"{name} + {tile_at(scope, index, count=count, first=first)} * {program.query}_end"
 
 
 def _sums(scope: Scope, node: Node) -> str:
@@ -293,7 +294,11 @@ def _sums(scope: Scope, node: Node) -> str:
 
 def _statistic(scope: Scope, node: Node) -> str:
     (axis,) = node.axes
-    return f"load_1d({row_at(scope, 'lse', *node.data)}, {axis}, 1, {axis}_end)"
+    return f"load_1d({row_at(scope, 'lse', *node.data, node.op == 'largest')}, {axis}, 1, {axis}_end)"
+
+
+def _sink_share(scope: Scope, node: Node) -> str:
+    return f"sink_share({', '.join(scope.ref(arg, node.axes) for arg in node.args)}, MASK)"
 
 
 def _lead(scope: Scope, heads: tuple[str, ...], index: At) -> str:
@@ -378,7 +383,7 @@ def scores_of(scope: Scope, node: Node) -> str:
 
 
 def _softened(scope: Scope, node: Node) -> str:
-    rows = scope.along(scope.program.query, scope.ref(node.args[2], ()))
+    rows = ", ".join(scope.along(scope.program.query, scope.ref(arg, ())) for arg in node.args[2:])
     return f"softened({scores_of(scope, node)}, {rows})"
 
 
@@ -388,7 +393,7 @@ def _scaled(scope: Scope, node: Node) -> str:
 
 def _power(scope: Scope, node: Node) -> str:
     x, highest = (scope.ref(arg, arg.axes) for arg in node.args)
-    return f"power({x}, 1.0, {highest})"
+    return f"power({x}, 1.0, MASK, {highest})"
 
 
 def _inside(scope: Scope, node: Node) -> str:
@@ -424,6 +429,8 @@ _TEXTS: dict[str, Callable[[Scope, Node], str]] = {
     "scaled": _scaled,
     "power": _power,
     "statistic": _statistic,
+    "largest": _statistic,
+    "sink_share": _sink_share,
     "inside": _inside,
 }
 

@@ -39,7 +39,7 @@ def highest(text: KernelText, node: Node, found: Statement) -> Statement:
     found.carried, found.makes = (most,), (text.alpha(node), node)
 
     def lines() -> list[str]:
-        rows = f"higher(tl.max({text.scope.ref(scores, scores.axes)}, 1), 1.0, {text.entry(most)})"
+        rows = f"higher(tl.max({text.scope.ref(scores, scores.axes)}, 1), 1.0, MASK, {text.entry(most)})"
         return [*several(text, found, rows, node), *text.assign(most, text.scope.ref(node, node.axes))]
 
     found.lines = lines

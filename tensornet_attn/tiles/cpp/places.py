@@ -174,9 +174,9 @@ class Places:
         text, first = self.flat(index, env), self.program.first_of(number)
         return text if not first else str(first) if text == "0" else f"({first} + {text})"
 
-    def statistic(self, data: tuple[Any, ...], env: Env, row: str, highest: bool = False) -> str:
+    def statistic(self, data: tuple[Any, ...], env: Env, row: str, largest: bool = False) -> str:
         """A saved number of a row of a map, or its largest score."""
-        tile = f"{f'{self.maps} + ' if highest else ''}{self.stat_at(data, env)}"
+        tile = f"{f'{self.maps} + ' if largest else ''}{self.stat_at(data, env)}"
         return f"lse[(pair * {self.program.statistics} + {tile}) * query_end + {row}]"
 
     def lead(self, heads: Iterable[str], index: At, env: Env) -> str:

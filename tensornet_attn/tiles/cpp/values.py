@@ -139,7 +139,7 @@ def _between(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | Non
 
 
 def _statistic(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    return own.statistic(node.data, env, where.along(own.program.query), node.op == "highest")
+    return own.statistic(node.data, env, where.along(own.program.query), node.op == "largest")
 
 
 def _sums(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
@@ -152,7 +152,7 @@ def _less(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) 
 
 def _factor(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     at = own.stat_at(node.data, env)
-    rows = (own.statistic(node.data, env, where.along(own.program.query), highest) for highest in (True, False))
+    rows = (own.statistic(node.data, env, where.along(own.program.query), largest) for largest in (True, False))
     most = f"most_then[(start / KEYS * {own.maps} + {at}) * QUERIES + {where.index[own.program.query]}]"
     return f"factor({most}, {', '.join(rows)})"
 
@@ -198,8 +198,8 @@ def _keep(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) 
 
 
 def _softened(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    x, seen, highest, *rows = node.args
-    power = f"exp_below({own.value(x, env, where, hoist)} - {own.value(highest, env, where, hoist)})"
+    x, seen, largest, *rows = node.args
+    power = f"exp_below({own.value(x, env, where, hoist)} - {own.value(largest, env, where, hoist)})"
     power = " * ".join([power, *(own.value(one, env, where, hoist) for one in rows)])
     return f"where_seen<MODE>({own.seen(seen, env, hoist)}, {power}, 0.0)"
 
@@ -252,7 +252,7 @@ VALUES: dict[str, Rule] = {
     "between": _between,
     "incline": _between,
     "statistic": _statistic,
-    "highest": _statistic,
+    "largest": _statistic,
     "sink_share": _sink_share,
     "sums": _sums,
     "factor": _factor,

@@ -115,20 +115,34 @@ def where_visible(x, visible, edge, other):
 def online(scores, SCALE: tl.constexpr, MASK: tl.constexpr, visible, edge, m_i, l_i):
     """One step of online softmax: (unnormalised maps of a block, alpha, new m_i, new l_i).
 
-    Scores are not yet scaled, except with MASK 2, where a mask has been added to them. m_i is in units of log 2.
+    Scores are not yet scaled, except with MASK 2, where a mask has been added to them. m_i is in the units of `exp_in`.
     """
     if (SCALE > 0) & (MASK != 2):
-        part, alpha, new = powers(where_visible(scores, visible, edge, float("-inf")), SCALE, m_i)
+        part, alpha, new = powers(where_visible(scores, visible, edge, float("-inf")), SCALE, MASK, m_i)
     else:
-        part, alpha, new = powers(scaled(scores, SCALE, MASK, visible, edge), 1.0, m_i)
+        part, alpha, new = powers(scaled(scores, SCALE, MASK, visible, edge), 1.0, MASK, m_i)
     return part, alpha, new, l_i * alpha + tl.sum(part, 1)
 
 
+@triton.constexpr_function
+def unit_of(scale, mask):
+    """A scale in the units of `exp_in`."""
+    return scale if mask == 2 else 1.4426950408889634 * scale
+
+
 @triton.jit
-def powers(scores, SCALE: tl.constexpr, m_i):
+def exp_in(x, MASK: tl.constexpr):
+    """exp of a number in units of log 2; with MASK 2 in units of 1, because the largest masks have no multiples."""
+    if MASK == 2:
+        x = 1.4426950408889634 * x
+    return tl.exp2(x)
+
+
+@triton.jit
+def powers(scores, SCALE: tl.constexpr, MASK: tl.constexpr, m_i):
     """(exp(SCALE scores) relative to the new m_i, alpha to rescale earlier results, new m_i)."""
-    alpha, new = higher(tl.max(scores, 1), SCALE, m_i)
-    return power(scores, SCALE, new), alpha, new
+    alpha, new = higher(tl.max(scores, 1), SCALE, MASK, m_i)
+    return power(scores, SCALE, MASK, new), alpha, new
 
 
 @triton.jit
@@ -140,45 +154,64 @@ def scaled(scores, SCALE: tl.constexpr, MASK: tl.constexpr, visible, edge):
 
 
 @triton.jit
-def higher(found, SCALE: tl.constexpr, m_i):
+def higher(found, SCALE: tl.constexpr, MASK: tl.constexpr, m_i):
     """(alpha, new m_i), where SCALE found is the maximum of a block."""
-    new = tl.maximum(m_i, (1.4426950408889634 * SCALE) * found)
-    return tl.exp2(m_i - tl.where(new == float("-inf"), 0.0, new)), new
+    new = tl.maximum(m_i, unit_of(SCALE, MASK) * found)
+    return exp_in(m_i - tl.where(new == float("-inf"), 0.0, new), MASK), new
 
 
 @triton.jit
-def power(scores, SCALE: tl.constexpr, m_i):
-    """exp(SCALE scores) / 2 ** m_i."""
-    shift = tl.where(m_i == float("-inf"), 0.0, m_i)[:, None]
-    return tl.exp2((1.4426950408889634 * SCALE) * scores - shift)
+def power(scores, SCALE: tl.constexpr, MASK: tl.constexpr, m_i):
+    """exp(SCALE scores) relative to m_i."""
+    return exp_in(unit_of(SCALE, MASK) * scores - tl.where(m_i == float("-inf"), 0.0, m_i)[:, None], MASK)
 
 
 @triton.jit
-def log_sum(m_i, l_i, SPLIT: tl.constexpr):
-    """The log-sum-exp of each row, from m_i and the sum without 2 ** m_i.
+def log_sum(m_i, l_i, MASK: tl.constexpr, SPLIT: tl.constexpr):
+    """The log-sum-exp of each row, from m_i and the sum relative to it.
 
     If a row sees nothing, this is zero, or minus infinity for a part of the keys.
     """
     some = l_i > 0
-    found = 0.6931471805599453 * (tl.where(some, m_i, 0.0) + tl.log2(tl.where(some, l_i, 1.0)))
+    found = tl.where(some, m_i, 0.0) / unit_of(1.0, MASK) + tl.log(tl.where(some, l_i, 1.0))
     if SPLIT:
         found = tl.where(some, found, float("-inf"))
     return found
 
 
 @triton.jit
-def with_sink(m_i, l_i, sink):
-    """The sum of each row without 2 ** m_i, plus a sink: one more score without a value."""
-    power = 1.4426950408889634 * sink
-    return l_i + tl.exp2(power - tl.where(l_i > 0, m_i, tl.where(power == float("-inf"), 0.0, power)))
+def largest_with_sink(m_i, sink, MASK: tl.constexpr):
+    """The new m_i of each row with a sink: one more score without a value."""
+    return tl.maximum(m_i, unit_of(1.0, MASK) * sink)
 
 
 @triton.jit
-def log_sum_with_sink(m_i, l_i, sink):
-    """The log-sum-exp of each row, including a sink."""
-    some = l_i > 0
-    own = tl.where(some, 0.6931471805599453 * (m_i + tl.log2(tl.where(some, l_i, 1.0))), float("-inf"))
-    return log_add(own, sink)
+def sum_with_sink(m_i, l_i, sink, MASK: tl.constexpr):
+    """The sum of each row with a sink, relative to the new m_i."""
+    new = largest_with_sink(m_i, sink, MASK)
+    shift = tl.where(new == float("-inf"), 0.0, new)
+    return l_i * exp_in(m_i - shift, MASK) + exp_in(unit_of(1.0, MASK) * sink - shift, MASK)
+
+
+@triton.jit
+def with_sink(m_i, l_i, sink, MASK: tl.constexpr):
+    """The sum of each row with a sink, relative to m_i."""
+    power = unit_of(1.0, MASK) * sink
+    return l_i + exp_in(power - tl.where(l_i > 0, m_i, tl.where(power == float("-inf"), 0.0, power)), MASK)
+
+
+@triton.jit
+def sink_share(sink, largest, rows, MASK: tl.constexpr):
+    """The share of a sink in each row, from what is saved of the row; beyond the last query, that is zero."""
+    return exp_in(tl.minimum(unit_of(1.0, MASK) * sink - largest, 0.0), MASK) * rows
+
+
+@triton.jit
+def largest_of(m_i, SPLIT: tl.constexpr):
+    """The m_i that is saved: zero if a row sees nothing, except for a part of the keys."""
+    if not SPLIT:
+        m_i = tl.where(m_i == float("-inf"), 0.0, m_i)
+    return m_i
 
 
 @triton.jit
@@ -229,13 +262,10 @@ def result_of_part(base, step, SPLIT: tl.constexpr):
 
 
 @triton.jit
-def softened(scores, SCALE: tl.constexpr, MASK: tl.constexpr, visible, edge, lse):
-    """Softmax rows from their log-sum-exp, zeros if a row sees nothing. Scores are scaled as in `online`."""
-    if MASK == 2:
-        power = 1.4426950408889634 * scores - 1.4426950408889634 * lse
-    else:
-        power = (1.4426950408889634 * SCALE) * scores - 1.4426950408889634 * lse
-    return tl.exp2(where_visible(power, visible, edge, float("-inf")))
+def softened(scores, SCALE: tl.constexpr, MASK: tl.constexpr, visible, edge, largest, rows):
+    """Softmax rows from their m_i and 1 / sum, zeros if a row sees nothing. Scores are scaled as in `online`."""
+    power = unit_of(1.0 if MASK == 2 else SCALE, MASK) * scores - largest
+    return exp_in(where_visible(power, visible, edge, float("-inf")), MASK) * rows
 
 
 @triton.constexpr_function

@@ -104,6 +104,11 @@ class Region:
     band: int
     kernels: dict
 
+    @property
+    def statistics(self) -> int:
+        """The numbers that are saved for a row: one for each map; if there are softmaxes, the largest scores too."""
+        return len(self.reads) * (1 + (len(self.normalized) < len(self.reads)))
+
     def legs_of_gradient(self, name: str) -> list[str]:
         """The legs of an operand's gradient as written by programs: a table has rows for each query."""
         own = self.operands[name].split()

@@ -1,7 +1,7 @@
 """Several programs share the keys of a block of queries: into how many parts, and how their results are joined.
 
-Each part has the result of its own keys and the statistics of its rows. A softmax weights the results by
-exp(log-sum-exp of the part - log-sum-exp of all); everything else is a sum over the parts.
+Each part has the result of its own keys and the statistics of its rows. A softmax weights the results by the sums of the
+parts, relative to the largest score of all; everything else is a sum over the parts.
 """
 
 import torch
@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tensornet_attn.runtime.triton.configure import padded
-from tensornet_attn.runtime.triton.kernels.region_inside import exp_of, load_1d, load_2d, store_1d, store_2d
+from tensornet_attn.runtime.triton.kernels.region_inside import exp_in, load_2d, store_2d
 from tensornet_attn.runtime.triton.kernels.tiles import tile_type
 
 PROCESSORS = 108  # of a GPU that is not present: an A100
@@ -40,62 +40,72 @@ def processors_of(x: Tensor) -> int:
 
 @triton.jit
 def join_parts(
-    out, lse, values, rows, parts, count, width, step, VALUES: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
-    SUMS: tl.constexpr,
+    out, lse, values, rows, parts, count, inner, width, step, VALUES: tl.constexpr, BLOCK: tl.constexpr,
+    WIDE: tl.constexpr, MASK: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
-    """Joins [parts, count] log-sums of exponentials and, with VALUES, [parts, count, width] results of a softmax."""
+    """Joins the statistics of `count` rows and, with VALUES, [parts, count, width] results of a softmax.
+
+    Statistics are [parts, count / inner, 2, inner]: sums, and the m_i that they are relative to.
+    """
     i, d = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, WIDE)
+    at, in_bounds = i + i // inner * inner, i < count
     m_i, l_i = tl.full((BLOCK,), float("-inf"), SUMS), tl.zeros((BLOCK,), SUMS)
     acc = tl.zeros((BLOCK, WIDE), SUMS)
     for _part in range(parts):
-        row = load_1d(rows, i, 1, count)
+        row = tl.load(rows + at + inner, in_bounds, 0)
         new = tl.maximum(m_i, row)
         shift = tl.where(new == float("-inf"), 0.0, new)
-        alpha, share = exp_of(m_i - shift), exp_of(row - shift)
+        alpha, share = exp_in(m_i - shift, MASK), exp_in(row - shift, MASK) * tl.load(rows + at, in_bounds, 0)
         l_i = l_i * alpha + share
         if VALUES:
             acc = acc * alpha[:, None] + share[:, None] * load_2d(values, i, width, count, d, 1, width)
             values += step
         m_i = new
-        rows += count
+        rows += 2 * count
     some = l_i > 0
     whole = tl.where(some, l_i, 1.0)
-    store_1d(lse, i, 1, count, tl.where(some, m_i, 0.0) + tl.log(whole))
+    tl.store(lse + at, tl.where(some, 1 / whole, 0.0), in_bounds)
+    tl.store(lse + at + inner, tl.where(some, m_i, 0.0), in_bounds)
     if VALUES:
         store_2d(out, i, width, count, d, 1, width, acc / whole[:, None])
 
 
-def join_rows(lse: Tensor, rows: Tensor, normalized: tuple[int, ...]) -> None:
-    """Writes the statistics of the rows of all maps, [pairs, maps, n], from those of the parts."""
+def join_rows(lse: Tensor, rows: Tensor, normalized: tuple[int, ...], mask: int) -> None:
+    """Writes the statistics of the rows of all maps, [pairs, maps, n], from those of the parts.
+
+    With a softmax, its largest scores follow: [pairs, 2 maps, n]. `mask`: the kind of the mask of the call.
+    """
     if rows.ndim == lse.ndim:  # one part, which is the same tensor
         return
     if len(normalized) < lse.shape[1]:
-        _joined(lse, lse, rows, rows, False)
+        _joined(lse, lse, rows, rows, mask, False)
     for i in normalized:
         whole = rows[:, :, i].sum(0)
         lse[:, i] = torch.where(whole == 0, 0, 1 / torch.where(whole == 0, 1, whole))
 
 
-def join(out: Tensor, lse: Tensor, values: Tensor, rows: Tensor, reads: list, normalized: tuple[int, ...]) -> None:
+def join(
+    out: Tensor, lse: Tensor, values: Tensor, rows: Tensor, reads: list, normalized: tuple[int, ...], mask: int
+) -> None:
     """Writes the result, [pairs, tiles, n, width], and the statistics of its rows. `reads`: the tiles of each map."""
     maps = [next(i for i, own in enumerate(reads) if tile in own) for tile in range(out.shape[1])]
     if not normalized and maps == [*range(len(reads))]:
-        _joined(out, lse, values, rows, True)
+        _joined(out, lse, values, rows, mask, True)
         return
-    join_rows(lse, rows, normalized)
-    apart = torch.stack([rows.select(2, i) for i in maps], 2)
+    join_rows(lse, rows, normalized, mask)
     if normalized:
         whole = torch.stack([lse.select(1, i) for i in maps], 1)
         out.copy_(values.sum(0) * (whole.unsqueeze(-1) if out.ndim > 3 else whole))
     else:
-        _joined(out, torch.empty_like(apart[0]), values, apart, True)
+        apart = torch.stack([rows.select(2, i) for i in (*maps, *(len(reads) + i for i in maps))], 2)
+        _joined(out, torch.empty_like(apart[0]), values, apart, mask, True)
 
 
-def _joined(out: Tensor, lse: Tensor, values: Tensor, rows: Tensor, has_values: bool) -> None:
+def _joined(out: Tensor, lse: Tensor, values: Tensor, rows: Tensor, mask: int, has_values: bool) -> None:
     """Launches `join_parts` for tensors of which the first dimension of `values` and `rows` is that of the parts."""
-    if count := lse.numel():
+    if count := lse.numel() // 2:
         width = out.numel() // count if has_values else 1
         join_parts[(-(-count // ROWS),)](
-            out, lse, values, rows, len(rows), count, width, count * width, VALUES=has_values, BLOCK=ROWS,
-            WIDE=padded(width), SUMS=tile_type(rows.dtype),
+            out, lse, values, rows, len(rows), count, lse[0].numel() // 2, width, count * width, VALUES=has_values,
+            BLOCK=ROWS, WIDE=padded(width), MASK=mask, SUMS=tile_type(rows.dtype),
         )  # fmt: skip

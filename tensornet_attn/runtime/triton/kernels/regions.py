@@ -1,5 +1,7 @@
 """Regions of queries x keys as custom operations with gradients; the kernels are generated for each region."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -58,23 +60,23 @@ REGION = (  # the schema of its operands and call
 
 
 def results_of(operands, mask, key_mask, seed, *call) -> list[Tensor]:
-    """The result of a region, [batch..., legs], and per map row the log-sum-exp, or 1 / (sum + eps)."""
+    """The result of a region, [batch..., legs], and the statistics of the rows of maps."""
     run = launch_of(operands, mask, key_mask, seed, *call)
     region = run.region
     with torch.cuda.device_of(run.like):
         store, length = stored_result(run), run.lengths[region.sides[0]]
-        lse = torch.empty(run.pairs, len(region.reads), length, device=run.like.device, dtype=run.sums)
+        lse = torch.empty(run.pairs, region.statistics, length, device=run.like.device, dtype=run.sums)
         return [forward_of(run, store, lse), lse]
 
 
 def forward_of(run: Launch, store: Stored, lse: Tensor) -> Tensor:
     """The result of a launch. If there are few programs, several share the keys of a block of queries."""
-    region, query, rows = run.region, run.region.sides[0], lse
+    region, query, rows, mask = run.region, run.region.sides[0], lse, run.constants["MASK"]
     if "statistics" in region.kernels:
         if (parts := run.parts("statistics")) > 1:
             rows = lse.new_empty(parts, *lse.shape)
         run.launch("statistics", query, parts, lse=rows)
-        join_rows(lse, rows, region.normalized)
+        join_rows(lse, rows, region.normalized, mask)
     step = {"out_step": store.step}
     if (parts := run.parts("forward")) == 1:
         out = store.room(run.like)
@@ -87,12 +89,13 @@ def forward_of(run: Launch, store: Stored, lse: Tensor) -> Tensor:
     rows = lse.new_empty(parts, *lse.shape)
     run.launch("forward", query, parts, step, out=values, lse=rows)
     values = from_programs(run, values, 1, store.parts)
-    found = torch.empty(values.shape[1:], device=values.device, dtype=run.dtype)
     if region.log:
-        join_rows(lse, rows, ())
-        join_rows(found, values, ())
+        join_rows(lse, rows, (), mask)
+        found = values.logsumexp(0)
+        found = found.where(found > -math.inf, 0)
     else:
-        join(found, lse, values, rows, region.reads, region.normalized)
+        found = torch.empty(values.shape[1:], device=values.device, dtype=run.dtype)
+        join(found, lse, values, rows, region.reads, region.normalized, mask)
     out = torch.empty_strided(store.shape, store.strides, device=values.device, dtype=run.dtype)
     return out.copy_(run.joined(found, region.result.split()).view(store.shape))
 
@@ -111,7 +114,7 @@ def tiles_shape(operands, mask, *others):
     out = torch.empty_strided(*result_layout(run), dtype=run.dtype, device=operands[0].device)
     return [
         out,
-        operands[0].new_empty([run.pairs, len(run.region.reads), run.lengths[run.region.sides[0]]], dtype=run.sums),
+        operands[0].new_empty([run.pairs, run.region.statistics, run.lengths[run.region.sides[0]]], dtype=run.sums),
     ]
 
 
@@ -136,7 +139,7 @@ def backward_of(
     """`tiles_backward` for a launch."""
     region, (query, key) = run.region, run.region.sides
     gradient, step = run.gradient(gradient)
-    sums = torch.empty_like(lse)
+    sums = lse.new_empty(len(lse), len(region.reads), lse.shape[-1])
     if region.reads and "sums" not in region.kernels:
         product = row_dots(run, gradient, out)
         every = [[i] for i in range(product.shape[1])]
