@@ -265,19 +265,19 @@ def warm(
 ) -> list[Path]:
     """Compiles the C++ kernels of a design into the cache, where `backend="auto"` finds them, and returns their files.
 
-    An empty list: the plan has none. `dtype`: float32, float64, bfloat16 or float16; `wanted`: options as in `compile`.
-    Raises DesignError, and InputError with the compiler's first error.
+    They are compared with the reference in float64. An empty list: the plan has none. `dtype`: float32, float64,
+    bfloat16 or float16; `wanted`: options as in `compile`. Raises DesignError, and InputError with the compiler's first
+    error, or with the path of a report if the results of the kernels are wrong.
     """
-    from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_compiled, cpp_stored
+    from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_stored
 
     if dtype not in CPP_DTYPES:
         raise InputError(f"there are no C++ kernels for dtype '{dtype}'; {nearest(dtype, CPP_DTYPES)}")
-    dtype = CPP_DTYPES[dtype]
     plan = plan_of(build(_design(design), causal), "cpp", target_from(**current(wanted)))
-    try:
-        return [cpp_stored(text, dtype) or cpp_compiled(text, dtype) for text in _native(plan)]
-    except OSError as error:
-        raise InputError(f"{plan.graph.name}: C++ kernels cannot be compiled: {error}") from None
+    texts = _native(plan)
+    if reasons := _against_cpp(texts, dtype):
+        raise InputError(f"{plan.graph.name}: C++ kernels cannot be used: {'; '.join(reasons)}")
+    return [path for text in texts if (path := cpp_stored(text, CPP_DTYPES[dtype])) is not None]
 
 
 def rewrites(design: Source, causal: bool | None = None) -> str:
@@ -437,7 +437,12 @@ def _planned(
     if backend == "triton":
         reasons = tuple(reasons_against(dtype))
     elif backend == "cpp":
-        reasons = _against_cpp(plan_of(graph, backend, target), _dtype_name(dtype), on_gpu(device))
+        name = _dtype_name(dtype)
+        reasons = (
+            ("it computes on a CPU",)
+            if on_gpu(device)
+            else _against_cpp(_native(plan_of(graph, backend, target)), name)
+        )
     if not reasons:
         return plan_of(graph, backend, target)
     if target.strict:
@@ -455,39 +460,44 @@ def _dtype_name(dtype: torch.dtype | None) -> str:
     return str(dtype or torch.get_default_dtype()).removeprefix("torch.")
 
 
-def _against_cpp(plan: Plan, dtype: str, gpu: bool) -> tuple[str, ...]:
-    """Why the C++ of a plan cannot run; empty after it has been compiled."""
+def _against_cpp(texts: tuple[str, ...], dtype: str) -> tuple[str, ...]:
+    """Why C++ kernels cannot run; empty after they have been compiled and compared with the reference."""
     from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_loaded, reason_against_cpp
 
-    if gpu:
-        return ("it computes on a CPU",)
     if dtype not in CPP_DTYPES:
         return (f"it takes {', '.join(CPP_DTYPES)}, not {dtype}",)
     if reason := reason_against_cpp():
         return (reason,)
-    made = [cpp_loaded(text, CPP_DTYPES[dtype]) for text in _native(plan)]
-    return tuple(dict.fromkeys(one or "compiling has failed before" for one in made if not isinstance(one, CDLL)))
+    import torch  # its libraries must be loaded  # noqa: F401
+
+    made = [cpp_loaded(text, CPP_DTYPES[dtype]) for text in texts]
+    return tuple(dict.fromkeys(one or "it has failed before" for one in made if not isinstance(one, CDLL)))
 
 
 def _on_cpu(graph: Graph, target: Target, dtype: str) -> Plan:
     """The plan of `auto` on a CPU: cached C++ kernels, unless they are predicted to be clearly slower than torch."""
-    cpp = cached_cpp(graph, target, dtype)
-    return faster_on_cpu(cpp, lambda: plan_of(graph, "torch", target)) if cpp else plan_of(graph, "torch", target)
+    from tensornet_attn.runtime.cpp import cpp_folder, reason_against_folder
+
+    if cpp := cached_cpp(graph, target, dtype):
+        return faster_on_cpu(cpp, lambda: plan_of(graph, "torch", target))
+    plan, reason = plan_of(graph, "torch", target), reason_against_folder()
+    return replace(plan, instead=Lowering("cpp", (reason,))) if reason and cpp_folder() else plan
 
 
 def cached_cpp(graph: Graph, target: Target = TRAINING, dtype: str = "float32") -> Plan | None:
-    """The plan with C++ kernels, if it has some and all of them are in the cache; nothing is compiled."""
-    from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_folder, cpp_stored
+    """The plan with C++ kernels, if all of them are in the cache and agreed with the reference; compiles nothing."""
+    from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_folder, cpp_stored, cpp_verdict
 
-    if dtype not in CPP_DTYPES or not cpp_folder().is_dir():
+    folder = cpp_folder()
+    if dtype not in CPP_DTYPES or folder is None or not folder.is_dir():
         return None
-
     try:
         plan = plan_of(graph, "cpp", target)
     except InputError:  # such as memory: torch's plan may fit, and has its own message
         return None
     found = _native(plan)
-    return plan if found and all(cpp_stored(text, CPP_DTYPES[dtype]) for text in found) else None
+    verdicts = (cpp_verdict(cpp_stored(text, CPP_DTYPES[dtype])) for text in found)
+    return plan if found and all(verdict == "" for verdict in verdicts) else None
 
 
 def module_of(design: Design, plan: Plan) -> CompiledDesign:
@@ -506,6 +516,7 @@ def _realise(design: Design, plan: Plan) -> Made:
     if plan.backend == "reference":
         return Made("", reference_run, evaluate)
     emitted = _emitted(design, plan)
+    _compare_before_use(plan, emitted.native)
     run = emitted_run(emitted.source, emitted.class_name, plan, plan.backend == "inductor")
     return Made(emitted.source, run, evaluate)
 
@@ -525,7 +536,22 @@ def _native(plan: Plan) -> tuple[str, ...]:
     """The texts of the C++ kernels of a plan."""
     from tensornet_attn.emit.module import emit
 
-    return _sources.get((plan, plan.graph.to_text()), lambda: emit(plan)).native
+    texts = _sources.get((plan, plan.graph.to_text()), lambda: emit(plan)).native
+    _compare_before_use(plan, texts)
+    return texts
+
+
+def _compare_before_use(plan: Plan, texts: tuple[str, ...]) -> None:
+    """Libraries of these texts are compared with the reference, on this plan, when they are first loaded."""
+    from tensornet_attn.runtime.cpp import CPP_CHECKS
+
+    def check(text: str, path: Path, library: CDLL, dtype: str) -> str:
+        from tensornet_attn.verify.kernels import reason_against
+
+        return reason_against(plan, text, path, library, dtype)
+
+    for text in texts:
+        CPP_CHECKS.setdefault(text, partial(check, text))
 
 
 def _origin(design: Design) -> str:

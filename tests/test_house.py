@@ -31,6 +31,7 @@ LAYERS = (
     "runtime",
     "nn",
     "reference",
+    "verify",
     "compiler",
     "report",
     "models",

@@ -173,6 +173,8 @@ def remember(table: Table, path: Path | None = None) -> Path:
     """Writes a table, atomically, by default as that of this machine. Returns the path."""
     if path is None:
         path = calibration_file()
+        if not path.is_absolute():
+            raise InputError("there is no folder for the table: set HOME or XDG_CACHE_HOME, or name a file with '-o'.")
         path.parent.mkdir(parents=True, exist_ok=True)
     rows = (f"{json.dumps(key)}: {_lines(value)}" for key, value in table.as_dict().items())
     write_whole(path, ("{\n" + ",\n".join(rows) + "\n}\n").encode())

@@ -167,7 +167,7 @@ def _forward(writer: Writer, observed: Graph | None) -> list[str]:
 
 
 def _observed(writer: Writer, diagram: Graph) -> Iterator[str]:
-    """The entries of a dictionary of named steps: the value, and a function that lays it, or its gradient, as written."""
+    """The entries of a dictionary of steps: the value, and a function that lays it, or its gradient, as written."""
     for step in diagram.steps:
         value = writer.values.get(step.name)
         if value is not None and "." not in step.name and value.text.isidentifier() and {*value.legs} == {*step.legs}:

@@ -34,6 +34,15 @@ def looks(graph: Graph, shown: Iterable[str] = ()) -> dict[str, tuple[Seen, ...]
 
     `shown` names steps that are wholly visible, like the output, updates of states, and losses.
     """
+    return _seen(graph, shown)[0]
+
+
+def seen_by_readers(graph: Graph) -> dict[str, Seen]:
+    """Maps each tensor and step to what its readers see of it, in its own legs; other entries are unspecified."""
+    return _seen(graph, ())[1]
+
+
+def _seen(graph: Graph, shown: Iterable[str]) -> tuple[dict[str, tuple[Seen, ...]], dict[str, Seen]]:
     steps = [part for step in graph.steps for part in flattened(step)]
     legs = _legs_of(graph, steps)
     zeros = _zeros(graph, steps, legs)
@@ -45,7 +54,7 @@ def looks(graph: Graph, shown: Iterable[str] = ()) -> dict[str, tuple[Seen, ...]
         for use, look in zip(step.op.uses, found[step.name], strict=True):
             names = dict(zip(use.legs, legs[use.name], strict=True))
             seen[use.name] = _simplest(seen.get(use.name, _NOTHING) | _translated(graph, look, names))
-    return found
+    return found, seen
 
 
 def visible_to(graph: Graph, step: Step) -> Visible:

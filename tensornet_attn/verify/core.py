@@ -1,0 +1,249 @@
+"""One call beside the reference in float64: the values and gradients of all steps that can be observed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+
+from tensornet_attn.emit.module import emit
+from tensornet_attn.graph.hidden import EVERYTHING, seen_by_readers
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.nn.made import Arguments
+from tensornet_attn.nn.runs import emitted_run
+from tensornet_attn.plan.model import Plan
+from tensornet_attn.reference import Run, evaluate
+
+Tensor = torch.Tensor
+Values = dict[str, Tensor]
+# Least tolerances, relative to the largest entry. Kernels sum in another order than torch and approximate exp, which
+# costs tens of units of rounding (float32: 6e-8, in steps whose rounding the softmax amplifies some ten times more).
+FLOOR = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+SLACK = 4  # tolerance, in errors of the reference in the dtype of the call
+LEAST_VALUE, LEAST_GRADIENT = 1e-6, 1e-2  # entries count as this part of the largest one, of all steps, at least
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call: inputs, weights, states and noise by name, lengths by sequence leg, and masks."""
+
+    tensors: Values
+    lengths: Mapping[str, int]
+    mask: Tensor | None = None
+    key_mask: Tensor | None = None
+
+    def to(self, dtype: torch.dtype) -> Call:
+        """The call in another dtype; boolean and integer tensors stay."""
+        mask = None if self.mask is None else _cast(self.mask, dtype)
+        return replace(self, tensors={name: _cast(x, dtype) for name, x in self.tensors.items()}, mask=mask)
+
+    def leaves(self, graph: Graph) -> Values:
+        """Copies of the inputs and trainable weights, which require gradients."""
+        trained = {tensor.name for tensor in graph.tensors if tensor.role == "input" or _trainable(tensor)}
+        named = ((name, x) for name, x in self.tensors.items() if name in trained and x.is_floating_point())
+        return {name: x.detach().clone().requires_grad_() for name, x in named}
+
+
+class Observed(NamedTuple):
+    """A value in a call, and the function that lays it, or its gradient, as the diagram writes it."""
+
+    value: Tensor
+    laid: Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference of a value or gradient, relative to its largest entry, and the tolerance.
+
+    `result`: it is an output or the gradient of an input or weight, not a step on the way.
+    """
+
+    name: str
+    gradient: bool
+    result: bool
+    error: float
+    allowed: float
+
+    @property
+    def agrees(self) -> bool:
+        return self.error <= self.allowed
+
+    def __str__(self) -> str:
+        what = f"{'the gradient of ' * self.gradient}'{self.name}'"
+        return f"{what} differs by {self.error:.1e} of its largest entry; the tolerance is {self.allowed:.1e}"
+
+
+class Expected(NamedTuple):
+    """What the reference gives for a call in float64: steps, gradients, what readers see, gradients of the outputs."""
+
+    call: Call
+    dtype: torch.dtype
+    values: Values
+    gradients: Values
+    seen: Values
+    cotangents: Values
+
+
+def named_steps(graph: Graph) -> list[str]:
+    """The steps to which the diagram gives a name."""
+    return [step.name for step in graph.steps if "." not in step.name]
+
+
+def expected(graph: Graph, call: Call, dtype: torch.dtype) -> Expected:
+    """The results of the reference in float64 for a call of a layer in `dtype`."""
+    wide = call.to(torch.float64)
+    leaves = wide.leaves(graph)
+    values = _evaluated(graph, wide, leaves)
+    outputs = [graph.output, *graph.also]
+    cotangents = {name: _drawn(values[name].shape, place).to(values[name]) for place, name in enumerate(outputs)}
+    steps = {name: Observed(values[name], _same) for name in named_steps(graph)}
+    gradients = gradients_of(steps, leaves, cotangents)
+    seen, run = seen_by_readers(graph), Run(graph, values, dict(call.lengths), False, wide.mask, wide.key_mask)
+    hidden = [name for name in steps if seen.get(name, EVERYTHING) not in (EVERYTHING, frozenset())]
+    visible = {name: run.seen(seen[name], graph.step[name].legs) for name in hidden}
+    return Expected(
+        call, dtype, {name: step.value.detach() for name, step in steps.items()}, gradients, visible, cotangents
+    )
+
+
+def observed_run(plan: Plan) -> Callable[..., Any]:
+    """The run of a plan whose forward returns its named steps, see `emit`; of the reference, the reference itself."""
+    if plan.backend == "reference":
+        return lambda owner, given: None
+    emitted = emit(plan, observed=True)
+    return emitted_run(emitted.source, emitted.class_name, plan)
+
+
+def observed(plan: Plan, run: Callable[..., Any], exact: Expected) -> list[Difference]:
+    """The differences of what the emitted code of a plan computes: named steps, and gradients of steps and leaves."""
+    graph, call = plan.graph, exact.call.to(exact.dtype)
+    leaves = call.leaves(graph)
+    if plan.backend == "reference":
+        values = _evaluated(graph, call, leaves)
+        steps = {name: Observed(values[name], _same) for name in named_steps(graph)}
+    else:
+        tensors = call.tensors | leaves
+        owner = SimpleNamespace(training=False, **{t.name: tensors[t.name] for t in graph.tensors if t.name in tensors})
+        inputs = tuple(tensors.get(tensor.name) for tensor in graph.of_role("input"))
+        noise = {tensor.name: tensors[tensor.name] for tensor in graph.of_role("noise") if tensor.name in tensors}
+        found = run(owner, Arguments(inputs, dict(call.lengths), call.mask, call.key_mask, noise or None))
+        steps = {name: Observed(*pair) for name, pair in found.items()}
+    return differences(graph, exact, steps, gradients_of(steps, leaves, exact.cotangents))
+
+
+def differences(graph: Graph, exact: Expected, steps: Mapping[str, Observed], gradients: Values) -> list[Difference]:
+    """The differences of steps in the order of the diagram, then of gradients, from the output to the leaves."""
+    found = _compared(exact, steps, gradients, {})
+    if exact.dtype == torch.float64 or all(difference.agrees for difference in found):
+        return found
+    call = exact.call.to(exact.dtype)
+    leaves = call.leaves(graph)
+    values = _evaluated(graph, call, leaves)
+    rounded = {name: Observed(values[name], _same) for name in named_steps(graph)}
+    own = _compared(exact, rounded, gradients_of(rounded, leaves, exact.cotangents), {})
+    return _compared(exact, steps, gradients, {(one.name, one.gradient): SLACK * one.error for one in own})
+
+
+def _compared(
+    exact: Expected, steps: Mapping[str, Observed], gradients: Values, own: Mapping[tuple[str, bool], float]
+) -> list[Difference]:
+    """All differences; `own`: what the tolerance has besides its least value."""
+    values = {name: step.laid(step.value.detach()) for name, step in steps.items()}
+    order = [*reversed([*exact.values]), *gradients]
+    backward = {name: gradients[name] for name in order if name in gradients}
+    found = list[Difference]()
+    for gradient, got, wanted in ((False, values, exact.values), (True, backward, exact.gradients)):
+        sizes = {name: _largest(_shown(exact, name, x)) for name, x in wanted.items()}
+        least = max(sizes.values(), default=0.0) * (LEAST_GRADIENT if gradient else LEAST_VALUE)
+        for name, value in got.items():
+            pair = _alike(value.to(wanted[name]), wanted[name]) if name in wanted else None
+            if pair is not None:
+                result = name in exact.cotangents or name not in exact.values
+                allowed = FLOOR[exact.dtype] + own.get((name, gradient), 0.0)
+                pair = _shown(exact, name, pair[0]), _shown(exact, name, pair[1])
+                error = _error(*pair, max(sizes[name], least, 1e-300), None if result else allowed)
+                found.append(Difference(name, gradient, result, error, allowed))
+    return found
+
+
+def _error(value: Tensor, wanted: Tensor, size: float, allowed: float | None) -> float:
+    """The largest difference over `size`; infinite if other entries than those of the reference are not finite.
+
+    Beyond `allowed`, if it is given, a constant factor does not count: a plan may multiply it into a later step.
+    """
+    error = _distance(value, wanted) / size
+    if error == error < inf and (allowed is None or error <= allowed):
+        return error
+    if not torch.equal(value.isfinite(), wanted.isfinite()):
+        return inf
+    value, wanted = (torch.where(x.isfinite(), x, 0) for x in (value, wanted))
+    factor = (value * wanted).sum().item() / max(wanted.square().sum().item(), 1e-300)
+    if allowed is None or factor == 0:
+        return _distance(value, wanted) / size
+    return min(_distance(value, wanted), _distance(value, factor * wanted) / abs(factor)) / size
+
+
+def _distance(value: Tensor, wanted: Tensor) -> float:
+    return (value - wanted).abs().max().item() if value.numel() else 0.0
+
+
+def _largest(x: Tensor) -> float:
+    size = x.abs().max().item() if x.numel() else 0.0
+    return size if isfinite(size) else torch.where(x.isfinite(), x, 0).abs().max().item()
+
+
+def _alike(value: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Both with the same shape: a step that reads no input has no batch dimensions, on one of the sides perhaps.
+
+    None if they have other sizes, such as those of chosen experts.
+    """
+    few, many = sorted((value, wanted), key=lambda x: x.ndim)
+    lead = many.ndim - few.ndim
+    if many.shape[lead:] != few.shape:
+        return None
+    return value.sum_to_size(few.shape), wanted.sum_to_size(few.shape)
+
+
+def _shown(exact: Expected, name: str, x: Tensor) -> Tensor:
+    """The entries that a reader sees; others are 0."""
+    return torch.where(exact.seen[name], x, 0) if name in exact.seen else x
+
+
+def _evaluated(graph: Graph, call: Call, leaves: Values) -> Values:
+    masks = {"mask": call.mask, "key_mask": call.key_mask}
+    return evaluate(graph, call.tensors | leaves, lengths=call.lengths, **masks)
+
+
+def gradients_of(steps: Mapping[str, Observed], leaves: Values, cotangents: Values) -> Values:
+    """The gradients of all steps and leaves, as the diagram writes them; zeros where there is none."""
+    outputs = [
+        steps[name].laid(steps[name].value) * weight.to(steps[name].value) for name, weight in cotangents.items()
+    ]
+    if not any(output.requires_grad for output in outputs):
+        return {}
+    wanted = {name: step for name, step in steps.items() if step.value.requires_grad and name not in cotangents}
+    wanted |= {name: Observed(leaf, _same) for name, leaf in leaves.items()}
+    total = torch.stack([output.sum() for output in outputs]).sum()
+    tensors = [one.value for one in wanted.values()]
+    found = torch.autograd.grad(total, tensors, allow_unused=True, materialize_grads=True)
+    return {name: one.laid(gradient.detach()) for (name, one), gradient in zip(wanted.items(), found, strict=True)}
+
+
+def _drawn(shape: Iterable[int], seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype) if x.is_floating_point() else x
+
+
+def _trainable(tensor: Any) -> bool:
+    return tensor.role == "weight" and not tensor.frozen

@@ -1,0 +1,191 @@
+"""Kernels beside the reference before anything uses them: C++ libraries when they are built, Triton where asked for."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import platform
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from tensornet_attn.files import write_whole
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.nn.call import Masks, Signature
+from tensornet_attn.nn.initial import initial
+from tensornet_attn.ops import OPS
+from tensornet_attn.plan.model import Plan
+from tensornet_attn.runtime.cpp import CPP_CHECKING, cpp_compiler, cpp_key, cpp_record, cpp_verdict, cpp_version
+from tensornet_attn.verify.core import Call, Difference, expected, observed, observed_run
+from tensornet_attn.version import __version__
+
+Tensor = torch.Tensor
+Result = TypeVar("Result")
+# Queries, keys, batch: more than a tile of either, with masks, and one query. All sizes are odd.
+SIZES = ((67, 261, 1), (13, 9, 2), (1, 5, 3))
+PAIRS = 1 << 21  # entries of the largest step of queries x keys, which bounds the time of the first of them
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A call in which kernels differ from the reference."""
+
+    sizes: str
+    differences: list[Difference]
+
+    def __str__(self) -> str:
+        return f"{self.differences[0]} ({self.sizes})"
+
+
+def reason_against(plan: Plan, text: str, path: Path, library: ctypes.CDLL, dtype: str) -> str:
+    """Why the library of a text must not be used; empty if it agrees with the reference.
+
+    The reference and the code of the plan run once for each library; a record beside the library says what was found.
+    """
+    reason = cpp_verdict(path)
+    if reason is not None:
+        return reason
+
+    def compared() -> Mismatch | None:
+        thread = threading.get_ident()
+        CPP_CHECKING[thread] = cpp_key(text, dtype), library
+        try:
+            return mismatch(plan, getattr(torch, dtype))
+        finally:
+            del CPP_CHECKING[thread]
+
+    try:
+        found = _in_a_thread(compared)
+    except Exception as error:
+        return f"kernels cannot be compared with the reference: {type(error).__name__}: {error}"
+    report = path.with_suffix(".report.txt")
+    reason = f"kernels differ from the reference: {found}; please report the file {report}" if found else ""
+    with suppress(OSError):  # of a full disk: the next process compares again
+        if found is not None:
+            write_whole(report, report_of(plan, found, cpp_version(*cpp_compiler())).encode())
+        write_whole(path.with_suffix(".json"), json.dumps(cpp_record(path) | {"reason": reason}).encode())
+    return reason
+
+
+def mismatch(plan: Plan, dtype: torch.dtype, device: str = "cpu") -> Mismatch | None:
+    """The first of some calls in which a plan differs from the reference; None if it agrees in all of them.
+
+    A difference counts if other numbers show one too: with some, rounding decides a discrete choice, as of `topk`.
+    """
+    run = observed_run(plan)
+    for place in range(len(SIZES)):
+        for seed in (2 * place, 2 * place + 1):
+            call, sizes = _call(plan, place, seed, dtype, device)
+            compared = observed(plan, run, expected(plan.graph, call, dtype))
+            wrong = [difference for difference in compared if not difference.agrees]
+            if not any(difference.result for difference in wrong):
+                break
+        else:
+            return Mismatch(sizes, wrong)
+    return None
+
+
+def report_of(plan: Plan, found: Mismatch, compiler: str = "") -> str:
+    """The text of a report: the design, where it differs, and versions."""
+    regions = [f"{r.name}: {', '.join(r.steps)}" for r in plan.regions if r.backend == plan.backend and not r.plain]
+    return "\n".join(
+        [
+            f"The kernels of '{plan.graph.name}' on backend '{plan.backend}' differ from the reference: {found}",
+            *(f"region: {region}" for region in regions),
+            *map(str, found.differences),
+            f"tensornet-attn {__version__}, torch {torch.__version__}, {compiler}, {platform.platform()}",
+            plan.graph.to_text(),
+            "",
+        ]
+    )
+
+
+def _call(plan: Plan, place: int, seed: int, dtype: torch.dtype, device: str) -> tuple[Call, str]:
+    """A call of the plan's design with random numbers, and its sizes in words."""
+    graph, signature = plan.graph, Signature.of(plan.graph, plan.schedule)
+    lengths, batch = _lengths(graph, place)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        tensors = {tensor.name: _drawn(graph, tensor) for tensor in graph.tensors if tensor.role in ("weight", "state")}
+        for tensor in graph.tensors:
+            if tensor.role == "noise" or (tensor.role == "input" and (tensor.default is None or place != 1)):
+                tensors[tensor.name] = torch.randn(batch, *_sizes(graph, tensor.legs, lengths))
+        inputs = tuple(tensors.get(tensor.name) for tensor in graph.of_role("input"))
+        lengths = signature.check(inputs, None, None, None)  # type: ignore[arg-type]
+        mask, key_mask = _masks(graph, signature.masks, place, batch, lengths)
+    call = Call({name: x.to(device, torch.float64) for name, x in tensors.items()}, lengths)
+    masks = [x if x is None else x.to(device) for x in (mask, key_mask)]
+    words = [f"{leg} {size}" for leg, size in lengths.items()]
+    words += [f"batch {batch}", str(dtype).removeprefix("torch.")]
+    words += [f"a {'boolean' if mask.dtype == torch.bool else 'float'} mask"] if mask is not None else []
+    words += ["a key mask"] if key_mask is not None else []
+    return Call(call.tensors, lengths, *masks), ", ".join(words)
+
+
+def _lengths(graph: Graph, place: int) -> tuple[dict[str, int], int]:
+    """Lengths of the sequence legs for inputs, within their maxima, and the size of the batch."""
+    n, m, batch = SIZES[place]
+    legs = [leg for leg in graph.legs if leg.sequence]
+    if place == 0:
+        pairs = [step.legs for step in graph.steps if {graph.query, graph.key} <= {*step.legs}]
+        widths = [prod(graph.leg[leg].size or 1 for leg in legs) for legs in pairs]
+        m = max(n, min(m, PAIRS // (n * max(widths, default=1))))
+    else:
+        batch = max(batch, torch.get_num_threads())  # kernels of linear attention have a head for each thread
+    asked = {leg.name: m if graph.tied or leg.name == graph.key else n for leg in legs}
+    return {leg.name: min(asked[leg.name], leg.maximum or asked[leg.name]) for leg in legs}, batch
+
+
+def _sizes(graph: Graph, legs: tuple[str, ...], lengths: dict[str, int]) -> list[int]:
+    """Sizes of legs; a relative leg without a maximum runs over all distances."""
+    return [lengths.get(leg) or graph.leg[leg].size or sum(lengths.values()) - 1 for leg in legs]
+
+
+def _drawn(graph: Graph, tensor: Any) -> Tensor:
+    """A weight or state; one that starts constant, such as a gate of zeros, is changed, as training would."""
+    value = initial(tensor, graph, "cpu", torch.float32)
+    constant = value.numel() and bool((value == value.flatten()[0]).all())
+    return value + 0.1 * torch.randn_like(value) if constant and not tensor.frozen else value
+
+
+def _masks(
+    graph: Graph, masks: Masks, place: int, batch: int, lengths: dict[str, int]
+) -> tuple[Tensor | None, Tensor | None]:
+    """The masks of a call, which hide all keys of a query; none in the first call, a float mask in the last."""
+    if place == 0 or graph.key is None:
+        return None, None
+    n, m = lengths[masks.query], lengths[masks.key]
+    mask = key_mask = None
+    if masks.places and masks.recurrence is None:
+        mask = torch.rand(batch, n, m) < 0.7
+        mask[0, n // 2] = False
+        if place == 2 and not masks.maps and all(OPS[kind].takes_float_mask for _, kind, _ in masks.places):
+            mask = torch.where(mask, torch.randn(batch, n, m), -torch.inf)
+    if masks.keys:
+        key_mask = torch.rand(batch, m) < 0.7
+    return mask, key_mask
+
+
+def _in_a_thread(function: Callable[[], Result]) -> Result:
+    """The result of a function in another thread, where no mode of the caller is active: no autocast, no tracing."""
+    found: list[Result] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return found[0]
