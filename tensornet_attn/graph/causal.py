@@ -124,7 +124,7 @@ def _box(graph: Graph, step: Step, box: Box, facts: dict[str, Fact], positive: d
     if op.looks_back:
         return Fact(data)
     if graph.masked(step) and acts <= {*box.operand("of").legs}:  # masks apply here
-        return Fact(data, op.zero_where_hidden)
+        return Fact(data, op.zero_at_hidden(box))
     if op.runs_along and data and box.leg in (graph.query, graph.key):
         # if zeros count, as in a mean, the number of later keys matters
         sure = op.ignores_zeros == "always" or (

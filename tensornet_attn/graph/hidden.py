@@ -148,7 +148,7 @@ def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf, batched: Containe
             found[step.name] = _all_translated(graph, same, _own(step.legs))
         elif box is None:
             continue
-        elif graph.masked(step) and OPS[box.kind].zero_where_hidden:
+        elif graph.masked(step) and OPS[box.kind].zero_at_hidden(box):
             found[step.name] = frozenset({visible_to(graph, step)})
         elif OPS[box.kind].scales:
             found[step.name] = _zero(graph, box.uses, found, legs)

@@ -95,6 +95,10 @@ class Operation(ABC):
         """A lower bound of the result, given the lower bound `below` of the operand."""
         return 0 if self.keeps_sign and below >= 0 else -inf
 
+    def zero_at_hidden(self, box: Box) -> bool:
+        """Whether the result of a masked box has the key leg, and is zero where the masks hide."""
+        return self.zero_where_hidden
+
     def zeros_elsewhere(self, box: Box) -> bool:
         """Whether it selects entries and sets the others to zero."""
         return self.selects

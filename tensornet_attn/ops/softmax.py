@@ -30,7 +30,10 @@ class Softmax(BoxModel):
 
 
 class SoftmaxOperation(Operation):
-    """Rows without a visible key give zeros. They are replaced before exp, because 0 * inf would give NaN."""
+    """Rows without a visible score above minus infinity give zeros.
+
+    They are replaced before exp, because 0 * inf would give NaN.
+    """
 
     kind = "softmax"
     model = Softmax
@@ -63,6 +66,7 @@ class SoftmaxOperation(Operation):
         import torch
 
         scores, keep, legs, axis = run.masked(step, run.number(box.number("scale")))
+        keep = keep & (scores != -math.inf)
         scores = scores.where(keep, -math.inf).where(keep.any(axis, keepdim=True), 0)
         if (use := sink_of(box)) is not None:
             sink = aligned(run.values[use.name], use.legs, legs)

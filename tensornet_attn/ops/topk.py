@@ -1,4 +1,7 @@
-"""`of` at the k entries along the leg where `by` is largest, 0 elsewhere; optionally only within the best groups."""
+"""`of` at the k entries along the leg where `by` is largest, 0 elsewhere; optionally only within the best groups.
+
+Over the key leg, masks apply: hidden keys are not chosen, and if fewer than k are visible, all of them are.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from math import inf
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ir.values import Legs
+from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Tensor
-from tensornet_attn.ops.model import Arithmetic, BoxModel, Fill, LegNames, Operand
-from tensornet_attn.ops.operation import Operation, axis_of, dim_of
+from tensornet_attn.ops.model import Arithmetic, BoxModel, Fill, LegNames, Masks, Operand
+from tensornet_attn.ops.operation import Operation, aligned, axis_of, dim_of
 
 OF_GROUPS = ("groups", "k_groups", "k_in_group")
 
@@ -31,6 +34,7 @@ class TopK(BoxModel):
     k_groups: Arithmetic | None = None
     k_in_group: Arithmetic | None = None
     fill: Fill = None
+    mask: Masks = ()
     by: Operand | None = None
     of: Operand
 
@@ -38,7 +42,8 @@ class TopK(BoxModel):
 class TopKOperation(Operation):
     kind = "topk"
     model = TopK
-    runs_along = keeps_sign = selects = True
+    masked = runs_along = keeps_sign = selects = True
+    takes_float_mask = False  # the box that weights the chosen keys adds it
     ignores_zeros = "nonnegative"
     per_element = 2  # compare, select
     saves = ("chosen",)
@@ -97,6 +102,9 @@ class TopKOperation(Operation):
     def lower_bound(self, graph: Graph, box: Box, below: float) -> float:
         return super().lower_bound(graph, box, below) if self.zeros_elsewhere(box) else -inf
 
+    def zero_at_hidden(self, box: Box) -> bool:
+        return self.zeros_elsewhere(box)
+
     def zeros_elsewhere(self, box: Box) -> bool:
         return "fill" not in dict(box.numbers)
 
@@ -108,7 +116,10 @@ class TopKOperation(Operation):
         import torch
 
         axis, role = axis_of(box.leg, step.legs), "by" if "by" in dict(box.operands) else "of"
-        of, by = torch.broadcast_tensors(run.operand(step), run.operand(step, role))
+        _, keep, legs, _ = run.masked(step)
+        of, by, keep = torch.broadcast_tensors(
+            run.operand(step), run.operand(step, role), aligned(keep, legs, step.legs)
+        )
         none = torch.zeros_like(by, dtype=torch.bool)
 
         def chosen(scores: Tensor, k: int, axis: int) -> Tensor:
@@ -123,16 +134,22 @@ class TopKOperation(Operation):
                 chosen(best, numbers["k_groups"], -1)[..., None].expand(grouped.shape).flatten(-2).movedim(-1, axis)
             )
             scores = torch.where(inside, by, -inf)
-        found = chosen(scores, int(run.number(box.number("k"))), axis)
+        scores = torch.where(keep, scores.clamp(min=torch.finfo(scores.dtype).min), -inf)  # hidden entries are last
+        found = keep & chosen(scores, min(int(run.number(box.number("k"))), scores.shape[axis]), axis)
         elsewhere = torch.where(none, by, 0 if self.zeros_elsewhere(box) else -inf)  # `by` gets zero gradients
         return torch.where(found, of, elsewhere), step.legs
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
-        of, by = lines.value(box.operand("of")), lines.value(box.operand("by"))
-        k, dim = lines.integer(box.number("k")), str(dim_of(of, box.leg))
+        self._emit(lines, step, box, lines.value(box.operand("of")), [])
+
+    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
+        self._emit(lines, step, box, value, [f"keep={keep}", "few=True"])
+
+    def _emit(self, lines: Lines, step: Step, box: Box, of: Value, masks: list[str]) -> None:
+        by, k, dim = lines.value(box.operand("by")), lines.integer(box.number("k")), str(dim_of(of, box.leg))
         fill = [] if self.zeros_elsewhere(box) else ['float("-inf")']
         ranked = ranks(lines, box, by.aligned(of.legs).text, dim)
-        lines.bind(step.name, lines.call("top_entries", of.text, ranked, k, dim, *fill), of.legs)
+        lines.bind(step.name, lines.call("top_entries", of.text, ranked, k, dim, *fill, *masks), of.legs)
 
 
 def groups_of(box: Box) -> tuple[str, ...]:

@@ -261,13 +261,20 @@ def top_indices(by: Tensor, k: int, dim: int) -> Tensor:
     return by.sort(dim=dim, descending=True, stable=True).indices.narrow(dim, 0, k)
 
 
-def top_entries(values: Tensor, by: Tensor, k: int, dim: int, fill: float = 0.0) -> Tensor:
-    """`values` at the k largest entries of `by` along `dim`, `fill` elsewhere."""
+def top_entries(
+    values: Tensor, by: Tensor, k: int, dim: int, fill: float = 0.0, keep: Tensor | None = None, few: bool = False
+) -> Tensor:
+    """`values` at the k largest entries of `by` along `dim`, `fill` elsewhere; hidden entries are never chosen.
+
+    `keep`: which entries are visible. `few`: there may be fewer than k entries.
+    """
     same = by is values
     if not same:
         values, by = torch.broadcast_tensors(values, by)
     none = torch.zeros_like(by, dtype=torch.bool)
-    chosen = none.scatter(dim, top_indices(by, k, dim), True)
+    ranks = by if keep is None else torch.where(keep, by.clamp(min=torch.finfo(by.dtype).min), float("-inf"))
+    chosen = none.scatter(dim, top_indices(ranks, min(k, by.shape[dim]) if few else k, dim), True)
+    chosen = chosen if keep is None else chosen & keep
     # gives the operands of another `by` zero gradients instead of none
     return torch.where(chosen, values, fill if same else torch.where(none, by, fill))
 

@@ -58,11 +58,10 @@ LEAKS = {
         "  B: {normalize: m, of: {map: exp, of: K}}\n  y: B[m h d] A[h n m] -> n h d\n",
         ["B"],
     ),
-    "the best keys": ("  B: {topk: m, k: 2, of: S}\n  y: B[h n m] K[m h d] -> n h d\n", ["B"]),
-    "the best keys by their scores": ("  B: {topk: m, k: 2, by: S, of: A}\n  y: B[h n m] K[m h d] -> n h d\n", ["B"]),
-    "the best of signed scores": (
-        "  B: {topk: m, k: 2, of: {keep: m, of: S}}\n  y: B[h n m] K[m h d] -> n h d\n",
-        ["B"],
+    "the best keys for all queries": ("  B: {topk: m, k: 2, of: K}\n  y: B[m h d] A[h n m] -> n h d\n", ["B"]),
+    "the best keys, others at minus infinity": (
+        "  B: {map: exp, of: {topk: m, k: 2, fill: -inf, of: S}}\n  y: B[h n m] K[m h d] -> n h d\n",
+        ["y"],
     ),
     "layernorm along keys": ("  B: {layernorm: m, of: S}\n  y: B[h n m] K[m h d] -> n h d\n", ["B"]),
     "layernorm along masked keys": ("  B: {layernorm: m, of: A}\n  y: B[h n m] K[m h d] -> n h d\n", ["B"]),
@@ -102,6 +101,11 @@ HONEST = {
     "a band besides": "  B: {softmax: m, mask: [band(4)], of: S}\n  y: B[h n m] K[m h d] -> n h d\n",
     "reductions over masked keys": "  B: {max: m, of: S}\n  L: {logsumexp: m, of: S}\n  y: B[h n] + L[h n] -> n h\n",
     "a mean over visible keys": "  B: {mean: m, of: S}\n  y: B[h n] -> n h\n",
+    "the best keys": "  B: {topk: m, k: 2, of: S}\n  y: B[h n m] K[m h d] -> n h d\n",
+    "the best keys by their scores": "  B: {topk: m, k: 2, by: S, of: A}\n  y: B[h n m] K[m h d] -> n h d\n",
+    "the best of signed scores": "  B: {topk: m, k: 2, of: {keep: m, of: S}}\n  y: B[h n m] K[m h d] -> n h d\n",
+    "a softmax over the best keys": "  B: {softmax: m, of: {topk: m, k: 2, fill: -inf, of: S}}\n"
+    "  y: B[h n m] K[m h d] -> n h d\n",
     "the best of masked scores": "  B: {topk: m, k: 2, of: A}\n  y: B[h n m] K[m h d] -> n h d\n",
     "l1norm along masked scores": "  B: {l1norm: m, of: A}\n  y: B[h n m] K[m h d] -> n h d\n",
     "maps that keep zeros": "  B: {map: tanh, of: {map: 'clamp(-1, 1)', of: {map: power(2), of: A}}}\n"

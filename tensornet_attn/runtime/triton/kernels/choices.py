@@ -35,10 +35,12 @@ def triton_top_chosen(of: Tensor, by: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return gates, chosen
 
 
-def triton_top_entries(values: Tensor, by: Tensor, k: int, dim: int, fill: float = 0.0) -> Tensor:
+def triton_top_entries(
+    values: Tensor, by: Tensor, k: int, dim: int, fill: float = 0.0, keep: Tensor | None = None, few: bool = False
+) -> Tensor:
     """`top_entries`, with the same arguments."""
-    if not suits_kernels(values, by, k, dim):
-        return top_entries(values, by, k, dim, fill)
+    if keep is not None or not suits_kernels(values, by, k, dim):
+        return top_entries(values, by, k, dim, fill, keep, few)
     return chosen_entries(values, by, k, fill)[0]
 
 
