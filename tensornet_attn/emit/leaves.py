@@ -111,7 +111,8 @@ def _constant(writer: Writer, tensor: Tensor) -> None:
 def constant_text(writer: Writer, tensor: Tensor, init: Function) -> str:
     """The value of a constant at its run-time size."""
     like = writer.like.text
-    kind = f"device={like}.device, dtype={like}.dtype"
+    dtype = writer.call("wide_dtype", f"{like}.dtype") if tensor.name in writer.wide else f"{like}.dtype"
+    kind = f"device={like}.device, dtype={dtype}"
     sizes = [writer.size(leg) for leg in tensor.legs]
     if init.name == "sinusoid":
         return writer.call("sinusoid", writer.positions(tensor.legs[0]), sizes[1], f"{like}.dtype")
@@ -120,14 +121,14 @@ def constant_text(writer: Writer, tensor: Tensor, init: Function) -> str:
     if init.name == "index":
         return f"torch.arange({sizes[0]}, {kind})"
     if init.name == "alibi_slopes":
-        return writer.call("alibi_slopes", sizes[0], f"{like}.device", f"{like}.dtype")
+        return writer.call("alibi_slopes", sizes[0], f"{like}.device", dtype)
     if init.name in ("bucket", "log_bucket"):
         count, furthest, *both = (writer.integer(argument) for argument in init.arguments)  # type: ignore[arg-type]
         arguments = [writer.positions(tensor.legs[0]), count, furthest, *(str(bool(int(side))) for side in both)]
         return writer.call("one_of", writer.call(f"{init.name}s", *arguments), count, f"{like}.dtype")
     if init.name == "distance":
         n, m = (writer.length(leg) for leg in (writer.graph.query, writer.graph.key))
-        text = writer.call("distance", n, m, f"{like}.device") + f".to({like}.dtype)"
+        text = writer.call("distance", n, m, f"{like}.device") + f".to({dtype})"
         return permuted(text, (str(writer.graph.query), str(writer.graph.key)), tensor.legs)
     return filled_text(writer, init, sizes, kind)
 

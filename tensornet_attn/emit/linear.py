@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from tensornet_attn.cost.band import Block
 from tensornet_attn.cost.linear import chunk_of
 from tensornet_attn.emit.contract import scaled
-from tensornet_attn.emit.join import exact_parts
 from tensornet_attn.emit.layout import columns
 from tensornet_attn.emit.masks import takes_mask
+from tensornet_attn.emit.precision import sums_wide
 from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.alike import Factor, factors_apart, is_ones, one_row, summed_by_reader
@@ -196,7 +195,7 @@ def emit_sums(writer: Writer, step: Step) -> None:
         return
     terms = ", ".join(_term(writer, parts, term) for term in parts.terms)
     options = [*_masks(writer, parts), *(["causal=True"] if parts.causal(writer.graph) else [])]
-    options += ["wide=True"] if _kept_wide(writer.graph, step.name) else []
+    options += ["wide=True"] if sums_wide(writer, step.name) else []
     if step.name in one_row(writer.graph):
         options.append(f"one_row={'mask is None' if takes_mask(writer.graph) else 'True'}")
     writer.named(step.name, writer.call("cumulative_sums", f"[{terms}]", *options), (*parts.heads, query))
@@ -204,12 +203,12 @@ def emit_sums(writer: Writer, step: Step) -> None:
 
 def apart_in_reader(writer: Writer, step: Step) -> bool:
     """Whether a step is a product of two key parts that the sum over the keys computes itself, see `factors_apart`."""
-    return summed_by_reader(writer.graph, step) and not _kept_wide(writer.graph, writer.readers[step.name][0][0].name)
+    return summed_by_reader(writer.graph, step) and not sums_wide(writer, writer.readers[step.name][0][0].name)
 
 
 def _factors_apart(writer: Writer, step: Step) -> tuple[Factor, Factor] | None:
     """The two factors of the keys of a sum in the dtype of its operands, if one matmul sums them; else None."""
-    return None if _kept_wide(writer.graph, step.name) else factors_apart(writer.graph, step)
+    return None if sums_wide(writer, step.name) else factors_apart(writer.graph, step)
 
 
 @contextmanager
@@ -227,27 +226,6 @@ def one_row_of_queries(writer: Writer, step: Step) -> Iterator[None]:
         writer.values[ones[0]] = replace(own, text=f"{own.text}{row}")
     yield
     writer.values[ones[0]] = own
-
-
-def _kept_wide(graph: Graph, name: str) -> bool:
-    """Whether all readers of a step accept float32: exponents of decays, exact columns, tiles."""
-    forms = [step.form for step in graph.steps if isinstance(step.form, Recurrence)]
-    exponents = {use.name for form in forms for term in form.terms for pair in term.decays for use in pair}
-    readers = [step for step, _ in graph.readers.get(name, ())]
-    return bool(readers) and all(_adds_wide(graph, name, step, step.name in exponents) for step in readers)
-
-
-def _adds_wide(graph: Graph, name: str, reader: Step, exponent: bool) -> bool:
-    """Whether a reader accepts a 32-bit operand besides 16-bit ones."""
-    adding = [reader] if exponent else []
-    if reader.kernel:
-        if isinstance(reader.form, Block) and reader.form.tiled:
-            return True
-        exact = exact_parts(graph, reader)
-        adding = [part for part in reader.kernel.body if any(use.name == name for use in part.op.uses)]
-        if not {*adding} <= {*exact}:
-            return False
-    return bool(adding) and all(len(part.op.uses) == len(part.op.terms) for part in adding)  # type: ignore[union-attr]
 
 
 def _term(writer: Writer, parts: Recurrence, term: ScoreTerm, small: Legs = ()) -> str:

@@ -22,12 +22,14 @@ from tensornet_attn.emit.leaves import bind_leaves, bind_lengths, open_forward, 
 from tensornet_attn.emit.linear import apart_in_reader, emit_total, one_row_of_queries
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
 from tensornet_attn.emit.names import Names, class_name, docstring_text, harmless
+from tensornet_attn.emit.precision import in_precision
 from tensornet_attn.emit.scan import emit_read
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.inside import inside_kernels, summed_with
 from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.graph.scanned import inside_reads, read_scans
 from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.ir.values import shape_comment
@@ -82,6 +84,7 @@ def emit(
     name = class_name(plan.graph.name, (about, source), all_names())
     graph, names = hiding(plan.schedule, keys=True), Names(function_names() | {name})
     writer = Writer(graph, names, instead=replaced(plan.backend))
+    writer.wide = kept_wide(graph, kept_wide(plan.graph) & graph.step.keys())
     writer.memory, writer.cancelling = memory_of_kernels(plan), bool(doubtful_normalizers(plan.graph))
     writer.target, writer.cpp = plan.target, plan.backend == "cpp"
     forward = _forward(writer, plan.graph if observed else None)
@@ -226,7 +229,8 @@ def _emit_steps(writer: Writer, steps: Sequence[Step]) -> None:
     for _, group in groupby(steps, key=_group):
         writer.groups.append([])
         for step in group:
-            _emit_step(writer, step)
+            with in_precision(writer, step):
+                _emit_step(writer, step)
 
 
 def _group(step: Step) -> tuple[str, bool]:

@@ -46,6 +46,8 @@ class Writer:
     target: Target = TRAINING  # of the plan
     hidden: Mapping[str, str] = field(default_factory=dict)  # what a kernel reads on the key leg instead of a tensor
     tile_maps: dict[str, str] = field(default_factory=dict)  # maps that kernels apply to tiles: name in this file
+    wide: frozenset[str] = frozenset()  # tensors and steps kept in at least float32, see `graph/precision.py`
+    rounded: str = ""  # the step whose result is rounded to the dtype of the layer
 
     def __post_init__(self) -> None:
         self.local = locals_of(self.graph, self.names)
@@ -58,6 +60,8 @@ class Writer:
 
     def bind(self, name: str, text: str, legs: Legs, level: int = ATOM) -> None:
         """Sets the value of a step: on a line of its own, or nested in its only reader."""
+        if name == self.rounded:
+            text, level = self.call("to_narrow", text, self.like.text), ATOM
         value = Value(text, legs, name in self.batched, level)
         if self._stands_inside(name, value):
             self.values[name] = value
@@ -113,8 +117,11 @@ class Writer:
 
     @property
     def like(self) -> Value:
-        """The first input, which determines device and dtype."""
-        return self.values[self.graph.of_role("input")[0].name]
+        """The first input, or weight, that is not kept wide: it determines device and dtype."""
+        narrow = [tensor for tensor in self.graph.of_role("input") if not tensor.wide]
+        if not narrow and (weights := self.graph.of_role("weight")):
+            return Value(f"self.{weights[0].name}", (), False)
+        return self.values[(narrow or self.graph.of_role("input"))[0].name]
 
     @property
     def batch_dims(self) -> str:

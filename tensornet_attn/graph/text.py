@@ -75,7 +75,7 @@ def _tensor(tensor: Tensor) -> str:
         words.append(f"std {_number(tensor.std)}")
     if tensor.init is not None:
         words.append(f"{'value' if tensor.role == 'constant' else 'init'} {call_text(tensor.init)}")
-    words += ["finite"] * tensor.finite
+    words += ["finite"] * tensor.finite + ["wide"] * tensor.wide
     return " ".join(words)
 
 

@@ -49,6 +49,7 @@ class Tensor:
     update: str | None = None  # of a state: the step whose value is stored
     stored: tuple[tuple[str, ...], ...] = ()  # of a weight: (), if each leg is a dimension
     finite: bool = False  # of an input of a decoding step: nothing infinite is in it where the key mask hides it
+    wide: bool = False  # of an input of a decoding step: at least float32, whatever the dtype of the layer
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 from tensornet_attn.errors import InputError
 from tensornet_attn.plan.carried import HIDDEN
 from tensornet_attn.plan.parts import Decoding
+from tensornet_attn.runtime.precision import wide_dtype
 
 Tensor = torch.Tensor
 FIRST = 64  # initial capacity in positions of a cache without a maximum
@@ -29,6 +30,7 @@ class Cache:
         self.design, self.length, self.forgotten, self.max_length = design, 0, 0, max_length
         self._kept = {one.name: one for one in decoding.kept}
         self._sizes = {one.name: tuple(decoding.graph.leg[leg].size or 1 for leg in one.legs) for one in decoding.kept}
+        self._wide = {part.value for part in decoding.parts if part.wide}  # at least float32, as all states are
         self._levels = {one.value for part in decoding.parts for one in part.inputs if one.how == "level"}
         self._held: dict[str, Tensor] = {}  # name -> tensor; a growing tensor has spare room after the rows in use
         self._written: dict[str, Tensor] = {}  # rows that the running call wrote after the rows in use
@@ -49,6 +51,7 @@ class Cache:
             if one.leg is None:
                 self._held[name] = self.state(name, batch, like)
             else:
+                like = like.to(wide_dtype(dtype) if name in self._wide else dtype)
                 self._room(name, like.new_empty(()).expand(*batch, *self._sizes[name]), 1)
 
     @property
@@ -60,7 +63,7 @@ class Cache:
         """The state `name`, or its initial value in an empty cache."""
         if name in self._held:
             return self._held[name]
-        wide = state_dtype(like.dtype)
+        wide = wide_dtype(like.dtype)
         first = HIDDEN if name in self._levels else 0.0
         return like.new_full((*batch, *self._sizes[name]), first, dtype=wide)
 
@@ -177,12 +180,12 @@ class Cache:
         self._each(lambda held: held.repeat_interleave(repeats, 0))
 
     def to(self, *args: Any, **kwargs: Any) -> Cache:
-        """Moves the cache, as `Tensor.to`, and returns it. States stay at least float32."""
+        """Moves the cache, as `Tensor.to`, and returns it. States and sums of decays stay at least float32."""
         self.last = None
         for name, held in self._held.items():
             moved = held.to(*args, **kwargs)
             self._dtype = torch.empty(0, dtype=self._dtype).to(*args, **kwargs).dtype
-            self._held[name] = moved if self._kept[name].leg else moved.to(state_dtype(moved.dtype))
+            self._held[name] = moved.to(wide_dtype(moved.dtype)) if name in self._wide else moved
             self.shown = None if self.shown is None else self.shown.to(moved.device)
         return self
 
@@ -353,8 +356,3 @@ class Cache:
             stays = self._stays and name in self._held and not torch.is_grad_enabled()  # a backward may read it
             self._held[name] = self._held[name].copy_(value) if stays else value
         self._dtype, self.length = dtype, self.length + chunk
-
-
-def state_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of a state for chunks of this dtype: a half-precision sum would lose small terms."""
-    return torch.promote_types(dtype, torch.float32)

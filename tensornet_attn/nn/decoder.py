@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 import torch
 
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.nn.cache import Cache, state_dtype
+from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.made import Arguments, Made, Result
 from tensornet_attn.plan.cache import Cache as Plans
 from tensornet_attn.plan.decoding import decoding_of
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.plan.stages import Stage, merged, single
+from tensornet_attn.runtime.precision import wide_dtype
 
 Tensor = torch.Tensor
 _serials = count()
@@ -37,12 +38,13 @@ class Decoder:
         self._query, self._key, self._output = str(graph.query), graph.key, graph.output
         self._ranks = {tensor.name: len(tensor.legs) for tensor in graph.of_role("input")}
         self._behind_kept, self._limited = self._makes_kept(), plan.target.memory is not None
+        self._wide = any(part.wide for part in self.decoding.parts)
         self._many = tuple(self._planned(stage, make, plan, "prefill") for stage in single(self.decoding))
         self._one, *separate = (
             tuple(self._planned(stage, make, plan, "decoding") for stage in merged(self.decoding, separate))
-            for separate in ((False, True) if self.states else (False,))
+            for separate in ((False, True) if self._wide else (False,))
         )
-        self._one_separate = separate[0] if separate else self._one  # without states both are equal
+        self._one_separate = separate[0] if separate else self._one  # without wide parts both are equal
         self._most = min((leg.maximum for leg in graph.legs if leg.sequence and leg.maximum), default=None)
         self._repeats = self._can_repeat()
 
@@ -130,8 +132,9 @@ class Decoder:
 
     def _usual(self, alone: bool, chunk: _Chunk) -> bool:
         """Whether the chunk is one position, computed in one dtype, and no mask hides it from states."""
-        wide = state_dtype(chunk.like.dtype) == chunk.like.dtype
-        return not alone and chunk.length == 1 and (not self.states or (chunk.key_mask is None and wide))
+        hidden = bool(self.states) and chunk.key_mask is not None
+        one_dtype = not self._wide or wide_dtype(chunk.like.dtype) == chunk.like.dtype
+        return not alone and chunk.length == 1 and not hidden and one_dtype
 
     def _makes_kept(self) -> frozenset[str]:
         """The values from which the cached values are computed."""
@@ -148,12 +151,12 @@ class Decoder:
         plan = _plans.get((stage.graph.to_text(), backend, target), made_by)
         graph = stage.graph
         inputs = tuple(
-            _Input(one.how, one.value, one.axis, len(legs), one.hides, graph.key in legs)
+            _Input(one.how, one.value, one.axis, len(legs), one.hides, graph.key in legs, graph.tensor[one.name].wide)
             for one in stage.inputs
             for legs in [graph.legs_of(one.name)]
         )
         legs, once = (str(graph.query), str(graph.key)), stage.values[0] in self._kept
-        return _Planned(stage.values, inputs, stage.reach, stage.carried, once, legs, plan, make(plan))
+        return _Planned(stage.values, inputs, stage.reach, stage.wide, once, legs, plan, make(plan))
 
     def _run(self, module: Any, cache: Cache, planned: _Planned, chunk: _Chunk) -> Sequence[Tensor]:
         keys, like = chunk.keys, chunk.like
@@ -161,10 +164,10 @@ class Decoder:
             keys = min(keys, planned.reach + chunk.length)
         inputs = tuple([self._input(module, cache, planned.reach, one, chunk, keys) for one in planned.inputs])
         mask, key_mask = (None if mask is None else mask[..., -keys:] for mask in (chunk.mask, chunk.key_mask))
-        dtype, wide = like.dtype, state_dtype(like.dtype)
-        own = wide if planned.carried else dtype
-        if wide != dtype:  # values read from states keep the states' dtype until a stage without states reads them
-            inputs = tuple(value.to(own) for value in inputs)
+        dtype, wide = like.dtype, wide_dtype(like.dtype)
+        own = wide if planned.wide else dtype
+        if wide != dtype:
+            inputs = tuple(x.to(wide if one.wide else own) for x, one in zip(inputs, planned.inputs, strict=True))
         lengths = dict(zip(planned.legs, (chunk.length, keys), strict=True))
         owner = module if own == dtype and planned.made.source else _With(module, planned.plan, own)
         found = planned.made.run(owner, Arguments(inputs, lengths, mask, key_mask, None))
@@ -172,7 +175,7 @@ class Decoder:
         if wide == dtype:
             return values
         pairs = zip(planned.values, values, strict=True)
-        return [value.to(dtype) if name == self._output else value for name, value in pairs]
+        return [value.to(wide if planned.wide and name != self._output else dtype) for name, value in pairs]
 
     def _input(self, module: Any, cache: Cache, reach: int | None, one: _Input, chunk: _Chunk, keys: int) -> Tensor:
         if one.how == "kept":
@@ -189,7 +192,7 @@ class Decoder:
         if one.how in ("state", "level"):
             return cache.state(one.value, self._batch(chunk), like)
         if one.how == "place":
-            return torch.arange(1, length + 1, dtype=state_dtype(like.dtype), device=like.device)
+            return torch.arange(1, length + 1, dtype=wide_dtype(like.dtype), device=like.device)
         if one.how == "visible":
             if chunk.key_mask is None:
                 return like.new_ones(*[1] * len(self._batch(chunk)), length)
@@ -235,7 +238,10 @@ class _Chunk(NamedTuple):
 
 
 class _Input(NamedTuple):
-    """An input of a part, see `Given`. `hides`: it feeds a state, so that hidden positions are set to zero."""
+    """An input of a part, see `Given`. `hides`: it feeds a state, so that hidden positions are set to zero.
+
+    `wide`: the part reads it in at least float32.
+    """
 
     how: str
     value: str
@@ -243,6 +249,7 @@ class _Input(NamedTuple):
     rank: int
     hides: bool
     on_keys: bool
+    wide: bool
 
 
 class _Planned(NamedTuple):
@@ -254,7 +261,7 @@ class _Planned(NamedTuple):
     values: tuple[str, ...]
     inputs: tuple[_Input, ...]
     reach: int | None
-    carried: bool
+    wide: bool
     once: bool
     legs: tuple[str, str]
     plan: Plan

@@ -11,7 +11,7 @@ masks and distances stay valid.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -22,6 +22,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.causal import causal_leaks, looks_back
 from tensornet_attn.graph.model import Graph, Leg, Step, Tensor, Use
+from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.graph.visibility import by_distance, lookahead
 from tensornet_attn.ir.arithmetic import ONE, Arith, names
 from tensornet_attn.ir.steps import Contraction, Term
@@ -184,7 +185,8 @@ class _Derivation:
         for name in self.kept:
             self.part(name)
         parts = [part for part in self.parts.values() if part is not output]
-        return Decoding(self.graph, (*parts, output), tuple(self.kept.values()), self.memory)
+        every = tuple(_with_precision(self.graph, (*parts, output)))
+        return Decoding(self.graph, every, tuple(self.kept.values()), self.memory)
 
     # Steps where queries meet keys
 
@@ -324,6 +326,15 @@ class _Derivation:
             return tensor.init is not None and tensor.init.name in PLACES and bool(self._seq(tensor.legs))
         box = step.box if step else None
         return box is not None and box.leg in (self.query, self.key) and OPS[box.kind].counts_positions(box)
+
+
+def _with_precision(graph: Graph, parts: Sequence[Part]) -> Iterator[Part]:
+    """The parts with their precision: those that are kept wide, and the inputs that they give to others."""
+    wide = kept_wide(graph) | {part.value for part in parts if part.reads_state}
+    for part in parts:
+        given = {one.name for one in part.inputs if one.how in ("chunk", "kept") and one.value in wide}
+        tensors = tuple(replace(tensor, wide=tensor.name in given) for tensor in part.graph.tensors)
+        yield replace(part, graph=replace(part.graph, tensors=tensors), wide=part.value in wide)
 
 
 class _Build:

@@ -49,16 +49,20 @@ class Given:
 
 @dataclass(frozen=True)
 class Part:
-    """A diagram that computes one value of the chunk. `reach`: cached positions that its keys include; None: all."""
+    """A diagram that computes one value of the chunk. `reach`: cached positions that its keys include; None: all.
+
+    `wide`: it is computed in at least float32, and its readers get it so, because it reads a state or by
+    `graph/precision.py`.
+    """
 
     value: str
     graph: Graph
     inputs: tuple[Given, ...]
     reach: int | None = None
+    wide: bool = False
 
-    @cached_property
-    def carried(self) -> bool:
-        """Whether it reads a state."""
+    @property
+    def reads_state(self) -> bool:
         return any(one.how in ("state", "level") for one in self.inputs)
 
 

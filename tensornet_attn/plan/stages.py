@@ -31,18 +31,18 @@ class Stage:
     graph: Graph
     inputs: tuple[Given, ...]
     reach: int | None
-    carried: bool
+    wide: bool
 
 
 def single(decoding: Decoding) -> tuple[Stage, ...]:
     """Each part as a stage of its own."""
-    return tuple(Stage((one.value,), one.graph, one.inputs, one.reach, one.carried) for one in decoding.parts)
+    return tuple(Stage((one.value,), one.graph, one.inputs, one.reach, one.wide) for one in decoding.parts)
 
 
 def merged(decoding: Decoding, apart: bool) -> tuple[Stage, ...]:
     """The stages of a chunk of one position.
 
-    `apart`: parts that read states are separate stages, because they run in another dtype or a mask of the call hides
+    `apart`: parts that are kept wide are separate stages, because they run in another dtype, or a mask of the call hides
     positions from states. Otherwise no mask hides positions from states.
     """
     found: list[_Group] = []
@@ -53,7 +53,7 @@ def merged(decoding: Decoding, apart: bool) -> tuple[Stage, ...]:
             if one.value in place and one.how in ("chunk", "kept"):
                 least = max(least, place[one.value] + (one.how == "kept" or (apart and one.hides)))
         computed_once = decoding.memory and part.value in {one.name for one in decoding.kept}
-        kind = (computed_once, apart and part.carried)
+        kind = (computed_once, apart and part.wide)
         own = next((i for i in range(least, len(found)) if found[i].takes(part, kind)), len(found))
         if own == len(found):
             found.append(_Group(decoding, kind))
@@ -94,8 +94,8 @@ class _Group:
         )
         reach = next((one.reach for one in self.parts if _has_keys(one)), None)
         graph = _at_one(graph) if reach == 0 and not apart else graph
-        carried = any(one.carried for one in self.parts)
-        return Stage((last, *wanted[:-1]), graph, tuple(made.inputs.values()), reach, carried)
+        wide = any(one.wide for one in self.parts)
+        return Stage((last, *wanted[:-1]), graph, tuple(made.inputs.values()), reach, wide)
 
 
 def _has_keys(part: Part) -> bool:

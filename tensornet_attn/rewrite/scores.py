@@ -120,10 +120,10 @@ def one_side(match: Match, scores: Step, place: int) -> Choices:
 
 
 def grows(graph: Graph, use: Use) -> bool:
-    """Whether a tensor grows with the length: a position, or a sum over the keys up to a query."""
+    """Whether a tensor grows with the length: a position, or a sum over the keys up to a query, also as an operand."""
     tensor, step = graph.tensor.get(use.name), graph.step.get(use.name)
     if step is None:
-        return tensor is not None and tensor.init == POSITION
+        return tensor is not None and (tensor.init == POSITION or tensor.wide)
     if step.box is not None:
         return OPS[step.box.kind].is_sum and graph.masked(step)
     return isinstance(step.form, Recurrence) and step.form.value is None

@@ -1,0 +1,89 @@
+"""Emits steps in the precision of `graph/precision.py`: their operands are to_wide or rounded where they are read.
+
+# S = Q K + c[n] - c[m], c wide     ->     S = to_narrow(QK + c - c, x)
+# y = P[n m] b[m d], b wide         ->     y = P @ to_narrow(b, x)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tensornet_attn.cost.band import Block
+from tensornet_attn.emit.join import exact_parts
+from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.precision import elementwise
+from tensornet_attn.graph.recurrence import Recurrence
+from tensornet_attn.ir.values import Value
+from tensornet_attn.ops import OPS
+
+
+@contextmanager
+def in_precision(writer: Writer, step: Step) -> Iterator[None]:
+    """In this context, operands have the precision in which the step reads them, and its result is rounded if it is."""
+    before = {use.name: writer.values[use.name] for use in step.op.uses if use.name in writer.values}
+    wide = [name for name in before if name in writer.wide]
+    taken = [name for name in wide if takes_wide(writer, name, step)]
+    for name in wide:
+        if name not in taken:
+            _read_as(writer, name, "to_narrow", writer.like.text)
+    if step.name in writer.wide and not wide and step.kernel is None:
+        for name in [name for name in before if before[name].batched][:1]:
+            _read_as(writer, name, "to_wide")
+    writer.rounded = step.name if taken and step.name not in writer.wide and step.kernel is None else ""
+    yield
+    writer.values |= before
+    writer.rounded = ""
+
+
+def _read_as(writer: Writer, name: str, function: str, *arguments: str) -> None:
+    value = writer.values[name].unpacked
+    writer.values[name] = Value(writer.call(function, value.text, *arguments), value.legs, value.batched)
+
+
+def takes_wide(writer: Writer, name: str, step: Step) -> bool:
+    """Whether a step computes with a wide operand; else the operand is rounded first."""
+    if step.kernel is not None:
+        return kernel_takes_wide(writer.graph, name, step) or (step.name in writer.wide and _sums(step))
+    if step.contraction is not None:
+        return step.name in writer.wide or elementwise(step)
+    if step.box is None:
+        return False
+    roles = [role for role, use in step.box.operands if use.name == name]
+    return len(step.box.operands) == 1 or {*roles} <= {*OPS[step.box.kind].logarithms}
+
+
+def sums_wide(writer: Writer, name: str) -> bool:
+    """Whether a sum over the keys is computed in at least float32: it is kept so, or all its readers take it."""
+    graph = writer.graph
+    readers = [step for step, _ in graph.readers.get(name, ())]
+    return name in writer.wide or (bool(readers) and all(_adds_wide(graph, name, reader) for reader in readers))
+
+
+def _sums(step: Step) -> bool:
+    return isinstance(step.form, Recurrence) and step.form.value is None
+
+
+def _adds_wide(graph: Graph, name: str, reader: Step) -> bool:
+    """Whether a reader accepts a 32-bit operand besides 16-bit ones: exponents of decays, exact columns, tiles."""
+    if reader.kernel is not None:
+        return kernel_takes_wide(graph, name, reader)
+    forms = [step.form for step in graph.steps if isinstance(step.form, Recurrence)]
+    return any(reader.name in _exponents(form) for form in forms) and elementwise(reader)
+
+
+def kernel_takes_wide(graph: Graph, name: str, step: Step) -> bool:
+    """Whether a kernel accepts a 32-bit operand besides 16-bit ones."""
+    if isinstance(step.form, Block):
+        return step.form.tiled
+    if isinstance(step.form, Recurrence) and name in _exponents(step.form):
+        return True
+    assert step.kernel is not None
+    adding = [part for part in step.kernel.body if any(use.name == name for use in part.op.uses)]
+    return {*adding} <= {*exact_parts(graph, step)} and all(map(elementwise, adding))
+
+
+def _exponents(form: Recurrence) -> set[str]:
+    """The exponents of the decays of a recurrence."""
+    return {use.name for term in form.terms for pair in (*term.decays, term.own) for use in pair}

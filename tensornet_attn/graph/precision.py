@@ -1,0 +1,99 @@
+"""Which values are kept in at least float32 whatever the dtype of a layer: constants, decays, sums of decays.
+
+# u = softplus(x Wf);  c = sum over the keys up to n of -u;  S = Q K + c[n] - c[m];  A = softmax(S)     ->     u, -u, c
+
+A cumulative sum grows with the length, and only differences of its entries matter: rounded to half precision, its
+entries would lose the digits of these differences. Everything else is rounded to the dtype of the layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from tensornet_attn.graph.model import Graph, Step, Tensor, Use
+from tensornet_attn.graph.recurrence import EXP
+from tensornet_attn.ops import OPS
+
+EXACT = ("zeros", "ones", "eye", "kron", "bucket", "log_bucket")  # constants of zeros and ones, exact in every dtype
+NARROW = ("sinusoid",)  # between -1 and 1, and multiplied by weights
+
+
+def kept_wide(graph: Graph, known: Collection[str] = ()) -> frozenset[str]:
+    """The tensors and steps that are kept in at least float32. `known`: names that are, from the graph of the design.
+
+    These are inexact constants and what is computed from constants alone; logarithms of sums over keys; logarithmic
+    decays, and sums of them over keys, with the elementwise steps before them; and elementwise steps of all these.
+    """
+    wide = {*known, *(tensor.name for tensor in graph.tensors if _inexact(tensor))}
+    wide |= {step.name for step in graph.steps if _log_of_sum(graph, step)} | _decays(graph)
+    constant = {tensor.name for tensor in graph.of_role("constant")}
+    for step in graph.steps:
+        names = {use.name for use in step.op.uses}
+        if names <= constant:
+            constant.add(step.name)
+        grows = step.box is None or step.box.function != EXP or names <= constant
+        if names & wide and names <= wide | constant and grows and elementwise(step):
+            wide.add(step.name)
+    return frozenset(wide)
+
+
+def elementwise(step: Step) -> bool:
+    """Whether each entry of the result is computed from one entry of each operand."""
+    if step.contraction is not None:
+        return all({*use.legs} <= {*step.legs} for use in step.contraction.uses)
+    return step.box is not None and (OPS[step.box.kind].elementwise or OPS[step.box.kind].only_hides)
+
+
+def _inexact(tensor: Tensor) -> bool:
+    """Whether a tensor is a constant that half precision rounds, or an input that a cache keeps wide."""
+    constant = tensor.role == "constant" and tensor.init is not None
+    return tensor.wide or (constant and tensor.init.name not in EXACT + NARROW)  # type: ignore[union-attr]
+
+
+def _log_of_sum(graph: Graph, step: Step) -> bool:
+    """Whether a step is the logarithm of a sum of exponentials over the keys."""
+    return step.box is not None and step.box.leg == graph.key and OPS[step.box.kind].log_of_sum
+
+
+def _decays(graph: Graph) -> set[str]:
+    """Logarithmic decays, and sums over keys whose differences are exponents, with the elementwise steps before."""
+    exponents = {use.name for step in graph.steps for use in _exponents(step)}
+    decays = {use.name for step in graph.steps for use in _logarithms(step)}
+    for step in reversed(graph.steps):
+        summed = step.name in exponents and _sums_keys(graph, step)
+        if step.name in exponents:
+            exponents |= {use.name for use in _added(graph, step)}
+        if summed or (step.name in decays and elementwise(step)):
+            decays |= {step.name, *(use.name for use in step.op.uses)}
+    return {step.name for step in graph.steps if step.name in decays and (elementwise(step) or _sums_keys(graph, step))}
+
+
+def _exponents(step: Step) -> Iterator[Use]:
+    """The operands of which a step takes exponentials."""
+    box = step.box
+    if box is not None and (box.function == EXP or (OPS[box.kind].exponential and box.kind != "map")):
+        yield box.operand("of")
+
+
+def _added(graph: Graph, step: Step) -> Iterator[Use]:
+    """What a step adds up, each entry with a factor."""
+    if elementwise(step) or _sums_keys(graph, step):
+        yield from step.op.uses
+    elif step.contraction is not None:
+        for term in step.contraction.terms:
+            if {leg for use in term.factors for leg in use.legs} <= {*step.legs}:
+                yield from term.factors
+
+
+def _logarithms(step: Step) -> Iterator[Use]:
+    """The logarithmic decays that a step reads."""
+    for role, use in step.box.operands if step.box is not None else ():
+        if role in OPS[step.box.kind].logarithms:  # type: ignore[union-attr]
+            yield use
+
+
+def _sums_keys(graph: Graph, step: Step) -> bool:
+    """Whether a step is a sum over the keys, or its sums so far."""
+    if step.box is None or step.box.leg != graph.key:
+        return False
+    return OPS[step.box.kind].is_sum or OPS[step.box.kind].kind in ("cumsum", "reverse_cumsum")

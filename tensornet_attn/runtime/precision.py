@@ -1,0 +1,45 @@
+"""Values kept in at least float32 whatever the dtype of a layer: decays, their sums, constants."""
+
+import math
+
+import torch
+from torch import Tensor
+
+HALF_MAX = 65504  # the largest number of float16
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """At least float32: a half-precision sum would lose small terms, and differences of large exponents."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def to_wide(x: Tensor) -> Tensor:
+    """x in at least float32."""
+    return x.to(wide_dtype(x.dtype))
+
+
+def to_narrow(x: Tensor, like: Tensor) -> Tensor:
+    """x in the dtype of `like`."""
+    return x.to(like.dtype)
+
+
+def clamp(x: Tensor, low: float, high: float) -> Tensor:
+    """x limited to low ... high."""
+    return x.clamp(limit(low, x), limit(high, x))
+
+
+def clamp_min(x: Tensor, low: float) -> Tensor:
+    """x limited from below."""
+    return x.clamp(min=limit(low, x))
+
+
+def clamp_max(x: Tensor, high: float) -> Tensor:
+    """x limited from above."""
+    return x.clamp(max=limit(high, x))
+
+
+def limit(bound: float, x: Tensor) -> float:
+    """A bound of x, infinite if the dtype of x has no number as large."""
+    if -HALF_MAX <= bound <= HALF_MAX or not x.is_floating_point() or abs(bound) <= torch.finfo(x.dtype).max:
+        return bound
+    return math.copysign(math.inf, bound)
