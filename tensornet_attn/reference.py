@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -17,6 +17,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph import model
 from tensornet_attn.graph.hidden import visible_to
 from tensornet_attn.graph.model import Function, Graph, Seen, Step, Term, Visible
+from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.graph.visibility import numbers
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ir.arithmetic import evaluate as number_of
@@ -75,13 +76,26 @@ class Run:
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.inputs[0].dtype
+        """The dtype of the layer; inputs that a cache keeps wide may have another one."""
+        narrow = [tensor.name for tensor in self.graph.of_role("input") if not tensor.wide]
+        narrow += [tensor.name for tensor in self.graph.of_role("weight")]
+        return self.values[narrow[0]].dtype if narrow else self.inputs[0].dtype
 
     @property
     def batch(self) -> tuple[int, ...]:
         ranks = [len(tensor.legs) for tensor in self.graph.of_role("input")]
         batches = [value.shape[: value.ndim - rank] for value, rank in zip(self.inputs, ranks, strict=True)]
         return tuple(torch.broadcast_shapes(*batches))
+
+    @functools.cached_property
+    def wide(self) -> frozenset[str]:
+        """Tensors and steps in single precision beside half-precision ones; `graph/precision.py` says which."""
+        return kept_wide(self.graph) if self.dtype.itemsize < 4 else frozenset()
+
+    def in_single(self) -> Run:
+        """The run with its values in single precision."""
+        values = {name: x.float() if x.is_floating_point() else x for name, x in self.values.items()}
+        return replace(self, values=values)
 
     # Methods that the boxes in ops/ call
 
@@ -139,7 +153,10 @@ def evaluate(
     add_leaves(run)
     check_masks(run)
     for step in run.graph.steps if until not in graph.tensor else ():
-        run.values[step.name] = contraction(run, step) if step.box is None else box(run, step)
+        exact = not run.wide.isdisjoint({step.name, *(use.name for use in step.op.uses)})
+        within = run.in_single() if exact else run
+        value = contraction(within, step) if step.box is None else box(within, step)
+        run.values[step.name] = value.to(run.dtype) if exact and step.name not in run.wide else value
         if step.name == until:
             break
     return run.values
@@ -159,7 +176,8 @@ def leaf(run: Run, tensor: model.Tensor) -> Tensor:
     if tensor.role == "input" and tensor.default is not None:
         return run.values[tensor.default]
     if tensor.role == "constant":
-        return constant(run, tensor).to(device=run.device, dtype=run.dtype)
+        dtype = torch.float32 if tensor.name in run.wide else run.dtype
+        return constant(run, tensor).to(device=run.device, dtype=dtype)
     if tensor.role != "noise":
         raise InputError(f"'{run.graph.name}': the {tensor.role} '{tensor.name}' is missing; pass it in 'tensors'.")
     like = {"size": (*run.batch, *run.sizes(tensor.legs)), "device": run.device, "dtype": run.dtype}
@@ -214,15 +232,16 @@ def bucket(distance: int, count: int, furthest: int, both_sides: int) -> int:
     distance, exact = abs(distance) if both_sides else max(distance, 0), count // 2
     if distance < exact:
         return first + distance
-    grown = torch.log(torch.tensor(distance / exact)) / math.log(furthest / exact) * (count - exact)
+    grown = torch.log(torch.tensor(distance / exact, dtype=torch.float32)) / math.log(furthest / exact) * (count - exact)
     return first + min(exact + int(grown), count - 1)
 
 
 def log_bucket(distance: int, count: int, furthest: int) -> int:
-    """The bucket of a distance, query position minus key position (the code of DeBERTa-v2, He et al. 2021)."""
+    """The bucket of a distance, query position minus key position (the code of DeBERTa-v2, He et al. 2021); single precision."""
     exact, side = count // 4, 1 if distance > 0 else -1
     if abs(distance) > exact:
-        grown = torch.log(torch.tensor(abs(distance) / exact)) / torch.log(torch.tensor((furthest - 1) / exact))
+        far, most = torch.tensor([abs(distance) / exact, (furthest - 1) / exact], dtype=torch.float32)
+        grown = torch.log(far) / torch.log(most)
         distance = side * (math.ceil(grown * (exact - 1)) + exact)
     return min(max(distance + count // 2, 0), count - 1)
 

@@ -332,9 +332,12 @@ def _with_precision(graph: Graph, parts: Sequence[Part]) -> Iterator[Part]:
     """The parts with their precision: those that are kept wide, and the inputs that they give to others."""
     wide = kept_wide(graph) | {part.value for part in parts if part.reads_state}
     for part in parts:
+        if part.value in wide:
+            yield replace(part, wide=True)
+            continue
         given = {one.name for one in part.inputs if one.how in ("chunk", "kept") and one.value in wide}
         tensors = tuple(replace(tensor, wide=tensor.name in given) for tensor in part.graph.tensors)
-        yield replace(part, graph=replace(part.graph, tensors=tensors), wide=part.value in wide)
+        yield replace(part, graph=replace(part.graph, tensors=tensors))
 
 
 class _Build:

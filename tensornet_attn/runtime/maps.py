@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.operations import applied, is_plain
+from tensornet_attn.runtime.precision import wide_dtype
 
 SMALL_CALL = 1 << 16  # numbers whose calls take longer than what is computed with them
 
@@ -198,7 +199,7 @@ def kept(x: Tensor, keep: Tensor | None = None) -> Tensor:
 def normalized(scores: Tensor, keep: Tensor | None = None, eps: float = 0.0) -> Tensor:
     """scores / (row sum + eps) over the visible keys: [..., n, m]."""
     scores = kept(scores, keep)
-    return divided(scores, scores.sum(-1, keepdim=True) + eps)
+    return divided(scores, scores.sum(-1, keepdim=True, dtype=wide_dtype(scores.dtype)) + eps).to(scores.dtype)
 
 
 def normalized_gradient(
@@ -206,9 +207,10 @@ def normalized_gradient(
 ) -> Tensor:
     """The gradient of the scores, from that of `normalized`; hidden entries contribute nothing."""
     scores, gradient = torch.broadcast_tensors(scores, gradient)
-    share = divided(1, kept(scores, keep).sum(dim, keepdim=True) + eps)
-    rows = kept(scores * gradient, keep).sum(dim, keepdim=True) * share
-    return kept((gradient - rows) * share, keep)
+    wide = wide_dtype(scores.dtype)
+    share = divided(1, kept(scores, keep).sum(dim, keepdim=True, dtype=wide) + eps)
+    rows = kept(scores * gradient, keep).sum(dim, keepdim=True, dtype=wide) * share
+    return kept((gradient - rows) * share, keep).to(scores.dtype)
 
 
 def masked_sum(x: Tensor, keep: Tensor | None = None) -> Tensor:
