@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from math import inf
+from math import copysign, inf
 from typing import Any
 
 from tensornet_attn.ir.values import ATOM, PRODUCT
@@ -61,6 +61,11 @@ _MISH = f"({_EXP20} * ({_EXP20} + 2) / ({_EXP20} * ({_EXP20} + 2) + 2))"  # tanh
 
 def _at_zero(numbers: Numbers) -> bool:
     return True
+
+
+def _limit(torch: Any, x: Any, bound: float) -> float:
+    """A bound of x, infinite if the dtype of x has no number as large."""
+    return bound if abs(bound) <= torch.finfo(x.dtype).max else copysign(inf, bound)
 
 
 _ROWS = (
@@ -206,18 +211,18 @@ _ROWS = (
         keeps_sign=True, zero=lambda numbers: numbers[0] > 0, level=PRODUCT,
     ),
     Map(
-        "clamp", lambda torch, x, a, b: x.clamp(a, b), "{atom}.clamp({a}, {b})",
+        "clamp", lambda torch, x, a, b: x.clamp(_limit(torch, x, a), _limit(torch, x, b)), "",
         "tl.minimum(tl.maximum({x}, {a}), {b})", "tl.where(({x} >= {a}) & ({x} <= {b}), {d}, 0.0)",
         usage="clamp(0, 1)", arguments=2, finite=True, least_of=lambda numbers: numbers[0],
         zero=lambda numbers: numbers[0] <= 0 <= numbers[-1],
     ),
     Map(
-        "clamp_min", lambda torch, x, a: x.clamp(min=a), "{atom}.clamp(min={a})", "tl.maximum({x}, {a})",
+        "clamp_min", lambda torch, x, a: x.clamp(min=_limit(torch, x, a)), "", "tl.maximum({x}, {a})",
         "tl.where({x} >= {a}, {d}, 0.0)", usage="clamp_min(0)", arguments=1, finite=True,
         least_of=lambda numbers: numbers[0], zero=lambda numbers: numbers[0] <= 0,
     ),
     Map(
-        "clamp_max", lambda torch, x, a: x.clamp(max=a), "{atom}.clamp(max={a})", "tl.minimum({x}, {a})",
+        "clamp_max", lambda torch, x, a: x.clamp(max=_limit(torch, x, a)), "", "tl.minimum({x}, {a})",
         "tl.where({x} <= {a}, {d}, 0.0)", usage="clamp_max(1)", arguments=1, finite=True,
         zero=lambda numbers: numbers[0] >= 0,
     ),

@@ -64,7 +64,8 @@ def log_buckets(positions: Tensor, count: int, furthest: int) -> Tensor:
     """
     exact = count // 4
     distance = torch.where(positions.abs() < exact, exact - 1, positions.abs())
-    grown = torch.log(distance / exact) / torch.log(torch.tensor((furthest - 1) / exact)) * (exact - 1)
+    most = torch.tensor((furthest - 1) / exact, dtype=torch.float32)  # single precision matches trained models
+    grown = torch.log(distance.float() / exact) / torch.log(most) * (exact - 1)
     far = (torch.ceil(grown) + exact).to(positions.dtype) * positions.sign()
     return (torch.where(distance <= exact, positions, far) + count // 2).clamp(0, count - 1)
 
