@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensornet_attn.emit.layout import box_layout
 from tensornet_attn.emit.masks import keep_and_bias, row_keep, seen_text
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.hidden import visible_to
+from tensornet_attn.graph.hidden import left_out, visible_to
 from tensornet_attn.graph.model import Box, Step
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.conv import hides_rows
@@ -36,6 +36,8 @@ def _masked(writer: Writer, step: Step, box: Box) -> None:
     unseen_is_zero = visible_to(writer.graph, step) in writer.zero_outside[step.name]
     if OPS[box.kind].ignores_zeros == "always" and unseen_is_zero and bias == "None":
         keep = "None"  # nothing is added to hidden entries
+    if OPS[box.kind].exponential and use.name in left_out(writer.graph):
+        keep = writer.call("above_nothing", value.text, keep)  # a row may have no other entries
     OPS[box.kind].emit_masked(writer, step, box, value, keep, bias)
 
 

@@ -199,6 +199,19 @@ def _sums(graph: Graph, step: Step, term: Term) -> bool:
     return graph.key not in step.legs and any(graph.key in use.legs for use in term.factors)
 
 
+@cached
+def left_out(graph: Graph) -> frozenset[str]:
+    """The steps that may be minus infinity for each key of a row, where a choice of keys leaves them out."""
+    found = set[str]()
+    for step in graph.steps:
+        box, more = step.box, any(use.name in found for use in step.op.uses)
+        if box is not None and graph.masked(step) and OPS[box.kind].nothing_elsewhere(box):
+            found.add(step.name)
+        elif more and graph.key in step.legs and (box is None or OPS[box.kind].elementwise):
+            found.add(step.name)
+    return frozenset(found)
+
+
 def hider(graph: Graph, steps: Iterable[Step], term: Term) -> Use | None:
     """A factor from outside of these steps, read once, in which hidden keys of a product can be zero. None if none."""
     inside, uses = {step.name for step in steps}, [use.name for step in steps for use in step.op.uses]

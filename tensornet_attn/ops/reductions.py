@@ -46,7 +46,7 @@ class Mean(BoxModel):
 
 
 class Reduction(Operation):
-    """Reduces the leg. A row without a visible entry gives 0."""
+    """Reduces the leg. A row without a visible entry gives 0, and its logsumexp a number for minus infinity."""
 
     masked = reduces = runs_along = same_of_one = True
     dense: str  # the method of a tensor
@@ -82,9 +82,16 @@ class LogSumExpOperation(Reduction):
     saves = ("of", "result")
 
     def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
-        some = keep.any(axis, keepdim=True)
+        """A row without an entry above minus infinity gives -1e15, or half of the least number of float16.
+
+        Differences of such rows are finite, and in other dtypes their squares and sums too.
+        """
+        import torch
+
+        keep = keep & (value != -math.inf)
+        some, nothing = keep.any(axis, keepdim=True), max(-1e15, torch.finfo(value.dtype).min / 2)
         value = value.where(keep, -math.inf).where(some, 0)
-        return value.logsumexp(axis).where(some.squeeze(axis), 0)
+        return value.logsumexp(axis).where(some.squeeze(axis), nothing)
 
     def tile_summed(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
         x, visible = tiles.masked(box.operand("of"))

@@ -321,7 +321,6 @@ def _mean(made: Carried, name: str, form: Recurrence) -> Carried:
     legs = rows + tuple(leg for leg in value.legs if leg not in box.legs)
     level = own.level((map_,))
     sums, total = own.sum((value, level.keys), level), own.sum((level.keys,), level)
-    ones = Tensor(fresh(graph, f"{name}.{key}"), "constant", (key,), ONES)
     steps: list[Step] = []
 
     def step(what: str, op: Contraction | Box, legs: Legs) -> Use:
@@ -336,16 +335,14 @@ def _mean(made: Carried, name: str, form: Recurrence) -> Carried:
     past = map_of("past.log", "log", step("past.sum", Contraction((Term(ONE, (total,)), Term(TINY, ()))), total.legs))
     minus = [Term(Negative(ONE), (use,)) for use in (level.since, past)]
     more = step("more", Contraction((Term(ONE, (step("lse", chunk, rows),)), *minus)), rows)
-    share = map_of("share", "sigmoid", more)
-    seen = step("seen", Contraction((Term(ONE, (map_, Use(ones.name, ones.legs))),)), rows)  # 1, or 0 without a key
+    share = map_of("share", "sigmoid", more)  # 0 if the chunk shows no key
     inverse = map_of("past.inverse", "reciprocal", total)
     mean = step("past", Contraction((Term(ONE, (sums, inverse)),)), sums.legs)
     read = step("chunk", Contraction((Term(ONE, (map_, value)),)), legs)
-    terms = [Term(ONE, uses) for uses in ((share, read), (mean,), (share, seen, mean))]
+    terms = [Term(ONE, uses) for uses in ((share, read), (mean,), (share, mean))]
     result = step("read", Contraction((*terms[:2], replace(terms[2], coefficient=Negative(ONE)))), legs)
     reads = reader.with_terms([replace(reader.product, factors=(result, *reader.others))])
-    graph = with_steps(with_places(graph, (ones,)), {reader.step.name: [*own.before, *steps, reads]})
-    made = own.onto(made, graph, name)
+    made = own.onto(made, with_steps(graph, {reader.step.name: [*own.before, *steps, reads]}), name)
     return replace(made, boxes=made.boxes | {f"{name}.lse"})
 
 

@@ -247,10 +247,11 @@ def max_gradient(x: Tensor, gradient: Tensor, dim: int) -> Tensor:
 
 
 def masked_logsumexp(x: Tensor, keep: Tensor | None = None) -> Tensor:
-    """logsumexp of the visible entries: [..., m] -> [...]."""
+    """logsumexp of the visible entries, of none a number for minus infinity: [..., m] -> [...]."""
+    nothing = max(-1e15, torch.finfo(x.dtype).min / 2)  # differences of two such rows are finite
     if keep is None:
-        return x.logsumexp(-1)
-    return torch.where(keep.any(-1), torch.where(keep, x, torch.finfo(x.dtype).min).logsumexp(-1), 0)
+        return x.logsumexp(-1) if x.shape[-1] else x.sum(-1) + nothing
+    return torch.where(keep.any(-1), torch.where(keep, x, torch.finfo(x.dtype).min).logsumexp(-1), nothing)
 
 
 def added(x: Tensor, bias: Tensor | None) -> Tensor:

@@ -57,6 +57,11 @@ def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return a & b
 
 
+def above_nothing(x: Tensor, keep: Tensor | None) -> Tensor:
+    """The visible entries that are not minus infinity."""
+    return x != float("-inf") if keep is None else keep & (x != float("-inf"))
+
+
 def visible_and_bias(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     """Splits a run-time mask into (visibility, bias); minus infinity means hidden."""
     if mask is None or mask.dtype == torch.bool:

@@ -21,7 +21,7 @@ def forward(region: Region) -> str:
     if exit_.log:
         text.add(INSIDE, list, [one])
         most, total = (text.scope.carried[f"{name}_i_{one.data[0]}"] for name in "ml")
-        store_out(region, text, lambda: f"log_sum({text.entry(most)}, {text.entry(total)}, MASK, SPLIT)")
+        store_out(region, text, lambda: f"log_sum({text.entry(most)}, {text.entry(total)}, out, MASK, SPLIT)")
         return region.source(text, "forward", "forward", ["out", "lse"], ["out"])
     part = region.program.read()
     sides = "[:, None]" if len(part.axes) == 2 else ""

@@ -340,7 +340,7 @@ inline void divide(real* to, const real* sum, long rows, int width, real eps) {
   }
 }
 inline void begin_with(real sink, real& most, real& sum) { most = sink; sum = sink == -INFINITY ? 0 : 1; }
-inline real log_of_row(real most, real sum) { return sum > 0 ? most + std::log(sum) : real(0); }
+inline real log_of_row(real most, real sum) { return sum > 0 ? most + std::log(sum) : real(-1e15); }
 inline real factor(real most, real largest, real rows) { return most == -INFINITY ? real(0) : exp_below(most - largest) * rows; }
 inline void add_products(real* to, const real* a, const real* b, long rows, int width) {
   for (long i = 0; i < rows; ++i) {

@@ -167,15 +167,20 @@ def power(scores, SCALE: tl.constexpr, MASK: tl.constexpr, m_i):
 
 
 @triton.jit
-def log_sum(m_i, l_i, MASK: tl.constexpr, SPLIT: tl.constexpr):
+def log_sum(m_i, l_i, out, MASK: tl.constexpr, SPLIT: tl.constexpr):
     """The log-sum-exp of each row, from m_i and the sum relative to it.
 
-    If a row sees nothing, this is zero, or minus infinity for a part of the keys.
+    If a row sees nothing, this is a number for minus infinity that suits the dtype of the result `out`, or minus
+    infinity for a part of the keys.
     """
     some = l_i > 0
     found = tl.where(some, m_i, 0.0) / unit_of(1.0, MASK) + tl.log(tl.where(some, l_i, 1.0))
     if SPLIT:
         found = tl.where(some, found, float("-inf"))
+    elif out.dtype.element_ty == tl.float16:
+        found = tl.where(some, found, -32752.0)
+    else:
+        found = tl.where(some, found, -1e15)
     return found
 
 
