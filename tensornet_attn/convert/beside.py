@@ -12,6 +12,7 @@ from tensornet_attn.convert.masks import shown
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.attention import map_of
 from tensornet_attn.nn.module import CompiledDesign, leaves
+from tensornet_attn.nn.tokens import changed_by_padding
 from tensornet_attn.ops import OPS
 
 # Unsupported arguments of a call, and the reasons.
@@ -64,8 +65,13 @@ def maps(
     """The attention map of a call, [batch..., heads, n, m], computed as the diagram is written and without dropout.
 
     `heads`: the order of the map's other legs, which are flattened; by default, the order in the diagram. Raises
-    InputError if the design has no attention map.
+    InputError if the design has no attention map, or if padding changes it.
     """
+    if problem := changed_by_padding(design, masks.get("key_mask")):
+        raise InputError(
+            f"{design.design.name}: there are no maps of padded sequences, because {problem}; call with "
+            "need_weights=False or output_attentions=False."
+        )
     graph = design.plan.graph
     reader = map_of(graph)
     if reader is None:

@@ -15,6 +15,7 @@ from tensornet_attn.convert.masks import shown
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.nn.tokens import call_of_tokens
 from tensornet_attn.ops import OPS
 from tensornet_attn.spec.read import Source
 from tensornet_attn.special import gain
@@ -87,7 +88,10 @@ class DesignAttention:
                 )
             query = query * factor
         inputs = tuple([self._laid(side, x, sizes) for side, x in enumerate((query, key, value))])
-        y = design(*inputs, **masks)
+        keys = masks.get("key_mask")
+        own = keys is not None and (causal or self.fixed)  # queries and keys are one sequence
+        rows = keys[..., keys.shape[-1] - n :] if own else None
+        y = call_of_tokens(design, inputs, rows=rows, **masks)
         order = [made.output.index(leg) + 1 for leg in (str(made.graph.query), *made.heads[0], made.width[2])]
         weights = maps(design, inputs, masks, made.heads[0]) if given.get("output_attentions") else None
         return y.permute(0, *order).flatten(2, -2), weights

@@ -17,6 +17,7 @@ from tensornet_attn.graph import build
 from tensornet_attn.graph.attention import map_of, summing
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.ir.arithmetic import Number
+from tensornet_attn.nn.tokens import call_of_tokens
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.read import Source
 from tensornet_attn.special import gain
@@ -119,7 +120,7 @@ class MultiheadAttention(nn.Module):
         weights = maps(self.design, inputs, masks) if need_weights else None
         if weights is not None and average_attn_weights:
             weights = weights.mean(-3)
-        y = self.design(*inputs, **masks)
+        y = call_of_tokens(self.design, inputs, **masks)
         return y.transpose(0, 1) if turned else y, weights
 
     @property

@@ -31,6 +31,7 @@ from tensornet_attn.convert.masks import (
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.nn.tokens import call_of_tokens
 
 MOST = 8  # cached results: a call has one for each kind of layer
 
@@ -186,7 +187,7 @@ class Swapped(nn.Module):
         wanted = named.get("output_attentions")
         if wanted and cache is not None and cache.length:
             raise InputError(f"{self.place.where}: maps cannot be returned with a cache; call with use_cache=False.")
-        y = self.dropout(self.design(x, **masks, cache=cache))
+        y = self.dropout(call_of_tokens(self.design, (x,), cache=cache, **masks))
         if named.get("residual") is not None:
             y = y + named["residual"]
         if hasattr(self, "LayerNorm"):
@@ -261,7 +262,8 @@ class SwappedBiased(Swapped):
         inputs: dict[str, Tensor] = {} if place.gives or table is None else {place.table: table}
         if place.cross and (cache is None or not cache.length):
             inputs[self.design.plan.graph.of_role("input")[1].name] = memory
-        y = self.design(x, **inputs, **masks, cache=cache)
+        ordered = self.design._signature.ordered((x,), inputs) if inputs else (x,)
+        y = call_of_tokens(self.design, ordered, cache=cache, **masks)
         found = self._maps(x, inputs, masks, cache) if named.get("output_attentions") else None
         return y, table, found
 

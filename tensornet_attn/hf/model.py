@@ -244,6 +244,8 @@ class TensornetForCausalLM(TensornetPreTrainedModel, TensornetGenerationMixin):
         asks = self._asks_losses(labels)
         if not packed:
             _check_positions(position_ids, mask)
+        if mask is not None:
+            self.model.check_gaps("layers", "attention_mask", mask)
         made = self.model(
             input_ids,
             mask,
@@ -382,6 +384,8 @@ class TensornetForConditionalGeneration(TensornetPreTrainedModel, TensornetGener
         source_mask = _key_mask("attention_mask", attention_mask)
         mask = _key_mask("decoder_attention_mask", decoder_attention_mask)
         _check_positions(decoder_position_ids, mask)
+        if mask is not None:
+            self.model.check_gaps("decoder", "decoder_attention_mask", mask)
         encoded, losses = None if encoder_outputs is None else encoder_outputs[0], {}
         if encoded is None:
             encoded = self.model.encode(input_ids, source_mask, losses=asks)

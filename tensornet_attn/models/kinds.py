@@ -18,7 +18,6 @@ from tensornet_attn.models.model import (
     Model,
     Positions,
     WithLosses,
-    check_gaps,
     check_numbers,
     check_tokens,
     gathered,
@@ -267,8 +266,6 @@ class LanguageModel(TokenModel):
         batch, n, width = x.shape
         _check_memory(memory, self._contexts, batch, width)
         keep, states, contexts = _seen(memory, key_mask, batch, n), iter(memory.states), []
-        if keep is not None:
-            check_gaps("key_mask", keep, (block.mixer.design for block in self.layers if block.mixer.context))
         found: Losses = {}
         for place, block in enumerate(self.layers):
             context = torch.cat([next(states), x], 1) if block.mixer.context else None
@@ -321,7 +318,7 @@ class SequenceClassifier(Model):
             x = torch.cat([self.cls.expand(x.shape[0], 1, -1), x], 1)
             if key_mask is not None:
                 key_mask = nn.functional.pad(key_mask, (1, 0), value=True)
-                check_gaps("key_mask", key_mask, self._designs("layers").values(), "right")
+                self.check_gaps("layers", "key_mask", key_mask, "right")
             positions = None if positions is None else nn.functional.pad(positions + 1, (1, 0))
         x = self.positions(x, positions=positions, key_mask=key_mask)
         x, found = self._through("layers", x, losses, key_mask)

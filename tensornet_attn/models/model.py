@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -197,24 +197,6 @@ class Positions(nn.Module):
             raise InputError(sentence)
 
 
-def check_gaps(name: str, key_mask: Tensor, designs: Iterable[CompiledDesign], side: str = "left") -> None:
-    """Raises InputError for padding between tokens that a design would count as positions; key_mask [batch, m].
-
-    `side`: where padding would change nothing.
-    """
-    reasons = [(one.design.name, reason) for one in designs if (reason := one._packing.evaluation.between) is not None]
-    if not reasons:
-        return
-    seen = key_mask.cumsum(1)
-    right = (key_mask | (seen == 0) | (seen == seen[:, -1:])).all()
-    design, reason = reasons[0]
-    sentence = f"'{name}' has padding between tokens, and in '{design}' {reason}: pad on the {side}."
-    if not key_mask.is_cpu or torch.compiler.is_compiling():
-        torch._assert_async(right, sentence)
-    elif not bool(right):
-        raise InputError(sentence)
-
-
 def check_tokens(
     name: str, tokens: Tensor, key_mask: Tensor | None, mask_name: str = "key_mask", seen: int = 0
 ) -> None:
@@ -298,14 +280,29 @@ class Model(nn.Module, ABC):
             raise InputError("a call with a cache computes no losses: leave out 'losses' or the cache.")
         if cache is not None and {*cache} != {*self._designs(stack)}:
             raise InputError(f"this cache belongs to another model than '{self.spec.name}'; create one by new_cache().")
-        if cache is not None and seen[0] is not None:
-            own = (one for place, one in self._designs(stack).items() if not place.endswith(".cross"))
-            check_gaps("key_mask" if stack == "layers" else "target_mask", seen[0], own)
         for place, block in enumerate(getattr(self, stack)):
             at = f"{stack}.{place}"
             kept = None if cache is None else {role: cache[f"{at}.{role}"] for role in block.roles}
             x = gathered(block(x, *seen, losses=losses, cache=kept, documents=documents), at, found)
         return x, found
+
+    def check_gaps(self, stack: str, name: str, key_mask: Tensor, side: str = "left") -> None:
+        """Raises InputError for padding between tokens, which designs of a stack would count; key_mask [batch, m].
+
+        `name`: that of the mask. `side`: where padding would change nothing.
+        """
+        designs = [one for place, one in self._designs(stack).items() if not place.endswith(".cross")]
+        reasons = [(one.design.name, one._packing.evaluation.between) for one in designs]
+        design, reason = next((pair for pair in reasons if pair[1] is not None), ("", None))
+        if reason is None:
+            return
+        seen = key_mask.cumsum(1)
+        right = (key_mask | (seen == 0) | (seen == seen[:, -1:])).all()
+        sentence = f"'{name}' has padding between tokens, and in '{design}' {reason}: pad on the {side}."
+        if not key_mask.is_cpu or torch.compiler.is_compiling():
+            torch._assert_async(right, sentence)
+        elif not bool(right):
+            raise InputError(sentence)
 
     def _designs(self, stack: str) -> dict[str, CompiledDesign]:
         """The designs of a stack by place, such as `layers.0.mixer`."""

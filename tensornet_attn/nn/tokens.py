@@ -7,7 +7,7 @@ If padding would change the result (`graph/padding.py`), the call runs on the to
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -34,28 +34,36 @@ def call_of_tokens(
     are an input of their own; otherwise queries are keys. The result at padding is unspecified. Raises InputError if a
     cache or other options exclude the exact result; in a compiled program, an assertion fails.
     """
-    padding, name = module._packing.evaluation, module.design.name
-    masks = [mask for mask in (key_mask, rows) if mask is not None]
-    problem = padding.behind or padding.before
-    if not masks or problem is None or not _changes(name, masks, padding.behind is not None, problem):
+    problem = changed_by_padding(module, key_mask, rows)
+    if problem is None:
         shown = key_mask if module._signature.masks.keys else None
         return module(*inputs, key_mask=shown, cache=cache, **options)  # type: ignore[no-any-return]
     if cache is not None or "cu_seqlens" in options:
         what = "documents of a packed row" if cache is None else "sequences of a cache"
-        hint = "" if padding.behind else "pad on the right, or "
-        raise InputError(f"{name}: {what} take no padding, because {problem}: {hint}give sequences of equal length.")
+        hint = "" if module._packing.evaluation.behind else "pad on the right, or "
+        raise InputError(
+            f"{module.design.name}: {what} take no padding, because {problem}: {hint}give sequences of equal length."
+        )
     return _call_packed(module, inputs, key_mask, rows, options)
 
 
-def _changes(name: str, masks: Sequence[Tensor], anywhere: bool, problem: str) -> bool:
-    """Whether there is padding anywhere, or only before a token. A compiled program asserts that there is none."""
-    padded = [~mask.all() if anywhere else (~mask[..., :1] & mask).any() for mask in masks]
-    changes = torch.stack(padded).any()
+def changed_by_padding(module: Any, *masks: Tensor | None) -> str | None:
+    """Why the padding of a call changes results at tokens. Returns None if it does not, or if there is none.
+
+    `masks`: of keys or queries, [batch..., length], false at padding. A compiled program asserts that there is none.
+    """
+    padding = module._packing.evaluation
+    problem = padding.behind or padding.before
+    present = [mask for mask in masks if mask is not None]
+    if problem is None or not present:
+        return None
+    anywhere = padding.behind is not None
+    changes = torch.stack([~mask.all() if anywhere else (~mask[..., :1] & mask).any() for mask in present]).any()
     if torch.compiler.is_compiling():
         where = "padding" if anywhere else "padding on the left"
-        torch._assert_async(~changes, f"{name}: a compiled call takes no {where}, because {problem}.")
-        return False
-    return bool(changes)
+        torch._assert_async(~changes, f"{module.design.name}: a compiled call takes no {where}, because {problem}.")
+        return None
+    return problem if bool(changes) else None
 
 
 def _call_packed(

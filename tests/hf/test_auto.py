@@ -157,7 +157,8 @@ def test_a_cls_row_has_no_padding_behind_it() -> None:
     tokens, mask = models.tokens(2, 6), torch.tensor([[1, 1, 1, 1, 0, 0]]).expand(2, 6)
     torch.testing.assert_close(model(tokens, mask).logits, model(tokens[:, :4]).logits, rtol=1e-10, atol=1e-11)
     assert refused(ta.InputError, lambda: model(tokens, mask.flip(1))) == (
-        "'attention_mask' has padding on the left, after the row of 'pooling: cls': pad on the right."
+        "'key_mask' has padding between tokens, and in 'mhsa_rope' 'Q' compares the positions of queries and keys: pad "
+        "on the right."
     )
 
 
