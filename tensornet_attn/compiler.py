@@ -310,7 +310,7 @@ def compile(
     backend: str = "auto",
     causal: bool | None = None,
     device: torch.device | str | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     tune: bool = False,
     **wanted: Unpack[TargetOptions],
 ) -> CompiledDesign:
@@ -332,9 +332,11 @@ def compile(
     caller. `strict`: all regions run on `backend`.
     Raises DesignError if the design is invalid, and InputError if no plan meets the options.
     """
+    from tensornet_attn.nn.initial import placed
     from tensornet_attn.nn.module import CompiledDesign
 
     design = _design(design)
+    device, dtype = placed(design.name, device, dtype)
     planned = partial(_planned, build(design, causal), backend, current(wanted))
     again = planned if backend == "auto" else None
     module = CompiledDesign(design, planned(device, dtype), _realise, device, dtype, again)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf
+from typing import Any
 
 from tensornet_attn.graph.scope import Scope
 from tensornet_attn.graph.visibility import atoms, numbers, parts_of, visible_areas
@@ -27,7 +29,7 @@ _RANGES = {  # parameter: (check, requirement, example)
 
 
 def make_box(scope: Scope, model: BoxModel, operands: dict[str, Use], path: Path) -> tuple[Box, tuple[str, ...]]:
-    """The Box and the legs of its result. Reports the first problem and raises Refusal."""
+    """The Box and the legs of its result. Reports its problems and raises Refusal."""
     maker = _Maker(scope, model, operands, path)
     try:
         return maker.box()
@@ -37,7 +39,7 @@ def make_box(scope: Scope, model: BoxModel, operands: dict[str, Use], path: Path
 
 
 def check_parameters(scope: Scope, model: BoxModel, path: Path) -> None:
-    """Checks the parameters of a box with a broken operand; reports the first problem."""
+    """Checks the parameters of a box with a broken operand; reports their problems."""
     maker = _Maker(scope, model, {}, path)
     try:
         maker.parameters()
@@ -96,8 +98,24 @@ class _Maker:
         function = self.map(str(self.written(self.op.kind))) if self.op.has_map else None
         second = self.model.second
         other = self.leg(second) if second and getattr(self.model, second) is not None else None
-        numbers = tuple((name, self.checked(name, leg, other)) for name in self.model.numbers if self.given(name))
-        return leg, other, function, numbers, self.masks(leg)
+        names = [name for name in self.model.numbers if self.given(name)]
+        *values, masks = self.all_of([*(partial(self.checked, name, leg, other) for name in names), partial(self.masks, leg)])
+        return leg, other, function, tuple(zip(names, values, strict=True)), masks
+
+    def all_of(self, checks: Sequence[Callable[[], Any]]) -> list[Any]:
+        """The results of several checks. Reports every refusal but the last one, which it raises."""
+        results, last = [], None
+        for check in checks:
+            try:
+                results.append(check())
+            except Refusal as refusal:
+                if last is not None:
+                    self.scope.reporter.syntax(*last)
+                last = refusal, self.at
+        if last is not None:
+            self.at = last[1]
+            raise last[0]
+        return results
 
     def broken(self, *legs: str) -> bool:
         """Whether these legs cannot be checked."""

@@ -7,6 +7,7 @@ from typing import Any
 from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, Problem
 from tensornet_attn.graph.causal import causal_leaks
+from tensornet_attn.graph.doubts import rotated_alone, unnormalized_scores
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.reach import (
     check_lengths,
@@ -108,6 +109,16 @@ def _warn(graph: Graph, scope: Scope) -> None:
             "of a delta_rule or a scan."
         )
         scope.reporter.warning("growing-exp", message, scope.paths[step], hint=hint)
+    for step in unnormalized_scores(graph) if not scope.reporter.failed else ():  # a causal leak says it already
+        box = graph.step[step].box
+        assert box is not None
+        message = f"'{step}' is a {box.kind} over '{box.leg}', and nothing normalizes its scores over the keys '{graph.key}'."
+        hint = f"write '{box.kind}: {graph.key}', or normalize the result over '{graph.key}' in another box."
+        scope.reporter.warning("softmax-leg", message, (*scope.paths[step], box.kind), hint=hint)
+    for rotated, other in rotated_alone(graph):
+        message = f"'{rotated}' is rotated and '{other}' is not, so their product depends on absolute positions."
+        hint = f"rotate '{other}' too, or neither of them."
+        scope.reporter.warning("rotated-alone", message, scope.paths[rotated], hint=hint)
     for name in without_gradient(graph):
         message = f"loss '{name}' depends on no input and no trainable weight, so it has no gradient."
         hint = "make it depend on an input or a trainable weight, or remove it."

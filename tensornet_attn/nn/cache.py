@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -95,6 +96,7 @@ class Cache:
 
         Raises InputError if the cache is shorter, or if a state or a window cannot be rewound.
         """
+        length = self._whole("crop", length)
         length = length + self.length if length < 0 else length
         if not 0 <= length <= self.length:
             raise InputError(f"{self.design}: a cache of {self.length:,} positions cannot be cropped to {length:,}.")
@@ -120,6 +122,7 @@ class Cache:
         """
         if not isinstance(positions, int) or positions < 1:
             raise InputError(f"{self.design}: keep_last takes a number of positions, 1 or more, not {positions}.")
+        self._leave_inference_mode()
         rows = [name for name, one in self._kept.items() if one.leg is not None]
         if self.length <= positions or all(self._kept[name].reach is not None for name in rows):
             return
@@ -169,15 +172,23 @@ class Cache:
     def reorder(self, index: Tensor) -> None:
         """Reorders the batch, its first dimension, for beam search: sequence i becomes the old sequence index[i].
 
-        Raises InputError if the cache has no batch dimension.
+        index: integers, [sequences]. Raises InputError if the cache has no batch dimension, or an index is beyond it.
         """
-        self._each(lambda held: held.index_select(0, index.to(held.device)))
+        if not isinstance(index, Tensor) or index.dtype not in (torch.int64, torch.int32) or index.ndim != 1:
+            got = f"{index.dtype} {[*index.shape]}" if isinstance(index, Tensor) else f"a {type(index).__name__}"
+            raise InputError(f"{self.design}: reorder takes a tensor of indices, int64 [sequences], not {got}.")
+        try:
+            self._each(lambda held: held.index_select(0, index.to(held.device)))
+        except IndexError:
+            text = f"an index is not one of the {self.batch} sequences of the cache"
+            raise InputError(f"{self.design}: reorder: {text}: {index.tolist()}.") from None
 
     select = reorder
 
     def repeat_interleave(self, repeats: int) -> None:
         """Repeats each sequence of the batch `repeats` times. Raises InputError if there is no batch dimension."""
-        self._each(lambda held: held.repeat_interleave(repeats, 0))
+        count = self._whole("repeat_interleave", repeats)
+        self._each(lambda held: held.repeat_interleave(count, 0))
 
     def to(self, *args: Any, **kwargs: Any) -> Cache:
         """Moves the cache, as `Tensor.to`, and returns it. States and sums of decays stay at least float32."""
@@ -192,6 +203,7 @@ class Cache:
     def reset(self) -> None:
         """Empties the cache. Tensors that `new_cache(batch=...)` allocated are reused."""
         self.length, self.forgotten, self.last, self.shown = 0, 0, None, None
+        self._leave_inference_mode()
         self._written.clear()
         if not self._stays:
             self._held = {}
@@ -206,6 +218,9 @@ class Cache:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores a `state_dict`. Raises InputError if it is from another design or exceeds `max_length`."""
+        missing = [name for name in ("length", "forgotten", "dtype", "kept") if name not in state]
+        if missing:
+            raise InputError(f"{self.design}: the state dict has no '{missing[0]}': give the state_dict() of a cache.")
         kept, length = state["kept"], int(state["length"])
         if kept and {*kept} != {*self._kept}:
             of, wanted = ", ".join(sorted(kept)), ", ".join(self._kept)
@@ -245,6 +260,7 @@ class Cache:
             raise InputError(
                 f"{design}: this cache belongs to '{self.design}'; create one with new_cache() of this layer."
             )
+        self._leave_inference_mode()
         if self.max_length is not None and length > self.max_length:
             raise InputError(
                 f"{design}: the cache is full: it has room for {self.max_length:,} positions, not {length:,}."
@@ -283,6 +299,21 @@ class Cache:
         old = self.length if self.shown is None else self.shown.shape[-1]
         before, now = (known[0].new_ones(len(known[0]), count) for count in (old, length - old))
         return torch.cat((before if self.shown is None else self.shown, now if chunk is None else chunk), -1)
+
+    def _leave_inference_mode(self) -> None:
+        """Copies the tensors of torch.inference_mode after it has ended: they cannot be written or saved for backward."""
+        if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+            return
+        self._held = {name: held.clone() if held.is_inference() else held for name, held in self._held.items()}
+        if self.shown is not None and self.shown.is_inference():
+            self.shown = self.shown.clone()
+
+    def _whole(self, method: str, number: int) -> int:
+        """A whole number, of any type of integers. Raises InputError."""
+        try:
+            return operator.index(number)
+        except TypeError:
+            raise InputError(f"{self.design}: {method} takes a whole number, not {number!r}.") from None
 
     def _axis(self, name: str) -> int:
         one = self._kept[name]
@@ -356,3 +387,9 @@ class Cache:
             stays = self._stays and name in self._held and not torch.is_grad_enabled()  # a backward may read it
             self._held[name] = self._held[name].copy_(value) if stays else value
         self._dtype, self.length = dtype, self.length + chunk
+
+
+def check_cache(design: str, cache: object) -> None:
+    """Raises InputError if a caller's cache is none of this package, such as a pair (keys, values)."""
+    if not isinstance(cache, Cache):
+        raise InputError(f"{design}: 'cache' is a {type(cache).__name__}; give a cache from new_cache() of this layer.")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
+from warnings import warn
 
 import torch
 
@@ -13,9 +15,13 @@ from tensornet_attn.emit.masks import takes_key_mask
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.recurrence import Recurrence, sums, unmasked
+from tensornet_attn.ir.arithmetic import Arith, evaluate, names
+from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.nn.offsets import Packed
 from tensornet_attn.ops import OPS
+from tensornet_attn.keywords import caller
 from tensornet_attn.rewrite.change import seen
+from tensornet_attn.runtime.operations import is_plain
 
 Tensor = torch.Tensor
 WHOLE = (torch.int64, torch.int32, torch.int16)
@@ -55,6 +61,8 @@ class Signature:
     masks: Masks
     counts: frozenset[str] = frozenset()  # inputs used as positions only; they may be integers
     packed_names: tuple[str, ...] = ()  # inputs whose name is also an argument of packed calls
+    numbers: tuple[tuple[str, Arith], ...] = ()  # (step, number) of the numbers that depend on a length
+    values: Mapping[str, float] = field(default_factory=dict)  # of the settings and legs in these numbers
 
     @staticmethod
     def of(graph: Graph, schedule: Graph | None = None) -> Signature:
@@ -72,6 +80,8 @@ class Signature:
             _masks(graph, schedule or graph),
             frozenset(t.name for t in graph.of_role("input")[1:] if _only_positions(graph, t.name)),
             tuple(name for name, _, _ in inputs if name in Packed._fields),
+            tuple(_numbers(graph)),
+            graph.values,
         )
 
     def check(
@@ -79,6 +89,7 @@ class Signature:
     ) -> dict[str, int]:
         """Checks the arguments and returns the lengths of the sequence legs. Raises InputError."""
         lengths = self._complete(*self._check_given(inputs, self.needed))
+        self._check_numbers(lengths)
         if mask is None and key_mask is None and noise is None and len(inputs) == 1:
             return lengths
         batch = self.batch(inputs)
@@ -120,6 +131,7 @@ class Signature:
         keys = cached if memory else cached + chunk
         if self.key is not None:
             lengths[self.key] = keys
+        self._check_numbers(lengths)
         for leg, most in self.maxima:
             if not memory and cached + chunk > most:
                 raise InputError(
@@ -158,6 +170,15 @@ class Signature:
             raise InputError(f"{self.design}: input '{missing[0]}' is missing; give {self._takes}.")
         return (*inputs, *(named.get(name) for name in names[len(inputs) :]))  # type: ignore[arg-type]
 
+    def with_empty(self, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        """The inputs of a chunk with empty ones for those that a cache holds instead."""
+        first = next(x for x in inputs if x is not None)
+        batch = self.batch(inputs)  # type: ignore[arg-type]
+        return tuple(
+            first.new_zeros(*batch, *(size or 0 for _, size in shape)) if x is None and default is None else x
+            for (_, shape, default), x in zip_longest(self.inputs, inputs)
+        )
+
     @property
     def _takes(self) -> str:
         """The inputs in order with their defaults, for messages."""
@@ -178,8 +199,7 @@ class Signature:
     def _check_input(
         self, name: str, shape: Shape, value: Tensor, lengths: dict[str, int], whose: dict[str, str]
     ) -> None:
-        if not isinstance(value, torch.Tensor):
-            raise InputError(f"{self.design}: input '{name}' is a {type(value).__name__}; give a tensor.")
+        check_tensor(self.design, f"input '{name}'", value)
         whole = name in self.counts and value.dtype in WHOLE
         if not value.is_floating_point() and not whole:
             wanted = "integers or floating point numbers" if name in self.counts else "floating point numbers"
@@ -226,6 +246,44 @@ class Signature:
                 raise InputError(f"{self.design}: length {lengths[leg]} on leg '{leg}' exceeds its maximum {maximum}.")
         return lengths
 
+    def _check_numbers(self, lengths: dict[str, int]) -> None:
+        """Raises InputError if a number has no value at these lengths, as `1 / (m - 1)` at length 1; 0 counts as 1."""
+        if not self.numbers or torch.compiler.is_compiling():
+            return
+        own = {leg: max(length, 1) for leg, length in lengths.items()}
+        for step, number in self.numbers:
+            try:
+                evaluate(number, {**self.values, **own})
+            except Refusal as refusal:
+                met = [f"'{leg}' has length {lengths[leg]}" for leg in own if leg in {name.name for name in names(number)}]
+                raise InputError(
+                    f"{self.design}: in '{step}', {refusal.message.rstrip('.')} where {' and '.join(met)}."
+                ) from None
+
+    def check_place(self, weights: Mapping[str, Any], inputs: tuple[Tensor, ...], **others: Tensor | None) -> None:
+        """Raises InputError if a tensor is on another device than the weights, or an input has another dtype.
+
+        Without weights, the first input counts instead.
+        """
+        first = next(iter(weights.values()), None)
+        alike = first is not None and all(x is None or (x.dtype, x.device) == (first.dtype, first.device) for x in inputs)
+        if torch.compiler.is_compiling() or (alike and all(x is None or x.device == first.device for x in others.values())):
+            return
+        given = [(name, x) for (name, *_), x in zip(self.inputs, inputs, strict=False) if x is not None]
+        known = [weight for weight in weights.values() if weight is not None and weight.is_floating_point()]
+        like, what = (known, "the weights are") if known else ([given[0][1]], f"'{given[0][0]}' is")
+        devices, dtypes = {one.device for one in like}, {one.dtype for one in like}
+        for name, x in (*given, *((name, x) for name, x in others.items() if x is not None)):
+            if x.device not in devices:
+                raise InputError(f"{self.design}: '{name}' is on {x.device}, but {what} on {like[0].device}: move one.")
+        for name, x in given:
+            free = name in self.counts or torch.is_autocast_enabled(x.device.type)
+            if x.dtype not in dtypes and not free:
+                raise InputError(
+                    f"{self.design}: input '{name}' is {x.dtype}, but {what} {like[0].dtype}: convert one of them, or "
+                    "use torch.autocast."
+                )
+
     def batch(self, inputs: tuple[Tensor, ...]) -> tuple[int, ...]:
         """The batch dimensions of the call: those of all inputs, broadcast."""
         found: tuple[int, ...] = ()
@@ -245,14 +303,23 @@ class Signature:
         return found
 
 
+def check_tensor(design: str, what: str, value: object) -> None:
+    """Raises InputError if a value is no tensor, or a nested or a sparse one."""
+    if not isinstance(value, torch.Tensor):
+        raise InputError(f"{design}: {what} is a {type(value).__name__}; give a tensor.")
+    if value.is_nested:
+        raise InputError(f"{design}: {what} is a nested tensor; give padding and a key_mask, or one row and cu_seqlens.")
+    if value.layout != torch.strided:
+        raise InputError(f"{design}: {what} is a sparse tensor, {value.layout}; give a dense one.")
+
+
 def check_mask(masks: Masks, mask: Tensor, batch: tuple[int, ...], lengths: dict[str, int]) -> None:
     """Checks a mask: [n, m], [batch..., n, m] or [batch..., other legs, n, m], bool or float. Raises InputError."""
     if masks.recurrence is not None:
         raise masks.refuse(f"the {masks.recurrence} accepts no mask; give a key_mask.")
     if not masks.places:
         raise masks.refuse("mask: no box of this design has both a query and a key leg.")
-    if not isinstance(mask, torch.Tensor):
-        raise masks.refuse(f"mask is a {type(mask).__name__}; give a tensor.")
+    check_tensor(masks.design, "mask", mask)
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise masks.refuse(f"mask is {mask.dtype}; give a boolean (True = visible) or a float (added).")
     forbids = next((place for place in masks.places if not OPS[place[1]].takes_float_mask), None)
@@ -300,12 +367,21 @@ def _check_leading(masks: Masks, mask: Tensor, batch: tuple[int, ...], others: S
             raise masks.refuse(f"mask has shape {list(mask.shape)}: {got} on '{leg}', which is {size}.")
 
 
+def warn_of_zeros_and_ones(design: str, mask: Tensor) -> bool:
+    """Warns of a float mask on a CPU that holds only 0 and 1; returns whether it has looked."""
+    if not mask.is_floating_point() or mask.device.type != "cpu" or not is_plain((mask,)):
+        return False
+    if ((mask == 0) | (mask == 1)).all() and mask.any():
+        text = "'mask' is a float mask that holds only 0 and 1, and is added to the scores"
+        warn(f"{design}: {text}: if 0 means hidden, give mask.bool().", stacklevel=caller())
+    return True
+
+
 def check_key_mask(masks: Masks, key_mask: Tensor, batch: tuple[int, ...], lengths: dict[str, int]) -> None:
     """Checks a key mask: [batch..., m], boolean. Raises InputError."""
     if not masks.keys:
         raise masks.refuse("key_mask: no box of this design runs over a key leg, and no product sums one.")
-    if not isinstance(key_mask, torch.Tensor):
-        raise masks.refuse(f"key_mask is a {type(key_mask).__name__}; give a tensor.")
+    check_tensor(masks.design, "key_mask", key_mask)
     if key_mask.dtype != torch.bool:
         raise masks.refuse(f"key_mask is {key_mask.dtype}; give a boolean one, True = visible.")
     m = lengths[masks.key]
@@ -324,8 +400,7 @@ def check_noise(
     for name, value in noise.items():
         if name not in known:
             raise InputError(f"{design}: there is no noise '{name}'; {nearest(str(name), known)}")
-        if not isinstance(value, torch.Tensor):
-            raise InputError(f"{design}: noise '{name}' is a {type(value).__name__}; give a tensor.")
+        check_tensor(design, f"noise '{name}'", value)
         legs = known[name]
         wanted = [lengths.get(leg) if size is None else size for leg, size in legs]
         shape = f"[{', '.join(['batch...', *(leg for leg, _ in legs)])}]"
@@ -349,6 +424,14 @@ def _only_positions(graph: Graph, name: str) -> bool:
         for role in ([role for role, one in step.box.operands if one == use] if step.box else [""])
     ]
     return bool(roles) and {*roles} == {"positions"}
+
+
+def _numbers(graph: Graph) -> Iterator[tuple[str, Arith]]:
+    """The numbers that depend on the length of a sequence leg, each with its step."""
+    for step in graph.steps:
+        numbers = [term.coefficient for term in step.contraction.terms] if step.contraction is not None else []
+        numbers += [number for _, number in step.box.numbers] if step.box is not None else []
+        yield from ((step.name, one) for one in numbers if any(name.name not in graph.values for name in names(one)))
 
 
 def _shape(graph: Graph, legs: tuple[str, ...]) -> Shape:

@@ -75,7 +75,8 @@ class Decoder:
             again = self._usual(alone, chunk) and self._repeats and len(values) == 1
             if again and not torch.compiler.is_compiling():
                 plain = not torch.is_autocast_enabled(like.device.type)
-                cache.last = (self.serial, like.shape, like.dtype, like.device) if plain else None
+                inference = torch.is_inference_mode_enabled()
+                cache.last = (self.serial, like.shape, like.dtype, like.device, inference) if plain else None
             batch = self._batch(chunk)
             new = {one.name: _of_batch(chunk.values[one.name], batch, len(one.legs)) for one in self.decoding.kept}
             cache.update(new, keys if memory else length, like.dtype)
@@ -95,7 +96,7 @@ class Decoder:
         x = inputs[0]
         return (
             isinstance(x, Tensor)
-            and cache.last == (self.serial, x.shape, x.dtype, x.device)
+            and cache.last == (self.serial, x.shape, x.dtype, x.device, torch.is_inference_mode_enabled())
             and cache.shown is None
             and cache.has_room
             and not module.training

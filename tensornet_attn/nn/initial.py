@@ -7,10 +7,29 @@ from typing import Any
 
 import torch
 
+from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Function, Graph, Tensor
 from tensornet_attn.graph.pairs import summed_dims
 from tensornet_attn.ir import arithmetic
 from tensornet_attn.runtime.draw import xavier_
+
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def placed(
+    design: str, device: torch.device | str | None, dtype: torch.dtype | str | None
+) -> tuple[torch.device | None, torch.dtype | None]:
+    """The device and the dtype that a caller names; raises InputError if there is no such, or none with arithmetic."""
+    kind = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if kind is not None and kind not in DTYPES or (kind is None and dtype is not None):
+        known = ", ".join(str(one) for one in DTYPES)
+        raise InputError(f"{design}: dtype is {dtype!r}; give one of {known}.")
+    try:
+        return None if device is None else torch.empty(0, device=device).device, kind
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise InputError(f"{design}: there is no device {device!r} here: {reason}; give 'cpu' or 'cuda'.") from None
 
 
 def initial(

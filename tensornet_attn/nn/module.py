@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.nn.cache import Cache
-from tensornet_attn.nn.call import Masks, Signature
+from tensornet_attn.nn.cache import Cache, check_cache
+from tensornet_attn.nn.call import Masks, Signature, warn_of_zeros_and_ones
 from tensornet_attn.nn.decoder import Decoder
 from tensornet_attn.nn.forward import CallSignature, named_class, plain_class
-from tensornet_attn.nn.initial import initial, initial_
+from tensornet_attn.nn.initial import initial, initial_, placed
 from tensornet_attn.nn.made import Arguments, Made, Result
 from tensornet_attn.nn.notebook import html_of
 from tensornet_attn.nn.offsets import Packed
@@ -40,7 +40,8 @@ class CompiledDesign(nn.Module):
     """
 
     __signature__ = CallSignature()
-    _alike: tuple[torch.Size, torch.dtype, dict[str, int]] | None = None  # shape, dtype, lengths of the last plain call
+    _alike: tuple[Any, ...] | None = None  # shape, place (dtype, device, autocast), lengths of the last plain call
+    _mask_seen = False  # whether a float mask has been searched for zeros and ones
 
     def __init__(
         self,
@@ -85,6 +86,7 @@ class CompiledDesign(nn.Module):
     def _apply(self, *given: Any, **options: Any) -> CompiledDesign:
         """Implements `to`, `cuda`, `bfloat16` and the like; the module plans again if the device or dtype changes."""
         super()._apply(*given, **options)
+        self.__dict__.pop("_alike", None)
         place = self._placed()
         if self._planned is not None and place != self._place:
             like = place or (torch.device("cpu"), torch.get_default_dtype())
@@ -147,12 +149,22 @@ class CompiledDesign(nn.Module):
         """`Signature.check`; a call with one input, like the one before, skips its checks."""
         plain = len(inputs) == 1 and type(inputs[0]) is Tensor and all(one is None for one in others)
         if not plain or torch.compiler.is_compiling():
-            return self._signature.check(inputs, *others)
+            return self._checked_fully(inputs, *others)
         alike, (x,) = self._alike, inputs
-        if alike is None or x.shape != alike[0] or x.dtype != alike[1]:
-            lengths = self._signature.check(inputs, *others)
-            alike = self.__dict__["_alike"] = x.shape, x.dtype, lengths
+        place = x.dtype, x.device, torch.is_autocast_enabled(x.device.type)
+        if alike is None or x.shape != alike[0] or place != alike[1]:
+            lengths = self._checked_fully(inputs, *others)
+            alike = self.__dict__["_alike"] = x.shape, place, lengths
         return {**alike[2]}
+
+    def _checked_fully(
+        self, inputs: tuple[Tensor, ...], mask: Tensor | None, key_mask: Tensor | None, noise: Any
+    ) -> dict[str, int]:
+        lengths = self._signature.check(inputs, mask, key_mask, noise)
+        self._signature.check_place(self._parameters, inputs, mask=mask, key_mask=key_mask, **(noise or {}))
+        if mask is not None and not self._mask_seen:
+            self.__dict__["_mask_seen"] = warn_of_zeros_and_ones(self.design.name, mask)
+        return lengths
 
     @property
     def mask_places(self) -> Masks:
@@ -188,10 +200,8 @@ class CompiledDesign(nn.Module):
         if any(isinstance(size, bool) or not isinstance(size, int) or size < 0 for size in shape):
             raise InputError(f"{name}: 'batch' is {batch}; give a number of sequences or a shape.")
         like = next(iter(self.state_dict().values()), torch.empty(0))
-        dtype = like.dtype if dtype is None else dtype
-        if not dtype.is_floating_point:
-            raise InputError(f"{name}: dtype is {dtype}; give a floating point dtype.")
-        cache.allocate(shape, dtype, like.device if device is None else torch.device(device))
+        device, dtype = placed(name, like.device if device is None else device, dtype)
+        cache.allocate(shape, like.dtype if dtype is None else dtype, device)
         return cache
 
     def _decoder(self, droppable: bool) -> Decoder:
@@ -211,6 +221,7 @@ class CompiledDesign(nn.Module):
         shown: Tensor | None = None,
     ) -> Result:
         """Runs a chunk after the cached positions. `shown`: [batch, keys of the chunk], False = padding."""
+        check_cache(self.design.name, cache)
         name, decoder, signature = self.design.name, self._decoder(cache.droppable), self._signature
         plain = mask is None and key_mask is None and noise is None and shown is None and not losses
         if plain and decoder.repeats(self, cache, inputs):
@@ -229,11 +240,13 @@ class CompiledDesign(nn.Module):
         lengths = signature.check_cached(inputs, mask, key_mask, cache.length, decoder.decoding.memory)
         values = {one: value for (one, *_), value in zip(signature.inputs, inputs, strict=False) if value is not None}
         length = lengths.get(str(signature.key)) or cache.length + lengths[str(signature.query)]
+        signature.check_place(self._parameters, inputs, mask=mask, key_mask=key_mask)
         cache.check(name, decoder.decoding, signature.batch(inputs), next(iter(values.values())), length)
         own = cache.visible(shown, length)
         given = Arguments(inputs, lengths, mask, both(key_mask, own), None)
         if lengths[str(signature.query)] == 0:  # an empty chunk stores nothing
-            return self._run(self, given._replace(lengths=dict.fromkeys(lengths, 0), mask=None, key_mask=None))
+            inputs = signature.with_empty(inputs)
+            return self._run(self, Arguments(inputs, signature.check(inputs, None, None, None), None, None, None))
         out = decoder.call(self, cache, values, given, lambda: self._run(self, given))
         cache.shown = own
         return out
@@ -260,13 +273,19 @@ class CompiledDesign(nn.Module):
 
         Computes the diagram as written, dense, with the weights of this module. Raises InputError for an unknown step.
         """
-        *given, step = inputs_and_step
+        *given, step = inputs_and_step or (None,)
+        if not isinstance(step, str):
+            got = "nothing" if step is None else f"a {type(step).__name__}"
+            raise InputError(
+                f"{self.design.name}: the last argument of capture is the name of a step, not {got}: "
+                'e.g. capture(x, "A").'
+            )
         inputs = self._signature.ordered(tuple(given), named)
         graph = self.plan.graph
         known = [*graph.tensor, *(step.name for step in graph.steps)]
-        if not isinstance(step, str) or step not in known:
-            raise InputError(f"{graph.name}: there is no step '{step}'; {nearest(str(step), graph.step)}")
-        lengths = self._signature.check(inputs, mask, key_mask, noise)
+        if step not in known:
+            raise InputError(f"{graph.name}: there is no step '{step}'; {nearest(step, graph.step)}")
+        lengths = self._checked_fully(inputs, mask, key_mask, noise)
         tensors = leaves(self, inputs, noise)
         values = self._evaluate(
             graph, tensors, lengths=lengths, training=self.training, mask=mask, key_mask=key_mask, until=step

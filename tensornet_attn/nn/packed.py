@@ -24,7 +24,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.padding import Padding, padding_of
-from tensornet_attn.nn.cache import Cache
+from tensornet_attn.nn.cache import Cache, check_cache
 from tensornet_attn.nn.call import check_key_mask
 from tensornet_attn.nn.documents import Padded, Rows, Work, grouped
 from tensornet_attn.nn.made import Arguments, Result
@@ -51,6 +51,7 @@ def call_packed(
             f"{packed.word} "
             "pairs positions within each document only: call the documents one by one."
         )
+    module._signature.check_place(module._parameters, inputs, key_mask=key_mask)
     averaged = losses or (module.training and bool(packing.states))
     padding = packing.everything if averaged else packing.evaluation
     row, traced = Row.of(module, inputs, key_mask, packed.word), torch.compiler.is_compiling()
@@ -200,6 +201,7 @@ def call_with_cache(
     """
     packing: Packing = module._packing
     design = packing.design
+    check_cache(design, cache)
     if torch.compiler.is_compiling():
         raise InputError(
             f"{design}: a compiled call with a cache accepts no '{packed.word}': give [documents, positions, ...]."

@@ -1,0 +1,63 @@
+"""Finds what is allowed but probably a mistake: scores that are normalised along another leg, or rotated on one side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tensornet_attn.graph.attention import behind
+from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.ops import OPS
+
+
+def unnormalized_scores(graph: Graph) -> list[str]:
+    """Steps that normalise scores of queries and keys along another leg, where none normalises them along the keys.
+
+    A step before or after it may do so, as in slot attention. Steps beside the output are free, such as the shares of
+    a mixture that update a state.
+    """
+    pair = {graph.query, graph.key}
+    steps = [step for step in graph.steps if step.box is not None and OPS[step.box.kind].zero_where_hidden]
+    along_keys = [step.name for step in steps if _normalizes(step) and step.box.leg == graph.key]  # type: ignore[union-attr]
+    reached, found = behind(graph, [graph.output]), []
+    for step in steps:
+        box = step.box
+        if step.name not in reached or box is None or not _normalizes(step) or box.leg == graph.key or not pair <= {*box.operand("of").legs}:
+            continue
+        before = behind(graph, [step.name])
+        if not any(other in before or step.name in behind(graph, [other]) for other in along_keys):
+            found.append(step.name)
+    return found
+
+
+def rotated_alone(graph: Graph) -> Iterator[tuple[str, str]]:
+    """(rotated operand, other operand) of scores in which only the queries, or only the keys, are rotated."""
+    pair = {graph.query, graph.key}
+    for step in graph.steps:
+        for term in step.contraction.terms if step.contraction is not None else ():
+            for use in term.factors:
+                leg = _turned_leg(graph, use)
+                others = [one for one in term.factors if one != use and leg in one.legs and pair - {*use.legs} & {*one.legs}]
+                if leg is None or leg in step.legs or not others:
+                    continue
+                if not any(_turns(graph, name) for one in others for name in behind(graph, [one.name])):
+                    yield use.name, others[0].name
+
+
+def _normalizes(step: Step) -> bool:
+    """Whether the entries along the leg of the box become weights, which sum to 1."""
+    return step.box is not None and (OPS[step.box.kind].divides_by_sum or OPS[step.box.kind].exponential > 0)
+
+
+def _turns(graph: Graph, name: str) -> bool:
+    """Whether a step transforms the entries of a sequence leg, each by its position, as rotary embedding does."""
+    box = graph.step[name].box if name in graph.step else None
+    sequence = box is not None and box.leg in (graph.query, graph.key) and box.other is not None
+    return box is not None and sequence and OPS[box.kind].legs_mixed(box) == {box.other}
+
+
+def _turned_leg(graph: Graph, use: Use) -> str | None:
+    """The leg along which an operand is rotated, as the use names it; None if it is not."""
+    if not _turns(graph, use.name):
+        return None
+    step = graph.step[use.name]
+    return use.legs[step.legs.index(str(step.box.other))]  # type: ignore[union-attr]
