@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Iterator
 from typing import Any
 
 ROLES = ("inputs", "weights", "constants", "noise", "state")
@@ -53,16 +54,25 @@ def pruned(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def transposed(data: dict[str, Any], draw: random.Random) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
-    """The same design with its weights stored with their legs in another order, and that order."""
+    """The same design with its weights stored with their legs in another order, and that order.
+
+    A weight that is read by its name alone keeps its order, which says what its legs are.
+    """
     orders: dict[str, tuple[int, ...]] = {}
-    weights = {}
+    weights, named = {}, set(_names_alone(data["diagram"]))
     for name, value in data.get("weights", {}).items():
         legs = value["legs"] if isinstance(value, dict) else value
-        order = draw.sample(range(len(legs)), len(legs))
+        order = draw.sample(range(len(legs)), len(legs)) if name not in named else [*range(len(legs))]
         mixed = [legs[i] for i in order]
         weights[name] = {**value, "legs": mixed} if isinstance(value, dict) else mixed
         orders[name] = tuple(order)
     return {**data, **({"weights": weights} if weights else {}), "diagram": _reordered(data["diagram"], orders)}, orders
+
+
+def _names_alone(part: Any) -> Iterator[str]:
+    values = part.values() if isinstance(part, dict) else [part]
+    for value in values:
+        yield from _names_alone(value) if isinstance(value, dict) else [str(value)]
 
 
 def _reordered(part: Any, orders: dict[str, tuple[int, ...]]) -> Any:

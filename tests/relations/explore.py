@@ -7,23 +7,30 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from tests.relations.shrink import shrunk
 from tests.relations.subject import NotApplicable, Subject
 from tests.relations.table import RELATIONS, TABLE, Relation
-from tests.relations.text import Data
+from tests.relations.text import Data, compact
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Trial(NamedTuple):
-    """A relation, a backend and a seed to try on a design; `origin` says where the design comes from."""
+    """A relation, a backend and a seed to try on a design.
+
+    `origin`: "random" for the design of the seed, "file", or the name of a shipped design.
+    """
 
     relation: str
     backend: str
     seed: int
     data: Data
-    origin: str = ""
+    origin: str = "random"
 
 
 class Failure(NamedTuple):
@@ -53,17 +60,9 @@ def failure_of(trial: Trial) -> Failure | None:
     except NotApplicable:
         raise
     except Exception as error:
-        frame = next(
-            (
-                f
-                for f in reversed(traceback.extract_tb(error.__traceback__))
-                if "tensornet_attn" in f.filename or "relations" in f.filename
-            ),
-            None,
-        )
-        where = f"{frame.filename.rpartition('tensornet_attn/')[2]}:{frame.lineno}" if frame else ""
-        message = " ".join(str(error).split())
-        return Failure(trial, type(error).__name__, message[:300], where)
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if ROOT in Path(frame.filename).parents]
+        where = f"{Path(frames[-1].filename).relative_to(ROOT)}:{frames[-1].lineno}"
+        return Failure(trial, type(error).__name__, " ".join(str(error).split())[:300], where)
     return None
 
 
@@ -108,9 +107,37 @@ class Counts:
         return f"{self.tried[cell]}{failed}"
 
 
-def relations(texts: Iterable[str], slow: bool) -> list[Relation]:
+def relations(texts: Iterable[str], slow: bool = False) -> list[Relation]:
     """The relations whose names contain one of these texts, or all; slow ones only if named or asked for."""
     texts = [text.replace(" ", "_") for text in texts]
     if texts:
         return [relation for relation in TABLE if any(text in relation.name for text in texts)]
     return [relation for relation in TABLE if slow or not relation.slow]
+
+
+def shrunk_failure(failure: Failure, attempts: int = 300) -> Failure:
+    """The same failure of a design of a few lines."""
+    trial = failure.trial
+
+    def of(data: Data) -> Failure | None:
+        try:
+            other = failure_of(trial._replace(data=data))
+        except NotApplicable:
+            return None
+        return other if other is not None and (other.kind, other.where) == (failure.kind, failure.where) else None
+
+    return of(shrunk(trial.data, lambda data: of(data) is not None, attempts)) or failure
+
+
+def written(failure: Failure) -> str:
+    """The failure as a design file: how it fails, and the command that tries it again."""
+    trial = failure.trial
+    head = f"# {trial.relation.replace('_', ' ')}, {trial.backend}: {failure.text}\n"
+    return f"{head}# {command(trial)}\n{compact(trial.data)}"
+
+
+def command(trial: Trial, file: str = "FILE") -> str:
+    """The command that tries it again: on the design of the seed, or on a file."""
+    options = f"--relation {trial.relation} --backend {trial.backend} --seed {trial.seed}"
+    design = "" if trial.origin == "random" else f" --designs {file if trial.origin == 'file' else trial.origin}"
+    return f"python -m tests.relations {options}{design}"

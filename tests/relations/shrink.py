@@ -53,7 +53,7 @@ def weight(data: Data) -> tuple[int, int]:
 
 def smaller(data: Data) -> Iterator[Data]:
     """The design after each change that removes something, the largest changes first."""
-    for change in [*outputs(data), *cuts(data), *legs(data), *parts(data), *numbers(data)]:
+    for change in [*outputs(data), *cuts(data), *names(data), *legs(data), *parts(data), *numbers(data)]:
         candidate = copy.deepcopy(data)
         change(candidate)
         try:
@@ -102,6 +102,26 @@ def cuts(data: Data) -> Iterator[Change]:
             yield cut
 
 
+def names(data: Data) -> Iterator[Change]:
+    """A step that is another by name is that other; an input has no default."""
+    for name, value in data["diagram"].items():
+        match = USE.fullmatch(str(value).partition("->")[0].strip())
+        if match and match[2].split() == legs_of(data, value) == legs_of(data, match[1]):
+            yield lambda data, name=name, other=match[1]: renamed(data, name, other)
+    for name, value in data["inputs"].items():
+        if "default" in value:
+            yield lambda data, name=name: data["inputs"][name].pop("default")
+
+
+def renamed(data: Data, name: str, other: str) -> None:
+    del data["diagram"][name]
+    data["output"] = other if data["output"] == name else data["output"]
+    for slot in slots(data):
+        if isinstance(slot.value, str):
+            text = other if slot.value == name else re.sub(rf"\b{name}(?=\[)", other, slot.value)
+            slot.holder[slot.key] = text
+
+
 def legs(data: Data) -> Iterator[Change]:
     """A leg is gone from every tensor, box and product."""
     for leg in sized_legs(data):
@@ -115,18 +135,17 @@ def without(data: Data, leg: str) -> None:
     for role in ROLES:
         for value in data.get(role, {}).values():
             value["legs"] = [own for own in value["legs"] if own != leg]
-    for slot in slots(data):
-        value = slot.value
-        if isinstance(value, str):
-            left, arrow, right = USE.sub(lambda match: f"{match[1]}[{kept(match[2])}]", value).partition("->")
+    for slot in list(slots(data)):
+        if isinstance(slot.value, str):
+            left, arrow, right = USE.sub(lambda match: f"{match[1]}[{kept(match[2])}]", slot.value).partition("->")
             slot.holder[slot.key] = f"{left}-> {kept(right)}".rstrip() if arrow else left
-        else:
-            kind, along = next(iter(value.items()))
-            if isinstance(along, list) and leg in along:
-                value[kind] = [own for own in along if own != leg]
-                value[kind] = value[kind][0] if len(value[kind]) == 1 else value[kind]
-            elif along == leg:
-                slot.holder[slot.key] = value["of"]
+    for slot in [slot for slot in slots(data) if isinstance(slot.value, dict)][::-1]:
+        kind, along = next(iter(slot.value.items()))
+        if isinstance(along, list) and leg in along:
+            rest = [own for own in along if own != leg]
+            slot.value[kind] = rest[0] if len(rest) == 1 else rest
+        elif along == leg and "of" in slot.value:
+            slot.holder[slot.key] = slot.value["of"]
 
 
 def parts(data: Data) -> Iterator[Change]:

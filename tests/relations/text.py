@@ -121,7 +121,7 @@ def pruned(data: Data) -> Data:
         data |= {role: section} if section or role == "inputs" else {}
     tensors = [value for role in ROLES for value in data.get(role, {}).values()]
     words = legs_in(data["diagram"]).union(*(value["legs"] for value in tensors))
-    words |= set(re.findall(r"[A-Za-z]\w*", str([tensors, data["diagram"], data.get("losses"), data.get("settings")])))
+    words |= set(re.findall(r"[A-Za-z]\w*", str([tensors, data["diagram"], data.get("losses")])))
     while True:
         sizes = " ".join(str(size) for leg, size in data["legs"].items() if leg in words)
         sizes += " ".join(str(value) for name, value in data.get("settings", {}).items() if name in words)
