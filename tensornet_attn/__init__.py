@@ -89,10 +89,12 @@ if TYPE_CHECKING:
     from tensornet_attn.special.lattice import special_cases
     from tensornet_attn.train.start import train
     from tensornet_attn.train.trained import run_sections
+    from tensornet_attn.verify.layer import Verification, verify
 
 __all__ = [
     "Call", "Checkpoint", "Design", "DesignError", "Eigenvalues", "Graph", "HeadDistances", "InputError", "Maps",
-    "MissingPartError", "Problem", "Section", "Selections", "TensornetError", "__version__", "attention_maps",
+    "MissingPartError", "Problem", "Section", "Selections", "TensornetError", "Verification", "__version__",
+    "attention_maps",
     "attention_scores", "build", "check", "compare", "compile", "convert", "convert_model", "cost",
     "decoding_step", "draw", "effective_heads", "emit_source", "expert_selections", "explain", "export_to",
     "hash_of", "head_distances",
@@ -102,7 +104,7 @@ __all__ = [
     "plot_experts", "plot_induction", "plot_maps", "plot_max_maps", "plot_ranks", "plot_spectra",
     "principal_components", "read_checkpoint", "reference", "register_attention", "repeated_inputs", "repeated_tokens",
     "report", "report_data", "restore", "rewrites", "run_sections", "save", "search", "singular_values",
-    "special_cases", "text_inputs", "train", "warm",
+    "special_cases", "text_inputs", "train", "verify", "warm",
 ]  # fmt: skip
 _PLACES = {
     "analyse.core": "effective_heads",
@@ -129,6 +131,7 @@ _PLACES = {
     "special.lattice": "special_cases",
     "train.start": "train",
     "train.trained": "run_sections",
+    "verify.layer": "Verification verify",
     "version": "__version__",
 }
 _HOME = {name: module for module, names in _PLACES.items() for name in names.split()}

@@ -48,6 +48,7 @@ class Options(TargetOptions, total=False):
     device: torch.device | str | None
     dtype: torch.dtype | None
     tune: bool
+    verify_kernels: bool
 
 
 class BackendOptions(Options, total=False):
@@ -312,18 +313,20 @@ def compile(
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
     tune: bool = False,
+    verify_kernels: bool = False,
     **wanted: Unpack[TargetOptions],
 ) -> CompiledDesign:
     """Compiles a design into an nn.Module, which is correct for all lengths, including those it is not optimised for.
 
     `backend`: reference (as written), torch (optimised PyTorch), inductor (torch.compile of the same source), cpp (C++
-    kernels for regions with both queries and keys, on a CPU; compiled now, seconds each, and cached), triton (kernels
-    for all such regions; needs a GPU or triton's interpreter), or auto. auto is torch; on a CPU cpp, if `warm` or an
-    earlier call has compiled its kernels, unless they are predicted to take 1.2 times as long; on a GPU the plan with
-    the least predicted time. A module that is moved to a GPU is planned again. If triton or cpp cannot run, a warning
-    gives the reason and the module uses torch.
+    kernels for regions with both queries and keys, on a CPU; compiled now, seconds each, compared with the reference,
+    and cached), triton (kernels for all such regions; needs a GPU or triton's interpreter), or auto. auto is torch; on
+    a CPU cpp, if `warm` or an earlier call has compiled its kernels, unless they are predicted to take 1.2 times as
+    long; on a GPU the plan with the least predicted time. A module that is moved to a GPU is planned again. If triton
+    or cpp cannot run, or its kernels differ from the reference, a warning gives the reason and the module uses torch.
     `causal` overrides the design's `causal`. `device`, `dtype`: of the module's parameters.
-    `tune`: measures each configuration of the Triton kernels on the GPU and uses the fastest.
+    `tune`: measures each configuration of the Triton kernels on the GPU and uses the fastest. `verify_kernels`:
+    compares Triton kernels with the reference, on this device and in this dtype, as C++ kernels always are.
     `workload`: training, prefill (no backward) or decoding (one query, many keys); `n`, `m`, `batch`: sizes to optimise
     for, by default those of the workload. `device_costs`: a name from the device table, `this` for measurements of this
     machine, or a Device; the default is generic, on a GPU the most similar one in the table.
@@ -337,7 +340,7 @@ def compile(
 
     design = _design(design)
     device, dtype = placed(design.name, device, dtype)
-    planned = partial(_planned, build(design, causal), backend, current(wanted))
+    planned = partial(_verified if verify_kernels else _planned, build(design, causal), backend, current(wanted))
     again = planned if backend == "auto" else None
     module = CompiledDesign(design, planned(device, dtype), _realise, device, dtype, again)
     if tune:
@@ -438,21 +441,36 @@ def _planned(
     reasons: tuple[str, ...] = ()
     if backend == "triton":
         reasons = tuple(reasons_against(dtype))
+    elif backend == "cpp" and on_gpu(device):
+        reasons = ("it computes on a CPU",)
     elif backend == "cpp":
-        name = _dtype_name(dtype)
-        reasons = (
-            ("it computes on a CPU",)
-            if on_gpu(device)
-            else _against_cpp(_native(plan_of(graph, backend, target)), name)
-        )
-    if not reasons:
-        return plan_of(graph, backend, target)
+        reasons = _against_cpp(_native(plan_of(graph, backend, target)), _dtype_name(dtype))
+    return _in_torch(graph, target, backend, reasons) if reasons else plan_of(graph, backend, target)
+
+
+def _verified(
+    graph: Graph, backend: str, wanted: TargetOptions, device: torch.device | str | None, dtype: torch.dtype | None
+) -> Plan:
+    """`_planned`, unless its Triton kernels differ from the reference: then the plan of torch."""
+    import torch
+
+    plan = _planned(graph, backend, wanted, device, dtype)
+    if "triton" not in plan.backends.values():
+        return plan
+    from tensornet_attn.runtime.triton.target import interpreting, on_gpu
+    from tensornet_attn.verify.kernels import reason_against_triton
+
+    place = "cpu" if interpreting() else str(device) if on_gpu(device) else "cuda"
+    reason = reason_against_triton(plan, dtype or torch.get_default_dtype(), place)
+    return _in_torch(graph, plan.target, "triton", (reason,)) if reason else plan
+
+
+def _in_torch(graph: Graph, target: Target, backend: str, reasons: tuple[str, ...]) -> Plan:
+    """The plan of torch in place of a backend, with a warning. Raises InputError if the target is strict."""
+    cannot = f"backend '{backend}' cannot run: {'; '.join(reasons)}."
     if target.strict:
-        raise InputError(f"{graph.name}: strict, but backend '{backend}' cannot run: {'; '.join(reasons)}.")
-    warn(
-        f"{graph.name}: backend '{backend}' cannot run: {'; '.join(reasons)}. Using 'torch' instead.",
-        stacklevel=caller(),
-    )
+        raise InputError(f"{graph.name}: strict, but {cannot}")
+    warn(f"{graph.name}: {cannot} Using 'torch' instead.", stacklevel=caller())
     return replace(plan_of(graph, "torch", target), instead=Lowering(backend, reasons))
 
 

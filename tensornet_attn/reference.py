@@ -84,8 +84,8 @@ class Run:
     @property
     def batch(self) -> tuple[int, ...]:
         ranks = [len(tensor.legs) for tensor in self.graph.of_role("input")]
-        batches = [value.shape[: value.ndim - rank] for value, rank in zip(self.inputs, ranks, strict=True)]
-        return tuple(torch.broadcast_shapes(*batches))
+        batches = {tuple(value.shape[: value.ndim - rank]) for value, rank in zip(self.inputs, ranks, strict=True)}
+        return batches.pop() if len(batches) == 1 else tuple(torch.broadcast_shapes(*batches))
 
     @functools.cached_property
     def wide(self) -> frozenset[str]:

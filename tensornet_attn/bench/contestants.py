@@ -17,12 +17,14 @@ from tensornet_attn.bench.baselines import LAYERS, layer_of
 from tensornet_attn.bench.baselines.kernels import FastWeights, in_chunks
 from tensornet_attn.bench.baselines.layer import Attend, Flex, eager, sdpa
 from tensornet_attn.bench.case import FORWARD, Case
+from tensornet_attn.bench.compare import WrongError
 from tensornet_attn.bench.measure import is_gpu
 from tensornet_attn.bench.model import pair_bytes
 from tensornet_attn.cost.sizes import parameters
 from tensornet_attn.plan.fuse import FUSED
 from tensornet_attn.plan.make import candidates
 from tensornet_attn.plan.target import target_from
+from tensornet_attn.verify.kernels import reason_against_triton
 
 OURS = ("auto", "torch", "inductor", "cpp", "triton")
 FORCED = f"{FUSED.name} forced"  # the way to plan
@@ -89,6 +91,9 @@ def ours(backend: str, case: Case, kind: str, limit: float) -> Contestant:
     within(pair_bytes(module.plan.schedule, case, kind != FORWARD), limit)
     found = case.loaded(module)
     plan = module.plan
+    triton = "triton" in plan.backends.values()
+    if triton and (reason := reason_against_triton(plan, case.torch_dtype, case.device)):
+        raise WrongError(reason)
     if plan.backend == "triton" and case.tune:
         from tensornet_attn.nn.tune import tune_design  # needs triton
 

@@ -6,9 +6,11 @@ import ctypes
 import json
 import platform
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
 from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +23,16 @@ from tensornet_attn.nn.call import Masks, Signature
 from tensornet_attn.nn.initial import initial
 from tensornet_attn.ops import OPS
 from tensornet_attn.plan.model import Plan
-from tensornet_attn.runtime.cpp import CPP_CHECKING, cpp_compiler, cpp_key, cpp_record, cpp_verdict, cpp_version
+from tensornet_attn.runtime.cpp import (
+    CPP_CHECKING,
+    cpp_compiler,
+    cpp_folder,
+    cpp_key,
+    cpp_record,
+    cpp_verdict,
+    cpp_version,
+    reason_against_folder,
+)
 from tensornet_attn.verify.core import Call, Difference, expected, observed, observed_run
 from tensornet_attn.version import __version__
 
@@ -73,13 +84,32 @@ def reason_against(plan: Plan, text: str, path: Path, library: ctypes.CDLL, dtyp
     return reason
 
 
-def mismatch(plan: Plan, dtype: torch.dtype, device: str = "cpu") -> Mismatch | None:
+@lru_cache(256)
+def reason_against_triton(plan: Plan, dtype: torch.dtype, device: str) -> str:
+    """Why the Triton kernels of a plan must not be used on a device; empty if they agree with the reference."""
+    small = range(1, len(SIZES)) if device == "cpu" else range(len(SIZES))  # the interpreter is slow
+    found = _in_a_thread(lambda: mismatch(plan, dtype, device, small))
+    if found is None:
+        return ""
+    reason, folder = f"kernels differ from the reference: {found}", cpp_folder()
+    if folder is not None and not reason_against_folder():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        report = folder / f"triton-{sha256(reason.encode()).hexdigest()[:16]}.report.txt"
+        write_whole(report, report_of(plan, found).encode())
+        reason += f"; please report the file {report}"
+    return reason
+
+
+def mismatch(
+    plan: Plan, dtype: torch.dtype, device: str = "cpu", places: Iterable[int] = range(len(SIZES))
+) -> Mismatch | None:
     """The first of some calls in which a plan differs from the reference; None if it agrees in all of them.
 
-    A difference counts if other numbers show one too: with some, rounding decides a discrete choice, as of `topk`.
+    `places`: the calls, by their place in SIZES. A difference counts if other numbers show one too: with some, rounding
+    decides a discrete choice, as of `topk`.
     """
     run = observed_run(plan)
-    for place in range(len(SIZES)):
+    for place in places:
         for seed in (2 * place, 2 * place + 1):
             call, sizes = _call(plan, place, seed, dtype, device)
             compared = observed(plan, run, expected(plan.graph, call, dtype))

@@ -29,7 +29,8 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A compiler that writes its source as the library, and counts its calls."""
     count = tmp_path / "count"
     loop = 'while [ $# -gt 0 ]; do case "$1" in *.cpp) source="$1";; -o) shift; target="$1";; esac; shift; done'
-    compiler(tmp_path, monkeypatch, f'echo x >> {count}; {loop}; cp "$source" "$target"')
+    asked = '[ "$1" = --version ] && exit'
+    compiler(tmp_path, monkeypatch, f'{asked}; echo x >> {count}; {loop}; cp "$source" "$target"')
     return count
 
 

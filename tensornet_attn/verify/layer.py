@@ -1,0 +1,150 @@
+"""A user's layer beside the reference: does it compute its diagram?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from tensornet_attn.errors import InputError
+from tensornet_attn.nn.module import CompiledDesign, leaves
+from tensornet_attn.verify.core import (
+    Call,
+    Difference,
+    Expected,
+    Observed,
+    differences,
+    expected,
+    gradients_of,
+    named_steps,
+    observed,
+    observed_run,
+)
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify` found: true if all outputs and gradients agree with the reference; printing it gives a report.
+
+    `layer`: design, backend, dtype and lengths in words. `differences`: of each step, output and gradient the largest
+    difference, relative to its largest entry, with the tolerance. `unobserved`: the steps inside kernels, whose values
+    do not exist.
+    """
+
+    layer: str
+    differences: tuple[Difference, ...]
+    unobserved: tuple[str, ...]
+
+    @property
+    def outputs_agree(self) -> bool:
+        return all(one.agrees for one in self.differences if one.result and not one.gradient)
+
+    @property
+    def gradients_agree(self) -> bool:
+        """Whether the gradients of inputs and weights agree."""
+        return all(one.agrees for one in self.differences if one.result and one.gradient)
+
+    def __bool__(self) -> bool:
+        return self.outputs_agree and self.gradients_agree
+
+    @property
+    def first(self) -> Difference | None:
+        """The first value that differs, or the first gradient on the way back; None if outputs and gradients agree."""
+        return None if self else next(one for one in self.differences if not one.agrees)
+
+    def __str__(self) -> str:
+        lines = [f"{self.layer}: {'agrees with' if self else 'DIFFERS from'} the reference in float64"]
+        lines += [f"  first difference: {self.first}"] if self.first else []
+        for name, result, gradient in (
+            ("outputs", True, False),
+            ("gradients of inputs and weights", True, True),
+            ("steps", False, False),
+            ("gradients of steps", False, True),
+        ):
+            found = [one for one in self.differences if (one.result, one.gradient) == (result, gradient)]
+            if found:
+                worst = max(found, key=lambda one: one.error / one.allowed)
+                lines.append(f"  largest difference of {len(found)} {name}: {worst}")
+        lines += [f"  not observed, inside kernels: {', '.join(self.unobserved)}"] if self.unobserved else []
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def verify(
+    layer: CompiledDesign,
+    *inputs: Tensor,
+    mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    noise: Mapping[str, Tensor] | None = None,
+    **named: Tensor,
+) -> Verification:
+    """Compares a call of a layer, and its gradients, with the reference in float64 on the same inputs and weights.
+
+    `layer`: a module that `ta.compile` returns, of any backend; arguments as in its call. The call runs as in
+    evaluation, without autocast, and changes neither weights nor gradients. Values, and gradients for random gradients
+    of the outputs, are compared for outputs, inputs, weights, and the named steps that the generated code computes one
+    by one; a kernel shows only what it returns. The tolerance is that of the dtype, or four times the error of the
+    reference in that dtype if this is more. The reference is dense: choose lengths of some hundred positions. Raises
+    InputError.
+
+    >>> import torch, tensornet_attn as ta
+    >>> layer = ta.compile(ta.load("hard_fish", legs={"f": 32}))
+    >>> bool(ta.verify(layer, torch.randn(2, 5, 32)))
+    True
+    """
+    if not isinstance(layer, CompiledDesign):
+        raise InputError(f"verify takes a compiled design, as ta.compile returns it, not a {type(layer).__name__}.")
+    graph, signature = layer.plan.graph, layer._signature
+    given = signature.ordered(inputs, named)
+    lengths = signature.check(given, mask, key_mask, noise)
+    first = next(x for x in given if x is not None)
+    with torch.inference_mode(False), torch.enable_grad(), torch.autocast(first.device.type, enabled=False):
+        tensors = {name: x.detach().clone() for name, x in leaves(layer, given, noise).items()}
+        batch = signature.batch(given)
+        for tensor in graph.of_role("noise"):
+            if tensor.always and tensor.name not in tensors:
+                sizes = [lengths.get(leg) or graph.leg[leg].size or sum(lengths.values()) - 1 for leg in tensor.legs]
+                tensors[tensor.name] = first.new_empty(*batch, *sizes).normal_()
+        exact = expected(graph, Call(tensors, lengths, mask, key_mask), first.dtype)
+        steps = [one for one in observed(layer.plan, observed_run(layer.plan), exact) if not one.result]
+        results = _called(layer, exact)
+    values, gradients = ([one for one in steps if one.gradient == side] for side in (False, True))
+    split = sum(not one.gradient for one in results)
+    compared = (*values, *results[:split], *gradients, *results[split:])
+    words = [f"{leg} {size}" for leg, size in lengths.items()]
+    kind = str(first.dtype).removeprefix("torch.")
+    names = {one.name for one in compared}
+    return Verification(
+        ", ".join([layer.design.name, f"backend {layer.plan.backend}", kind, *words]),
+        compared,
+        tuple(name for name in named_steps(graph) if name not in names),
+    )
+
+
+def _called(layer: CompiledDesign, exact: Expected) -> list[Difference]:
+    """The differences of the outputs of a call, and of the gradients of its inputs and weights."""
+    graph, call = layer.plan.graph, exact.call
+    inputs = {tensor.name for tensor in graph.of_role("input")}
+    own = call.leaves(graph)
+    tensors = call.tensors | own
+    noise = {tensor.name: tensors[tensor.name] for tensor in graph.of_role("noise") if tensor.name in tensors}
+    training = layer.training
+    try:
+        layer.eval()
+        found = layer(
+            **{name: tensors[name] for name in inputs if name in tensors},
+            mask=call.mask,
+            key_mask=call.key_mask,
+            noise=noise or None,
+        )
+    finally:
+        layer.train(training)
+    outputs = found if isinstance(found, tuple) else (found,)
+    steps = {name: Observed(x, lambda x: x) for name, x in zip((graph.output, *graph.also), outputs, strict=True)}
+    trained = {name: x for name, x in layer.named_parameters() if x.requires_grad}
+    leaf = {name: x for name, x in own.items() if name in inputs} | trained
+    return differences(graph, exact, steps, gradients_of(steps, leaf, exact.cotangents))
