@@ -1,5 +1,7 @@
 """The reference: evaluates a diagram literally, step by step, dense, in any dtype; slow, plain and differentiable.
 
+In half precision, each step is computed in single precision and rounded; decays, their sums and constants are not.
+
 Every value has shape [batch..., legs]; weights, constants and states have no batch. `ops/` evaluates the boxes.
 Compiled modules share no code with this module.
 """
@@ -87,15 +89,21 @@ class Run:
         batches = {tuple(value.shape[: value.ndim - rank]) for value, rank in zip(self.inputs, ranks, strict=True)}
         return batches.pop() if len(batches) == 1 else tuple(torch.broadcast_shapes(*batches))
 
+    @property
+    def half(self) -> bool:
+        """Whether steps are computed in single precision and rounded."""
+        return self.dtype.itemsize < 4
+
     @functools.cached_property
     def wide(self) -> frozenset[str]:
-        """Tensors and steps in single precision beside half-precision ones; `graph/precision.py` says which."""
-        return kept_wide(self.graph) if self.dtype.itemsize < 4 else frozenset()
+        """Tensors and steps that stay in single precision beside half-precision ones, see `graph/precision.py`."""
+        return kept_wide(self.graph) if self.half else frozenset()
 
-    def in_single(self) -> Run:
-        """The run with its values in single precision."""
-        values = {name: x.float() if x.is_floating_point() else x for name, x in self.values.items()}
-        return replace(self, values=values)
+    def in_single(self, step: Step) -> Run:
+        """The run with the inputs and the operands of a step in single precision."""
+        names = {tensor.name for tensor in self.graph.of_role("input")} | {use.name for use in step.op.uses}
+        values = {name: self.values[name] for name in names}
+        return replace(self, values={name: x.float() if x.is_floating_point() else x for name, x in values.items()})
 
     # Methods that the boxes in ops/ call
 
@@ -153,10 +161,9 @@ def evaluate(
     add_leaves(run)
     check_masks(run)
     for step in run.graph.steps if until not in graph.tensor else ():
-        exact = not run.wide.isdisjoint({step.name, *(use.name for use in step.op.uses)})
-        within = run.in_single() if exact else run
+        within = run.in_single(step) if run.half else run
         value = contraction(within, step) if step.box is None else box(within, step)
-        run.values[step.name] = value.to(run.dtype) if exact and step.name not in run.wide else value
+        run.values[step.name] = value.to(run.dtype) if run.half and step.name not in run.wide else value
         if step.name == until:
             break
     return run.values
@@ -232,7 +239,9 @@ def bucket(distance: int, count: int, furthest: int, both_sides: int) -> int:
     distance, exact = abs(distance) if both_sides else max(distance, 0), count // 2
     if distance < exact:
         return first + distance
-    grown = torch.log(torch.tensor(distance / exact, dtype=torch.float32)) / math.log(furthest / exact) * (count - exact)
+    grown = (
+        torch.log(torch.tensor(distance / exact, dtype=torch.float32)) / math.log(furthest / exact) * (count - exact)
+    )
     return first + min(exact + int(grown), count - 1)
 
 

@@ -29,7 +29,7 @@ from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.inside import inside_kernels, summed_with
 from tensornet_attn.graph.model import Graph, Step
-from tensornet_attn.graph.precision import kept_wide
+from tensornet_attn.graph.precision import kept_wide, scores
 from tensornet_attn.graph.scanned import inside_reads, read_scans
 from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.ir.values import shape_comment
@@ -84,7 +84,8 @@ def emit(
     name = class_name(plan.graph.name, (about, source), all_names())
     graph, names = hiding(plan.schedule, keys=True), Names(function_names() | {name})
     writer = Writer(graph, names, instead=replaced(plan.backend))
-    writer.wide = kept_wide(graph, kept_wide(plan.graph) & graph.step.keys())
+    known = kept_wide(plan.graph) & graph.step.keys()
+    writer.wide = kept_wide(graph, known | scores(graph) if plan.target.workload == "decoding" else known)
     writer.memory, writer.cancelling = memory_of_kernels(plan), bool(doubtful_normalizers(plan.graph))
     writer.target, writer.cpp = plan.target, plan.backend == "cpp"
     forward = _forward(writer, plan.graph if observed else None)

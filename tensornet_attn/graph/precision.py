@@ -25,7 +25,7 @@ def kept_wide(graph: Graph, known: Collection[str] = ()) -> frozenset[str]:
     decays, and sums of them over keys, with the elementwise steps before them; and elementwise steps of all these.
     """
     wide = {*known, *(tensor.name for tensor in graph.tensors if _inexact(tensor))}
-    wide |= {step.name for step in graph.steps if _log_of_sum(graph, step)} | _decays(graph)
+    wide |= {step.name for step in graph.steps if _log_of_sum(step) and step.box.leg == graph.key} | _decays(graph)
     constant = {tensor.name for tensor in graph.of_role("constant")}
     for step in graph.steps:
         names = {use.name for use in step.op.uses}
@@ -50,29 +50,39 @@ def _inexact(tensor: Tensor) -> bool:
     return tensor.wide or (constant and tensor.init.name not in EXACT + NARROW)  # type: ignore[union-attr]
 
 
-def _log_of_sum(graph: Graph, step: Step) -> bool:
-    """Whether a step is the logarithm of a sum of exponentials over the keys."""
-    return step.box is not None and step.box.leg == graph.key and OPS[step.box.kind].log_of_sum
+def _log_of_sum(step: Step) -> bool:
+    """Whether a step is the logarithm of a sum of exponentials."""
+    return step.box is not None and OPS[step.box.kind].log_of_sum
 
 
 def _decays(graph: Graph) -> set[str]:
     """Logarithmic decays, and sums over keys whose differences are exponents, with the elementwise steps before."""
-    exponents = {use.name for step in graph.steps for use in _exponents(step)}
+    exponents = _exponents(graph)
     decays = {use.name for step in graph.steps for use in _logarithms(step)}
     for step in reversed(graph.steps):
         summed = step.name in exponents and _sums_keys(graph, step)
-        if step.name in exponents:
-            exponents |= {use.name for use in _added(graph, step)}
         if summed or (step.name in decays and elementwise(step)):
             decays |= {step.name, *(use.name for use in step.op.uses)}
     return {step.name for step in graph.steps if step.name in decays and (elementwise(step) or _sums_keys(graph, step))}
 
 
-def _exponents(step: Step) -> Iterator[Use]:
-    """The operands of which a step takes exponentials."""
-    box = step.box
-    if box is not None and (box.function == EXP or (OPS[box.kind].exponential and box.kind != "map")):
-        yield box.operand("of")
+def scores(graph: Graph) -> frozenset[str]:
+    """Scores whose exponentials are taken: a step of decoding keeps these few as wide as fused attention does."""
+    pair, exponents = {graph.query, graph.key}, _exponents(graph)
+    every = (step for step in graph.steps if step.name in exponents and pair <= {*step.legs})
+    return frozenset(step.name for step in every if elementwise(step) or _log_of_sum(step))
+
+
+def _exponents(graph: Graph) -> set[str]:
+    """What exponentials are taken of, and what is added up for that."""
+    found = set[str]()
+    for step in reversed(graph.steps):
+        box = step.box
+        if box is not None and (box.function == EXP or (OPS[box.kind].exponential and box.kind != "map")):
+            found.add(box.operand("of").name)
+        if step.name in found:
+            found |= {use.name for use in _added(graph, step)}
+    return found
 
 
 def _added(graph: Graph, step: Step) -> Iterator[Use]:

@@ -1,0 +1,63 @@
+"""Half precision: no call is less exact than the steps of its design rounded one by one, with a cache or without."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tensornet_attn as ta
+from tensornet_attn.errors import InputError
+from tests.designs.sizes import CASES
+from tests.relations.precision import Rounded, chooses
+
+HALF = (torch.bfloat16, torch.float16)
+CONTINUOUS = [name for name in CASES if not chooses(name)]
+KINDS = ("fox", "gla", "mamba1", "retnet", "alibi", "stick_breaking", "fmm3", "thsa_poly", "laser", "mgk", "kda")
+LENGTH, LAST = 600, 16
+
+
+def as_exact_as_rounded_steps(name: str, dtype: torch.dtype) -> None:
+    case = Rounded(name, dtype, CASES[name].causal[-1], 40)
+    bound = 3 * case.error(case.yardstick)
+    for backend in ("torch", "cpp", "reference"):
+        with torch.no_grad():
+            assert case.error(case.module(backend)(*case.halves)) <= bound, backend
+
+
+def as_exact_with_a_cache(name: str, dtype: torch.dtype) -> None:
+    """A long prefix in one call, the last positions one by one."""
+    case = Rounded(name, dtype, True, LENGTH, batch=1)
+    module, (x,) = case.module("torch"), case.halves[:1]
+    try:
+        cache = module.new_cache()
+    except InputError:
+        pytest.skip("no cache")
+    with torch.no_grad():
+        bound = 1.5 * max(case.error(module(x), LAST), case.error(case.yardstick, LAST))
+        steps = (*x[:, :-LAST].split(400, 1), *x[:, -LAST:].split(1, 1))
+        assert case.error(torch.cat([module(part, cache=cache) for part in steps], 1), LAST) <= bound
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_kinds_are_as_exact_as_rounded_steps(name: str) -> None:
+    for dtype in HALF:
+        as_exact_as_rounded_steps(name, dtype)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_kinds_are_as_exact_with_a_cache(name: str) -> None:
+    as_exact_with_a_cache(name, torch.bfloat16)
+
+
+@pytest.mark.rotated
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_calls_are_as_exact_as_rounded_steps(name: str, dtype: torch.dtype) -> None:
+    as_exact_as_rounded_steps(name, dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("name", [name for name in CONTINUOUS if True in CASES[name].causal])
+def test_calls_are_as_exact_with_a_cache(name: str, dtype: torch.dtype) -> None:
+    as_exact_with_a_cache(name, dtype)
