@@ -19,7 +19,7 @@ MAPS = (
     "leaky_relu(0.1) logsigmoid erf sin cos expm1 log1p reciprocal clamp_min(0.5) clamp_max(2)"
 ).split()
 KEPT, REDUCED = ("softmax", "normalize", "keep"), ("sum", "mean", "max", "logsumexp")
-BOXES = KEPT + REDUCED
+BOXES = (*KEPT, *REDUCED, "topk", "product")  # a product with the values, without a box
 MASKS = ("causal", "band", "window", "formula", "boolean", "heads", "float", "key_mask")
 BAD = (torch.inf, -torch.inf, torch.nan, -50.0, 1e30, 0.0)  # what hidden entries hold
 GOOD = 1.5
@@ -55,15 +55,20 @@ class Case:
 
     @property
     def possible(self) -> bool:
-        if self.mask == "float" and (self.box in ("normalize", "keep") or self.form == "two boxes"):
+        if self.mask == "float" and (self.box in ("normalize", "keep", "topk") or self.form == "two boxes"):
+            return False
+        if self.box == "product" and self.mask != "key_mask":
             return False
         return self.form != "beside" or self.box in KEPT
 
     def design(self) -> dict[str, Any]:
         steps = {name: self.filled(step) for name, step in FORMS[self.form].items()}
-        steps["A"] = {self.box: "m", **steps["A"]} | ({"mask": OWN[self.mask]} if self.mask in OWN else {})
+        more = ({"mask": OWN[self.mask]} if self.mask in OWN else {}) | ({"k": 3} if self.box == "topk" else {})
+        steps["A"] = steps["A"]["of"] if self.box == "product" else {self.box: "m", **steps["A"], **more}
         steps = dict(sorted(steps.items(), key=lambda item: item[0] == "A"))
-        read = [f"{'AD' if self.form == 'beside' else 'A'}[h n m] e[m d]" if self.box in KEPT else "A[h n] x[n d]"]
+        read = [
+            f"{'AD' if self.form == 'beside' else 'A'}[h n m] e[m d]" if self.box not in REDUCED else "A[h n] x[n d]"
+        ]
         read += ["B[h n m] e[m d]"] if "B" in steps else []
         heads = self.form == "over heads"
         return {
@@ -204,6 +209,19 @@ ROWS: dict[str, dict[str, Any]] = {  # what reads q[n h d], and k, v and g of th
     "scan": {"s": {"scan": "m", "decay": "k", "of": "v[m h d]"}, "y": "q[n h d] s[n h d] W[h] -> n h d"},
     "sum": {"s": {"mean": "m", "of": {"map": "square", "of": "k"}}, "y": SUM},
     "largest": {"s": {"max": "m", "of": "k"}, "y": SUM},
+    "best keys": {"T": {"topk": "m", "k": 3, "fill": "-inf", "of": S}, "A": {"softmax": "m", "of": "T"}},
+    "best scores": {"A": {"topk": "m", "k": 3, "of": S}},
+    "level": {
+        "l": {"logsumexp": "m", "of": S},
+        "A": {"softmax": "m", "mask": ["prefix(4)"], "sink": "l", "of": S},
+    },
+    "product": {**FEATURES, "s": "K[m h d] v[m h e] -> h d e", "y": "Q[n h d] s[h d e] W[h] -> n h e"},
+    "product of gates": {
+        "u": {"map": "exp", "of": "g"},
+        "s": "u[m h] g[m h] + 2 * v[m h d] v[m h d] -> h",
+        "y": "q[n h d] s[h] W[h] -> n h d",
+    },
+    "product of scores": {"A": {"map": "sigmoid", "of": S}},
 }
 
 
@@ -288,3 +306,29 @@ def of_pairs(draw: random.Random) -> dict[str, Any]:
         },
         "output": "y",
     }
+
+
+PADDED = (*(name for name in ROWS if "product" in name), "best keys", "best scores", "level")
+
+
+def check_padded(module: nn.Module, bad: float, rough: float = 1e-10) -> None:
+    """With keys that the key mask hides behind those of a call, results and gradients are those of the call."""
+    graph, draw, shown, m = module.plan.graph, torch.Generator().manual_seed(2), 6, 9
+    tensors = graph.of_role("input")
+
+    def sizes(legs: tuple[str, ...], keys: int) -> list[int]:
+        known = {str(graph.query): shown, str(graph.key): keys}
+        return [known.get(leg) or int(graph.leg[leg].size or 1) for leg in legs]
+
+    short = [torch.rand(2, *sizes(one.legs, shown), generator=draw, dtype=F64) + 0.2 for one in tensors]
+    long = [torch.full((2, *sizes(one.legs, m)), bad, dtype=F64) for one in tensors]
+    places = [
+        (..., *(slice(shown) for _ in one.legs[one.legs.index("m") :])) if "m" in one.legs else ... for one in tensors
+    ]
+    for x, part, place in zip(long, short, places, strict=True):
+        x[place] = part
+    key_mask = (torch.arange(m) < shown).expand(2, m)
+    wanted, found = results(module, short, {}), results(module, long, {"key_mask": key_mask})
+    for got, want, place in zip(found, wanted, [..., *places, *[...] * len(found)], strict=False):
+        torch.testing.assert_close(got[place], want, rtol=0, atol=rough * max(1.0, want.abs().max().item()))
+        assert got.count_nonzero() == got[place].count_nonzero(), "a hidden key has a gradient"

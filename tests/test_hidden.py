@@ -27,9 +27,11 @@ from tests.hidden_cases import (
     FORMS,
     MAPS,
     MASKS,
+    PADDED,
     ROWS,
     Case,
     check,
+    check_padded,
     check_rows,
     module_of,
     of_pairs,
@@ -197,6 +199,15 @@ def test_rows_that_a_key_mask_hides(options: tuple[str, dict[str, Any]], name: s
     module = module_of(rows_design(name), options[0], F64, **options[1])
     check_rows(module, torch.nan)
     check_rows(module, torch.inf)
+
+
+@pytest.mark.parametrize("name", PADDED)
+@pytest.mark.parametrize("options", [*PLANS, ("cpp", {})], ids=str)
+def test_hidden_keys_do_not_count(options: tuple[str, dict[str, Any]], name: str) -> None:
+    """In products that sum keys, among the best keys, and in the logsumexp of a row that sees none of them."""
+    module = module_of(rows_design(name), options[0], F64, **options[1])
+    for bad in (torch.nan, 1e30):
+        check_padded(module, bad)
 
 
 @pytest.mark.rotated

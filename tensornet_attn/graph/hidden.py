@@ -204,10 +204,10 @@ def left_out(graph: Graph) -> frozenset[str]:
     """The steps that may be minus infinity for each key of a row, where a choice of keys leaves them out."""
     found = set[str]()
     for step in graph.steps:
-        box, more = step.box, any(use.name in found for use in step.op.uses)
-        if box is not None and graph.masked(step) and OPS[box.kind].nothing_elsewhere(box):
-            found.add(step.name)
-        elif more and graph.key in step.legs and (box is None or OPS[box.kind].elementwise):
+        box = step.box
+        chooses = box is not None and graph.masked(step) and OPS[box.kind].nothing_elsewhere(box)
+        passes = graph.key in step.legs and (box is None or OPS[box.kind].elementwise)
+        if chooses or (passes and any(use.name in found for use in step.op.uses)):
             found.add(step.name)
     return frozenset(found)
 

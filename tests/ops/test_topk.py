@@ -121,3 +121,83 @@ def test_it_reads_back(fill: Any) -> None:
 def test_groups_that_say_nothing_change_no_hash() -> None:
     plain = router({"G": {"topk": "e", "k": 2, "of": "s"}})
     assert "groups" not in ta.build(ta.load(plain)).to_text()
+
+
+BEST: dict[str, Any] = {"T": {"topk": "m", "k": 4, "fill": "-inf", "of": "S"}, "A": {"softmax": "m", "of": "T"}}
+
+
+def of_keys(diagram: dict[str, Any], causal: bool = False) -> dict[str, Any]:
+    """Attention with maps A of the scores S."""
+    return {
+        "tensornet": 1,
+        "name": "chosen",
+        "causal": causal,
+        "legs": {"n": "query", "m": "key", "h": "head 2", "d": 4},
+        "inputs": {"x": "n d"},
+        "weights": {"W": "h d", "V": "h d"},
+        "diagram": {
+            "Q": "x[n d] W[h d] -> n h d",
+            "K": "x[m d] V[h d] -> m h d",
+            "S": "Q[n h d] K[m h d] -> h n m",
+            **diagram,
+            "y": "A[h n m] K[m h d] -> n h d",
+        },
+        "output": "y",
+    }
+
+
+def attends_to_the_best(layer: Any, x: Tensor, keep: Tensor) -> Tensor:
+    """The softmax over the 4 largest visible scores, or all of them, [2, n, h, d]."""
+    keys = torch.einsum("bmd,hd->bmhd", x, layer.V)
+    scores = torch.einsum("bnd,hd,bmhd->bhnm", x, layer.W, keys).masked_fill(~keep, -torch.inf)
+    order = scores.sort(dim=-1, descending=True, stable=True).indices[..., :4]
+    chosen = keep & torch.zeros_like(scores, dtype=torch.bool).scatter(-1, order, True)
+    weights = torch.where(chosen, scores, -1e300).softmax(-1)
+    return torch.einsum("bhnm,bmhd->bnhd", torch.where(chosen, weights, 0), keys)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("n", [2, 9])
+def test_hidden_keys_are_never_chosen(n: int, causal: bool) -> None:
+    """Nor later keys of a causal design; of fewer keys than k all are chosen."""
+    oracle, layer = modules(of_keys(BEST, causal), "torch")
+    draw = torch.Generator().manual_seed(n)
+    x = torch.randn(2, n, 4, generator=draw, dtype=F64)
+    key_mask = torch.rand(2, n, generator=draw) < 0.5
+    mask = torch.rand(2, n, n, generator=draw) < 0.7
+    seen = torch.ones(n, n, dtype=torch.bool).tril() if causal else torch.ones(n, n, dtype=torch.bool)
+    for call in ({}, {"key_mask": key_mask}, {"mask": mask}, {"key_mask": key_mask, "mask": mask}):
+        keep = (call.get("mask", seen) & seen).expand(2, n, n) & call.get("key_mask", seen[-1:])[:, None]
+        torch.testing.assert_close(oracle(x, **call), attends_to_the_best(oracle, x, keep[:, None]))
+        assert_same(results(layer, [x], call), results(oracle, [x], call))
+
+
+def test_nothing_chosen_gives_a_row_of_zeros() -> None:
+    """The first query has no earlier key to choose, though the softmax shows it the whole row."""
+    boxes = {"T": BEST["T"] | {"mask": ["causal(1)"]}, "A": BEST["A"], "l": {"logsumexp": "m", "of": "T"}}
+    design = of_keys(boxes)
+    design["diagram"]["y"] = "A[h n m] K[m h d] + l[h n] W[h d] -> n h d"
+    oracle, layer = modules(design, "torch")
+    x = torch.randn(2, 5, 4, dtype=F64)
+    for call in ({}, {"key_mask": torch.tensor([[True, False, True, True, True]])}):
+        assert oracle.capture(x, "A", **call)[:, :, 0].count_nonzero() == 0
+        assert_same(results(layer, [x], call), results(oracle, [x], call))
+
+
+def test_the_best_keys_are_chosen_with_a_cache() -> None:
+    layer = ta.compile(of_keys(BEST, causal=True), dtype=F64).eval()
+    x, key_mask = torch.randn(2, 9, 4, dtype=F64), torch.arange(9) > torch.tensor([[2], [-1]])
+    for call in (None, key_mask):
+        cache, parts = layer.new_cache(), []
+        for first, last in ((0, 5), (5, 6), (6, 9)):
+            shown = {} if call is None else {"key_mask": call[:, :last]}
+            parts.append(layer(x[:, first:last], cache=cache, **shown))
+        whole = layer(x) if call is None else layer(x, key_mask=call)
+        torch.testing.assert_close(torch.cat(parts, 1), whole)
+
+
+def test_no_number_is_added_to_ranks() -> None:
+    """The softmax adds a mask of numbers to the same scores."""
+    layer = ta.compile(of_keys(BEST))
+    with pytest.raises(ta.InputError, match="a float mask cannot be added in 'T', a topk box; give a boolean one"):
+        layer(torch.randn(2, 5, 4), mask=torch.zeros(5, 5))

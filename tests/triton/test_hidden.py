@@ -10,7 +10,19 @@ from hypothesis import given, settings
 
 import tensornet_attn as ta
 from tests.decay_designs import DECAYS, compare_decay
-from tests.hidden_cases import BOXES, F64, MAPS, ROWS, Case, check, check_rows, module_of, rows_design
+from tests.hidden_cases import (
+    BOXES,
+    F64,
+    MAPS,
+    PADDED,
+    ROWS,
+    Case,
+    check,
+    check_padded,
+    check_rows,
+    module_of,
+    rows_design,
+)
 from tests.test_hidden import compare_pairs, turned
 from tests.test_random_designs import filtered, seeds
 from tests.triton.regions import draw, on_triton, pair, same
@@ -49,7 +61,10 @@ def test_recurrences_that_decay(name: str) -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_that_a_key_mask_hides(name: str) -> None:
-    check_rows(module_of(rows_design(name), "triton", F64), torch.nan)
+    module = module_of(rows_design(name), "triton", F64)
+    check_rows(module, torch.nan)
+    if name in PADDED:
+        check_padded(module, torch.nan)
 
 
 @pytest.mark.slow
