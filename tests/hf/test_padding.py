@@ -73,8 +73,8 @@ def test_padding_between_tokens() -> None:
     cache = model(tokens, attention_mask=mask).past_key_values
     longer = torch.nn.functional.pad(mask, (0, 1), value=1)
     sentence = (
-        "'attention_mask' has padding between tokens, and in 'mhsa_rope' 'Q' compares the positions of queries and keys: "
-        "pad on the left."
+        "'attention_mask' has padding between tokens, and in 'mhsa_rope' 'Q' compares the positions of queries and "
+        "keys: pad on the left."
     )
     assert refusal(model, tokens[:, :1], attention_mask=longer, past_key_values=cache) == sentence
     assert refusal(model, torch.cat([tokens, tokens[:, :1]], 1), attention_mask=longer, use_cache=False) == sentence
