@@ -89,8 +89,8 @@ class DesignAttention:
             query = query * factor
         inputs = tuple([self._laid(side, x, sizes) for side, x in enumerate((query, key, value))])
         keys = masks.get("key_mask")
-        own = keys is not None and (causal or self.fixed)  # queries and keys are one sequence
-        rows = keys[..., keys.shape[-1] - n :] if own else None
+        one_sequence = causal or self.fixed
+        rows = keys[..., keys.shape[-1] - n :] if keys is not None and one_sequence else None
         y = call_of_tokens(design, inputs, rows=rows, **masks)
         order = [made.output.index(leg) + 1 for leg in (str(made.graph.query), *made.heads[0], made.width[2])]
         weights = maps(design, inputs, masks, made.heads[0]) if given.get("output_attentions") else None

@@ -1,0 +1,75 @@
+"""Calls by their tokens: whatever padding would change, a design is called with the tokens alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tensornet_attn as ta
+from tensornet_attn.nn.tokens import call_of_tokens
+from tests.refusals import refusal
+
+F64 = torch.float64
+SCORES = {"softmax": "m", "scale": "m ** -0.5", "of": "Q[n h d] K[m h d] -> h n m"}
+
+
+def of_length(extends: str, **options: Any) -> Any:
+    """A design whose scores use the number of keys."""
+    legs = {"f": 8, "h": "head 2"}
+    design = {"tensornet": 1, "name": "counted", "extends": extends, "legs": legs, "diagram": {"A": SCORES}}
+    return ta.compile(design, dtype=F64, **options)
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+def test_batches_of_any_rank(batch: tuple[int, ...], backend: str) -> None:
+    layer, x = of_length("mhsa", backend=backend), torch.randn(*batch, 5, 8, dtype=F64)
+    keep = torch.rand(*batch, 5, generator=torch.Generator().manual_seed(1)) < 0.6
+    keep[..., 2] = True
+    y = call_of_tokens(layer, (x,), keep).reshape(-1, 5, 8)
+    for row, shown, found in zip(x.reshape(-1, 5, 8), keep.reshape(-1, 5), y, strict=True):
+        torch.testing.assert_close(found[shown], layer(row[shown]), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("masked", ["keys", "rows", "both"])
+def test_keys_of_another_sequence(masked: str) -> None:
+    layer, x, memory = of_length("cross"), torch.randn(2, 4, 8, dtype=F64), torch.randn(2, 6, 8, dtype=F64)
+    keys, rows = torch.ones(2, 6, dtype=torch.bool), torch.ones(2, 4, dtype=torch.bool)
+    keys[0, :2] = keys[1, 5:] = rows[1, 0] = False
+    masks = {"keys": (keys, None), "rows": (None, rows), "both": (keys, rows)}[masked]
+    y = call_of_tokens(layer, (x, memory), *masks)
+    for row in range(2):
+        shown = memory[row] if masks[0] is None else memory[row, keys[row]]
+        own = rows[row] if masks[1] is not None else slice(None)
+        torch.testing.assert_close(y[row, own], layer(x[row, own], shown), rtol=1e-11, atol=1e-12)
+
+
+def test_all_rows_of_a_sequence_may_be_padding() -> None:
+    layer, x = of_length("mhsa"), torch.randn(2, 3, 8, dtype=F64)
+    keep = torch.tensor([[True, True, False], [False] * 3])
+    y = call_of_tokens(layer, (x,), keep)
+    torch.testing.assert_close(y[0, :2], layer(x[0, :2]))
+    assert not y[1].any()
+    assert call_of_tokens(layer, (x,), torch.zeros_like(keep)).shape == x.shape
+
+
+def test_an_exact_design_is_called_as_it_is() -> None:
+    """A design that reads no other row takes no mask at all."""
+    keep = torch.tensor([[False, True, True]])
+    for name, masks in (("mhsa", {"key_mask": keep}), ("mlp", {})):
+        layer = ta.compile(ta.load(name, legs={"f": 8}), dtype=F64)
+        x = torch.randn(1, 3, 8, dtype=F64)
+        assert torch.equal(call_of_tokens(layer, (x,), keep), layer(x, **masks))
+
+
+def test_an_input_of_pairs_cannot_be_packed() -> None:
+    design = {"tensornet": 1, "name": "pairs", "extends": "mhsa", "legs": {"f": 8, "h": "head 2"}}
+    design |= {"inputs": {"b": "n m"}, "diagram": {"A": SCORES | {"of": "Q[n h d] K[m h d] + b[n m] -> h n m"}}}
+    layer, x = ta.compile(design, dtype=F64), torch.randn(1, 3, 8, dtype=F64)
+    inputs = layer._signature.ordered((x,), {"b": torch.zeros(1, 3, 3, dtype=F64)})
+    assert refusal(call_of_tokens, layer, inputs, torch.tensor([[False, True, True]])) == (
+        "pairs: padding changes its results, and an input has both a query and a key leg: give sequences of equal "
+        "length."
+    )
