@@ -232,7 +232,9 @@ def bucket(distance: int, count: int, furthest: int, both_sides: int) -> int:
     distance, exact = abs(distance) if both_sides else max(distance, 0), count // 2
     if distance < exact:
         return first + distance
-    grown = torch.log(torch.tensor(distance / exact, dtype=torch.float32)) / math.log(furthest / exact) * (count - exact)
+    grown = (
+        torch.log(torch.tensor(distance / exact, dtype=torch.float32)) / math.log(furthest / exact) * (count - exact)
+    )
     return first + min(exact + int(grown), count - 1)
 
 

@@ -283,7 +283,7 @@ class Signature:
             if x.device not in devices:
                 raise InputError(f"{self.design}: '{name}' is on {x.device}, but {what} on {like[0].device}: move one.")
         for name, x in given:
-            free = name in self.counts or torch.is_autocast_enabled(x.device.type)
+            free = name in self.counts or torch._C._is_any_autocast_enabled()
             if x.dtype not in dtypes and not free:
                 raise InputError(
                     f"{self.design}: input '{name}' is {x.dtype}, but {what} {like[0].dtype}: convert one of them, or "
