@@ -67,8 +67,11 @@ def keywords_of(function: Callable[..., Any]) -> frozenset[str] | None:
 
 
 def caller() -> int:
-    """The `stacklevel` with which `warnings.warn`, called beside it, reports the line that called the package."""
+    """The `stacklevel` with which `warnings.warn`, called beside it, reports the line that called the package.
+
+    Lines of torch between them, which calls a module's forward, are passed over.
+    """
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == PACKAGE:
+    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] in (PACKAGE, "torch"):
         frame, level = frame.f_back, level + 1
     return level

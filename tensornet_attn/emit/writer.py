@@ -220,7 +220,7 @@ class Writer:
             return self.call("query_positions", self.length(query), self.length(key or query), device)
         if kind == "relative" and reach is None:
             return self.call("relative_positions", self.length(query), self.length(key), device)
-        if kind == "relative":
+        if kind == "relative" and reach is not None:
             return f"torch.arange(-{reach}, {reach + 1}, device={device})"
         return f"torch.arange({self.size(leg)}, device={device})"
 

@@ -99,7 +99,9 @@ class _Maker:
         second = self.model.second
         other = self.leg(second) if second and getattr(self.model, second) is not None else None
         names = [name for name in self.model.numbers if self.given(name)]
-        *values, masks = self.all_of([*(partial(self.checked, name, leg, other) for name in names), partial(self.masks, leg)])
+        *values, masks = self.all_of(
+            [*(partial(self.checked, name, leg, other) for name in names), partial(self.masks, leg)]
+        )
         return leg, other, function, tuple(zip(names, values, strict=True)), masks
 
     def all_of(self, checks: Sequence[Callable[[], Any]]) -> list[Any]:

@@ -112,7 +112,9 @@ def _warn(graph: Graph, scope: Scope) -> None:
     for step in unnormalized_scores(graph) if not scope.reporter.failed else ():  # a causal leak says it already
         box = graph.step[step].box
         assert box is not None
-        message = f"'{step}' is a {box.kind} over '{box.leg}', and nothing normalizes its scores over the keys '{graph.key}'."
+        message = (
+            f"'{step}' is a {box.kind} over '{box.leg}', and nothing normalizes its scores over the keys '{graph.key}'."
+        )
         hint = f"write '{box.kind}: {graph.key}', or normalize the result over '{graph.key}' in another box."
         scope.reporter.warning("softmax-leg", message, (*scope.paths[step], box.kind), hint=hint)
     for rotated, other in rotated_alone(graph):

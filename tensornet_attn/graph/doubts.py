@@ -1,4 +1,4 @@
-"""Finds what is allowed but probably a mistake: scores that are normalised along another leg, or rotated on one side."""
+"""Finds scores that are probably mistaken: normalised along another leg than the keys, or rotated on one side."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ def unnormalized_scores(graph: Graph) -> list[str]:
     reached, found = behind(graph, [graph.output]), []
     for step in steps:
         box = step.box
-        if step.name not in reached or box is None or not _normalizes(step) or box.leg == graph.key or not pair <= {*box.operand("of").legs}:
+        if (
+            step.name not in reached
+            or box is None
+            or not _normalizes(step)
+            or box.leg == graph.key
+            or not pair <= {*box.operand("of").legs}
+        ):
             continue
         before = behind(graph, [step.name])
         if not any(other in before or step.name in behind(graph, [other]) for other in along_keys):
@@ -36,7 +42,9 @@ def rotated_alone(graph: Graph) -> Iterator[tuple[str, str]]:
         for term in step.contraction.terms if step.contraction is not None else ():
             for use in term.factors:
                 leg = _turned_leg(graph, use)
-                others = [one for one in term.factors if one != use and leg in one.legs and pair - {*use.legs} & {*one.legs}]
+                others = [
+                    one for one in term.factors if one != use and leg in one.legs and pair - {*use.legs} & {*one.legs}
+                ]
                 if leg is None or leg in step.legs or not others:
                     continue
                 if not any(_turns(graph, name) for one in others for name in behind(graph, [one.name])):

@@ -301,7 +301,7 @@ class Cache:
         return torch.cat((before if self.shown is None else self.shown, now if chunk is None else chunk), -1)
 
     def _leave_inference_mode(self) -> None:
-        """Copies the tensors of torch.inference_mode after it has ended: they cannot be written or saved for backward."""
+        """Copies the tensors of torch.inference_mode after it has ended: they cannot be written, or have gradients."""
         if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
             return
         self._held = {name: held.clone() if held.is_inference() else held for name, held in self._held.items()}

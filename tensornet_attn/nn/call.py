@@ -17,9 +17,9 @@ from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.recurrence import Recurrence, sums, unmasked
 from tensornet_attn.ir.arithmetic import Arith, evaluate, names
 from tensornet_attn.ir.tokens import Refusal
+from tensornet_attn.keywords import caller
 from tensornet_attn.nn.offsets import Packed
 from tensornet_attn.ops import OPS
-from tensornet_attn.keywords import caller
 from tensornet_attn.rewrite.change import seen
 from tensornet_attn.runtime.operations import is_plain
 
@@ -255,7 +255,9 @@ class Signature:
             try:
                 evaluate(number, {**self.values, **own})
             except Refusal as refusal:
-                met = [f"'{leg}' has length {lengths[leg]}" for leg in own if leg in {name.name for name in names(number)}]
+                met = [
+                    f"'{leg}' has length {lengths[leg]}" for leg in own if leg in {name.name for name in names(number)}
+                ]
                 raise InputError(
                     f"{self.design}: in '{step}', {refusal.message.rstrip('.')} where {' and '.join(met)}."
                 ) from None
@@ -266,8 +268,12 @@ class Signature:
         Without weights, the first input counts instead.
         """
         first = next(iter(weights.values()), None)
-        alike = first is not None and all(x is None or (x.dtype, x.device) == (first.dtype, first.device) for x in inputs)
-        if torch.compiler.is_compiling() or (alike and all(x is None or x.device == first.device for x in others.values())):
+        alike = first is not None and all(
+            x is None or (x.dtype, x.device) == (first.dtype, first.device) for x in inputs
+        )
+        if torch.compiler.is_compiling() or (
+            alike and all(x is None or x.device == first.device for x in others.values())
+        ):
             return
         given = [(name, x) for (name, *_), x in zip(self.inputs, inputs, strict=False) if x is not None]
         known = [weight for weight in weights.values() if weight is not None and weight.is_floating_point()]
@@ -277,7 +283,7 @@ class Signature:
             if x.device not in devices:
                 raise InputError(f"{self.design}: '{name}' is on {x.device}, but {what} on {like[0].device}: move one.")
         for name, x in given:
-            free = name in self.counts or torch.is_autocast_enabled(x.device.type)
+            free = name in self.counts or torch._C._is_any_autocast_enabled()
             if x.dtype not in dtypes and not free:
                 raise InputError(
                     f"{self.design}: input '{name}' is {x.dtype}, but {what} {like[0].dtype}: convert one of them, or "
@@ -308,7 +314,9 @@ def check_tensor(design: str, what: str, value: object) -> None:
     if not isinstance(value, torch.Tensor):
         raise InputError(f"{design}: {what} is a {type(value).__name__}; give a tensor.")
     if value.is_nested:
-        raise InputError(f"{design}: {what} is a nested tensor; give padding and a key_mask, or one row and cu_seqlens.")
+        raise InputError(
+            f"{design}: {what} is a nested tensor; give padding and a key_mask, or one row and cu_seqlens."
+        )
     if value.layout != torch.strided:
         raise InputError(f"{design}: {what} is a sparse tensor, {value.layout}; give a dense one.")
 

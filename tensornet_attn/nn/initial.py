@@ -13,7 +13,6 @@ from tensornet_attn.graph.pairs import summed_dims
 from tensornet_attn.ir import arithmetic
 from tensornet_attn.runtime.draw import xavier_
 
-
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -21,8 +20,8 @@ def placed(
     design: str, device: torch.device | str | None, dtype: torch.dtype | str | None
 ) -> tuple[torch.device | None, torch.dtype | None]:
     """The device and the dtype that a caller names; raises InputError if there is no such, or none with arithmetic."""
-    kind = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if kind is not None and kind not in DTYPES or (kind is None and dtype is not None):
+    kind = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
+    if kind not in (None, *DTYPES):
         known = ", ".join(str(one) for one in DTYPES)
         raise InputError(f"{design}: dtype is {dtype!r}; give one of {known}.")
     try:

@@ -151,7 +151,7 @@ class CompiledDesign(nn.Module):
         if not plain or torch.compiler.is_compiling():
             return self._checked_fully(inputs, *others)
         alike, (x,) = self._alike, inputs
-        place = x.dtype, x.device, torch.is_autocast_enabled(x.device.type)
+        place = x.dtype, x.device, torch._C._is_any_autocast_enabled()
         if alike is None or x.shape != alike[0] or place != alike[1]:
             lengths = self._checked_fully(inputs, *others)
             alike = self.__dict__["_alike"] = x.shape, place, lengths

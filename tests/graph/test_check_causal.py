@@ -29,7 +29,7 @@ diagram:
   O: A[h n m] K[m h d] -> n h d
 """
 STATE = "  u: {mean: n, of: {mean: m, of: S}}\n"
-SILENT = ("unused", "causal-leak", "transpose", "negative-normalize")
+SILENT = ("unused", "causal-leak", "transpose", "negative-normalize", "rotated-alone")
 
 
 def leaks(steps: str, head: str = HEAD) -> list[str]:

@@ -13,37 +13,35 @@ from tests.shipped import graph_of
 SCORES = "Q[n h d] K[m h d] -> h n m"
 
 
-def warned(extends: str, **diagram: Any) -> list[str]:
-    design = {"tensornet": 1, "name": "doubtful", "extends": extends, "diagram": diagram}
-    return [str(problem).partition(": ")[2] for problem in ta.check(design) if problem.code != "unused"]
+def warned(**diagram: Any) -> list[tuple[str, str, str]]:
+    """The warnings about mhsa with these steps instead: code, message and hint."""
+    design = {"tensornet": 1, "name": "doubtful", "extends": "mhsa", "diagram": diagram}
+    problems = ta.check(design)
+    assert all(problem.severity == "warning" for problem in problems)
+    return [(problem.code, problem.message, problem.hint) for problem in problems]
 
 
 @pytest.mark.parametrize("leg", ["n", "h"])
 def test_a_softmax_over_another_leg_than_the_keys(leg: str) -> None:
-    assert warned("mhsa", A={"softmax": leg, "of": SCORES}) == [
-        f"softmax-leg: warning: 'A' is a softmax over '{leg}', and nothing normalizes its scores over the keys 'm'.\n"
-        "  hint: write 'softmax: m', or normalize the result over 'm' in another box."
-    ]
-    squares = {"map": "relu", "of": SCORES}
-    assert [text.partition(":")[0] for text in warned("mhsa", A={"normalize": leg, "of": squares})] == ["softmax-leg"]
+    squares = {"map": "square", "of": SCORES}
+    for kind, scores in (("softmax", SCORES), ("normalize", squares)):
+        message = f"'A' is a {kind} over '{leg}', and nothing normalizes its scores over the keys 'm'."
+        hint = f"write '{kind}: m', or normalize the result over 'm' in another box."
+        assert warned(A={kind: leg, "of": scores}) == [("softmax-leg", message, hint)]
 
 
 def test_a_softmax_over_another_leg_beside_one_over_the_keys() -> None:
     """Slot attention: slots compete for each key, then the weights of each slot are normalised."""
     slots = {"softmax": "n", "of": SCORES}
-    assert warned("mhsa", A={"normalize": "m", "of": slots}) == []
-    assert warned("mhsa", A={"softmax": "n", "of": {"softmax": "m", "of": SCORES}}) == []
+    assert warned(A={"normalize": "m", "of": slots}) == []
+    assert warned(A={"softmax": "n", "of": {"softmax": "m", "of": SCORES}}) == []
 
 
 @pytest.mark.parametrize(("side", "other", "leg"), [("Q", "K", "n"), ("K", "Q", "m")])
 def test_a_rotation_of_one_side(side: str, other: str, leg: str) -> None:
-    rotated = {f"{side}r": {"rope": leg, "along": "d", "of": side}}
-    names = {"Q": "Q", "K": "K"} | {side: f"{side}r"}
-    scores = {"A": {"softmax": "m", "of": f"{names['Q']}[n h d] {names['K']}[m h d] -> h n m"}}
-    assert warned("mhsa", **rotated, **scores) == [
-        f"rotated-alone: warning: '{side}r' is rotated and '{other}' is not, so their product depends on absolute "
-        f"positions.\n  hint: rotate '{other}' too, or neither of them."
-    ]
+    steps = {"R": {"rope": leg, "along": "d", "of": side}, "A": {"softmax": "m", "of": SCORES.replace(side, "R")}}
+    message = f"'R' is rotated and '{other}' is not, so their product depends on absolute positions."
+    assert warned(**steps) == [("rotated-alone", message, f"rotate '{other}' too, or neither of them.")]
 
 
 def test_shipped_designs_are_not_doubted() -> None:

@@ -123,7 +123,10 @@ def test_a_chunk_that_does_not_fit_and_arguments_that_are_none() -> None:
             "'dtype' and 'device' apply to tensors allocated immediately; give 'batch' too.",
         ),
         (lambda: module.new_cache(-1), "'batch' is -1; give a number of sequences or a shape."),
-        (lambda: module.new_cache(2, dtype=torch.int64), "dtype is torch.int64; give a floating point dtype."),
+        (
+            lambda: module.new_cache(2, dtype=torch.int64),
+            "dtype is torch.int64; give one of torch.float32, torch.float64, torch.bfloat16, torch.float16.",
+        ),
     ]
     for call, message in mistakes:
         assert refusal(call) == f"mhsa: {message}"
