@@ -117,7 +117,9 @@ class Region:
             over = ["m", *(leg for leg in heads if leg not in rest)]
             out = self.mixed("n", *rest)
             left = [leg for leg in a[a.index("[") + 1 : -1].split() if leg not in over]
-            return self.step("o", {self.draw.choice(["sum", "mean"]): over if len(over) > 1 else "m", "of": a}, " ".join(left)), rest
+            return self.step(
+                "o", {self.draw.choice(["sum", "mean"]): over if len(over) > 1 else "m", "of": a}, " ".join(left)
+            ), rest
         shared = self.some(heads)
         values = self.project("V", "m", shared, "e")
         alone = [leg for leg in heads if leg not in rest and leg not in shared]
@@ -148,5 +150,15 @@ def random_region(draw: random.Random) -> dict[str, Any]:
     terms = [f"{out} {made.weight(made.mixed(*legs, 'f'))}" for out, legs in results]
     made.steps["y"] = f"{' + '.join(terms)} -> n f"
     causal = {"causal": True} if made.chance(0.3) else {}
-    return pruned({"tensornet": 1, "name": "region", "legs": made.legs, "inputs": {"x": "n f"}, "weights": made.weights,
-                   "diagram": made.steps, "output": "y"} | causal)
+    return pruned(
+        {
+            "tensornet": 1,
+            "name": "region",
+            "legs": made.legs,
+            "inputs": {"x": "n f"},
+            "weights": made.weights,
+            "diagram": made.steps,
+            "output": "y",
+        }
+        | causal
+    )

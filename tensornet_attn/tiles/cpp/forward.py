@@ -128,7 +128,10 @@ def rows_of(region: RegionText) -> list[str]:
     lines, program = [], region.program
     for number, node in enumerate(program.maps):
         at, many = program.first_of(number), program.tiles(node.heads)
-        place, loops = "at * QUERIES + i", f"for (long at = {at}; at < {at + many}; ++at) for (long i = 0; i < rows; ++i)"
+        place, loops = (
+            "at * QUERIES + i",
+            f"for (long at = {at}; at < {at + many}; ++at) for (long i = 0; i < rows; ++i)",
+        )
         to = f"lse[(pair * {program.statistics} + at) * query_end + first + i]"
         eps = region.places.number(node.data[2]) if node.op == "normalize" else "0.0"
         lines.append(f"{loops} {to} = inverse_of(l_i[{place}], {eps});")

@@ -88,7 +88,11 @@ class Places:
             case Number(value):
                 return repr(float(value))
             case Name(name):
-                return f"std::max(double({lengths[name]}), 1.0)" if name in lengths else repr(float(self.graph.values[name]))
+                return (
+                    f"std::max(double({lengths[name]}), 1.0)"
+                    if name in lengths
+                    else repr(float(self.graph.values[name]))
+                )
             case Negative(of):
                 return f"(-{self.formula(of, lengths)})"
             case Binary(op, left, right):
