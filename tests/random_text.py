@@ -56,10 +56,10 @@ def pruned(data: dict[str, Any]) -> dict[str, Any]:
 def transposed(data: dict[str, Any], draw: random.Random) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
     """The same design with its weights stored with their legs in another order, and that order.
 
-    A weight that is read by its name alone keeps its order, which says what its legs are.
+    A weight that is an operand by itself keeps its order, which is that of the legs of a box.
     """
     orders: dict[str, tuple[int, ...]] = {}
-    weights, named = {}, set(_names_alone(data["diagram"]))
+    weights, named = {}, set(_operands_alone(data["diagram"]))
     for name, value in data.get("weights", {}).items():
         legs = value["legs"] if isinstance(value, dict) else value
         order = draw.sample(range(len(legs)), len(legs)) if name not in named else [*range(len(legs))]
@@ -69,10 +69,11 @@ def transposed(data: dict[str, Any], draw: random.Random) -> tuple[dict[str, Any
     return {**data, **({"weights": weights} if weights else {}), "diagram": _reordered(data["diagram"], orders)}, orders
 
 
-def _names_alone(part: Any) -> Iterator[str]:
+def _operands_alone(part: Any) -> Iterator[str]:
     values = part.values() if isinstance(part, dict) else [part]
     for value in values:
-        yield from _names_alone(value) if isinstance(value, dict) else [str(value)]
+        names = [] if "->" in str(value) else [str(value).partition("[")[0]]
+        yield from _operands_alone(value) if isinstance(value, dict) else names
 
 
 def _reordered(part: Any, orders: dict[str, tuple[int, ...]]) -> Any:

@@ -156,8 +156,13 @@ class Signature:
             raise InputError(f"{self.design}: 'losses' is a {type(losses).__name__}; give True or False.")
         return {**named, "losses": losses}
 
-    def ordered(self, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """Returns the inputs in declared order, None for a default. Raises InputError."""
+    def ordered(
+        self, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor], cached: bool = False
+    ) -> tuple[Tensor, ...]:
+        """Returns the inputs in declared order, None for a default or, if `cached`, for a memory in the cache.
+
+        Raises InputError.
+        """
         names = [name for name, _, _ in self.inputs]
         for name in named:
             if name not in names:
@@ -165,7 +170,8 @@ class Signature:
                 raise InputError(f"{self.design}: there is no input '{name}'; {nearest(name, known)}")
             if names.index(name) < len(inputs):
                 raise InputError(f"{self.design}: input '{name}' is given twice, by position and by name.")
-        missing = [n for n, _, default in self.inputs[len(inputs) :] if default is None and n not in named]
+        needed = [n for n, legs, default in self.inputs if default is None and not (cached and self.key in dict(legs))]
+        missing = [name for name in names[len(inputs) :] if name in needed and name not in named]
         if missing:
             raise InputError(f"{self.design}: input '{missing[0]}' is missing; give {self._takes}.")
         return (*inputs, *(named.get(name) for name in names[len(inputs) :]))  # type: ignore[arg-type]

@@ -134,7 +134,7 @@ class CompiledDesign(nn.Module):
         if packed is not None and self._signature.packed_names:
             packed, named = self._signature.without_inputs(packed, named)
         if named:
-            inputs = self._signature.ordered(inputs, named)
+            inputs = self._signature.ordered(inputs, named, cache is not None and cache.length > 0)
         if packed is not None and packed.given:
             packed.refuse(self.design.name, mask=mask, noise=noise)
             if cache is None:
@@ -244,7 +244,7 @@ class CompiledDesign(nn.Module):
         cache.check(name, decoder.decoding, signature.batch(inputs), next(iter(values.values())), length)
         own = cache.visible(shown, length)
         given = Arguments(inputs, lengths, mask, both(key_mask, own), None)
-        if lengths[str(signature.query)] == 0:  # an empty chunk stores nothing
+        if lengths[str(signature.query)] == 0 and not decoder.decoding.memory:  # an empty chunk stores nothing
             inputs = signature.with_empty(inputs)
             return self._run(self, Arguments(inputs, signature.check(inputs, None, None, None), None, None, None))
         out = decoder.call(self, cache, values, given, lambda: self._run(self, given))

@@ -143,7 +143,7 @@ def _varies(graph: Graph, step: Step, memory: bool) -> str | None:
     if not memory:
         return None
     box, relative = step.box, {leg.name for leg in graph.legs if leg.kind == "relative"}
-    along = box is not None and box.leg == graph.query
+    along = box is not None and (box.leg == graph.query or OPS[box.kind].recurrent)
     tables = [use.name for use in step.op.uses if use.name in graph.tensor and graph.query in graph.legs_of(use.name)]
     tables = [name for name in tables if graph.tensor[name].role not in ("input", "noise")]
     if along or tables or relative & {*step.legs} or graph.masks(step):
@@ -426,7 +426,8 @@ class _Build:
         if called in self.tensors or called in self.steps:
             return called
         tensor, chunk = self.graph.tensor.get(name), self.meeting is not None and self.meeting.chunk
-        if tensor is not None and tensor.role == "input" and (self.whole.memory or chunk):
+        cached = self.whole.memory and name in self.whole.kept and name != self.value
+        if tensor is not None and tensor.role == "input" and (chunk or (self.whole.memory and not cached)):
             return self.give(called, (tensor.default if chunk else None) or name, "chunk", own)
         if chunk and tensor is None and name in self.whole.many:
             self.whole.part(name)

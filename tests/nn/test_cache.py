@@ -385,3 +385,25 @@ def test_rows_that_a_key_mask_hides(name: str) -> None:
     for cuts in ([5, 1, 1, 2], [1, 4, 1, 3]):
         found = decoded(module, torch.where(seen, x, torch.nan), cuts, key_mask=key_mask)
         torch.testing.assert_close(torch.where(seen, found, 0), torch.where(seen, wanted, 0), rtol=1e-9, atol=1e-9)
+
+
+def test_a_memory_that_queries_meet_as_it_is() -> None:
+    """Without a projection in between, by name or by position, with an empty chunk; a recurrence over it is refused."""
+    data = {
+        "tensornet": 1,
+        "name": "direct",
+        "legs": {"n": "query", "m": "key"},
+        "inputs": {"x": "n", "k": "m", "v": "m"},
+        "diagram": {"A": {"softmax": "m", "of": "x[n] k[m] -> n m"}, "y": "A[n m] v[m] -> n"},
+        "output": "y",
+    }
+    module = ta.compile(data, "torch", dtype=torch.float64).eval()
+    x, k, v = chunk_of(module, 4), torch.rand(2, 6, dtype=torch.float64), torch.rand(2, 6, dtype=torch.float64)
+    cache = module.new_cache()
+    with torch.no_grad():
+        found = [module(x=x[:, :1], k=k, v=v, cache=cache), module(x=x[:, 1:1], cache=cache)]
+        close(torch.cat([*found, module(x[:, 1:], cache=cache)], 1), module(x, k, v))
+    step = {"scan": "m", "decay": "k", "of": "v"}
+    scanned = ta.compile(data | {"diagram": {"s": step, "y": "x[n] s[n] -> n"}}, "torch")
+    reason = "'s' depends on the positions of queries, which a memory fixes to those of its last keys"
+    assert refusal(scanned.new_cache) == f"direct: no cache can be kept: {reason}."

@@ -146,20 +146,21 @@ def padded(subject: Subject, behind: int = 0, before: int = 0) -> None:
 
 
 def hidden_keys_are_no_keys(subject: Subject) -> None:
-    """Keys that a key mask hides are as if they were not there, where only their order matters."""
+    """Keys that a key mask hides are as if they were not there, with their queries, where only their order matters."""
     subject.module.eval()
-    rows = subject.rows((2,), 3, 6)
+    rows, tied = subject.rows((2,), 6, 5), subject.graph.tied
     visible = subject.mask(rows.keys)
     visible[0] = True
 
     def shorter(x: Tensor, axis: int) -> Tensor:
         return x.movedim(axis, 0)[visible].movedim(0, axis)
 
-    subject.same(
-        lambda *xs: subject.run(*xs, key_mask=visible.expand(2, -1)),
-        lambda *xs: subject.run(*subject.along([subject.graph.key], shorter, xs)),
-        rows.leaves,
-    )
+    def masked(*leaves: Tensor) -> Tensor:
+        output = subject.run(*leaves, key_mask=visible.expand(2, -1))
+        return shorter(output, subject.output_axis) if tied else output
+
+    legs = subject.pair if tied else [subject.graph.key]
+    subject.same(masked, lambda *xs: subject.run(*subject.along(legs, shorter, xs)), rows.leaves)
 
 
 def documents_are_calls(subject: Subject) -> None:

@@ -76,6 +76,11 @@ def exact(side: str) -> Callable[[Graph], bool]:
     return lambda graph: getattr(padding_of(graph, [graph.output]), side) is None
 
 
+def hides_between(graph: Graph) -> bool:
+    """Whether hidden keys, with their queries if these are the same positions, can be removed anywhere."""
+    return hides_keys(graph) and exact("between")(graph) and (graph.tied or exact("apart")(graph))
+
+
 def noiseless(graph: Graph) -> bool:
     return not graph.of_role("noise")
 
@@ -86,7 +91,7 @@ TABLE = (
     Relation(of.hidden_pairs_do_not_matter, keyed),
     Relation(of.rows_behind_do_not_matter, exact("behind")),
     Relation(of.rows_before_do_not_matter, exact("before")),
-    Relation(of.hidden_keys_are_no_keys, lambda graph: not graph.tied and keyed(graph) and exact("between")(graph)),
+    Relation(of.hidden_keys_are_no_keys, hides_between),
     Relation(of.documents_are_calls, noiseless),
     Relation(of.chunks_are_the_whole),
     Relation(of.sequences_are_apart),
