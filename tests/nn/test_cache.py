@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -350,7 +351,7 @@ def test_a_chunk_that_does_not_go_on() -> None:
         ),
         (lambda: module(x[:1], cache=cache), "mhsa: the cache has batch dimensions [2], the chunk has [1]."),
         (
-            lambda: module(x.float(), cache=cache),
+            lambda: deepcopy(module).float()(x.float(), cache=cache),
             "mhsa: the cache holds torch.float64 on cpu, the chunk is torch.float32 on cpu.",
         ),
         (
