@@ -16,8 +16,11 @@ def masked_softmax(scores: Tensor, keep: Tensor | None = None, bias: Tensor | No
     if keep is None:
         return scores.softmax(-1)
     # The lowest finite number: with -inf, an empty row would be NaN, and so would its gradient.
-    weights = torch.where(keep, scores, torch.finfo(scores.dtype).min).softmax(-1)
-    return torch.where(keep, weights, 0)
+    hidden = torch.finfo(scores.dtype).min
+    if bias is not None:  # which may be as low where it is visible
+        some = keep.any(-1, keepdim=True)
+        hidden = torch.zeros_like(some, dtype=scores.dtype).masked_fill(some, float("-inf"))
+    return torch.where(keep, torch.where(keep, scores, hidden).softmax(-1), 0)
 
 
 def sink_softmax(scores: Tensor, sink: Tensor, keep: Tensor | None = None, bias: Tensor | None = None) -> Tensor:

@@ -26,7 +26,8 @@ RESERVED = frozenset(  # names that kernels use for other things than legs
     "dot_of exp_of where_visible edge online powers scaled higher power log_sum inverse_of softened parts_of in_parts "
     "power_of log_add allowed bias_2d uniform gaussian_2d random_words key_of noise_2d dropped at_keys at_places "
     "entries store_entries visited prefix last_key nearby skipped with_sink sum_with_sink part begin end SPLIT "
-    "out_part lse_part exp_in unit_of largest_of largest_with_sink sink_share share_of sums_of_part own_sink result_of_part in_sight".split()
+    "out_part lse_part share_of sums_of_part own_sink result_of_part in_sight exp_in unit_of largest_of sink_share "
+    "largest_with_sink".split()
 )
 
 

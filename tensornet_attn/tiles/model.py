@@ -55,8 +55,8 @@ class Node:
     | bias | the float mask of the call: data = (index,) |
     | visible | where a mask leaves pairs visible: data = (number of the mask, index) |
     | both, either | logical and, logical or of its arguments |
-    | softmax | of (x, seen): exp(x) / sum of exp(x) where visible, optionally with a sink: data = (number of the map, its
-      index, a variable that is summed over, or empty) |
+    | softmax | of (x, seen): exp(x) / sum of exp(x) where visible, optionally with a sink: data = (number of the map,
+      its index, a variable that is summed over, or empty) |
     | normalize | of (x, seen): x / (sum of x along the row + eps) where visible: data = (..., ..., eps) |
     | largest | for each row of a softmax, its largest score: data = (number of the map, its index) |
     | statistic | for each row of a map 1 / sum of exp(x - largest), or 1 / (sum + eps): data as above |

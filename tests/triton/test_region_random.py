@@ -9,8 +9,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tensornet_attn.runtime.triton.kernels import region_launch
 from tests.random_call import Call, assert_same, results, usable
 from tests.random_design import random_design
+from tests.random_region import random_region
 from tests.test_random_designs import causal_of, checked, filtered, pair
 
 pytestmark = pytest.mark.rotated
@@ -18,13 +20,15 @@ pytestmark = pytest.mark.rotated
 seeds = st.integers(0, 2**32)
 
 
-def check(seed: int, data: dict[str, Any]) -> bool:
-    """Whether there was something to compare; then it is the same."""
+def check(seed: int, data: dict[str, Any], length: int = 0) -> bool:
+    """Whether there was something to compare; then it is the same. `length`: of queries and keys, if not 0."""
     draw = random.Random(seed)
     oracle, module = pair(data, seed, causal_of(data, draw), "triton")
     if not any(getattr(step.op, "kind", "") == "tiles" for step in module.plan.schedule.steps):
         return False
-    inputs, options = Call(module.plan.graph, draw, seed).arguments()
+    call = Call(module.plan.graph, draw, seed)
+    call.lengths = dict.fromkeys(call.lengths, length) if length else call.lengths
+    inputs, options = call.arguments()
     wanted = results(oracle, inputs, options)
     if usable(wanted):
         assert_same(results(module, inputs, options), wanted)
@@ -37,6 +41,14 @@ def test_some(seed: int) -> None:
     a mask that is added to what is averaged over the keys, legs with names that kernels need,
     sums over heads of what all heads share, maps that are mixed after they are normalized."""
     check(seed, random_design(random.Random(seed)))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_maps_of_several_legs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In blocks of 16 queries and keys."""
+    monkeypatch.setattr(region_launch, "blocks_for", lambda cores, target: ((16, 16, 4, 1, 160, 1),))
+    monkeypatch.setattr(region_launch, "CONFIGS", {})
+    check(seed, random_region(random.Random(seed)), 21)
 
 
 @pytest.mark.slow

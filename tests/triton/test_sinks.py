@@ -49,4 +49,4 @@ def test_chunks_are_the_same_as_at_once() -> None:
     ours, oracle = pair(CASES["window"])
     x = draw(1, 13, 6)
     torch.testing.assert_close(in_chunks(ours, x, [5, 1, 7]), oracle(x))
-    assert "log_sum_with_sink" in ta.compile(CASES["rows"], "triton").source
+    assert "sum_with_sink" in ta.compile(CASES["rows"], "triton").source

@@ -39,7 +39,8 @@ def forward(region: Region) -> str:
     def divided() -> str:
         most, total = (text.entry(text.scope.carried[f"{name}_i_{number}"], index_of(one)) for name in "ml")
         for sink in sink_of(one):
-            total = f"with_sink({most}, {total}, own_sink({text.scope.ref(sink, part.axes[:1])}, SPLIT), MASK)"
+            own = f"own_sink({text.scope.ref(sink, part.axes[:1])}, SPLIT)"
+            return f"{text.entry(out)} * with_sink({most}, {total}, {own}, MASK){sides}"
         whole = f"tl.where({total} > 0, {total}, 1.0)"
         return f"{text.entry(out)} / {f'({whole}){sides}' if sides else whole}"
 

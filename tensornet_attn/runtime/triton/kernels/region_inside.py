@@ -200,9 +200,10 @@ def sum_with_sink(m_i, l_i, sink, MASK: tl.constexpr):
 
 @triton.jit
 def with_sink(m_i, l_i, sink, MASK: tl.constexpr):
-    """The sum of each row with a sink, relative to m_i."""
-    power = unit_of(1.0, MASK) * sink
-    return l_i + exp_in(power - tl.where(l_i > 0, m_i, tl.where(power == float("-inf"), 0.0, power)), MASK)
+    """The factor that divides rows, which are relative to m_i, by their sum with a sink."""
+    new, whole = largest_with_sink(m_i, sink, MASK), sum_with_sink(m_i, l_i, sink, MASK)
+    alpha = exp_in(m_i - tl.where(new == float("-inf"), 0.0, new), MASK)
+    return tl.where(whole == 0, 0.0, alpha / tl.where(whole == 0, 1.0, whole))
 
 
 @triton.jit

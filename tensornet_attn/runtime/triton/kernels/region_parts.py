@@ -1,7 +1,7 @@
 """Several programs share the keys of a block of queries: into how many parts, and how their results are joined.
 
-Each part has the result of its own keys and the statistics of its rows. A softmax weights the results by the sums of the
-parts, relative to the largest score of all; everything else is a sum over the parts.
+Each part has the result of its own keys and the statistics of its rows. A softmax weights the results by the sums of
+the parts, relative to the largest score of all; everything else is a sum over the parts.
 """
 
 import torch

@@ -1,0 +1,23 @@
+"""Gradients of rows that a bias absorbs, on a CPU: by blocks of queries and by C++."""
+
+from __future__ import annotations
+
+import pytest
+
+from tensornet_attn.runtime.cpp import CPP_MORE
+from tensornet_attn.tiles.cpp import source
+from tests.huge_biases import DESIGNS, HUGE, LEAST, check
+from tests.tiles.test_cpp import needs_compiler, on_cpp
+
+
+@pytest.mark.parametrize("name", [name for name in DESIGNS if name != "a sum of exponentials"])  # a fused call
+def test_blocks_of_queries(name: str) -> None:
+    check(name, "torch", HUGE, LEAST)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", DESIGNS)
+def test_cpp(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "BLOCKS", ((4, 8),))
+    monkeypatch.setenv(CPP_MORE, "-O0")
+    assert on_cpp(check(name, "cpp", HUGE, LEAST))
