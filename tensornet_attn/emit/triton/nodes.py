@@ -293,8 +293,8 @@ def _sums(scope: Scope, node: Node) -> str:
 
 
 def _statistic(scope: Scope, node: Node) -> str:
-    (axis,) = node.axes
-    return f"load_1d({row_at(scope, 'lse', *node.data, node.op == 'largest')}, {axis}, 1, {axis}_end)"
+    (axis,), (number, index) = node.axes, node.data
+    return f"load_1d({row_at(scope, 'lse', number, index, node.op == 'largest')}, {axis}, 1, {axis}_end)"
 
 
 def _sink_share(scope: Scope, node: Node) -> str:
