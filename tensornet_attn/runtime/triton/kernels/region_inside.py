@@ -133,9 +133,7 @@ def unit_of(scale, mask):
 @triton.jit
 def exp_in(x, MASK: tl.constexpr):
     """exp of a number in units of log 2; with MASK 2 in units of 1, because the largest masks have no multiples."""
-    if MASK == 2:
-        x = 1.4426950408889634 * x
-    return tl.exp2(x)
+    return tl.exp(x) if MASK == 2 else tl.exp2(x)
 
 
 @triton.jit
