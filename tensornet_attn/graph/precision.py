@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from tensornet_attn.graph.model import Graph, Step, Tensor, Use
-from tensornet_attn.graph.recurrence import EXP
+from tensornet_attn.graph.recurrence import EXP, Recurrence
 from tensornet_attn.ops import OPS
 
 EXACT = ("zeros", "ones", "eye", "kron", "bucket", "log_bucket")  # constants of zeros and ones, exact in every dtype
@@ -73,6 +73,11 @@ def scores(graph: Graph) -> frozenset[str]:
     return frozenset(step.name for step in every if elementwise(step) or _log_of_sum(step))
 
 
+def exponents_of(form: Recurrence) -> set[Use]:
+    """The exponents of the decays of a recurrence."""
+    return {use for term in form.terms for uses in (*term.decays, term.own) for use in uses}
+
+
 def _exponents(graph: Graph) -> set[str]:
     """What exponentials are taken of, and what is added up for that."""
     found = set[str]()
@@ -97,6 +102,8 @@ def _added(graph: Graph, step: Step) -> Iterator[Use]:
 
 def _logarithms(step: Step) -> Iterator[Use]:
     """The logarithmic decays that a step reads."""
+    if isinstance(step.form, Recurrence):
+        yield from exponents_of(step.form)
     for role, use in step.box.operands if step.box is not None else ():
         if role in OPS[step.box.kind].logarithms:  # type: ignore[union-attr]
             yield use
