@@ -25,7 +25,8 @@ def kept_wide(graph: Graph, known: Collection[str] = ()) -> frozenset[str]:
     decays, and sums of them over keys, with the elementwise steps before them; and elementwise steps of all these.
     """
     wide = {*known, *(tensor.name for tensor in graph.tensors if _inexact(tensor))}
-    wide |= {step.name for step in graph.steps if _log_of_sum(step) and step.box.leg == graph.key} | _decays(graph)
+    over_keys = (step for step in graph.steps if step.box is not None and step.box.leg == graph.key)
+    wide |= {step.name for step in over_keys if _log_of_sum(step)} | _decays(graph)
     constant = {tensor.name for tensor in graph.of_role("constant")}
     for step in graph.steps:
         names = {use.name for use in step.op.uses}
