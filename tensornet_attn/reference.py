@@ -246,7 +246,10 @@ def bucket(distance: int, count: int, furthest: int, both_sides: int) -> int:
 
 
 def log_bucket(distance: int, count: int, furthest: int) -> int:
-    """The bucket of a distance, query position minus key position (the code of DeBERTa-v2, He et al. 2021); single precision."""
+    """The bucket of a distance, query position minus key position (the code of DeBERTa-v2, He et al. 2021).
+
+    In single precision.
+    """
     exact, side = count // 4, 1 if distance > 0 else -1
     if abs(distance) > exact:
         far, most = torch.tensor([abs(distance) / exact, (furthest - 1) / exact], dtype=torch.float32)

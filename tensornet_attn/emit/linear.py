@@ -15,7 +15,7 @@ from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.alike import Factor, factors_apart, is_ones, one_row, summed_by_reader
 from tensornet_attn.graph.attention import Masked, Normalize, ScoreTerm
-from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.graph.model import Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums_keys
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value
 from tensornet_attn.ops.map import row

@@ -13,7 +13,7 @@ from tensornet_attn.cost.band import Block
 from tensornet_attn.emit.join import exact_parts
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Graph, Step
-from tensornet_attn.graph.precision import elementwise
+from tensornet_attn.graph.precision import elementwise, exponents_of
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ir.values import Value
 from tensornet_attn.ops import OPS
@@ -24,14 +24,17 @@ def in_precision(writer: Writer, step: Step) -> Iterator[None]:
     """In this context, operands have the precision in which the step reads them, and its result is rounded if it is."""
     before = {use.name: writer.values[use.name] for use in step.op.uses if use.name in writer.values}
     wide = [name for name in before if name in writer.wide]
-    taken = [name for name in wide if takes_wide(writer, name, step)]
+    blocks = isinstance(step.form, Block) and not step.form.tiled and bool(wide)  # one dtype for a whole block
+    taken = wide if blocks else [name for name in wide if takes_wide(writer, name, step)]
     for name in wide:
         if name not in taken:
             _read_as(writer, name, "to_narrow", writer.like.text)
-    if step.name in writer.wide and not wide and step.kernel is None:
-        for name in [name for name in before if before[name].batched][:1]:
+    if blocks or (step.name in writer.wide and not wide and step.kernel is None):
+        batched = [name for name in before if before[name].batched and name not in wide]
+        for name in [name for name in before if name not in wide] if blocks else batched[:1]:
             _read_as(writer, name, "to_wide")
-    writer.rounded = step.name if taken and step.name not in writer.wide and step.kernel is None else ""
+    rounds = taken and step.name not in writer.wide and (blocks or step.kernel is None)
+    writer.rounded = step.name if rounds else ""
     yield
     writer.values |= before
     writer.rounded = ""
@@ -70,20 +73,15 @@ def _adds_wide(graph: Graph, name: str, reader: Step) -> bool:
     if reader.kernel is not None:
         return kernel_takes_wide(graph, name, reader)
     forms = [step.form for step in graph.steps if isinstance(step.form, Recurrence)]
-    return any(reader.name in _exponents(form) for form in forms) and elementwise(reader)
+    return any(use.name == reader.name for form in forms for use in exponents_of(form)) and elementwise(reader)
 
 
 def kernel_takes_wide(graph: Graph, name: str, step: Step) -> bool:
     """Whether a kernel accepts a 32-bit operand besides 16-bit ones."""
     if isinstance(step.form, Block):
         return step.form.tiled
-    if isinstance(step.form, Recurrence) and name in _exponents(step.form):
+    if isinstance(step.form, Recurrence) and name in {use.name for use in exponents_of(step.form)}:
         return True
     assert step.kernel is not None
     adding = [part for part in step.kernel.body if any(use.name == name for use in part.op.uses)]
     return {*adding} <= {*exact_parts(graph, step)} and all(map(elementwise, adding))
-
-
-def _exponents(form: Recurrence) -> set[str]:
-    """The exponents of the decays of a recurrence."""
-    return {use.name for term in form.terms for pair in (*term.decays, term.own) for use in pair}

@@ -71,6 +71,8 @@ class Writer:
 
     def named(self, name: str, text: str, legs: Legs, **packing: Any) -> None:
         """Sets the value of a kernel, which has batch dimensions, on a line of its own."""
+        if name == self.rounded:
+            text = self.call("to_narrow", text, self.like.text)
         self.values[name] = Value(self.local[name], legs, True, **packing)
         self.line(f"{self.local[name]} = {text}", self.values[name])
 
@@ -121,21 +123,22 @@ class Writer:
         narrow = [tensor for tensor in self.graph.of_role("input") if not tensor.wide]
         if not narrow and (weights := self.graph.of_role("weight")):
             return Value(f"self.{weights[0].name}", (), False)
-        return self.values[(narrow or self.graph.of_role("input"))[0].name]
+        tensor = (narrow or self.graph.of_role("input"))[0]
+        return Value(self.local[tensor.name], tensor.legs, True)
 
     @property
     def batch_dims(self) -> str:
         """The number of batch dimensions of the call."""
         alike: dict[int, list[str]] = {}  # dimensions of the inputs, by their number of legs
         for tensor in self.graph.of_role("input"):
-            alike.setdefault(len(tensor.legs), []).append(f"{self.values[tensor.name].text}.ndim")
+            alike.setdefault(len(tensor.legs), []).append(f"{self.local[tensor.name]}.ndim")
         return _largest([f"{_largest(dims)} - {legs}" if legs else _largest(dims) for legs, dims in alike.items()])
 
     @property
     def batch_shape(self) -> str:
         """The batch dimensions of the call, for use inside a tuple."""
         shapes = [
-            f"{self.values[t.name].text}.shape[:-{len(t.legs)}]" if t.legs else f"{self.values[t.name].text}.shape"
+            f"{self.local[t.name]}.shape[:-{len(t.legs)}]" if t.legs else f"{self.local[t.name]}.shape"
             for t in self.graph.of_role("input")
         ]
         return f"*{shapes[0]}" if len(shapes) == 1 else f"*{self.call('joint_shape', *shapes)}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from tensornet_attn.graph.model import Graph, Step, Tensor, Use
-from tensornet_attn.graph.recurrence import EXP
+from tensornet_attn.graph.recurrence import EXP, Recurrence
 from tensornet_attn.ops import OPS
 
 EXACT = ("zeros", "ones", "eye", "kron", "bucket", "log_bucket")  # constants of zeros and ones, exact in every dtype
@@ -25,7 +25,8 @@ def kept_wide(graph: Graph, known: Collection[str] = ()) -> frozenset[str]:
     decays, and sums of them over keys, with the elementwise steps before them; and elementwise steps of all these.
     """
     wide = {*known, *(tensor.name for tensor in graph.tensors if _inexact(tensor))}
-    wide |= {step.name for step in graph.steps if _log_of_sum(step) and step.box.leg == graph.key} | _decays(graph)
+    over_keys = (step for step in graph.steps if step.box is not None and step.box.leg == graph.key)
+    wide |= {step.name for step in over_keys if _log_of_sum(step)} | _decays(graph)
     constant = {tensor.name for tensor in graph.of_role("constant")}
     for step in graph.steps:
         names = {use.name for use in step.op.uses}
@@ -73,6 +74,11 @@ def scores(graph: Graph) -> frozenset[str]:
     return frozenset(step.name for step in every if elementwise(step) or _log_of_sum(step))
 
 
+def exponents_of(form: Recurrence) -> set[Use]:
+    """The exponents of the decays of a recurrence."""
+    return {use for term in form.terms for uses in (*term.decays, term.own) for use in uses}
+
+
 def _exponents(graph: Graph) -> set[str]:
     """What exponentials are taken of, and what is added up for that."""
     found = set[str]()
@@ -97,6 +103,8 @@ def _added(graph: Graph, step: Step) -> Iterator[Use]:
 
 def _logarithms(step: Step) -> Iterator[Use]:
     """The logarithmic decays that a step reads."""
+    if isinstance(step.form, Recurrence):
+        yield from exponents_of(step.form)
     for role, use in step.box.operands if step.box is not None else ():
         if role in OPS[step.box.kind].logarithms:  # type: ignore[union-attr]
             yield use

@@ -42,8 +42,8 @@ def single(decoding: Decoding) -> tuple[Stage, ...]:
 def merged(decoding: Decoding, apart: bool) -> tuple[Stage, ...]:
     """The stages of a chunk of one position.
 
-    `apart`: parts that are kept wide are separate stages, because they run in another dtype, or a mask of the call hides
-    positions from states. Otherwise no mask hides positions from states.
+    `apart`: parts that are kept wide are separate stages, because they run in another dtype or a mask of the call
+    hides positions from states. Otherwise no mask hides positions from states.
     """
     found: list[_Group] = []
     place: dict[str, int] = {}

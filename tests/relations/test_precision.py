@@ -5,37 +5,40 @@ from __future__ import annotations
 import pytest
 import torch
 
-import tensornet_attn as ta
 from tensornet_attn.errors import InputError
 from tests.designs.sizes import CASES
 from tests.relations.precision import Rounded, chooses
 
 HALF = (torch.bfloat16, torch.float16)
 CONTINUOUS = [name for name in CASES if not chooses(name)]
-KINDS = ("fox", "gla", "mamba1", "retnet", "alibi", "stick_breaking", "fmm3", "thsa_poly", "laser", "mgk", "kda")
+KINDS = ("fox", "gla", "mamba1", "retnet", "alibi", "stick_breaking", "fmm3", "thsa_poly", "laser", "mgk", "kda", "gsa", "rwkv4")
 LENGTH, LAST = 600, 16
 
 
+@torch.no_grad()
 def as_exact_as_rounded_steps(name: str, dtype: torch.dtype) -> None:
     case = Rounded(name, dtype, CASES[name].causal[-1], 40)
     bound = 3 * case.error(case.yardstick)
     for backend in ("torch", "cpp", "reference"):
-        with torch.no_grad():
-            assert case.error(case.module(backend)(*case.halves)) <= bound, backend
+        assert case.error(case.module(backend)(*case.halves)) <= bound, backend
 
 
+@torch.no_grad()
 def as_exact_with_a_cache(name: str, dtype: torch.dtype) -> None:
-    """A long prefix in one call, the last positions one by one."""
+    """A long prefix in two calls, the last positions one by one.
+
+    A step of decoding rounds each term of its scores, where fused attention without a cache rounds no score, so that
+    three times the yardstick is allowed, as without a cache.
+    """
     case = Rounded(name, dtype, True, LENGTH, batch=1)
     module, (x,) = case.module("torch"), case.halves[:1]
     try:
         cache = module.new_cache()
     except InputError:
         pytest.skip("no cache")
-    with torch.no_grad():
-        bound = 1.5 * max(case.error(module(x), LAST), case.error(case.yardstick, LAST))
-        steps = (*x[:, :-LAST].split(400, 1), *x[:, -LAST:].split(1, 1))
-        assert case.error(torch.cat([module(part, cache=cache) for part in steps], 1), LAST) <= bound
+    bound = max(1.5 * case.error(module(x), LAST), 3 * case.error(case.yardstick, LAST))
+    steps = (*x[:, :-LAST].split(400, 1), *x[:, -LAST:].split(1, 1))
+    assert case.error(torch.cat([module(part, cache=cache) for part in steps], 1), LAST) <= bound
 
 
 @pytest.mark.parametrize("name", KINDS)
