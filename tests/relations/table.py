@@ -29,7 +29,9 @@ class Relation(NamedTuple):
 
 def keyed(graph: Graph) -> bool:
     """Whether a key mask acts on a step."""
-    return sums_keys(graph) or any(graph.masked(step) or (step.box is not None and OPS[step.box.kind].recurrent) for step in graph.steps)
+    return sums_keys(graph) or any(
+        graph.masked(step) or (step.box is not None and OPS[step.box.kind].recurrent) for step in graph.steps
+    )
 
 
 def hides_keys(graph: Graph) -> bool:
