@@ -110,6 +110,8 @@ class MaxOperation(Reduction):
     saves = ("of", "result")
 
     def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
+        if not value.shape[axis]:
+            return value.sum(axis)
         return value.where(keep, -math.inf).amax(axis).where(keep.any(axis), 0)
 
 

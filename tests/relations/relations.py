@@ -287,7 +287,8 @@ def nothing_gives_nothing(subject: Subject) -> None:
             outcome = subject.results(subject.run, rows.leaves)
         except ta.InputError:
             continue
-        assert usable(outcome), f"{batch}, {n} queries, {m} keys: not finite"
+        finite = all(x is None or x.isfinite().all() for x in outcome.values())  # a logsumexp of nothing is large
+        assert finite, f"{batch}, {n} queries, {m} keys: not finite"
         assert_same(outcome, wanted)
         for name, value in outcome.items():
             if name.startswith("state ") and (batch == (0,) or n == 0):

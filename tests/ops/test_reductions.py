@@ -1,4 +1,4 @@
-"""logsumexp of nothing: softmaxes that are merged by their logsumexp are right in every row, as one softmax is."""
+"""Reductions of nothing; softmaxes that are merged by their logsumexp are right in every row, as one softmax is."""
 
 from __future__ import annotations
 
@@ -105,3 +105,18 @@ def test_merged_with_a_cache() -> None:
     for first, last in ((0, 2), (2, 3), (3, 9)):
         parts.append(layer(x[:, first:last], key_mask=key_mask[:, :last], cache=cache))
     torch.testing.assert_close(torch.cat(parts, 1), layer(x, key_mask=key_mask))
+
+
+@pytest.mark.parametrize("kind", ["sum", "mean", "max", "logsumexp"])
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+def test_no_keys_and_hidden_keys_are_alike(backend: str, kind: str) -> None:
+    layer = module_of(design({"A": {kind: "m", "of": "S"}, "y": "A[h n] q[n h d] R[h] -> n h d"}), backend, F64)
+    inputs, key_mask = call()
+    (hidden, *gradients), (none, *others) = (
+        results(layer, inputs, {"key_mask": torch.zeros_like(key_mask)}),
+        results(layer, [inputs[0], inputs[1][:, :0]], {}),
+    )
+    torch.testing.assert_close(none, hidden)
+    torch.testing.assert_close(others[0], gradients[0])
+    assert not gradients[1].any()
+    assert hidden.any() == (kind == "logsumexp")
