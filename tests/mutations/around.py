@@ -192,7 +192,7 @@ AROUND = (
         ("models/test_cache.py::test_a_decoder_reads_its_source_once",),
     ),
     Mutation(
-        "hf/model.py",
+        "models/model.py",
         "(key_mask.cumsum(1) - 1)",
         "key_mask.cumsum(1)",
         "A token behind padding stands one place too late.",

@@ -1,0 +1,75 @@
+"""Padding of drop-in attentions and converted models: designs that would count it compute sequences by their tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tensornet_attn as ta
+from tensornet_attn.convert.model import convert_model
+from tests.convert import models, test_interface
+from tests.refusals import refusal
+
+F64 = torch.float64
+WIDTH, HEADS, N = 16, 4, 6
+KEEP = torch.tensor([[False, False, True, True, True, True], [True, True, True, True, False, False], [True] * 6])
+unregistered: Any = test_interface.unregistered
+LENGTH = {"tensornet": 1, "name": "counted", "extends": "mhsa", "legs": {"h": "head 4"}}
+LENGTH |= {"diagram": {"A": {"softmax": "m", "scale": "m ** -0.5", "of": "Q[n h d] K[m h d] -> h n m"}}}
+STEPS = {"q": "x[n f] Wq[f h d] -> n h d", "Q": {"conv": "n", "width": "w", "of": "q[n h d] C[w h d] -> n w h d"}}
+STEPS |= {"K": "x[m f] Wk[f h d] -> m h d", "V": "x[m f] Wv[f h d] -> m h d"}
+NEAR = LENGTH | {"name": "near", "legs": {"h": "head 4", "w": 3}, "weights": {"C": "w h d"}, "diagram": STEPS}
+DESIGNS = {"length": LENGTH, "convolution": NEAR}
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_multihead_attention(name: str) -> None:
+    """In an encoder of torch, which has padding on either side."""
+    encoder = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, 0.0, batch_first=True, dtype=F64)
+    encoder.self_attn = ta.nn.MultiheadAttention(DESIGNS[name], WIDTH, HEADS, bias=False, batch_first=True, dtype=F64)
+    x = torch.randn(3, N, WIDTH, dtype=F64)
+    y = encoder(x, src_key_padding_mask=~KEEP)
+    for row, keep, found in zip(x, KEEP, y, strict=True):
+        torch.testing.assert_close(found[keep], encoder(row[None, keep])[0], rtol=1e-11, atol=1e-12)
+
+
+def test_keys_of_multihead_attention() -> None:
+    """The length is that of the tokens of the other sequence; there are no maps of padded ones."""
+    layer = ta.nn.MultiheadAttention(LENGTH, WIDTH, HEADS, bias=False, batch_first=True, dtype=F64)
+    x, memory = torch.randn(3, 4, WIDTH, dtype=F64), torch.randn(3, N, WIDTH, dtype=F64)
+    y, _ = layer(x, memory, memory, key_padding_mask=~KEEP, need_weights=False)
+    for row, other, keep, found in zip(x, memory, KEEP, y, strict=True):
+        keys = other[None, keep]
+        torch.testing.assert_close(found, layer(row[None], keys, keys)[0][0], rtol=1e-11, atol=1e-12)
+    assert refusal(layer, x, memory, memory, key_padding_mask=~KEEP) == (
+        "counted: there are no maps of padded sequences, because 'A' has the length 'm' in a number; call with "
+        "need_weights=False or output_attentions=False."
+    )
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", DESIGNS)
+def test_converted_models(name: str, side: str) -> None:
+    """GPT-2, whose own positions follow the mask."""
+    model = models.drawn(convert_model(models.model_of("gpt2"), DESIGNS[name], init="fresh")).double().eval()
+    given = models.inputs("gpt2", side)
+    mask = given["attention_mask"]
+    y = model(**given, position_ids=(mask.cumsum(-1) - 1).clamp(min=0), use_cache=False)[0]
+    for ids, keep, found in zip(given["input_ids"], mask.bool(), y, strict=True):
+        alone = model(ids[None, keep], use_cache=False)[0][0]
+        torch.testing.assert_close(found[keep], alone, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_design_as_attn_implementation(side: str) -> None:
+    """In a causal model queries and keys are one sequence."""
+    model = models.made("gpt2", attn_implementation=ta.register_attention(LENGTH)).double()
+    given = models.inputs("gpt2", side)
+    mask = given["attention_mask"]
+    y = model(**given, position_ids=(mask.cumsum(-1) - 1).clamp(min=0), use_cache=False)[0]
+    for ids, keep, found in zip(given["input_ids"], mask.bool(), y, strict=True):
+        alone = model(ids[None, keep], use_cache=False)[0][0]
+        torch.testing.assert_close(found[keep], alone, rtol=1e-9, atol=1e-10)
