@@ -19,7 +19,7 @@ def query_positions(n: int, m: int, device: torch.device | None = None) -> Tenso
 
 def relative_positions(n: int, m: int, device: torch.device | None = None) -> Tensor:
     """1 - n ... m - 1: [n + m - 1], none if there are neither queries nor keys."""
-    return torch.arange(1 - n, max(m, 1 - n), device=device)
+    return torch.arange(1 - n, m + 1, device=device)[:-1]  # a comparison of the lengths would stay in traced code
 
 
 def exactly(positions: Tensor) -> Tensor:
@@ -230,11 +230,10 @@ def in_reach(x: Tensor, first: int, count: int, reach: int) -> Tensor:
 
     Distances beyond the reach are clamped.
     """
-    count = max(count, 0)
     if not is_known(count):
-        at = torch.arange(first, first + count, device=x.device)
+        at = torch.arange(first, first + count + 1, device=x.device)[:-1]
         return x.index_select(-1, at.clamp(-reach, reach) + reach)
-    start, (below, inside, above) = places_in_reach(first, count, reach)
+    start, (below, inside, above) = places_in_reach(first, max(count, 0), reach)
     least, most = x[..., :1].expand(*x.shape[:-1], below), x[..., -1:].expand(*x.shape[:-1], above)
     return torch.cat((least, x.narrow(-1, start, inside), most), -1)
 
