@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-import tensornet_attn as ta
 from tensornet_attn.errors import InputError
 from tests.designs.sizes import CASES
 from tests.relations.precision import Rounded, chooses

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from typing import NamedTuple
 
 import pytest
 
 from tests.designs.cases import CASES
 from tests.relations.explore import Counts, Trial, relations, shrunk_failure, written
-from tests.relations.generator import drawn_design, shipped
+from tests.relations.generator import drawn_design, joint, shipped
 from tests.relations.text import Data, normal_form
 
 ON_EVERY_PLAN = ("backends_agree", "hidden_rows", "rows_before", "documents", "chunks", "nothing")
 CHEAP = ("hidden", "rows", "documents", "sequences", "queries", "masks", "nothing", "strides", "calls")
-# Seeds whose designs have generated kernels: two maps, joint legs, masks and sinks, noise, keys of their own.
-COMPILED = ()
+# Random designs with generated kernels: joint legs, masks and sinks, noise, several maps, keys of their own.
+COMPILED = (5, 15, 30, 44, 45)
+JOINT = (3, 4, 7)  # of `joint`, whose readers sum one of several legs
 
 
 class Shipped(NamedTuple):
@@ -52,3 +54,21 @@ def test_shipped_designs(design: Shipped) -> None:
 @pytest.mark.parametrize("design", [Shipped(name) for name in CASES], ids=lambda design: design.name)
 def test_shipped_designs_on_every_plan(design: Shipped, backend: str) -> None:
     check(normal_form(shipped(design.name)), backend, (), 1, design.name)
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", COMPILED)
+def test_random_designs_in_cpp(seed: int) -> None:
+    check(drawn_design(seed).data, "cpp", ("backends_agree", "hidden_rows"), seed)
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", JOINT)
+def test_joint_legs_in_cpp(seed: int) -> None:
+    check(normal_form(joint(random.Random(seed))), "cpp", ("backends_agree",), seed, "file")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 5, 12, 27])
+def test_compiled_and_exported(seed: int) -> None:
+    check(drawn_design(seed).data, "torch", ("traced", "exported"), seed)
