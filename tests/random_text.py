@@ -62,7 +62,8 @@ def transposed(data: dict[str, Any], draw: random.Random) -> tuple[dict[str, Any
     weights, named = {}, set(_operands_alone(data["diagram"]))
     for name, value in data.get("weights", {}).items():
         legs = value["legs"] if isinstance(value, dict) else value
-        order = draw.sample(range(len(legs)), len(legs)) if name not in named else [*range(len(legs))]
+        fixed = name in named or "(eye" in str(value) or "kron" in str(value)
+        order = [*range(len(legs))] if fixed else draw.sample(range(len(legs)), len(legs))
         mixed = [legs[i] for i in order]
         weights[name] = {**value, "legs": mixed} if isinstance(value, dict) else mixed
         orders[name] = tuple(order)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from typing import ClassVar
 
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.ir.steps import Box, Step
@@ -51,6 +52,7 @@ class Reduction(Operation):
     masked = reduces = runs_along = same_of_one = True
     dense: str  # the method of a tensor
     how: str  # the reduction of tiles: `tiles.model.Node`
+    dense_of_nothing: ClassVar[bool] = False  # whether that method is right where there are no entries
 
     @abstractmethod
     def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
@@ -61,6 +63,9 @@ class Reduction(Operation):
         return self.of(value, keep, axis), without(legs, box.leg)
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
+        if not self.dense_of_nothing and lines.graph.leg[str(box.leg)].sequence:  # there may be no positions
+            super().emit(lines, step, box)
+            return
         value = lines.value(box.operand("of"))
         lines.bind(step.name, f"{value.atom}.{self.dense}({dim_of(value, box.leg)})", without(value.legs, box.leg))
 
@@ -120,6 +125,7 @@ class SumOperation(Reduction):
     model = Sum
     keeps_sign = linear = is_sum = True
     ignores_zeros = "always"
+    dense_of_nothing = True
     per_element = 1
 
     def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:

@@ -229,18 +229,16 @@ def masked_reverse_cumsum(x: Tensor, keep: Tensor | None = None) -> Tensor:
 
 
 def masked_mean(x: Tensor, keep: Tensor | None = None) -> Tensor:
-    """The mean of the visible entries: [..., m] -> [...]."""
-    if keep is None and x.shape[-1]:
-        return x.mean(-1)
-    return kept(x, keep).sum(-1) / (1 if keep is None else keep.sum(-1).clamp(min=1))
+    """The mean of the visible entries, of none 0: [..., m] -> [...]."""
+    if keep is None:
+        return x.mean(-1) if x.shape[-1] else x.sum(-1)
+    return kept(x, keep).sum(-1) / keep.sum(-1).clamp(min=1)
 
 
 def masked_max(x: Tensor, keep: Tensor | None = None) -> Tensor:
-    """The largest visible entry; equal entries share the gradient: [..., m] -> [...]."""
-    if not x.shape[-1]:
-        return x.sum(-1)
-    if keep is None:
-        return x.amax(-1)
+    """The largest visible entry, of none 0; equal entries share the gradient: [..., m] -> [...]."""
+    if keep is None or not x.shape[-1]:
+        return x.amax(-1) if x.shape[-1] else x.sum(-1)
     return torch.where(keep.any(-1), torch.where(keep, x, torch.finfo(x.dtype).min).amax(-1), 0)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensornet_attn as ta
 from tests.decay_designs import DECAYS
@@ -46,9 +46,62 @@ def _masked(draw: random.Random) -> Data:
     return masked_design(draw.choice([*FORMULAS]), kind, draw.random() < 0.5, draw.random() < 0.5)
 
 
+def joint(draw: random.Random) -> Data:
+    """Attention whose scores have several legs, which the box runs along and the readers sum, together or not."""
+
+    def some(legs: list[str], least: int = 0) -> list[str]:
+        return draw.sample(legs, draw.randint(least, len(legs)))
+
+    wide = draw.choice([["h"], ["v"], ["h", "v"], ["v", "h"]])
+    legs = {"n": "query", "m": "key", "f": 3, "d": 2, "e": 2} | {leg: draw.choice(SIZES[leg]) for leg in wide}
+    weights: dict[str, list[str]] = {}
+
+    def projected(name: str, row: str, own: list[str]) -> str:
+        weights[f"W{name}"] = ["f", *own]
+        return f"x[{row} f] W{name}[f {' '.join(own)}] -> {row} {' '.join(own)}"
+
+    of_query = some(wide)
+    of_key = [leg for leg in wide if leg not in of_query or draw.random() < 0.5]
+    steps: Data = {"Q": projected("q", "n", [*of_query, "d"]), "K": projected("k", "m", [*of_key, "d"])}
+    order = draw.sample([*wide, "n", "m"], len(wide) + 2)
+    scores = f"Q[n {' '.join([*of_query, 'd'])}] K[m {' '.join([*of_key, 'd'])}]"
+    if draw.random() < 0.3:
+        weights["b"] = some(wide, 1)
+        scores += f" + b[{' '.join(weights['b'])}]"
+    readers = []
+    for name in draw.choice([["A"], ["A"], ["A", "B"]]):
+        over = [*some(wide), "m"]
+        mask = draw.choice(MASKED)
+        of: Any = draw.choice(
+            [f"{scores} -> {' '.join(order)}", {"map": "tanh", "of": f"{scores} -> {' '.join(order)}"}]
+        )
+        steps[name] = {"softmax": draw.sample(over, len(over)), **({"mask": mask} if mask else {}), "of": of}
+        for values in draw.choice(["V", "V", "VU"]):
+            on_values, kept = some(wide), ["e", *(some(wide) if name == "A" and not readers else [])]
+            kept = kept if not readers else readers[0][1]
+            steps[values + name] = projected(values + name, "m", [*on_values, "e"])
+            lone = [leg for leg in wide if leg not in on_values and leg not in kept]
+            weights |= {f"g{name}{leg}": [leg] for leg in lone}
+            uses = [f"{name}[{' '.join(order)}]", f"{values}{name}[m {' '.join([*on_values, 'e'])}]"]
+            readers.append((" ".join([*uses, *(f"g{name}{leg}[{leg}]" for leg in lone)]), kept))
+    steps["y"] = f"{' + '.join(text for text, _ in readers)} -> n {' '.join(readers[0][1])}"
+    return {
+        "tensornet": 1,
+        "name": "joint",
+        "legs": legs,
+        "inputs": {"x": ["n", "f"]},
+        "weights": weights,
+        "diagram": steps,
+        "output": "y",
+    }
+
+
+SIZES = {"h": ["head 1", "head 2", "head 3"], "v": [1, 2, "shared 2", "shared 3"]}
+MASKED = (None, None, "causal", "window(2, 0)", "band(1)", "prefix(2)")
 SOURCES: dict[str, tuple[int, Callable[[random.Random], Data]]] = {
     "grown": (4, random_design),
     "layer": (4, random_layer),
+    "joint": (4, joint),
     "shipped": (6, lambda draw: shipped(draw.choice([*CASES]))),
     "rewriting": (3, lambda draw: draw.choice(draw.choice([*KINDS.values()]))(draw)),
     "pairs": (1, of_pairs),

@@ -122,7 +122,10 @@ class Subject:
 
     def arguments(self, *sizes: tuple[int, int]) -> tuple[list[Tensor], dict[str, Any]]:
         """Inputs of a random call and its options: masks, noise, losses."""
-        inputs, options = self.call(*sizes).arguments()
+        call = self.call(*sizes)
+        inputs, options = call.arguments()
+        if "mask" in options and options["mask"].ndim > 2 + len(call.batch) and self.module.mask_places.apart:
+            options["mask"] = options["mask"].flatten(len(call.batch), -3).select(len(call.batch), 0)
         return self.steadied(inputs), options | ({"losses": True} if self.graph.losses else {})
 
     def rows(self, batch: tuple[int, ...], n: int, m: int) -> Rows:

@@ -1,0 +1,74 @@
+"""The relations on the designs of fixed seeds and on every shipped design; `python -m tests.relations` tries others."""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+import pytest
+
+from tests.designs.cases import CASES
+from tests.relations.explore import Counts, Trial, relations, shrunk_failure, written
+from tests.relations.generator import drawn_design, joint, shipped
+from tests.relations.text import Data, normal_form
+
+ON_EVERY_PLAN = ("backends_agree", "hidden_rows", "rows_before", "documents", "chunks", "nothing")
+CHEAP = ("hidden", "rows", "documents", "sequences", "queries", "masks", "nothing", "strides", "calls")
+# Random designs with generated kernels: joint legs, masks and sinks, noise, several maps, keys of their own.
+COMPILED = (5, 15, 30, 44, 45)
+JOINT = (3, 4, 7)  # of `joint`, whose readers sum one of several legs
+
+
+class Shipped(NamedTuple):
+    """The name of a shipped design, of which the tests of a day are not a part."""
+
+    name: str
+
+
+def check(data: Data, backend: str, texts: tuple[str, ...], seed: int, origin: str = "random") -> None:
+    """Tries relations and raises AssertionError with the failing designs, shrunk."""
+    counts = Counts()
+    for relation in relations(texts):
+        counts.add(Trial(relation.name, backend, seed, data, origin))
+    assert not counts.failures, "\n".join(written(shrunk_failure(failure, 100)) for failure in counts.failures)
+
+
+@pytest.mark.parametrize("seed", range(48))
+def test_random_designs(seed: int) -> None:
+    check(drawn_design(seed).data, "torch", (), seed)
+
+
+@pytest.mark.parametrize("backend", ["reference", "blocks", "long", "decoding"])
+@pytest.mark.parametrize("seed", range(1000, 1008))
+def test_random_designs_on_other_plans(seed: int, backend: str) -> None:
+    check(drawn_design(seed).data, backend, ON_EVERY_PLAN, seed)
+
+
+@pytest.mark.parametrize("design", [Shipped(name) for name in CASES], ids=lambda design: design.name)
+def test_shipped_designs(design: Shipped) -> None:
+    check(normal_form(shipped(design.name)), "torch", CHEAP, 0, design.name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["torch", "reference", "blocks", "long", "decoding"])
+@pytest.mark.parametrize("design", [Shipped(name) for name in CASES], ids=lambda design: design.name)
+def test_shipped_designs_on_every_plan(design: Shipped, backend: str) -> None:
+    check(normal_form(shipped(design.name)), backend, (), 1, design.name)
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", COMPILED)
+def test_random_designs_in_cpp(seed: int) -> None:
+    check(drawn_design(seed).data, "cpp", ("backends_agree", "hidden_rows"), seed)
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", JOINT)
+def test_joint_legs_in_cpp(seed: int) -> None:
+    check(normal_form(joint(random.Random(seed))), "cpp", ("backends_agree",), seed, "file")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 5, 12, 27])
+def test_compiled_and_exported(seed: int) -> None:
+    check(drawn_design(seed).data, "torch", ("traced", "exported"), seed)
