@@ -169,9 +169,20 @@ COMPARISONS = {
         "copy", "copy", "", 128, 1000, (1e-3, 2e-3, 4e-3), Entry("mhsa", {"h": 4}), _designs(4, 10), ("--batch", "32")
     ),
     "fish": Comparison(
-        "fish", "char_lm", TEXT, 128, 500, (4e-3, 8e-3, 1.6e-2), Entry("mhsa", {"h": 8}), _fish(), ("--batch", "16"), BITS
+        "fish",
+        "char_lm",
+        TEXT,
+        128,
+        500,
+        (4e-3, 8e-3, 1.6e-2),
+        Entry("mhsa", {"h": 8}),
+        _fish(),
+        ("--batch", "16"),
+        BITS,
     ),
-    "mgk": Comparison("mgk", "copy", "", 128, 1000, (1e-3, 2e-3, 4e-3), Entry("mhsa", {"h": 1}), _mgk(), ("--batch", "32")),
+    "mgk": Comparison(
+        "mgk", "copy", "", 128, 1000, (1e-3, 2e-3, 4e-3), Entry("mhsa", {"h": 1}), _mgk(), ("--batch", "32")
+    ),
     "epa": Comparison(
         "epa", "char_lm", TEXT, 128, 500, (4e-3, 8e-3, 1.6e-2), Entry("mhsa", {"h": 8}), _epa(), ("--batch", "16"), BITS
     ),
