@@ -363,7 +363,8 @@ def design(base: Path, comparison: Comparison, entry: Entry) -> None:
         run(base, comparison, entry, rate, seed)
 
 
-HEAD = "| design | legs | parameters | attention MACs a token | learning rate | seed 0, each rate | seeds 1 to 3 | mean ± 95 % |"
+_NAMES = ("design", "legs", "parameters", "attention MACs a token", "learning rate", "seed 0, each rate")
+HEAD = f"| {' | '.join((*_NAMES, 'seeds 1 to 3', 'mean ± 95 %'))} |"
 
 
 def rows(base: Path, comparison: Comparison) -> Iterator[str]:
