@@ -1,4 +1,4 @@
-"""Atomic writing of files."""
+"""Atomic writing of files, and folders that belong to one command."""
 
 from __future__ import annotations
 
@@ -6,10 +6,31 @@ import os
 import tempfile
 from pathlib import Path
 
+from tensornet_attn.errors import InputError
+
+MARK = ".tensornet-attn"  # end of the names of files that are being written
+
+
+def check_own(folder: Path, first: str, *marks: str) -> None:
+    """Raises InputError unless a folder is new, empty, or of the command that makes `first`, then one of `marks`."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    others = sorted(name for name in names - {first} if not name.endswith(MARK))
+    if others and not (first in names and names & {*marks}):
+        raise InputError(
+            f"'{folder}' has files of others, such as '{others[0]}': choose an empty folder, or another --out."
+        )
+
+
+def remove_torn(folder: Path) -> None:
+    """Removes the files that killed processes have left half written in a folder."""
+    for path in folder.glob(f".*{MARK}"):
+        if path.is_file():
+            path.unlink()
+
 
 def write_whole(target: Path, data: bytes) -> None:
     """Writes a temporary file in the target's folder, then renames it. Raises OSError with the target's name."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=_folder(target))
+    handle, temporary = tempfile.mkstemp(MARK, f".{target.name}.", folder_of(target))
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -20,8 +41,8 @@ def write_whole(target: Path, data: bytes) -> None:
         raise
 
 
-def _folder(target: Path) -> Path:
-    """The target's folder. Raises OSError with the path that the user gave, not with that of the temporary file."""
+def folder_of(target: Path) -> Path:
+    """The folder of a file to write. Raises OSError with the path of the user, not with that of the temporary file."""
     if target.is_dir():
         raise IsADirectoryError(21, "is a folder, not a file", str(target))
     if not target.parent.is_dir():

@@ -296,7 +296,7 @@ def loaded(names: list[str], legs: list[str] | None, settings: list[str] | None)
 
 def _writable(output: str | None, plot: str | None) -> None:
     """Checks before the measurement that the output files can be written: folder, plot library, file extension."""
-    from tensornet_attn.files import write_whole
+    from tensornet_attn.files import folder_of
 
     if plot is not None:
         from tensornet_attn.analyse.plots import need_matplotlib
@@ -305,11 +305,7 @@ def _writable(output: str | None, plot: str | None) -> None:
             raise typer.BadParameter(f"'{plot}' does not end in .svg, .png or .pdf.", param_hint="'--plot'")
         need_matplotlib()
     for path in map(Path, filter(None, (output, plot))):
-        if path.is_dir():
-            raise IsADirectoryError(21, "is a folder, not a file", str(path))
-        trial = path.with_name(f".{path.name}.trial")
-        write_whole(trial, b"")
-        trial.unlink()
+        folder_of(path)
 
 
 def _say(text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,14 +31,17 @@ if TYPE_CHECKING:
 
 PARETO, TRIALS, REPORT = "pareto", "trials.json", "report.html"
 DESIGN, PICTURE, SOURCE, CURVES, FACTS = "design.yaml", "picture.svg", "source.py", "curves.svg", "facts.json"
+FILES = (DESIGN, PICTURE, SOURCE, CURVES, FACTS)
+_NAME = re.compile(r"\d{3,}_")  # of the folder of a design
 
 
 def write(study: Study, space: Space, trials: Sequence[Trial], out: Path) -> None:
     """Writes `pareto/`, `trials.json` and `report.html` into the folder of a study, each atomically.
 
     If a package or a run is missing, the facts of a design list the files that cannot be made, with reasons. Raises
-    InputError if a design does not have the hash of its trial, and OSError.
+    InputError if a design does not have the hash of its trial, or `pareto/` has files of others, and OSError.
     """
+    check_replaceable(out)
     found = find(study, space, trials)
     data = {"study": study_data(study), "trials": [trial.as_dict() for trial in found.trials]}
     write_whole(out / TRIALS, _json(data))
@@ -45,6 +49,16 @@ def write(study: Study, space: Space, trials: Sequence[Trial], out: Path) -> Non
         for trial in found.chosen:
             _design(found, trial, new / folder(trial), out)
     write_whole(out / REPORT, page(study, space, trials).encode())
+
+
+def check_replaceable(out: Path) -> None:
+    """Raises InputError if `pareto/` has files that no study wrote: it is replaced."""
+    folders = [*(out / PARETO).iterdir()] if (out / PARETO).is_dir() else []
+    designs = [path for path in folders if _NAME.match(path.name) and path.is_dir()]
+    others = [path for path in folders if path not in designs]
+    others += [path for design in designs for path in design.iterdir() if path.name not in FILES]
+    if others:
+        raise InputError(f"'{min(others)}' is no file of the study, which replaces '{out / PARETO}': move it away.")
 
 
 @contextmanager

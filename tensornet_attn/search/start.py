@@ -108,7 +108,7 @@ def search(
     own = {"space": space, "task": task, "objectives": objectives, "bounds": bounds, "trials": trials}
     if workers < 1:
         raise InputError(f"workers is {workers}; set at least 1.")
-    from tensornet_attn.search.results import write
+    from tensornet_attn.search.results import check_replaceable, write
     from tensornet_attn.search.store import open_store, reached
     from tensornet_attn.search.team import Team, ended
 
@@ -117,6 +117,7 @@ def search(
     folder = Path(out) if out is not None else Path("runs") / found.name
     draft(study, found, 0, ())  # reports an empty space before any file is written
     address = storage if storage is not None else f"sqlite:///{(folder / DATABASE).resolve()}"
+    check_replaceable(folder)
     late = storage is not None and not folder.exists()  # no folder is created for an unreachable storage
     if not late:
         prepare(study, folder)

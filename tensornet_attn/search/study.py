@@ -21,7 +21,7 @@ from pydantic_core import PydanticCustomError
 
 from tensornet_attn import compiler
 from tensornet_attn.errors import InputError
-from tensornet_attn.files import write_whole
+from tensornet_attn.files import check_own, write_whole
 from tensornet_attn.search.space import COSTS, Space, Values
 from tensornet_attn.spec.yaml import dump, parse
 
@@ -213,7 +213,11 @@ def log_of(out: Path, slot: int) -> Path:
 
 
 def prepare(study: Study, out: Path) -> None:
-    """Creates the folder, or checks that it has this study. Raises InputError for another study, and OSError."""
+    """Creates the folder, or checks that it has this study.
+
+    Raises InputError for another study or files of others, and OSError.
+    """
+    check_own(out, LOGS, CONFIG, DATABASE)
     (out / LOGS).mkdir(parents=True, exist_ok=True)
     path = out / CONFIG
     if path.exists():

@@ -19,16 +19,16 @@ import torch
 from torch import nn
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.files import write_whole
+from tensornet_attn.files import check_own, write_whole
 from tensornet_attn.spec.yaml import dump
 from tensornet_attn.train.config import LATER, MACHINE, SIZES, Run, read
 from tensornet_attn.train.session import Session
 
 Tensor = torch.Tensor
-CHECKPOINTS, CONFIG, STATE = "checkpoints", "run.yaml", "state.json"
+LOCK, CHECKPOINTS, CONFIG, STATE = "lock", "checkpoints", "run.yaml", "state.json"
 MODEL, OPTIMIZER, MEMORY = "model.safetensors", "optimizer.safetensors", "memory.safetensors"
 _NAME = re.compile(r"step-(\d{8,})\Z")
-_ASIDE = "."  # prefix of folders that are being written or removed
+_ASIDE, _GONE = ".", ".gone-"  # prefixes of checkpoints that are being written and removed
 _LONG = 60  # maximum characters of a value in a message
 
 
@@ -39,7 +39,7 @@ def locked(out: Path, wanted: bool) -> Iterator[None]:
         yield
         return
     out.mkdir(parents=True, exist_ok=True)
-    with (out / "lock").open("wb") as file:
+    with (out / LOCK).open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -50,8 +50,10 @@ def locked(out: Path, wanted: bool) -> Iterator[None]:
 def same_run(run: Run, out: Path) -> Run:
     """Returns the run with the descriptions that the folder's run has, which its checkpoints are hashed with.
 
-    Raises InputError with the first difference if the folder has another run, or a run with more steps.
+    Raises InputError if the folder has files of others, with the first difference if it has another run, and if its
+    run has more steps.
     """
+    check_own(out, LOCK, CONFIG)
     if not (out / CONFIG).exists():
         return run
     stored = read(out / CONFIG, {})
@@ -139,7 +141,7 @@ def write(folder: Path, step: int, state: Mapping[str, Any], files: Mapping[str,
 def clean(folder: Path) -> None:
     """Removes incomplete checkpoints, which a killed process has left."""
     for path in list(folder.iterdir()) if folder.is_dir() else ():
-        if path.name.startswith(_ASIDE):
+        if _NAME.match(path.name.removeprefix(_GONE).removeprefix(_ASIDE)) and path.name.startswith(_ASIDE):
             shutil.rmtree(path, ignore_errors=True)
         elif _NAME.match(path.name) and _opened(path) is None:
             _remove(path)
@@ -160,7 +162,7 @@ def _opened(path: Path) -> Saved | None:
 
 def _remove(path: Path) -> None:
     """Renames a checkpoint and then removes it, so that a kill leaves no folder that looks complete."""
-    aside = path.with_name(f"{_ASIDE}gone-{path.name}")
+    aside = path.with_name(f"{_GONE}{path.name}")
     shutil.rmtree(aside, ignore_errors=True)
     with contextlib.suppress(OSError):
         os.rename(path, aside)

@@ -24,7 +24,7 @@ import torch
 from tensornet_attn import compiler
 from tensornet_attn.analyse.plots import BLUE, GREY, INK, blank, label
 from tensornet_attn.errors import InputError
-from tensornet_attn.files import write_whole
+from tensornet_attn.files import remove_torn, write_whole
 from tensornet_attn.tasks import task_named
 from tensornet_attn.tasks.recipe import Measure
 from tensornet_attn.tasks.task import Task
@@ -89,8 +89,7 @@ def _trained(session: Session, out: Path, command: str) -> dict[str, Any]:
     run, first = session.run, session.first
     with locked(out, first):
         if first:
-            for path in out.glob(".*.*"):  # files that a killed process has left half written
-                path.unlink()
+            remove_torn(out)
             (out / SUMMARY).unlink(missing_ok=True)
             clean(out / CHECKPOINTS)
             write_config(run, out)

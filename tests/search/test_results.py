@@ -14,12 +14,12 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn import compiler
-from tensornet_attn.errors import MissingPartError
+from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.search import Space, load, results
 from tensornet_attn.search import page as pages
 from tensornet_attn.search.findings import find, folder
 from tensornet_attn.search.rank import confirmed, front
-from tensornet_attn.search.study import Study
+from tensornet_attn.search.study import Study, prepare
 from tensornet_attn.search.trial import Trial, trial_from
 from tests.compare.folders import folder as run_folder
 from tests.refusals import refusal
@@ -135,6 +135,22 @@ def test_written_again_nothing_old_is_left(small: Made, tmp_path: Path) -> None:
     assert not own.exists()
     assert len([*(tmp_path / "pareto").iterdir()]) > 0
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_files_of_others_stay(small: Made, tmp_path: Path) -> None:
+    _, own = written(small, tmp_path)
+    for path in (tmp_path / "pareto" / "notes.txt", own / "notes.txt"):
+        path.write_text("mine")
+        assert refusal(written, small, tmp_path) == (
+            f"'{path}' is no file of the study, which replaces '{tmp_path / 'pareto'}': move it away."
+        )
+        assert path.read_text() == "mine"
+        path.unlink()
+    other = tmp_path / "other"
+    (other / "pareto").mkdir(parents=True)
+    with pytest.raises(InputError, match="has files of others, such as 'pareto': choose an empty folder"):
+        prepare(small[0], other)
+    assert [path.name for path in other.iterdir()] == ["pareto"]
 
 
 def test_a_design_that_is_not_the_one_of_its_trial_is_refused(small: Made, tmp_path: Path) -> None:

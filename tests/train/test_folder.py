@@ -31,10 +31,11 @@ def test_what_is_torn_is_ignored_and_removed(tmp_path: Path) -> None:
     (tmp_path / "step-00000002" / "state.json").unlink()
     (tmp_path / "step-00000003" / "model.safetensors").write_bytes(b"weig")
     (tmp_path / "step-00000004" / "state.json").write_text('{"step"')
-    (tmp_path / ".step-00000005").mkdir()
+    for name in (".step-00000005", ".gone-step-00000000", ".cache", ".step"):
+        (tmp_path / name).mkdir()
     assert steps(tmp_path) == [1]
     folder.clean(tmp_path)
-    assert os.listdir(tmp_path) == ["step-00000001"]
+    assert sorted(os.listdir(tmp_path)) == [".cache", ".step", "step-00000001"]
 
 
 def test_a_full_disk_leaves_the_others_intact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

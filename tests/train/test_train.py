@@ -19,6 +19,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 import tensornet_attn as ta
+from tensornet_attn.files import MARK
 from tensornet_attn.train import start
 from tensornet_attn.train.config import Run
 from tensornet_attn.train.folder import checkpoints, config_hash
@@ -220,6 +221,27 @@ def test_a_checkpoint_of_another_run(tmp_path: Path) -> None:
     os.rename(other / "checkpoints" / "step-00000004", path)
     wanted = f"'{path}' is a checkpoint of another run: its configuration differs from run.yaml."
     assert refusal(ta.train, runs.small(steps=4), out=one) == wanted
+
+
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    """A folder of others is refused before anything is written; in that of a run, only files of a killed run go."""
+    for name in (".gitlab-ci.yml", ".env.local", "run.yaml"):
+        out = tmp_path / name.strip(".")
+        out.mkdir()
+        (out / name).write_text("mine")
+        assert refusal(ta.train, runs.small(), out=out) == (
+            f"'{out}' has files of others, such as '{name}': choose an empty folder, or another --out."
+        )
+        assert [path.read_text() for path in out.iterdir()] == ["mine"]
+    out = tmp_path / "out"
+    ta.train(runs.small(steps=2), out=out)
+    (out / "summary.json").unlink()
+    for name in (".env.local", ".run.yaml.x8_wq1zr", f".run.yaml.x8_wq1zr{MARK}"):
+        (out / name).write_text("mine")
+    ta.train(runs.small(steps=2), out=out)
+    assert sorted(path.name for path in out.iterdir() if path.name.startswith(".")) == [
+        ".env.local", ".run.yaml.x8_wq1zr",
+    ]  # fmt: skip
 
 
 def test_two_processes_in_one_folder(tmp_path: Path) -> None:
