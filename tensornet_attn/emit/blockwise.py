@@ -74,7 +74,6 @@ def emit_blockwise(writer: Writer, step: Step, cpp: Callable[[str, list[Operand]
     writer.functions |= (
         inner.functions | back.functions | {f"{forward}\n\n\n{_gradient(tile, back, operands, gradients)}"}
     )
-    writer.needs_math |= inner.needs_math | back.needs_math
     arguments = _arguments(writer, inner, operands, tile, block)
     function, how = "blockwise", "blockwise"
     if cpp is not None:

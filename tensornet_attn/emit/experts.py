@@ -44,7 +44,6 @@ def emit_experts(writer: Writer, step: Step) -> None:
             inside.values[part.name] = inside.value(part.contraction.uses[0])
         elif products:
             emit_box(inside, part)
-    writer.needs_math |= inside.needs_math
 
 
 def chosen_inside(writer: Writer, step: Step) -> bool:

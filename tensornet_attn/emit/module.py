@@ -14,7 +14,7 @@ from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import emit_contraction
 from tensornet_attn.emit.experts import gates_inside
 from tensornet_attn.emit.freed import freed
-from tensornet_attn.emit.functions import all_names, carried, imported, replaced
+from tensornet_attn.emit.functions import all_names, carried, imported, names_read, replaced
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.initial import init_lines
 from tensornet_attn.emit.kernels import KERNELS
@@ -39,13 +39,14 @@ from tensornet_attn.rewrite.duplicate import beside_output
 from tensornet_attn.rewrite.hidden import hiding
 
 _INDENT = "    "
-# Modules of the standard library that runtime functions with C++ use.
+# Modules of the standard library that emitted code uses.
 MODULES = (
     "contextlib",
     "ctypes",
     "functools",
     "hashlib",
     "importlib.util",
+    "math",
     "os",
     "pathlib",
     "shlex",
@@ -94,7 +95,7 @@ def emit(
     body = "\n".join(line for line in ["", *_indented([*init, "", *forward])])
     code = f"class {name}(nn.Module):{body}"
     head = _docstring(plan.graph, about, origin, header, version)
-    imports = "\n".join([_imports("\n".join([code, *functions]), writer.needs_math), *([""] if lines else []), *lines])
+    imports = "\n".join([_imports(names_read("\n".join([code, *functions]))), *([""] if lines else []), *lines])
     return Emitted("\n\n\n".join([f"{head}\n\n{imports}", code, *functions]) + "\n", name, tuple(writer.native))
 
 
@@ -126,15 +127,14 @@ def _leg_text(kind: str, size: int | None, maximum: int | None, reach: int | Non
     return f"{kind} {size}" if kind != "size" else str(size)
 
 
-def _imports(text: str, needs_math: bool) -> str:
-    used = [name for name in MODULES if re.search(rf"\b{re.escape(name)}\.\w+\(|@{name}\.", text)]
-    used += ["math"] if needs_math or re.search(r"\bmath\.", text) else []
-    own = [f"import {name}" for name in sorted(used)]
-    own += ["from dataclasses import dataclass"] if "@dataclass" in text else []
+def _imports(read: frozenset[str]) -> str:
+    """The imports of a module whose code reads these global names; a local of the same name reads none."""
+    own = [f"import {name}" for name in MODULES if name.partition(".")[0] in read]
+    own += ["from dataclasses import dataclass"] if "dataclass" in read else []
     lines = ["\n".join(own) + "\n"] if own else []
     lines += ["import torch"]
-    lines += ["import torch.nn.functional as F"] if re.search(r"\bF\.", text) else []
-    lines += ["import triton\nimport triton.language as tl"] if re.search(r"\btl\.|@triton\.", text) else []
+    lines += ["import torch.nn.functional as F"] if "F" in read else []
+    lines += ["import triton\nimport triton.language as tl"] if {"triton", "tl"} & read else []
     return "\n".join([*lines, "from torch import Tensor, nn"])
 
 

@@ -57,10 +57,6 @@ def _of_lengths(tree: Arith, graph: Graph, traced: bool) -> Arith:
     return replace(tree, function=f"{tree.function}_of_length" if long else tree.function, arguments=own)
 
 
-def needs_math(tree: Arith) -> bool:
-    return any(f"{word}(" in to_text(tree) for word in OF_MATH)
-
-
 def _literal(value: float) -> tuple[str, int]:
     return repr(value), ATOM if value >= 0 else PRODUCT
 

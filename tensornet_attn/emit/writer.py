@@ -10,7 +10,7 @@ from typing import Any
 from tensornet_attn.cost.experts import chooses
 from tensornet_attn.emit import layout
 from tensornet_attn.emit.names import Names, locals_of
-from tensornet_attn.emit.numbers import OF_LENGTHS, integer_text, needs_math, number_text
+from tensornet_attn.emit.numbers import OF_LENGTHS, integer_text, number_text
 from tensornet_attn.emit.wrap import WIDTH
 from tensornet_attn.graph.hidden import zero_outside
 from tensornet_attn.graph.model import Graph, Step, Use
@@ -36,7 +36,6 @@ class Writer:
     used_lengths: set[str] = field(default_factory=set)  # sequence legs whose length is used
     keeps: dict[object, Any] = field(default_factory=dict)  # masks created so far, by what they depend on
     past_keeps: list[Any] = field(default_factory=list)  # masks created under a condition that has ended
-    needs_math: bool = False
     instead: Mapping[str, str] = field(default_factory=dict)  # functions that the backend replaces, by name
     cancelling: bool = False  # whether rows may be divided by sums near zero
     memory: int | None = None  # bytes that a kernel may take for itself; None: a part of the free memory
@@ -151,7 +150,6 @@ class Writer:
         """Arithmetic as Python, and its precedence."""
         text, level = number_text(tree, self.graph, self.size, traced)
         self.functions |= {name for name in OF_LENGTHS if f"{name}(" in text}
-        self.needs_math |= needs_math(tree) and "math." in text
         return text, level
 
     def scale(self, tree: Arith) -> str:

@@ -127,6 +127,20 @@ def mlp(**more: Any) -> dict[str, Any]:
     } | more
 
 
+@pytest.mark.parametrize("name", ["tl", "F", "os", "math", "functools", "triton", "dataclass"])
+def test_a_step_adds_no_import(name: str) -> None:
+    """Nor do its weight and its leg: imports follow from the global names that the code reads."""
+    diagram = {name: {"map": "tanh", "of": "x[n f] W[f l] -> n l"}, "y": f"{name}[n l] V[l f] -> n f"}
+    plain = {"H": {"map": "tanh", "of": "x[n f] W[f l] -> n l"}, "y": "H[n l] V[l f] -> n f"}
+    for package in (True, False):
+        found, wanted = (ta.emit_source(mlp(diagram=one), backend="torch", package=package) for one in (diagram, plain))
+        assert imports(found) == imports(wanted)
+
+
+def imports(source: str) -> list[str]:
+    return [ast.unparse(node) for node in ast.parse(source).body if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 EVIL = [
     '"""\nimport os\n"""',
     "a \" b ' c",
