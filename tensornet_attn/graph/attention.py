@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import TypeVar
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Term, Use
@@ -235,16 +235,16 @@ class Attention:
 
 
 def cached(view: Callable[[Graph], View]) -> Callable[[Graph], View]:
-    """Caches a view on its graph."""
+    """Caches a view on its graph, under the function that this returns: two views may have one name."""
 
-    def found(graph: Graph) -> View:
-        name = f"view {view.__name__}"
-        if name not in graph.__dict__:
-            graph.__dict__[name] = view(graph)
-        known: View = graph.__dict__[name]
-        return known
+    @wraps(view)
+    def viewed(graph: Graph) -> View:
+        views: dict[Callable[[Graph], View], View] = graph.__dict__.setdefault("views", {})
+        if viewed not in views:
+            views[viewed] = view(graph)
+        return views[viewed]
 
-    return found
+    return viewed
 
 
 @cached

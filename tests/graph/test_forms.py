@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.graph.attention import Map, Normalize, Reduce, Score, Softmax, Terms, attentions, score_of
+from tensornet_attn.graph.attention import Map, Normalize, Reduce, Score, Softmax, Terms, attentions, cached, score_of
 from tensornet_attn.graph.model import Use
 from tensornet_attn.graph.recurrence import erases
 from tests.forms import randoms, recurrences, reductions
 from tests.shipped import graph_of
+
+
+def test_views_of_one_name_are_apart() -> None:
+    graph = replace(graph_of("mhsa"))
+    views = [cached(lambda graph: graph.name), cached(lambda graph: len(graph.steps))]
+    assert [view(graph) for view in views] == [graph.name, len(graph.steps)]
+    assert pickle.loads(pickle.dumps(ta.compile("mhsa"))).plan.graph.hash == graph.hash
 
 
 def test_no_product_that_sums_the_keys_is_left_out() -> None:
