@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.convert.calls import eagerly, output, rope_of, turns
+from tensornet_attn.convert.families import family_of
 from tensornet_attn.convert.reading import Numbers, Reading
 
 GROUPED = {
@@ -476,6 +477,11 @@ def readings_of(module: nn.Module) -> list[Reading]:
     own = type(module).forward
     kin = {one.__name__ for one in type(module).__mro__ if getattr(one, "forward", None) is own}
     return [row for row in READINGS if kin & {*row.classes}]
+
+
+def swappable(module: nn.Module) -> bool:
+    """Whether a design can replace it: a design that contains its attention, or a shipped design that equals it."""
+    return family_of(module) is not None or any(row.in_models for row in readings_of(module))
 
 
 def reading_of(module: nn.Module, design: Any) -> Reading | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import nn
 from tensornet_attn.convert.saving import KEY
 from tensornet_attn.errors import InputError, MissingPartError
 
+ODD = (AttributeError, IndexError, KeyError, TypeError)  # what transformers raises for values of other types
 # Options of from_pretrained that select a file.
 HUB = ("revision", "token", "cache_dir", "subfolder", "local_files_only", "force_download", "proxies")
 
@@ -18,8 +20,8 @@ def load_converted(path: str | Path, **options: Any) -> nn.Module:
     """Loads a converted model that `save_pretrained` wrote to a folder or repository, in evaluation mode.
 
     `options` are those of `from_pretrained`. After the first call, `from_pretrained` of the model's class loads
-    converted models too. Raises InputError if the folder contains no converted model, and MissingPartError without
-    transformers.
+    converted models too. Raises InputError if the folder contains no converted model, or no model can be made of its
+    config.json, and MissingPartError without transformers.
 
     >>> load_converted(".")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -35,9 +37,22 @@ def load_converted(path: str | Path, **options: Any) -> nn.Module:
     hub = {name: options[name] for name in HUB if name in options}
     try:
         config = transformers.AutoConfig.from_pretrained(path, **hub)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # transformers checks the values in many ways
         raise InputError(f"'{path}': its config.json cannot be read: {error}") from error
-    if (getattr(config, "quantization_config", None) or {}).get("quant_method") != KEY:
+    described = getattr(config, "quantization_config", None)
+    if not isinstance(described, Mapping) or described.get("quant_method") != KEY:
         raise InputError(f"'{path}' contains no converted model: its config.json lists no designs.")
-    model: nn.Module = getattr(transformers, config.architectures[0]).from_pretrained(path, **options)
+    names = getattr(config, "architectures", None)
+    name = names[0] if isinstance(names, list) and names else names
+    kind = getattr(transformers, name, None) if isinstance(name, str) else None
+    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):  # the file may name anything
+        raise InputError(
+            f"'{path}': {name!r} in its config.json is no model of transformers, as 'LlamaForCausalLM' is."
+        )
+    if kind.config_class is not None and not isinstance(config, kind.config_class):
+        raise InputError(f"'{path}': its config.json describes no '{name}', but a model of type '{config.model_type}'.")
+    try:
+        model: nn.Module = kind.from_pretrained(path, **options)
+    except ODD as error:
+        raise InputError(f"'{path}': no '{name}' can be made of its config.json: {error}") from error
     return model

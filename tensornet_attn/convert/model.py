@@ -12,7 +12,7 @@ from torch import nn
 
 from tensornet_attn.convert.calls import scaling_of as scaling_in
 from tensornet_attn.convert.families import Family, family_of
-from tensornet_attn.convert.known import reading_of, readings_of
+from tensornet_attn.convert.known import reading_of, swappable
 from tensornet_attn.convert.make import fresh, made_of, start_from
 from tensornet_attn.convert.masks import Alibi, Rope, scaling_of
 from tensornet_attn.convert.read import CROSS, buckets_of, known, outside_of, place_of, read_trained
@@ -89,11 +89,6 @@ def attentions(model: nn.Module) -> list[Found]:
     for one in found.values():
         _check_alone(one, model)
     return list(found.values())
-
-
-def swappable(module: nn.Module) -> bool:
-    """Whether a design can replace it: a design that contains its attention, or a shipped design that equals it."""
-    return family_of(module) is not None or any(row.in_models for row in readings_of(module))
 
 
 def _candidates(parent: nn.Module, path: str) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:

@@ -14,6 +14,7 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from tensornet_attn import compiler
+from tensornet_attn.convert.known import swappable
 from tensornet_attn.convert.masks import Alibi, Rope
 from tensornet_attn.convert.saving import KEY, finish_conversion
 from tensornet_attn.convert.wrap import Place, Shared, Swapped, swap_of
@@ -44,10 +45,9 @@ class ConvertedLoader(HfQuantizer):  # type: ignore[misc]
 
     def _process_model_before_weight_loading(self, model: Any, **given: Any) -> None:
         try:
-            found = read(model, self.quantization_config.designs, self.quantization_config.attentions)
+            put(model, read(model, self.quantization_config.designs, self.quantization_config.attentions))
         except (AttributeError, IndexError, KeyError, StopIteration, TypeError):  # not a file of `save_pretrained`
             raise InputError("config.json does not describe the converted attentions of the model.") from None
-        put(model, found)
 
     def _process_model_after_weight_loading(self, model: Any, **given: Any) -> Any:
         self.remove_quantization_config(model)
@@ -66,7 +66,8 @@ class ConvertedLoader(HfQuantizer):  # type: ignore[misc]
 def read(model: Any, designs: list[str], attentions: list[Mapping[str, Any]]) -> list[tuple[str, Place, list[str]]]:
     """For each converted attention its design, its `Place` and its paths in the model.
 
-    The model may be the base model of the saved model, or have it as its base model.
+    The model may be the base model of the saved model, or have it as its base model. The file is untrusted: raises
+    KeyError for a module that is no attention, and for a design that is not given as text.
     """
     inside, found = f"{model.base_model_prefix}.", []
     known = dict(model.named_modules(remove_duplicate=False))
@@ -78,7 +79,10 @@ def read(model: Any, designs: list[str], attentions: list[Mapping[str, Any]]) ->
         paths = [
             next(p for p in (path, path.removeprefix(inside), inside + path) if p in known) for path in entry["paths"]
         ]
-        found.append((designs[entry["design"]], place, paths))
+        design = designs[entry["design"]]
+        if "\n" not in design or not all(swappable(known[path]) for path in paths):
+            raise KeyError(place.where)
+        found.append((design, place, paths))
     return found
 
 
