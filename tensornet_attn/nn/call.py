@@ -479,3 +479,13 @@ def _sums(schedule: Graph) -> set[str]:
     forms = [step.form for step in schedule.steps]
     states = {form.box.name for form in forms if isinstance(form, Recurrence) and form.mixes}
     return {step.name for step in sums(unfolded(schedule)) if step.name not in states}
+
+
+def refuse_onnx(graph: Graph) -> None:
+    """Raises InputError with the first step that no program for ONNX computes."""
+    for step in graph.steps:
+        if step.box is not None and OPS[step.box.kind].recurrent:
+            raise InputError(
+                f"{graph.name}: '{step.name}' is a '{step.box.kind}', which updates a state key by key; ONNX has no "
+                "such operation: export the layer with torch.export, or a design without it."
+            )

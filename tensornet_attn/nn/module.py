@@ -11,7 +11,7 @@ from torch import nn
 
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.nn.cache import Cache, check_cache
-from tensornet_attn.nn.call import Masks, Signature, warn_of_zeros_and_ones
+from tensornet_attn.nn.call import Masks, Signature, refuse_onnx, warn_of_zeros_and_ones
 from tensornet_attn.nn.decoder import Decoder
 from tensornet_attn.nn.forward import CallSignature, named_class, plain_class
 from tensornet_attn.nn.initial import initial, initial_, placed
@@ -21,6 +21,7 @@ from tensornet_attn.nn.offsets import Packed
 from tensornet_attn.nn.packed import Packing, call_packed, call_with_cache
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.runtime.masks import both
+from tensornet_attn.runtime.operations import exports_onnx
 from tensornet_attn.runtime.triton import target
 from tensornet_attn.spec import Design
 
@@ -126,6 +127,8 @@ class CompiledDesign(nn.Module):
         torch.compile. position_ids: [1, positions], counting from 0 in each document. Raises InputError if an argument
         does not fit.
         """
+        if torch.compiler.is_compiling() and exports_onnx():
+            refuse_onnx(self.plan.schedule)
         if not isinstance(losses, bool):  # without declared losses, `losses` may be the name of an input
             named, losses = self._signature.with_losses(named, losses), False
         packed = None

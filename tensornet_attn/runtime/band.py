@@ -51,7 +51,7 @@ def attend_band(
     bounds = keep | ~some
     if bias is not None:
         bounds = torch.where(bounds, bias.to(q.dtype), float("-inf"))
-    count = max(2, -(-n // block))
+    count = max(2, (n + block - 1) // block)
     q = with_padding(q, (0, 0, 0, 0, 0, count * block - n)).unflatten(-3, (count, block))  # ... blocks block h d
     operands = (q, with_prefix(k, prefix, place), with_prefix(v, prefix, place), bounds)
     if sink is not None:
@@ -80,7 +80,8 @@ def sink_in_blocks(sink: Tensor, n: int, count: int, block: int) -> Tensor:
 def key_spans(x: Tensor, place: tuple[int, int, int, int, int]) -> Tensor:
     """The keys of each block of queries, zeros past both ends: [..., m, g, d] -> [..., blocks, span, g, d]."""
     n, first, block, before, after = place
-    count, more = max(2, -(-n // block)), -(-(before + after) // block)  # blocks that a span covers after its first
+    count = max(2, (n + block - 1) // block)
+    more = (before + after + block - 1) // block  # blocks that a span covers after its first
     ahead = before - first
     beyond = (count + more) * block - ahead - x.shape[-3]
     x = F.pad(x, (0, 0, 0, 0, ahead, beyond))
@@ -136,7 +137,7 @@ def places_in_spans(
 ) -> tuple[Tensor, Tensor]:
     """The positions of the queries and keys of each block: [blocks, block] and [blocks, prefix + span]."""
     n, start, block, before, after = place
-    count = max(2, -(-n // block))
+    count = max(2, (n + block - 1) // block)
     query = torch.arange(count * block, device=device).unflatten(0, (count, block)) + start
     key = query[:, :1] + torch.arange(-before, block + after, device=device)
     return query, torch.cat((torch.arange(prefix, device=device).expand(count, prefix), key), 1) if prefix else key

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.runtime.operations import applied, one_by_one, operation, own_name
+from tensornet_attn.runtime.operations import applied, exports_onnx, one_by_one, operation, own_name
 from tensornet_attn.runtime.products import autocast_dtype, autocast_kind
 
 KEEP = 8  # a call is differentiated by torch, which keeps maps, if a block could be this many times as large
@@ -114,10 +114,13 @@ def blockwise(
     of keys and values are accumulated less often.
 
     The backward recomputes each block; with `random`, from the same seed. A call much smaller than a block is computed
-    as plain code instead, which starts in a fraction of the time; so is a step of a decoding in traced code.
+    as plain code instead, which starts in a fraction of the time; so are a step of a decoding in traced code, and any
+    call in a program for ONNX, with all keys.
     """
     given = [x for x in operands if x is not None]
-    seed = torch.randint(2**62, (), device="cpu") if random else None
+    traced = torch.compiler.is_compiling()
+    dense = traced and exports_onnx()
+    seed = torch.randint(2**62, (), device="cpu") if random and not dense else None
     cast = autocast_dtype(given[0])
     call = ([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)
     legs = legs_of(tile, call)
@@ -125,10 +128,9 @@ def blockwise(
         if rows and x.shape[rows] not in (1, n):
             own, shape = tile.split(".")[-1], list(x.shape)
             raise ValueError(f"'{own}': an operand has shape {shape}; it must have 1 or {n} rows in dimension {rows}.")
-    traced = torch.compiler.is_compiling()
-    if seed is None and (is_step(call) if traced else is_small(call)):
+    if dense or (seed is None and (is_step(call) if traced else is_small(call))):
         piece = (0, batch[0] if batch else 1, 0, n)
-        keys = keys_seen(legs, piece, call)
+        keys = (0, 0, m) if dense else keys_seen(legs, piece, call)
         parts = given if keys == (0, 0, m) else [seen(x, i, legs, piece, call) for i, x in enumerate(given)]
         rows = Rows(piece, call, keys, None, given[0].device)
         return FUNCTIONS[tile][0](rows, *operands_of(parts, call))

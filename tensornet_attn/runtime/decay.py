@@ -15,9 +15,9 @@ from torch import Tensor
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.fading import middle_of
 from tensornet_attn.runtime.linear import added_reads, causal_reads, key_reads, seen_terms, stretch_of
-from tensornet_attn.runtime.maps import kept, normalized, with_padding
+from tensornet_attn.runtime.maps import kept, normalized, running_least, with_padding
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
-from tensornet_attn.runtime.operations import is_plain
+from tensornet_attn.runtime.operations import is_plain, largest
 from tensornet_attn.runtime.positions import is_known
 from tensornet_attn.runtime.softmax import masked_softmax
 
@@ -57,9 +57,9 @@ def decay_attention(
         terms = [hidden_apart(seen, *term) for term in terms]
     if softmax:
         ((q, k, a, b, *own),) = terms
-        least = (at_next(b, torch.inf) if own else b).detach().cummin(-2).values if causal else least_of(b)
+        least = running_least((at_next(b, torch.inf) if own else b).detach()) if causal else least_of(b)
         least = torch.minimum(least, b.detach() - own[0].detach()) if own else least
-        least = torch.where(least < torch.finfo(b.dtype).max, least, 0)  # no visible key: any finite value
+        least = torch.where(least < largest(b), least, 0)  # no visible key: any finite value
         least = with_padding(least, (0, 0, a.shape[-2] - b.shape[-2], 0)) if causal else least
         terms = [(q, k, a - a.detach() + least, b, *own)]  # no exp(a - b) that matters is above 1
     reads = reads or decay_reads
@@ -175,9 +175,9 @@ def decayed_chunks(
     pads = zip((q, k, v, a, b), (0, 0, 0, -torch.inf, torch.inf), strict=True)
     whole = (with_padding(t, (0, 0, 0, groups * size - m), pad).contiguous() for t, pad in pads)  # each is read twice
     q, k, v, a, b = (t.unflatten(-2, (groups, size)).unflatten(-2, (GROUP, chunk)) for t in whole)  # ... s c i d
-    low = least_of(b).squeeze(-2).cummin(-2).values  # ... s c w
+    low = running_least(least_of(b).squeeze(-2))  # ... s c w
     first = least_of(b[..., :1, 0, :1, :]).squeeze(-2) if before is None else before[1]  # as the first key
-    ends = torch.minimum(low[..., -1, :].cummin(-2).values, first)  # ... s w
+    ends = torch.minimum(running_least(low[..., -1, :]), first)  # ... s w
     start = torch.cat((first, ends), -2)[..., :-1, None, :]  # ... s 1 w
     low = torch.minimum(low, start)
     scales = torch.cat((start, low), -2)  # before each chunk, and after the last
@@ -255,7 +255,7 @@ def boundary(q: Tensor, a: Tensor, b: Tensor) -> float | None:
 
 def least_of(b: Tensor) -> Tensor:
     """The minimum over the keys, finite even if all are infinite, or none exists: [..., m, w] -> [..., 1, w]."""
-    highest = torch.finfo(b.dtype).max
+    highest = largest(b)
     if is_known(b.shape[-2]) and not b.shape[-2]:
         return b.new_full((*b.shape[:-2], 1, b.shape[-1]), highest)
     return b.detach().amin(-2, keepdim=True).clamp(max=highest)

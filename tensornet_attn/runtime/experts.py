@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.maps import top_indices
-from tensornet_attn.runtime.operations import one_by_one, operation
+from tensornet_attn.runtime.operations import exports_onnx, one_by_one, operation
 from tensornet_attn.runtime.products import onednn_adds, onednn_product, onednn_saves, product_dtype
 from tensornet_attn.runtime.recomputed import recomputed
 
@@ -75,6 +75,8 @@ def expert_product(
     if compute is None:
         dense = not torch.compiler.is_compiling() and suits_all(x, weight, gates, chosen, slots)
         compute = routed_densely if dense else call_routed
+    if torch.compiler.is_compiling() and exports_onnx():
+        compute = routed_of_all
     out = compute(x, weight, gates, chosen, heads, slots)
     return out.reshape(*lead, heads, slots, weight.shape[-1])
 
@@ -160,11 +162,12 @@ def routed_gradient_shapes(gradient, x, weight, gates, chosen, heads, slots, wan
     return x.new_empty(x.shape), weight.new_empty(weight.shape), x.new_empty(chosen.shape)
 
 
-def routed_of_all(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, heads: int, slots: int) -> Tensor:
+def routed_of_all(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int) -> Tensor:
     """`routed` as plain code that computes all experts; it has derivatives of every order."""
     every = torch.einsum("thkc,heco->thkeo", x.expand(-1, len(weight), -1, -1), weight)
     place = chosen[..., None, None].expand(*chosen.shape, 1, weight.shape[-1])
-    picked = every.expand(-1, -1, chosen.shape[-1], -1, -1).gather(3, place).squeeze(3) * gates[..., None]
+    picked = every.expand(-1, -1, chosen.shape[-1], -1, -1).gather(3, place).squeeze(3)
+    picked = picked if gates is None else picked * gates[..., None]
     picked = picked.sum(2, keepdim=True) if slots == 1 else picked
     return picked.sum(1, keepdim=True) if heads == 1 else picked
 

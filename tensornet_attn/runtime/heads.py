@@ -161,7 +161,7 @@ def attend_rows(
     """Attention of queries [r, d] of one head, at increasing positions `at`; row i is at key at[i] + `ahead`."""
     if ahead is None:
         return attend(q[None], k[None], v[None], keep, bias, scale, dropout)[0]
-    size = max(PIECE_ROWS, -(-len(q) // PIECES))
+    size = max(PIECE_ROWS, (len(q) + PIECES - 1) // PIECES)
     parts = [q.new_empty(0, v.shape[-1])]
     for first in range(0, len(q), size):
         own, place = q[first : first + size], at[first : first + size] + ahead

@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.runtime.operations import applied, is_plain
+from tensornet_attn.runtime.operations import applied, exports_onnx, is_plain, largest
 from tensornet_attn.runtime.precision import wide_dtype
 
+LONGEST_BITS = 24  # of lengths in a program for ONNX
 SMALL_CALL = 1 << 16  # numbers whose calls take longer than what is computed with them
 
 # In traced code, `elu` and `softplus` are composed of other calls: tracing assumes wrong strides for the gradients of
@@ -239,7 +240,7 @@ def masked_max(x: Tensor, keep: Tensor | None = None) -> Tensor:
     """The largest visible entry, of none 0; equal entries share the gradient: [..., m] -> [...]."""
     if keep is None or not x.shape[-1]:
         return x.amax(-1) if x.shape[-1] else x.sum(-1)
-    return torch.where(keep.any(-1), torch.where(keep, x, torch.finfo(x.dtype).min).amax(-1), 0)
+    return torch.where(keep.any(-1), torch.where(keep, x, -largest(x)).amax(-1), 0)
 
 
 def max_gradient(x: Tensor, gradient: Tensor, dim: int) -> Tensor:
@@ -253,7 +254,7 @@ def masked_logsumexp(x: Tensor, keep: Tensor | None = None) -> Tensor:
     nothing = max(-1e15, torch.finfo(x.dtype).min / 2)  # differences of two such rows are finite
     if keep is None:
         return x.logsumexp(-1) if x.shape[-1] else x.sum(-1) + nothing
-    return torch.where(keep.any(-1), torch.where(keep, x, torch.finfo(x.dtype).min).logsumexp(-1), nothing)
+    return torch.where(keep.any(-1), torch.where(keep, x, -largest(x)).logsumexp(-1), nothing)
 
 
 def added(x: Tensor, bias: Tensor | None) -> Tensor:
@@ -261,8 +262,21 @@ def added(x: Tensor, bias: Tensor | None) -> Tensor:
     return x if bias is None else x + bias.to(x.dtype)
 
 
+def running_least(x: Tensor) -> Tensor:
+    """The minimum of each row and those before it: [..., m, d]."""
+    if not (torch.compiler.is_compiling() and exports_onnx()):
+        return x.cummin(-2).values
+    m = x.shape[-2]
+    at, powers = torch.arange(m, device=x.device), m.bit_length() if type(m) is int else LONGEST_BITS
+    for power in range(powers):  # ONNX has no cummin; each step doubles the number of rows before it that a row knows
+        x = torch.minimum(x, x.index_select(-2, (at - 2**power).clamp(min=0)))
+    return x
+
+
 def top_indices(by: Tensor, k: int, dim: int) -> Tensor:
-    """The indices of the k largest entries, largest first."""
+    """The indices of the k largest entries, largest first; of equal ones the first, as ONNX takes them from `topk`."""
+    if torch.compiler.is_compiling() and exports_onnx():
+        return by.topk(k, dim).indices
     return by.sort(dim=dim, descending=True, stable=True).indices.narrow(dim, 0, k)
 
 

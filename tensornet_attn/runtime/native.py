@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.cpp import cpp_library
 from tensornet_attn.runtime.masks import run_time_mask, visible_and_bias
-from tensornet_attn.runtime.operations import own_name
+from tensornet_attn.runtime.operations import exports_onnx, own_name
 
 CPP_REGIONS: dict = {}  # name: CppRegion
 CGROUP = "/sys/fs/cgroup", "max", "current"  # of version 2
@@ -134,7 +134,7 @@ def runs_cpp(name: str, operands: list[Tensor | None], call: tuple) -> bool:
     if mask is not None and mask.requires_grad:
         return False
     if torch.compiler.is_compiling():
-        return True
+        return not exports_onnx()
     plain = all(x is None or type(x) in (Tensor, torch.nn.Parameter) for x in operands)
     transformed = torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
     return plain and not transformed and cpp_library(region.text, CPP_KINDS[kind]) is not None
@@ -250,7 +250,8 @@ class CppCall:
     def stored(self, name: str) -> tuple[int, int]:
         """The bytes that a thread stores, and those for each query of a block besides."""
         tiles, held = self.region.stores[name == "backward"]
-        length = -(-self.m // self.region.block[1]) * self.region.block[1] * self.dtype.itemsize
+        block = self.region.block[1]
+        length = (self.m + block - 1) // block * block * self.dtype.itemsize
         return held * length, tiles * length
 
     def workers(self, name: str, whole: bool) -> tuple[int, int]:
@@ -291,7 +292,7 @@ class CppCall:
         queries, keys = self.region.block
         if not self.region.saves or self.workers("backward", False)[1] < queries:
             return None
-        blocks = -(-self.n // queries) * -(-self.m // keys)
+        blocks = ((self.n + queries - 1) // queries) * ((self.m + keys - 1) // keys)
         size = self.count * self.region.programs * self.region.saves * blocks * queries * keys
         if size * self.dtype.itemsize > self.savable():
             return None

@@ -47,6 +47,18 @@ def for_each_gradient(backward, gradient: torch.Tensor) -> list[torch.Tensor]:
     return [torch._add_batch_dim(torch.stack(same), 0, level) for same in zip(*found, strict=True)]
 
 
+@torch.compiler.assume_constant_result
+def exports_onnx() -> bool:
+    """Whether `torch.onnx.export` traces: a program for ONNX has neither operations of this file nor all of torch."""
+    return torch.onnx.is_in_onnx_export()
+
+
+def largest(x: torch.Tensor) -> float:
+    """The largest finite number of x's dtype; for ONNX, whose exporter rounds numbers to float32, at most of that."""
+    most = torch.finfo(x.dtype).max
+    return min(most, torch.finfo(torch.float32).max) if torch.compiler.is_compiling() and exports_onnx() else most
+
+
 def asks_gradients(*tensors) -> bool:
     """Whether a call with these tensors, some of them None, is part of a graph."""
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)

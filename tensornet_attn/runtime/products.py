@@ -270,5 +270,5 @@ def weighted_rows(x: Tensor, y: Tensor, z: Tensor | None, weight: Tensor):
     lead = x.ndim - weight.ndim
     x, y, z = (None if t is None else t.reshape(-1, *t.shape[lead:]) for t in (x, y, z))
     size = max(1, MAP_PART * torch.get_num_threads() // max(1, x[0].numel()))
-    parts = [[None] * -(-len(x) // size) if t is None else t.split(size) for t in (x, y, z)]
+    parts = [[None] * ((len(x) + size - 1) // size) if t is None else t.split(size) for t in (x, y, z)]
     return zip(*parts, strict=True)

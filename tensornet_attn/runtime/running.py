@@ -132,7 +132,7 @@ def faded_parts(x: Tensor, factor: Tensor) -> Tensor:
     """h[t] = factor[t] h[t - 1] + x[t]: x [b, m, ...], factor [b, m, ...], overwritten -> like x, in new memory."""
     m = x.shape[1]
     size = max(1, math.isqrt(max(m - 1, 0)) + 1)  # of a part
-    parts = -(-m // size)
+    parts = (m + size - 1) // size
     h, ends = x.clone(memory_format=torch.contiguous_format), (0, 0) * (x.ndim - 2)
     if m <= 8:
         for t in range(1, m):

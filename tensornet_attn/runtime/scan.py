@@ -221,7 +221,7 @@ def held_before(keeps: Tensor, adds: Tensor, first: Tensor | None = None) -> Ten
 
 def chunks_of(k: Tensor, chunk: int) -> int:
     """The number of chunks of keys [..., m, d], at least one."""
-    return max(1, -(-k.shape[-2] // chunk))
+    return max(1, (k.shape[-2] + chunk - 1) // chunk)
 
 
 def in_chunks(x: Tensor, chunks: int, chunk: int) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.runtime.operations import applied
+from tensornet_attn.runtime.operations import applied, exports_onnx
 from tensornet_attn.runtime.softmax import sink_softmax
 
 
@@ -30,7 +30,7 @@ def attention_beside_sink(
         k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
     if not sink_takes_kernel(q, k, mask, dropout):
         return sink_as_key(q, k, v, mask, dropout, causal, scale, sink)
-    if forward_mode():  # whatever of it varies: no kernel has a rule for that
+    if kernel_lacks():
         return sink_plainly(q, k, v, sink, mask, causal, scale)
     if torch.is_autocast_enabled("cpu"):
         q, k, v = (t.to(torch.get_autocast_dtype("cpu")) for t in (q, k, v))
@@ -46,9 +46,11 @@ def sink_takes_kernel(q: Tensor, k: Tensor, mask: Tensor | None, dropout: float)
     return allowed and not dropout and not trained and 0 not in (*q.shape, *k.shape)
 
 
-def forward_mode() -> bool:
-    """Whether derivatives are taken with the call, as `torch.func.jvp` does."""
-    return not torch.compiler.is_compiling() and torch.autograd.forward_ad._current_level >= 0
+def kernel_lacks() -> bool:
+    """Whether derivatives are taken with the call, as `torch.func.jvp` does, or ONNX, which has no logsumexp of it."""
+    if torch.compiler.is_compiling():
+        return exports_onnx()
+    return torch.autograd.forward_ad._current_level >= 0
 
 
 def sink_plainly(

@@ -248,7 +248,8 @@ def linear_tiles(x: Tensor, by_rows: tuple, wholes: tuple):
     size = LINEAR_TILE * torch.get_num_threads() // width
     block = min(rows, max(LINEAR_ROWS, size // heads))
     own = max(1, min(heads, size // block))
-    blocks, every = -(-rows // block), len(x) * -(-heads // own) * -(-rows // block)
+    blocks = (rows + block - 1) // block
+    every = len(x) * ((heads + own - 1) // own) * blocks
 
     def parts(some: list[Tensor | None], split: bool):
         found = [[None] * every if one is None else tile_parts(one, own, block if split else 0, blocks) for one in some]
