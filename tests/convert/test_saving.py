@@ -175,6 +175,13 @@ def test_what_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text[:20])
     assert refusal(load_converted, tmp_path).startswith(f"'{tmp_path}': its config.json cannot be read: ")
     config = json.loads(text)
+    for wrong in (["pipeline"], ["AutoModel"], [3], []):  # a file may name anything
+        (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": wrong}))
+        shown = repr(wrong[0]) if wrong else "[]"
+        assert refusal(load_converted, tmp_path).startswith(f"'{tmp_path}': {shown} in its config.json is no model of")
+    for odd in (3, None, {**config, "quantization_config": [1]}, {**config, "model_type": ["x"]}):
+        (tmp_path / "config.json").write_text(json.dumps(odd))
+        assert refusal(load_converted, tmp_path).startswith(f"'{tmp_path}': its config.json cannot be read: ")
     del config["quantization_config"]["attentions"][0]["where"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert refusal(load_converted, tmp_path) == ("config.json does not describe the converted attentions of the model.")
