@@ -11,7 +11,7 @@ TN := $(BIN)/tensornet-attn
 export PYTHONDONTWRITEBYTECODE := # otherwise, each subprocess of a test compiles the package again
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint docs codegen playground site serve notebooks release-check clean
+.PHONY: help demo test test-all relations lint docs codegen playground site serve notebooks release-check clean
 
 help: ## print this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -31,6 +31,9 @@ test: $(VENV)/installed-test ## run the suite without slow tests and with a part
 test-all: $(VENV)/installed-test ## run the whole suite: about two hours on 2 cores
 	$(PYTEST)
 	TRITON_INTERPRET=1 $(PYTEST) tests/triton
+
+relations: $(VENV)/installed-test ## try the relations of tests/relations on random designs of new seeds, for 20 minutes
+	$(BIN)/python -m tests.relations --minutes 20 --backend torch blocks decoding reference cpp
 
 lint: $(VENV)/installed-test ## run ruff and mypy
 	$(BIN)/ruff format --check .

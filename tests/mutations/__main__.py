@@ -25,8 +25,9 @@ from queue import Queue
 from tests.mutations.around import AROUND
 from tests.mutations.compiler import COMPILER
 from tests.mutations.model import Mutation
+from tests.mutations.relations import RELATIONS
 
-MUTATIONS = (*COMPILER, *AROUND)
+MUTATIONS = (*COMPILER, *AROUND, *RELATIONS)
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = (
     "tensornet_attn",

@@ -22,6 +22,7 @@ from itertools import count
 from pathlib import Path
 
 import tensornet_attn as ta
+from tensornet_attn.runtime.triton.target import interpreting, mend_interpreter
 from tests.designs.cases import CASES
 from tests.relations import reach
 from tests.relations.explore import Counts, Failure, Trial, command, relations, shrunk_failure, written
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--reach", action="store_true", help="print what the designs of the seeds reach")
     parser.add_argument("--out", type=Path, default=Path("build/relations"), help="where failing designs are written")
     options = parser.parse_args(arguments)
+    if "triton" in options.backend and interpreting():
+        mend_interpreter()
     counts, end = Counts(), time.monotonic() + 60 * options.minutes
     designs = []
     for seed, origin, data in _designs(options):

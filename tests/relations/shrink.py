@@ -45,10 +45,11 @@ def shrunk(data: Data, broken: Callable[[Data], bool], attempts: int = 400) -> D
     return data
 
 
-def weight(data: Data) -> tuple[int, int]:
-    """What a smaller design has less of: words, and the sum of the sizes."""
+def weight(data: Data) -> tuple[int, int, int]:
+    """What a smaller design has less of: words, the sum of the sizes, and steps before the output."""
     words = re.findall(r"\w+", str({key: value for key, value in data.items() if key != "name"}))
-    return len(words), sum(int(word) for word in re.findall(r"\d+", str(data["legs"])))
+    before = [*data["inputs"], *data["diagram"]].index(data["output"])
+    return len(words), sum(int(word) for word in re.findall(r"\d+", str(data["legs"]))), before
 
 
 def smaller(data: Data) -> Iterator[Data]:

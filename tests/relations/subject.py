@@ -132,7 +132,7 @@ class Subject:
         """Leaves of n queries and m keys, or of n keys if these are the same positions. Raises NotApplicable if the
         design fixes another length."""
         call = self.call((n, m))
-        keys = call.lengths.get(self.graph.key, 0)
+        keys = call.lengths[self.graph.key] if self.graph.key else n
         if call.lengths[self.graph.query] != n or (self.graph.key and keys != (n if self.graph.tied else m)):
             raise NotApplicable("the design fixes the number of positions")
         return Rows(self.steadied([call.normal(batch, tensor.legs) for tensor in self.leaves]), n, keys)
@@ -177,7 +177,7 @@ class Subject:
 
     def key_mask(self, *shape: int) -> dict[str, Tensor]:
         """A random key mask as an option, if the design takes one."""
-        return {"key_mask": self.mask(*shape)} if self.graph.key and self.module.mask_places.keys else {}
+        return {"key_mask": self.mask(*shape)} if self.module.mask_places.keys else {}
 
     @property
     def output_axis(self) -> int:

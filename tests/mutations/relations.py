@@ -1,0 +1,81 @@
+"""Mutations that the relations alone catch: what a mask, a cache, a pack or an empty call forgets in silence."""
+
+from __future__ import annotations
+
+from tests.mutations.model import Mutation
+
+RANDOM = "relations/test_relations.py::test_random_designs"
+SHIPPED = "relations/test_relations.py::test_shipped_designs"
+
+RELATIONS = (
+    Mutation(
+        "rewrite/hidden.py",
+        "new = self.with_zeros(step, new) if step.name in self.counting else new",
+        "new = [*new]",
+        "A product that sums the keys counts those that a key mask hides.",
+        (f"{RANDOM}[5]",),
+    ),
+    Mutation(
+        "tiles/cpp/totals.py",
+        'return [f"if ({first}) {line}" if first else line]',
+        "return [line]",
+        "A C++ kernel rescales a sum once for each leg that it sums besides the keys.",
+        ("relations/test_relations.py::test_joint_legs_in_cpp",),
+    ),
+    Mutation(
+        "nn/packed.py",
+        "shown = [None] * len(groups) if row.key_mask is None else on_keys.split(row.key_mask, 0)",
+        "shown = [None] * len(groups) if row.key_mask is None else on_keys.split(row.key_mask.roll(1), 0)",
+        "The key mask of a packed call is off by one.",
+        (f"{SHIPPED}[mhsa]", f"{SHIPPED}[gqa]", f"{SHIPPED}[mqa]"),
+    ),
+    Mutation(
+        "nn/packed.py",
+        "keep = both(keep, group.shown(keys, row.device))",
+        "keep = both(keep, None)",
+        "A document sees the rows that pad a shorter one of its call.",
+        (f"{SHIPPED}[mhsa]", f"{SHIPPED}[gqa]", f"{SHIPPED}[mqa]"),
+    ),
+    Mutation(
+        "runtime/draw.py",
+        "if all(x.numel() > 0 for x in inputs):",
+        "if value.numel() > 0:",
+        "A training call of length 0 destroys a state.",
+        (f"{SHIPPED}[mgk_em]",),
+    ),
+    Mutation(
+        "runtime/maps.py",
+        "return x.mean(-1) if x.shape[-1] else x.sum(-1)",
+        "return x.mean(-1)",
+        "The mean of no keys is NaN.",
+        (f"{RANDOM}[2]",),
+    ),
+    Mutation(
+        "runtime/precision.py",
+        "return torch.promote_types(dtype, torch.float32)",
+        "return dtype",
+        "States and sums of decays are kept in half precision.",
+        ("relations/test_precision.py::test_kinds_are_as_exact_with_a_cache",),
+    ),
+    Mutation(
+        "plan/decoding.py",
+        "along = box is not None and (box.leg == graph.query or OPS[box.kind].recurrent)",
+        "along = box is not None and box.leg == graph.query",
+        "Chunks of queries read a recurrence over a memory at other positions than the whole.",
+        (f"{RANDOM}[20]",),
+    ),
+    Mutation(
+        "plan/decoding.py",
+        "cached = self.whole.memory and name in self.whole.kept and name != self.value",
+        "cached = False",
+        "A cache does not give back the rows of a memory that queries meet as they are.",
+        (f"{RANDOM}[46]",),
+    ),
+    Mutation(
+        "ops/conv.py",
+        "return graph.key is None or bool(graph.tied)",
+        "return False",
+        "A convolution along the queries reads rows that a key mask hides.",
+        (f"{SHIPPED}[lfm2]",),
+    ),
+)
