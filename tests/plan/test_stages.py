@@ -27,7 +27,7 @@ def test_values_of_a_call(name: str, stages: list[tuple[str, ...]]) -> None:
 def test_what_reads_states_stands_apart() -> None:
     decoding = decoding_of(build(load("linear"), causal=True))
     for stage in merged(decoding, True):
-        assert stage.carried == any("past" in tensor.name for tensor in stage.graph.of_role("input"))
+        assert stage.wide == any("past" in tensor.name for tensor in stage.graph.of_role("input"))
         hidden = {one.value for one in stage.inputs if one.hides}
         assert not hidden & {*stage.values}
 
