@@ -30,6 +30,7 @@ from tests.hidden_cases import (
     PADDED,
     ROWS,
     Case,
+    S,
     check,
     check_padded,
     check_rows,
@@ -208,6 +209,17 @@ def test_hidden_keys_do_not_count(options: tuple[str, dict[str, Any]], name: str
     module = module_of(rows_design(name), options[0], F64, **options[1])
     for bad in (torch.nan, 1e30):
         check_padded(module, bad)
+
+
+def test_hidden_keys_of_a_product_of_scores_alone() -> None:
+    """No operand of a kernel could be zero there, so that the product is computed by itself."""
+    maps = {"A": {"map": "exp", "of": S}, "B": {"map": "tanh", "of": S}}
+    data = rows_design("product of scores") | {"diagram": {**maps, "y": "A[h n m] B[h n m] q[n h d] W[h] -> n h d"}}
+    data = data | {"legs": {"n": "query", "m": "key", "h": "head 2", "d": 4}, "inputs": {"q": "n h d", "k": "m h d"}}
+    for backend in ("reference", "torch", "cpp"):
+        check_padded(module_of(data, backend, F64), torch.nan)
+    with pytest.raises(ta.InputError, match="sums keys, and reads no tensor in which the key mask could hide"):
+        ta.compile(data, linear_memory=True)
 
 
 @pytest.mark.rotated

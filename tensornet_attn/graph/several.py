@@ -29,14 +29,14 @@ def over_several(scope: Scope, model: BoxModel, operands: Mapping[str, Use], pat
             order = {"key": 1, "query": 2}  # masks act along the keys of each query
             in_order = sorted(legs, key=lambda leg: order.get(scope.sizes.legs[leg].kind, 0))
             return _one_by_one(scope, model, operands["of"], path, name, in_order)
-        if keys and model.key == "softmax":
+        if keys and OPS[model.key].exponential:
             _refuse_queries(model, keys[0], legs, scope.query)
             return _with_keys(scope, model, operands, path, name, keys[0], [leg for leg in legs if leg not in keys])
         joined = scope.joined(LegToken("_".join(legs), (0, 1), tuple(LegToken(leg, (0, 1)) for leg in legs)))
     except Refusal as refusal:
         refusal.span = None
         if refusal.code == "run-time-leg":
-            may = "; a softmax may also have the key leg" if model.key == "softmax" else ""
+            may = "; a softmax may also have the key leg" if OPS[model.key].exponential else ""
             refusal.hint = f"use legs with sizes{may}."
         scope.reporter.syntax(refusal, (*path, model.key))
         raise

@@ -76,7 +76,12 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {  # diagram, reader, t
         {**D, "B": box("normalize", "D", "band(3)"), "A": box("softmax", "B", "causal"), "y": READ},
         "D", "b", "band h=h",
     ),
-    "a product without a box beside": ({**D, **A, "y": f"{READ} + D[h n m] e[m d]"}, "D", "b", "everything"),
+    "a product without a box beside": ({**D, **A, "y": f"{READ} + D[h n m] e[m d]"}, "D", "b", "key_mask"),
+    "a product that keeps the keys beside": (
+        {**D, **A, "F": {"sum": "h", "of": "D"}, "G": {"l1norm": "m", "of": "F"}, "y": f"{READ} + G[n m] e[m d] P[h]"},
+        "D", "b", "everything",
+    ),
+    "keys of a product": ({"K": "e[m d] P[h] -> m d h", "y": "K[m d h] e[m d]"}, "K", "e", "key_mask"),
     "what a map of keys is multiplied with": (
         {**D, "A": box("keep", "b", "causal"), "S": "A[h n m] D[h n m] -> h n m", "y": "S[h n m] e[m d]"},
         "D", "b", "causal h=h",
@@ -86,7 +91,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {  # diagram, reader, t
             **D, "A": box("keep", "b", "causal"), "S": "A[h n m] + b[h n m] -> h n m",
             "T": "S[h n m] D[h n m] -> h n m", "y": "T[h n m] e[m d]",
         },
-        "D", "b", "everything",
+        "D", "b", "key_mask",
     ),
     "values": ({"A": box("keep", "b", "causal"), "y": READ}, "y", "e", "key_mask"),
     "a sum over heads": (
