@@ -22,7 +22,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.hf.cache import TensornetCache, TensornetEncoderDecoderCache
 from tensornet_attn.hf.config import KEYS, TensornetConfig, config_of
 from tensornet_attn.models.kinds import KINDS
-from tensornet_attn.models.model import Block, Losses, Model
+from tensornet_attn.models.model import Block, Losses, Model, check_gaps
 from tensornet_attn.models.read import ModelSpec
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.spec.sources import Source
@@ -245,7 +245,7 @@ class TensornetForCausalLM(TensornetPreTrainedModel, TensornetGenerationMixin):
         if not packed:
             _check_positions(position_ids, mask)
         if mask is not None:
-            self.model.check_gaps("layers", "attention_mask", mask)
+            check_gaps(self.model, "layers", "attention_mask", mask)
         made = self.model(
             input_ids,
             mask,
@@ -385,7 +385,7 @@ class TensornetForConditionalGeneration(TensornetPreTrainedModel, TensornetGener
         mask = _key_mask("decoder_attention_mask", decoder_attention_mask)
         _check_positions(decoder_position_ids, mask)
         if mask is not None:
-            self.model.check_gaps("decoder", "decoder_attention_mask", mask)
+            check_gaps(self.model, "decoder", "decoder_attention_mask", mask)
         encoded, losses = None if encoder_outputs is None else encoder_outputs[0], {}
         if encoded is None:
             encoded = self.model.encode(input_ids, source_mask, losses=asks)

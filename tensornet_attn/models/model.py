@@ -286,24 +286,6 @@ class Model(nn.Module, ABC):
             x = gathered(block(x, *seen, losses=losses, cache=kept, documents=documents), at, found)
         return x, found
 
-    def check_gaps(self, stack: str, name: str, key_mask: Tensor, side: str = "left") -> None:
-        """Raises InputError for padding between tokens, which designs of a stack would count; key_mask [batch, m].
-
-        `name`: that of the mask. `side`: where padding would change nothing.
-        """
-        designs = [one for place, one in self._designs(stack).items() if not place.endswith(".cross")]
-        reasons = [(one.design.name, one._packing.evaluation.between) for one in designs]
-        design, reason = next((pair for pair in reasons if pair[1] is not None), ("", None))
-        if reason is None:
-            return
-        seen = key_mask.cumsum(1)
-        right = (key_mask | (seen == 0) | (seen == seen[:, -1:])).all()
-        sentence = f"'{name}' has padding between tokens, and in '{design}' {reason}: pad on the {side}."
-        if not key_mask.is_cpu or torch.compiler.is_compiling():
-            torch._assert_async(right, sentence)
-        elif not bool(right):
-            raise InputError(sentence)
-
     def _designs(self, stack: str) -> dict[str, CompiledDesign]:
         """The designs of a stack by place, such as `layers.0.mixer`."""
         blocks = enumerate(getattr(self, stack))
@@ -336,6 +318,25 @@ class Model(nn.Module, ABC):
     def extra_repr(self) -> str:
         sizes = ", ".join(f"{name} {size}" for name, size in self.spec.legs.items())
         return f"{self.spec.name}: {sizes}"
+
+
+def check_gaps(model: Model, stack: str, name: str, key_mask: Tensor, side: str = "left") -> None:
+    """Raises InputError for padding between tokens, which designs of a stack would count; key_mask [batch, m].
+
+    `name`: that of the mask. `side`: where padding would change nothing.
+    """
+    designs = [one for place, one in model._designs(stack).items() if not place.endswith(".cross")]
+    reasons = [(one.design.name, one._packing.evaluation.between) for one in designs]
+    design, reason = next((pair for pair in reasons if pair[1] is not None), ("", None))
+    if reason is None:
+        return
+    seen = key_mask.cumsum(1)
+    right = (key_mask | (seen == 0) | (seen == seen[:, -1:])).all()
+    sentence = f"'{name}' has padding between tokens, and in '{design}' {reason}: pad on the {side}."
+    if not key_mask.is_cpu or torch.compiler.is_compiling():
+        torch._assert_async(right, sentence)
+    elif not bool(right):
+        raise InputError(sentence)
 
 
 @dataclass(frozen=True)
