@@ -22,7 +22,7 @@ from tests.refusals import refusal
 
 pytestmark = pytest.mark.skipif(bool(cpp.reason_against_cpp()), reason="there is no C++ compiler")
 SMALL = "{name: NAME, extends: hard_fish, legs: {f: 12, g: head 2, h: head 3, d: 2}}"
-# What a printer could get wrong: the part of the text, what stands there instead, and what differs first, in which call.
+# What a printer could get wrong: a part of the text, what stands there instead, what differs first, in which call.
 WRONG = {
     "gradient": ("real(-1.0) * sums[", "real(-0.5) * sums[", "the gradient of 'K'", "n 67, m 261, batch 1"),
     "key_mask": (", key_seen, keys, 0)", ", nullptr, keys, 0)", "'y'", "a boolean mask, a key mask"),
