@@ -143,11 +143,13 @@ def _call(plan: Plan, place: int, seed: int, dtype: torch.dtype, device: str) ->
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         tensors = {tensor.name: _drawn(graph, tensor) for tensor in graph.tensors if tensor.role in ("weight", "state")}
-        for tensor in graph.tensors:
-            if tensor.role == "noise" or (tensor.role == "input" and (tensor.default is None or place != 1)):
+        for tensor in graph.of_role("input"):
+            if tensor.default is None or place != 1:
                 tensors[tensor.name] = torch.randn(batch, *_sizes(graph, tensor.legs, lengths))
         inputs = tuple(tensors.get(tensor.name) for tensor in graph.of_role("input"))
         lengths = signature.check(inputs, None, None, None)  # type: ignore[arg-type]
+        for tensor in graph.of_role("noise"):
+            tensors[tensor.name] = torch.randn(batch, *_sizes(graph, tensor.legs, lengths))
         mask, key_mask = _masks(graph, signature.masks, place, batch, lengths)
     call = Call({name: x.to(device, torch.float64) for name, x in tensors.items()}, lengths)
     masks = [x if x is None else x.to(device) for x in (mask, key_mask)]

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import pwd
+import re
+import shutil
 import stat
 import warnings
 from pathlib import Path
 
 import pytest
 
+import tensornet_attn as ta
+from tensornet_attn.cli.doctor import examine
+from tensornet_attn.cost.rates import remember, shipped
 from tensornet_attn.runtime import cpp
+from tests.refusals import refusal
 
 
 @pytest.fixture(autouse=True)
@@ -77,3 +86,107 @@ def test_without_a_compiler_the_reason_names_the_way_out(monkeypatch: pytest.Mon
     assert cpp.reason_against_cpp() == "there is no C++ compiler: install g++, or name one in CXX"
     with pytest.raises(OSError, match="install g"):
         cpp.cpp_compiled("a", "float32")
+
+
+def test_a_library_that_cannot_be_loaded_is_rebuilt() -> None:
+    """Another system has made it: its content is what its name says, but it does not load here."""
+    text = 'extern "C" int answer() { return 42; }'
+    library = cpp.cpp_compiled(text, "float32")
+    data = b"made elsewhere"
+    other = library.with_name(f"{cpp.cpp_key(text, 'float32')}-{hashlib.sha256(data).hexdigest()[:16]}.so")
+    library.unlink()
+    other.write_bytes(data)
+    loaded = cpp.cpp_library(text, "float32")
+    assert loaded is not None
+    assert loaded.answer() == 42
+    assert [*cpp.cpp_folder().glob("*.so")] == [library]
+
+
+def test_the_folder_is_private_and_another_one_is_refused(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = cpp.cpp_compiled("a", "float32")
+    folder = made.parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    for mode in (0o770, 0o702):
+        folder.chmod(mode)
+        reason = f"other users can write to the folder {folder}: delete it, or make it private with 'chmod 700'"
+        assert (cpp.reason_against_cpp(), cpp.cpp_stored("a", "float32")) == (reason, None)
+        with pytest.raises(OSError, match="other users can write"):
+            cpp.cpp_compiled("b", "float32")
+        assert f"not cpp: {reason}" in ta.explain("hard_fish")
+        assert f"not compiled: {reason}" in examine()["optional parts"]["C++ kernels"]
+    folder.chmod(0o755)
+    assert cpp.cpp_stored("a", "float32") == made
+    monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
+    reason = f"the folder {folder} belongs to another user: set XDG_CACHE_HOME to a folder of your own"
+    assert (cpp.reason_against_cpp(), cpp.cpp_stored("a", "float32")) == (reason, None)
+    with pytest.warns(UserWarning, match="belongs to another user"):
+        assert ta.compile("hard_fish", "cpp").plan.backend == "torch"
+    assert copied.read_text() == "x\n"
+
+
+@pytest.mark.parametrize("cache", [None, "relative"])
+def test_without_a_home_torch_computes(cache: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: int) -> None:
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for name, value in (("HOME", None), ("XDG_CACHE_HOME", cache)):
+        monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
+    with pytest.warns(
+        UserWarning, match="no folder for compiled kernels: set HOME or XDG_CACHE_HOME to an absolute path"
+    ):
+        assert ta.compile("hard_fish", "cpp").plan.backend == "torch"
+    assert ta.compile("hard_fish").plan.backend == "torch"
+    assert "backend torch" in ta.explain("hard_fish")
+    assert "set HOME or XDG_CACHE_HOME" in examine()["optional parts"]["C++ kernels"]
+    if cache is None:
+        assert refusal(remember, shipped()).startswith("there is no folder for the table: set HOME or XDG_CACHE_HOME")
+
+
+def test_the_least_recently_used_libraries_are_removed(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (cpp.cpp_compiled(text * 100, "float32") for text in "ab")
+    os.utime(first, (2, 2))
+    os.utime(second, (1, 1))
+    monkeypatch.setattr(cpp, "CPP_LIMIT", 250)
+    third = cpp.cpp_compiled("c" * 100, "float32")
+    assert {*cpp.cpp_folder().iterdir()} == {first, third}
+    assert copied.read_text() == 3 * "x\n"
+
+
+def test_a_compiler_with_arguments_and_one_that_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "env g++ -DNAME='a b'")
+    assert cpp.cpp_compiler() == [shutil.which("env"), "g++", "-DNAME=a b"]
+    assert cpp.cpp_compiled('extern "C" int answer() { return 42; }', "float32").exists()
+    for name, reason in (
+        (
+            "nosuch -m64",
+            "'nosuch -m64', which CXX names, is not on the PATH: install g++, or name another compiler in CXX",
+        ),
+        ("g++ 'x", "the compiler in CXX cannot be read: No closing quotation"),
+    ):
+        monkeypatch.setenv("CXX", name)
+        assert cpp.reason_against_cpp() == reason
+        with pytest.warns(UserWarning, match=re.escape(reason)):
+            assert ta.compile("hard_fish", "cpp").plan.backend == "torch"
+
+
+def test_a_compiler_that_does_not_write_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler(tmp_path, monkeypatch, r"printf 'error: caf\351\n' >&2; exit 1")
+    with pytest.warns(UserWarning, match="failed.cpp: error: caf\ufffd"):
+        assert cpp.cpp_library("a", "float32") is None
+
+
+def test_other_versions_of_torch_and_of_the_compiler_have_libraries_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = set()
+    for version in ("12.2", "13.1"):
+        compiler(tmp_path, monkeypatch, f"echo g++ {version}; echo and more")
+        for function in (cpp.cpp_version, cpp.cpp_hash):
+            function.cache_clear()
+        keys.add(cpp.cpp_key("a", "float32"))
+        assert cpp.cpp_version(*cpp.cpp_compiler()) == f"g++ {version}"
+    monkeypatch.setattr(cpp, "cpp_torch", lambda: "torch 3")
+    cpp.cpp_hash.cache_clear()
+    assert len(keys | {cpp.cpp_key("a", "float32")}) == 3
+    cpp.cpp_hash.cache_clear()

@@ -1,0 +1,192 @@
+"""C++ libraries are compared with the reference before anything uses them: right ones once, wrong ones never run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tensornet_attn as ta
+from tensornet_attn.errors import InputError
+from tensornet_attn.runtime import cpp
+from tensornet_attn.verify import kernels
+from tests.refusals import refusal
+
+pytestmark = pytest.mark.skipif(bool(cpp.reason_against_cpp()), reason="there is no C++ compiler")
+SMALL = "{name: NAME, extends: hard_fish, legs: {f: 12, g: head 2, h: head 3, d: 2}}"
+# What a printer could get wrong: a part of the text, what stands there instead, what differs first, in which call.
+WRONG = {
+    "gradient": ("real(-1.0) * sums[", "real(-0.5) * sums[", "the gradient of 'K'", "n 67, m 261, batch 1"),
+    "key_mask": (", key_seen, keys, 0)", ", nullptr, keys, 0)", "'y'", "a boolean mask, a key mask"),
+    "second_tile": ("* key_room + start, key_room", "* key_room, key_room", "'y'", "n 67, m 261, batch 1"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv(cpp.CPP_MORE, "-O0")  # compiles in a fraction of the time
+    monkeypatch.setattr(cpp, "CPP_LOADED", {})
+    monkeypatch.setattr(cpp, "CPP_CHECKS", {})
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The dtypes in which plans are compared; never in the thread of the caller, whose modes would change results."""
+    found: list[str] = []
+    mismatch, caller = kernels.mismatch, threading.get_ident()
+
+    def counted(plan: Any, dtype: torch.dtype) -> Any:
+        assert threading.get_ident() != caller
+        assert not torch.compiler.is_compiling()
+        found.append(str(dtype))
+        return mismatch(plan, dtype)
+
+    monkeypatch.setattr(kernels, "mismatch", counted)
+    return found
+
+
+def small(name: str) -> ta.Design:
+    return ta.load(SMALL.replace("NAME", name))
+
+
+def anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another process would know: what is on the disk."""
+    monkeypatch.setattr(cpp, "CPP_LOADED", {})
+
+
+def result(module: nn.Module, x: Tensor) -> list[Tensor]:
+    y = module(x)
+    return [y, *torch.autograd.grad(y.square().sum(), [*module.parameters()])]
+
+
+def test_a_library_is_compared_once_and_auto_takes_no_other(
+    compared: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    design, x = small("compared"), torch.randn(2, 9, 12)
+    layer, plain = ta.compile(design, "cpp"), ta.compile(design)
+    assert (layer.plan.backend, compared) == ("cpp", ["torch.float32"])
+    (library,), (record,) = (list(cpp.cpp_folder().glob(f"*.{kind}")) for kind in ("so", "json"))
+    assert json.loads(record.read_text())["reason"] == ""
+    anew(monkeypatch)
+    auto = ta.compile(design, n=4096)
+    assert (auto.plan.backend, len(compared)) == ("cpp", 1)
+    plain = ta.compile(design, "torch")
+    for module in (auto, plain):
+        module.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(result(auto, x), result(plain, x))
+    record.unlink()  # as earlier versions left it
+    anew(monkeypatch)
+    assert ta.compile(design, n=4096).plan.backend == "torch"
+    assert (ta.warm(design), len(compared)) == ([library], 2)
+    assert ta.compile(design, n=4096).plan.backend == "cpp"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"check": 0}))
+    assert ta.compile(design, n=4096).plan.backend == "torch"
+
+
+def test_a_call_in_another_dtype_compares_what_it_compiles(compared: list[str]) -> None:
+    layer = ta.compile(small("another_dtype"), "cpp").double()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=False):
+        layer(torch.randn(2, 9, 12, dtype=torch.float64))
+    with torch.inference_mode():
+        layer(torch.randn(2, 9, 12, dtype=torch.float64))
+    assert compared == ["torch.float32", "torch.float64"]
+
+
+@pytest.mark.rotated
+def test_tracing_compares_nothing(compared: list[str]) -> None:
+    layer, x = ta.compile(small("traced"), "cpp").double(), torch.randn(2, 9, 12, dtype=torch.float64)
+    traced = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    y = traced(x)
+    assert compared == ["torch.float32", "torch.float64"]
+    torch.testing.assert_close(y, ta.verify(layer, x) and layer(x))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_library_is_reported_and_never_used(
+    name: str, compared: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new, differs, sizes = WRONG[name]
+    design, x = small(f"wrong_{name}"), torch.randn(2, 300, 12)
+    wrongly_printed(monkeypatch, lambda text: text.replace(old, new))
+    with pytest.warns(UserWarning, match=r"cannot run: kernels differ from the reference: .* Using 'torch' instead"):
+        layer = ta.compile(design, "cpp")
+    assert (layer.plan.backend, len(compared)) == ("torch", 1)
+    (report,) = cpp.cpp_folder().glob("*.report.txt")
+    said = report.read_text()
+    assert f"{differs} differs by" in said.splitlines()[0]
+    assert sizes in said.splitlines()[0]
+    for word in (f"'{design.name}' on backend 'cpp'", ": A.of", f"torch {torch.__version__}", "A[h n m] = softmax"):
+        assert word in said
+    assert str(report) in layer.explain()
+    plain = ta.compile(design, "torch")
+    plain.load_state_dict(layer.state_dict())
+    for got, want in zip(result(layer, x), result(plain, x), strict=True):
+        assert torch.equal(got, want)
+    anew(monkeypatch)  # the record says what was found
+    assert ta.compile(design, n=4096).plan.backend == "torch"
+    assert refusal(ta.compile, design, "cpp", strict=True).count(str(report)) == 1
+    with pytest.raises(InputError, match="C\\+\\+ kernels cannot be used: kernels differ"):
+        ta.warm(design)
+    assert len(compared) == 1
+
+
+def wrongly_printed(monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str]) -> None:
+    """Prints other C++ from now on."""
+    from tensornet_attn.emit import native
+
+    source = native.source
+
+    def changed(region: Any) -> str:
+        text = source(region)
+        assert change(text) != text
+        return change(text)
+
+    monkeypatch.setattr(native, "source", changed)
+
+
+def test_a_wrong_library_of_a_call_leaves_the_call_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of verified kernels, in a dtype for which the compiler makes wrong ones."""
+    wrongly_printed(monkeypatch, lambda text: text.replace("{ return std::exp(x); }", "{ return std::exp(1.01 * x); }"))
+    layer, x = ta.compile(small("later"), "cpp").double(), torch.randn(2, 9, 12, dtype=torch.float64)
+    assert layer.plan.backend == "cpp"
+    with pytest.warns(UserWarning, match="float64 cannot be used, so the blockwise path runs: kernels differ"):
+        y = layer(x)
+    plain = ta.compile(layer.design, "reference", dtype=torch.float64)
+    plain.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(y, plain(x))
+
+
+def test_a_comparison_that_fails_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(kernels, "mismatch", fails)
+    with pytest.warns(UserWarning, match="kernels cannot be compared with the reference: MemoryError: no room"):
+        assert ta.compile(small("failing"), "cpp").plan.backend == "torch"
+    assert not [*cpp.cpp_folder().glob("*.json")]
+
+
+def test_a_comparison_leaves_random_numbers_alone() -> None:
+    plan = ta.compile(small("random"), "torch").plan
+    torch.manual_seed(3)
+    wanted = torch.randn(3)
+    torch.manual_seed(3)
+    assert kernels.mismatch(plan, torch.float32) is None
+    assert torch.equal(torch.randn(3), wanted)
+
+
+@pytest.mark.rotated
+def test_processes_that_compile_at_once_agree(tmp_path: Path) -> None:
+    text = f"import tensornet_attn as ta; print(ta.compile({SMALL.replace('NAME', 'at_once')!r}, 'cpp').plan.backend)"
+    runs = [subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [run.communicate()[0].strip() for run in runs] == ["cpp", "cpp"]
+    assert {path.suffix for path in (tmp_path / "tensornet-attn" / "cpp").iterdir()} == {".so", ".json"}
