@@ -121,7 +121,7 @@ def runs_cpp(name: str, operands: list[Tensor | None], call: tuple) -> bool:
         return False
     if any(x.dtype != kind or not x.is_cpu for x in floats):
         return False
-    lengths = {"n": n, "m": m, "n + m - 1": n + m - 1}
+    lengths = {"n": n, "m": m, "n + m - 1": max(n + m - 1, 0)}
     own = {region.operands[number][0] for number in region.gradients}
     for place, order, sizes, *_ in region.operands:
         x = operands[place]

@@ -169,7 +169,7 @@ class Launch:
         self.name, self.batch, self.count = name, batch, math.prod(batch)
         self.known, self.kept = {}, {}
         self.lengths = dict(zip(region.sides, (n, m), strict=True))
-        self.lengths |= {region.relative: n + m - 1} if region.relative else {}
+        self.lengths |= {region.relative: max(n + m - 1, 0)} if region.relative else {}
         some = iter(operands)
         self.operands = {
             operand: next(some) if is_present else None
@@ -376,7 +376,7 @@ class Launch:
     def blocks(self, kind: str, side: str) -> int:
         """The blocks of a side that have programs; for relative positions, the differences of blocks."""
         if side == self.region.relative:
-            return sum(self.blocks(kind, leg) for leg in self.region.sides) - 1
+            return max(sum(self.blocks(kind, leg) for leg in self.region.sides) - 1, 0)
         return -(-self.lengths[side] // self.config(kind)[f"{side}_block"])
 
     def tiles(self, legs: list[str]) -> int:
