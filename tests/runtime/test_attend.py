@@ -37,11 +37,11 @@ def test_a_mask_may_have_batch_dimensions_that_the_operands_lack(batch: tuple[in
 
 def test_an_empty_batch_leaves_a_state_as_it_is() -> None:
     state = torch.ones(3)
-    update_(state, torch.zeros(0, 3))
+    update_(state, torch.zeros(0, 3), torch.zeros(0, 5, 3))
     assert torch.equal(state, torch.ones(3))
-    update_(state, torch.tensor([[1.0, 2, 3], [3, 2, 1]], requires_grad=True))
+    update_(state, torch.tensor([[1.0, 2, 3], [3, 2, 1]], requires_grad=True), torch.ones(2))
     assert torch.equal(state, torch.full((3,), 2.0))
-    update_(state, torch.arange(3.0))
+    update_(state, torch.arange(3.0), torch.ones(2))
     assert torch.equal(state, torch.arange(3.0))
 
 
