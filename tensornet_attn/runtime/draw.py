@@ -33,7 +33,7 @@ def gaussian(
 def update_(state: Tensor, value: Tensor, *inputs: Tensor) -> None:
     """Stores a step's value in a state, averaged over the batch; an empty input of the call changes nothing."""
     value = value.detach()
-    if all(x.numel() > 0 for x in inputs):
+    if all(x.numel() > 0 for x in (value, *inputs)):
         with torch.no_grad():
             state.copy_(value if value.ndim == state.ndim else value.flatten(0, value.ndim - state.ndim - 1).mean(0))
 
