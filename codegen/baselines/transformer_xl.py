@@ -21,7 +21,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import causal_rows, mask_gradient, relative_rows, shift_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide, visible
-from tensornet_attn.runtime.positions import sinusoid
+from tensornet_attn.runtime.positions import relative_positions, sinusoid
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
@@ -57,7 +57,7 @@ class TransformerXL(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        R = sinusoid(torch.arange(1 - n, m, device=x.device), self.Wq.shape[0], x.dtype)  # p f
+        R = sinusoid(relative_positions(n, m, x.device), self.Wq.shape[0], x.dtype)  # p f
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
         K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d

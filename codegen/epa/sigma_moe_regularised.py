@@ -23,6 +23,7 @@ from tensornet_attn.runtime.draw import batch_mean
 from tensornet_attn.runtime.experts import expert_rows, expert_sums, top_chosen
 from tensornet_attn.runtime.maps import masked_mean
 from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.precision import clamp
 from tensornet_attn.runtime.products import projected
 
 
@@ -64,6 +65,6 @@ class SigmaMOERegularised(nn.Module):
         keep, _ = visible(None, None, key_mask, x.ndim - 2, 1, False)
         router = masked_mean(p.transpose(-2, -1), keep)  # ... e
 
-        surprise = torch.log(router.clamp(1e-30, 1))  # ... e
+        surprise = torch.log(clamp(router, 1e-30, 1))  # ... e
         entropy = (router * surprise).sum(-1)  # ...
         return y, {"entropy": batch_mean(entropy)}

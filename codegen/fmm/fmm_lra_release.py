@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.band import attend_band
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.lengths import at_least_one
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.maps import elu1
 from tensornet_attn.runtime.masks import hide
@@ -66,7 +67,7 @@ class FmmLRARelease(nn.Module):
         del Q, K
 
         # far1 and far1 V: sums over m first; no n by m tensor is formed
-        q = m ** -0.5 * phiQ1.transpose(-3, -2)  # ... h n d
+        q = at_least_one(m) ** -0.5 * phiQ1.transpose(-3, -2)  # ... h n d
         del phiQ1
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d

@@ -90,8 +90,8 @@ class MGKEm(nn.Module):
                     (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (16, 65536), sizes=(self.Wq.shape[2],),
                 )  # ... h r n
 
-                prior = prior_of.mean(-1)  # ... h r
-                update_(self.pi, prior)
+                prior = masked_mean(prior_of, None)  # ... h r
+                update_(self.pi, prior, x, memory)
 
         return y  # ... n f
 

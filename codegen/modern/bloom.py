@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.positions import alibi_slopes, exactly, query_positions
+from tensornet_attn.runtime.precision import wide_dtype
 from tensornet_attn.runtime.products import equal_columns, exact_columns, projected
 from tensornet_attn.runtime.softmax import attend
 
@@ -54,7 +55,7 @@ class BLOOM(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        slopes = alibi_slopes(self.Wq.shape[1], x.device, x.dtype)  # h
+        slopes = alibi_slopes(self.Wq.shape[1], x.device, wide_dtype(x.dtype))  # h
         offset_n = exactly(query_positions(n, m, x.device))  # n
         offset_m = exactly(torch.arange(m, device=x.device))  # m
 

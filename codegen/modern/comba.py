@@ -31,6 +31,7 @@ from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.gated import gated_delta_rule
 from tensornet_attn.runtime.maps import l2_norm, rms_norm, softplus
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.precision import to_narrow, to_wide
 from tensornet_attn.runtime.products import projected
 
 
@@ -84,7 +85,7 @@ class Comba(nn.Module):
 
         rate = torch.sigmoid(projected(x_hidden, self.Wb))  # ... m h
         rates = exp(self.speed)  # h
-        steps = softplus(projected(x_hidden, self.Wa) + self.step)  # ... m h
+        steps = softplus(to_wide(projected(x_hidden, self.Wa)) + self.step)  # ... m h
         g = -rates * steps  # ... m h
         del steps
         share = torch.sigmoid(self.b)  # h
@@ -92,10 +93,13 @@ class Comba(nn.Module):
         E = share[:, None] * K_hidden  # ... m h d
         fed = self.Wq.shape[2] ** -0.5 * Q - self.Wq.shape[2] ** -0.5 * self.D[:, None] * K  # ... n h d
         del Q, K
-        S = gated_delta_rule(
-            fed.transpose(-3, -2), K_hidden.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
-            decay=g.transpose(-2, -1)[..., None], erase=E.transpose(-3, -2), undecayed=True,
-            key_mask=key_mask[..., None, :] if key_mask is not None else None,
+        S = to_narrow(
+            gated_delta_rule(
+                fed.transpose(-3, -2), K_hidden.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
+                decay=g.transpose(-2, -1)[..., None], erase=E.transpose(-3, -2), undecayed=True,
+                key_mask=key_mask[..., None, :] if key_mask is not None else None,
+            ),
+            x,
         )  # ... h n e
         del V, rate, g, K_hidden, E, fed
         O = rms_norm(S, -1)  # ... h n e

@@ -27,6 +27,7 @@ from tensornet_attn.runtime.blockwise_inside import causal_rows, gradient_of, ma
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import masked_reverse_cumsum
 from tensornet_attn.runtime.masks import hide, visible
+from tensornet_attn.runtime.precision import clamp, to_narrow, to_wide, wide_dtype
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
@@ -58,7 +59,7 @@ class COPE(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        i = torch.arange(self.E.shape[1], device=x.device, dtype=x.dtype)  # p
+        i = torch.arange(self.E.shape[1], device=x.device, dtype=wide_dtype(x.dtype))  # p
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
         K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
@@ -67,10 +68,17 @@ class COPE(nn.Module):
 
         # S, gate, count, place, off.of, off, near.of, near, A.of.p1, A.of, A, y.p1: blockwise, recomputed in the
         # backward
-        y_1 = blockwise(
-            y_1_rows,
-            [Q.transpose(-3, -2), K.transpose(-3, -2), i, z.transpose(-3, -2), V.transpose(-3, -2), mask, key_mask], n,
-            m, (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (16, 2048), sizes=(self.Wq.shape[2], self.E.shape[1]),
+        y_1 = to_narrow(
+            blockwise(
+                y_1_rows,
+                [
+                    to_wide(Q).transpose(-3, -2), to_wide(K).transpose(-3, -2), i, to_wide(z).transpose(-3, -2),
+                    to_wide(V).transpose(-3, -2), mask, key_mask,
+                ],
+                n, m, (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (16, 2048),
+                sizes=(self.Wq.shape[2], self.E.shape[1]),
+            ),
+            x,
         )  # ... h n d
 
         return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
@@ -87,7 +95,7 @@ def y_1_rows(
     gate = torch.sigmoid(S)  # ... h n m
     keep, bias = visible(causal_rows(rows), mask, key_mask, len(rows.batch), 1)
     count = masked_reverse_cumsum(gate, keep)  # ... h n m
-    place_ = count.clamp(0, p - 1)  # ... h n m
+    place_ = clamp(count, 0, p - 1)  # ... h n m
     off = torch.abs(place_[..., None, :, :] + (-i)[:, None, None])  # ... h p n m
     near = F.relu(1 - off)  # ... h p n m
     A_scores_1 = torch.einsum("...hpnm,...hnp->...hnm", near, z)  # ... h n m
@@ -104,7 +112,7 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, i, z, V, mask, key_mask):
     gate = torch.sigmoid(S)  # ... h n m
     keep, bias = visible(causal_rows(rows), mask, key_mask, len(rows.batch), 1)
     count = masked_reverse_cumsum(gate, keep)  # ... h n m
-    place_ = count.clamp(0, p - 1)  # ... h n m
+    place_ = clamp(count, 0, p - 1)  # ... h n m
     off_of = place_[..., None, :, :] + (-i)[:, None, None]  # ... h p n m
     del place_
     off = torch.abs(off_of)  # ... h p n m
@@ -129,7 +137,7 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, i, z, V, mask, key_mask):
     d_i = -d_off_of.sum((-4, -2, -1)) if "i" in wanted else None  # ... p
     d_place_ = d_off_of.sum(-3)  # ... h n m
     del d_off_of
-    d_count = gradient_of(lambda x: x.clamp(0, p - 1), d_place_, count, (3, 3))  # ... h n m
+    d_count = gradient_of(lambda x: clamp(x, 0, p - 1), d_place_, count, (3, 3))  # ... h n m
     del count, d_place_
     d_gate = gradient_of(lambda x: masked_reverse_cumsum(x, keep), d_count, gate, (3, 3))  # ... h n m
     del d_count

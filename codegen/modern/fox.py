@@ -21,6 +21,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide, visible
+from tensornet_attn.runtime.precision import to_wide
 from tensornet_attn.runtime.products import equal_columns, exact_columns, projected
 from tensornet_attn.runtime.softmax import attend
 
@@ -53,7 +54,7 @@ class Fox(nn.Module):
         x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
         K = projected(x_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
-        u = softplus(-projected(x_hidden, self.Wf) - self.bf)  # ... m h
+        u = softplus(to_wide(-projected(x_hidden, self.Wf) - self.bf))  # ... m h
         g = -u  # ... m h
         del u
 

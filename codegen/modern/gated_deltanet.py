@@ -28,6 +28,7 @@ from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.gated import gated_delta_rule
 from tensornet_attn.runtime.maps import l2_norm, rms_norm, softplus
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.precision import to_narrow, to_wide
 from tensornet_attn.runtime.products import projected
 
 
@@ -79,12 +80,15 @@ class GatedDeltanet(nn.Module):
 
         rate = torch.sigmoid(projected(x_hidden, self.Wb))  # ... m h
         rates = exp(self.speed)  # h
-        steps = softplus(projected(x_hidden, self.Wa) + self.step)  # ... m h
+        steps = softplus(to_wide(projected(x_hidden, self.Wa)) + self.step)  # ... m h
         g = -rates * steps  # ... m h
         del steps
-        S = gated_delta_rule(
-            q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
-            decay=g.transpose(-2, -1)[..., None], key_mask=key_mask[..., None, :] if key_mask is not None else None,
+        S = to_narrow(
+            gated_delta_rule(
+                q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
+                decay=g.transpose(-2, -1)[..., None], key_mask=key_mask[..., None, :] if key_mask is not None else None,
+            ),
+            x,
         )  # ... h n e
         del q, K, V, rate, g
         O = rms_norm(S, -1)  # ... h n e

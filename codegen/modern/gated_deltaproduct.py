@@ -30,6 +30,7 @@ from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.gated import gated_delta_rule
 from tensornet_attn.runtime.maps import l2_norm, rms_norm, softplus
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.precision import to_narrow, to_wide
 from tensornet_attn.runtime.products import projected
 
 
@@ -86,12 +87,15 @@ class GatedDeltaproduct(nn.Module):
         rate = 2 * beta  # ... m r h
         del beta
         rates = exp(self.speed)  # h
-        steps = softplus(projected(x_hidden, self.Wa) + self.step)  # ... m h
+        steps = softplus(to_wide(projected(x_hidden, self.Wa)) + self.step)  # ... m h
         g = -rates * steps  # ... m h
-        S = gated_delta_rule(
-            q.transpose(-3, -2), K.flatten(-4, -3).transpose(-3, -2), V.flatten(-4, -3).transpose(-3, -2),
-            rate.movedim(-1, -3).flatten(-2), steps=self.Wk.shape[1], decay=g.transpose(-2, -1)[..., None],
-            key_mask=key_mask[..., None, :] if key_mask is not None else None,
+        S = to_narrow(
+            gated_delta_rule(
+                q.transpose(-3, -2), K.flatten(-4, -3).transpose(-3, -2), V.flatten(-4, -3).transpose(-3, -2),
+                rate.movedim(-1, -3).flatten(-2), steps=self.Wk.shape[1], decay=g.transpose(-2, -1)[..., None],
+                key_mask=key_mask[..., None, :] if key_mask is not None else None,
+            ),
+            x,
         )  # ... h n e
         del q, K, V, rate, steps, g
         O = rms_norm(S, -1)  # ... h n e

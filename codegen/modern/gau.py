@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.lengths import at_least_one
 from tensornet_attn.runtime.maps import kept
 from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import projected
@@ -75,7 +76,7 @@ class GAU(nn.Module):
 @block_function(rows=(-2, 0, 0, -2, 0), out=-2, legs=(2, 2, 2, -1, 1))
 def O_rows(rows: Rows, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, key_mask: Tensor | None) -> Tensor:
     """R.of, R, A.of, A, O for a block of rows: Q [n s], K [m s], V [m e] -> [n e]."""
-    Q_k = 1 / rows.keys * Q  # ... n s
+    Q_k = 1 / at_least_one(rows.keys) * Q  # ... n s
     R = F.relu(Q_k @ K.mT)  # ... n m
     keep, _ = visible(None, mask, key_mask, len(rows.batch), 0)
     A_scores = torch.square(hide(R, keep, 1))  # ... n m
@@ -86,7 +87,7 @@ def O_rows(rows: Rows, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, key
 @block_gradient(O_rows)
 def O_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `O_rows`."""
-    Q_k = 1 / rows.keys * Q  # ... n s
+    Q_k = 1 / at_least_one(rows.keys) * Q  # ... n s
     R = F.relu(Q_k @ K.mT)  # ... n m
     keep, _ = visible(None, mask, key_mask, len(rows.batch), 0)
     A_scores_hidden = hide(R, keep, 1)  # ... n m
@@ -104,6 +105,6 @@ def O_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     del d_A_scores_hidden
     d_R_of = torch.ops.aten.threshold_backward(d_R, R, 0)  # ... n m
     del R, d_R
-    d_Q = 1 / rows.keys * (d_R_of @ K) if "Q" in wanted else None  # ... n s
+    d_Q = 1 / at_least_one(rows.keys) * (d_R_of @ K) if "Q" in wanted else None  # ... n s
     d_K = d_R_of.mT @ Q_k if "K" in wanted else None  # ... m s
     return d_Q, d_K, d_V, None, None

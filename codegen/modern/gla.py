@@ -28,6 +28,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import layer_norm, softplus
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.precision import to_wide
 from tensornet_attn.runtime.products import projected
 
 
@@ -69,7 +70,7 @@ class GLA(nn.Module):
 
         u_of_1 = projected(low, self.Wa2.flatten(1)).unflatten(-1, self.Wa2.shape[1:])  # ... m h d
         del low
-        u = softplus(-u_of_1 - self.ba)  # ... m h d
+        u = softplus(to_wide(-u_of_1 - self.ba))  # ... m h d
         del u_of_1
 
         g = -1 / 16 * u  # ... m h d

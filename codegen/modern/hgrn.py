@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.precision import to_narrow, to_wide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.running import scan_sums
 
@@ -50,7 +51,7 @@ class HGRN(nn.Module):
         n = x.shape[-2]
         x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
         i = F.silu(projected(x_hidden, self.Wi))  # ... m a
-        mu = torch.sigmoid(projected(x_hidden, self.Wf))  # ... m a
+        mu = torch.sigmoid(to_wide(projected(x_hidden, self.Wf)))  # ... m a
 
         keep_ = 0.5 + 0.5 * mu  # ... m a
         del mu
@@ -58,9 +59,9 @@ class HGRN(nn.Module):
 
         decay = torch.log(keep__hidden)  # ... m a
         del keep__hidden
-        new = i - keep_ * i  # ... m a
+        new = i - to_narrow(keep_ * i, x)  # ... m a
         del i, keep_
-        H = scan_sums(new, decay, 1, None, key_mask, n)  # ... n a
+        H = to_narrow(scan_sums(new, decay, 1, None, key_mask, n), x)  # ... n a
         del decay, new
         O = rms_norm(H, -1)  # ... n a
         del H

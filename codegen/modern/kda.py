@@ -29,6 +29,7 @@ from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.gated import gated_delta_rule
 from tensornet_attn.runtime.maps import l2_norm, rms_norm, softplus
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.precision import to_narrow, to_wide
 from tensornet_attn.runtime.products import projected
 
 
@@ -88,14 +89,17 @@ class KDA(nn.Module):
 
         steps_of_1 = projected(low, self.Wa2.flatten(1)).unflatten(-1, self.Wa2.shape[1:])  # ... m h d
         del low
-        steps = softplus(steps_of_1 + self.step)  # ... m h d
+        steps = softplus(to_wide(steps_of_1) + self.step)  # ... m h d
         del steps_of_1
 
         g = -rates[:, None] * steps  # ... m h d
         del steps
-        S = gated_delta_rule(
-            q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
-            decay=g.transpose(-3, -2), key_mask=key_mask[..., None, :] if key_mask is not None else None,
+        S = to_narrow(
+            gated_delta_rule(
+                q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
+                decay=g.transpose(-3, -2), key_mask=key_mask[..., None, :] if key_mask is not None else None,
+            ),
+            x,
         )  # ... h n e
         del q, K, V, rate, g
         O = rms_norm(S, -1)  # ... h n e

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.masks import hide, visible
+from tensornet_attn.runtime.precision import clamp
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
@@ -64,7 +65,7 @@ class LASER(nn.Module):
         o = attend(q, k, v, keep, bias, self.Wq.shape[2] ** -0.5)  # ... h n d
         del Q, K, E, q, k, v
 
-        mean = o.transpose(-3, -2).clamp(1e-20, 1e+30)  # ... n h d
+        mean = clamp(o.transpose(-3, -2), 1e-20, 1e+30)  # ... n h d
         del o
         O = torch.log(mean)  # ... n h d
         return projected(O.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

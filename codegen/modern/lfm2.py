@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.conv import convolve
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.maps import kept
+from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.products import projected
 
 
@@ -39,14 +41,19 @@ class LFM2(nn.Module):
         nn.init.normal_(self.T, 0.0, self.T.shape[0] ** -0.5)
         xavier_(self.Wo, (0,))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x is [... n f]."""
+    def forward(self, x: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
+        """x is [... n f]; key_mask [... n], True = visible."""
         B = projected(x, self.Wb)  # ... n a
         C = projected(x, self.Wc)  # ... n a
         X = projected(x, self.Wx)  # ... n a
         gated = B * X  # ... n a
         del B, X
-        near = convolve(gated.transpose(-2, -1), self.T.transpose(-2, -1).unsqueeze(-2), 2, self.Wb.shape[1])  # ... a n
+
+        keep, _ = visible(None, None, key_mask, x.ndim - 2, 1, False)
+        near = convolve(
+            kept(gated.transpose(-2, -1), keep), self.T.transpose(-2, -1).unsqueeze(-2), 2, self.Wb.shape[1]
+        )  # ... a n
         del gated
+
         Y = C * near.transpose(-2, -1)  # ... n a
         return projected(Y, self.Wo)  # ... n f

@@ -27,6 +27,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.precision import to_narrow, to_wide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.scan_reads import scan_reads
 
@@ -67,10 +68,10 @@ class Mamba1(nn.Module):
         B = projected(u_hidden, self.Wb)  # ... m s
         C = projected(u, self.Wc)  # ... n s
         low = projected(u_hidden, self.Wt1)  # ... m r
-        t = softplus(projected(low, self.Wt2) + self.bt)  # ... m a
+        t = softplus(to_wide(projected(low, self.Wt2)) + self.bt)  # ... m a
         del low
         speed = exp(self.A)  # a s
-        tu = t * u_hidden  # ... m a
+        tu = to_narrow(t * u_hidden, x)  # ... m a
         del u_hidden
 
         Y_1 = scan_reads(

@@ -32,6 +32,7 @@ from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.precision import to_narrow, to_wide
 from tensornet_attn.runtime.products import projected
 
 
@@ -75,7 +76,7 @@ class Mamba2(nn.Module):
         x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
         B = F.silu(projected(x_hidden, self.Wb))  # ... m s
         C = F.silu(projected(x, self.Wc))  # ... n s
-        t = softplus(projected(x_hidden, self.Wt) + self.bt)  # ... m h
+        t = softplus(to_wide(projected(x_hidden, self.Wt) + self.bt))  # ... m h
         speed = exp(self.A)  # h
         g = -speed * t  # ... m h
 
@@ -85,7 +86,7 @@ class Mamba2(nn.Module):
         c = cumulative_sums([(q, k)], mask, key_mask, x.ndim - 2, 1, causal=True, wide=True)  # ... h n
         del g, k
 
-        M_k = B[..., None, :] * t[..., None]  # ... m h s
+        M_k = to_narrow(B[..., None, :] * t[..., None], x)  # ... m h s
         del B, t
         M_fade_a = c  # ... h n
         M_fade_b = c  # ... h m

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.precision import to_narrow, to_wide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.running import scan_sums
 
@@ -43,7 +44,7 @@ class Mingru(nn.Module):
         n = x.shape[-2]
         x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
         logit = projected(x_hidden, self.Wz)  # ... m a
-        u = softplus(logit)  # ... m a
+        u = softplus(to_wide(logit))  # ... m a
         decay = -u  # ... m a
         del u
         z = torch.sigmoid(logit)  # ... m a
@@ -51,5 +52,5 @@ class Mingru(nn.Module):
         new = projected(x_hidden, self.Wh)  # ... m a
         zh = z * new  # ... m a
         del z, new
-        H = scan_sums(zh, decay, 1, None, key_mask, n)  # ... n a
+        H = to_narrow(scan_sums(zh, decay, 1, None, key_mask, n), x)  # ... n a
         return projected(H, self.Wo)  # ... n f

@@ -24,6 +24,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.positions import alibi_slopes, exactly, query_positions
+from tensornet_attn.runtime.precision import wide_dtype
 from tensornet_attn.runtime.products import projected
 
 
@@ -51,7 +52,7 @@ class Minimax(nn.Module):
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         n = m = x.shape[-2]
 
-        slopes = alibi_slopes(self.Wq.shape[1], x.device, x.dtype)  # h
+        slopes = alibi_slopes(self.Wq.shape[1], x.device, wide_dtype(x.dtype))  # h
         gap_n = exactly(query_positions(n, m, x.device))  # n
         gap_m = exactly(torch.arange(m, device=x.device))  # m
 

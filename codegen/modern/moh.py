@@ -27,6 +27,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.experts import expert_rows, expert_sums, top_chosen
 from tensornet_attn.runtime.heads import attend_chosen
 from tensornet_attn.runtime.masks import hide, visible
+from tensornet_attn.runtime.precision import to_narrow, wide_dtype
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
@@ -66,7 +67,7 @@ class MOH(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
-        picked = torch.arange(self.Rp.shape[1], device=x.device, dtype=x.dtype)  # p
+        picked = torch.arange(self.Rp.shape[1], device=x.device, dtype=wide_dtype(x.dtype))  # p
         sq = projected(x, self.Sq.flatten(1)).unflatten(-1, self.Sq.shape[1:])  # ... n s d
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
         sk = projected(memory_hidden, self.Sk.flatten(1)).unflatten(-1, self.Sk.shape[1:])  # ... m s d
@@ -89,7 +90,7 @@ class MOH(nn.Module):
         shares = shares_scores.softmax(-1)  # ... n p
         del shares_scores
 
-        others = shares @ picked  # ... n
+        others = shares @ to_narrow(picked, x)  # ... n
         del shares
         common = 1 - others  # ... n
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.positions import alibi_slopes, exactly, query_positions
+from tensornet_attn.runtime.precision import clamp, wide_dtype
 from tensornet_attn.runtime.products import equal_columns, exact_columns, projected
 from tensornet_attn.runtime.softmax import attend
 
@@ -46,22 +47,22 @@ class MPT(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        slopes = alibi_slopes(self.Wq.shape[1], x.device, x.dtype)  # h
+        slopes = alibi_slopes(self.Wq.shape[1], x.device, wide_dtype(x.dtype))  # h
         offset_n = exactly(query_positions(n, m, x.device))  # n
         offset_m = exactly(torch.arange(m, device=x.device))  # m
 
         Q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        Q = Q_of.clamp(-6, 6)  # ... n h d
+        Q = clamp(Q_of, -6, 6)  # ... n h d
         del Q_of
 
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         K_of = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        K = K_of.clamp(-6, 6)  # ... m h d
+        K = clamp(K_of, -6, 6)  # ... m h d
         del K_of
 
         V_of = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
-        V = V_of.clamp(-6, 6)  # ... m h d
+        V = clamp(V_of, -6, 6)  # ... m h d
         del V_of
 
         part = -slopes * offset_n[:, None]  # n h

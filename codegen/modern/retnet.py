@@ -29,6 +29,7 @@ from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import layer_norm
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.positions import exactly, query_positions, rotate
+from tensornet_attn.runtime.precision import wide_dtype
 from tensornet_attn.runtime.products import projected
 
 
@@ -54,7 +55,7 @@ class Retnet(nn.Module):
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         n = m = x.shape[-2]
 
-        i = torch.arange(self.Wq.shape[1], device=x.device, dtype=x.dtype)  # h
+        i = torch.arange(self.Wq.shape[1], device=x.device, dtype=wide_dtype(x.dtype))  # h
         gap_n = exactly(query_positions(n, m, x.device))  # n
         gap_m = exactly(torch.arange(m, device=x.device))  # m
 

@@ -26,6 +26,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.precision import to_narrow, to_wide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.running import scan_sums
 
@@ -61,7 +62,7 @@ class RgLRU(nn.Module):
         X = projected(x_hidden, self.Wx.flatten(1)).unflatten(-1, self.Wx.shape[1:])  # ... m h d
 
         r_of_1 = torch.einsum("...mhd,hde->...mhe", X, self.Wa)  # ... m h e
-        r = torch.sigmoid(r_of_1 + self.ba)  # ... m h e
+        r = torch.sigmoid(to_wide(r_of_1) + self.ba)  # ... m h e
         del r_of_1
 
         i_of_1 = torch.einsum("...mhd,hde->...mhe", X, self.Wi)  # ... m h e
@@ -75,7 +76,7 @@ class RgLRU(nn.Module):
         s_of_hidden = hide(
             2 * decay, key_mask[..., None, None] if key_mask is not None else None, float("-inf")
         )  # ... m h e
-        s = exp(s_of_hidden)  # ... m h e
+        s = to_narrow(exp(s_of_hidden), x)  # ... m h e
         del s_of_hidden
 
         left_of_hidden = hide(1 - s, key_mask[..., None, None] if key_mask is not None else None, 1)  # ... m h e
@@ -88,7 +89,7 @@ class RgLRU(nn.Module):
         new = new_1 * X  # ... m h e
         del X, new_1
 
-        H = scan_sums(new, decay, 2, None, key_mask, n)  # ... n h e
+        H = to_narrow(scan_sums(new, decay, 2, None, key_mask, n), x)  # ... n h e
         del decay, new
 
         gate_of = projected(x, self.Wg.flatten(1)).unflatten(-1, self.Wg.shape[1:])  # ... n h e

@@ -30,6 +30,7 @@ from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import kept
 from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.positions import exactly, query_positions
+from tensornet_attn.runtime.precision import to_narrow, wide_dtype
 from tensornet_attn.runtime.products import projected
 
 
@@ -63,7 +64,7 @@ class Rwkv4(nn.Module):
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         n = m = x.shape[-2]
 
-        this = torch.arange(2, device=x.device, dtype=x.dtype)  # s
+        this = torch.arange(2, device=x.device, dtype=wide_dtype(x.dtype))  # s
         gap_n = exactly(query_positions(n, m, x.device))  # n
         gap_m = exactly(torch.arange(m, device=x.device))  # m
 
@@ -71,7 +72,7 @@ class Rwkv4(nn.Module):
 
         keep, _ = visible(None, None, key_mask, x.ndim - 2, 1, False)
         last = convolve(
-            kept(x.transpose(-2, -1), keep).unsqueeze(-2), taps.unsqueeze(-2).unsqueeze(-3), 1, 1
+            kept(x.transpose(-2, -1), keep).unsqueeze(-2), to_narrow(taps, x).unsqueeze(-2).unsqueeze(-3), 1, 1
         )[..., 0, :]  # ... f m
 
         xr = self.mu_r * x + last.transpose(-2, -1) - self.mu_r * last.transpose(-2, -1)  # ... n f

@@ -44,6 +44,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.gated import gated_delta_rule
 from tensornet_attn.runtime.maps import kept, l2_norm, layer_norm
 from tensornet_attn.runtime.masks import hide, visible
+from tensornet_attn.runtime.precision import to_narrow, to_wide, wide_dtype
 from tensornet_attn.runtime.products import projected
 
 
@@ -105,14 +106,14 @@ class Rwkv7(nn.Module):
         """x is [... n f]; key_mask [... m], True = visible."""
         m = x.shape[-2]
 
-        this = torch.arange(2, device=x.device, dtype=x.dtype)  # w
+        this = torch.arange(2, device=x.device, dtype=wide_dtype(x.dtype))  # w
         ones = torch.ones(m, self.Wr.shape[1], device=x.device, dtype=x.dtype)  # m h
 
         taps = 1 - this  # w
 
         keep, _ = visible(None, None, key_mask, x.ndim - 2, 1, False)
         before_ = convolve(
-            kept(x.transpose(-2, -1), keep).unsqueeze(-2), taps.unsqueeze(-2).unsqueeze(-3), 1, 1
+            kept(x.transpose(-2, -1), keep).unsqueeze(-2), to_narrow(taps, x).unsqueeze(-2).unsqueeze(-3), 1, 1
         )[..., 0, :]  # ... f m
 
         last = before_.transpose(-2, -1) - x  # ... n f
@@ -137,7 +138,7 @@ class Rwkv7(nn.Module):
 
         w_of_1 = projected(lw, self.Ww2.flatten(1)).unflatten(-1, self.Ww2.shape[1:])  # ... m h d
         del lw
-        w = torch.sigmoid(w_of_1 + self.w0)  # ... m h d
+        w = torch.sigmoid(to_wide(w_of_1) + self.w0)  # ... m h d
         del w_of_1
 
         decay = -0.6065306597126334 * w  # ... m h d
@@ -170,11 +171,14 @@ class Rwkv7(nn.Module):
         replacement_hidden = hide(
             replacement, key_mask[..., None, None] if key_mask is not None else None, 0
         )  # ... m h d
-        S = gated_delta_rule(
-            R.transpose(-3, -2), removal.transpose(-3, -2), V_hidden.transpose(-3, -2), ones.transpose(-2, -1),
-            decay=decay.transpose(-3, -2), erase=kappa.transpose(-3, -2), undecayed=True,
-            write=replacement_hidden.transpose(-3, -2),
-            key_mask=key_mask[..., None, :] if key_mask is not None else None,
+        S = to_narrow(
+            gated_delta_rule(
+                R.transpose(-3, -2), removal.transpose(-3, -2), V_hidden.transpose(-3, -2), ones.transpose(-2, -1),
+                decay=decay.transpose(-3, -2), erase=kappa.transpose(-3, -2), undecayed=True,
+                write=replacement_hidden.transpose(-3, -2),
+                key_mask=key_mask[..., None, :] if key_mask is not None else None,
+            ),
+            x,
         )  # ... h n e
         del decay, kappa, removal, V_hidden, replacement_hidden
         normed = layer_norm(S, -1, 0.00064)  # ... h n e

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.lengths import log_of_length
+from tensornet_attn.runtime.lengths import at_least_one, log_of_length
 from tensornet_attn.runtime.maps import kept
 from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import joint_shape, projected
@@ -66,7 +66,7 @@ def y_1_rows(rows: Rows, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, k
     """A.of.of.p1, A.of.of, A.of, A, y.p1 for a block of rows: Q [h n d], K [h m d], V [h m d] -> [h n d]."""
     (d,) = rows.sizes
     Q_k = d ** -0.5 * Q  # ... h n d
-    A_scores = torch.sigmoid(Q_k @ K.mT - log_of_length(rows.keys))  # ... h n m
+    A_scores = torch.sigmoid(Q_k @ K.mT - log_of_length(at_least_one(rows.keys)))  # ... h n m
     keep, _ = visible(None, mask, key_mask, len(rows.batch), 1)
     A = kept(A_scores, keep)  # ... h n m
     return A @ V  # ... h n d
@@ -77,7 +77,7 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (d,) = rows.sizes
     Q_k = d ** -0.5 * Q  # ... h n d
-    A_scores = torch.sigmoid(Q_k @ K.mT - log_of_length(rows.keys))  # ... h n m
+    A_scores = torch.sigmoid(Q_k @ K.mT - log_of_length(at_least_one(rows.keys)))  # ... h n m
     keep, _ = visible(None, mask, key_mask, len(rows.batch), 1)
     A = kept(A_scores, keep)  # ... h n m
     d_V = A.mT @ gradient if "V" in wanted else None  # ... h m d

@@ -21,8 +21,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, block_of, dot_of, in_parts, in_sight, load_1d, log_sum, mask_2d, online, parts_of, result_of_part, scalar,
-    share_of, softened, store_1d, store_2d, store_tile_2d, tile_2d, with_bias,
+    allowed, block_of, dot_of, in_parts, in_sight, largest_of, load_1d, mask_2d, online, parts_of, result_of_part,
+    scalar, share_of, softened, store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -114,7 +114,8 @@ def y_1_tiles_statistics(
         m_i_0 = m_i_0_next
         l_i_0 = l_i_0_next
     for h in tl.static_range(8):
-        store_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h], SPLIT))
+        store_1d(lse + (pair * 16 + h) * n_end, n, 1, n_end, sums_of_part(l_i_0[h], 0.0, SPLIT))
+        store_1d(lse + (pair * 16 + 8 + h) * n_end, n, 1, n_end, largest_of(m_i_0[h], SPLIT))
 
 
 @triton.jit
@@ -133,9 +134,11 @@ def y_1_tiles_forward(
     Q_tile = ()
     for g in tl.static_range(8):
         Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
+    A_largest = ()
     A_rows = ()
     for h in tl.static_range(8):
-        A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
+        A_largest += (load_1d(lse + (pair * 16 + 8 + h) * n_end, n, 1, n_end),)  # n
+        A_rows += (load_1d(lse + (pair * 16 + h) * n_end, n, 1, n_end),)  # n
     begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
@@ -155,7 +158,7 @@ def y_1_tiles_forward(
             mask_tile = mask_2d(mask, mask_step, (batch, h), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
             A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
-            A += (softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None]),)  # n m
+            A += (softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[h][:, None], A_rows[h][:, None]),)  # n m
         acc_next = ()
         for e in tl.static_range(8):
             U = tl.zeros((n_block, m_block), SUMS)
@@ -185,9 +188,11 @@ def y_1_tiles_sums(
     Q_tile = ()
     for g in tl.static_range(8):
         Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
+    A_largest = ()
     A_rows = ()
     for h in tl.static_range(8):
-        A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
+        A_largest += (load_1d(lse + (pair * 16 + 8 + h) * n_end, n, 1, n_end),)  # n
+        A_rows += (load_1d(lse + (pair * 16 + h) * n_end, n, 1, n_end),)  # n
     d_2 = ()
     for e in tl.static_range(8):
         d_2 += (tile_2d(gradient, gradient_step, (batch, e_at * 8 + e), n, n_end, d, d_size),)  # n d
@@ -214,7 +219,7 @@ def y_1_tiles_sums(
             mask_tile = mask_2d(mask, mask_step, (batch, h), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
             A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
-            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
+            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[h][:, None], A_rows[h][:, None])  # n m
             d_A = tl.zeros((n_block, m_block), SUMS)
             for e in tl.static_range(8):
                 Pw_value = scalar(Pw, Pw_step, (batch, h, e_at * 8 + e)).to(SUMS)  # a number
@@ -249,10 +254,12 @@ def y_1_tiles_rows(
     Q_tile = ()
     for g in tl.static_range(8):
         Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
+    A_largest = ()
     A_rows = ()
     A_sums = ()
     for h in tl.static_range(8):
-        A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
+        A_largest += (load_1d(lse + (pair * 16 + 8 + h) * n_end, n, 1, n_end),)  # n
+        A_rows += (load_1d(lse + (pair * 16 + h) * n_end, n, 1, n_end),)  # n
         A_sums += (load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
     d_2 = ()
     for e in tl.static_range(8):
@@ -283,7 +290,7 @@ def y_1_tiles_rows(
             mask_tile = mask_2d(mask, mask_step, (batch, h), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
             A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
-            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
+            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[h][:, None], A_rows[h][:, None])  # n m
             d_A = tl.zeros((n_block, m_block), SUMS)
             for e in tl.static_range(8):
                 Pw_value = scalar(Pw, Pw_step, (batch, h, e_at * 8 + e)).to(SUMS)  # a number
@@ -356,8 +363,9 @@ def y_1_tiles_keys(
             mask_tile = mask_2d(mask, mask_step, (batch, h), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
             A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
-            A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
-            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
+            A_largest = load_1d(lse + (pair * 16 + 8 + h) * n_end, n, 1, n_end)  # n
+            A_rows = load_1d(lse + (pair * 16 + h) * n_end, n, 1, n_end)  # n
+            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
             d_A = tl.zeros((m_block, n_block), SUMS)
             for e in tl.static_range(8):
                 Pw_value = scalar(Pw, Pw_step, (batch, h, e_at * 8 + e)).to(SUMS)  # a number

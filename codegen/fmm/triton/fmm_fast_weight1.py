@@ -30,8 +30,8 @@ from tensornet_attn.runtime.maps import elu1, l1_norm
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, block_of, dot_of, in_sight, load_1d, log_sum, mask_2d, online, result_of_part, share_of, softened,
-    store_1d, store_2d, store_tile_2d, tile_2d, with_bias,
+    allowed, block_of, dot_of, in_sight, largest_of, load_1d, mask_2d, online, result_of_part, share_of, softened,
+    store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -133,7 +133,8 @@ def near_tiles_forward(
         A, alpha, m_i_0, l_i_0 = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, e, e_size)  # m e
         acc = acc * alpha[:, None] + dot_of(A, V_tile, DOT, SUMS)
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
+    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, sums_of_part(l_i_0, 0.0, SPLIT))
+    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, largest_of(m_i_0, SPLIT))
     store_tile_2d(out, out_step, (batch, h_at), n, n_end, e, e_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None])
 
 
@@ -151,7 +152,8 @@ def near_tiles_rows(
     e = tl.arange(0, e_wide)
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
-    A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+    A_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
+    A_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
     d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, e, e_size)  # n e
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(
@@ -167,7 +169,7 @@ def near_tiles_rows(
         mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible & (distance <= 4) & (distance >= 0), mask_tile, MASK)  # n m
-        A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
+        A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[:, None], A_rows[:, None])  # n m
         V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, e, e_size)  # m e
         d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         d_A_scores = A * (d_A - A_sums[:, None])  # n m
@@ -207,8 +209,9 @@ def near_tiles_keys(
         mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible & (distance <= 4) & (distance >= 0), mask_tile, MASK)  # n m
-        A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-        A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
+        A_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
+        A_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
+        A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
         d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, e, e_size)  # n e
         d_V_2 += dot_of(A, d_2, DOT, SUMS)
         d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m

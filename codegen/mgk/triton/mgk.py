@@ -23,8 +23,9 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, block_of, dot_of, higher, in_parts, in_sight, load_1d, log_sum, mask_2d, parts_of, power, result_of_part,
-    scalar, scaled, share_of, softened, store_1d, store_2d, store_tile_1d, store_tile_2d, tile_1d, tile_2d, with_bias,
+    allowed, block_of, dot_of, higher, in_parts, in_sight, largest_of, load_1d, mask_2d, parts_of, power,
+    result_of_part, scalar, scaled, share_of, softened, store_1d, store_2d, store_tile_1d, store_tile_2d, sums_of_part,
+    tile_1d, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -110,16 +111,17 @@ def y_1_tiles_forward(
             A_scores = with_bias(L, 1.0, mask_tile, MASK, SUMS)  # n m
             A_scores_visible += (scaled(A_scores, 1.0, MASK, seen_2, edge),)  # n m
             A_most = tl.maximum(A_most, A_scores_visible[r])  # n m
-        alpha, highest = higher(tl.max(A_most, 1), 1.0, m_i_0)  # n
+        alpha, highest = higher(tl.max(A_most, 1), 1.0, MASK, m_i_0)  # n
         m_i_0 = highest
         A_2 = tl.zeros((n_block, m_block), SUMS)
         for r in tl.static_range(2):
-            A = power(A_scores_visible[r], 1.0, highest)  # n m
+            A = power(A_scores_visible[r], 1.0, MASK, highest)  # n m
             A_2 += A  # n m
         l_i_0 = l_i_0 * alpha + tl.sum(A_2, 1)
         V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, d, d_size)  # m d
         acc = acc * alpha[:, None] + dot_of(A_2, V_tile, DOT, SUMS)
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
+    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, sums_of_part(l_i_0, 0.0, SPLIT))
+    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, largest_of(m_i_0, SPLIT))
     store_tile_2d(out, out_step, (batch, h_at), n, n_end, d, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None])
 
 
@@ -140,7 +142,8 @@ def y_1_tiles_rows(
     for r in tl.static_range(2):
         logpi_value += (scalar(logpi, logpi_step, (batch, h_at, r)).to(SUMS),)  # a number
     Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
-    A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+    A_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
+    A_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
     d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, d, d_size)  # n d
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
@@ -161,7 +164,7 @@ def y_1_tiles_rows(
             k2_tile = tile_1d(k2, k2_step, (batch, h_at, r), m, m_end).to(SUMS)  # m
             L = logpi_value[r] + number_0 * L_1 - k2_tile[None, :]  # n m
             A_scores = with_bias(L, 1.0, mask_tile, MASK, SUMS)  # n m
-            A = softened(A_scores, 1.0, MASK, seen_2, edge, A_rows[:, None])  # n m
+            A = softened(A_scores, 1.0, MASK, seen_2, edge, A_largest[:, None], A_rows[:, None])  # n m
             d_A_scores = A * add  # n m
             d_Q_3 = dot_of(d_A_scores, K_tile, DOT, SUMS)  # n d
             d_Q_4 += d_Q_3  # n d
@@ -208,7 +211,8 @@ def y_1_tiles_keys(
         Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
         mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
-        A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+        A_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
+        A_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
         d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, d, d_size)  # n d
         d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
@@ -219,7 +223,7 @@ def y_1_tiles_keys(
             L_1 = dot_of(K_tile[r], tl.trans(Q_tile), DOT, SUMS)  # n m
             L = logpi_value[r] + number_0 * L_1 - k2_tile[r][:, None]  # n m
             A_scores = with_bias(L, 1.0, mask_tile, MASK, SUMS)  # n m
-            A = softened(A_scores, 1.0, MASK, seen_2, edge, A_rows[None, :])  # n m
+            A = softened(A_scores, 1.0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
             A_2 += A  # n m
             d_A_scores = A * (d_A - A_sums[None, :])  # n m
             d_L_2_next += (d_L_2[r] + tl.sum(d_A_scores, 1),)

@@ -31,8 +31,8 @@ from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.positions import query_positions, rotate
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, block_of, dot_of, in_sight, load_1d, log_sum, mask_2d, online, result_of_part, share_of, softened,
-    store_1d, store_2d, store_tile_2d, tile_2d, with_bias,
+    allowed, block_of, dot_of, in_sight, largest_of, load_1d, mask_2d, online, result_of_part, share_of, softened,
+    store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -149,7 +149,8 @@ def O_of_1_tiles_forward(
         A1, alpha, m_i_0, l_i_0 = online(A1_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = tile_2d(V, V_step, (batch, g_at), m, m_end, e, e_size)  # m e
         acc = acc * alpha[:, None] + dot_of(A1, V_tile, DOT, SUMS)
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
+    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, sums_of_part(l_i_0, 0.0, SPLIT))
+    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, largest_of(m_i_0, SPLIT))
     store_tile_2d(
         out, out_step, (batch, g_at, j_at), n, n_end, e, e_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )
@@ -171,7 +172,8 @@ def O_of_1_tiles_rows(
     e = tl.arange(0, e_wide)
     d_Q1_2 = tl.zeros((n_block, d_wide), SUMS)
     Q1_tile = tile_2d(Q1, Q1_step, (batch, g_at, j_at), n, n_end, d, d_size)  # n d
-    A1_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+    A1_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
+    A1_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
     d_2 = tile_2d(gradient, gradient_step, (batch, g_at, j_at), n, n_end, e, e_size)  # n e
     A1_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
@@ -185,7 +187,7 @@ def O_of_1_tiles_rows(
         mask_tile = mask_2d(mask, mask_step, (batch, g_at, j_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A1_scores_2 = with_bias(A1_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
-        A1 = softened(A1_scores_2, number_0, MASK, seen_2, edge, A1_rows[:, None])  # n m
+        A1 = softened(A1_scores_2, number_0, MASK, seen_2, edge, A1_largest[:, None], A1_rows[:, None])  # n m
         V_tile = tile_2d(V, V_step, (batch, g_at), m, m_end, e, e_size)  # m e
         d_A1 = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         d_A1_scores = A1 * (d_A1 - A1_sums[:, None])  # n m
@@ -224,8 +226,9 @@ def O_of_1_tiles_keys(
         mask_tile = mask_2d(mask, mask_step, (batch, g_at, j_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         A1_scores_2 = with_bias(A1_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
-        A1_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-        A1 = softened(A1_scores_2, number_0, MASK, seen_2, edge, A1_rows[None, :])  # n m
+        A1_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
+        A1_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
+        A1 = softened(A1_scores_2, number_0, MASK, seen_2, edge, A1_largest[None, :], A1_rows[None, :])  # n m
         d_2 = tile_2d(gradient, gradient_step, (batch, g_at, j_at), n, n_end, e, e_size)  # n e
         d_V_2 += dot_of(A1, d_2, DOT, SUMS)
         d_A1 = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m

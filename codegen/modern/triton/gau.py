@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.lengths import at_least_one
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
@@ -70,7 +71,7 @@ class GAU(nn.Module):
         del Z_hidden
 
         # R.of, R, A.of, A, O: Triton kernels, recomputed in the backward
-        O = tiled(O_tiles, [Q, K, V], n, m, (*x.shape[:-2],), mask, key_mask, [1 / m])  # ... n e
+        O = tiled(O_tiles, [Q, K, V], n, m, (*x.shape[:-2],), mask, key_mask, [1 / at_least_one(m)])  # ... n e
         del V, Q, K
 
         gated = U * O  # ... n e

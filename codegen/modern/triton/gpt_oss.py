@@ -21,8 +21,9 @@ from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.positions import query_positions, rotate
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, block_of, dot_of, exp_of, in_sight, load_1d, log_sum_with_sink, mask_2d, online, own_sink, result_of_part,
-    scalar, share_of, softened, store_1d, store_2d, store_tile_2d, tile_2d, with_bias, with_sink,
+    allowed, block_of, dot_of, in_sight, largest_of, largest_with_sink, load_1d, mask_2d, online, own_sink,
+    result_of_part, scalar, share_of, sink_share, softened, store_1d, store_2d, store_tile_2d, sum_with_sink,
+    sums_of_part, tile_2d, with_bias, with_sink,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -126,15 +127,17 @@ def y_1_tiles_forward(
         A, alpha, m_i_0, l_i_0 = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = tile_2d(V, V_step, (batch, g_at), m, m_end, d, d_size)  # m d
         acc = acc * alpha[:, None] + dot_of(A, V_tile, DOT, SUMS)
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum_with_sink(m_i_0, l_i_0, own_sink(sink_value, SPLIT)))
+    store_1d(
+        lse + (pair * 2 + 0) * n_end, n, 1, n_end,
+        sums_of_part(sum_with_sink(m_i_0, l_i_0, own_sink(sink_value, SPLIT), MASK), 0.0, SPLIT),
+    )
+    store_1d(
+        lse + (pair * 2 + 1) * n_end, n, 1, n_end,
+        largest_of(largest_with_sink(m_i_0, own_sink(sink_value, SPLIT), MASK), SPLIT),
+    )
     store_tile_2d(
         out, out_step, (batch, g_at, j_at), n, n_end, d, d_size,
-        acc / (
-            tl.where(
-                with_sink(m_i_0, l_i_0, own_sink(sink_value, SPLIT)) > 0,
-                with_sink(m_i_0, l_i_0, own_sink(sink_value, SPLIT)), 1.0,
-            )
-        )[:, None],
+        acc * with_sink(m_i_0, l_i_0, own_sink(sink_value, SPLIT), MASK)[:, None],
     )
 
 
@@ -152,16 +155,14 @@ def y_1_tiles_rows(
     d = tl.arange(0, d_wide)
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = tile_2d(Q, Q_step, (batch, g_at, j_at), n, n_end, d, d_size)  # n d
-    A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+    A_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
+    A_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
     d_2 = tile_2d(gradient, gradient_step, (batch, g_at, j_at), n, n_end, d, d_size)  # n d
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     sink_value = scalar(sink, sink_step, (batch, g_at, j_at)).to(SUMS)  # a number
-    add = A_rows - sink_value  # n
-    d_sink = tl.maximum(add, 0.0)  # n
-    mul = -1 * d_sink  # n
-    d_sink_2 = exp_of(mul)  # n
-    mul_2 = d_sink_2 * A_sums  # n
-    d_sink_3 = tl.sum(mul_2, 0)  # a number
+    sink_share_2 = sink_share(sink_value, A_largest, A_rows, MASK)  # n
+    mul = sink_share_2 * A_sums  # n
+    d_sink = tl.sum(mul, 0)  # a number
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
@@ -173,7 +174,7 @@ def y_1_tiles_rows(
         mask_tile = mask_2d(mask, mask_step, (batch, g_at, j_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
-        A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
+        A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[:, None], A_rows[:, None])  # n m
         V_tile = tile_2d(V, V_step, (batch, g_at), m, m_end, d, d_size)  # m d
         d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         d_A_scores = A * (d_A - A_sums[:, None])  # n m
@@ -181,7 +182,7 @@ def y_1_tiles_rows(
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
     if sink_grad is not None:
-        tl.store(sink_grad + (pair * blocks + block), -1 * d_sink_3)
+        tl.store(sink_grad + (pair * blocks + block), -1 * d_sink)
     store_tile_2d(Q_grad, Q_grad_step, (batch, g_at, j_at), n, n_end, d, d_size, number_0 * d_Q_2)
 
 
@@ -212,8 +213,9 @@ def y_1_tiles_keys(
         mask_tile = mask_2d(mask, mask_step, (batch, g_at, j_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
-        A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-        A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
+        A_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
+        A_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
+        A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
         d_2 = tile_2d(gradient, gradient_step, (batch, g_at, j_at), n, n_end, d, d_size)  # n d
         d_V_2 += dot_of(A, d_2, DOT, SUMS)
         d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m

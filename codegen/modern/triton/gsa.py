@@ -31,6 +31,7 @@ from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.precision import to_narrow, to_wide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.decayed import triton_decay_attention
 from tensornet_attn.runtime.triton.kernels.region_inside import (
@@ -68,7 +69,7 @@ class GSA(nn.Module):
         K = projected(x_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         s = projected(x_hidden, self.Ws.flatten(1)).unflatten(-1, self.Ws.shape[1:])  # ... m h r
-        u = softplus(-s)  # ... m h r
+        u = softplus(-to_wide(s))  # ... m h r
         del s
         g = 0.125 * u  # ... m h r
         del u
@@ -83,7 +84,7 @@ class GSA(nn.Module):
             -g, key_mask[..., None, None] if key_mask is not None else None, float("-inf")
         )  # ... m h r
         del g
-        kept_ = exp(kept_of_hidden)  # ... m h r
+        kept_ = to_narrow(exp(kept_of_hidden), x)  # ... m h r
         del kept_of_hidden
 
         new = 1 - kept_  # ... m h r

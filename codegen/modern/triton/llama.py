@@ -21,8 +21,8 @@ from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.positions import query_positions, rotate
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, block_of, dot_of, in_sight, load_1d, log_sum, mask_2d, online, result_of_part, share_of, softened,
-    store_1d, store_2d, store_tile_2d, tile_2d, with_bias,
+    allowed, block_of, dot_of, in_sight, largest_of, load_1d, mask_2d, online, result_of_part, share_of, softened,
+    store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -107,7 +107,8 @@ def y_1_tiles_forward(
         A, alpha, m_i_0, l_i_0 = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = tile_2d(V, V_step, (batch, g_at), m, m_end, d, d_size)  # m d
         acc = acc * alpha[:, None] + dot_of(A, V_tile, DOT, SUMS)
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
+    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, sums_of_part(l_i_0, 0.0, SPLIT))
+    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, largest_of(m_i_0, SPLIT))
     store_tile_2d(
         out, out_step, (batch, g_at, j_at), n, n_end, d, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )
@@ -127,7 +128,8 @@ def y_1_tiles_rows(
     d = tl.arange(0, d_wide)
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = tile_2d(Q, Q_step, (batch, g_at, j_at), n, n_end, d, d_size)  # n d
-    A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+    A_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
+    A_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
     d_2 = tile_2d(gradient, gradient_step, (batch, g_at, j_at), n, n_end, d, d_size)  # n d
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
@@ -141,7 +143,7 @@ def y_1_tiles_rows(
         mask_tile = mask_2d(mask, mask_step, (batch, g_at, j_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
-        A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
+        A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[:, None], A_rows[:, None])  # n m
         V_tile = tile_2d(V, V_step, (batch, g_at), m, m_end, d, d_size)  # m d
         d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         d_A_scores = A * (d_A - A_sums[:, None])  # n m
@@ -178,8 +180,9 @@ def y_1_tiles_keys(
         mask_tile = mask_2d(mask, mask_step, (batch, g_at, j_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
-        A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-        A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
+        A_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
+        A_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
+        A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
         d_2 = tile_2d(gradient, gradient_step, (batch, g_at, j_at), n, n_end, d, d_size)  # n d
         d_V_2 += dot_of(A, d_2, DOT, SUMS)
         d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m

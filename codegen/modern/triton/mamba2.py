@@ -33,6 +33,7 @@ from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.precision import to_wide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, block_of, dot_of, exp_of, in_sight, mask_2d, result_of_part, share_of, store_tile_1d, store_tile_2d,
@@ -83,7 +84,7 @@ class Mamba2(nn.Module):
         x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
         B = F.silu(projected(x_hidden, self.Wb))  # ... m s
         C = F.silu(projected(x, self.Wc))  # ... n s
-        t = softplus(projected(x_hidden, self.Wt) + self.bt)  # ... m h
+        t = softplus(to_wide(projected(x_hidden, self.Wt) + self.bt))  # ... m h
         speed = exp(self.A)  # h
         g = -speed * t  # ... m h
 

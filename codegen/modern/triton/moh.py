@@ -27,11 +27,12 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.precision import to_narrow, wide_dtype
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.choices import triton_top_entries
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, block_of, dot_of, in_sight, load_1d, log_sum, mask_2d, online, result_of_part, share_of, softened,
-    store_1d, store_2d, store_tile_2d, tile_2d, with_bias,
+    allowed, block_of, dot_of, in_sight, largest_of, load_1d, mask_2d, online, result_of_part, share_of, softened,
+    store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -76,7 +77,7 @@ class MOH(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        picked = torch.arange(self.Rp.shape[1], device=x.device, dtype=x.dtype)  # p
+        picked = torch.arange(self.Rp.shape[1], device=x.device, dtype=wide_dtype(x.dtype))  # p
         sq = projected(x, self.Sq.flatten(1)).unflatten(-1, self.Sq.shape[1:])  # ... n s d
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
         sk = projected(memory_hidden, self.Sk.flatten(1)).unflatten(-1, self.Sk.shape[1:])  # ... m s d
@@ -99,7 +100,7 @@ class MOH(nn.Module):
         shares = shares_scores.softmax(-1)  # ... n p
         del shares_scores
 
-        others = shares @ picked  # ... n
+        others = shares @ to_narrow(picked, x)  # ... n
         del shares
         common = 1 - others  # ... n
 
@@ -159,7 +160,8 @@ def y_2_tiles_forward(
         B, alpha, m_i_0, l_i_0 = online(B_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         sv_tile = tile_2d(sv, sv_step, (batch, s_at), m, m_end, d, d_size)  # m d
         acc = acc * alpha[:, None] + dot_of(B, sv_tile, DOT, SUMS)
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
+    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, sums_of_part(l_i_0, 0.0, SPLIT))
+    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, largest_of(m_i_0, SPLIT))
     store_tile_2d(out, out_step, (batch, s_at), n, n_end, d, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None])
 
 
@@ -176,7 +178,8 @@ def y_2_tiles_rows(
     d = tl.arange(0, d_wide)
     d_sq_2 = tl.zeros((n_block, d_wide), SUMS)
     sq_tile = tile_2d(sq, sq_step, (batch, s_at), n, n_end, d, d_size)  # n d
-    B_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+    B_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
+    B_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
     d_2 = tile_2d(gradient, gradient_step, (batch, s_at), n, n_end, d, d_size)  # n d
     B_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
@@ -188,7 +191,7 @@ def y_2_tiles_rows(
         mask_tile = mask_2d(mask, mask_step, (batch, s_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         B_scores_2 = with_bias(B_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
-        B = softened(B_scores_2, number_0, MASK, seen_2, edge, B_rows[:, None])  # n m
+        B = softened(B_scores_2, number_0, MASK, seen_2, edge, B_largest[:, None], B_rows[:, None])  # n m
         sv_tile = tile_2d(sv, sv_step, (batch, s_at), m, m_end, d, d_size)  # m d
         d_B = dot_of(d_2, tl.trans(sv_tile), DOT, SUMS)  # n m
         d_B_scores = B * (d_B - B_sums[:, None])  # n m
@@ -222,8 +225,9 @@ def y_2_tiles_keys(
         mask_tile = mask_2d(mask, mask_step, (batch, s_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         B_scores_2 = with_bias(B_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
-        B_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-        B = softened(B_scores_2, number_0, MASK, seen_2, edge, B_rows[None, :])  # n m
+        B_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
+        B_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
+        B = softened(B_scores_2, number_0, MASK, seen_2, edge, B_largest[None, :], B_rows[None, :])  # n m
         d_2 = tile_2d(gradient, gradient_step, (batch, s_at), n, n_end, d, d_size)  # n d
         d_sv_2 += dot_of(B, d_2, DOT, SUMS)
         d_B = dot_of(sv_tile, tl.trans(d_2), DOT, SUMS)  # n m
@@ -273,7 +277,8 @@ def y_6_tiles_forward(
         A, alpha, m_i_0, l_i_0 = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, d, d_size)  # m d
         acc = acc * alpha[:, None] + dot_of(A, V_tile, DOT, SUMS)
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
+    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, sums_of_part(l_i_0, 0.0, SPLIT))
+    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, largest_of(m_i_0, SPLIT))
     store_tile_2d(out, out_step, (batch, h_at), n, n_end, d, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None])
 
 
@@ -290,7 +295,8 @@ def y_6_tiles_rows(
     d = tl.arange(0, d_wide)
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
-    A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+    A_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
+    A_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
     d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, d, d_size)  # n d
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
@@ -302,7 +308,7 @@ def y_6_tiles_rows(
         mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
-        A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
+        A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[:, None], A_rows[:, None])  # n m
         V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, d, d_size)  # m d
         d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         d_A_scores = A * (d_A - A_sums[:, None])  # n m
@@ -336,8 +342,9 @@ def y_6_tiles_keys(
         mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
-        A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-        A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
+        A_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
+        A_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
+        A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
         d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, d, d_size)  # n d
         d_V_2 += dot_of(A, d_2, DOT, SUMS)
         d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m

@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.lengths import at_least_one
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
@@ -62,7 +63,8 @@ class SigmoidAttention(nn.Module):
         # A.of.of.p1, A.of.of, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
             y_1_tiles, [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2)], n, m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wq.shape[2] ** -0.5, -math.log(m)],
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask,
+            [self.Wq.shape[2] ** -0.5, -math.log(at_least_one(m))],
         )  # ... h n d
 
         return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -20,8 +20,9 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, block_of, dot_of, in_parts, in_sight, load_1d, log_sum, mask_2d, online, parts_of, result_of_part, scalar,
-    share_of, softened, store_1d, store_2d, store_tile_1d, store_tile_2d, tile_1d, tile_2d, with_bias,
+    allowed, block_of, dot_of, in_parts, in_sight, largest_of, load_1d, mask_2d, online, parts_of, result_of_part,
+    scalar, share_of, softened, store_1d, store_2d, store_tile_1d, store_tile_2d, sums_of_part, tile_1d, tile_2d,
+    with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -121,7 +122,8 @@ def y_1_tiles_forward(
         l_i_0 = l_i_0_next
         acc = acc_next
     for d in tl.static_range(2):
-        store_1d(lse + (pair * 2 + d) * n_end, n, 1, n_end, log_sum(m_i_0[d], l_i_0[d], SPLIT))
+        store_1d(lse + (pair * 4 + d) * n_end, n, 1, n_end, sums_of_part(l_i_0[d], 0.0, SPLIT))
+        store_1d(lse + (pair * 4 + 2 + d) * n_end, n, 1, n_end, largest_of(m_i_0[d], SPLIT))
         store_tile_1d(
             out, out_step, (batch, h_at, d_at * 2 + d), n, n_end, acc[d] / tl.where(l_i_0[d] > 0, l_i_0[d], 1.0)
         )
@@ -145,12 +147,14 @@ def y_1_tiles_rows(
         pair = (batch * h_programs + h_at) * d_programs + d_at
         d_C2_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 2
         C2_value = ()
+        A_largest = ()
         A_rows = ()
         d_2 = ()
         A_sums = ()
         for d in tl.static_range(2):
             C2_value += (scalar(C2, C2_step, (batch, 0, d_at * 2 + d)).to(SUMS),)  # a number
-            A_rows += (load_1d(lse + (pair * 2 + d) * n_end, n, 1, n_end),)  # n
+            A_largest += (load_1d(lse + (pair * 4 + 2 + d) * n_end, n, 1, n_end),)  # n
+            A_rows += (load_1d(lse + (pair * 4 + d) * n_end, n, 1, n_end),)  # n
             d_2 += (tile_1d(gradient, gradient_step, (batch, h_at, d_at * 2 + d), n, n_end).to(SUMS),)  # n
             A_sums += (load_1d(sums + (pair * 2 + d) * n_end, n, 1, n_end),)  # n
         A_of_p1_tile = tile_2d(A_of_p1, A_of_p1_step, (batch, 0, h_at), n, n_end, e, e_size)  # n e
@@ -169,7 +173,7 @@ def y_1_tiles_rows(
                 )  # n m
                 A_scores_3 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
                 seen_2 = allowed(visible, mask_tile, MASK)  # n m
-                A = softened(A_scores_3, number_0, MASK, seen_2, edge, A_rows[d][:, None])  # n m
+                A = softened(A_scores_3, number_0, MASK, seen_2, edge, A_largest[d][:, None], A_rows[d][:, None])  # n m
                 V_tile = tile_1d(V, V_step, (batch, h_at, d_at * 2 + d), m, m_end).to(SUMS)  # m
                 d_A_scores = A * (d_2[d][:, None] * V_tile[None, :] - A_sums[d][:, None])  # n m
                 d_A_scores_2 += d_A_scores * C2_value[d]  # n m
@@ -225,8 +229,9 @@ def y_1_tiles_keys(
                 )  # n m
                 A_scores_3 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
                 seen_2 = allowed(visible, mask_tile, MASK)  # n m
-                A_rows = load_1d(lse + (pair * 2 + d) * n_end, n, 1, n_end)  # n
-                A = softened(A_scores_3, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
+                A_largest = load_1d(lse + (pair * 4 + 2 + d) * n_end, n, 1, n_end)  # n
+                A_rows = load_1d(lse + (pair * 4 + d) * n_end, n, 1, n_end)  # n
+                A = softened(A_scores_3, number_0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
                 d_2 = tile_1d(gradient, gradient_step, (batch, h_at, d_at * 2 + d), n, n_end).to(SUMS)  # n
                 d_V_3 = A * d_2[None, :]  # n m
                 d_V_2_next += (d_V_2[d] + tl.sum(d_V_3, 1),)

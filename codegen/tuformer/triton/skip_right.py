@@ -20,8 +20,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, block_of, dot_of, in_parts, in_sight, load_1d, log_sum, mask_2d, online, parts_of, result_of_part, scalar,
-    share_of, softened, store_1d, store_2d, store_tile_2d, tile_2d, with_bias,
+    allowed, block_of, dot_of, in_parts, in_sight, largest_of, load_1d, mask_2d, online, parts_of, result_of_part,
+    scalar, share_of, softened, store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -120,7 +120,8 @@ def y_1_tiles_forward(
         l_i_0 = l_i_0_next
         acc = acc_next
     for h in tl.static_range(8):
-        store_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h], SPLIT))
+        store_1d(lse + (pair * 16 + h) * n_end, n, 1, n_end, sums_of_part(l_i_0[h], 0.0, SPLIT))
+        store_1d(lse + (pair * 16 + 8 + h) * n_end, n, 1, n_end, largest_of(m_i_0[h], SPLIT))
         store_tile_2d(
             out, out_step, (batch, h_at * 8 + h), n, n_end, d, d_size,
             acc[h] / (tl.where(l_i_0[h] > 0, l_i_0[h], 1.0))[:, None],
@@ -146,11 +147,13 @@ def y_1_tiles_rows(
         for h in tl.static_range(8):
             C1_value += (scalar(C1, C1_step, (batch, g, h_at * 8 + h)).to(SUMS),)  # a number
         Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
+    A_largest = ()
     A_rows = ()
     d_2 = ()
     A_sums = ()
     for h in tl.static_range(8):
-        A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
+        A_largest += (load_1d(lse + (pair * 16 + 8 + h) * n_end, n, 1, n_end),)  # n
+        A_rows += (load_1d(lse + (pair * 16 + h) * n_end, n, 1, n_end),)  # n
         d_2 += (tile_2d(gradient, gradient_step, (batch, h_at * 8 + h), n, n_end, d, d_size),)  # n d
         A_sums += (load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
     for start in range(0, m_end, m_block):
@@ -174,7 +177,7 @@ def y_1_tiles_rows(
             )  # n m
             A_scores_2 = with_bias(A_scores[h], number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
-            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
+            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[h][:, None], A_rows[h][:, None])  # n m
             V_tile = tile_2d(V, V_step, (batch, h_at * 8 + h), m, m_end, d, d_size)  # m d
             d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
             d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
@@ -241,8 +244,9 @@ def y_1_tiles_keys(
             )  # n m
             A_scores_2 = with_bias(A_scores[h], number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
-            A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
-            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
+            A_largest = load_1d(lse + (pair * 16 + 8 + h) * n_end, n, 1, n_end)  # n
+            A_rows = load_1d(lse + (pair * 16 + h) * n_end, n, 1, n_end)  # n
+            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
             d_2 = tile_2d(gradient, gradient_step, (batch, h_at * 8 + h), n, n_end, d, d_size)  # n d
             d_V_2_next += (d_V_2[h] + dot_of(A, d_2, DOT, SUMS),)
             d_A = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m

@@ -20,8 +20,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, block_of, dot_of, in_sight, load_1d, log_sum, mask_2d, online, result_of_part, share_of, softened,
-    store_1d, store_2d, store_tile_1d, store_tile_2d, tile_1d, tile_2d, with_bias,
+    allowed, block_of, dot_of, in_sight, largest_of, load_1d, mask_2d, online, result_of_part, share_of, softened,
+    store_1d, store_2d, store_tile_1d, store_tile_2d, sums_of_part, tile_1d, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -101,7 +101,8 @@ def y_1_tiles_forward(
         V_tile = tile_1d(V, V_step, (batch, r_at), m, m_end).to(SUMS)  # m
         read = A * V_tile[None, :]  # n m
         acc = acc * alpha + tl.sum(read, 1)
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
+    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, sums_of_part(l_i_0, 0.0, SPLIT))
+    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, largest_of(m_i_0, SPLIT))
     store_tile_1d(out, out_step, (batch, r_at), n, n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0))
 
 
@@ -123,7 +124,8 @@ def y_1_tiles_rows(
         C_tile = tile_1d(C, C_step, (batch, r_at), s, s_size).to(SUMS)  # s
         Q_tile = tile_2d(Q, Q_step, (batch,), n, n_end, s, s_size)  # n s
         A_scores_1 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
-        A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+        A_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
+        A_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
         d = tile_1d(gradient, gradient_step, (batch, r_at), n, n_end).to(SUMS)  # n
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         for start in range(0, m_end, m_block):
@@ -135,7 +137,7 @@ def y_1_tiles_rows(
             mask_tile = mask_2d(mask, mask_step, (batch, r_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
             A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
-            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
+            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[:, None], A_rows[:, None])  # n m
             V_tile = tile_1d(V, V_step, (batch, r_at), m, m_end).to(SUMS)  # m
             d_A_scores = A * (d[:, None] * V_tile[None, :] - A_sums[:, None])  # n m
             d_A_scores_1_2 += dot_of(d_A_scores, K_tile, DOT, SUMS)
@@ -179,8 +181,9 @@ def y_1_tiles_keys(
             mask_tile = mask_2d(mask, mask_step, (batch, r_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
             A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
-            A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
+            A_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
+            A_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
+            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
             d = tile_1d(gradient, gradient_step, (batch, r_at), n, n_end).to(SUMS)  # n
             d_V_3 = A * d[None, :]  # n m
             d_V_2 += tl.sum(d_V_3, 1)

@@ -20,8 +20,9 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, block_of, dot_of, in_parts, in_sight, load_1d, log_sum, mask_2d, online, parts_of, result_of_part, scalar,
-    share_of, softened, store_1d, store_2d, store_tile_1d, store_tile_2d, tile_1d, tile_2d, with_bias,
+    allowed, block_of, dot_of, in_parts, in_sight, largest_of, load_1d, mask_2d, online, parts_of, result_of_part,
+    scalar, share_of, softened, store_1d, store_2d, store_tile_1d, store_tile_2d, sums_of_part, tile_1d, tile_2d,
+    with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -133,7 +134,8 @@ def y_1_tiles_forward(
         l_i_0 = l_i_0_next
         acc = acc_next
     for h in tl.static_range(8):
-        store_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h], SPLIT))
+        store_1d(lse + (pair * 16 + h) * n_end, n, 1, n_end, sums_of_part(l_i_0[h], 0.0, SPLIT))
+        store_1d(lse + (pair * 16 + 8 + h) * n_end, n, 1, n_end, largest_of(m_i_0[h], SPLIT))
         store_tile_1d(
             out, out_step, (batch, h_at * 8 + h, d_at), n, n_end, acc[h] / tl.where(l_i_0[h] > 0, l_i_0[h], 1.0)
         )
@@ -159,11 +161,13 @@ def y_1_tiles_rows(
         A_of_p2_tile = ()
         for g in tl.static_range(8):
             A_of_p2_tile += (tile_2d(A_of_p2, A_of_p2_step, (batch, 0, g), n, n_end, e, e_size),)  # n e
+        A_largest = ()
         A_rows = ()
         d = ()
         A_sums = ()
         for h in tl.static_range(8):
-            A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
+            A_largest += (load_1d(lse + (pair * 16 + 8 + h) * n_end, n, 1, n_end),)  # n
+            A_rows += (load_1d(lse + (pair * 16 + h) * n_end, n, 1, n_end),)  # n
             d += (tile_1d(gradient, gradient_step, (batch, h_at * 8 + h, d_at), n, n_end).to(SUMS),)  # n
             A_sums += (load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
         for start in range(0, m_end, m_block):
@@ -191,7 +195,7 @@ def y_1_tiles_rows(
                 )  # n m
                 A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
                 seen_2 = allowed(visible, mask_tile, MASK)  # n m
-                A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
+                A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[h][:, None], A_rows[h][:, None])  # n m
                 V_tile = tile_1d(V, V_step, (batch, h_at * 8 + h, d_at), m, m_end).to(SUMS)  # m
                 d_A_scores = A * (d[h][:, None] * V_tile[None, :] - A_sums[h][:, None])  # n m
                 for g in tl.static_range(8):
@@ -269,8 +273,9 @@ def y_1_tiles_keys(
                 )  # n m
                 A_scores_2 = with_bias(A_scores[h], number_0, mask_tile, MASK, SUMS)  # n m
                 seen_2 = allowed(visible, mask_tile, MASK)  # n m
-                A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
-                A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
+                A_largest = load_1d(lse + (pair * 16 + 8 + h) * n_end, n, 1, n_end)  # n
+                A_rows = load_1d(lse + (pair * 16 + h) * n_end, n, 1, n_end)  # n
+                A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
                 d = tile_1d(gradient, gradient_step, (batch, h_at * 8 + h, d_at), n, n_end).to(SUMS)  # n
                 d_V_3 = A * d[None, :]  # n m
                 d_V_2_next += (d_V_2[h] + tl.sum(d_V_3, 1),)
