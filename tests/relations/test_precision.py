@@ -11,7 +11,21 @@ from tests.relations.precision import Rounded, chooses
 
 HALF = (torch.bfloat16, torch.float16)
 CONTINUOUS = [name for name in CASES if not chooses(name)]
-KINDS = ("fox", "gla", "mamba1", "retnet", "alibi", "stick_breaking", "fmm3", "thsa_poly", "laser", "mgk", "kda", "gsa", "rwkv4")
+KINDS = (
+    "fox",
+    "gla",
+    "mamba1",
+    "retnet",
+    "alibi",
+    "stick_breaking",
+    "fmm3",
+    "thsa_poly",
+    "laser",
+    "mgk",
+    "kda",
+    "gsa",
+    "rwkv4",
+)
 LENGTH, LAST = 600, 16
 
 
