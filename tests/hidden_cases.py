@@ -176,7 +176,7 @@ DECAY = {
     "D": {"map": "exp", "of": "c[n h] - c[m h] -> h n m"},
 }
 FEATURES = {"Q": {"map": "elu1", "of": "q"}, "K": {"map": "elu1", "of": "k"}}
-SUM = "q[n h d] s[h d] W[h] -> n h d"
+SUM, SUM_OF = "q[n h d] s[h d] W[h] -> n h d", "Q[n h d] s[h d e] W[h] -> n h e"
 ROWS: dict[str, dict[str, Any]] = {  # what reads q[n h d], and k, v and g of the keys as they are given
     "softmax": {"A": {"softmax": "m", "of": S}},
     "band": {"A": {"softmax": "m", "mask": ["band(2)"], "of": S}},
@@ -215,7 +215,13 @@ ROWS: dict[str, dict[str, Any]] = {  # what reads q[n h d], and k, v and g of th
         "l": {"logsumexp": "m", "of": S},
         "A": {"softmax": "m", "mask": ["prefix(4)"], "sink": "l", "of": S},
     },
-    "product": {**FEATURES, "s": "K[m h d] v[m h e] -> h d e", "y": "Q[n h d] s[h d e] W[h] -> n h e"},
+    "product": {**FEATURES, "s": "K[m h d] v[m h e] -> h d e", "y": SUM_OF},
+    "product of maps": {**FEATURES, "E": {"map": "exp", "of": "v"}, "s": "K[m h d] E[m h e] -> h d e", "y": SUM_OF},
+    "product of maps of scores": {
+        "A": {"map": "sigmoid", "of": S},
+        "E": {"map": "exp", "of": "v"},
+        "y": "A[h n m] E[m h e] W[h] -> n h e",
+    },
     "product of gates": {
         "u": {"map": "exp", "of": "g"},
         "s": "u[m h] g[m h] + 2 * v[m h d] v[m h d] -> h",

@@ -146,21 +146,23 @@ def of_keys(diagram: dict[str, Any], causal: bool = False) -> dict[str, Any]:
     }
 
 
-def attends_to_the_best(layer: Any, x: Tensor, keep: Tensor) -> Tensor:
-    """The softmax over the 4 largest visible scores, or all of them, [2, n, h, d]."""
+def attends_to_the_best(layer: Any, x: Tensor, keep: Tensor, softmax: bool) -> Tensor:
+    """The 4 largest visible scores, or all of them, or their softmax, times the keys: [2, n, h, d]."""
     keys = torch.einsum("bmd,hd->bmhd", x, layer.V)
     scores = torch.einsum("bnd,hd,bmhd->bhnm", x, layer.W, keys).masked_fill(~keep, -torch.inf)
     order = scores.sort(dim=-1, descending=True, stable=True).indices[..., :4]
     chosen = keep & torch.zeros_like(scores, dtype=torch.bool).scatter(-1, order, True)
-    weights = torch.where(chosen, scores, -1e300).softmax(-1)
+    weights = torch.where(chosen, scores, -1e300).softmax(-1) if softmax else scores
     return torch.einsum("bhnm,bmhd->bnhd", torch.where(chosen, weights, 0), keys)
 
 
+@pytest.mark.parametrize("softmax", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("n", [2, 9])
-def test_hidden_keys_are_never_chosen(n: int, causal: bool) -> None:
+def test_hidden_keys_are_never_chosen(n: int, causal: bool, softmax: bool) -> None:
     """Nor later keys of a causal design; of fewer keys than k all are chosen."""
-    oracle, layer = modules(of_keys(BEST, causal), "torch")
+    boxes = BEST if softmax else {"A": {"topk": "m", "k": 4, "of": "S"}}
+    oracle, layer = modules(of_keys(boxes, causal), "torch")
     draw = torch.Generator().manual_seed(n)
     x = torch.randn(2, n, 4, generator=draw, dtype=F64)
     key_mask = torch.rand(2, n, generator=draw) < 0.5
@@ -168,7 +170,7 @@ def test_hidden_keys_are_never_chosen(n: int, causal: bool) -> None:
     seen = torch.ones(n, n, dtype=torch.bool).tril() if causal else torch.ones(n, n, dtype=torch.bool)
     for call in ({}, {"key_mask": key_mask}, {"mask": mask}, {"key_mask": key_mask, "mask": mask}):
         keep = (call.get("mask", seen) & seen).expand(2, n, n) & call.get("key_mask", seen[-1:])[:, None]
-        torch.testing.assert_close(oracle(x, **call), attends_to_the_best(oracle, x, keep[:, None]))
+        torch.testing.assert_close(oracle(x, **call), attends_to_the_best(oracle, x, keep[:, None], softmax))
         assert_same(results(layer, [x], call), results(oracle, [x], call))
 
 
