@@ -216,10 +216,10 @@ ROWS: dict[str, dict[str, Any]] = {  # what reads q[n h d], and k, v and g of th
         "A": {"softmax": "m", "mask": ["prefix(4)"], "sink": "l", "of": S},
     },
     "product": {**FEATURES, "s": "K[m h d] v[m h e] -> h d e", "y": SUM_OF},
-    "product of maps": {**FEATURES, "E": {"map": "exp", "of": "v"}, "s": "K[m h d] E[m h e] -> h d e", "y": SUM_OF},
+    "product of maps": {**FEATURES, "E": {"map": "sigmoid", "of": "v"}, "s": "K[m h d] E[m h e] -> h d e", "y": SUM_OF},
     "product of maps of scores": {
         "A": {"map": "sigmoid", "of": S},
-        "E": {"map": "exp", "of": "v"},
+        "E": {"map": "sigmoid", "of": "v"},
         "y": "A[h n m] E[m h e] W[h] -> n h e",
     },
     "product of gates": {
