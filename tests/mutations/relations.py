@@ -13,7 +13,7 @@ RELATIONS = (
         "new = self.with_zeros(step, new) if step.name in self.counting else new",
         "new = [*new]",
         "A product that sums the keys counts those that a key mask hides.",
-        (f"{FOUND}[product_over_keys-torch]",),
+        (f"{FOUND}[features_of_keys-torch]",),
     ),
     Mutation(
         "tiles/cpp/totals.py",
@@ -73,9 +73,9 @@ RELATIONS = (
     ),
     Mutation(
         "ops/conv.py",
-        "return graph.key is None or bool(graph.tied)",
-        "return False",
+        "elif hides_rows(run.graph, box):",
+        "elif hides_rows(run.graph, box) and run.key_mask is None:",
         "A convolution along the queries reads rows that a key mask hides.",
-        (f"{FOUND}[convolved_queries-torch]",),
+        (f"{FOUND}[convolved_queries-reference]",),
     ),
 )

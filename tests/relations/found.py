@@ -19,6 +19,11 @@ FOUND = (
         MET,
         {"A": ATTEND, "s": "k[m] v[m] ->", "y": "A[n m] v[m] + s[] -> n"},
     ),
+    _design(
+        "features_of_keys",
+        {"x": "n", "k": "m"},
+        {"K": {"map": "elu1", "of": "k"}, "s": "K[m] K[m] ->", "y": "x[n] + s[] -> n"},
+    ),
     _design("met_directly", MET, {"A": ATTEND, "y": "A[n m] v[m] -> n"}),
     _design(
         "recurrence_over_memory",

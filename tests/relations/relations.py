@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import reduce
 from itertools import accumulate
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -172,7 +173,7 @@ def documents_are_calls(subject: Subject) -> None:
     names = ["cu_seqlens"] if keys is queries else ["cu_seqlens_q", "cu_seqlens_k"]
     offsets = [torch.tensor([0, *accumulate(lengths)], dtype=torch.int32) for lengths in (queries, keys)]
     packed: dict[str, Any] = dict(zip(names, offsets, strict=False))
-    masks = subject.key_mask(1, rows.keys) if subject.draw.random() < 0.5 else {}
+    masks = subject.key_mask(1, rows.keys) if subject.draw.random() > 0.3 else {}
 
     def documents(*leaves: Tensor) -> Tensor:
         outputs = []
@@ -185,7 +186,9 @@ def documents_are_calls(subject: Subject) -> None:
 
     with refusals():
         subject.run(*rows.leaves, **packed)
-    subject.same(lambda *xs: subject.run(*xs, **packed, **masks), documents, rows.leaves)
+    for cost in (1.0, 1e-15):  # of a call, in seconds: documents are padded to one call, or not
+        with patch("tensornet_attn.nn.packed.CALL", cost):
+            subject.same(lambda *xs: subject.run(*xs, **packed, **masks), documents, rows.leaves)
 
 
 def narrow(start: int, length: int) -> Callable[[Tensor, int], Tensor]:
