@@ -34,7 +34,7 @@ RELATIONS = (
         "keep = both(keep, group.shown(keys, row.device))",
         "keep = both(keep, None)",
         "A document sees the rows that pad a shorter one of its call.",
-        (f"{SHIPPED}[mhsa]", f"{SHIPPED}[gqa]", f"{SHIPPED}[mqa]"),
+        (f"{SHIPPED}[alibi]", f"{SHIPPED}[thsa]", f"{SHIPPED}[talking_heads]", f"{SHIPPED}[transformer_xl]"),
     ),
     Mutation(
         "runtime/draw.py",
