@@ -30,11 +30,11 @@ RELATIONS = (
         (f"{SHIPPED}[mhsa]", f"{SHIPPED}[gqa]", f"{SHIPPED}[mqa]"),
     ),
     Mutation(
-        "nn/packed.py",
-        "keep = both(keep, group.shown(keys, row.device))",
-        "keep = both(keep, None)",
-        "A document sees the rows that pad a shorter one of its call.",
-        (f"{SHIPPED}[alibi]", f"{SHIPPED}[thsa]", f"{SHIPPED}[talking_heads]", f"{SHIPPED}[transformer_xl]"),
+        "nn/module.py",
+        "inputs = self._signature.ordered(inputs, named, cache is not None and cache.length > 0)",
+        "inputs = self._signature.ordered(inputs, named)",
+        "A step with a cache asks for its memory again if inputs are given by name.",
+        (f"{FOUND}[met_directly-torch]",),
     ),
     Mutation(
         "runtime/draw.py",
