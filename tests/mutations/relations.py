@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.model import Mutation
 
-RANDOM = "relations/test_relations.py::test_random_designs"
+FOUND = "relations/test_relations.py::test_found_designs"
 SHIPPED = "relations/test_relations.py::test_shipped_designs"
 
 RELATIONS = (
@@ -13,7 +13,7 @@ RELATIONS = (
         "new = self.with_zeros(step, new) if step.name in self.counting else new",
         "new = [*new]",
         "A product that sums the keys counts those that a key mask hides.",
-        (f"{RANDOM}[5]",),
+        (f"{FOUND}[features_of_keys-torch]",),
     ),
     Mutation(
         "tiles/cpp/totals.py",
@@ -30,11 +30,11 @@ RELATIONS = (
         (f"{SHIPPED}[mhsa]", f"{SHIPPED}[gqa]", f"{SHIPPED}[mqa]"),
     ),
     Mutation(
-        "nn/packed.py",
-        "keep = both(keep, group.shown(keys, row.device))",
-        "keep = both(keep, None)",
-        "A document sees the rows that pad a shorter one of its call.",
-        (f"{SHIPPED}[mhsa]", f"{SHIPPED}[gqa]", f"{SHIPPED}[mqa]"),
+        "nn/module.py",
+        "inputs = self._signature.ordered(inputs, named, cache is not None and cache.length > 0)",
+        "inputs = self._signature.ordered(inputs, named)",
+        "A step with a cache asks for its memory again if inputs are given by name.",
+        (f"{FOUND}[met_directly-torch]",),
     ),
     Mutation(
         "runtime/draw.py",
@@ -48,7 +48,7 @@ RELATIONS = (
         "return x.mean(-1) if x.shape[-1] else x.sum(-1)",
         "return x.mean(-1)",
         "The mean of no keys is NaN.",
-        (f"{RANDOM}[2]",),
+        (f"{FOUND}[mean_of_keys-torch]",),
     ),
     Mutation(
         "runtime/precision.py",
@@ -62,20 +62,20 @@ RELATIONS = (
         "along = box is not None and (box.leg == graph.query or OPS[box.kind].recurrent)",
         "along = box is not None and box.leg == graph.query",
         "Chunks of queries read a recurrence over a memory at other positions than the whole.",
-        (f"{RANDOM}[20]",),
+        (f"{FOUND}[recurrence_over_memory-torch]",),
     ),
     Mutation(
         "plan/decoding.py",
         "cached = self.whole.memory and name in self.whole.kept and name != self.value",
         "cached = False",
         "A cache does not give back the rows of a memory that queries meet as they are.",
-        (f"{RANDOM}[46]",),
+        (f"{FOUND}[met_directly-torch]",),
     ),
     Mutation(
         "ops/conv.py",
-        "return graph.key is None or bool(graph.tied)",
-        "return False",
+        "elif hides_rows(run.graph, box):",
+        "elif hides_rows(run.graph, box) and run.key_mask is None:",
         "A convolution along the queries reads rows that a key mask hides.",
-        (f"{SHIPPED}[lfm2]",),
+        (f"{FOUND}[convolved_queries-reference]",),
     ),
 )

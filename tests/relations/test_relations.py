@@ -9,6 +9,7 @@ import pytest
 
 from tests.designs.cases import CASES
 from tests.relations.explore import Counts, Trial, relations, shrunk_failure, written
+from tests.relations.found import FOUND
 from tests.relations.generator import drawn_design, joint, shipped
 from tests.relations.text import Data, normal_form
 from tests.tiles.test_cpp import needs_compiler
@@ -43,6 +44,12 @@ def test_random_designs(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(1000, 1008))
 def test_random_designs_on_other_plans(seed: int, backend: str) -> None:
     check(drawn_design(seed).data, backend, ON_EVERY_PLAN, seed)
+
+
+@pytest.mark.parametrize("backend", ["torch", "reference", "blocks"])
+@pytest.mark.parametrize("design", FOUND, ids=lambda design: design["name"])
+def test_found_designs(design: Data, backend: str) -> None:
+    check(normal_form(design), backend, (), 2, "file")
 
 
 @pytest.mark.parametrize("design", [Shipped(name) for name in CASES], ids=lambda design: design.name)
