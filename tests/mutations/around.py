@@ -113,9 +113,9 @@ AROUND = (
     ),
     Mutation(
         "runtime/triton/kernels/region_inside.py",
-        "found = 0.6931471805599453 * (",
-        "found = 1.4426950408889634 * (",
-        "Kernels keep the sums of rows in the wrong unit, which the backward alone reads.",
+        "power = unit_of(1.0 if MASK == 2 else SCALE, MASK) * scores - largest",
+        "power = (1.0 if MASK == 2 else SCALE) * scores - largest",
+        "Kernels read the scores of the backward in the wrong unit.",
         (f"{TILES}[19-mhsa]",),
     ),
     # Search, special cases, conversion, training

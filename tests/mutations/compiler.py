@@ -316,4 +316,32 @@ COMPILER = (
         "With fewer queries than keys a kernel loops over the wrong blocks.",
         ("triton/test_regions.py::test_two_lengths",),
     ),
+    Mutation(
+        "compiler.py",
+        'all(verdict == "" for verdict in verdicts)',
+        'all(verdict != "x" for verdict in verdicts)',
+        "Kernels that were never compared with the reference are chosen by auto.",
+        ("verify/test_kernels.py::test_a_library_is_compared_once_and_auto_takes_no_other",),
+    ),
+    Mutation(
+        "verify/kernels.py",
+        "((67, 261, 1)",
+        "((67, 61, 1)",
+        "Kernels are compared with the reference in one tile of keys only.",
+        ("verify/test_kernels.py::test_a_wrong_library_is_reported_and_never_used[second_tile]",),
+    ),
+    Mutation(
+        "runtime/maps.py",
+        "chosen = chosen if keep is None else chosen & keep",
+        "chosen = chosen",
+        "A hidden key is among the best keys of a query.",
+        ("ops/test_topk.py::test_hidden_keys_are_never_chosen",),
+    ),
+    Mutation(
+        "emit/leaves.py",
+        'dtype = writer.call("wide_dtype", f"{like}.dtype") if tensor.name in writer.wide else f"{like}.dtype"',
+        'dtype = f"{like}.dtype"',
+        "Constants that decay are rounded to half precision.",
+        ("relations/test_precision.py::test_kinds_are_as_exact_with_a_cache[retnet]",),
+    ),
 )
