@@ -38,7 +38,7 @@ RELATIONS = (
     ),
     Mutation(
         "runtime/draw.py",
-        "if all(x.numel() > 0 for x in inputs):",
+        "if all(x.numel() > 0 for x in (value, *inputs)):",
         "if value.numel() > 0:",
         "A training call of length 0 destroys a state.",
         (f"{SHIPPED}[mgk_em]",),
