@@ -17,7 +17,7 @@ from tests.tiles.test_cpp import needs_compiler
 ON_EVERY_PLAN = ("backends_agree", "hidden_rows", "rows_before", "documents", "chunks", "nothing")
 CHEAP = ("hidden", "rows", "documents", "sequences", "queries", "masks", "nothing", "strides", "calls")
 # Random designs with generated kernels: joint legs, masks and sinks, noise, several maps, keys of their own.
-COMPILED = (5, 15, 45)
+COMPILED = (7, 8, 24)
 JOINT = (3, 4)  # of `joint`, whose readers sum one of several legs
 
 
