@@ -12,10 +12,10 @@ MARK = ".tensornet-attn"  # end of the names of files that are being written
 
 
 def check_own(folder: Path, first: str, *marks: str) -> None:
-    """Raises InputError unless a folder is new, empty, or of the command that makes `first`, then one of `marks`."""
+    """Raises InputError unless a folder is new, empty, or of a command: it makes `first`, and two of all names tell."""
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     others = sorted(name for name in names - {first} if not name.endswith(MARK))
-    if others and not (first in names and names & {*marks}):
+    if others and len(names & {first, *marks}) < 2:
         raise InputError(
             f"'{folder}' has files of others, such as '{others[0]}': choose an empty folder, or another --out."
         )

@@ -51,7 +51,7 @@ def test_every_public_function_is_checked_or_takes_inputs_by_name() -> None:
     functions = {name: value for name in ta.__all__ if inspect.isfunction(value := getattr(ta, name))}
     unchecked = {name for name, value in functions.items() if not hasattr(value, "__wrapped__")}
     # their modules check the names of inputs
-    names = {"attention_maps", "attention_scores", "expert_selections", "load_converted", "model_sections"}
+    names = {"attention_maps", "attention_scores", "expert_selections", "load_converted", "model_sections", "verify"}
     assert unchecked == names
 
 

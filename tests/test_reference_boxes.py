@@ -57,9 +57,10 @@ PLAIN: dict[str, Callable[[list[float]], list[float] | float]] = {
 
 
 def by_hand(kind: str, scores: Tensor, keep: Tensor) -> Tensor:
-    """Row by row over the visible keys; rows without any are zeros."""
+    """Row by row over the visible keys; rows without any are zeros, and a number for minus infinity in logarithms."""
     scores, keep = torch.broadcast_tensors(scores.detach(), keep)
-    result = torch.zeros(scores.shape[:-1] if kind in REDUCE else scores.shape, dtype=scores.dtype)
+    shape, nothing = scores.shape[:-1] if kind in REDUCE else scores.shape, -1e15 if kind == "logsumexp" else 0.0
+    result = torch.full(shape, nothing, dtype=scores.dtype)
     for place in [tuple(p) for p in torch.ones(scores.shape[:-1]).nonzero().tolist()]:
         visible = keep[place].nonzero().flatten().tolist()
         if not visible:

@@ -111,7 +111,7 @@ def _called(model: nn.Module, *inputs: Any, **named: Any) -> list[Section]:
     def record(module: CompiledDesign, given: tuple[Any, ...], options: dict[str, Any]) -> None:
         see = {key: options[key] for key in ("mask", "key_mask") if options.get(key) is not None}
         flags = {"mask", "key_mask", "noise", "losses"} - {name for name, _, _ in module._signature.inputs}
-        rest = {key: value for key, value in options.items() if key not in flags}
+        rest = {key: value for key, value in options.items() if key not in flags and value is not None}
         title = f"{names[module]}: {module.design.name}" if names[module] else module.design.name
         again = (f"{title} (call {number})" for number in count(2))
         title = next(free for free in chain([title], again) if free not in found)

@@ -84,7 +84,7 @@ def _exponents(graph: Graph) -> set[str]:
     found = set[str]()
     for step in reversed(graph.steps):
         box = step.box
-        if box is not None and (box.function == EXP or (OPS[box.kind].exponential and box.kind != "map")):
+        if box is not None and (box.function == EXP or OPS[box.kind].exponential):
             found.add(box.operand("of").name)
         if step.name in found:
             found |= {use.name for use in _added(graph, step)}
@@ -114,4 +114,4 @@ def _sums_keys(graph: Graph, step: Step) -> bool:
     """Whether a step is a sum over the keys, or its sums so far."""
     if step.box is None or step.box.leg != graph.key:
         return False
-    return OPS[step.box.kind].is_sum or OPS[step.box.kind].kind in ("cumsum", "reverse_cumsum")
+    return OPS[step.box.kind].is_sum or OPS[step.box.kind].accumulates

@@ -35,7 +35,7 @@ class CumSumOperation(Operation):
 
     kind = "cumsum"
     model = CumSum
-    masked = runs_along = linear = keeps_sign = True
+    masked = runs_along = linear = keeps_sign = accumulates = True
     keeps_zeros = takes_float_mask = False
     ignores_zeros = "always"
     per_element = 1

@@ -36,6 +36,7 @@ class Operation(ABC):
     elementwise: ClassVar[bool] = False  # each entry of the result depends on one entry of the operand
     reduces: ClassVar[bool] = False  # the result lacks the leg of the box
     is_sum: ClassVar[bool] = False  # the result is the sum along the leg; sums over parts of it can be added
+    accumulates: ClassVar[bool] = False  # an entry is the sum of the entries before it along the leg, or behind it
     log_of_sum: ClassVar[bool] = False  # the result is the logarithm of the sum of exponentials along the leg
     same_of_one: ClassVar[bool] = False  # along a leg of size 1 without masks, the result is the operand
     linear: ClassVar[bool] = False  # the result of a sum is the sum of the results

@@ -17,7 +17,7 @@ from tensornet_attn.runtime.fading import middle_of
 from tensornet_attn.runtime.linear import added_reads, causal_reads, key_reads, seen_terms, stretch_of
 from tensornet_attn.runtime.maps import kept, normalized, running_least, with_padding
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
-from tensornet_attn.runtime.operations import is_plain, largest
+from tensornet_attn.runtime.operations import is_plain, largest_number
 from tensornet_attn.runtime.positions import is_known
 from tensornet_attn.runtime.softmax import masked_softmax
 
@@ -59,7 +59,7 @@ def decay_attention(
         ((q, k, a, b, *own),) = terms
         least = running_least((at_next(b, torch.inf) if own else b).detach()) if causal else least_of(b)
         least = torch.minimum(least, b.detach() - own[0].detach()) if own else least
-        least = torch.where(least < largest(b), least, 0)  # no visible key: any finite value
+        least = torch.where(least < largest_number(b), least, 0)  # no visible key: any finite value
         least = with_padding(least, (0, 0, a.shape[-2] - b.shape[-2], 0)) if causal else least
         terms = [(q, k, a - a.detach() + least, b, *own)]  # no exp(a - b) that matters is above 1
     reads = reads or decay_reads
@@ -255,7 +255,7 @@ def boundary(q: Tensor, a: Tensor, b: Tensor) -> float | None:
 
 def least_of(b: Tensor) -> Tensor:
     """The minimum over the keys, finite even if all are infinite, or none exists: [..., m, w] -> [..., 1, w]."""
-    highest = largest(b)
+    highest = largest_number(b)
     if is_known(b.shape[-2]) and not b.shape[-2]:
         return b.new_full((*b.shape[:-2], 1, b.shape[-1]), highest)
     return b.detach().amin(-2, keepdim=True).clamp(max=highest)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.runtime.operations import applied, exports_onnx, is_plain, largest
+from tensornet_attn.runtime.operations import applied, exports_onnx, is_plain, largest_number
 from tensornet_attn.runtime.precision import wide_dtype
 
 LONGEST_BITS = 24  # of lengths in a program for ONNX
@@ -240,7 +240,7 @@ def masked_max(x: Tensor, keep: Tensor | None = None) -> Tensor:
     """The largest visible entry, of none 0; equal entries share the gradient: [..., m] -> [...]."""
     if keep is None or not x.shape[-1]:
         return x.amax(-1) if x.shape[-1] else x.sum(-1)
-    return torch.where(keep.any(-1), torch.where(keep, x, -largest(x)).amax(-1), 0)
+    return torch.where(keep.any(-1), torch.where(keep, x, -largest_number(x)).amax(-1), 0)
 
 
 def max_gradient(x: Tensor, gradient: Tensor, dim: int) -> Tensor:
@@ -254,7 +254,7 @@ def masked_logsumexp(x: Tensor, keep: Tensor | None = None) -> Tensor:
     nothing = max(-1e15, torch.finfo(x.dtype).min / 2)  # differences of two such rows are finite
     if keep is None:
         return x.logsumexp(-1) if x.shape[-1] else x.sum(-1) + nothing
-    return torch.where(keep.any(-1), torch.where(keep, x, -largest(x)).logsumexp(-1), nothing)
+    return torch.where(keep.any(-1), torch.where(keep, x, -largest_number(x)).logsumexp(-1), nothing)
 
 
 def added(x: Tensor, bias: Tensor | None) -> Tensor:

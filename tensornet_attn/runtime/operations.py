@@ -53,7 +53,7 @@ def exports_onnx() -> bool:
     return torch.onnx.is_in_onnx_export()
 
 
-def largest(x: torch.Tensor) -> float:
+def largest_number(x: torch.Tensor) -> float:
     """The largest finite number of x's dtype; for ONNX, whose exporter rounds numbers to float32, at most of that."""
     most = torch.finfo(x.dtype).max
     return min(most, torch.finfo(torch.float32).max) if torch.compiler.is_compiling() and exports_onnx() else most

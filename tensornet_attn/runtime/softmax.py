@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.masks import both, causal_mask
-from tensornet_attn.runtime.operations import largest
+from tensornet_attn.runtime.operations import largest_number
 
 LONG = 2048  # keys from which two products are faster than the fused kernel, for one query on a CPU
 
@@ -17,7 +17,7 @@ def masked_softmax(scores: Tensor, keep: Tensor | None = None, bias: Tensor | No
     if keep is None:
         return scores.softmax(-1)
     # The lowest finite number: with -inf, an empty row would be NaN, and so would its gradient.
-    hidden = -largest(scores)
+    hidden = -largest_number(scores)
     if bias is not None:  # which may be as low where it is visible
         some = keep.any(-1, keepdim=True)
         hidden = torch.zeros_like(some, dtype=scores.dtype).masked_fill(some, float("-inf"))
@@ -29,7 +29,7 @@ def sink_softmax(scores: Tensor, sink: Tensor, keep: Tensor | None = None, bias:
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
     if keep is not None:
-        scores = torch.where(keep, scores, -largest(scores))
+        scores = torch.where(keep, scores, -largest_number(scores))
     sink = sink.to(scores.dtype).expand(*scores.shape[:-1], 1)
     weights = torch.cat((sink, scores), -1).softmax(-1)[..., 1:]
     return weights if keep is None else torch.where(keep, weights, 0)
