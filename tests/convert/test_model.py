@@ -35,8 +35,10 @@ def swapped(model: nn.Module) -> list[Swapped]:
 def test_text_models_keep_their_outputs(name: str, implementation: str, padding: str) -> None:
     before, after = both(name, attn_implementation=implementation)
     given = models.inputs(name, padding)
+    # a core between rotated entries counts positions: with a cache, padding on the left is refused
+    options = {"use_cache": False} if (name, padding) == ("llama", "left") else {}
     with torch.no_grad():
-        torch.testing.assert_close(models.outputs(after, given), models.outputs(before, given), **CLOSE)
+        torch.testing.assert_close(models.outputs(after, given, **options), models.outputs(before, given), **CLOSE)
     assert len(swapped(after)) == (1 if name == "albert" else 2)  # ALBERT uses one layer at every depth
 
 
