@@ -506,7 +506,8 @@ def _on_cpu(graph: Graph, target: Target, dtype: str) -> Plan:
 
 def cached_cpp(graph: Graph, target: Target = TRAINING, dtype: str = "float32") -> Plan | None:
     """The plan with C++ kernels, if all of them are in the cache and agreed with the reference; compiles nothing."""
-    from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_folder, cpp_stored, cpp_verdict
+    from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_folder, cpp_stored
+    from tensornet_attn.verify.records import verdict_of
 
     folder = cpp_folder()
     if dtype not in CPP_DTYPES or folder is None or not folder.is_dir():
@@ -516,7 +517,7 @@ def cached_cpp(graph: Graph, target: Target = TRAINING, dtype: str = "float32") 
     except InputError:  # such as memory: torch's plan may fit, and has its own message
         return None
     found = _native(plan)
-    verdicts = (cpp_verdict(cpp_stored(text, CPP_DTYPES[dtype])) for text in found)
+    verdicts = (verdict_of(cpp_stored(text, CPP_DTYPES[dtype])) for text in found)
     return plan if found and all(verdict == "" for verdict in verdicts) else None
 
 

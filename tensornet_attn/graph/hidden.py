@@ -213,10 +213,15 @@ def left_out(graph: Graph) -> frozenset[str]:
 
 
 def hider(graph: Graph, steps: Iterable[Step], term: Term) -> Use | None:
-    """A factor from outside of these steps, read once, in which hidden keys of a product can be zero. None if none."""
-    inside, uses = {step.name for step in steps}, [use.name for step in steps for use in step.op.uses]
-    keys = [use for use in term.factors if graph.key in use.legs and graph.query not in use.legs]
-    return next((use for use in keys if use.name not in inside and uses.count(use.name) == 1), None)
+    """A factor from outside of these steps, read on keys alone, that can be zero at hidden keys. None if none."""
+    inside = {step.name for step in steps}
+    others = {use.name for step in steps for use in step.op.uses if not _on_keys(graph, use)}
+    keys = [use for use in term.factors if _on_keys(graph, use)]
+    return next((use for use in keys if use.name not in inside | others), None)
+
+
+def _on_keys(graph: Graph, use: Use) -> bool:
+    return graph.key in use.legs and graph.query not in use.legs
 
 
 # Visibility of operands

@@ -8,7 +8,6 @@ import ctypes
 import functools
 import hashlib
 import importlib.util
-import json
 import os
 import pathlib
 import shlex
@@ -17,8 +16,6 @@ import subprocess
 import tempfile
 import threading
 import warnings
-
-from tensornet_attn.version import __version__
 
 CPP_REALS = {"float32": ("float", "sgemm_"), "float64": ("double", "dgemm_")}  # C++ type and BLAS product by dtype
 CPP_DTYPES = {"float32": "float32", "float64": "float64", "bfloat16": "float32", "float16": "float32"}  # in kernels
@@ -31,7 +28,6 @@ CPP_FLAGS = (
 CPP_WIDE = "-mprefer-vector-width=512"  # on x86
 CPP_MORE = "TENSORNET_ATTN_CXXFLAGS"  # names further flags; CXXFLAGS, which environments set for packages, does not
 CPP_LIMIT = 512 << 20  # bytes of the cache; beyond it the least recently used libraries are removed
-CPP_CHECK = 1  # raised when the comparison with the reference finds more: libraries are then compared again
 CPP_LOADED: dict = {}  # key of text and dtype: the library; the reason why there is none; None once that was said
 CPP_CHECKS: dict = {}  # text: f(path, library, dtype), which compares with the reference and returns what is wrong
 CPP_CHECKING: dict = {}  # thread that compares a library: key and library; other libraries do not run in it
@@ -150,21 +146,6 @@ def cpp_stored(text: str, dtype: str) -> pathlib.Path | None:
             return path
         path.unlink(missing_ok=True)
     return None
-
-
-def cpp_record(path: pathlib.Path) -> dict:
-    """What the record of a comparison is about: the library, by its content, and the version that compared it."""
-    return {"library": path.stem.rpartition("-")[2], "version": __version__, "check": CPP_CHECK}
-
-
-def cpp_verdict(path: pathlib.Path | None) -> str | None:
-    """Why a library must not be used, by its record; empty if it agreed with the reference, None if none is known."""
-    try:
-        record = json.loads(path.with_suffix(".json").read_text(encoding="utf-8")) if path is not None else {}
-        reason = record.pop("reason")
-    except (OSError, ValueError, KeyError, AttributeError):
-        return None
-    return reason if isinstance(reason, str) and record == cpp_record(path) else None
 
 
 def cpp_loaded(text: str, dtype: str) -> ctypes.CDLL | str | None:

@@ -28,12 +28,11 @@ from tensornet_attn.runtime.cpp import (
     cpp_compiler,
     cpp_folder,
     cpp_key,
-    cpp_record,
-    cpp_verdict,
     cpp_version,
     reason_against_folder,
 )
 from tensornet_attn.verify.core import Call, Difference, expected, observed, observed_run
+from tensornet_attn.verify.records import record_of, verdict_of
 from tensornet_attn.version import __version__
 
 Tensor = torch.Tensor
@@ -59,7 +58,7 @@ def reason_against(plan: Plan, text: str, path: Path, library: ctypes.CDLL, dtyp
 
     The reference and the code of the plan run once for each library; a record beside the library says what was found.
     """
-    reason = cpp_verdict(path)
+    reason = verdict_of(path)
     if reason is not None:
         return reason
 
@@ -80,7 +79,7 @@ def reason_against(plan: Plan, text: str, path: Path, library: ctypes.CDLL, dtyp
     with suppress(OSError):  # of a full disk: the next process compares again
         if found is not None:
             write_whole(report, report_of(plan, found, cpp_version(*cpp_compiler())).encode())
-        write_whole(path.with_suffix(".json"), json.dumps(cpp_record(path) | {"reason": reason}).encode())
+        write_whole(path.with_suffix(".json"), json.dumps(record_of(path) | {"reason": reason}).encode())
     return reason
 
 

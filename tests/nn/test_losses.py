@@ -28,7 +28,7 @@ FORWARD = """\
             router = masked_mean(p.transpose(-2, -1), keep)  # ... e
 
         if self.training:
-            update_(self.usage, router)
+            update_(self.usage, router, x)
 
         if not losses:
             return y  # ... n f

@@ -129,13 +129,6 @@ TAKEN = {
         read="T2[h n] Q[n h d] Wo[h d f] -> n f",
         legs={"m": "key 8"},
     ),
-    "two scores that are not zero where there is no key": design(
-        A={"map": "sigmoid", "of": SCORES},
-        U={"map": "exp", "of": "S[n h] T[m h] -> h n m"},
-        T2="A[h n m] U[h n m] -> h n",
-        read="T2[h n] Q[n h d] Wo[h d f] -> n f",
-        legs={"n": "query 8", "m": "key 8"},
-    ),
     "a softmax less what is divided by sums": design(
         A2={"normalize": "m", "of": {"map": "softplus", "of": SCORES}},
         A3="A[h n m] - 0.5 * A2[h n m] -> h n m",
@@ -192,6 +185,16 @@ TAKEN = {
 
 TWICE = {"eps": {"legs": "h n m"}}
 REFUSED = {
+    "scores that are not zero at hidden keys, and no values": (
+        design(
+            A={"map": "sigmoid", "of": SCORES},
+            U={"map": "exp", "of": "S[n h] T[m h] -> h n m"},
+            T2="A[h n m] U[h n m] -> h n",
+            read="T2[h n] Q[n h d] Wo[h d f] -> n f",
+            legs={"n": "query 8", "m": "key 8"},
+        ),
+        "'T2' sums keys, and reads no tensor in which the key mask could hide them",
+    ),
     "leaves the diagram": (
         design(MAPPED, "A[h n m] b[h] -> n m"), "'y' has both legs and is a result of the diagram"
     ),
