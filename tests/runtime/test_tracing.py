@@ -104,5 +104,8 @@ def test_the_dtype_stays_and_the_error_is_of_its_size(name: str, dtype: torch.dt
     found = function(*low)
     wanted = function(*(x.double() if x.is_floating_point() else x for x in low))
     assert found.dtype == dtype
+    nothing = wanted == -1e15  # the logarithm of nothing, a number of each dtype's own
+    assert (found[nothing] < -3e4).all()
+    found, wanted = found[~nothing], wanted[~nothing]
     assert (found - wanted).abs().max() <= 16 * torch.finfo(dtype).eps * max(1, wanted.abs().max())
     assert torch.autograd.grad(found.sum(), low[0])[0].isfinite().all()
