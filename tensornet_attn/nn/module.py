@@ -165,7 +165,7 @@ class CompiledDesign(nn.Module):
     ) -> dict[str, int]:
         lengths = self._signature.check(inputs, mask, key_mask, noise)
         self._signature.check_place(self._parameters, inputs, mask=mask, key_mask=key_mask, **(noise or {}))
-        if mask is not None and not self._mask_seen:
+        if mask is not None and not torch.compiler.is_compiling() and not self._mask_seen:
             self.__dict__["_mask_seen"] = warn_of_zeros_and_ones(self.design.name, mask)
         return lengths
 

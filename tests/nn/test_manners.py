@@ -182,3 +182,14 @@ def test_equal_layers_share_a_graph() -> None:
         block.compile(fullgraph=True, backend=counter)
         torch.testing.assert_close(block(x), x + block.attention(x))
     assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_a_compiled_call_with_a_mask_is_traced_once(dtype: torch.dtype) -> None:
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounter()
+    module, mask = ta.compile(ta.load("mhsa", legs={"f": 16, "h": 2})), torch.ones(5, 5).tril().to(dtype)
+    compiled = torch.compile(module, fullgraph=True, backend=counter)
+    for _ in range(2):
+        compiled(torch.randn(2, 5, 16), mask=mask)
+    assert counter.frame_count == 1
