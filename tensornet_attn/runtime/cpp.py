@@ -142,9 +142,10 @@ def cpp_stored(text: str, dtype: str) -> pathlib.Path | None:
     if folder is None or reason_against_folder():
         return None
     for path in sorted(folder.glob(f"{cpp_key(text, dtype)}-*.so")):
-        if hashlib.sha256(path.read_bytes()).hexdigest()[:16] == path.stem.rpartition("-")[2]:
-            return path
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # another process has removed it, or the folder cannot be written
+            if hashlib.sha256(path.read_bytes()).hexdigest()[:16] == path.stem.rpartition("-")[2]:
+                return path
+            path.unlink()
     return None
 
 
@@ -168,9 +169,9 @@ def cpp_opened(text: str, dtype: str) -> ctypes.CDLL | str:
     if path is not None:
         try:
             library = ctypes.CDLL(str(path))
-            os.utime(path)  # the time of its last use
         except OSError:  # made where other libraries are
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # of a folder that cannot be written
+                path.unlink()
             path = None
     if path is None:
         try:
@@ -178,6 +179,9 @@ def cpp_opened(text: str, dtype: str) -> ctypes.CDLL | str:
             library = ctypes.CDLL(str(path))
         except OSError as error:
             return str(error)
+    for used in (path, path.with_suffix(".json")):  # a library and its record, whose times are those of the last use
+        with contextlib.suppress(OSError):
+            os.utime(used)
     check = CPP_CHECKS.get(text)
     return (check(path, library, dtype) if check is not None else "") or library
 

@@ -153,6 +153,25 @@ def test_the_least_recently_used_libraries_are_removed(copied: Path, monkeypatch
     assert copied.read_text() == 3 * "x\n"
 
 
+def test_the_record_of_a_library_that_is_used_is_kept_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'extern "C" int answer() { return 42; }'
+    library = cpp.cpp_compiled(text, "float32")
+    record = library.with_suffix(".json")
+    record.write_text("{}")
+    for path in (library, record):
+        os.utime(path, (1, 1))
+    assert cpp.cpp_library(text, "float32") is not None
+    assert min(library.stat().st_mtime, record.stat().st_mtime) > 1
+
+    def refused(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "utime", refused)
+    cpp.CPP_LOADED.clear()
+    assert cpp.cpp_library(text, "float32") is not None
+    assert library.exists()
+
+
 def test_a_compiler_with_arguments_and_one_that_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "env g++ -DNAME='a b'")
     assert cpp.cpp_compiler() == [shutil.which("env"), "g++", "-DNAME=a b"]
