@@ -276,7 +276,7 @@ def warm(
         raise InputError(f"there are no C++ kernels for dtype '{dtype}'; {nearest(dtype, CPP_DTYPES)}")
     plan = plan_of(build(_design(design), causal), "cpp", target_from(**current(wanted)))
     texts = _native(plan)
-    if reasons := _against_cpp(texts, dtype):
+    if texts and (reasons := _against_cpp(texts, dtype)):
         raise InputError(f"{plan.graph.name}: C++ kernels cannot be used: {'; '.join(reasons)}")
     return [path for text in texts if (path := cpp_stored(text, CPP_DTYPES[dtype])) is not None]
 
@@ -460,8 +460,8 @@ def _verified(
     from tensornet_attn.runtime.triton.target import interpreting, on_gpu
     from tensornet_attn.verify.kernels import reason_against_triton
 
-    place = "cpu" if interpreting() else str(device) if on_gpu(device) else "cuda"
-    reason = reason_against_triton(plan, dtype or torch.get_default_dtype(), place)
+    checked_on = "cpu" if interpreting() else str(device) if on_gpu(device) else "cuda"
+    reason = reason_against_triton(plan, dtype or torch.get_default_dtype(), checked_on)
     return _in_torch(graph, plan.target, "triton", (reason,)) if reason else plan
 
 
@@ -490,8 +490,9 @@ def _against_cpp(texts: tuple[str, ...], dtype: str) -> tuple[str, ...]:
         return (reason,)
     import torch  # its libraries must be loaded  # noqa: F401
 
-    made = [cpp_loaded(text, CPP_DTYPES[dtype]) for text in texts]
-    return tuple(dict.fromkeys(one or "it has failed before" for one in made if not isinstance(one, CDLL)))
+    libraries = [cpp_loaded(text, CPP_DTYPES[dtype]) for text in texts]
+    reasons = (reason for reason in libraries if not isinstance(reason, CDLL))
+    return tuple(dict.fromkeys(reason or "it has failed before" for reason in reasons))
 
 
 def _on_cpu(graph: Graph, target: Target, dtype: str) -> Plan:
