@@ -94,8 +94,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Call", "Checkpoint", "Design", "DesignError", "Eigenvalues", "Graph", "HeadDistances", "InputError", "Maps",
     "MissingPartError", "Problem", "Section", "Selections", "TensornetError", "Verification", "__version__",
-    "attention_maps",
-    "attention_scores", "build", "check", "compare", "compile", "convert", "convert_model", "cost",
+    "attention_maps", "attention_scores", "build", "check", "compare", "compile", "convert", "convert_model", "cost",
     "decoding_step", "draw", "effective_heads", "emit_source", "expert_selections", "explain", "export_to",
     "hash_of", "head_distances",
     "induction_scores", "json_schema", "kernels", "list_designs", "load", "load_converted", "map_eigenvalues",

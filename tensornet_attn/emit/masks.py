@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.hidden import BY_KEY, sums_keys
+from tensornet_attn.graph.hidden import BY_KEY, omits_hidden_keys
 from tensornet_attn.graph.model import Function, Graph, Seen, Step, Visible
 from tensornet_attn.graph.recurrence import unmasked
 from tensornet_attn.graph.visibility import condition, written_numbers
@@ -37,7 +37,7 @@ def takes_mask(graph: Graph) -> bool:
 
 def takes_key_mask(graph: Graph) -> bool:
     steps = any(unmasked(step) or hides_rows(graph, step.box) for step in graph.steps)
-    return bool(masked_legs(graph)) or steps or sums_keys(graph)
+    return bool(masked_legs(graph)) or steps or omits_hidden_keys(graph)
 
 
 def masked_legs(graph: Graph) -> list[Legs]:

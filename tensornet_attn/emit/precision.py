@@ -1,4 +1,4 @@
-"""Emits steps in the precision of `graph/precision.py`: their operands are to_wide or rounded where they are read.
+"""Emits steps in the precision of `graph/precision.py`: their operands are widened or rounded where they are read.
 
 # S = Q K + c[n] - c[m], c wide     ->     S = to_narrow(QK + c - c, x)
 # y = P[n m] b[m d], b wide         ->     y = P @ to_narrow(b, x)

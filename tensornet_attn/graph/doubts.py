@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.graph.padding import rotated
 from tensornet_attn.ops import OPS
 
 
@@ -59,8 +60,7 @@ def _normalizes(step: Step) -> bool:
 def _turns(graph: Graph, name: str) -> bool:
     """Whether a step transforms the entries of a sequence leg, each by its position, as rotary embedding does."""
     box = graph.step[name].box if name in graph.step else None
-    sequence = box is not None and box.leg in (graph.query, graph.key) and box.other is not None
-    return box is not None and sequence and OPS[box.kind].legs_mixed(box) == {box.other}
+    return box is not None and rotated(graph, box)
 
 
 def _turned_leg(graph: Graph, use: Use) -> str | None:

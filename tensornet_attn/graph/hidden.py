@@ -170,7 +170,7 @@ def _zero(graph: Graph, factors: Iterable[Use], zeros: _Zeros, legs: _LegsOf) ->
     return found
 
 
-def sums_keys(graph: Graph) -> bool:
+def omits_hidden_keys(graph: Graph) -> bool:
     """Whether a product sums the key leg, so that a key mask hides keys from it."""
     return any(_sums(graph, part, term) for step in graph.steps for part in flattened(step) for term in _terms(part))
 

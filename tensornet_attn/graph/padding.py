@@ -89,13 +89,11 @@ def _counts_length(graph: Graph) -> str | None:
     """Why a value depends on the length, other than through sums; None if none does."""
     unbounded = {leg.name for leg in graph.legs if leg.kind == "relative" and leg.size is None}
     for step in graph.steps:
-        numbers = [term.coefficient for term in step.contraction.terms] if step.contraction is not None else []
-        numbers += [number for _, number in step.box.numbers] if step.box is not None else []
         if step.box is not None and OPS[step.box.kind].by_length(step.box):
             return f"'{step.name}' rotates by angles that depend on the length"
         if _reads_padding(graph, step.box) and _later_taps(graph, step.box):
             return f"'{step.name}' reads later positions"
-        lengths = {name.name for number in numbers for name in names(number)} & {graph.query, graph.key}
+        lengths = {name.name for number in step.arithmetic for name in names(number)} & {graph.query, graph.key}
         if lengths:
             return f"'{step.name}' has the length '{min(map(str, lengths))}' in a number"
         summed = {leg for use in step.op.uses for leg in use.legs} - {*step.legs} if step.box is None else set()
@@ -139,7 +137,7 @@ def _asks_place(graph: Graph, step: Step) -> str | None:
     return None
 
 
-def _turned(graph: Graph, box: Box) -> bool:
+def rotated(graph: Graph, box: Box) -> bool:
     """Whether a box transforms each entry of a sequence leg by its position, as rotary embedding does."""
     sequence = box.leg is not None and box.leg in (graph.query, graph.key) and OPS[box.kind].counts_positions(box)
     return sequence and box.other is not None and OPS[box.kind].legs_mixed(box) == {box.other}
@@ -154,7 +152,7 @@ def _rotations(graph: Graph) -> dict[str, Rotation]:
             of_terms = {_kept_rotation(rotations, graph, step, term) for term in step.contraction.terms}
             if len(of_terms) == 1 and (rotation := of_terms.pop()) is not None:
                 rotations[step.name] = rotation
-        elif step.box is not None and _turned(graph, step.box):
+        elif step.box is not None and rotated(graph, step.box):
             rotations[step.name] = str(step.box.other), (step.box.kind, step.box.numbers, step.box.mode)
     return rotations
 
@@ -222,7 +220,7 @@ def _asks_distance(graph: Graph, step: Step, order: bool) -> str | None:
     if box is None:
         return None
     relative = box.leg is not None and graph.leg[box.leg].kind == "relative"
-    if (OPS[box.kind].recurrent and not order) or relative or convolves(box) or _turned(graph, box):
+    if (OPS[box.kind].recurrent and not order) or relative or convolves(box) or rotated(graph, box):
         return f"'{step.name}' compares the positions of queries and keys"
     return None
 

@@ -238,6 +238,13 @@ class Step:
         """The operation if the planner fused it from several steps, otherwise None."""
         return self.op if isinstance(self.op, FusedAttention | Kernel) else None
 
+    @property
+    def arithmetic(self) -> tuple[Arith, ...]:
+        """The coefficients of a sum of products, or the numbers of a box."""
+        if isinstance(self.op, Contraction):
+            return tuple(term.coefficient for term in self.op.terms)
+        return tuple(number for _, number in self.op.numbers) if isinstance(self.op, Box) else ()
+
 
 def with_uses(step: Step, change: Callable[[Use], Use]) -> Step:
     """A step, other than a kernel, with `change` applied to all its uses."""

@@ -443,9 +443,9 @@ def _only_positions(graph: Graph, name: str) -> bool:
 def _numbers(graph: Graph) -> Iterator[tuple[str, Arith]]:
     """The numbers that depend on the length of a sequence leg, each with its step."""
     for step in graph.steps:
-        numbers = [term.coefficient for term in step.contraction.terms] if step.contraction is not None else []
-        numbers += [number for _, number in step.box.numbers] if step.box is not None else []
-        yield from ((step.name, one) for one in numbers if any(name.name not in graph.values for name in names(one)))
+        for number in step.arithmetic:
+            if any(name.name not in graph.values for name in names(number)):
+                yield step.name, number
 
 
 def _shape(graph: Graph, legs: tuple[str, ...]) -> Shape:

@@ -24,7 +24,7 @@ from tensornet_attn.graph.causal import causal_leaks, looks_back
 from tensornet_attn.graph.model import Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.graph.visibility import by_distance, lookahead
-from tensornet_attn.ir.arithmetic import ONE, Arith, names
+from tensornet_attn.ir.arithmetic import ONE, names
 from tensornet_attn.ir.steps import Contraction, Term
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.conv import convolves, left_of
@@ -134,7 +134,7 @@ def _looks_ahead(graph: Graph) -> str | None:
 
 def _varies(graph: Graph, step: Step, memory: bool) -> str | None:
     """Why a step computes other values at another length, or, for a memory, with other queries; None if it does not."""
-    lengths = {part for value in _numbers(step) for name in names(value) for part in [name.name]}
+    lengths = {part for value in step.arithmetic for name in names(value) for part in [name.name]}
     if lengths := lengths & {str(graph.query), str(graph.key)}:
         return f"'{step.name}' depends on the length '{min(lengths)}'"
     box = step.box
@@ -493,13 +493,6 @@ class _Build:
             changed = replace(changed, op=replace(changed.box, leg=leg))
         legs = step.legs if leg is None else self.on(step.legs, leg)
         self.steps[called] = replace(changed, name=called, legs=legs)
-
-
-def _numbers(step: Step) -> list[Arith]:
-    """The coefficients or parameters of a step."""
-    if step.contraction is not None:
-        return [term.coefficient for term in step.contraction.terms]
-    return [value for _, value in step.box.numbers] if step.box else []
 
 
 def _made_of_inputs(graph: Graph) -> frozenset[str]:

@@ -23,6 +23,7 @@ from tensornet_attn.nn.call import Masks, Signature
 from tensornet_attn.nn.initial import initial
 from tensornet_attn.ops import OPS
 from tensornet_attn.plan.model import Plan
+from tensornet_attn.reference import Run
 from tensornet_attn.runtime.cpp import (
     CPP_CHECKING,
     cpp_compiler,
@@ -144,11 +145,15 @@ def _call(plan: Plan, place: int, seed: int, dtype: torch.dtype, device: str) ->
         tensors = {tensor.name: _drawn(graph, tensor) for tensor in graph.tensors if tensor.role in ("weight", "state")}
         for tensor in graph.of_role("input"):
             if tensor.default is None or place != 1:
-                tensors[tensor.name] = torch.randn(batch, *_sizes(graph, tensor.legs, lengths))
+                tensors[tensor.name] = torch.randn(
+                    batch, *Run(graph, tensors, lengths, False, None, None).sizes(tensor.legs)
+                )
         inputs = tuple(tensors.get(tensor.name) for tensor in graph.of_role("input"))
         lengths = signature.check(inputs, None, None, None)  # type: ignore[arg-type]
         for tensor in graph.of_role("noise"):
-            tensors[tensor.name] = torch.randn(batch, *_sizes(graph, tensor.legs, lengths))
+            tensors[tensor.name] = torch.randn(
+                batch, *Run(graph, tensors, lengths, False, None, None).sizes(tensor.legs)
+            )
         mask, key_mask = _masks(graph, signature.masks, place, batch, lengths)
     call = Call({name: x.to(device, torch.float64) for name, x in tensors.items()}, lengths)
     masks = [x if x is None else x.to(device) for x in (mask, key_mask)]
@@ -171,11 +176,6 @@ def _lengths(graph: Graph, place: int) -> tuple[dict[str, int], int]:
         batch = max(batch, torch.get_num_threads())  # kernels of linear attention have a head for each thread
     asked = {leg.name: m if graph.tied or leg.name == graph.key else n for leg in legs}
     return {leg.name: min(asked[leg.name], leg.maximum or asked[leg.name]) for leg in legs}, batch
-
-
-def _sizes(graph: Graph, legs: tuple[str, ...], lengths: dict[str, int]) -> list[int]:
-    """Sizes of legs; a relative leg without a maximum runs over all distances."""
-    return [lengths.get(leg) or graph.leg[leg].size or sum(lengths.values()) - 1 for leg in legs]
 
 
 def _drawn(graph: Graph, tensor: Any) -> Tensor:

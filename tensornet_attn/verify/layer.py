@@ -9,6 +9,7 @@ import torch
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.module import CompiledDesign, leaves
+from tensornet_attn.reference import Run
 from tensornet_attn.verify.core import (
     Call,
     Difference,
@@ -107,7 +108,7 @@ def verify(
         batch = signature.batch(given)
         for tensor in graph.of_role("noise"):
             if tensor.always and tensor.name not in tensors:
-                sizes = [lengths.get(leg) or graph.leg[leg].size or sum(lengths.values()) - 1 for leg in tensor.legs]
+                sizes = Run(graph, tensors, lengths, False, mask, key_mask).sizes(tensor.legs)
                 tensors[tensor.name] = first.new_empty(*batch, *sizes).normal_()
         exact = expected(graph, Call(tensors, lengths, mask, key_mask), first.dtype)
         steps = [one for one in observed(layer.plan, observed_run(layer.plan), exact) if not one.result]

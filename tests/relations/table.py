@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tensornet_attn.graph.attention import behind
-from tensornet_attn.graph.hidden import sums_keys
+from tensornet_attn.graph.hidden import omits_hidden_keys
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.padding import padding_of
 from tensornet_attn.ir.arithmetic import names
@@ -29,7 +29,7 @@ class Relation(NamedTuple):
 
 def keyed(graph: Graph) -> bool:
     """Whether a key mask acts on a step."""
-    return sums_keys(graph) or any(
+    return omits_hidden_keys(graph) or any(
         graph.masked(step) or (step.box is not None and OPS[step.box.kind].recurrent) for step in graph.steps
     )
 
