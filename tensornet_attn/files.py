@@ -12,7 +12,10 @@ MARK = ".tensornet-attn"  # end of the names of files that are being written
 
 
 def check_own(folder: Path, first: str, *marks: str) -> None:
-    """Raises InputError unless a folder is new, empty, or of a command: it makes `first`, and two of all names tell."""
+    """Raises InputError unless a folder is new, empty, or has two of the files `first` and `marks` of a command.
+
+    The command makes `first` before any other, so it may be alone.
+    """
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     others = sorted(name for name in names - {first} if not name.endswith(MARK))
     if others and len(names & {first, *marks}) < 2:
