@@ -71,6 +71,7 @@ def result(module: nn.Module, x: Tensor) -> list[Tensor]:
 def test_a_library_is_compared_once_and_auto_takes_no_other(
     compared: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    torch.manual_seed(0)
     design, x = small("compared"), torch.randn(2, 9, 12)
     layer, plain = ta.compile(design, "cpp"), ta.compile(design)
     assert (layer.plan.backend, compared) == ("cpp", ["torch.float32"])
