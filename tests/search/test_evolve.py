@@ -56,10 +56,14 @@ def moves(path: Path) -> float:
 
 @pytest.fixture(autouse=True)
 def small_litters(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Fewer proposals are priced for each slot, but for the tests that ask how good they are."""
-    if "slow" not in request.keywords:
-        monkeypatch.setattr(evolve, "OFFSPRING", 8)
-        monkeypatch.setattr(evolve, "STRANGERS", 4)
+    """Fewer proposals are priced for each slot, but for the tests that are written as slow: they ask how good these are."""
+    if "slow" not in {mark.name for mark in getattr(request.function, "pytestmark", ())}:
+        priced_few(monkeypatch)
+
+
+def priced_few(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(evolve, "OFFSPRING", 8)
+    patch.setattr(evolve, "STRANGERS", 4)
 
 
 STUDY = study(trials=10, population=5, crossover=0.5, seed=3)
@@ -67,8 +71,10 @@ STUDY = study(trials=10, population=5, crossover=0.5, seed=3)
 
 @cache
 def whole() -> list[Trial]:
-    """All proposals of a study, evaluated."""
-    return searched(STUDY, moves)
+    """All proposals of a study, evaluated: the same ones, whichever test asks first."""
+    with pytest.MonkeyPatch.context() as patch:
+        priced_few(patch)
+        return searched(STUDY, moves)
 
 
 @pytest.mark.rotated
