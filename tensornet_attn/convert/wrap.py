@@ -262,7 +262,8 @@ class SwappedBiased(Swapped):
         inputs: dict[str, Tensor] = {} if place.gives or table is None else {place.table: table}
         if place.cross and (cache is None or not cache.length):
             inputs[self.design.plan.graph.of_role("input")[1].name] = memory
-        ordered = self.design._signature.ordered((x,), inputs) if inputs else (x,)
+        behind = cache is not None and cache.length > 0
+        ordered = self.design._signature.ordered((x,), inputs, behind) if inputs else (x,)
         y = call_of_tokens(self.design, ordered, cache=cache, **masks)
         found = self._maps(x, inputs, masks, cache) if named.get("output_attentions") else None
         return y, table, found

@@ -171,14 +171,15 @@ def _compared(
 
 
 def _error(value: Tensor, wanted: Tensor, size: float, allowed: float | None) -> float:
-    """The largest difference over `size`; infinite if other entries than those of the reference are not finite.
+    """The largest difference over `size`; infinite if entries that are not finite are not those of the reference.
 
     Beyond `allowed`, if it is given, a constant factor does not count: a plan may multiply it into a later step.
     """
     error = _distance(value, wanted) / size
     if error == error < inf and (allowed is None or error <= allowed):
         return error
-    if not torch.equal(value.isfinite(), wanted.isfinite()):
+    infinite = ~wanted.isfinite()
+    if not torch.equal(~value.isfinite(), infinite) or not value[infinite].allclose(wanted[infinite], equal_nan=True):
         return inf
     value, wanted = (torch.where(x.isfinite(), x, 0) for x in (value, wanted))
     factor = (value * wanted).sum().item() / max(wanted.square().sum().item(), 1e-300)

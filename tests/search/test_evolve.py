@@ -56,7 +56,7 @@ def moves(path: Path) -> float:
 
 @pytest.fixture(autouse=True)
 def small_litters(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Fewer proposals are priced for each slot, but for the tests that are written as slow: they ask how good these are."""
+    """Fewer proposals are priced for each slot, but for tests written as slow, which ask how good proposals are."""
     if "slow" not in {mark.name for mark in getattr(request.function, "pytestmark", ())}:
         priced_few(monkeypatch)
 
