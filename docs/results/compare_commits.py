@@ -2,6 +2,7 @@
 
 python docs/results/compare_commits.py HEAD~1 HEAD                          all designs, forward with backward
 python docs/results/compare_commits.py main . --designs 'epa*,mhsa' --n 512 NEW may be `.`, the files as they are
+python docs/results/compare_commits.py main . --text                        no measuring: how the emitted text differs
 
 Each commit is checked out into a worktree of its own and runs in a process of its own, which stays alive: both are
 warm, and they take turns, call by call. Only `ta.list_designs`, `ta.load` and `ta.compile` are used, so that the
@@ -9,7 +10,7 @@ inside of the package may differ. Speed is the median over rounds of old time / 
 too slow is measured again, twice at most, and all its rounds count.
 
 Exit code 1: the geometric mean of speeds is below 0.98, one speed is below 0.95, one peak of memory is above 1.02 of
-the old, or a design that ran no longer does. Exit code 2: there was nothing to compare.
+the old, or a design that ran no longer does; with --text, a text differs. Exit code 2: there was nothing to compare.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from difflib import unified_diff
 from fnmatch import fnmatch
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -32,6 +34,13 @@ ROOT = Path(__file__).resolve().parents[2]
 MEAN, LEAST, MEMORY = 0.98, 0.95, 1.02
 AGAIN = 2  # times that a design which is too slow is measured once more
 SAMPLE = 0.02  # seconds of one measurement; faster calls are repeated until one takes as long
+# By name: the options of `emit_source`. An A100 is sm_80, an H200 is sm_90; their prices may choose other tiles.
+EMITTED = {
+    "torch": {"backend": "torch", "device_costs": "generic"},
+    "cpp": {"backend": "cpp", "device_costs": "generic"},
+    "triton sm_80": {"backend": "triton", "device_costs": "a100"},
+    "triton sm_90": {"backend": "triton", "device_costs": "h200"},
+}
 
 WORKER = r'''
 import gc, json, os, re, sys, time
@@ -45,6 +54,9 @@ held = {}
 
 def designs():
     return {"designs": ta.list_designs()}
+
+def emitted(name, options):
+    return {"text": ta.emit_source(name, **options)}
 
 def inputs(design, n, batch, device):
     """Numbers of N(0, 1) for the inputs that must be given, n on every leg without a size."""
@@ -205,6 +217,27 @@ def compare(old: Worker, new: Worker, design: str, given: argparse.Namespace) ->
     return row
 
 
+def emitted(worker: Worker, design: str, options: dict[str, str]) -> list[str]:
+    """The lines of the emitted text, or the error of the design."""
+    try:
+        return str(worker.ask("emitted", name=design, options=options)["text"]).splitlines()
+    except Failed as error:
+        return [str(error)]
+
+
+def compare_text(old: Worker, new: Worker, designs: list[str]) -> int:
+    """Prints the differences of the emitted text. Returns how many texts differ."""
+    differing = 0
+    for design in designs:
+        for kind, options in EMITTED.items():
+            before, after = (emitted(worker, design, options) for worker in (old, new))
+            difference = list(unified_diff(before, after, f"{design}, {kind}, old", "new", lineterm="", n=1))
+            differing += bool(difference)
+            print("\n".join(difference), end="\n" * bool(difference), flush=True)
+    print(f"{differing} of {len(designs) * len(EMITTED)} texts differ")
+    return differing
+
+
 def verdict(rows: list[dict[str, Any]]) -> tuple[float | None, list[str]]:
     """The geometric mean of speeds, and what is not as it must be."""
     speeds = [row["speed"] for row in rows if "speed" in row]
@@ -250,7 +283,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--backend", default="torch")
     made.add_argument("--device", default="cpu", help="cpu or cuda")
     made.add_argument("--threads", type=int, help="of torch; 1 where the machine is not quiet")
-    made.add_argument("--json", action="store_true", help="print JSON")
+    form = made.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON")
+    form.add_argument("--text", action="store_true", help="measure nothing; print the difference of the emitted text")
     return made
 
 
@@ -264,6 +299,9 @@ def main() -> int:
         old, new = (Worker(tree, given.threads) for tree in trees)
         stack.callback(new.close)
         stack.callback(old.close)
+        if given.text:
+            designs = names_of(old, new, given.designs)
+            return 2 if not designs else min(compare_text(old, new, designs), 1)
         if not given.json:
             head = "design                       n     old ms     new ms   speed     old MB     new MB  memory"
             print(
