@@ -7,14 +7,13 @@ import os
 import shutil
 import socket
 import tempfile
-import zlib
 from collections.abc import Iterator, Sequence
-from datetime import date
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.kinds import MODERN, STAND_FOR_THEIR_KIND
 
 # Two workers on two cores: threads of torch's own would only get in each other's way. Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,14 +21,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # C++ kernels of this machine change what `auto` plans: each run has a cache of its own, shared by its workers.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="tensornet-attn-tests-")
-
-# Of the slow tests of kernels, `make test` runs another slice each day; all workers run that of the day it began.
-SLICES, LONG_SLICES = 180, {"test_region_sizes.py": 720, "test_numbers.py": 720}  # some of whose tests take a minute
-PARTS = 8  # of the tests that are marked as rotated: one each day
-# What is asked of every shipped design is asked of those in specs/modern on one day of as many, or, where it is rotated
-# anyway, on one of four times as many. tests/parity and the tests of their words ask more of them.
-MODERN = frozenset(path.stem for path in Path(__file__).resolve().parents[1].glob("specs/modern/*.yaml"))
-os.environ.setdefault("TENSORNET_TEST_SLICE", str(date.today().toordinal()))
 
 # Derandomized: a failure seen once is seen again. No deadline: a loaded machine is no failure.
 SLOW = [HealthCheck.too_slow]
@@ -43,24 +34,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Slow tests of kernels that are in the slice of the day are not slow; rotated ones of another day are."""
-    today = int(os.environ["TENSORNET_TEST_SLICE"])
+    """Tests of a modern design for which another one stands are slow; a model to convert is another thing."""
     for item in items:
-        slices = LONG_SLICES.get(item.path.name, SLICES)
-        if item.nodeid.startswith("tests/triton/") and (zlib.crc32(item.nodeid.encode()) - today) % slices == 0:
-            item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "slow"]
-        elif (zlib.crc32(item.nodeid.encode()) - today) % parts_of(item):
+        values = (
+            item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+        )
+        designs = MODERN.intersection(value for value in values if isinstance(value, str))
+        if designs - STAND_FOR_THEIR_KIND and item.path.parent.name != "convert":
             item.add_marker(pytest.mark.slow)
-
-
-def parts_of(item: pytest.Item) -> int:
-    """On one day of how many `make test` runs it."""
-    rotated = item.get_closest_marker("rotated") is not None
-    given = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
-    modern = item.path.parent.name != "convert" and any(isinstance(value, str) and value in MODERN for value in given)
-    if modern:
-        return 4 * PARTS if rotated else PARTS
-    return PARTS if rotated else 1
 
 
 def pytest_collection() -> None:

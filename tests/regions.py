@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -40,7 +43,8 @@ ONE_WAY = "stick_breaking gemma2_local kernel_gfish t5 glfish mgk_hard linear2 h
 CAUSAL = "band linear gla thsa_xl rg_lru skip_left mgk gated_deltanet comba gated_deltaproduct rwkv4".split()
 CAUSAL += ["sigmoid_attention"]  # a logarithm of a length
 CAUSAL += ["mamba1"]  # a scan that one product reads
-BOTH_WAYS = "alibi hard_glfish fmm3 lfish fmm_lra_release gpt_oss".split()
+CAUSAL += ["mamba2"]  # means of squares
+BOTH_WAYS = "alibi hard_glfish fmm3 lfish fmm_lra_release gpt_oss deberta_v2".split()
 WIDE: list[Mode] = [*SLICE, *((name, True) for name in CAUSAL + BOTH_WAYS), ("deepseek_moe", None)]
 WIDE += [(name, False) for name in [*ONE_WAY, *BOTH_WAYS, "hard_lfish"]]
 EVERY = list(dict.fromkeys([*WIDE, *((name, case.causal[-1]) for name, case in CASES.items())]))  # each in one way
@@ -53,6 +57,12 @@ def quick(modes: list[Mode] = EACH, few: list[Mode] = SLICE) -> pytest.MarkDecor
     """A test of these modes, of which all but a few are slow."""
     marked = [pytest.param(*mode, marks=[] if mode in few else pytest.mark.slow) for mode in modes]
     return pytest.mark.parametrize(("name", "causal"), marked)
+
+
+def few_of(names: Sequence[str]) -> list[Any]:
+    """Values for a parameter: these designs, of which all but those of `SLICE` are slow."""
+    few = {name for name, _ in SLICE}
+    return [pytest.param(name, marks=[] if name in few else pytest.mark.slow) for name in names]
 
 
 def design_of(name: str) -> ta.Design:

@@ -17,7 +17,6 @@ def message(call, *arguments, **named) -> str:
     return refusal(call, *arguments, **named)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ta.list_designs())
 def test_every_shipped_design_comes_back(name: str, tmp_path) -> None:
     layer = ta.compile(name)

@@ -88,7 +88,6 @@ def test_a_file_alone_is_the_committed_one_with_what_it_imports(backend: str) ->
         assert missing == set(), name
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", FILES)
 def test_values_and_gradients(name: str, results: dict[str, Alone]) -> None:
     module = oracle(name)
@@ -100,7 +99,6 @@ def test_values_and_gradients(name: str, results: dict[str, Alone]) -> None:
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", FILES)
 def test_one_seed_gives_the_same_weights(name: str, results: dict[str, Alone]) -> None:
     torch.manual_seed(11)

@@ -64,7 +64,6 @@ def test_a_mistake_gets_the_answer_shown(block: Block, tmp_path: Path, agree) ->
     agree(shown, problems(tmp_path / f"{docs.name_of(block)}.yaml"))
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("page", docs.PAGES, ids=lambda page: page.name)
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agree) -> None:  # type: ignore[no-untyped-def]
     docs.write_designs(page, tmp_path)
@@ -78,7 +77,6 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
             agree(shown, printed)
 
 
-@pytest.mark.rotated
 @by_kind("console")
 def test_commands_say_what_is_shown(block: Block, tmp_path: Path, monkeypatch, agree) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # C++ kernels of other tests would change plans

@@ -17,8 +17,6 @@ import tensornet_attn as ta
 from tests.designs.cases import drawn
 from tests.regions import EVERY, SHORT, WIDE, WIDE_MASKED, gradients, inputs_of, key_mask_of, made, quick
 
-pytestmark = pytest.mark.rotated
-
 SIZES = [(2, 24), (5, 33), (1, 64), (2, 3), (7, 130)]
 F32 = torch.float32
 
@@ -36,7 +34,6 @@ def exported(module: nn.Module, xs: list[Tensor], key_mask: Tensor | None = None
     return export(module, tuple(xs), options, dynamic_shapes=shapes | masks).module()
 
 
-@pytest.mark.rotated
 @quick(EVERY, SHORT)
 def test_any_batch_and_length(name: str, causal: bool | None) -> None:
     module = made(name, causal, dtype=F32)

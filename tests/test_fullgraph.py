@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 import tensornet_attn as ta
 from tests.designs.cases import CASES, unsteady
+from tests.kinds import MODERN, STAND_FOR_THEIR_KIND
 from tests.plan.decay_cases import ALONE, FADING, SHARED
 from tests.plan.test_cumsum import SUMS
 from tests.regions import (
@@ -32,8 +34,6 @@ from tests.regions import (
     quick,
     writes,
 )
-
-pytestmark = pytest.mark.rotated
 
 F32, F64 = torch.float32, torch.float64
 SHAPES = [(1, 16), (2, 24), (3, 40), (5, 33), (2, 64)]  # (batch, n): the first two may compile
@@ -55,7 +55,6 @@ def calls(name: str, shapes: list[tuple[int, int]] = SHAPES, dtype: torch.dtype 
             yield [x.requires_grad_() for x in inputs_of(name, batch, n, dtype)]
 
 
-@pytest.mark.rotated
 @quick(EVERY, SHORT)
 def test_no_recompilation_over_batch_and_length(name: str, causal: bool | None) -> None:
     module = made(name, causal, dtype=F32)
@@ -161,6 +160,7 @@ def test_a_state_is_updated_in_one_graph_and_backward_reads_the_old_value() -> N
     close(gradients(module, y, [x]), gradients(plain, wanted, [x]))
 
 
+@cache
 def calls_of(name: str, causal: bool | None) -> set[str]:
     """What the source of a design calls where it computes, with the keywords."""
     tree = ast.parse(ta.emit_source(design_of(name), causal, "torch", package=True))
@@ -179,6 +179,14 @@ def test_the_modes_that_are_compiled_make_every_call() -> None:
     found = {mode: calls_of(*mode) for mode in EACH}
     made = set().union(*(found[mode] for mode in WIDE))
     assert {mode: calls - made for mode, calls in found.items() if calls - made} == {}
+
+
+def test_the_designs_that_stand_for_their_kind_make_every_call() -> None:
+    """Of the modern designs, `make test` runs no others; one with a call of its own is added in `tests/kinds.py`."""
+    assert STAND_FOR_THEIR_KIND <= MODERN
+    others = MODERN - STAND_FOR_THEIR_KIND
+    made = set().union(*(calls_of(*mode) for mode in EACH if mode[0] not in others))
+    assert {mode: calls_of(*mode) - made for mode in EACH if calls_of(*mode) - made} == {}
 
 
 @pytest.mark.slow

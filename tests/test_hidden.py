@@ -61,17 +61,13 @@ def test_no_map_is_left_out() -> None:
     assert {function.partition("(")[0] for function in MAPS} == {*ops.MAPS}
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("place", range(len(MAPS) * len(BOXES)), ids=lambda place: str(turned(place)[0]))
 def test_every_map_in_every_box(place: int) -> None:
     case, dtype, bad = turned(place)
     check(case, PLANS, 24, dtype, bad)
 
 
-LONG = pytest.param(1024, marks=pytest.mark.rotated)
-
-
-@pytest.mark.parametrize("n", [64, LONG])
+@pytest.mark.parametrize("n", [64, 1024])
 @pytest.mark.parametrize("options", PLANS, ids=str)
 @pytest.mark.parametrize("name", DECAYS)
 def test_recurrences_that_decay(name: str, options: tuple[str, dict[str, Any]], n: int) -> None:
@@ -124,7 +120,6 @@ WRITTEN = {  # what a query and a later key have overflows, or is the root of wh
 }
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("sums", [{"sum": "m", "of": "g[m a] one[n] -> n m a"}, {"cumsum": "m", "of": "g"}], ids=str)
 @pytest.mark.parametrize("name", WRITTEN)
 def test_decays_as_they_are_written(name: str, sums: dict[str, str]) -> None:
@@ -222,13 +217,11 @@ def test_hidden_keys_of_a_product_of_scores_alone() -> None:
         ta.compile(data, linear_memory=True)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ["softmax", "sigmoid", "two maps", "distance"])
 def test_rows_that_a_key_mask_hides_from_cpp(name: str) -> None:
     check_rows(module_of(rows_design(name), "cpp", F64), torch.nan)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("options", PLANS, ids=str)
 @pytest.mark.parametrize("name", ATTENTION)
 def test_hidden_rows_of_the_shipped_designs(name: str, options: tuple[str, dict[str, Any]]) -> None:
@@ -252,7 +245,6 @@ def differs(data: dict[str, Any], seed: int, causal: bool | None = None) -> None
     assert_same(results_of(second, inputs, options), wanted)
 
 
-@pytest.mark.rotated
 @settings(max_examples=30, suppress_health_check=filtered)
 @given(seeds)
 def test_hiding_changes_nothing_else(seed: int) -> None:
@@ -261,7 +253,6 @@ def test_hiding_changes_nothing_else(seed: int) -> None:
     differs(data, seed, causal_of(data, random.Random(seed)))
 
 
-@pytest.mark.rotated
 @settings(max_examples=100, suppress_health_check=filtered)
 @given(seeds)
 def test_hiding_changes_nothing_else_of_pairs(seed: int) -> None:

@@ -8,8 +8,6 @@ import tensornet_attn as ta
 from tensornet_attn.plan.cache import Cache
 from tests.memory import slope, training_peak
 
-pytestmark = pytest.mark.rotated
-
 MOST = 1.15  # of the slope: 1 is linear, 2 quadratic
 RANKS = ("thsa",)  # their ranks are sizes of their own
 NAMED = ("thsa", "hard_fish", "gfish", "mgk", "fmm2", "epa", "talking_heads", "differential", "transformer_xl")

@@ -95,7 +95,6 @@ def slopes(name: str, causal: bool | None) -> list[float]:
     return [math.log(long / short) / math.log(LENGTHS[1] / LENGTHS[0]) for short, long in pairs]
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize(("name", "causal"), FOUND)
 def test_work_grows_with_the_length(name: str, causal: bool | None) -> None:
     assert max(slopes(name, causal)) < 1.05

@@ -96,7 +96,6 @@ def test_many_compiled_designs_are_the_reference(seed: int) -> None:
     test_a_compiled_design_is_the_reference.hypothesis.inner_test(seed)
 
 
-@pytest.mark.rotated
 @settings(max_examples=20, suppress_health_check=filtered)
 @given(seeds)
 def test_other_names_and_stored_orders_mean_the_same(seed: int) -> None:

@@ -35,7 +35,6 @@ def pair(seed: int, draw: random.Random) -> tuple[Any, Any]:
     return oracle, module
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_layer(seed: int) -> None:
     draw = random.Random(seed)

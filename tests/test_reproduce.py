@@ -115,7 +115,6 @@ def test_the_designs_and_models_of_a_row_are_shipped(row: Row) -> None:
     assert {*re.findall(r"\b[TFMNE]\d+\b", row.ours)} <= {other.id for other in ROWS}
 
 
-@pytest.mark.rotated
 def test_every_row_has_a_command_but_those_that_are_not_supported(folder: Path) -> None:
     called = {call.row for paper in PAPERS for call in calls(paper, folder)}
     assert called == {row.id for row in ROWS if row.ours != "–"}
@@ -152,7 +151,6 @@ WITH_COMMANDS = [row.id for row in ROWS if row.ours != "–"]
 FILES = sorted((PAGE.parent / "reproduce").glob("*.yaml"))
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("row", WITH_COMMANDS)
 def test_the_commands_of_a_row_name_what_there_is(row: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
@@ -160,7 +158,6 @@ def test_the_commands_of_a_row_name_what_there_is(row: str, folder: Path, monkey
         check_python(call.words) if call.program == "python" else CHECKS[call.words[0]](parsed(call).params)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("row", WITH_COMMANDS)
 def test_what_a_row_trains_fits_its_task(
     row: str, folder: Path, trained: list[ModelSpec], monkeypatch: pytest.MonkeyPatch
@@ -318,7 +315,6 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.rotated
 def test_the_models_of_table_1_have_the_parameters_that_the_cost_table_counts(
     folder: Path, trained: list[ModelSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:

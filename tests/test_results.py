@@ -18,8 +18,6 @@ from tensornet_attn.search.evolve import draft
 from tensornet_attn.search.study_file import read
 from tensornet_attn.tasks import task_named
 
-pytestmark = pytest.mark.rotated
-
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 
 

@@ -34,8 +34,6 @@ from tests.regions import (
     writes,
 )
 
-pytestmark = pytest.mark.rotated
-
 F32 = torch.float32
 AGAINST: dict[str, dict[str, Callable[[nn.Module], bool]]] = {
     "vmap in training": {"vmap writes to no state that is not mapped": writes},

@@ -171,7 +171,6 @@ def test_what_is_neither_a_matrix_nor_a_compiled_design() -> None:
         assert refusal(ta.effective_heads, value) == message
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ta.list_designs())
 def test_every_shipped_attention_has_a_rank_or_a_reason(name: str) -> None:
     layer = ta.compile(name)

@@ -57,7 +57,6 @@ def test_by_decides_and_of_is_what_is_kept() -> None:
     torch.testing.assert_close(chosen.gates, (x @ layer.W).detach().gather(-1, chosen.indices))
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ta.list_designs())
 def test_every_shipped_design(name: str) -> None:
     """What is kept at the chosen entries is the value of the topk step; each row of `usage` sums to k."""

@@ -267,7 +267,6 @@ def test_rows_that_see_nothing_are_left_out() -> None:
     assert refusal(ta.map_entropy, -maps) == wanted
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ta.list_designs())
 def test_every_shipped_design(name: str) -> None:
     """Each figure of each attention box, in its range."""

@@ -76,7 +76,6 @@ def check(name: str) -> None:
     assert "nan" not in page.text.split()
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", QUICK)
 def test_reports_of_some_designs(name: str) -> None:
     check(name)
@@ -88,7 +87,6 @@ def test_reports_of_all_other_designs(name: str) -> None:
     check(name)
 
 
-@pytest.mark.rotated
 def test_the_figures_are_those_of_the_functions() -> None:
     layer = small("hard_fish")
     (x,) = inputs_of(layer)
@@ -176,7 +174,6 @@ def test_experts_are_in_the_data() -> None:
     assert data["means"] == {}
 
 
-@pytest.mark.rotated
 def test_layers_stand_in_one_table_with_their_means() -> None:
     """As tables 8 and 9 of FiSHformer."""
     layers = [ta.compile(ta.load("mhsa", legs={"f": 16, "h": 2})) for _ in range(3)]
@@ -192,7 +189,6 @@ def test_layers_stand_in_one_table_with_their_means() -> None:
     assert "All layers" not in ta.report([("layer", layers[0], [x])])
 
 
-@pytest.mark.rotated
 def test_repeated_tokens_give_induction_scores_on_the_page() -> None:
     layer = mhsa()
     tokens = torch.randn(3, 5, 16).repeat(1, 2, 1)
@@ -205,14 +201,12 @@ def test_repeated_tokens_give_induction_scores_on_the_page() -> None:
     assert "induction score" not in Page(ta.report([("layer", layer, inputs_of(layer))])).text
 
 
-@pytest.mark.rotated
 def test_sections_of_one_title_have_panels_of_their_own() -> None:
     layer = mhsa()
     page = ta.report([("same", layer, inputs_of(layer)), ("same", layer, inputs_of(layer))])
     assert page.count("same, A</td>") == 2
 
 
-@pytest.mark.rotated
 def test_several_sections_have_links_and_everything_is_escaped() -> None:
     layer = mhsa()
     text = ta.report(
@@ -226,7 +220,6 @@ def test_several_sections_have_links_and_everything_is_escaped() -> None:
         assert raw not in text
 
 
-@pytest.mark.rotated
 def test_a_core_that_is_not_defined_is_said_and_so_is_what_has_no_entropy() -> None:
     child = {"tensornet": 1, "name": "own", "extends": "mhsa", "legs": {"f": 16, "h": "head 2"}}
     child |= {"diagram": {"A": {"keep": "m", "of": "Q[n h d] K[m h d] + x[n f] x[m f] -> h n m"}}}
@@ -236,7 +229,6 @@ def test_a_core_that_is_not_defined_is_said_and_so_is_what_has_no_entropy() -> N
     assert "No entropy (nats): the maps of 'A' have negative or NaN entries, so rows are not distributions." in text
 
 
-@pytest.mark.rotated
 def test_the_same_layer_gives_the_same_page() -> None:
     layer = mhsa()
     inputs = inputs_of(layer)

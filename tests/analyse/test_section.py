@@ -64,7 +64,6 @@ def test_the_model_is_as_it_was() -> None:
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-@pytest.mark.rotated
 def test_encoder_decoder_and_cross_attention() -> None:
     layer = {"mixer": "mhsa", "cross": "cross"}
     model = ta.models.Seq2Seq(vocabulary=9, length=8, width=16, encoder=["mhsa"], decoder=[layer])
@@ -96,7 +95,6 @@ def test_designs_in_a_module_of_ones_own_called_twice_and_by_name() -> None:
     assert alone.title == "cross"
 
 
-@pytest.mark.rotated
 def test_a_default_input_is_left_out() -> None:
     model = ta.models.LanguageModel(vocabulary=9, length=8, width=16, layers=["transformer_xl"], positions="none")
     (section,) = ta.model_sections(model, torch.zeros(2, 4, dtype=torch.int64))

@@ -53,14 +53,12 @@ def test_every_shipped_design_has_a_hand_written_layer() -> None:
     assert sorted(LAYERS) == [name for name in ta.list_designs() if family_of(name) != "modern"]
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize(("name", "causal"), EACH)
 def test_a_layer_equals_the_reference(name: str, causal: bool | None) -> None:
     reference = compiled(name, "reference", causal)
     agree(by_hand(name, causal, reference.state_dict()), reference, inputs_of(name))
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize(("name", "causal"), ONE_CALL)
 def test_a_layer_by_sdpa_equals_the_reference(name: str, causal: bool | None) -> None:
     reference = compiled(name, "reference", causal)
@@ -74,7 +72,6 @@ def test_a_longer_context(name: str, attend: Callable) -> None:
     agree(layer, reference, [x[:, : N - 2], context])
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", NOISY)
 def test_noise_stands_where_the_design_has_it(name: str, causal: bool) -> None:

@@ -16,7 +16,6 @@ SMALL = ("--legs", "f=8,h=2", "--repeats", "3", "--seconds", "0")
 TINY = ("mhsa", "--n", "4", "--against", "eager", *SMALL)
 
 
-@pytest.mark.rotated
 def test_results_table_and_picture(run, tmp_path: Path) -> None:
     target, picture = tmp_path / "results.json", tmp_path / "results.svg"
     options = ("--n", "6,9", "--against", "reference,eager,sdpa,softmax", "--batch", "2", "--no-causal", *SMALL)

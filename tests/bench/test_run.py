@@ -35,7 +35,6 @@ def measured(case: Case, *against: str, passes: tuple[str, ...] = (FORWARD,), **
     return list(Bench(Options(against, passes=passes, **(QUICK | options))).results([case]))
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("kind", PASSES)
 @pytest.mark.parametrize("name", [name for name in CASES if name in LAYERS])
 def test_our_backend_and_the_hand_written_layer_pass_the_comparison(name: str, kind: str) -> None:
@@ -238,7 +237,6 @@ def test_where_the_reference_itself_is_unsure_more_is_allowed() -> None:
     assert measured(case, *EVERY)[0].entry("eager").status == "measured"
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize(("name", "random"), [("mhsa", False), ("fish", True), ("mgk_em", True)])
 def test_which_designs_train_at_random(name: str, random: bool) -> None:
     assert case_of(name).random is random
@@ -252,7 +250,6 @@ def test_dropout_is_random_as_well() -> None:
     assert Case(design, 4).random
 
 
-@pytest.mark.rotated
 def test_both_inputs_are_given_and_a_default_is_not() -> None:
     assert [list(x.shape) for x in case_of("cross").inputs()] == [[2, 6, 12], [2, 6, 12]]
     assert len(case_of("transformer_xl").inputs()) == 1

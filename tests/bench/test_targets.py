@@ -133,7 +133,6 @@ def test_experts_have_no_more_parameters_than_the_dense_layer_they_are_matched_w
     assert 0.9 < parameters(build(design)) / parameters(build(mhsa)) <= 1
 
 
-@pytest.mark.rotated
 def test_the_table_of_targets(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = (
         Target("mhsa", (Ratio(1e-9, ("sdpa",)),), {"f": 8, "h": 2}, n=4),
@@ -160,7 +159,6 @@ def test_the_table_of_targets(run, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [line.split()[0] for line in outcome.out.splitlines()] == ["design", "mhsa"]
 
 
-@pytest.mark.rotated
 def test_a_rehearsal_has_everything_that_a_run_on_a_gpu_has(run, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)  # nothing is compiled: that takes minutes
     path, picture = tmp_path / "results.json", tmp_path / "results.svg"
@@ -204,7 +202,6 @@ def test_a_rehearsal_has_everything_that_a_run_on_a_gpu_has(run, tmp_path: Path,
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
 
 
-@pytest.mark.rotated
 def test_results_stand_in_the_file_before_the_run_is_over(run, tmp_path: Path, monkeypatch) -> None:
     from tensornet_attn.bench.bench import Bench
 

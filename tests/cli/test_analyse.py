@@ -19,7 +19,6 @@ def text(tmp_path) -> str:
     return str(path)
 
 
-@pytest.mark.rotated
 def test_a_report_on_a_shipped_design(run, text: str, tmp_path) -> None:
     target = tmp_path / "report.html"
     assert run("analyse", "mhsa", "--text", text, "-o", str(target), *SMALL) == (0, "", "")
@@ -36,7 +35,6 @@ def test_a_report_on_a_shipped_design(run, text: str, tmp_path) -> None:
     assert "; causal." in run("analyse", "mhsa", "--text", text, "--causal", *SMALL).out
 
 
-@pytest.mark.rotated
 def test_a_report_on_a_file_with_settings_and_experts(run, text: str, tmp_path) -> None:
     (tmp_path / "own.yaml").write_text("tensornet: 1\nname: own\nextends: epa\n")
     options = ("--legs", "f=16,h=2", "--set", "k=3", "--length", "8", "--band", "3")
@@ -45,7 +43,6 @@ def test_a_report_on_a_file_with_settings_and_experts(run, text: str, tmp_path) 
     assert "rank without 3 diagonals" in page
 
 
-@pytest.mark.rotated
 def test_a_report_on_a_checkpoint(run, text: str, tmp_path) -> None:
     layer, path = ta.compile(ta.load("hard_fish", legs={"f": 16, "h": 4, "g": 2})), str(tmp_path / "layer.pt")
     ta.save(layer, path)
@@ -62,7 +59,6 @@ def test_a_report_on_a_checkpoint(run, text: str, tmp_path) -> None:
     assert "a checkpoint has its own sizes and settings." in refused.err
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ["cross", "transformer_xl"])
 def test_designs_with_two_inputs(run, text: str, name: str) -> None:
     outcome = run("analyse", name, "--text", text, *SMALL)
@@ -93,7 +89,6 @@ RUN += ("--mlp", "none", "--steps", "4", "--batch", "4", "--betas", "0.9,0.95", 
 RUN += ("--eval-samples", "8", "--no-tensorboard", "--save-every", "2")
 
 
-@pytest.mark.rotated
 def test_a_report_on_a_trained_run(run, text: str, tmp_path) -> None:
     out = str(tmp_path / "out")
     assert run("train", *RUN, "--out", out).code == 0
@@ -150,7 +145,6 @@ def test_a_checkpoint_of_a_model(run, text: str, tmp_path) -> None:
     assert run("analyse", path, "--text", text) == (1, "", wanted)
 
 
-@pytest.mark.rotated
 def test_usage_and_a_place_that_cannot_be_written(run, text: str, tmp_path) -> None:
     wanted = f"error: '{text}' is neither a checkpoint from ta.save nor a design file, which ends in .yaml.\n"
     assert run("analyse", text, "--text", text) == (1, "", wanted)

@@ -76,7 +76,6 @@ def test_a_bad_design_writes_nothing(run, tmp_path: Path) -> None:
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.py", "before")]
 
 
-@pytest.mark.rotated
 def test_schema_accepts_every_shipped_design(run) -> None:
     schema = json.loads(run("schema").out)
     kind = jsonschema.validators.validator_for(schema)

@@ -191,7 +191,6 @@ def test_special_cases_stand_on_both_pages(family: Catalogue) -> None:
     assert "## Special cases" not in page(family.entries["parent"], family)
 
 
-@pytest.mark.rotated
 def test_a_layer_without_keys_stands_beside_mlp_and_mlp_alone(shipped: Catalogue) -> None:
     keyless = [entry for entry in shipped if entry.graph.key is None]
     others = {entry.name: shipped.against(entry) for entry in keyless}

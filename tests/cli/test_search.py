@@ -26,7 +26,6 @@ def space(tmp_path: Path) -> str:
     return str(tmp_path / "tiny.yaml")
 
 
-@pytest.mark.rotated
 def test_search(run, space: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     bounds = ("--bound", "macs=1e9,quality=0", "--objective", "quality", "--objective", "parameters")
@@ -45,7 +44,6 @@ def test_search(run, space: str, tmp_path: Path) -> None:
     assert other.err.startswith(f"error: '{out}' belongs to another study: ")
 
 
-@pytest.mark.rotated
 def test_a_space_on_standard_input(run, tmp_path: Path) -> None:
     outcome = run("search", "-", *FUNCTION, "--bound", "macs=1", "--out", str(tmp_path / "out"), stdin=SPACE.encode())
     assert outcome.code == 1

@@ -21,7 +21,6 @@ def test_a_table_in_text_and_json(run, name: str) -> None:
             assert f"{entry['paper']:,}" in text.out
 
 
-@pytest.mark.rotated
 def test_all_tables_at_once(run) -> None:
     text = run("cost", "--table", "all").out
     assert [line.partition(":")[0] for line in text.splitlines() if line.partition(":")[0] in TABLES] == [*TABLES]

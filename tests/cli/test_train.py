@@ -71,7 +71,6 @@ def test_interrupted(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert outcome == (130, "", "error: interrupted; there is no checkpoint yet; the same command resumes the run.\n")
 
 
-@pytest.mark.rotated
 def test_a_translation_has_a_bleu(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ",".join(
         f"{name}={value}" for name, value in {"path": corpus(tmp_path), "source": "nl", "length": 12}.items()

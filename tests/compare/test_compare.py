@@ -69,7 +69,6 @@ def test_rows_are_sorted_by_what_is_asked_for(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("measure", ["perplexity", "bits_per_character", "bits_per_dimension"])
 def test_language_models_are_sorted_by_perplexity_or_bits(tmp_path: Path, measure: str) -> None:
     """Less is better; a run of a version that did not say them is compared by what it says."""

@@ -6,8 +6,6 @@ import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-import pytest
-
 import tensornet_attn as ta
 from tests.compare.folders import folder, model, several
 
@@ -23,7 +21,6 @@ def page(tmp_path: Path) -> str:
     return ta.compare(paths).to_html("<Runs>")
 
 
-@pytest.mark.rotated
 def test_the_page(tmp_path: Path) -> None:
     text = page(tmp_path)
     assert "<title>&lt;Runs&gt;</title>" in text
@@ -37,7 +34,6 @@ def test_the_page(tmp_path: Path) -> None:
     assert "tensornet-attn train --seed 2" in text
 
 
-@pytest.mark.rotated
 def test_drawings_are_well_formed_and_their_ids_their_own(tmp_path: Path) -> None:
     text = page(tmp_path)
     drawings = re.findall(r"<svg.*?</svg>", text, re.DOTALL)

@@ -28,7 +28,6 @@ def test_a_trained_layer_goes_back_to_pytorch() -> None:
     torch.testing.assert_close(theirs(x, x, x)[0], ours(x), rtol=0, atol=1e-6)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ["gemma3", "cohere", "gpt2", "gpt_neox", "phi3", "bloom", "deepseek_v3"])
 def test_a_trained_layer_goes_back_to_transformers(name: str) -> None:
     """Norms stored less 1, neighbours that turn together, fused and transposed projections, absorbed scales."""
@@ -40,7 +39,6 @@ def test_a_trained_layer_goes_back_to_transformers(name: str) -> None:
         torch.testing.assert_close(again.state_dict()[key], value, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", sorted(models.ALL))
 def test_a_trained_model_goes_back(name: str) -> None:
     """All that lies around the attentions too; a new model, of the config, and one that is given."""

@@ -21,8 +21,6 @@ from tests.convert import models
 from tests.refusals import refusal
 
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}  # angles and norms are float32 in the models, whatever their dtype
-FIRST = ("gpt2", "llama", "mistral")
-LATER = [pytest.param(name, marks=pytest.mark.rotated) for name in models.DECODERS if name not in FIRST]
 
 
 SINGLE = ("gemma2", "bloom", "mpt")  # whose masks of float64 are NaN in softmax where a row sees nothing
@@ -50,7 +48,7 @@ def test_generation_from_a_cache(name: str) -> None:
     assert after.past_key_values.get_seq_length() == 15
 
 
-@pytest.mark.parametrize("name", [*FIRST, *LATER])
+@pytest.mark.parametrize("name", models.DECODERS)
 def test_beams_of_a_batch_with_padding_on_the_left(name: str) -> None:
     before, after = (models.generated(model, "left", num_beams=3) for model in models.pair(name, name in SINGLE))
     assert torch.equal(after.sequences, before.sequences)

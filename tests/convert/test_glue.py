@@ -36,7 +36,6 @@ def test_lines_without_a_label_are_left_out_and_quotes_are_text(glue: ModuleType
     assert glue.rows(qnli, "qnli") == [("who", "you", 1)]
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("design", ["none", "thsa"])
 def test_an_encoder_learns(
     glue: ModuleType, design: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -26,7 +26,6 @@ def test_the_sizes_and_numbers_are_those_of_the_config() -> None:
     assert layer.design.settings | {"cap": 2, "scalar": 6, "window": 4, "base": 10000} == layer.design.settings
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ["llama", "mistral", "qwen3", "gemma2", "gemma3", "cohere", "olmo2"])
 def test_a_model_becomes_the_design_of_its_name(name: str) -> None:
     """Local layers of Gemma are the global design and a window."""
@@ -85,7 +84,6 @@ SCALED = {
 }
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize(("name", "rope"), SCALED.values(), ids=SCALED)
 def test_scaled_positions_are_read(name: str, rope: dict[str, Any], tmp_path: Path) -> None:
     """Logits in float64, whose angles transformers rounds to float32; texts from a cache, and what is saved."""

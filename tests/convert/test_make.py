@@ -47,7 +47,6 @@ KINDS = {
 }
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", GENERAL)
 def test_every_design_that_contains_attention_starts_from_it(name: str, kind: str) -> None:

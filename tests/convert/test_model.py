@@ -28,7 +28,6 @@ def swapped(model: nn.Module) -> list[Swapped]:
     return [module for module in model.modules() if isinstance(module, Swapped)]
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("padding", ["none", "right", "left"])
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", models.TEXT)

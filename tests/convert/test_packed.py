@@ -43,7 +43,6 @@ def words(model: Any) -> Callable[[], set[str]]:
     return lambda: found
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ["llama", "mistral"])
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_positions_that_start_anew(name: str, implementation: str) -> None:

@@ -108,7 +108,6 @@ except OSError as error:
 """
 
 
-@pytest.mark.rotated
 def test_another_process_reads_it_where_this_package_is_asked_and_stops_elsewhere(tmp_path: Path) -> None:
     """In the place of a model with random attention."""
     model = trained("llama", "thsa")

@@ -48,7 +48,6 @@ def counted(graph, sizes):
         yield step.name, counter.get_total_flops() // 2 ** len(single)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", names())
 def test_flops_are_those_that_torch_counts(name):
     design = build(load(name))

@@ -88,7 +88,6 @@ def test_a_band_and_grouped_experts() -> None:
     ]
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", library.names())
 def test_all_multiply_adds_have_a_shape(name: str) -> None:
     scene = scene_of(name)

@@ -19,14 +19,12 @@ SPECS = Path(__file__).resolve().parents[2] / "specs"
 backends = pytest.mark.parametrize("backend", BACKENDS)
 
 
-@pytest.mark.rotated
 @backends
 @pytest.mark.parametrize(("name", "causal"), EACH)
 def test_a_design_equals_its_plain_loops(name, causal, backend):
     check(name, compiled(name, backend, causal), inputs_of(name), causal)
 
 
-@pytest.mark.rotated
 @backends
 @pytest.mark.parametrize("name", ATTENTION)
 def test_keys_may_be_masked_even_all_of_a_row(name, backend):
@@ -35,7 +33,6 @@ def test_keys_may_be_masked_even_all_of_a_row(name, backend):
     check(name, compiled(name, backend, causal), inputs_of(name), causal, key_mask=key_mask)
 
 
-@pytest.mark.rotated
 @backends
 @pytest.mark.parametrize("name", [name for name in ATTENTION if CASES[name].masks])
 def test_pairs_may_be_masked(name, backend):
@@ -50,7 +47,6 @@ def _with_memory() -> list[str]:
     return [name for name in ATTENTION if len(CASES[name].inputs) == 1 and "memory" in shipped(name).inputs]
 
 
-@pytest.mark.rotated
 @backends
 @pytest.mark.parametrize(("n", "m"), [(3, 6), (5, 2)])
 @pytest.mark.parametrize("name", _with_memory())

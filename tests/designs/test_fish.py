@@ -22,7 +22,6 @@ def noise_of(name: str) -> dict[str, Tensor]:
     return {key: normal(generator, 2, *(sizes[leg] for leg in legs)) for key, legs in drawn.items()}
 
 
-@pytest.mark.rotated
 @backends
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", NOISY)

@@ -102,7 +102,6 @@ def test_roles_look_different(graph_of: Any) -> None:
     assert 'label="u[h], kept in s"' in source
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("function", ["to_dot", "to_mermaid", "to_text"])
 def test_same_bytes_under_any_hash_seed(function: str) -> None:
     code = (

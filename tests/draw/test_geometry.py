@@ -20,13 +20,11 @@ from tests.random_design import random_design
 SIBLINGS = ("mhsa", "mhsa_core", "thsa", "thsa_low_rank", "skip_left", "skip_right", "trainable_heads_only")
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", list_designs())
 def test_shipped_designs_have_clean_pictures(name: str) -> None:
     assert picture_of(to_svg(build(load(name)), title=name)).faults() == []
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("seed", range(24))
 def test_random_designs_have_clean_pictures(seed: int) -> None:
     data = random_design(random.Random(seed))
@@ -47,7 +45,6 @@ def test_siblings_face_the_same_way(name: str) -> None:
     assert high == level < low
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", list_designs())
 def test_legs_leave_every_frame_in_one_order(name: str) -> None:
     scene, wires = edges(flatten(build(load(name))))

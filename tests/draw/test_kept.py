@@ -37,7 +37,6 @@ def test_states_are_marked_at_their_box() -> None:
     assert any("cached: copy.state1[h d]" in one for one in blend)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", library.names())
 def test_every_mark_is_in_the_picture(name: str) -> None:
     graph = build(ta.load(name), causal=True)

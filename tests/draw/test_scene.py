@@ -107,7 +107,6 @@ def test_a_fused_attention_is_drawn_as_what_it_computes(plain: Graph) -> None:
     assert Counter(n.label for n in scene.nodes if n.look == "weight") == {"Wq": 1, "Wk": 1, "Wv": 1}
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", list_designs())
 def test_shipped_designs_lose_nothing(name: str) -> None:
     graph = build(load(name))
@@ -121,7 +120,6 @@ def test_shipped_designs_lose_nothing(name: str) -> None:
         assert one == other or up[one] == other or up[other] == one or up[one] == up[other]
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", list_designs())
 def test_shipped_designs_show_the_names_of_steps(name: str) -> None:
     graph = build(load(name))
@@ -130,7 +128,6 @@ def test_shipped_designs_show_the_names_of_steps(name: str) -> None:
     assert {step.name for step in graph.steps if not step.nested} <= titles
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", list_designs())
 def test_all_that_meets_at_a_plus_is_named(name: str) -> None:
     scene, wires = edges(flatten(build(load(name))))

@@ -100,7 +100,6 @@ def test_a_fused_attention(plain: Graph) -> None:
     assert op.scale != ONE
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", list_designs())
 def test_shipped_designs_fit_the_page(name: str) -> None:
     graph = build(load(name))

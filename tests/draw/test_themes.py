@@ -96,7 +96,6 @@ def test_the_cost_says_the_share_of_each_step() -> None:
     assert "penwidth=4.1" in drawn  # n
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ta.list_designs())
 @pytest.mark.parametrize("overlay", ["plan", "cost"])
 def test_every_design_shows_its_plan_and_cost(name: str, overlay: str) -> None:

@@ -40,7 +40,6 @@ DESIGNS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("linear_memory", [False, True])
 @pytest.mark.parametrize("name", DESIGNS)
 def test_inputs_with_other_batches(name: str, linear_memory: bool) -> None:

@@ -49,7 +49,6 @@ def test_how_it_reads() -> None:
     ]
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize(
     "name", ["epa", *(pytest.param(name, marks=pytest.mark.slow) for name in SIZES if name != "epa")]
 )
@@ -74,7 +73,6 @@ def gradients(module: nn.Module, x: Tensor) -> list[Tensor]:
     return [y, *torch.autograd.grad(y.square().sum(), [x, *module.parameters()])]
 
 
-@pytest.mark.rotated
 @NAMES
 def test_export_with_dynamic_batch_and_length(name: str) -> None:
     module = made(name)
@@ -137,7 +135,6 @@ print(len(modules))
 """
 
 
-@pytest.mark.rotated
 def test_several_files_stand_alone_in_one_process(tmp_path: Path) -> None:
     cases = {}
     for name in SIZES:

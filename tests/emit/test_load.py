@@ -45,7 +45,6 @@ def crowd_out() -> None:
         load(f"x = {i}\n", "crowd")
 
 
-@pytest.mark.rotated
 def test_a_module_is_forgotten_with_its_last_owner_and_use() -> None:
     before = emitted()
     first = ta.compile(ta.load("mhsa", legs={"f": 1976, "h": 13}), "torch")

@@ -87,7 +87,6 @@ def test_no_line_is_too_long_and_ruff_finds_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", NAMES)
 def test_lengths_are_bound_where_they_are_used(name: str) -> None:
     (method,) = ast.parse(forward_of(ta.emit_source(name))).body
@@ -103,7 +102,6 @@ for name in ta.list_designs():
 """
 
 
-@pytest.mark.rotated
 def test_emission_is_a_pure_function() -> None:
     outputs = set()
     for seed in ("0", "4242"):

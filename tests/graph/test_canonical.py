@@ -129,7 +129,6 @@ class Disguise:
         )
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", DESIGNS)
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**32))
@@ -137,7 +136,6 @@ def test_names_and_orders_do_not_count(name, seed):
     assert canonical(Disguise(built(name), seed).made()) == canonical(built(name))
 
 
-@pytest.mark.rotated
 def test_the_shipped_designs_differ():
     hashes = {name: graph_hash(built(name)) for name in DESIGNS}
     assert len(set(hashes.values())) == len(DESIGNS), sorted(hashes.items(), key=lambda item: item[1])
@@ -164,7 +162,6 @@ def mutations(graph: Graph):
         yield replace(graph, steps=(*graph.steps[:place], replace(step, op=op), *graph.steps[place + 1 :]))
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", DESIGNS)
 def test_a_change_in_one_place_counts(name):
     graph = built(name)
@@ -243,7 +240,6 @@ def test_the_text():
     ]
 
 
-@pytest.mark.rotated
 def test_the_hash_of_a_text_is_the_same_in_every_process():
     program = (
         "import tensornet_attn as ta; from tensornet_attn.graph.canonical import graph_hash;"

@@ -62,7 +62,6 @@ def test_the_trainer_trains_without_padding(tmp_path: Path) -> None:
     assert model(**packed()).loss.item() < before
 
 
-@pytest.mark.rotated
 def test_one_graph_for_all_packed_batches() -> None:
     model = tiny.of_kind("language_model")
     torch._dynamo.reset()

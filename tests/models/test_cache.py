@@ -13,7 +13,6 @@ from tests.refusals import refusal
 
 SPLITS = [3, 1, 1, 2, 1]
 NAMES = [name for name in tiny.CAUSAL if name not in ("fmm_lra_release", "sigmoid_attention", "gau")]
-OFTEN = ["mhsa_rope", "band", "linear", "mla", "transformer_xl", "fmm2_causal"]
 
 
 def padded(batch: int = 3, n: int = 8) -> torch.Tensor:
@@ -30,9 +29,7 @@ def in_chunks(call, cache, tokens: torch.Tensor, mask: torch.Tensor | None) -> t
     return torch.cat(found, 1)
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.rotated) for name in NAMES]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_chunks_are_at_once(name: str) -> None:
     model, tokens, mask = tiny.of_mixer(name, positions="learned"), tiny.tokens(3, 8), padded()
     with torch.no_grad():

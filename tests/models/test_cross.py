@@ -29,7 +29,6 @@ def model_with(name: str) -> ta.models.Seq2Seq:
     return tiny.seq2seq(decoder=[layer], width=16, encoder=[{"mixer": {"design": "mhsa", "legs": {"h": 2}}}])
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", CROSS)
 def test_it_trains(name: str) -> None:
     model = model_with(name)

@@ -49,7 +49,6 @@ def spoil(data: Any, rng: random.Random) -> None:
         data[rng.choice(["zz", "mixr", "legs", "design"])] = rng.choice(VALUES)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("seed", range(10))
 def test_whatever_stands_where(seed: int) -> None:
     rng = random.Random(seed)

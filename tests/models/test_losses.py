@@ -111,7 +111,6 @@ def test_gradients_reach_every_layer_below() -> None:
     assert gradient.abs().max() > 0
 
 
-@pytest.mark.rotated
 def test_one_graph_and_one_program() -> None:
     model = tiny.language(layers=LAYERS).eval()
     torch._dynamo.reset()

@@ -52,7 +52,6 @@ def test_pooling_and_norms(pooling: str, norm: str) -> None:
     assert nothing.isfinite().all()
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", tiny.CAUSAL)
 def test_a_later_token_changes_nothing_before_it(name: str) -> None:
     layers = [{"mixer": tiny.part(name), "mlp": "mlp"}]
@@ -69,7 +68,6 @@ def test_a_later_token_changes_nothing_before_it(name: str) -> None:
     assert (y[:, 4:] - z[:, 4:]).abs().max() > 1e-8
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", tiny.CAUSAL)
 def test_gradients_reach_every_parameter(name: str) -> None:
     model = tiny.language(layers=[{"mixer": tiny.part(name), "mlp": "mlp"}], width=tiny.width(name), tied=False)
@@ -87,7 +85,6 @@ def test_no_gradient_is_zero(kind: str) -> None:
     assert zero == []
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", tiny.BOTH_WAYS)
 def test_what_stands_in_padding_is_irrelevant(name: str) -> None:
     layers = [{"mixer": {**tiny.part(name), "causal": False}, "mlp": "mlp"}]
@@ -181,7 +178,6 @@ def test_copies_pickles_and_state_dicts(kind: str) -> None:
         assert other.to_yaml() == model.to_yaml()
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("kind", MAKERS)
 def test_one_graph_and_the_same_gradients(kind: str) -> None:
     torch._dynamo.reset()

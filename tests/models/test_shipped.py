@@ -34,7 +34,6 @@ def test_a_name_is_that_of_one_file_and_no_design_has_that_of_a_model() -> None:
     assert not {*NAMES} & {*ta.list_designs()}
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_says_its_name_what_it_is_and_where_it_is_from(name: str) -> None:
     assert ta.models.check(name) == []
@@ -63,7 +62,6 @@ def test_the_name_of_a_design_is_no_model_and_that_of_a_model_no_design() -> Non
     assert refusal(library.path_of, "fast_transformer").startswith("there is no shipped design 'fast_transformer'; ")
 
 
-@pytest.mark.rotated
 def test_the_fast_transformer_consists_of_the_shipped_experts() -> None:
     for name in ("fast_transformer", "fast_transformer_259m"):
         for block in ta.models.load(name).stacks["layers"]:
@@ -111,7 +109,6 @@ def test_every_printed_row_has_a_file() -> None:
     assert {file for file, *_ in ROWS} == {name for name in NAMES if "wikitext" not in name and "lra" not in name}
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("row", [row for row in ROWS if row[1] == "parameters"], ids=ids)
 def test_parameters_are_those_of_the_paper(row: tuple[str, str, Compared, dict[str, str]]) -> None:
     file, _, number, cells = row
@@ -138,7 +135,6 @@ def test_macs_are_those_of_the_paper(row: tuple[str, str, Compared, dict[str, st
         assert number.displayed == cells["MACs"]
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("row", ROWS, ids=ids)
 def test_a_row_differs_from_its_file_in_heads_data_and_one_width_alone(
     row: tuple[str, str, Compared, dict[str, str]],
@@ -186,7 +182,6 @@ WORDS = {  # rows of FMMformer's tables 2 and 3, of MGK's section 3.2: the file,
 }  # fmt: skip
 
 
-@pytest.mark.rotated
 def test_the_language_models_of_wikitext_are_those_of_the_tables() -> None:
     numbers = [n for name in ("fmm", "mgk") for n in compared(name).numbers if n.count.unit == "parameters"]
     found = {n.row.model: n for n in numbers if n.row.where != "equations" and "BERT" not in n.row.model}
@@ -197,7 +192,6 @@ def test_the_language_models_of_wikitext_are_those_of_the_tables() -> None:
         assert as_printed(count, wanted, rounding=Rounding(step=10)) == wanted
 
 
-@pytest.mark.rotated
 def test_the_page_on_models_has_them_all_with_their_parameters() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "models.md").read_text()
     table = page.partition("| model | attention |")[2].partition("\n\n")[0].splitlines()[2:]
@@ -239,7 +233,6 @@ def shapes(spec: ta.models.ModelSpec, role: str) -> list[tuple[str, dict[str, An
     return [(design.hash, dict(design.legs), dict(design.settings)) for design in designs]
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", SAME)
 def test_a_named_file_is_the_common_one_with_another_design(name: str) -> None:
     base, overrides = SAME[name]
@@ -281,7 +274,6 @@ def test_moa_has_the_losses_of_its_chunk_alone_and_the_positions_of_moa_with_sig
     assert module.design.loss_weights == alone.design.loss_weights
 
 
-@pytest.mark.rotated
 def test_a_context_is_twice_a_chunk_or_one() -> None:
     for name in NAMES:
         spec = ta.models.load(name)
@@ -291,7 +283,6 @@ def test_a_context_is_twice_a_chunk_or_one() -> None:
         )
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", NAMES)
 def test_the_module_has_the_parameters_that_the_cost_says(name: str) -> None:
     model = ta.models.make(name, device="meta")
@@ -343,7 +334,6 @@ def step_of(model: torch.nn.Module) -> tuple[float, float]:
     return before, loss().item()
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shrunken_copy_trains(name: str) -> None:
     torch.manual_seed(0)
@@ -351,7 +341,6 @@ def test_a_shrunken_copy_trains(name: str) -> None:
     assert after < before
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize(("name", "overrides"), OTHERS, ids=lambda value: str(value))
 def test_the_designs_that_papers_compare_train_at_these_sizes(name: str, overrides: Overrides) -> None:
     ta.models.load(name, **overrides)

@@ -126,7 +126,7 @@ def _tried(one: Mutation, tree: Path, number: int) -> tuple[str, str]:
 
 
 def _pytest(tree: Path, nodes: Sequence[str], interpreted: bool) -> subprocess.CompletedProcess[str]:
-    """Runs tests in a tree, slow and rotated ones too, up to the first that fails."""
+    """Runs tests in a tree, slow ones too, up to the first that fails."""
     kernels = {"TRITON_INTERPRET": "1"} if interpreted else {}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "--tb=line", "-p", "no:cacheprovider", *nodes]
     world = {**os.environ, "PYTHONPATH": str(tree), **kernels}

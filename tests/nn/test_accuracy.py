@@ -10,8 +10,6 @@ import tensornet_attn as ta
 from tests.designs.cases import CASES, drawn, normal, steadied
 from tests.shipped import graph_of
 
-pytestmark = pytest.mark.rotated
-
 F64 = torch.float64
 EVEN = ("mlp", "sigma_moe", "deepseek_moe", "differential", "t5")  # no attention, a leg with parts, or buckets
 
@@ -57,7 +55,6 @@ def compare(oracle: nn.Module, module: nn.Module, xs: list[Tensor], **options: o
     torch.testing.assert_close(*close, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("length", [1, 2, 17])
 @pytest.mark.parametrize("name", CASES)
 def test_lengths(name: str, length: int) -> None:
@@ -89,7 +86,6 @@ def test_the_last_query_stands_at_the_last_key(name: str, n: int, m: int, causal
     compare(*pair(name, CASES[name].legs, causal), inputs_of(name, f, n, m), key_mask=keys)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", CASES)
 def test_errors_are_at_most_twice_those_of_plain_code(name: str, dtype: torch.dtype) -> None:

@@ -62,7 +62,6 @@ def test_auto_without_a_gpu_is_torch(without_gpu: None, no_cpp: None) -> None:
     assert ta.compile("hard_fish").plan.backend == "torch"
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize(
     ("name", "dtype", "backend", "costs"),
     [

@@ -66,7 +66,6 @@ def close(one: torch.Tensor, other: torch.Tensor) -> None:
     torch.testing.assert_close(one, other, rtol=0, atol=1e-10 * max(1.0, float(other.detach().abs().max())))
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", DECODED)
 @pytest.mark.parametrize("backend", ["torch", "reference"])
 def test_chunks_are_the_same_as_at_once(name: str, backend: str) -> None:
@@ -373,7 +372,6 @@ def test_a_chunk_that_does_not_go_on() -> None:
         close(decoded(module, x, [4], cache), module(x)[:, 5:])
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", [name for name in DECODED if name in ATTENTION])
 def test_rows_that_a_key_mask_hides(name: str) -> None:
     """Padding that is NaN reaches neither cached rows nor states, and no visible position reads it."""

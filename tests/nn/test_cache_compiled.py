@@ -9,6 +9,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from tests.nn.test_cache import DECODED, N, axis_of, chunk_of, close, made
+from tests.regions import few_of
 
 SEEN = 3
 
@@ -32,8 +33,7 @@ def test_room_is_not_made_while_it_is_traced() -> None:
     assert counter.frame_count == 2
 
 
-@pytest.mark.rotated
-@pytest.mark.parametrize("name", DECODED)
+@pytest.mark.parametrize("name", few_of(DECODED))
 def test_one_graph_for_all_positions(name: str) -> None:
     one_graph(name, "eager")
 

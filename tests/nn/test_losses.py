@@ -140,7 +140,6 @@ def test_a_checkpoint_passes_the_gradients_of_losses_on(name: str) -> None:
     same(torch.autograd.grad(total(module, y, losses), [x, *module.parameters()]), wanted)
 
 
-@pytest.mark.rotated
 @each
 @pytest.mark.parametrize("training", [False, True])
 def test_one_graph_under_torch_compile(name: str, training: bool) -> None:
@@ -165,7 +164,6 @@ def learned(losses: dict[str, Tensor], training: bool) -> dict[str, Tensor]:
     return {name: value for name, value in losses.items() if not (training and name == "drift")}
 
 
-@pytest.mark.rotated
 @each
 def test_an_exported_program_gives_losses_at_any_size(name: str) -> None:
     module = made(name, dtype=torch.float32).eval()

@@ -65,7 +65,6 @@ def test_inputs_of_any_name_and_order() -> None:
     inspect.signature(module).bind(x, losses=x)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", CASES)
 def test_every_call_fits_its_signature(name: str) -> None:
     module, xs = compiled(name, "torch"), inputs_of(name)

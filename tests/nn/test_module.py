@@ -28,7 +28,6 @@ def same(got: object, want: object) -> None:
     torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.rotated
 @everything
 def test_state_dicts_are_those_of_the_design_on_every_backend(name: str) -> None:
     modules = [compiled(name, backend) for backend in BACKENDS]
@@ -42,7 +41,6 @@ def test_state_dicts_are_those_of_the_design_on_every_backend(name: str) -> None
     modules[1].load_state_dict(modules[0].state_dict())
 
 
-@pytest.mark.rotated
 @everything
 def test_one_seed_gives_the_same_weights_on_every_backend(name: str) -> None:
     case, states = CASES[name], []
@@ -54,7 +52,6 @@ def test_one_seed_gives_the_same_weights_on_every_backend(name: str) -> None:
         assert torch.equal(value, states[1][key]), key
 
 
-@pytest.mark.rotated
 @backends
 @everything
 def test_any_number_of_batch_dimensions(name: str, backend: str) -> None:
@@ -88,7 +85,6 @@ def test_masks_may_have_several_forms(name: str) -> None:
     same(module(*xs, mask=mask & keys[:, None]), module(*xs, mask=mask, key_mask=keys))
 
 
-@pytest.mark.rotated
 @everything
 def test_copies_and_pickles_compute_the_same(name: str) -> None:
     module, xs = compiled(name, "torch"), inputs_of(name)
@@ -104,7 +100,6 @@ def test_copies_and_pickles_compute_the_same(name: str) -> None:
     assert not torch.equal(others[0](*xs), module(*xs))
 
 
-@pytest.mark.rotated
 def test_a_pickle_carries_the_design_and_no_code() -> None:
     data = pickle.dumps(compiled("mhsa", "torch"))
     texts = [argument for _, argument, _ in pickletools.genops(data) if isinstance(argument, str)]
@@ -115,7 +110,6 @@ def test_a_pickle_carries_the_design_and_no_code() -> None:
     assert done.stdout == b"mhsa True\n"
 
 
-@pytest.mark.rotated
 @everything
 def test_modules_live_on_meta_and_in_other_dtypes(name: str) -> None:
     case = CASES[name]
@@ -175,7 +169,6 @@ def test_it_is_a_part_of_larger_modules() -> None:
     assert all(p.grad is not None for p in outer.parameters())
 
 
-@pytest.mark.rotated
 @everything
 def test_weights_may_be_given_to_the_call(name: str) -> None:
     module, other, xs = compiled(name, "torch"), compiled(name, "torch", seed=5), inputs_of(name)

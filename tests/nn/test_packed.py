@@ -20,7 +20,7 @@ from tests.nn.test_cache import AGAINST_MEMORY
 from tests.random_call import F64, Called, assert_same
 from tests.random_call import results as results_of
 from tests.refusals import refusal
-from tests.regions import WIDE
+from tests.regions import WIDE, quick
 
 LENGTHS = (3, 1, 4, 4, 2, 5, 3)
 DESIGNS = [(name, causal) for name, case in CASES.items() for causal in case.causal]
@@ -100,7 +100,6 @@ def padded(dear: bool) -> Iterator[None]:
         yield
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize(("name", "causal"), DESIGNS)
 @pytest.mark.parametrize("backend", ["torch", "reference"])
 def test_packed_is_one_call_a_document(name: str, causal: bool | None, backend: str) -> None:
@@ -270,8 +269,7 @@ def traced(name: str, causal: bool | None) -> None:
         torch.testing.assert_close(y, module(*inputs, **words(module, lengths)), rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.rotated
-@pytest.mark.parametrize(("name", "causal"), [mode for mode in WIDE if mode[0] not in COUNTING])
+@quick([mode for mode in WIDE if mode[0] not in COUNTING])
 def test_one_graph_for_all_offsets(name: str, causal: bool | None) -> None:
     traced(name, causal)
 
@@ -345,7 +343,6 @@ def continued(name: str, first: Sequence[int], then: Sequence[int], packed: bool
 CACHED = [name for name in CASES if name not in COUNTING]  # neither has these a cache
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", CACHED)
 def test_documents_are_rows_of_a_cache(name: str) -> None:
     first = (3, 3, 3) if name in PLACED else (3, 1, 4)

@@ -39,7 +39,6 @@ def without_empty(name: str, causal: bool | None, lengths: Sequence[int]) -> Non
         assert_same(found, wanted)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("lengths", EMPTY, ids=str)
 @pytest.mark.parametrize(("name", "causal"), DESIGNS)
 def test_a_document_may_be_empty(name: str, causal: bool | None, lengths: tuple[int, ...]) -> None:

@@ -59,7 +59,6 @@ def same(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
         )
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_processes_give_what_one_gives(found: dict[str, Any], kind: str) -> None:
     name, backend = kind.split()

@@ -22,7 +22,6 @@ Dim = torch.export.Dim
 TURNED = ("mistral", "gemma2_local", "gemma3_local", "retnet")
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", [name for name in DECODED if name not in TURNED])
 def test_steps_are_the_same_as_at_once(name: str) -> None:
     module = made(name)
@@ -59,9 +58,7 @@ def shapes(module: CompiledDesign, kept: list[torch.Tensor]) -> tuple[Any, ...]:
     return {0: batch}, tuple(found)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in ("mhsa", "linear") else pytest.mark.rotated) for n in EXPORTED]
-)
+@pytest.mark.parametrize("name", EXPORTED)
 def test_export_of_the_first_chunk_and_of_steps(name: str) -> None:
     module = made(name)
     x, other = chunk_of(module, 12, (3,)), chunk_of(module, 12)

@@ -65,7 +65,6 @@ CASES = [
 ]
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("kind", ["", "boolean", "float", "keys"])
 @pytest.mark.parametrize(("scores", "sink", "mask", "causal"), CASES)

@@ -55,7 +55,7 @@ def mixtral(layer: Any, x: Tensor) -> Tensor:
     return torch.zeros(*x.shape[:-1], 12, dtype=F64).scatter(-1, chosen, best.softmax(-1))
 
 
-@pytest.mark.parametrize("backend", ["torch", pytest.param("inductor", marks=pytest.mark.rotated)])
+@pytest.mark.parametrize("backend", ["torch", "inductor"])
 @pytest.mark.parametrize(("design", "gates"), [(DEEPSEEK, deepseek), (MIXTRAL, mixtral)], ids=["deepseek", "mixtral"])
 def test_routers(design: dict[str, Any], gates: Any, backend: str) -> None:
     oracle, layer = modules(design, backend)
@@ -75,7 +75,7 @@ def test_the_chosen_experts_alone_are_computed(design: dict[str, Any]) -> None:
     assert "e l" not in ta.cost(design, n=64).written.routed_formula
 
 
-@pytest.mark.parametrize("backend", ["torch", pytest.param("inductor", marks=pytest.mark.rotated)])
+@pytest.mark.parametrize("backend", ["torch", "inductor"])
 def test_experts_with_biases(backend: str) -> None:
     """As in gpt-oss: the biases of the chosen experts alone count."""
     biases = {"b1": "e l", "b2": "e f", "c": "l"}

@@ -15,7 +15,6 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "parity.md"
 DOUBLE, SINGLE = 1e-12, 3e-6  # of differences, in units of the largest number: float64, and float32 within
 
 
-@pytest.mark.rotated
 @pytest.mark.filterwarnings(
     "ignore:Triton is not supported:UserWarning"
 )  # fla-core says so, which transformers asks for

@@ -182,7 +182,6 @@ def masks_of(kind: str, n: int, m: int) -> dict[str, torch.Tensor]:
     return {"key_mask": torch.rand(2, m, generator=generator) < 0.7} if kind == "key mask" else {}
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("masks", ["none", "mask", "bias", "key mask"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("workload", WORKLOADS)

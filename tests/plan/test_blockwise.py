@@ -44,7 +44,6 @@ def modules(source: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     return ours.eval(), oracle.eval()
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", TAKEN)
 def test_no_tensor_of_queries_and_keys_is_left(name: str) -> None:
     schedule = plan_of(TAKEN[name]).schedule
@@ -52,7 +51,6 @@ def test_no_tensor_of_queries_and_keys_is_left(name: str) -> None:
     assert kernels(TAKEN[name])
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", TAKEN)
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (5, 5), (3, 7), (7, 3), (1, 6)])
 def test_the_result_is_the_same(name: str, n: int, m: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,6 @@ OTHERS = {
 }
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", SUMS)
 def test_one_running_sum_and_the_result_is_the_same(name: str, causal: bool) -> None:

@@ -250,7 +250,6 @@ def test_the_kernels_of_a_softmax_of_numbers_of_keys() -> None:
     assert (short["y.p1"], long["A.o"]) == ("triton", "triton")
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ["by features", pytest.param("by distance, kept", marks=pytest.mark.slow)])
 def test_exported_for_any_length(name: str) -> None:
     module = ta.compile(FADING[name], dtype=torch.float64)
@@ -262,7 +261,6 @@ def test_exported_for_any_length(name: str) -> None:
         torch.testing.assert_close(exported(*inputs), module(*inputs))
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ["by gates and distance", "by features"])
 def test_the_source_stands_alone(name: str) -> None:
     """In a process that has nothing but torch: a name that only this package knows would be missed there."""

@@ -54,7 +54,6 @@ def test_which_get_scores_of_their_own(name: str) -> None:
     assert re.findall(r"# S\.copy, (\w+), .*: ", text) == [in_kernel] * bool(in_kernel)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("causal", [False, True])
 def test_values_and_gradients(name: str, causal: bool) -> None:

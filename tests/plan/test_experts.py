@@ -60,7 +60,6 @@ def normal(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", DESIGNS)
 @pytest.mark.parametrize("batch", [(), (2,), (2, 1, 3), (0,)])
 def test_values_and_gradients(name: str, batch: tuple[int, ...]) -> None:

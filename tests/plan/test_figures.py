@@ -39,7 +39,6 @@ def test_as_many_digits_as_tell_two_figures_apart() -> None:
     assert instead(1, 2, counted) == "1 multiply-add instead of 2 multiply-adds"
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ta.list_designs())
 def test_no_plan_compares_a_figure_with_itself(name: str) -> None:
     for workload in ("training", "prefill", "decoding"):

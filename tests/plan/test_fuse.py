@@ -96,7 +96,6 @@ def design_of(diagram: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", VARIANTS)
 def test_what_is_fused_and_why_not(name: str) -> None:
     diagram, reason = VARIANTS[name]
@@ -105,7 +104,6 @@ def test_what_is_fused_and_why_not(name: str) -> None:
     assert reason is None or f"\n    not fused attention: {reason}" in told
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ta.list_designs())
 def test_schedules_are_primitive_and_a_second_run_changes_nothing(name: str) -> None:
     plan = make_plan(build(ta.load(name)))

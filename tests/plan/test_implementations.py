@@ -68,7 +68,6 @@ def test_a_row_that_cannot_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\n    not named attention: it is called 'A'\n" in text
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ta.list_designs())
 def test_every_kernel_is_of_a_row(name: str) -> None:
     """But for features side by side, which are part of the attention that reads them."""

@@ -41,7 +41,6 @@ def agree(ours: Any, oracle: Any, inputs: list[Tensor], **see: Tensor) -> None:
     torch.testing.assert_close(*results, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", LINEAR)
 def test_the_keys_are_summed_first_and_the_result_is_the_same(name: str, causal: bool) -> None:

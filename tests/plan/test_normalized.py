@@ -50,7 +50,6 @@ def hold(source: dict[str, Any]) -> None:
         agree(ours, oracle, inputs, mask=draw(*batch, 3, n, m, seed=3) > 0, key_mask=keys)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", BLENDS)
 def test_no_map_of_a_normalized_blend_is_made(name: str, causal: bool) -> None:
@@ -65,7 +64,6 @@ def test_no_map_of_a_normalized_blend_is_made(name: str, causal: bool) -> None:
     hold(source)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_blends_stay(name: str, causal: bool) -> None:

@@ -41,7 +41,6 @@ def hyper(factors, result):
     return any(uses.count(leg) > 2 for leg in uses)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("part", range(4))
 def test_never_worse_than_opt_einsum(part):
     better = 0
@@ -124,7 +123,6 @@ def test_an_outer_product_is_taken_where_it_is_cheapest():
     assert order(factors, result, {"i": 2, "j": 2, "k": 50, "l": 50}, WORK).flops == 4 + 2 * 10_000
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("length", [1, 1024])
 def test_a_shipped_design_is_never_dearer_than_left_to_right(name, length):

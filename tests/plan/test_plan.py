@@ -10,7 +10,6 @@ from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.target import WORKLOADS
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ta.list_designs())
 def test_every_step_of_the_diagram_is_in_a_region(name: str) -> None:
     graph = build(ta.load(name))
@@ -23,7 +22,6 @@ def test_every_step_of_the_diagram_is_in_a_region(name: str) -> None:
         assert plan.graph == graph
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ta.list_designs())
 def test_a_plan_is_a_pure_function(name: str) -> None:
     first, second = (make_plan(build(ta.load(name))) for _ in range(2))

@@ -33,7 +33,6 @@ def measured(name: str, backend: str, backward: bool) -> int:
         return peak(lambda: layer(x)) + weights + 4 * N * F
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("workload", ["training", "prefill"])
 @pytest.mark.parametrize("name", DESIGNS)
 def test_peaks_are_predicted_within_a_factor_of_two(name: str, workload: str) -> None:
@@ -65,7 +64,6 @@ def test_a_longer_run_takes_longer_and_a_backward_more() -> None:
     assert 3 * predicted(n=N, workload="prefill") <= predicted(n=N) <= 4 * predicted(n=N, workload="prefill")
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("name", ["moa", "head_gated", "epa", "based", "mamba2", "linear", "trainable_heads_only"])
 def test_each_choice_is_that_of_the_cheaper_plan(name: str, backward: bool) -> None:

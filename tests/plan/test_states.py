@@ -105,7 +105,6 @@ def hold(source: dict[str, Any]) -> None:
         agree(ours, oracle, inputs, mask=draw(*batch, n, m, seed=4) > 0)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", MIXED)
 def test_few_states_are_mixed_before_many_heads_read_them(name: str, causal: bool) -> None:
@@ -129,7 +128,6 @@ def test_a_design_with_noise_in_its_states_reads_them_once() -> None:
     assert "einsum" not in source
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", MAPS)
 def test_states_of_the_heads_that_read_them_are_linear_attention(name: str, causal: bool) -> None:
@@ -138,7 +136,6 @@ def test_states_of_the_heads_that_read_them_are_linear_attention(name: str, caus
     hold(source)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_states_stay(name: str, causal: bool) -> None:

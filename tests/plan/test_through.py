@@ -103,7 +103,6 @@ def hold(ours: Any, oracle: Any) -> None:
         agree(ours, oracle, inputs, mask=draw(*batch, n, m, seed=4) > 0.5)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", MOVES)
 def test_queries_move_into_the_scores_and_the_result_is_the_same(name: str, causal: bool) -> None:
@@ -112,7 +111,6 @@ def test_queries_move_into_the_scores_and_the_result_is_the_same(name: str, caus
     hold(ours, oracle)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", STAYS)
 def test_other_products_stay(name: str, causal: bool) -> None:

@@ -39,7 +39,6 @@ def agrees_with_the_reference(name: str, module: ta.CompiledDesign) -> None:
         same(grads[0][key].expand_as(want), want.expand_as(grads[0][key]), key)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", CASES)
 def test_every_plan_computes_the_design(name: str) -> None:
     """For every workload and device, and for limits of memory that leave each of the ways to plan."""

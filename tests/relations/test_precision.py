@@ -67,7 +67,6 @@ def test_kinds_are_as_exact_with_a_cache(name: str) -> None:
     as_exact_with_a_cache(name, torch.bfloat16)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_calls_are_as_exact_as_rounded_steps(name: str, dtype: torch.dtype) -> None:

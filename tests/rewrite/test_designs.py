@@ -22,7 +22,6 @@ def oracle(name: str) -> ta.CompiledDesign:
     return drawn(ta.reference(design, dtype=torch.float64), positive=case.positive)  # type: ignore[return-value]
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", CASES)
 def test_every_group_leaves_the_function_as_it_is(name: str) -> None:
     module, inputs = oracle(name), inputs_of(name)
@@ -44,7 +43,6 @@ def test_every_group_leaves_the_function_as_it_is(name: str) -> None:
             torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12 * scale, msg=lambda m, g=group: f"{g.name}: {m}")
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", CASES)
 def test_a_simple_diagram_is_simple_already(name: str) -> None:
     made, trace = simplified(build(ta.load(name)))

@@ -235,7 +235,6 @@ def design(name: str, causal: bool | None = None) -> Graph:
     return build(ta.load(name, legs=case.legs, settings=case.settings), causal=causal)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", CASES)
 def test_what_every_group_does_to_a_design(name: str) -> None:
     if name == "rwkv4":  # its scores have an exp inside, whose exp has no number modulo a prime
@@ -244,7 +243,6 @@ def test_what_every_group_does_to_a_design(name: str) -> None:
         assert not trace or prove(start, trace[-1].graph).proved, group.name
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("causal", [None, True])
 def test_what_is_planned_is_the_design(name: str, causal: bool | None) -> None:
@@ -253,7 +251,6 @@ def test_what_is_planned_is_the_design(name: str, causal: bool | None) -> None:
     assert prove(graph, make_plan(graph).schedule).proved
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("seed", range(60))
 def test_random_designs(seed: int) -> None:
     data = random_design(random.Random(seed))

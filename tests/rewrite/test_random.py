@@ -59,7 +59,6 @@ def same(got: list[Tensor], want: list[Tensor]) -> None:
 REWRITINGS = {"simplified": simplified} | {group.name: partial(everywhere, rules=group.rules) for group in CHOICES}
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", REWRITINGS)
 @settings(max_examples=40, suppress_health_check=filtered)
 @given(seed=seeds)

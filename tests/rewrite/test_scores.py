@@ -157,7 +157,6 @@ def test_a_mixture_of_keys_is_one_softmax_where_nothing_stands_between(more: dic
     assert bool(rewritten(build(design), "A", RULES)[1]) is fired
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("design", ["alibi", FORGETTING], ids=["positions", "sums of gates"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, "autocast"])
 def test_numbers_that_grow_with_the_length_cost_no_digits(design: object, dtype: torch.dtype | str) -> None:

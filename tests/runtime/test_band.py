@@ -76,7 +76,6 @@ def test_values_and_gradients(n: int, m: int, left: int, right: int, block: int)
         same(found, dense(*given, left, right, None, keys), given)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize(("n", "m"), LENGTHS)
 @pytest.mark.parametrize(("left", "right"), [(1, 1), (4, 0), (4, -2)])
 @pytest.mark.parametrize("leading", [(), (2,), (2, 4), (1, 1)])
@@ -158,7 +157,6 @@ def test_one_graph_for_all_lengths(function: Callable[..., Tensor]) -> None:
         same(found, function(*given), given[:3])
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("function", [tied_call, masked_call])
 def test_export_with_free_batch_and_lengths(function: Callable[..., Tensor]) -> None:
     class Layer(nn.Module):

@@ -30,7 +30,6 @@ NO_LATER = (None, 0, 0)  # how far a row sees before and after itself
 BLOCKS = [(1, 1), (2, 1), (3, 1), (4, 1), (16, 1), (1, 30), (1, 1000), (2, 30, 100)]
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize(("n", "m"), LENGTHS)
 @pytest.mark.parametrize("block", BLOCKS)
 def test_values_and_gradients_in_blocks_that_need_not_divide_n(n: int, m: int, block: tuple[int, ...]) -> None:
@@ -189,7 +188,6 @@ def test_pieces_within_a_band_have_as_many_rows_at_any_length() -> None:
     assert pieces_of([x], [(-2, 0, 0, 2)], (None, 9, 2, [3], block))[0] == (0, 2, 0, 4)  # 2 elements x 4 rows x 2 keys
 
 
-@pytest.mark.rotated
 def test_noise_and_dropout_are_drawn_alike_in_the_backward() -> None:
     q, k = some(2, 5, 3), some(2, 6, 3, seed=1)
 
@@ -233,7 +231,6 @@ def test_gradients_against_differences() -> None:
     assert gradcheck(relative, tuple(relative_operands(3, 4, (1,))))
 
 
-@pytest.mark.rotated
 def test_second_derivatives() -> None:
     assert gradgradcheck(mixed, tuple(mixed_operands(3, 4, (1,))))
     assert gradgradcheck(relative, tuple(relative_operands(3, 4, (1,))))

@@ -48,7 +48,6 @@ def call_of(given: list[Tensor], tile: str = mixed_rows, seed: Tensor | None = N
     return given, seed, tile, present, q.shape[-2], k.shape[-2], [2], [2, 1], *rest
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("wants", [True, False])
 def test_opcheck(wants: bool) -> None:
     given = [x.detach().requires_grad_(wants) for x in mixed_operands(5, 6)]
@@ -76,7 +75,6 @@ def test_opcheck_of_what_is_drawn() -> None:
     )
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("function", [masked, pytest.param(relative, marks=pytest.mark.slow)])
 def test_one_graph_for_all_lengths(function: Callable[..., Tensor]) -> None:
     def draw(batch: int, n: int, m: int) -> list[Tensor]:
@@ -97,7 +95,6 @@ def test_what_is_drawn_is_drawn_alike_in_a_compiled_backward() -> None:
     same(found, drawn(q, k), [q, k])
 
 
-@pytest.mark.rotated
 def test_export_with_free_batch_and_lengths() -> None:
     class Layer(nn.Module):
         def forward(self, *given: Tensor) -> Tensor:

@@ -38,7 +38,6 @@ def operands(
     return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("tokens", [0, 1, 7])
 @pytest.mark.parametrize(("e", "k"), [(1, 1), (2, 2), (5, 1), (5, 2), (30, 3)])
 def test_values_and_gradients(tokens: int, e: int, k: int) -> None:
@@ -106,7 +105,6 @@ def test_anomaly_detection_finds_no_nan_where_no_gradient_is_needed(
         torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.rotated
 def test_the_ops_are_what_torch_wants() -> None:
     (x, weight, gates), chosen = operands(7, 3, 5, 2), choices(7, 3, 5, 2)
     torch.library.opcheck(routed, (x, weight, gates, chosen, 3, 1))
@@ -194,7 +192,6 @@ def layer_operands(*lead: int) -> list[Tensor]:
     return [torch.randn(shape, requires_grad=True) for shape in shapes]
 
 
-@pytest.mark.rotated
 def test_one_graph_for_all_lengths() -> None:
     for found, given in in_one_graph(layer, layer_operands, [(2, 7), (3, 5), (4, 9), (5, 2)]):
         torch.testing.assert_close(found, layer(*given))
@@ -202,7 +199,6 @@ def test_one_graph_for_all_lengths() -> None:
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.rotated
 def test_export_with_dynamic_batch_and_length() -> None:
     class Layer(torch.nn.Module):
         def forward(self, x: Tensor, weight: Tensor, back: Tensor, logits: Tensor) -> Tensor:

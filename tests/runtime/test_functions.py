@@ -75,7 +75,6 @@ def run_time_masks(batch: tuple[int, ...], n: int, m: int, floats: bool) -> list
     return [None, *seen, *((*added, *hidden) if floats else ())]
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("kind", BOXES)
 @pytest.mark.parametrize(("n", "m"), SIZES)
 @pytest.mark.parametrize("batch", BATCHES)
@@ -135,7 +134,6 @@ def dense(q: Tensor, k: Tensor, v: Tensor, scale: float, **call: Any) -> Tensor:
     return evaluate(g, {"q": q, "k": k, "v": v}, lengths={"n": q.shape[-2], "m": k.shape[-2]}, **call)["y"]
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize(("n", "m"), SIZES)
 @pytest.mark.parametrize("heads", [(2, 2, 2), (4, 2, 2), (4, 1, 1), (4, 1, 4), (1, 1, 1)])

@@ -92,7 +92,6 @@ def options(kind: str) -> dict[str, bool]:
     return {"undecayed": "u" in KINDS[kind][1]}
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batch", [(), (2, 1, 3)])
 @pytest.mark.parametrize(("n", "m"), LENGTHS)
@@ -106,7 +105,6 @@ def test_values_and_gradients(kind: str, batch: tuple[int, ...], n: int, m: int)
         agree(found, wanted, [*given.values()])
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("kind", KINDS)
 @mild
 def test_a_hundred_keys_at_the_usual_chunk(kind: str) -> None:
@@ -160,7 +158,6 @@ def test_a_state_that_is_forgotten_at_once(kind: str) -> None:
     agree(found, wanted, [x for name, x in given.items() if name != "decay"])
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("strong", [0.01, 5.0, 60.0])
 @pytest.mark.parametrize("kind", ["by head", "by channel", "erase undecayed and write, by channel"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -222,7 +219,6 @@ def test_behind_what_came_before(kind: str) -> None:
         gated_delta_rule(late["q"], **fewer, past=[state])
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_against_differences(kind: str) -> None:
     torch.manual_seed(0)
@@ -236,7 +232,6 @@ def test_gradients_against_differences(kind: str) -> None:
     assert torch.autograd.gradgradcheck(function, [*given.values()], fast_mode=True)
 
 
-@pytest.mark.rotated
 def test_the_operations_as_torch_checks_them() -> None:
     x = {name: y.detach().requires_grad_() for name, y in drawn("erase and write, by channel", (2,), 6, 6).items()}
     for write in (None, x["write"]):

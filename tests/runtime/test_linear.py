@@ -239,7 +239,6 @@ class Apart(torch.nn.Module):
         return heads_apart(q, k, v, key_mask)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("same", [True, False])
 def test_export_with_any_batch_and_length(same: bool) -> None:
     dim = torch.export.Dim.DYNAMIC

@@ -241,7 +241,6 @@ def test_other_sizes_of_summed_legs_take_torch(passes: list[int]) -> None:
     assert not passes
 
 
-@pytest.mark.rotated
 def test_a_row_that_all_queries_share_has_the_gradient_of_all(passes: list[int]) -> None:
     design = ta.load("abc", legs={"f": 8, "h": 2, "r": 3})
     made, plain = (ta.compile(design, own, False, dtype=torch.float64) for own in ("cpp", "reference"))

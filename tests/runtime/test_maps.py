@@ -61,7 +61,6 @@ def traced(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 EXACT = {F64: 1e-7, torch.float32: 1e-5, torch.bfloat16: 1e-2}  # in float64 torch's softplus is x itself above 20
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", TRACED)
 @pytest.mark.parametrize("dtype", EXACT)
 def test_traced_forms(name: str, dtype: torch.dtype) -> None:
@@ -113,7 +112,6 @@ LAYOUTS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", [n if n in TRACED else pytest.param(n, marks=pytest.mark.slow) for n in EVERY])
 def test_gradients_of_compiled_code_in_any_layout(name: str) -> None:
     """Behind a product with a weight: what tracing believes of strides is what they are, or a view of them fails."""

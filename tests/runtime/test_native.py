@@ -166,7 +166,6 @@ def test_second_derivatives(calls: list[str]) -> None:
     assert len(calls) == 1
 
 
-@pytest.mark.rotated
 def test_torch_compile_sees_one_operation() -> None:
     made, plain = pair()
     agree(

@@ -34,7 +34,6 @@ def drawn(batch: tuple[int, ...], m: int, shapes: tuple[tuple[int, ...], tuple[i
     return x.requires_grad_(), (-3 * decay.abs()).requires_grad_()
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("shapes", SHAPES)
 @pytest.mark.parametrize("batch", [(), (2, 3)])
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (7, 7), (9, 9), (70, 70), (5, 40), (40, 5)])
@@ -96,7 +95,6 @@ def test_long_sequences_in_low_precision(strong: float, dtype: torch.dtype) -> N
     torch.testing.assert_close(found.double(), wanted, rtol=0, atol=eps * float(wanted.abs().max()))
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("shapes", SHAPES)
 def test_gradients_against_differences(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     torch.manual_seed(0)

@@ -44,7 +44,6 @@ def gradients(y: Tensor, leaves: list[Tensor], weights: Tensor) -> tuple[Tensor,
     return torch.autograd.grad((y * weights).sum(), leaves, materialize_grads=True)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("batch", [(), (2,), (2, 1, 3), (0,)])
 @pytest.mark.parametrize(("n", "m"), LENGTHS)
 @MODES
@@ -139,7 +138,6 @@ def test_behind_what_came_before(mode: str) -> None:
         torch.testing.assert_close([*gradients(found, own, weights)], theirs, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.rotated
 @MODES
 def test_gradients_against_differences(mode: str) -> None:
     torch.manual_seed(0)
@@ -179,7 +177,6 @@ def test_vmap_of_gradients() -> None:
 STANCES = [(2, 7, "default"), (3, 9, "default"), (2, 3, "fail_on_recompile"), (4, 17, "fail_on_recompile")]
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize(("mode", "masked"), [("none", True), ("both", False)])
 def test_one_graph_for_all_lengths_around_the_chunks(mode: str, masked: bool) -> None:
     torch._dynamo.reset()
@@ -200,7 +197,6 @@ class Rule(nn.Module):
         return delta_rule(q, k, v, rate, None, "both", 0.1, 4)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("strict", [False, True])
 def test_export_with_any_batch_and_length(strict: bool) -> None:
     batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=1)

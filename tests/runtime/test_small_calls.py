@@ -23,7 +23,6 @@ def _plain() -> Iterator[None]:
         yield
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", NAMES)
 def test_values_and_gradients_are_those_of_plain_loops(name: str) -> None:
     case, inputs = CASES[name], inputs_of(name)

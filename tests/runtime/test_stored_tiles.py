@@ -14,7 +14,7 @@ from tests.random_call import F64, assert_same, results
 from tests.tiles.test_cpp import SINK_AND_TABLE, compared, needs_compiler
 from tests.tiles.test_running import OF_MAPS
 
-pytestmark = [needs_compiler, pytest.mark.rotated]
+pytestmark = needs_compiler
 
 
 @pytest.fixture

@@ -80,7 +80,6 @@ CASES: dict[str, tuple[Callable[..., Tensor], Call]] = {
 QUICK = ("attend, causal", "softmax", "rope", "delta rule, none")
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in CASES])
 def test_one_graph_for_all_lengths(name: str) -> None:
     function, draw = CASES[name]

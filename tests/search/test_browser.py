@@ -16,7 +16,7 @@ from tensornet_attn.search.trial import Trial
 from tests.search.report_made import made
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [pytest.mark.rotated, pytest.mark.skipif(BROWSER is None, reason="there is no chromium on this machine")]
+pytestmark = [pytest.mark.skipif(BROWSER is None, reason="there is no chromium on this machine")]
 OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", "--window-size=1300,1000")
 Made = tuple[Study, Space, list[Trial]]
 

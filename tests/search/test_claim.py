@@ -19,7 +19,6 @@ from tests.search import made
 from tests.search.engine import asked, dead, finish, opened, taken, taken_at_once
 
 
-@pytest.mark.rotated
 def test_slots_in_order_and_no_design_twice(tmp_path: Path) -> None:
     study = made.study(trials=4)
     store = opened(tmp_path, study)
@@ -31,7 +30,6 @@ def test_slots_in_order_and_no_design_twice(tmp_path: Path) -> None:
         assert len({one.proposal.essence for one in drafts if one.arm == arm}) == 4
 
 
-@pytest.mark.rotated
 def test_many_at_once(tmp_path: Path) -> None:
     study = made.study(trials=3)
     opened(tmp_path, study)
@@ -95,7 +93,6 @@ def test_heartbeats_that_have_stopped(tmp_path: Path) -> None:
     assert store.look()[1] == []
 
 
-@pytest.mark.rotated
 def test_a_small_space_ends_early(tmp_path: Path) -> None:
     """Two designs, and each arm has both; what is left over belongs to nobody."""
     study = made.study(space={"space": 1, "base": "mhsa", "legs": {"f": 8, "h": [2, 4]}}, trials=10, finalists=1)

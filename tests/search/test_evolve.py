@@ -77,7 +77,6 @@ def whole() -> list[Trial]:
         return searched(STUDY, moves)
 
 
-@pytest.mark.rotated
 def test_seeds_then_random_ones_then_offspring() -> None:
     own, done = STUDY, whole()
     hows = {arm: [one.how for one in done if one.arm == arm] for arm in own.arms}
@@ -103,7 +102,6 @@ def test_crossover_is_a_share(share: float, how: str, count: int, monkeypatch: p
     assert (found.how, len(set(found.parents))) == (how, count)
 
 
-@pytest.mark.rotated
 def test_a_proposal_is_a_function_of_what_is_finished_in_any_order() -> None:
     own, done, space = STUDY, whole(), load(STUDY.space)
     for slot in (0, 1, 9, 12, 16, 19):
@@ -159,7 +157,6 @@ def test_what_is_being_evaluated_is_avoided() -> None:
     assert draft(own, space, 1, [], frozenset({drawn.proposal.essence})).proposal.essence != drawn.proposal.essence
 
 
-@pytest.mark.rotated
 def test_nothing_beyond_the_bounds_is_proposed() -> None:
     most = sorted(one.price.macs for one in whole())[10]
     own = study(trials=6, population=4, bounds={"macs": Limit(most=most)})
@@ -177,7 +174,6 @@ def test_failed_trials_are_parents_when_there_is_nothing_else(monkeypatch: pytes
     assert draft(own, load(SPACE), 16, good).parents[0] == 4  # old, and still the best
 
 
-@pytest.mark.rotated
 def test_a_small_space_is_found_whole_and_then_exhausted() -> None:
     size = size_of(load(SMALL))
     assert (size.count, size.exact) == (4, True)
@@ -207,7 +203,6 @@ def test_a_large_space_gives_up_after_some_drafts(monkeypatch: pytest.MonkeyPatc
     )
 
 
-@pytest.mark.rotated
 def test_a_space_in_which_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module("tensornet_attn.search.propose"), "ATTEMPTS", 16)
     own = study(bounds={"macs": Limit(most=10)})

@@ -23,8 +23,6 @@ from tests.search.kills import (
     workers_of,
 )
 
-pytestmark = pytest.mark.rotated
-
 
 def test_workers_that_are_killed_twice(tmp_path: Path) -> None:
     out = tmp_path / "out"

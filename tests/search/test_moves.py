@@ -106,7 +106,6 @@ def test_joined_legs_are_refused(name: str) -> None:
     assert refusal(sketch_of, ta.load(name)) == why
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", [name for name in ta.list_designs() if name not in JOINED])
 def test_a_sketch_is_its_design(name: str) -> None:
     design = ta.load(name)
@@ -140,7 +139,6 @@ def try_all(name: str, each: int, run: int) -> None:
             finite(made)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ["mhsa", "gqa", "linear", "hard_fish", "mla", "epa"])
 def test_moves_where_they_apply(name: str) -> None:
     try_all(name, 2, 6)

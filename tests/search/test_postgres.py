@@ -32,7 +32,6 @@ def opened(url: str, name: str, worker: Identity | None = None, **study: object)
     return open_store(url, made.study(**study), name, worker or identity())
 
 
-@pytest.mark.rotated
 def test_a_store(url: str) -> None:
     store = opened(url, "a store")
     trial = asked(store)
@@ -52,7 +51,6 @@ def test_a_store(url: str) -> None:
         one.close()
 
 
-@pytest.mark.rotated
 def test_many_at_once(url: str) -> None:
     """Each takes another slot, also where all make the tables and the study at the same time."""
     study = made.study(trials=3)

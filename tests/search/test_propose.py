@@ -98,7 +98,6 @@ def test_choices_without_a_place_drop_out() -> None:
     assert (found.design.name, found.design.about) == ("linear_mix", "linear; f = 16; h = 4; mix(e=2) at A.")
 
 
-@pytest.mark.rotated
 def test_mutants_are_neighbours_and_children_have_both_parents_choices() -> None:
     space = load(SPACE)
     for number in range(8):
@@ -149,7 +148,6 @@ def test_seeds_are_the_bases() -> None:
     assert [to_text(one.path) for one in wide] == ["mhsa; h = 8"]
 
 
-@pytest.mark.rotated
 def test_a_base_beyond_the_bounds_is_made_smaller() -> None:
     data = {"space": 1, "base": ["mhsa", "linear"], "legs": {"f": 16, "h": [1, 2], "d": [4, 8, 16]}}
     free, bounded = (load({**data, "bounds": {"n": 16, **more}}) for more in ({}, {"macs": 16000}))
@@ -160,7 +158,6 @@ def test_a_base_beyond_the_bounds_is_made_smaller() -> None:
     assert seeds(load({**data, "bounds": {"n": 16, "macs": 10}})) == []
 
 
-@pytest.mark.rotated
 def test_a_base_beyond_the_bounds_comes_to_lie_at_them() -> None:
     data = {
         "space": 1,
@@ -185,7 +182,6 @@ def test_a_path_of_another_space(path: tuple[Choice, ...], message: str) -> None
         assert refusal(call) == message
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("seed", range(24))
 def test_a_proposal_compiles_to_the_reference(seed: int) -> None:
     agrees(propose(load(SPACE), 0, seed).design, seed)
@@ -220,7 +216,6 @@ EMPTY: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize(("space", "message"), EMPTY, ids=["macs", "parameters", "checker"])
 def test_an_empty_space(space: dict[str, Any], message: str) -> None:
     assert refusal(propose, load({"space": 1, **space}), 0, 0) == message

@@ -39,7 +39,6 @@ def text(small: Made) -> str:
     return page(*small)
 
 
-@pytest.mark.rotated
 def test_the_page_loads_nothing_and_runs_its_own_script_alone(text: str) -> None:
     assert not re.search(r"(?:src|href)=\"(?!#|data:)", text)
     assert "://" not in re.sub(r"xmlns(?::xlink)?=\"[^\"]*\"", "", text)

@@ -55,7 +55,6 @@ def written(small: Made, out: Path) -> tuple[Trial, Path]:
     return best, out / "pareto" / folder(best)
 
 
-@pytest.mark.rotated
 def test_a_folder_for_each_design_of_the_front_and_each_finalist(small: Made, tmp_path: Path) -> None:
     study, space, trials = small
     runs(trials, tmp_path)

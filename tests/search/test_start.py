@@ -18,8 +18,6 @@ from tests.refusals import refusal
 from tests.search import functions, made
 from tests.search.engine import opened
 
-pytestmark = pytest.mark.rotated
-
 SMALL: dict[str, Any] = {"trials": 3, "population": 2, "finalists": 0}
 
 

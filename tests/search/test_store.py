@@ -39,7 +39,6 @@ def test_what_is_finished(tmp_path: Path) -> None:
     assert opened(tmp_path).look() == ([two, one], [])
 
 
-@pytest.mark.rotated
 def test_several_may_make_it_at_once(tmp_path: Path) -> None:
     for place in range(3):
         folder = tmp_path / str(place)
@@ -109,7 +108,6 @@ OTHERS = [
 ]
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize(("change", "words"), OTHERS)
 def test_another_study(tmp_path: Path, change: dict[str, object], words: str) -> None:
     opened(tmp_path)

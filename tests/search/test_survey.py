@@ -25,7 +25,6 @@ FEW: dict[str, Any] = {
 }
 
 
-@pytest.mark.rotated
 def test_a_small_space_is_counted() -> None:
     space = load(FEW)
     found = list(every(space))
@@ -46,7 +45,6 @@ def test_a_large_space_has_a_bound() -> None:
     assert size.to_text() == ("at most 4,000 designs: the number of paths, including invalid and equivalent ones")
 
 
-@pytest.mark.rotated
 def test_samples_differ_and_come_again() -> None:
     space = load(FEW)
     seen = survey(space, 5)
@@ -104,7 +102,6 @@ def test_the_command(few: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert data["ranges"]["macs"]["least"] <= sample["macs"] <= data["ranges"]["macs"]["most"]
 
 
-@pytest.mark.rotated
 def test_the_page(few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.html"
     assert run(["space", str(few), "--samples", "3", "-o", str(page)]) == 0

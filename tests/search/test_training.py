@@ -29,7 +29,6 @@ def job(kind: str, out: Path, design: str = DESIGN, run: dict[str, Any] | None =
     return Job(kind, study, design, str(out), **{"rates": (1e-3, 2e-3), "seeds": (0, 0), **rest})
 
 
-@pytest.mark.rotated
 def test_the_first_loss(tmp_path: Path) -> None:
     assert abs(compute(job(STATIC, tmp_path)) - log(16)) < 0.5
     assert list(tmp_path.iterdir()) == []
@@ -51,7 +50,6 @@ def test_a_first_step_that_is_not_finite(tmp_path: Path) -> None:
     assert str(caught.value).startswith("step 1: the loss is nan; the first output that is not finite is in ")
 
 
-@pytest.mark.rotated
 def test_the_runs_of_a_rung(tmp_path: Path) -> None:
     found = compute(job(CLIMB, tmp_path, seeds=(7, 8)))
     assert [folder.rpartition("/")[2] for _, folder in found] == ["rung1-lr0.001-seed7", "rung1-lr0.002-seed8"]

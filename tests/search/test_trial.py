@@ -60,7 +60,6 @@ def test_bounds(values: dict[str, float], words: str | None, share: float) -> No
     assert excess(own, values) == pytest.approx(share, rel=1e-12)
 
 
-@pytest.mark.rotated
 def test_bounds_on_costs_hold_for_proposals() -> None:
     space = load(SPACE)
     free = [propose(space, 0, number).price.macs for number in range(12)]

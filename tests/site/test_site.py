@@ -50,7 +50,6 @@ def test_the_api_page_has_every_public_name() -> None:
     assert sorted(shown) == sorted({*ta.__all__} - {"__version__"})
 
 
-@pytest.mark.rotated
 def test_the_gallery_sorts_designs_by_work_and_by_decoding_state() -> None:
     from site_gallery import card
 

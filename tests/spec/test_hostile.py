@@ -161,7 +161,6 @@ TEXTS = {  # the text, and a code of the answer
 }
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("title", TEXTS)
 def test_a_hostile_text(title: str) -> None:
     text, code = TEXTS[title]
@@ -177,7 +176,6 @@ def test_random_bytes(seed: int) -> None:
     codes_of("".join(draw.choice(alphabet) for _ in range(draw.randint(1, 4_000))))
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", library.names())
 def test_random_mutations_of_shipped_designs(name: str) -> None:
     draw = random.Random(name)
@@ -357,7 +355,6 @@ print(int(peak.split()[1]) / 1024, "torch" in sys.modules, problems[0].code)
 """
 
 
-@pytest.mark.rotated
 def test_memory_of_a_whole_process(tmp_path: Path) -> None:
     for title in (
         "10,000 keys",

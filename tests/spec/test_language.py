@@ -259,7 +259,6 @@ def test_a_circle_of_three(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_design_is_fine_and_reads_back(name: str) -> None:
     loaded = ta.load(name)
@@ -270,7 +269,6 @@ def test_a_shipped_design_is_fine_and_reads_back(name: str) -> None:
     assert again.to_yaml() == loaded.to_yaml()
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", SHIPPED)
 def test_all_sources_give_the_same_design(name: str) -> None:
     loaded, path = ta.load(name), library.path_of(name)

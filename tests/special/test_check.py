@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 import tensornet_attn as ta
 from tensornet_attn.special import embed, special_cases
 from tests.bounded import bounded
@@ -47,7 +45,6 @@ def test_a_design_of_ones_own_may_be_the_special_case(tmp_path: Path) -> None:
     assert embed(ta.load(tmp_path / "t.yaml"), "./narrow.yaml").general.legs["d"] == 4
 
 
-@pytest.mark.rotated
 def test_every_entry_of_a_shipped_design_fits() -> None:
     for general, special in special_cases().edges:
         embed(ta.load(general), special)

@@ -75,7 +75,6 @@ def test_designs_that_contain_each_other_share_a_box() -> None:
 TUFORMER = ("thsa", "thsa_kron", "skip_left", "skip_right", "mhsa", "trainable_heads_only", "heads_only")
 
 
-@pytest.mark.rotated
 def test_the_order_of_tuformer_at_equal_sizes() -> None:
     """Figs. 4c and 6: which of its designs is more expressive than which, all with f, h, d of mhsa and R = H D."""
     graph = ta.special_cases(equal_sizes=True)
@@ -91,7 +90,6 @@ def test_the_order_of_tuformer_at_equal_sizes() -> None:
     }
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("edge", sorted(ta.special_cases().edges), ids=" ".join)
 def test_an_edge_holds_at_equal_sizes_where_its_entry_changes_none(edge: tuple[str, str]) -> None:
     """The general design is made at the sizes that its entry gives, and compared with the one of its file."""

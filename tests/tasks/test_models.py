@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 import tensornet_attn as ta
@@ -22,7 +21,6 @@ def learns(task: Task, model: torch.nn.Module, batch: Batch, *inputs: torch.Tens
     assert after < before
 
 
-@pytest.mark.rotated
 def test_a_language_model_takes_its_batches() -> None:
     torch.manual_seed(0)
     task = task_named("mqar", length=16, pairs=2, vocabulary=16)

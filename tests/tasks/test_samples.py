@@ -163,7 +163,6 @@ print(hashlib.sha256(batch.tokens.numpy().tobytes() + batch.targets.numpy().toby
 """
 
 
-@pytest.mark.rotated
 def test_two_processes_at_once_give_equal_samples_with_one_store_and_without(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
     runs = [

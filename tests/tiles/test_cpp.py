@@ -67,7 +67,6 @@ def regions(source: Any, **options: Any) -> list[Region]:
     return found
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ta.list_designs())
 def test_the_text_declares_what_it_reads(name: str) -> None:
     for region in regions(name):

@@ -93,7 +93,6 @@ def test_triton_says_why_it_computes_no_running_sums() -> None:
 
 
 @needs_compiler
-@pytest.mark.rotated
 @pytest.mark.parametrize("causal", [True, False])
 def test_stick_breaking(causal: bool) -> None:
     oracle, module = compared(ta.load("stick_breaking", legs={"f": 16, "h": 2}), causal=causal)

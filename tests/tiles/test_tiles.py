@@ -101,7 +101,6 @@ def test_strict() -> None:
     )
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ta.list_designs())
 def test_every_design_is_strict(name: str) -> None:
     plan = planned(name)

@@ -34,7 +34,6 @@ def test_each_row_is_judged_once() -> None:
     assert sum(scored) == int((batch.targets != UNSCORED).sum())
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("memory", [0, 4])
 def test_a_language_model_that_says_what_is_scored_alone_has_the_same_loss_and_gradients(memory: int) -> None:
     task = task_named("mqar", length=16, pairs=2, vocabulary=16)

@@ -13,8 +13,6 @@ from tensornet_attn.train.trained import open_run
 from tests.refusals import refusal
 from tests.train import runs
 
-pytestmark = pytest.mark.rotated
-
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -49,7 +49,6 @@ def test_weights_of_zero_leave_the_run_as_it_is_without_losses(tmp_path: Path) -
     assert "loss/layers.0.mixer.balance" not in runs.curve(tmp_path / "none")[0]
 
 
-@pytest.mark.rotated
 def test_a_weight_trains_its_loss_down(tmp_path: Path) -> None:
     found = {}
     for weight in (0, 3):

@@ -14,8 +14,6 @@ import pytest
 import tensornet_attn as ta
 from tests.train import runs
 
-pytestmark = pytest.mark.rotated
-
 DRIVER = Path(__file__).with_name("processes.py")
 
 

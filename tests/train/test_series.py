@@ -30,7 +30,6 @@ def config(folder: Path, **changes: object) -> dict[str, object]:
     return runs.small(task="uea", options={"path": str(folder)}, **changes)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("pooling", ["mean", "concat"])
 def test_a_design_learns_to_tell_series_apart(folder: Path, tmp_path: Path, pooling: str) -> None:
     more = {"steps": 60, "batch": 16, "lr": 0.01, "width": 16, "mlp": "mlp", "eval_every": 60}
@@ -39,7 +38,6 @@ def test_a_design_learns_to_tell_series_apart(folder: Path, tmp_path: Path, pool
     assert open_run(tmp_path / "out").judge("test").means()["accuracy"] >= 0.8
 
 
-@pytest.mark.rotated
 def test_precisions_and_parts_take_numbers_too(folder: Path, tmp_path: Path) -> None:
     losses = []
     for name, more in (

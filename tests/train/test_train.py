@@ -56,7 +56,6 @@ def test_the_folder_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == f"'{out}' is finished: 10 steps.\n"
 
 
-@pytest.mark.rotated
 def test_the_seed_fixes_everything(tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         ta.train(runs.small(seed=seed, dropout=0.2), out=tmp_path / name)
@@ -91,14 +90,12 @@ def test_a_checkpoint_of_a_version_without_label_smoothing_is_one_of_the_same_ru
     assert config_hash(Run(**runs.small(label_smoothing=0.1))) != before
 
 
-@pytest.mark.rotated
 def test_activations_computed_again_change_nothing(tmp_path: Path) -> None:
     for again in (False, True):
         ta.train(runs.everything(steps=6, checkpoint_activations=again), out=tmp_path / str(again))
     assert runs.curve(tmp_path / "False") == runs.curve(tmp_path / "True")
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("precision", ["bf16", "bf16-true"])
 def test_precisions(tmp_path: Path, precision: str) -> None:
     ta.train(runs.small(), out=tmp_path / "32")
@@ -201,7 +198,6 @@ def test_a_folder_with_another_run(tmp_path: Path) -> None:
     assert ta.train(runs.small(steps=2, keep=1, save_every=1), out=out)["steps"] == 2
 
 
-@pytest.mark.rotated
 def test_a_constant_schedule_can_be_lengthened(tmp_path: Path) -> None:
     run = runs.small(schedule="constant")
     ta.train(run | {"steps": 5}, out=tmp_path / "both")
@@ -282,7 +278,6 @@ def test_a_gradient_that_is_not_finite(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.rotated
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = os.fsync
     left = iter(range(9))
@@ -345,7 +340,6 @@ SMALL = {"depth": 1, "width": 8, "length": 12, "vocabulary": 28, "legs": {"d": 4
 STEPS = {"steps": 2, "batch": 4, "eval_samples": 4, "tensorboard": False, "threads": 1}
 
 
-@pytest.mark.rotated
 def test_a_shipped_model_with_other_sizes(tmp_path: Path) -> None:
     text = {"task": "char_lm", "options": {"length": 12, "streams": 4}}
     out = tmp_path / "fast"

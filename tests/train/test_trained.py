@@ -36,7 +36,6 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.rotated
 def test_the_score_is_that_of_the_last_validation(out: Path) -> None:
     means = open_run(out).judge("validation", samples=12).means()
     wanted = runs.curve(out)[-1]
@@ -45,7 +44,6 @@ def test_the_score_is_that_of_the_last_validation(out: Path) -> None:
     assert open_run(out).judge("test").parts["loss"][1] > 12 * 8
 
 
-@pytest.mark.rotated
 def test_equal_probabilities_have_the_bits_of_the_vocabulary(text: Path) -> None:
     trained = open_run(text)
     torch.nn.init.zeros_(trained.model.output.weight)

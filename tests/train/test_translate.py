@@ -40,7 +40,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return open_run(folder / "out")
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("masked", [True, False])
 def test_greedy_translations_are_those_of_a_plain_loop(masked: bool) -> None:
     model = tiny.spread(tiny.seq2seq(positions="learned")).eval()

@@ -12,8 +12,6 @@ from tests.plan.blockwise_cases import design
 from tests.triton.agreement import SIZES
 from tests.triton.regions import draw, on_triton, pair, same
 
-pytestmark = pytest.mark.rotated
-
 REACHES = [(0, 0), (4, 0), (9, 9), (17, 2), (4, -2), (-1, 3), (300, 300)]
 LENGTHS = [(1, 1), (17, 17), (5, 40), (40, 5), (70, 70)]
 ROUGH = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2}
@@ -24,7 +22,6 @@ def banded(left: int, right: int, **legs: int):
     return ta.load(design(box={"mask": [f"window({left}, {right})"]}), legs=legs)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize(("left", "right"), REACHES)
 @pytest.mark.parametrize(("n", "m"), LENGTHS)
 def test_values_and_gradients(n: int, m: int, left: int, right: int) -> None:

@@ -40,13 +40,11 @@ def equal_to_loops(name: str, calls: tuple[str, ...], causal: bool | None) -> No
     check(name, module, steadied(name, module, inputs_of(name)), causal)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", DESIGNS)
 def test_a_design_equals_its_plain_loops(name: str) -> None:
     equal_to_loops(name, DESIGNS[name], True)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ["sigma_moe", pytest.param("epa", marks=pytest.mark.slow)])
 def test_chosen_experts_equal_all_of_them(name: str) -> None:
     legs, calls = EXPERTS[name]
@@ -74,7 +72,6 @@ def test_a_choice_is_a_kernel_too() -> None:
     assert ta.compile("sigma_moe", "triton").plan.backends == {"G": "triton", "y": "triton"}
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", ["band", "linear"])
 def test_a_module_in_one_graph(name: str) -> None:
     module, (x,) = compiled(name, "triton", True), inputs_of(name)

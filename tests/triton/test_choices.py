@@ -18,7 +18,6 @@ from tensornet_attn.runtime.triton.kernels.choices import (
 from tensornet_attn.runtime.triton.kernels.experts import triton_expert_rows, triton_expert_sums
 from tests.triton.agreement import agree, drawn, near
 
-pytestmark = pytest.mark.rotated
 SHAPES = [((1, 1), 1), ((2, 7, 3, 5), 2), ((130, 4), 4), ((9, 33), 16), ((0, 5), 2)]
 
 

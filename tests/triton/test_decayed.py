@@ -20,8 +20,6 @@ from tests.plan.decay_cases import ALONE, FADING
 from tests.triton.agreement import agree, drawn
 from tests.triton.regions import F64, draw, same
 
-pytestmark = pytest.mark.rotated
-
 OWN = "with more of the own position"
 DESIGNS = FADING | {OWN: ALONE[OWN]}
 SHAPES = [(1, 1, 1, 1), (9, 9, 3, 3), (130, 130, 3, 3), (5, 70, 16, 3), (70, 5, 3, 17)]  # n, m, widths

@@ -18,8 +18,6 @@ from tensornet_attn.runtime.triton.kernels.experts import (
 )
 from tests.triton.agreement import SIZES, agree, drawn
 
-pytestmark = pytest.mark.rotated
-
 
 def choices(tokens: int, h: int, e: int, k: int) -> Tensor:
     return torch.rand(tokens, h, e, generator=torch.Generator().manual_seed(tokens)).argsort(-1)[..., :k]

@@ -12,8 +12,6 @@ from tensornet_attn.runtime.triton.kernels.gated import triton_gated, triton_gat
 from tests.runtime.test_gated import KINDS, drawn, options
 from tests.triton.agreement import agree
 
-pytestmark = pytest.mark.rotated
-
 
 def both(given: dict[str, Any], **more: Any) -> None:
     found, wanted = triton_gated_delta_rule(**given, **more), gated_delta_rule(**given, **more)

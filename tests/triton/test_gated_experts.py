@@ -14,8 +14,6 @@ from tensornet_attn.runtime.triton.kernels.gated_experts import triton_gated_exp
 from tensornet_attn.runtime.triton.kernels.tile_maps import tile_map
 from tests.triton.agreement import agree, drawn, near
 
-pytestmark = pytest.mark.rotated
-
 
 @triton.jit
 def squared(x):  # type: ignore[no-untyped-def]

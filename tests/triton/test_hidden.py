@@ -27,8 +27,6 @@ from tests.test_hidden import compare_pairs, turned
 from tests.test_random_designs import filtered, seeds
 from tests.triton.regions import draw, on_triton, pair, same
 
-pytestmark = pytest.mark.rotated
-
 KERNELS = [("triton", {})]
 EVERY = 12  # of all maps in all boxes, one in so many runs each time
 

@@ -9,7 +9,6 @@ from tests.huge_biases import DESIGNS, HUGE, LEAST, check
 from tests.triton.regions import on_triton
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("name", DESIGNS)
 def test_values_and_gradients(name: str, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,6 @@ from tensornet_attn.runtime.triton.kernels.linear import triton_linear, triton_l
 from tensornet_attn.runtime.triton.kernels.masked import triton_masked_linear
 from tests.triton.agreement import SIZES, agree, drawn
 
-pytestmark = pytest.mark.rotated
-
 LENGTHS = [(1, 1), (17, 17), (64, 64), (130, 130), (5, 40), (40, 5)]
 SHAPES = [(17, 17, 3, 16), (64, 64, 16, 1), (130, 130, 1, 3), (5, 40, 16, 40), (40, 5, 64, 3)]  # n, m, widths
 
@@ -32,7 +30,6 @@ def both(operands: list[Tensor], **options: Any) -> None:
     agree(found, wanted, operands)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("n", "m", "d", "e"), SHAPES)
 def test_values_and_gradients(n: int, m: int, d: int, e: int, causal: bool) -> None:

@@ -11,8 +11,6 @@ from tests.designs.test_losses import LOOPS, SEEN, check_losses
 from tests.losses import inputs, made, total
 from tests.triton.agreement import near
 
-pytestmark = pytest.mark.rotated
-
 KEYS = torch.tensor([[True, True, False, True, False], [False, True, True, True, True], [False] * 5])
 
 

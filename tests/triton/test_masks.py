@@ -11,7 +11,6 @@ from tests.random_call import F64, assert_same, results
 from tests.triton.regions import on_triton
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("mask", MASKS)
 def test_values_and_gradients(mask: str) -> None:
     oracle, module = modules(design(mask, own=False), "triton")
@@ -27,7 +26,7 @@ def test_values_and_gradients_of_some(mask: str) -> None:
     test_values_and_gradients(mask)
 
 
-@pytest.mark.parametrize(("n", "m"), [pytest.param(300, 300, marks=pytest.mark.rotated), (40, 260)])
+@pytest.mark.parametrize(("n", "m"), [(300, 300), (40, 260)])
 @pytest.mark.parametrize(
     "mask", ["causal and (window(w, 0) or prefix(p))", "global(p) or band(w)", "prefix(p)", "prefix(p) and not causal"]
 )

@@ -13,8 +13,6 @@ from tensornet_attn.emit.triton import backward, region
 from tests.plan.blockwise_cases import design
 from tests.triton.regions import draw, pair, same
 
-pytestmark = pytest.mark.rotated
-
 HEADS = {"f": 24, "h": 8, "d": 3}
 MANY = {
     "talking_heads": HEADS | {"g": 8, "e": 8},

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.nn.test_packed import compare, made
 from tests.regions import WIDE, quick
 
-pytestmark = pytest.mark.rotated
 QUICK = [("mhsa_rope", False), ("band", True), ("linear", True), ("thsa", False), ("moa", True)]
 
 

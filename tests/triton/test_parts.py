@@ -41,7 +41,6 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(region_launch, "parts_for", lambda programs, blocks, processors: 3)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", DESIGNS)
 def test_values_and_gradients(name: str) -> None:
     source, legs = DESIGNS[name]
@@ -51,7 +50,6 @@ def test_values_and_gradients(name: str) -> None:
     same(ours, oracle, [draw(1, n, legs["f"], seed=n) for n in lengths])
 
 
-@pytest.mark.rotated
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of the root of zero where nothing is seen
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in TAKEN])
 def test_every_kind_of_call(name: str) -> None:
@@ -61,7 +59,6 @@ def test_every_kind_of_call(name: str) -> None:
         assert_same(results(ours, inputs, options), results(oracle, inputs, options))
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("kind", ["", "boolean", "float", "keys"])
 @pytest.mark.parametrize("name", MASKED)
 def test_masks_and_sinks(name: str, kind: str) -> None:

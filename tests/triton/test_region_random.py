@@ -15,8 +15,6 @@ from tests.random_design import random_design
 from tests.random_region import random_region
 from tests.test_random_designs import causal_of, checked, filtered, pair
 
-pytestmark = pytest.mark.rotated
-
 seeds = st.integers(0, 2**32)
 
 

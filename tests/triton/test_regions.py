@@ -17,8 +17,6 @@ from tests.plan.decay_cases import FORGETTING
 from tests.random_call import Call, assert_same, results
 from tests.triton.regions import F64, draw, on_triton, pair, same, same_mask_gradients
 
-pytestmark = pytest.mark.rotated
-
 SMALL = {"f": 12, "h": 4, "g": 2}
 QUICK = (
     "a band", "heads mixed before and after", "distances turned", "noise", "near positions",

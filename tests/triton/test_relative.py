@@ -15,8 +15,6 @@ from tensornet_attn.graph import build
 from tests.plan.blockwise_cases import READ, SCORES, design
 from tests.triton.regions import F64, draw, on_triton, pair, same
 
-pytestmark = pytest.mark.rotated
-
 SMALL = {"f": 12, "h": 2}
 FAR = {"far": {"legs": "l d", "value": "sinusoid"}}
 
@@ -122,7 +120,6 @@ for _name, _legs in (("R1", "t"), ("R2", "t d"), ("R3", "p d"), ("R4", "d")):
             _one["weights"][_name] = _legs
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize(("n", "m"), [(18, 35), pytest.param(40, 21, marks=pytest.mark.slow)])
 def test_tables(name: str, n: int, m: int) -> None:

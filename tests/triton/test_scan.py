@@ -14,8 +14,6 @@ from tensornet_attn.runtime.triton.kernels import scan
 from tensornet_attn.runtime.triton.kernels.scan import triton_delta, triton_delta_gradients, triton_delta_rule
 from tests.triton.agreement import SIZES, agree, drawn
 
-pytestmark = pytest.mark.rotated
-
 SHAPES = [(1, 1, 3, 1), (17, 17, 3, 16), (64, 64, 40, 3), (130, 130, 16, 3), (5, 40, 1, 3), (40, 5, 3, 16)]
 MODES = pytest.mark.parametrize("mode", ["none", "read", "both"])
 
@@ -31,7 +29,6 @@ def both(given: list[Tensor], *options: Any) -> None:
     agree(triton_delta_rule(*given, *options), delta_rule(*given, *options), given)
 
 
-@pytest.mark.rotated
 @MODES
 @pytest.mark.parametrize(("n", "m", "d", "e"), SHAPES)
 def test_values_and_gradients(n: int, m: int, d: int, e: int, mode: str) -> None:

@@ -30,7 +30,6 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("kind", ["", "boolean", "float", "keys"])
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients(name: str, kind: str) -> None:

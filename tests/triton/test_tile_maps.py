@@ -57,7 +57,6 @@ def design(name: str, causal: bool = False) -> dict[str, Any]:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of 1 / 0 beyond the ends of tiles
-@pytest.mark.rotated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_design_equals_its_reference(name: str, causal: bool) -> None:
@@ -87,7 +86,6 @@ def test_a_map_without_tiles_is_left_to_torch() -> None:
     assert "maps=" not in source
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("maps", [(EXP, EXP), (EXP, ""), ("", EXP)])

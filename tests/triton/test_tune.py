@@ -15,8 +15,6 @@ from tests.refusals import refusal
 from tests.triton.agreement import near
 from tests.triton.played import play
 
-pytestmark = pytest.mark.rotated
-
 NO_GPU = "tune: there is no GPU to time kernels on; leave it out to use the cost model."
 NO_KERNELS = "linear: the plan runs on 'torch'; only 'triton' can be tuned."
 

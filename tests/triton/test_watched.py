@@ -35,7 +35,7 @@ def test_activation_checkpointing() -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["mhsa", "epa", pytest.param("sigma_moe", marks=pytest.mark.rotated)])
+@pytest.mark.parametrize("name", ["mhsa", "epa", "sigma_moe"])
 def test_several_gradients_at_once(name: str) -> None:
     ours = ta.compile(ta.load(name, legs={"f": 16} | ({} if name == "sigma_moe" else {"h": 2})), "triton", dtype=F64)
     x = draw(2, 9, 16, seed=0).requires_grad_()
@@ -49,7 +49,7 @@ def test_several_gradients_at_once(name: str) -> None:
 BY_FUNC = ("linear", "linear, masked", "retnet", "fast_weight2", "gated_deltanet")  # kernels of a kind each
 
 
-@pytest.mark.parametrize("name", ["epa", "sigma_moe", *(pytest.param(n, marks=pytest.mark.rotated) for n in BY_FUNC)])
+@pytest.mark.parametrize("name", ["epa", "sigma_moe", *BY_FUNC])
 def test_gradients_by_torch_func(name: str) -> None:
     name, _, masked = name.partition(", ")
     legs = {"f": 16} | ({"h": 2} if "h" in ta.load(name).legs else {})

@@ -102,7 +102,6 @@ def test_a_call_in_another_dtype_compares_what_it_compiles(compared: list[str]) 
     assert compared == ["torch.float32", "torch.float64"]
 
 
-@pytest.mark.rotated
 def test_tracing_compares_nothing(compared: list[str]) -> None:
     layer, x = ta.compile(small("traced"), "cpp").double(), torch.randn(2, 9, 12, dtype=torch.float64)
     traced = torch.compile(layer, fullgraph=True, backend="aot_eager")
@@ -185,7 +184,6 @@ def test_a_comparison_leaves_random_numbers_alone() -> None:
     assert torch.equal(torch.randn(3), wanted)
 
 
-@pytest.mark.rotated
 def test_processes_that_compile_at_once_agree(tmp_path: Path) -> None:
     text = f"import tensornet_attn as ta; print(ta.compile({SMALL.replace('NAME', 'at_once')!r}, 'cpp').plan.backend)"
     runs = [subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True) for _ in range(2)]
