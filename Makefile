@@ -5,7 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Only 4,000 of the 15,000 installed modules are imported; Python compiles them on import.
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
-PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -q
+# SHARD=2/3: the second of three parts of the tests, whose division depends on their names alone.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -q $(if $(SHARD),--shard $(SHARD))
 TN := $(BIN)/tensornet-attn
 
 export PYTHONDONTWRITEBYTECODE := # otherwise, each subprocess of a test compiles the package again
@@ -24,7 +25,7 @@ demo: $(VENV)/installed-demo ## check, cost, draw, compile and run the design th
 	$(TN) compile thsa -o demo/thsa.py
 	$(BIN)/python -m tensornet_attn.cli.demo
 
-test: $(VENV)/installed-test ## run the suite without slow tests and with a part of the rotated tests: about 5 minutes on 2 cores, with installation
+test: $(VENV)/installed-test ## run the suite without slow tests: about half an hour on 2 cores, with installation
 	$(PYTEST) -m "not slow"
 	TRITON_INTERPRET=1 $(PYTEST) -m "not slow" tests/triton
 
@@ -32,8 +33,10 @@ test-all: $(VENV)/installed-test ## run the whole suite: about two hours on 2 co
 	$(PYTEST)
 	TRITON_INTERPRET=1 $(PYTEST) tests/triton
 
-relations: $(VENV)/installed-test ## try the relations of tests/relations on random designs of new seeds, for 20 minutes
-	$(BIN)/python -m tests.relations --minutes 20 --backend torch blocks decoding reference cpp
+MINUTES := 20
+OUT := build/relations
+relations: $(VENV)/installed-test ## try the relations of tests/relations on random designs of new seeds, for MINUTES (20)
+	$(BIN)/python -m tests.relations --minutes $(MINUTES) --out $(OUT) --backend torch blocks decoding reference cpp
 
 lint: $(VENV)/installed-test ## run ruff and mypy
 	$(BIN)/ruff format --check .

@@ -7,8 +7,11 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import compress
+from operator import not_
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,19 +32,27 @@ settings.load_profile("house")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shard", metavar="K/N", help="run part K of N of the tests; names alone say what is in it")
     parser.addoption("--write-docs", action="store_true", help="write the outputs shown in README.md and docs/ again")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Tests of a modern design for which another one stands are slow; a model to convert is another thing."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of a modern design for which another one stands are slow; `--shard` leaves its own tests."""
     for item in items:
-        values = (
-            item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
-        )
-        designs = MODERN.intersection(value for value in values if isinstance(value, str))
-        if designs - STAND_FOR_THEIR_KIND and item.path.parent.name != "convert":
+        if designs_of(item) & MODERN - STAND_FOR_THEIR_KIND and item.path.parent.name != "convert":
             item.add_marker(pytest.mark.slow)
+    if shard := config.getoption("shard"):
+        place, count = map(int, shard.split("/"))
+        own = [crc32(item.nodeid.partition("[")[0].encode()) % count == place % count for item in items]
+        config.hook.pytest_deselected(items=list(compress(items, map(not_, own))))
+        items[:] = compress(items, own)
+
+
+def designs_of(item: pytest.Item) -> set[str]:
+    """The texts among the parameters of a test: a design's name is one of them."""
+    values = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+    return {value for value in values if isinstance(value, str)}
 
 
 def pytest_collection() -> None:
@@ -62,12 +73,12 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _block_by_block() -> None:
-    """Calls with gradients run in blocks, however small they are; `runtime/test_small_calls.py` has the others."""
+@pytest.fixture
+def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls with gradients run in blocks, however small they are; small ones of users keep their maps."""
     from tensornet_attn.runtime import blockwise
 
-    blockwise.KEEP = 1 << 40
+    monkeypatch.setattr(blockwise, "KEEP", 1 << 40)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -43,6 +43,8 @@ from tests.random_call import Call, assert_same, usable
 from tests.random_call import results as results_of
 from tests.test_random_designs import causal_of, checked, filtered, pair, seeds
 
+pytestmark = pytest.mark.usefixtures("in_blocks")
+
 PLANS = [("reference", {}), ("torch", {}), ("torch", {"linear_memory": True})]
 
 

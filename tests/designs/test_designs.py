@@ -13,6 +13,8 @@ from .case import N
 from .cases import ATTENTION, BACKENDS, CASES, check, compiled, inputs_of, looped, normal, same
 from .plain.mgk import mgk_em_prior
 
+pytestmark = pytest.mark.usefixtures("in_blocks")
+
 EACH = [(name, causal) for name, case in CASES.items() for causal in case.causal]
 CAUSAL = "alibi epa_xl fmm1_causal fmm2_causal fmm3_causal fmm_fast_weight1 fmm_fast_weight2".split()
 SPECS = Path(__file__).resolve().parents[2] / "specs"

@@ -20,6 +20,8 @@ from tests.plan.blockwise_cases import MAPPED, READ, REFUSED, TAKEN, design
 
 from .test_linear import agree, draw
 
+pytestmark = pytest.mark.usefixtures("in_blocks")
+
 
 def plan_of(source: Any) -> Any:
     return make_plan(build(ta.load(source)))

@@ -13,6 +13,8 @@ import tensornet_attn as ta
 from .explained import ways
 from .linear_cases import SCORES, diagram
 
+pytestmark = pytest.mark.usefixtures("in_blocks")
+
 NEAR = {"softmax": "m", "mask": ["band(4)"], "of": "S"}
 WIDE, FAR = {"softmax": "m", "scale": "d ** -0.5", "of": "S"}, {"normalize": "m", "of": "S"}
 TWO = "near[h n m] V[m h e] Wo[h e f] + wide[h n m] V[m h e] Wo[h e f] -> n f"

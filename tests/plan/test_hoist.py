@@ -12,6 +12,8 @@ from .explained import TRITON, ways
 from .linear_cases import READ, SCORES, diagram, positive
 from .test_linear import agree, draw, modules
 
+pytestmark = pytest.mark.usefixtures("in_blocks")
+
 FUSED, LINEAR, ROWS = "fused attention", "linear attention", "blockwise"
 SOFTMAX = {"softmax": "m", "scale": "d ** -0.5", "of": SCORES}
 FAR = {"normalize": "m", "of": SCORES}

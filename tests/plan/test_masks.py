@@ -14,6 +14,8 @@ from tests.agreement import in_chunks, modules
 from tests.masked import CAUSAL, MANY, MASKS, design, matrix
 from tests.random_call import F64, assert_same, results
 
+pytestmark = pytest.mark.usefixtures("in_blocks")
+
 N = 13
 PLANS: dict[str, Mapping[str, Any]] = {
     "dense": {"n": 1, "m": 1},

@@ -13,6 +13,8 @@ from .linear_cases import SCORES, design
 from .test_decay import SHAPES
 from .test_linear import agree, draw, modules
 
+pytestmark = pytest.mark.usefixtures("in_blocks")
+
 NEAR = {"softmax": "m", "mask": ["band(2)"], "of": SCORES}
 FAR = {"normalize": "m", "of": SCORES}
 BLEND = "b[h] near[h n m] + 0.5 * far[h n m] -> h n m"

@@ -17,6 +17,8 @@ from .linear_cases import positive
 from .test_decay import SHAPES
 from .test_linear import CHOSEN, agree, draw, modules
 
+pytestmark = pytest.mark.usefixtures("in_blocks")
+
 STATE = "one[n] Kg[m g d] Vg[m g e] -> n m g d e"
 OUT = "O[n h e] Wo[h e f] -> n f"
 FIRST: dict[str, Any] = {

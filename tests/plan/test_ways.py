@@ -17,6 +17,8 @@ from tensornet_attn.plan.ways import WAYS
 from tests.designs.cases import CASES, compiled, drawn, inputs_of, normal, same
 from tests.refusals import refusal
 
+pytestmark = pytest.mark.usefixtures("in_blocks")
+
 N = 8192
 CPU = Device("two cores", rate=10**11, bandwidth=2 * 10**10)
 

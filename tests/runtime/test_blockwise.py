@@ -26,6 +26,8 @@ from tests.runtime.blockwise_cases import (
     some,
 )
 
+pytestmark = pytest.mark.usefixtures("in_blocks")
+
 NO_LATER = (None, 0, 0)  # how far a row sees before and after itself
 BLOCKS = [(1, 1), (2, 1), (3, 1), (4, 1), (16, 1), (1, 30), (1, 1000), (2, 30, 100)]
 

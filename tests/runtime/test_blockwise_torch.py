@@ -31,6 +31,8 @@ from tests.runtime.blockwise_cases import (
     some,
 )
 
+pytestmark = pytest.mark.usefixtures("in_blocks")
+
 
 def masked(P: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, key_mask: Tensor) -> Tensor:
     return mixed(P, q, k, v, mask=mask, key_mask=key_mask)

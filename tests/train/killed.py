@@ -18,11 +18,9 @@ from typing import Any
 
 
 def main(run: str, out: str, place: str, share: str) -> None:
-    from tensornet_attn.runtime import blockwise
     from tensornet_attn.train import start
     from tensornet_attn.train.start import train
 
-    blockwise.KEEP = 1 << 40  # as in the process of the test, which compares bits
     _mine(int(place), float(share), start)
     train(json.loads(Path(run).read_text()), out=out)
 
