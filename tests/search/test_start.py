@@ -129,8 +129,8 @@ def test_another_study_in_the_folder(tmp_path: Path) -> None:
 
 def test_a_study_file_that_was_written_over(tmp_path: Path) -> None:
     (tmp_path / CONFIG).write_text("study: 1\nseed: x\n")
-    path = tmp_path / CONFIG
-    assert refusal(searched, tmp_path) == f"'{path}' has no study that this version can read: choose another --out."
+    told = refusal(searched, tmp_path)
+    assert told == f"'{tmp_path}' has files of others, such as '{CONFIG}': choose an empty folder, or another --out."
 
 
 MISTAKES = [
