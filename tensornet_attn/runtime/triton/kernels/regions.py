@@ -36,6 +36,8 @@ def tiled(
     """The result of region `name`: [batch..., heads..., n, width...]; no tensor of n x m elements is created."""
     present = [x is not None for x in operands]
     operands = [x for x in operands if x is not None]
+    if mask is not None and mask.dtype != torch.bool:
+        name = REGIONS[name].biased or name
     seed = torch.randint(2**62, (1,), device=operands[0].device) if REGIONS[name].random and training else None
     call = (name, present, n, m, list(batch), list(map(float, numbers)), training, autocast_dtype(operands[0]))
     if is_plain((*operands, mask, key_mask)):
