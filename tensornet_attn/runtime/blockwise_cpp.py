@@ -4,7 +4,15 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.runtime.blockwise import CALL, BlockwiseGradient, blockwise, operands_of
-from tensornet_attn.runtime.native import cpp_forward, cpp_gradients, cpp_shapes, for_caller, for_cpp, for_mask, runs_cpp
+from tensornet_attn.runtime.native import (
+    cpp_forward,
+    cpp_gradients,
+    cpp_shapes,
+    for_caller,
+    for_cpp,
+    for_mask,
+    runs_cpp,
+)
 from tensornet_attn.runtime.operations import asks_gradients, for_each_gradient, operation
 from tensornet_attn.runtime.products import autocast_dtype
 
