@@ -47,8 +47,10 @@ template <class A, class B> inline auto maximum(A a, B b) {
   using C = decltype(a + b);
   return C(b) > C(a) || b != b ? C(b) : C(a);
 }
-// If a is not a number, neither is the result: maps have a number for b.
-template <class A, class B> inline auto minimum(A a, B b) { using C = decltype(a + b); return C(b) < C(a) ? C(b) : C(a); }
+template <class A, class B> inline auto minimum(A a, B b) {
+  using C = decltype(a + b);
+  return C(b) < C(a) || b != b ? C(b) : C(a);
+}
 template <class A, class B> inline auto where(bool c, A a, B b) { using C = decltype(a + b); return c ? C(a) : C(b); }
 inline real abs(real x) { return std::fabs(x); }
 inline real sqrt(real x) { return std::sqrt(x); }
@@ -332,7 +334,7 @@ inline void rescale(real* to, const real* alpha, long rows, int width) {
 }
 inline void divide(real* to, const real* sum, long rows, int width) {
   for (long i = 0; i < rows; ++i) {
-    const real one = sum[i] > 0 ? 1 / sum[i] : real(1);
+    const real one = sum[i] != 0 ? 1 / sum[i] : real(1);
     for (int c = 0; c < width; ++c) to[i * width + c] *= one;
   }
 }

@@ -94,7 +94,7 @@ def forward_of(run: Launch, store: Stored, lse: Tensor) -> Tensor:
     if region.log:
         join_rows(lse, rows, (), mask)
         found = values.logsumexp(0)
-        found = found.where(found > -math.inf, max(-1e15, torch.finfo(run.dtype).min / 2))
+        found = found.where(found != -math.inf, max(-1e15, torch.finfo(run.dtype).min / 2))
     else:
         found = torch.empty(values.shape[1:], device=values.device, dtype=run.dtype)
         join(found, lse, values, rows, region.reads, region.normalized, mask)
