@@ -1,4 +1,7 @@
-"""Rows of scores that a bias absorbs: all their keys weigh the same, and gradients are those of these weights."""
+"""Rows of scores that a bias absorbs: keys of equal bias weigh the same, and gradients are those of these weights.
+
+What tells terms of one key apart, before the bias is added, is not absorbed.
+"""
 
 from __future__ import annotations
 
@@ -24,33 +27,46 @@ def extended(parent: str, **scores: Any) -> dict[str, Any]:
     )
 
 
+def mixed(box: str) -> dict[str, Any]:
+    """Several scores of a key, reduced by a box, and a term by distance."""
+    return extended(
+        "mgk",
+        S={box: "r", "of": "L"},
+        near={"rel_shift": "p", "to": "m", "of": "B"},
+        A={"softmax": "m", "of": "S[h n m] + near[h n m] -> h n m"},
+    ) | {"legs": HEADS | {"p": "relative 4"}, "weights": {"B": "h p"}}
+
+
 DESIGNS: dict[str, Any] = {  # none of which torch's fused attention computes
     "one pass": extended("mhsa", A={"softmax": "m", "of": SCORES["blocks"]}),
     "two passes": extended("talking_heads"),
     "several legs": extended("mhsa", A={"softmax": ["h", "m"], "of": SCORES["blocks"]}),
     "a sum of exponentials": extended("mgk"),
     "sink": with_sink("blocks", "heads"),
+    "a biased sum of exponentials": mixed("logsumexp"),
+    "a maximum": mixed("max"),
+    "shares of two readers": extended(
+        "mhsa",
+        A={"softmax": ["h", "m"], "of": SCORES["blocks"]},
+        P={"sum": "h", "of": "A"},
+        u="P[n m] V[m h d] -> n h d",
+        o="A[h n m] V[m h d] -> n h d",
+        y="o[n h d] Wo[h d f] + u[n h d] Wo[h d f] -> n f",
+    ),
 }
-EQUAL = {"several legs": ("Wq", "Wk"), "a sum of exponentials": ("Wk",)}  # f h d, f r h d
 
 
 def check(name: str, backend: str, *values: float) -> nn.Module:
-    """Values and gradients are the reference's; returns the compiled module.
-
-    Heads that share a softmax have equal scores, and keys that share a sum: the bias absorbs their differences too.
-    """
+    """Values and gradients are the reference's; returns the compiled module."""
     oracle, module = modules(DESIGNS[name], backend)
-    state = oracle.state_dict()
-    for weight in EQUAL.get(name, ()):
-        state[weight] = state[weight][:, :1].expand_as(state[weight]).clone()
-    for one in (oracle, module):
-        one.load_state_dict(state)
     x, keys = torch.randn(1, 20, 6, generator=torch.Generator().manual_seed(0), dtype=F64), torch.ones(1, 20) > 0
     keys[:, 3] = False
     for value in values:
         bias = torch.zeros(20, 20, dtype=F64)
         bias[[2, 7, 19]] = value
         bias[7, 4:] = -math.inf
+        bias[10:14] = value * (1 + torch.arange(20) % 3) / 3  # the largest for a third of the keys
+        bias[13, ::2] = -math.inf
         options = {"mask": bias, "key_mask": keys}
         assert_same(results(module, [x], options), results(oracle, [x], options))
     return module

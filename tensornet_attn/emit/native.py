@@ -10,7 +10,7 @@ from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Step
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.rewrite.change import leaf
-from tensornet_attn.tiles.cpp.source import Region, region_of, source
+from tensornet_attn.tiles.cpp.source import Region, biased_region_of, region_of, source
 
 _INDENT = "    "
 
@@ -18,16 +18,24 @@ _INDENT = "    "
 def emit_native(writer: Writer, step: Step) -> None:
     """Emits the call of `blockwise`; the C++ is registered beside the class."""
     made = region_of(writer.graph, step)
+    biased = biased_region_of(writer.graph, step, made)
 
     def registered(tile: str, operands: list[Operand], result: Legs) -> str:
         name = writer.names.fresh(f"{writer.local[step.name]}_cpp")
-        writer.functions |= {_registration(writer, made, name, operands, result)}
+        text = source(made, biased).strip()
+        writer.native.append(text)
+        parts = _parts(writer, made, operands, result)
+        if biased is not None:
+            parts.append(f"biased=dict({', '.join(_parts(writer, biased, operands, result))})")
+        lines = [f'f"{{__name__}}.{name}",', *(f"{part}," for part in parts), f'text=r"""\n{text}\n""",']
+        writer.functions |= {f"{name} = cpp_region(\n" + "\n".join(_INDENT + line for line in lines) + "\n)"}
         return name
 
     emit_blockwise(writer, step, registered)
 
 
-def _registration(writer: Writer, made: Region, name: str, operands: list[Operand], result: Legs) -> str:
+def _parts(writer: Writer, made: Region, operands: list[Operand], result: Legs) -> list[str]:
+    """What the runtime knows of a region, as arguments."""
     graph, program = writer.graph, made.program
     places = {operand.name: place for place, operand in enumerate(operands)}
     by_use = {operand.use: place for place, operand in enumerate(operands) if operand.use is not None}
@@ -52,9 +60,7 @@ def _registration(writer: Writer, made: Region, name: str, operands: list[Operan
     order = tuple(laid.index(leg) for leg in result)
     before = tuple(size(leg) for leg in heads if leg in program.legs)
     masks = places.get("mask"), places.get("key_mask"), len(program.others)
-    text = source(made).strip()
-    writer.native.append(text)
-    parts = [
+    return [
         f"operands=({', '.join(map(repr, found))},)",
         f"masks={masks}",
         f"result=({before}, {tuple(map(size, after))}, {order})",
@@ -65,7 +71,4 @@ def _registration(writer: Writer, made: Region, name: str, operands: list[Operan
         *([f"saves={0 if writer.target.linear_memory else made.saves}"] if made.saved else []),
         f"stores={tuple(made.stores)}",
         *([] if writer.memory is None else [f"memory={writer.memory}"]),
-        f'text=r"""\n{text}\n"""',
     ]
-    lines = [f'f"{{__name__}}.{name}",', *(f"{part}," for part in parts)]
-    return f"{name} = cpp_region(\n" + "\n".join(_INDENT + line for line in lines) + "\n)"

@@ -18,7 +18,7 @@ from tensornet_attn.ops.registered import registered
 Numbers = Sequence[float]
 _SIGMOID = "1 / (1 + exp_of(-{x}))"
 _TANH = "2 / (1 + exp_of(-2 * {x})) - 1"
-_LOG1P = "tl.maximum({x}, 0.0) + tl.log(1 + exp_of(-tl.abs({x})))"
+_LOG1P = "maximum_of({x}, 0.0) + tl.log(1 + exp_of(-tl.abs({x})))"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Map:
 
 
 _CUBIC = "1.5957691216057308 * ({x} + 0.044715 * {x} * {x} * {x})"  # 2 sqrt(2 / pi) (x + 0.044715 x ** 3)
-_EXP20 = "exp_of(tl.minimum({x}, 20.0))"
+_EXP20 = "exp_of(minimum_of({x}, 20.0))"
 _MISH = f"({_EXP20} * ({_EXP20} + 2) / ({_EXP20} * ({_EXP20} + 2) + 2))"  # tanh(softplus(x))
 
 
@@ -70,7 +70,7 @@ def _limit(torch: Any, x: Any, bound: float) -> float:
 
 _ROWS = (
     Map(
-        "relu", lambda torch, x: torch.relu(x), "F.relu({x})", "tl.maximum({x}, 0.0)", "tl.where({x} > 0, {d}, 0.0)",
+        "relu", lambda torch, x: torch.relu(x), "F.relu({x})", "maximum_of({x}, 0.0)", "tl.where({x} > 0, {d}, 0.0)",
         "torch.ops.aten.threshold_backward({d}, {x}, 0)",  # one pass; a condition takes two
         finite=True, least=0, zero=_at_zero, saves="result",
     ),
@@ -99,18 +99,18 @@ _ROWS = (
     ),
     Map(
         "hardswish", lambda torch, x: torch.nn.functional.hardswish(x), "F.hardswish({x})",
-        "{x} * tl.minimum(tl.maximum({x} + 3, 0.0), 6.0) / 6",
+        "{x} * minimum_of(maximum_of({x} + 3, 0.0), 6.0) / 6",
         "tl.where({x} < -3, 0.0, tl.where({x} <= 3, {d} * ({x} / 3 + 0.5), {d}))",
         least=-0.376, keeps_sign=True, zero=_at_zero,
     ),
     Map(
         "hardsigmoid", lambda torch, x: (x + 3).clamp(0, 6) / 6, "({x} + 3).clamp(0, 6) / 6",  # F's gradient is float32
-        "tl.minimum(tl.maximum({x} + 3, 0.0), 6.0) / 6", "tl.where(({x} > -3) & ({x} < 3), {d} / 6, 0.0)",
+        "minimum_of(maximum_of({x} + 3, 0.0), 6.0) / 6", "tl.where(({x} > -3) & ({x} < 3), {d} / 6, 0.0)",
         finite=True, least=0, level=PRODUCT,
     ),
     Map(
         "relu_squared", lambda torch, x: torch.relu(x).square(), "F.relu({x}).square()",
-        "tl.maximum({x}, 0.0) * tl.maximum({x}, 0.0)", "2 * tl.maximum({x}, 0.0) * {d}",
+        "maximum_of({x}, 0.0) * maximum_of({x}, 0.0)", "2 * maximum_of({x}, 0.0) * {d}",
         least=0, zero=_at_zero,
     ),
     Map(
@@ -125,17 +125,17 @@ _ROWS = (
     ),
     Map(
         "elu", lambda torch, x: torch.nn.functional.elu(x), "",
-        "tl.where({x} > 0, {x}, exp_of(tl.minimum({x}, 0.0)) - 1)", "tl.where({x} > 0, {d}, {d} * ({y} + 1))",
+        "tl.where({x} > 0, {x}, exp_of(minimum_of({x}, 0.0)) - 1)", "tl.where({x} > 0, {d}, {d} * ({y} + 1))",
         finite=True, least=-1, keeps_sign=True, zero=_at_zero,
     ),
     Map(
         "elu1", lambda torch, x: torch.nn.functional.elu(x) + 1, "",
-        "tl.where({x} > 0, {x} + 1, exp_of(tl.minimum({x}, 0.0)))", "tl.where({x} > 0, {d}, {d} * {y})",
+        "tl.where({x} > 0, {x} + 1, exp_of(minimum_of({x}, 0.0)))", "tl.where({x} > 0, {d}, {d} * {y})",
         finite=True, least=0, saves="result",
     ),
     Map(
         "elu1_neg", lambda torch, x: torch.nn.functional.elu(-x) + 1, "",
-        "tl.where({x} < 0, 1 - {x}, exp_of(tl.minimum(-{x}, 0.0)))", "tl.where({x} < 0, -{d}, -{d} * {y})",
+        "tl.where({x} < 0, 1 - {x}, exp_of(minimum_of(-{x}, 0.0)))", "tl.where({x} < 0, -{d}, -{d} * {y})",
         finite=True, least=0, saves="result",
     ),
     Map(
@@ -148,7 +148,7 @@ _ROWS = (
     ),
     Map(
         "logsigmoid", lambda torch, x: torch.nn.functional.logsigmoid(x), "F.logsigmoid({x})",
-        "tl.minimum({x}, 0.0) - tl.log(1 + exp_of(-tl.abs({x})))", "{d} / (1 + exp_of({x}))", finite=True,
+        "minimum_of({x}, 0.0) - tl.log(1 + exp_of(-tl.abs({x})))", "{d} / (1 + exp_of({x}))", finite=True,
     ),
     Map(
         "erf", lambda torch, x: torch.erf(x), "torch.erf({x})", "tl.erf({x})",
@@ -212,17 +212,17 @@ _ROWS = (
     ),
     Map(
         "clamp", lambda torch, x, a, b: x.clamp(_limit(torch, x, a), _limit(torch, x, b)), "",
-        "tl.minimum(tl.maximum({x}, {a}), {b})", "tl.where(({x} >= {a}) & ({x} <= {b}), {d}, 0.0)",
+        "minimum_of(maximum_of({x}, {a}), {b})", "tl.where(({x} >= {a}) & ({x} <= {b}), {d}, 0.0)",
         usage="clamp(0, 1)", arguments=2, finite=True, least_of=lambda numbers: numbers[0],
         zero=lambda numbers: numbers[0] <= 0 <= numbers[-1],
     ),
     Map(
-        "clamp_min", lambda torch, x, a: x.clamp(min=_limit(torch, x, a)), "", "tl.maximum({x}, {a})",
+        "clamp_min", lambda torch, x, a: x.clamp(min=_limit(torch, x, a)), "", "maximum_of({x}, {a})",
         "tl.where({x} >= {a}, {d}, 0.0)", usage="clamp_min(0)", arguments=1, finite=True,
         least_of=lambda numbers: numbers[0], zero=lambda numbers: numbers[0] <= 0,
     ),
     Map(
-        "clamp_max", lambda torch, x, a: x.clamp(max=_limit(torch, x, a)), "", "tl.minimum({x}, {a})",
+        "clamp_max", lambda torch, x, a: x.clamp(max=_limit(torch, x, a)), "", "minimum_of({x}, {a})",
         "tl.where({x} <= {a}, {d}, 0.0)", usage="clamp_max(1)", arguments=1, finite=True,
         zero=lambda numbers: numbers[0] >= 0,
     ),

@@ -330,11 +330,12 @@ def _mean(made: Carried, name: str, form: Recurrence) -> Carried:
     def map_of(what: str, function: str, of: Use) -> Use:
         return step(what, Box("map", None, (("of", of),), function=Function(function)), of.legs)
 
-    scores = step("scores", Contraction((Term(found.weighting.scale, (found.of,)),)), found.of.legs)
+    above = Term(Negative(ONE), (level.since,))  # before the sum: the logarithm of few keys is little beside a level
+    scores = step("scores", Contraction((Term(found.weighting.scale, (found.of,)), above)), found.of.legs)
     chunk = Box("logsumexp", key, (("of", scores),), masks=box.box.masks)
     past = map_of("past.log", "log", step("past.sum", Contraction((Term(ONE, (total,)), Term(TINY, ()))), total.legs))
-    minus = [Term(Negative(ONE), (use,)) for use in (level.since, past)]
-    more = step("more", Contraction((Term(ONE, (step("lse", chunk, rows),)), *minus)), rows)
+    minus = Term(Negative(ONE), (past,))
+    more = step("more", Contraction((Term(ONE, (step("lse", chunk, rows),)), minus)), rows)
     share = map_of("share", "sigmoid", more)  # 0 if the chunk shows no key
     inverse = map_of("past.inverse", "reciprocal", total)
     mean = step("past", Contraction((Term(ONE, (sums, inverse)),)), sums.legs)

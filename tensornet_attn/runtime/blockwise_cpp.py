@@ -4,7 +4,15 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.runtime.blockwise import CALL, BlockwiseGradient, blockwise, operands_of
-from tensornet_attn.runtime.native import cpp_forward, cpp_gradients, cpp_shapes, for_caller, for_cpp, runs_cpp
+from tensornet_attn.runtime.native import (
+    cpp_forward,
+    cpp_gradients,
+    cpp_shapes,
+    for_caller,
+    for_cpp,
+    for_mask,
+    runs_cpp,
+)
 from tensornet_attn.runtime.operations import asks_gradients, for_each_gradient, operation
 from tensornet_attn.runtime.products import autocast_dtype
 
@@ -30,6 +38,7 @@ def blockwise_in_cpp(
         wide = [x.float() if x is not None and x.dtype in HALVES else x for x in operands]
         return blockwise_in_cpp(cpp, tile, wide, n, m, batch, block, training, random, sizes).to(given[0].dtype)
     call = ([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)
+    cpp = for_mask(cpp, operands)
     if not runs_cpp(cpp, operands, call):
         return blockwise(tile, operands, n, m, batch, block, training, random, sizes)
     seed = torch.randint(2**62, (), device="cpu") if random else None

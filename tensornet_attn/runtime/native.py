@@ -13,6 +13,7 @@ from tensornet_attn.runtime.masks import run_time_mask, visible_and_bias
 from tensornet_attn.runtime.operations import exports_onnx, own_name
 
 CPP_REGIONS: dict = {}  # name: CppRegion
+BIASED = " with a float mask"  # the end of the name of a region for such calls
 CGROUP = "/sys/fs/cgroup", "max", "current"  # of version 2
 CGROUP_V1 = "/sys/fs/cgroup/memory", "limit_in_bytes", "usage_in_bytes"
 CACHED = "inactive_file ", "total_inactive_file "  # of both versions: files that count as used
@@ -33,12 +34,15 @@ class CppRegion:
     `gradients`: the operands, by place among these, that have one. `block`: the queries and keys of a tile.
     `saves`: the number of tiles that a block of a program saves for the backward, None if the C++ can save none.
     `stores`: forward and backward, the tiles of each block of keys that a thread stores, and the numbers of each key
-    that it holds besides. `memory`: the bytes that all this may take; None for a part of the free memory.
+    that it holds besides. `memory`: the bytes that all this may take; None for a part of the free memory. `prefix`: of
+    the functions in the text.
     """
 
     def __init__(
-        self, text, operands, masks, result, programs, maps, gradients, block, stores, saves=None, memory=None
-    ):
+        self, text, operands, masks, result, programs, maps, gradients, block, stores, saves=None, memory=None,
+        prefix="region",
+    ):  # fmt: skip
+        self.prefix = prefix
         self.text, self.operands, self.masks, self.result = text.strip(), operands, masks, result
         self.programs, self.maps, self.gradients = programs, maps, gradients
         self.block, self.saves, self.stores, self.memory = block, saves, stores, memory
@@ -102,11 +106,21 @@ def system_text(path: str) -> str:
         return ""
 
 
-def cpp_region(name: str, **parts) -> str:
-    """Registers a region and returns the name that `blockwise` takes."""
+def cpp_region(name: str, biased: dict | None = None, **parts) -> str:
+    """Registers a region, and what differs for calls with a float mask; returns the name that `blockwise` takes."""
     name = own_name(name, CPP_REGIONS)
     CPP_REGIONS[name] = CppRegion(**parts)
+    if biased is not None:
+        CPP_REGIONS[name + BIASED] = CppRegion(**biased, text=parts["text"], prefix="biased")
     return name
+
+
+def for_mask(name: str, operands: list[Tensor | None]) -> str:
+    """The name of the region for a call's mask: a float mask may have its own."""
+    at = CPP_REGIONS[name].masks[0]
+    mask = None if at is None else operands[at]
+    plain = mask is None or mask.dtype == torch.bool or name + BIASED not in CPP_REGIONS
+    return name if plain else name + BIASED
 
 
 def runs_cpp(name: str, operands: list[Tensor | None], call: tuple) -> bool:
@@ -228,7 +242,7 @@ class CppCall:
         library = cpp_library(self.region.text, dtype)
         if library is None:  # known only now: tracing compiles nothing
             raise RuntimeError(f"C++ kernels for {dtype} cannot be compiled; use backend='torch'.")
-        function = getattr(library, f"region_{name}")
+        function = getattr(library, f"{self.region.prefix}_{name}")
         function.restype = ctypes.c_bool
         pointers, steps = [*self.tensors, *more], [*self.steps, *steps]
         threads, height = workers

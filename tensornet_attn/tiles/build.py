@@ -16,13 +16,16 @@ from tensornet_attn.tiles.model import ROWS, At, Axes, Exit, Node, Nodes, Operan
 from tensornet_attn.tiles.steps import BoxTiles, Index, Steps
 
 
-def tile_program(graph: Graph, step: Step, most: int = MOST) -> Program:
-    """The program of a kernel's body. Raises Unfit with the reason if there is none."""
+def tile_program(graph: Graph, step: Step, most: int = MOST, biased: bool = False) -> Program:
+    """The program of a kernel's body; `biased`: for calls with a float mask, where `Program.sums_powers`.
+
+    Raises Unfit with the reason if there is none.
+    """
     op = with_hiding(graph, step)
     heads, whole, widths = sides_of(graph, op, most)
     places = relative(graph, op)
     order = (str(graph.query), str(graph.key), *places, *widths)
-    return Builder(graph, step, op, heads, whole, widths, places, Nodes(order, RESERVED)).program()
+    return Builder(graph, step, op, heads, whole, widths, places, Nodes(order, RESERVED), biased).program()
 
 
 @dataclass
@@ -35,6 +38,7 @@ class Builder(Steps):
     widths: dict[str, tuple[str, ...]]
     places: tuple[str, ...]  # the leg of relative positions
     nodes: Nodes
+    biased_calls: bool = False
     operands: dict[Use, Operand] = field(default_factory=dict)
     values: dict[tuple[str, At], Node] = field(default_factory=dict)
     maps: dict[str, Node] = field(default_factory=dict)
@@ -232,9 +236,11 @@ class _BoxTiles(BoxTiles[Builder]):
         return where_seen(self.nodes, self.step.box, self.index, self.maker.visible, new)
 
     def biased(self, x: Node, visible: Node, name: str) -> tuple[Node, str]:
-        (arg, variable) = (x.args[0], x.data[0]) if x.op == "over" and x.data[1] == "lse" else (x, "")
-        if arg.axes != x.axes:
-            arg, variable = x, ""
+        """In calls with a float mask, a softmax of log-sum-exps does not sum the exponentials itself: added to each
+        exponent, a large mask would absorb what tells their shares apart."""
+        arg, variable = x, ""
+        if x.op == "over" and x.data[1] == "lse" and x.args[0].axes == x.axes and not self.maker.biased_calls:
+            arg, variable = x.args[0], x.data[0]
         return self.nodes.add([arg, self.nodes.mask_tile(visible)], name), variable
 
     def divided(self, op: str, x: Node, visible: Node, last: object, name: str = "", sink: Node | None = None) -> Node:

@@ -27,7 +27,7 @@ RESERVED = frozenset(  # names that kernels use for other things than legs
     "power_of log_add allowed bias_2d uniform gaussian_2d random_words key_of noise_2d dropped at_keys at_places "
     "entries store_entries visited prefix last_key nearby skipped with_sink sum_with_sink part begin end SPLIT "
     "out_part lse_part share_of sums_of_part own_sink result_of_part in_sight exp_in unit_of largest_of sink_share "
-    "largest_with_sink".split()
+    "largest_with_sink maximum_of minimum_of".split()
 )
 
 

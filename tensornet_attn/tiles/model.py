@@ -294,6 +294,11 @@ class Program:
         """The number of combinations of values of some index variables."""
         return prod(self.nodes.sizes[variable] for variable in variables if variable)
 
+    @property
+    def sums_powers(self) -> bool:
+        """Whether a softmax sums exponentials over a variable: calls with a float mask have another program then."""
+        return any(one.op == "softmax" and one.data[2] for one in self.maps)
+
     def first_of(self, number: int) -> int:
         """The number of tiles of all maps before this one."""
         return sum(self.tiles(one.heads) for one in self.maps[:number])

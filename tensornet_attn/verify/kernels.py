@@ -188,7 +188,7 @@ def _drawn(graph: Graph, tensor: Any) -> Tensor:
 def _masks(
     graph: Graph, masks: Masks, place: int, batch: int, lengths: dict[str, int]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The masks of a call, which hide all keys of a query; none in the first call, a float mask in the last."""
+    """The masks of a call, which hide all keys of a query; none in the first call, a float mask in the second."""
     if place == 0 or graph.key is None:
         return None, None
     n, m = lengths[masks.query], lengths[masks.key]
@@ -196,7 +196,7 @@ def _masks(
     if masks.places and masks.recurrence is None:
         mask = torch.rand(batch, n, m) < 0.7
         mask[0, n // 2] = False
-        if place == 2 and not masks.maps and all(OPS[kind].takes_float_mask for _, kind, _ in masks.places):
+        if place == 1 and not masks.maps and all(OPS[kind].takes_float_mask for _, kind, _ in masks.places):
             mask = torch.where(mask, torch.randn(batch, n, m), -torch.inf)
     if masks.keys:
         key_mask = torch.rand(batch, m) < 0.7

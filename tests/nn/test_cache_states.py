@@ -9,6 +9,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.nn.module import CompiledDesign
+from tests.agreement import in_chunks, modules
 from tests.nn.test_cache import N, chunk_of, close, decoded, made
 from tests.plan.decay_cases import ALONE, BY_DISTANCE, FADING, decayed
 from tests.plan.linear_cases import READ, SCORES
@@ -154,3 +155,25 @@ def test_gradients_go_through_the_last_chunk(name: str) -> None:
     whole = x.clone().requires_grad_()
     module(whole)[:, 6:].square().sum().backward()
     close(last.grad, whole.grad[:, 6:])  # type: ignore[arg-type, index]
+
+
+@pytest.mark.parametrize("size", [1e9, -1e25])
+def test_scores_that_absorb_the_number_of_keys(size: float) -> None:
+    """A past is weighed by the sum of its exponentials, whatever their size."""
+    weights = {"Wk": "f h", "Wq": "f h", "Wv": "f h e", "Wo": "h e f"}
+    diagram = {
+        "k": "x[m f] Wk[f h] -> m h",
+        "q": "x[n f] Wq[f h] -> n h",
+        "V": "x[m f] Wv[f h e] -> m h e",
+        "A": {"softmax": "m", "of": "k[m h] + q[n h] -> h n m"},
+        "y": "A[h n m] V[m h e] Wo[h e f] -> n f",
+    }
+    legs = {"n": "query", "m": "key", "f": 6, "h": "head 2", "e": 3}
+    design = {"tensornet": 1, "name": "mean", "legs": legs, "inputs": {"x": "n f"}, "weights": weights, "output": "y"}
+    oracle, module = modules(design | {"diagram": diagram, "causal": True})
+    x = torch.randn(1, 12, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x[..., 0] = 1
+    with torch.no_grad():
+        for layer in (oracle, module):
+            layer.Wk.zero_()[0] = size
+    torch.testing.assert_close(in_chunks(module, x, [5, 2, 1, 1, 3]), oracle(x).detach())

@@ -21,3 +21,12 @@ def test_cpp(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "BLOCKS", ((4, 8),))
     monkeypatch.setenv(CPP_MORE, "-O0")
     assert on_cpp(check(name, "cpp", HUGE, LEAST))
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "name", ["a maximum", *(pytest.param(name, marks=pytest.mark.slow) for name in DESIGNS if name != "a maximum")]
+)
+def test_cpp_as_it_is_compiled_for_use(name: str) -> None:
+    """Optimised code rounds the same scores in the forward and the backward: it adds in the order that is written."""
+    assert on_cpp(check(name, "cpp", HUGE, LEAST))

@@ -105,7 +105,7 @@ def test_what_is_not_a_number_stays_so() -> None:
 
 
 def test_decimals_of_maps_have_the_type_of_the_tile() -> None:
-    assert in_cpp("tl.maximum({x}, 0.0) * 1.5e-3") == "tl::maximum({x}, real(0.0)) * real(1.5e-3)"
+    assert in_cpp("maximum_of({x}, 0.0) * 1.5e-3") == "tl::maximum({x}, real(0.0)) * real(1.5e-3)"
     assert in_cpp("x2.5 + 2. + .5 + 1e-3 + 3") == "x2.5 + real(2.) + real(.5) + real(1e-3) + 3"
 
 

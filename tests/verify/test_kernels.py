@@ -25,7 +25,7 @@ SMALL = "{name: NAME, extends: hard_fish, legs: {f: 12, g: head 2, h: head 3, d:
 # What a printer could get wrong: a part of the text, what stands there instead, what differs first, in which call.
 WRONG = {
     "gradient": ("real(-1.0) * sums[", "real(-0.5) * sums[", "the gradient of 'K'", "n 67, m 261, batch 1"),
-    "key_mask": (", key_seen, keys, 0)", ", nullptr, keys, 0)", "'y'", "a boolean mask, a key mask"),
+    "key_mask": (", key_seen, keys, 0)", ", nullptr, keys, 0)", "'y'", "a float mask, a key mask"),
     "second_tile": ("* key_room + start, key_room", "* key_room, key_room", "'y'", "n 67, m 261, batch 1"),
 }
 
@@ -139,14 +139,21 @@ def test_a_wrong_library_is_reported_and_never_used(
     assert len(compared) == 1
 
 
+def test_kernels_of_float_masks_are_compared(compared: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a softmax that sums exponentials, which other calls do not run."""
+    wrongly_printed(monkeypatch, lambda text: text.replace("log_add(to[j], ", "tl::maximum(to[j], "))
+    with pytest.warns(UserWarning, match="kernels differ from the reference: .* a float mask"):
+        assert ta.compile(ta.load("mgk", legs={"f": 12, "h": 2}), "cpp").plan.backend == "torch"
+
+
 def wrongly_printed(monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str]) -> None:
     """Prints other C++ from now on."""
     from tensornet_attn.emit import native
 
     source = native.source
 
-    def changed(region: Any) -> str:
-        text = source(region)
+    def changed(*regions: Any) -> str:
+        text = source(*regions)
         assert change(text) != text
         return change(text)
 

@@ -25,9 +25,19 @@ def emit_tiles(writer: Writer, step: Step) -> None:
         name = writer.names.fresh(f"{writer.local[step.name]}_tiles")
         made = Region(graph, program, name, ", ".join(step.kernel.steps), function_names())
         writer.regions.append((own, made))
-        writer.functions |= {"region", "tiled", _source(made, kernels(made))}
+        if program.sums_powers:
+            made.biased = _biased(writer, step, made)
+        regions = [one for one in (made.biased, made) if one is not None]
+        writer.functions |= {"region", "tiled", "\n\n\n".join(_source(one, kernels(one)) for one in regions)}
     writer.about(f"{', '.join(step.kernel.steps)}: Triton kernels, recomputed in the backward")
     writer.named(step.name, writer.call("tiled", *_arguments(writer, made, program)), program.legs)
+
+
+def _biased(writer: Writer, step: Step, made: Region) -> Region:
+    """The region for calls with a float mask; coefficients are those of both."""
+    program, name = tile_program(writer.graph, step, biased=True), writer.names.fresh(f"{made.name}_biased")
+    kernels(made)
+    return Region(writer.graph, program, name, f"{made.about}, with a float mask", function_names(), made.numbers)
 
 
 def _arguments(writer: Writer, made: Region, program: Program) -> list[str]:
@@ -106,6 +116,8 @@ def _source(made: Region, sources: dict[str, str]) -> str:
         *(f"{name}={value!r}" for name, value in found.items() if value),
         f"kernels={{{', '.join(f'{kind!r}: {made.name}_{kind}' for kind in sources)}}}",
     ]
+    if made.biased is not None:
+        arguments.append(f"biased={made.biased.name}")
     lines = [_INDENT + line for line in filled((f"{argument}," for argument in arguments), WIDTH - len(_INDENT))]
     call = "\n".join([f"{made.name} = region(", *lines, ")"]).replace("'", '"')
     return "\n\n\n".join([*sources.values(), call])

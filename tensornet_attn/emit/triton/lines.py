@@ -18,10 +18,10 @@ START = {"add": "0.0", "lse": 'float("-inf")', "max": 'float("-inf")'}
 UPDATE = {
     "add": "{name} += {x}",
     "lse": "{name} = log_add({name}, {x})",
-    "max": "{name} = tl.maximum({name}, {x})",
+    "max": "{name} = maximum_of({name}, {x})",
     "any": "{name} |= {x}",
 }
-JOINED = {"add": "{name} + {x}", "lse": "log_add({name}, {x})", "max": "tl.maximum({name}, {x})", "any": "{name} | {x}"}
+JOINED = {"add": "{name} + {x}", "lse": "log_add({name}, {x})", "max": "maximum_of({name}, {x})", "any": "{name} | {x}"}
 
 
 def rendered(text: KernelText, section: int) -> list[str]:

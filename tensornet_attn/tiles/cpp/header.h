@@ -42,9 +42,15 @@ inline float log_of_bits(unsigned bits, int less) {
 }
 
 namespace tl {
-// If a is not a number, neither is the result: maps have a number for b.
-template <class A, class B> inline auto maximum(A a, B b) { using C = decltype(a + b); return C(b) > C(a) ? C(b) : C(a); }
-template <class A, class B> inline auto minimum(A a, B b) { using C = decltype(a + b); return C(b) < C(a) ? C(b) : C(a); }
+// If a or b is not a number, neither is the result.
+template <class A, class B> inline auto maximum(A a, B b) {
+  using C = decltype(a + b);
+  return C(b) > C(a) || b != b ? C(b) : C(a);
+}
+template <class A, class B> inline auto minimum(A a, B b) {
+  using C = decltype(a + b);
+  return C(b) < C(a) || b != b ? C(b) : C(a);
+}
 template <class A, class B> inline auto where(bool c, A a, B b) { using C = decltype(a + b); return c ? C(a) : C(b); }
 inline real abs(real x) { return std::fabs(x); }
 inline real sqrt(real x) { return std::sqrt(x); }
@@ -328,7 +334,7 @@ inline void rescale(real* to, const real* alpha, long rows, int width) {
 }
 inline void divide(real* to, const real* sum, long rows, int width) {
   for (long i = 0; i < rows; ++i) {
-    const real one = sum[i] > 0 ? 1 / sum[i] : real(1);
+    const real one = sum[i] != 0 ? 1 / sum[i] : real(1);
     for (int c = 0; c < width; ++c) to[i * width + c] *= one;
   }
 }
@@ -340,11 +346,12 @@ inline void divide(real* to, const real* sum, long rows, int width, real eps) {
   }
 }
 inline void begin_with(real sink, real& most, real& sum) { most = sink; sum = sink == -INFINITY ? 0 : 1; }
-inline real log_of_row(real most, real sum) { return sum > 0 ? most + std::log(sum) : real(-1e15); }
+inline real log_of_row(real most, real sum) { return sum == 0 ? real(-1e15) : most + std::log(sum); }
 inline real factor(real most, real largest, real rows) { return most == -INFINITY ? real(0) : exp_below(most - largest) * rows; }
 inline void add_products(real* to, const real* a, const real* b, long rows, int width) {
   for (long i = 0; i < rows; ++i) {
     real part = 0;
+    #pragma omp simd reduction(+:part)
     for (int c = 0; c < width; ++c) part += a[i * width + c] * b[i * width + c];
     to[i] += part;
   }
@@ -360,8 +367,10 @@ inline const real* entries(real* to, long keys, const real* table, long reach, l
 inline void add_entries(real* table, const real* x, long keys, long reach, long first) {
   const long far = tl::maximum(0L, tl::minimum(keys, first - reach)), near = tl::maximum(far, tl::minimum(keys, first + reach));
   real before = 0, after = 0;
+  #pragma omp simd reduction(+:before)
   for (long j = 0; j < far; ++j) before += x[j];
   for (long j = far; j < near; ++j) table[first - j + reach] += x[j];
+  #pragma omp simd reduction(+:after)
   for (long j = near; j < keys; ++j) after += x[j];
   table[2 * reach] += before;
   table[0] += after;
@@ -430,6 +439,7 @@ inline double longest(const real* x, long rows, long step, long width) {
   real most = 0;
   for (long i = 0; i < rows; ++i) {
     real sum = 0;
+    #pragma omp simd reduction(+:sum)
     for (long c = 0; c < width; ++c) sum += x[i * step + c] * x[i * step + c];
     most = tl::maximum(most, sum);
   }

@@ -92,6 +92,7 @@ template <int i> void read_keys(const Head& head, long first, long rows) {
   features<Feature<i, QUERY>>(head.phi, own, first, rows, head.seen);
   for (long r = 0; r < rows && (own.divides || head.apart); ++r) {
     real *phi = head.phi + r * width, sum = 0;
+    #pragma omp simd reduction(+:sum)
     for (int c = 0; c < width; ++c) sum += phi[c] * own.total[c];
     const real share = *own.rows[first + r] = head.apart ? sum : share_of(sum, own.eps);
     if (own.divides) for (int c = 0; c < width; ++c) phi[c] *= share;
@@ -111,6 +112,7 @@ template <int i> void read_gradients(const Head& head, long first, long rows) {
   multiply(false, false, rows, width, e, g.at, g.step, own.turned, width, false, head.d_phi, width);
   for (long r = 0; r < rows && (own.divides || head.apart); ++r) {
     real *phi = head.phi + r * width, *d = head.d_phi + r * width, sum = 0;
+    #pragma omp simd reduction(+:sum)
     for (int c = 0; c < width; ++c) sum -= phi[c] * d[c];
     sum = *own.rows[first + r] * (head.apart ? real(1) : sum);
     for (int c = 0; c < width; ++c) { d[c] += sum * own.total[c]; own.d_total[c] += sum * phi[c]; }

@@ -39,11 +39,15 @@ class Printed:
 
 @dataclass
 class RegionText:
-    """A region as it is printed. `tiles`: how many tiles a block holds at once; `drawn`: rows that helpers fill."""
+    """A region as it is printed. `tiles`: how many tiles a block holds at once; `drawn`: rows that helpers fill.
+
+    `biased`: all calls have a float mask.
+    """
 
     graph: Graph
     program: Program
     name: str
+    biased: bool = False
     operands: tuple[str, ...] = field(init=False)
     places: Places = field(init=False)
     tiles: int = 0
@@ -169,6 +173,8 @@ class RegionText:
             found += self.unseen()
         found += ["  auto visit = [&](auto mode) {", "    constexpr int MODE = decltype(mode)::value;"]
         found += [*indented(indented(lines)), "  };"]
+        if self.biased:
+            return [*found, "  visit(Mode<2>{});", "}"]
         edge = f"if ({' || '.join(self.edges())}) visit(Mode<1>{{}}); else " if self.edges() else ""
         masked = "if (masked) visit(Mode<2>{}); else " if program.masks else ""
         return [*found, f"  {masked}{edge}visit(Mode<0>{{}});", "}"]

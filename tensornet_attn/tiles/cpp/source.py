@@ -66,9 +66,11 @@ class Region(RegionText):
         return sum(self.program.tiles(node.heads) for node in self.saved)
 
 
-def source(region: Region, kind: str = "float") -> str:
+def source(region: Region, biased: Region | None = None, kind: str = "float") -> str:
     """The whole text for a type of numbers; the macros REAL and GEMM, if they are defined, choose another."""
-    return headed(region.block, region.looks, region.drawn, kind) + region.text
+    every = [region, *([biased] if biased else [])]
+    masks, rows = max(one.looks for one in every), max(one.drawn for one in every)
+    return headed(region.block, masks, rows, kind) + "".join(one.text for one in every)
 
 
 def headed(block: tuple[int, int] = BLOCKS[-1], masks: int = 1, rows: int = 1, kind: str = "float") -> str:
@@ -83,3 +85,12 @@ def headed(block: tuple[int, int] = BLOCKS[-1], masks: int = 1, rows: int = 1, k
 def region_of(graph: Graph, step: Step) -> Region:
     """The C++ of a kernel of blocks of queries. Raises Unfit."""
     return Region(graph, tile_program(graph, step, TILES), "region")
+
+
+def biased_region_of(graph: Graph, step: Step, region: Region) -> Region | None:
+    """The C++ of the same kernel for calls with a float mask; None if `region` is right for them too."""
+    if not region.program.sums_powers:
+        return None
+    found = Region(graph, tile_program(graph, step, TILES, biased=True), "biased", biased=True)
+    found.block = region.block
+    return found

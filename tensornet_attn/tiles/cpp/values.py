@@ -106,9 +106,8 @@ def mapped(node: Node, parts: list[str]) -> str:
 
 def in_cpp(text: str) -> str:
     """The Triton text of a map as C++: a decimal number has the type of the tile; as a double, it would widen it."""
-    return re.sub(
-        r"(?<![\w.])(\d+\.\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+)", r"real(\1)", text.replace("tl.", "tl::")
-    )
+    text = re.sub(r"\b(max|min)imum_of", r"tl::\1imum", text.replace("tl.", "tl::"))
+    return re.sub(r"(?<![\w.])(\d+\.\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+)", r"real(\1)", text)
 
 
 def _number(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:

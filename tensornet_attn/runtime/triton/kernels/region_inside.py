@@ -104,6 +104,18 @@ def exp_of(x):
 
 
 @triton.jit
+def maximum_of(a, b):
+    """The larger one, NaN if one of them is; instructions of the GPU drop it otherwise."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def minimum_of(a, b):
+    """The smaller one, NaN if one of them is."""
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def where_visible(x, visible, edge, other):
     """x where visible, else `other`. Blocks that are not at an edge are entirely visible."""
     if edge:
@@ -171,7 +183,7 @@ def log_sum(m_i, l_i, out, MASK: tl.constexpr, SPLIT: tl.constexpr):
     If a row sees nothing, this is a number for minus infinity that suits the dtype of the result `out`, or minus
     infinity for a part of the keys.
     """
-    some = l_i > 0
+    some = l_i != 0
     found = tl.where(some, m_i, 0.0) / unit_of(1.0, MASK) + tl.log(tl.where(some, l_i, 1.0))
     if SPLIT:
         found = tl.where(some, found, float("-inf"))
@@ -317,7 +329,7 @@ def power_of(x, P: tl.constexpr):
 @triton.jit
 def log_add(a, b):
     """log(exp(a) + exp(b)); minus infinity if both are."""
-    m_i = tl.maximum(a, b)
+    m_i = maximum_of(a, b)
     some = m_i != float("-inf")
     shift = tl.where(some, m_i, 0.0)
     total = tl.where(some, exp_of(a - shift) + exp_of(b - shift), 1.0)

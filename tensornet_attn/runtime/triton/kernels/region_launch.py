@@ -72,7 +72,7 @@ class Region:
     by the distance of query and key, their last leg. `reads`: for each map the tiles of the result that depend on it
     only; `normalized`: maps whose rows are divided by plain sums; `log`: the result is the log-sum-exp of the rows.
     `band`: how many keys a query sees at most, if masks limit it. `sizes`: sizes of heads that no operand
-    shows.
+    shows. `biased`: the region for calls with a float mask, if it is another one.
 
     By kernel: `loops`: the head that programs loop over; `live`: live tiles of queries x keys; `sums`: scalar
     accumulators; widths, such as "d d", of the other `accumulators`, of `resident` operands, of operands `streamed` per
@@ -102,6 +102,7 @@ class Region:
     streamed: dict[str, str]
     temporaries: dict[str, str]
     band: int
+    biased: str
     kernels: dict
 
     @property

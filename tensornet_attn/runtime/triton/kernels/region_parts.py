@@ -62,7 +62,7 @@ def join_parts(
             values += step
         m_i = new
         rows += 2 * count
-    some = l_i > 0
+    some = l_i != 0
     whole = tl.where(some, l_i, 1.0)
     tl.store(lse + at, tl.where(some, 1 / whole, 0.0), in_bounds)
     tl.store(lse + at + inner, tl.where(some, m_i, 0.0), in_bounds)

@@ -36,6 +36,8 @@ def tiled(
     """The result of region `name`: [batch..., heads..., n, width...]; no tensor of n x m elements is created."""
     present = [x is not None for x in operands]
     operands = [x for x in operands if x is not None]
+    if mask is not None and mask.dtype != torch.bool:
+        name = REGIONS[name].biased or name
     seed = torch.randint(2**62, (1,), device=operands[0].device) if REGIONS[name].random and training else None
     call = (name, present, n, m, list(batch), list(map(float, numbers)), training, autocast_dtype(operands[0]))
     if is_plain((*operands, mask, key_mask)):
@@ -92,7 +94,7 @@ def forward_of(run: Launch, store: Stored, lse: Tensor) -> Tensor:
     if region.log:
         join_rows(lse, rows, (), mask)
         found = values.logsumexp(0)
-        found = found.where(found > -math.inf, max(-1e15, torch.finfo(run.dtype).min / 2))
+        found = found.where(found != -math.inf, max(-1e15, torch.finfo(run.dtype).min / 2))
     else:
         found = torch.empty(values.shape[1:], device=values.device, dtype=run.dtype)
         join(found, lse, values, rows, region.reads, region.normalized, mask)

@@ -1,0 +1,30 @@
+"""NaN in Triton kernels, in the interpreter."""
+
+from __future__ import annotations
+
+import pytest
+
+from tensornet_attn.runtime.triton.kernels import region_launch
+from tests.not_a_number import DESIGNS, MAPS, check, mapped
+from tests.triton.regions import on_triton
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, in the interpreter
+
+
+@pytest.mark.rotated
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("name", DESIGNS)
+def test_softmax(name: str, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(region_launch, "blocks_for", lambda cores, target: ((16, 16, 4, 1, 160, 1),))
+    monkeypatch.setattr(region_launch, "CONFIGS", {})
+    monkeypatch.setattr(region_launch, "parts_for", lambda programs, blocks, processors: parts)
+    assert on_triton(check(DESIGNS[name], "triton", 3, 20))
+
+
+def test_a_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
+    test_softmax("a maximum", 2, monkeypatch)
+
+
+@pytest.mark.parametrize("text", [MAPS[0], *(pytest.param(text, marks=pytest.mark.rotated) for text in MAPS[1:])])
+def test_maps(text: str) -> None:
+    assert on_triton(check(mapped(text), "triton", 3, 4))
