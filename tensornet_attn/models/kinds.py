@@ -18,7 +18,6 @@ from tensornet_attn.models.model import (
     Model,
     Positions,
     WithLosses,
-    check_gaps,
     check_numbers,
     check_tokens,
     gathered,
@@ -319,7 +318,6 @@ class SequenceClassifier(Model):
             x = torch.cat([self.cls.expand(x.shape[0], 1, -1), x], 1)
             if key_mask is not None:
                 key_mask = nn.functional.pad(key_mask, (1, 0), value=True)
-                check_gaps(self, "layers", "key_mask", key_mask, "right")
             positions = None if positions is None else nn.functional.pad(positions + 1, (1, 0))
         x = self.positions(x, positions=positions, key_mask=key_mask)
         x, found = self._through("layers", x, losses, key_mask)
