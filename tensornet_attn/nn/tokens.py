@@ -173,13 +173,14 @@ def _in_a_row(
 ) -> Tensor:
     """An input [batch..., legs] with its tokens in one row, [1, ...]; an input without a sequence leg as it is."""
     axes = [axis for axis, leg in enumerate(legs) if leg in tokens]
-    if len(axes) > 1:
+    leading = x.shape[: x.dim() - len(legs)].numel()
+    if len(axes) > 1 or (not axes and leading > 1):
+        reason = "has both a query and a key leg" if axes else "without a sequence leg differs between sequences"
         raise InputError(
-            f"{module.design.name}: padding changes its results, and an input has both a query and a key leg: give "
-            "sequences of equal length."
+            f"{module.design.name}: padding changes its results, and an input {reason}: give sequences of equal length."
         )
     if not axes:
-        return x
+        return x.reshape(x.shape[x.dim() - len(legs) :])
     own = x.shape[x.dim() - len(legs) :]
     rows = x.expand(*batch, *own).reshape(-1, *own).movedim(1 + axes[0], 1).flatten(0, 1)
     return rows.index_select(0, tokens[legs[axes[0]]]).movedim(0, axes[0])[None]
