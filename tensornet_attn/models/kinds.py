@@ -309,8 +309,8 @@ class SequenceClassifier(Model):
     ) -> WithLosses:
         """Returns logits [batch, classes] of tokens [batch, n], integers, or [batch, n, features], floats.
 
-        key_mask [batch, n] is true for tokens. positions [batch, n] as in `LanguageModel`; the learned row of `pooling:
-        cls` precedes them. With `losses`, returns (logits, auxiliary losses by name, such as `layers.0.mixer.balance`).
+        key_mask [batch, n] is true for tokens; features elsewhere are not read. positions [batch, n] as in
+        `LanguageModel`; the learned row of `pooling: cls` precedes them. With `losses`, returns (logits, auxiliary losses by name, such as `layers.0.mixer.balance`).
         Raises InputError for arguments of wrong shape or dtype, and if `pooling: concat` gets an n other than `length`.
         """
         x = self._embedded(tokens, key_mask) * self.scale
@@ -330,6 +330,7 @@ class SequenceClassifier(Model):
             x = self.embedding(tokens)
         else:
             check_numbers("tokens", tokens, key_mask, self.features)
+            tokens = tokens if key_mask is None else torch.where(key_mask[..., None], tokens, 0)
             x = self.projection(tokens.to(self.projection.weight.dtype))
         if self.pooling == "concat" and x.shape[1] != self.length:
             raise InputError(
