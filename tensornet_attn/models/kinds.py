@@ -310,8 +310,9 @@ class SequenceClassifier(Model):
         """Returns logits [batch, classes] of tokens [batch, n], integers, or [batch, n, features], floats.
 
         key_mask [batch, n] is true for tokens; features elsewhere are not read. positions [batch, n] as in
-        `LanguageModel`; the learned row of `pooling: cls` precedes them. With `losses`, returns (logits, auxiliary losses by name, such as `layers.0.mixer.balance`).
-        Raises InputError for arguments of wrong shape or dtype, and if `pooling: concat` gets an n other than `length`.
+        `LanguageModel`; the learned row of `pooling: cls` precedes them. With `losses`, returns (logits, auxiliary
+        losses by name, such as `layers.0.mixer.balance`). Raises InputError for arguments of wrong shape or dtype, and
+        if `pooling: concat` gets an n other than `length`.
         """
         x = self._embedded(tokens, key_mask) * self.scale
         if self.cls is not None:

@@ -179,8 +179,8 @@ def _in_a_row(
         raise InputError(
             f"{module.design.name}: padding changes its results, and an input {reason}: give sequences of equal length."
         )
+    sizes = x.shape[x.dim() - len(legs) :]
     if not axes:
-        return x.reshape(x.shape[x.dim() - len(legs) :])
-    own = x.shape[x.dim() - len(legs) :]
-    rows = x.expand(*batch, *own).reshape(-1, *own).movedim(1 + axes[0], 1).flatten(0, 1)
+        return x.reshape(sizes)
+    rows = x.expand(*batch, *sizes).reshape(-1, *sizes).movedim(1 + axes[0], 1).flatten(0, 1)
     return rows.index_select(0, tokens[legs[axes[0]]]).movedim(0, axes[0])[None]
