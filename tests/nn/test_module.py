@@ -159,8 +159,8 @@ def test_explain_says_what_was_chosen_and_what_was_refused() -> None:
     joint = {"A": {"softmax": ["h", "m"], "scale": "d ** -0.5", "of": "Q[n h d] K[m h d] -> h n m"}}
     design = {"tensornet": 1, "name": "joint", "extends": "mhsa", "legs": {"h": "head 2", "f": 8}, "diagram": joint}
     assert (
-        "not fused attention: the scores are the logsumexp of a softmax over several legs, not a product of a query and "
-        "a key tensor" in ta.compile(design, "torch").explain()
+        "not fused attention: the scores are the logsumexp of a softmax over several legs, not a product of a query "
+        "and a key tensor" in ta.compile(design, "torch").explain()
     )
 
 
