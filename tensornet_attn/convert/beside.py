@@ -60,14 +60,19 @@ def adds(design: CompiledDesign) -> bool:
 
 
 def maps(
-    design: CompiledDesign, inputs: tuple[Tensor, ...], masks: Mapping[str, Tensor], heads: Sequence[str] | None = None
+    design: CompiledDesign,
+    inputs: tuple[Tensor, ...],
+    masks: Mapping[str, Tensor],
+    heads: Sequence[str] | None = None,
+    rows: Tensor | None = None,
+    counted: bool = False,
 ) -> Tensor:
     """The attention map of a call, [batch..., heads, n, m], computed as the diagram is written and without dropout.
 
-    `heads`: the order of the map's other legs, which are flattened; by default, the order in the diagram. Raises
-    InputError if the design has no attention map, or if padding changes it.
+    `heads`: the order of the map's other legs, which are flattened; by default, the order in the diagram. `rows` and
+    `counted` as in `call_of_tokens`. Raises InputError if the design has no attention map, or if padding changes it.
     """
-    if problem := changed_by_padding(design, masks.get("key_mask")):
+    if problem := changed_by_padding(design, inputs, masks.get("key_mask"), rows, counted):
         raise InputError(
             f"{design.design.name}: there are no maps of padded sequences, because {problem}; call with "
             "need_weights=False or output_attentions=False."

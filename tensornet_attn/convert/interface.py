@@ -93,7 +93,7 @@ class DesignAttention:
         rows = keys[..., keys.shape[-1] - n :] if keys is not None and one_sequence else None
         y = call_of_tokens(design, inputs, rows=rows, **masks)
         order = [made.output.index(leg) + 1 for leg in (str(made.graph.query), *made.heads[0], made.width[2])]
-        weights = maps(design, inputs, masks, made.heads[0]) if given.get("output_attentions") else None
+        weights = maps(design, inputs, masks, made.heads[0], rows) if given.get("output_attentions") else None
         return y.permute(0, *order).flatten(2, -2), weights
 
     def mask(

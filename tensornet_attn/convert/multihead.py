@@ -117,10 +117,11 @@ class MultiheadAttention(nn.Module):
         if turned:
             inputs = tuple(x.transpose(0, 1) for x in inputs)
         masks = self._masks(attn_mask, key_padding_mask, inputs)
-        weights = maps(self.design, inputs, masks) if need_weights else None
+        rows = masks.get("key_mask") if key is query else None
+        weights = maps(self.design, inputs, masks, rows=rows) if need_weights else None
         if weights is not None and average_attn_weights:
             weights = weights.mean(-3)
-        y = call_of_tokens(self.design, inputs, **masks)
+        y = call_of_tokens(self.design, inputs, rows=rows, **masks)
         return y.transpose(0, 1) if turned else y, weights
 
     @property

@@ -101,6 +101,11 @@ class Place:
     table: str = ""
     gives: bool = False
 
+    @property
+    def counted(self) -> bool:
+        """Whether hidden rows between tokens are positions, as in the old attention, which had positions."""
+        return not (self.rope is self.window is self.alibi is None) or self.table != ""
+
 
 class Swapped(nn.Module):
     """A design in place of an attention, with its call signature, dropout and LayerNorm."""
@@ -187,12 +192,12 @@ class Swapped(nn.Module):
         wanted = named.get("output_attentions")
         if wanted and cache is not None and cache.length:
             raise InputError(f"{self.place.where}: maps cannot be returned with a cache; call with use_cache=False.")
-        y = self.dropout(call_of_tokens(self.design, (x,), cache=cache, **masks))
+        y = self.dropout(call_of_tokens(self.design, (x,), cache=cache, counted=self.place.counted, **masks))
         if named.get("residual") is not None:
             y = y + named["residual"]
         if hasattr(self, "LayerNorm"):
             y = self.LayerNorm(x + y)
-        return y, maps(self.design, (x,), masks) if wanted else None
+        return y, maps(self.design, (x,), masks, counted=self.place.counted) if wanted else None
 
 
 class SwappedTorch(Swapped):
@@ -264,7 +269,7 @@ class SwappedBiased(Swapped):
             inputs[self.design.plan.graph.of_role("input")[1].name] = memory
         behind = cache is not None and cache.length > 0
         ordered = self.design._signature.ordered((x,), inputs, behind) if inputs else (x,)
-        y = call_of_tokens(self.design, ordered, cache=cache, **masks)
+        y = call_of_tokens(self.design, ordered, cache=cache, counted=place.counted, **masks)
         found = self._maps(x, inputs, masks, cache) if named.get("output_attentions") else None
         return y, table, found
 
@@ -295,7 +300,8 @@ class SwappedBiased(Swapped):
     def _maps(self, x: Tensor, inputs: dict[str, Tensor], masks: dict[str, Tensor], cache: Any) -> Tensor:
         if cache is not None:
             raise InputError(f"{self.place.where}: maps cannot be returned with a cache; call with use_cache=False.")
-        return maps(self.design, self.design._signature.ordered((x,), inputs), masks)
+        ordered = self.design._signature.ordered((x,), inputs)
+        return maps(self.design, ordered, masks, counted=self.place.counted)
 
 
 def swap_of(module: nn.Module, place: Place) -> type[Swapped]:

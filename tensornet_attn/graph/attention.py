@@ -196,6 +196,8 @@ class Attention:
         """The origin of scores that are not a sum of products, as words for messages."""
         if self.scores is None:
             return "given"
+        if self.scores.name.startswith(f"{self.box.name.removesuffix('.keys')}.level"):  # of `graph/several.py`
+            return "the logsumexp of a softmax over several legs"
         return f"a '{self.scores.op.kind}' box" if isinstance(self.scores.op, Box) else "transposed"
 
     @property

@@ -19,7 +19,7 @@ def unnormalized_scores(graph: Graph) -> list[str]:
     pair = {graph.query, graph.key}
     steps = [step for step in graph.steps if step.box is not None and OPS[step.box.kind].zero_where_hidden]
     along_keys = [step.name for step in steps if _normalizes(step) and step.box.leg == graph.key]  # type: ignore[union-attr]
-    reached, found = behind(graph, [graph.output]), []
+    reached, names = behind(graph, [graph.output]), []
     for step in steps:
         box = step.box
         if (
@@ -31,9 +31,9 @@ def unnormalized_scores(graph: Graph) -> list[str]:
         ):
             continue
         before = behind(graph, [step.name])
-        if not any(other in before or step.name in behind(graph, [other]) for other in along_keys):
-            found.append(step.name)
-    return found
+        if not any(name in before or step.name in behind(graph, [name]) for name in along_keys):
+            names.append(step.name)
+    return names
 
 
 def rotated_alone(graph: Graph) -> Iterator[tuple[str, str]]:
@@ -44,11 +44,13 @@ def rotated_alone(graph: Graph) -> Iterator[tuple[str, str]]:
             for use in term.factors:
                 leg = _turned_leg(graph, use)
                 others = [
-                    one for one in term.factors if one != use and leg in one.legs and pair - {*use.legs} & {*one.legs}
+                    factor
+                    for factor in term.factors
+                    if factor != use and leg in factor.legs and pair - {*use.legs} & {*factor.legs}
                 ]
                 if leg is None or leg in step.legs or not others:
                     continue
-                if not any(_turns(graph, name) for one in others for name in behind(graph, [one.name])):
+                if not any(_turns(graph, name) for factor in others for name in behind(graph, [factor.name])):
                     yield use.name, others[0].name
 
 

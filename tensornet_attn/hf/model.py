@@ -22,7 +22,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.hf.cache import TensornetCache, TensornetEncoderDecoderCache
 from tensornet_attn.hf.config import KEYS, TensornetConfig, config_of
 from tensornet_attn.models.kinds import KINDS
-from tensornet_attn.models.model import Block, Losses, Model, check_gaps
+from tensornet_attn.models.model import Block, Losses, Model
 from tensornet_attn.models.read import ModelSpec
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.spec.sources import Source
@@ -244,8 +244,6 @@ class TensornetForCausalLM(TensornetPreTrainedModel, TensornetGenerationMixin):
         asks = self._asks_losses(labels)
         if not packed:
             _check_positions(position_ids, mask)
-        if mask is not None:
-            check_gaps(self.model, "layers", "attention_mask", mask)
         made = self.model(
             input_ids,
             mask,
@@ -384,8 +382,6 @@ class TensornetForConditionalGeneration(TensornetPreTrainedModel, TensornetGener
         source_mask = _key_mask("attention_mask", attention_mask)
         mask = _key_mask("decoder_attention_mask", decoder_attention_mask)
         _check_positions(decoder_position_ids, mask)
-        if mask is not None:
-            check_gaps(self.model, "decoder", "decoder_attention_mask", mask)
         encoded, losses = None if encoder_outputs is None else encoder_outputs[0], {}
         if encoded is None:
             encoded = self.model.encode(input_ids, source_mask, losses=asks)

@@ -18,7 +18,6 @@ from tensornet_attn.models.model import (
     Model,
     Positions,
     WithLosses,
-    check_gaps,
     check_numbers,
     check_tokens,
     gathered,
@@ -310,16 +309,16 @@ class SequenceClassifier(Model):
     ) -> WithLosses:
         """Returns logits [batch, classes] of tokens [batch, n], integers, or [batch, n, features], floats.
 
-        key_mask [batch, n] is true for tokens. positions [batch, n] as in `LanguageModel`; the learned row of `pooling:
-        cls` precedes them. With `losses`, returns (logits, auxiliary losses by name, such as `layers.0.mixer.balance`).
-        Raises InputError for arguments of wrong shape or dtype, and if `pooling: concat` gets an n other than `length`.
+        key_mask [batch, n] is true for tokens; features elsewhere are not read. positions [batch, n] as in
+        `LanguageModel`; the learned row of `pooling: cls` precedes them. With `losses`, returns (logits, auxiliary
+        losses by name, such as `layers.0.mixer.balance`). Raises InputError for arguments of wrong shape or dtype, and
+        if `pooling: concat` gets an n other than `length`.
         """
         x = self._embedded(tokens, key_mask) * self.scale
         if self.cls is not None:
             x = torch.cat([self.cls.expand(x.shape[0], 1, -1), x], 1)
             if key_mask is not None:
                 key_mask = nn.functional.pad(key_mask, (1, 0), value=True)
-                check_gaps(self, "layers", "key_mask", key_mask, "right")
             positions = None if positions is None else nn.functional.pad(positions + 1, (1, 0))
         x = self.positions(x, positions=positions, key_mask=key_mask)
         x, found = self._through("layers", x, losses, key_mask)
@@ -332,6 +331,7 @@ class SequenceClassifier(Model):
             x = self.embedding(tokens)
         else:
             check_numbers("tokens", tokens, key_mask, self.features)
+            tokens = tokens if key_mask is None else torch.where(key_mask[..., None], tokens, 0)
             x = self.projection(tokens.to(self.projection.weight.dtype))
         if self.pooling == "concat" and x.shape[1] != self.length:
             raise InputError(

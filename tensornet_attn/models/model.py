@@ -72,7 +72,7 @@ class Sublayer(nn.Module):
         source. `documents`: arguments of a packed call.
         """
         into = x if self.post_norm else self.norm(x)
-        if source is None and key_mask is not None and cache is not None:
+        if source is None and key_mask is not None and cache is not None and cache.forgotten:
             key_mask = key_mask[..., cache.forgotten :]
         inputs = (into,) if source is None or (cache is not None and cache.length) else (into, source)
         return self._added(x, inputs, key_mask, rows, losses, cache, documents)
@@ -318,25 +318,6 @@ class Model(nn.Module, ABC):
     def extra_repr(self) -> str:
         sizes = ", ".join(f"{name} {size}" for name, size in self.spec.legs.items())
         return f"{self.spec.name}: {sizes}"
-
-
-def check_gaps(model: Model, stack: str, name: str, key_mask: Tensor, side: str = "left") -> None:
-    """Raises InputError for padding between tokens, which designs of a stack would count; key_mask [batch, m].
-
-    `name`: that of the mask. `side`: where padding would change nothing.
-    """
-    designs = [one for place, one in model._designs(stack).items() if not place.endswith(".cross")]
-    reasons = [(one.design.name, one._packing.evaluation.between) for one in designs]
-    design, reason = next((pair for pair in reasons if pair[1] is not None), ("", None))
-    if reason is None:
-        return
-    seen = key_mask.cumsum(1)
-    right = (key_mask | (seen == 0) | (seen == seen[:, -1:])).all()
-    sentence = f"'{name}' has padding between tokens, and in '{design}' {reason}: pad on the {side}."
-    if not key_mask.is_cpu or torch.compiler.is_compiling():
-        torch._assert_async(right, sentence)
-    elif not bool(right):
-        raise InputError(sentence)
 
 
 @dataclass(frozen=True)

@@ -147,8 +147,8 @@ class Signature:
 
     def without_inputs(self, packed: Packed, named: Mapping[str, Tensor]) -> tuple[Packed, dict[str, Tensor]]:
         """Moves inputs of the design whose names are arguments of packed calls to the inputs given by name."""
-        own = {name: getattr(packed, name) for name in self.packed_names if getattr(packed, name) is not None}
-        return packed._replace(**dict.fromkeys(own)), {**named, **own}
+        inputs = {name: getattr(packed, name) for name in self.packed_names if getattr(packed, name) is not None}
+        return packed._replace(**dict.fromkeys(inputs)), {**named, **inputs}
 
     def with_losses(self, named: Mapping[str, Tensor], losses: Any) -> dict[str, Tensor]:
         """Adds the input called losses to the inputs given by name. Raises InputError if there is none."""
@@ -166,8 +166,8 @@ class Signature:
         names = [name for name, _, _ in self.inputs]
         for name in named:
             if name not in names:
-                known = (*names, "mask", "key_mask", "noise", "losses", "cache", *Packed._fields)
-                raise InputError(f"{self.design}: there is no input '{name}'; {nearest(name, known)}")
+                arguments = (*names, "mask", "key_mask", "noise", "losses", "cache", *Packed._fields)
+                raise InputError(f"{self.design}: there is no input '{name}'; {nearest(name, arguments)}")
             if names.index(name) < len(inputs):
                 raise InputError(f"{self.design}: input '{name}' is given twice, by position and by name.")
         needed = [n for n, legs, default in self.inputs if default is None and not (cached and self.key in dict(legs))]
@@ -217,8 +217,8 @@ class Signature:
                 f"{self.design}: input '{name}' has {len(sizes)} dimensions; give [batch..., {legs}], at least "
                 f"{len(shape)}."
             )
-        for place, (leg, size) in enumerate(shape, len(sizes) - len(shape)):
-            got = sizes[place]
+        for axis, (leg, size) in enumerate(shape, len(sizes) - len(shape)):
+            got = sizes[axis]
             if size is None:
                 if lengths.setdefault(leg, got) != got:
                     raise InputError(
@@ -244,8 +244,8 @@ class Signature:
             )
         for leg, other in ((query, key), (key, query)):
             if leg is not None and leg not in lengths:
-                given = any(default is not None and leg in dict(shape) for _, shape, default in self.inputs)
-                follows = other in lengths and (self.tied or given)
+                defaults = any(default is not None and leg in dict(shape) for _, shape, default in self.inputs)
+                follows = other in lengths and (self.tied or defaults)
                 lengths[leg] = lengths[other] if follows else most.get(leg, 0)  # type: ignore[index]
         for leg, maximum in self.maxima:
             if lengths[leg] > maximum:
@@ -256,13 +256,15 @@ class Signature:
         """Raises InputError if a number has no value at these lengths, as `1 / (m - 1)` at length 1; 0 counts as 1."""
         if not self.numbers or torch.compiler.is_compiling():
             return
-        own = {leg: max(length, 1) for leg, length in lengths.items()}
+        counted = {leg: max(length, 1) for leg, length in lengths.items()}
         for step, number in self.numbers:
             try:
-                evaluate(number, {**self.values, **own})
+                evaluate(number, {**self.values, **counted})
             except Refusal as refusal:
                 met = [
-                    f"'{leg}' has length {lengths[leg]}" for leg in own if leg in {name.name for name in names(number)}
+                    f"'{leg}' has length {lengths[leg]}"
+                    for leg in counted
+                    if leg in {name.name for name in names(number)}
                 ]
                 raise InputError(
                     f"{self.design}: in '{step}', {refusal.message.rstrip('.')} where {' and '.join(met)}."
@@ -281,14 +283,14 @@ class Signature:
             alike and all(x is None or x.device == first.device for x in others.values())
         ):
             return
-        given = [(name, x) for (name, *_), x in zip(self.inputs, inputs, strict=False) if x is not None]
-        known = [weight for weight in weights.values() if weight is not None and weight.is_floating_point()]
-        like, what = (known, "the weights are") if known else ([given[0][1]], f"'{given[0][0]}' is")
-        devices, dtypes = {one.device for one in like}, {one.dtype for one in like}
-        for name, x in (*given, *((name, x) for name, x in others.items() if x is not None)):
+        present = [(name, x) for (name, *_), x in zip(self.inputs, inputs, strict=False) if x is not None]
+        floating = [weight for weight in weights.values() if weight is not None and weight.is_floating_point()]
+        like, what = (floating, "the weights are") if floating else ([present[0][1]], f"'{present[0][0]}' is")
+        devices, dtypes = {x.device for x in like}, {x.dtype for x in like}
+        for name, x in (*present, *((name, x) for name, x in others.items() if x is not None)):
             if x.device not in devices:
                 raise InputError(f"{self.design}: '{name}' is on {x.device}, but {what} on {like[0].device}: move one.")
-        for name, x in given:
+        for name, x in present:
             free = name in self.counts or torch._C._is_any_autocast_enabled()
             if x.dtype not in dtypes and not free:
                 raise InputError(
@@ -298,21 +300,21 @@ class Signature:
 
     def batch(self, inputs: tuple[Tensor, ...]) -> tuple[int, ...]:
         """The batch dimensions of the call: those of all inputs, broadcast."""
-        found: tuple[int, ...] = ()
+        batch: tuple[int, ...] = ()
         for (name, shape, _), value in zip(self.inputs, inputs, strict=False):
             if value is None:
                 continue
-            own = tuple(value.shape[: value.dim() - len(shape)])
-            if own == found:
+            leading = tuple(value.shape[: value.dim() - len(shape)])
+            if leading == batch:
                 continue
-            for a, b in zip(reversed(own), reversed(found), strict=False):
+            for a, b in zip(reversed(leading), reversed(batch), strict=False):
                 if a != b and a != 1 and b != 1:
                     raise InputError(
-                        f"{self.design}: input '{name}' has batch dimensions {list(own)}, the inputs before it have "
-                        f"{list(found)}; they must broadcast."
+                        f"{self.design}: input '{name}' has batch dimensions {list(leading)}, the inputs before it "
+                        f"have {list(batch)}; they must broadcast."
                     )
-            found = own if not found else tuple(torch.broadcast_shapes(own, found))
-        return found
+            batch = leading if not batch else tuple(torch.broadcast_shapes(leading, batch))
+        return batch
 
 
 def check_tensor(design: str, what: str, value: object) -> None:
@@ -435,7 +437,7 @@ def _only_positions(graph: Graph, name: str) -> bool:
     roles = [
         role
         for step, use in graph.readers.get(name, ())
-        for role in ([role for role, one in step.box.operands if one == use] if step.box else [""])
+        for role in ([role for role, operand in step.box.operands if operand == use] if step.box else [""])
     ]
     return bool(roles) and {*roles} == {"positions"}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from weakref import ref
 
 import torch
@@ -12,7 +13,9 @@ from tensornet_attn.errors import InputError
 
 Tensor = torch.Tensor
 INTEGERS = (torch.int32, torch.int64)
-_last: list[tuple[ref[Tensor], int, list[int]]] = []  # the offsets read last, so that a GPU is synchronised once
+Value = TypeVar("Value")
+MOST = 4  # values kept: a model reads offsets, or the masks of a source and a target
+_kept: list[tuple[ref[Tensor], int, Callable[[Tensor], Any], Any]] = []  # read last, so that a GPU waits once
 
 
 class Packed(NamedTuple):
@@ -107,7 +110,7 @@ def positions_in(offsets: Tensor, rows: int) -> Tensor:
 
 def lengths_of(design: str, name: str, offsets: Tensor, rows: int) -> list[int]:
     """Returns the length of each document, which may be 0. Raises InputError if the offsets do not fit `rows` rows."""
-    found = _on_host(offsets)
+    found: list[int] = on_host(offsets, torch.Tensor.tolist)
     if found[0] != 0:
         raise InputError(f"{design}: '{name}' begins at {found[0]}; it must begin at 0.")
     for place, (one, other) in enumerate(pairwise(found), 1):
@@ -140,15 +143,16 @@ def _offsets(design: str, name: str, given: Tensor, device: torch.device) -> Ten
     return given
 
 
-def _on_host(offsets: Tensor) -> list[int]:
-    """The offsets as a list, cached: all layers of a model receive the same tensor."""
-    if offsets.device.type == "cpu" or offsets.is_inference():  # no synchronisation, or changes cannot be detected
-        return offsets.tolist()  # type: ignore[no-any-return]
-    held, version, found = _last[0] if _last else (None, 0, [])
-    if held is None or held() is not offsets or version != offsets._version:
-        found = offsets.tolist()
-        _last[:] = [(ref(offsets), offsets._version, found)]
-    return found
+def on_host(tensor: Tensor, read: Callable[[Tensor], Value]) -> Value:
+    """Returns `read(tensor)`, which waits for a GPU, and keeps it: all layers of a model receive the same tensor."""
+    if tensor.is_cpu or tensor.is_inference():  # nothing to wait for, or changes cannot be detected
+        return read(tensor)
+    for held, version, reader, value in _kept:
+        if held() is tensor and version == tensor._version and reader is read:
+            return value  # type: ignore[no-any-return]
+    value = read(tensor)
+    _kept[:] = [*_kept[1 - MOST :], (ref(tensor), tensor._version, read, value)]
+    return value
 
 
 def _positions(design: str, given: Tensor, rows: int, device: torch.device) -> Tensor:

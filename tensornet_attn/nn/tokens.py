@@ -16,8 +16,11 @@ import torch.nn.functional as F
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.made import Result
+from tensornet_attn.nn.offsets import on_host
 
 Tensor = torch.Tensor
+PLACES = ("padding", "padding on the left", "padding between tokens")
+APART = "other padding behind the queries than behind the keys"
 
 
 def call_of_tokens(
@@ -26,59 +29,126 @@ def call_of_tokens(
     key_mask: Tensor | None = None,
     rows: Tensor | None = None,
     cache: Cache | None = None,
+    counted: bool = False,
     **options: Any,
 ) -> Result:
     """Returns `module(*inputs, key_mask=key_mask, cache=cache, **options)` with the exact results at tokens.
 
     key_mask: [batch..., m], false at padding. `rows`: [batch..., n], false at padding among the queries, if the keys
-    are an input of their own; otherwise queries are keys. The result at padding is unspecified. Raises InputError if a
-    cache or other options exclude the exact result; in a compiled program, an assertion fails.
+    are an input of their own; otherwise queries are keys. `counted`: hidden rows between tokens are positions. The
+    result at padding is unspecified. Raises InputError if a cache or other options exclude the exact result; in a
+    compiled program, an assertion fails.
     """
-    problem = changed_by_padding(module, key_mask, rows)
+    problem = changed_by_padding(module, inputs, key_mask, rows, counted)
     if problem is None:
         shown = key_mask if module._signature.masks.keys else None
         return module(*inputs, key_mask=shown, cache=cache, **options)  # type: ignore[no-any-return]
-    if cache is not None or "cu_seqlens" in options:
-        what = "documents of a packed row" if cache is None else "sequences of a cache"
-        hint = "" if module._packing.evaluation.behind else "pad on the right, or "
+    what = "documents of a packed row" if "cu_seqlens" in options else None
+    what = "calls with a mask of pairs" if options.get("mask") is not None else what
+    what = "sequences of a cache" if cache is not None else what
+    if what is not None:
+        padding = module._packing.evaluation
+        hint = "" if padding.behind else "pad on the right, or " if padding.before else "pad on the left, or "
         raise InputError(
             f"{module.design.name}: {what} take no padding, because {problem}: {hint}give sequences of equal length."
         )
-    return _call_packed(module, inputs, key_mask, rows, options)
+    return _call_packed(module, inputs, key_mask, rows, counted, options)
 
 
-def changed_by_padding(module: Any, *masks: Tensor | None) -> str | None:
+def changed_by_padding(
+    module: Any,
+    inputs: tuple[Tensor, ...],
+    key_mask: Tensor | None,
+    rows: Tensor | None = None,
+    counted: bool = False,
+) -> str | None:
     """Why the padding of a call changes results at tokens. Returns None if it does not, or if there is none.
 
-    `masks`: of keys or queries, [batch..., length], false at padding. A compiled program asserts that there is none.
+    Arguments as in `call_of_tokens`. A compiled program asserts that there is none.
     """
-    padding = module._packing.evaluation
-    problem = padding.behind or padding.before
-    present = [mask for mask in masks if mask is not None]
-    if problem is None or not present:
+    masks = [mask for mask in (key_mask, rows) if mask is not None and mask.dtype == torch.bool and mask.dim()]
+    if not masks:
         return None
-    anywhere = padding.behind is not None
-    changes = torch.stack([~mask.all() if anywhere else (~mask[..., :1] & mask).any() for mask in present]).any()
-    if torch.compiler.is_compiling():
-        where = "padding" if anywhere else "padding on the left"
-        torch._assert_async(~changes, f"{module.design.name}: a compiled call takes no {where}, because {problem}.")
+    reasons = _reasons(module._packing, rows is not key_mask and _own_keys(module._packing, inputs), counted)
+    if not reasons:
         return None
-    return problem if bool(changes) else None
+    masks, compiling = [_spans(mask) for mask in masks] if counted else masks, torch.compiler.is_compiling()
+    if compiling:
+        flags: Any = torch.stack([_hidden(mask) for mask in masks]).any(0)
+    else:
+        flags = [any(flags) for flags in zip(*[on_host(mask, _hidden_on_host) for mask in masks], strict=True)]
+        if not flags[0]:
+            return None
+    for reason, where in reasons.items():
+        changes = _ends_apart(masks) if where == APART else flags[PLACES.index(where)]
+        if compiling:
+            torch._assert_async(~changes, f"{module.design.name}: a compiled call takes no {where}, because {reason}.")
+        elif bool(changes):
+            return reason
+    return None
+
+
+def _reasons(packing: Any, own_keys: bool, counted: bool) -> dict[str, str]:
+    """Why padding changes results, and the place of this padding; a wide place replaces a narrow one."""
+    padding = packing.evaluation
+    places = {} if counted else {padding.between: PLACES[2]}
+    places |= {padding.apart: APART} if own_keys else {}
+    places |= {padding.before: PLACES[1], padding.behind: PLACES[0]}
+    return {reason: where for reason, where in places.items() if reason is not None}
+
+
+def _hidden(mask: Tensor) -> Tensor:
+    """Whether a mask [batch..., length] hides rows at each of PLACES, bool [3]."""
+    begins = mask[..., 1:] & ~mask[..., :-1]
+    parts = begins.sum(-1) + mask[..., :1].sum(-1)
+    return torch.stack([~mask.all(), begins.any(), (parts > 1).any()])
+
+
+def _hidden_on_host(mask: Tensor) -> list[bool]:
+    return [False] * len(PLACES) if bool(mask.all()) else _hidden(mask).tolist()  # type: ignore[no-any-return]
+
+
+def _ends_apart(masks: list[Tensor]) -> Tensor:
+    """Whether rows are hidden between the tokens, or other numbers of rows behind the keys than behind the queries."""
+    between = torch.stack([_hidden(mask)[2] for mask in masks]).any()
+    first, *others = [(~mask).flip(-1).cumprod(-1).sum(-1) for mask in masks]
+    return between | (first != (others[0] if others else 0)).any()
+
+
+def _own_keys(packing: Any, inputs: tuple[Tensor, ...]) -> bool:
+    """Whether the keys of a call are an input of their own."""
+    legs_of = [legs for x, legs in zip(inputs, packing.inputs, strict=False) if x is not None]
+    return not packing.tied and any(packing.key in legs for legs in legs_of)
+
+
+def _spans(mask: Tensor) -> Tensor:
+    """The rows from the first visible one of each sequence to the last one."""
+    return (mask.cumsum(-1) > 0) & (mask.flip(-1).cumsum(-1) > 0).flip(-1)
 
 
 def _call_packed(
-    module: Any, inputs: tuple[Tensor, ...], key_mask: Tensor | None, rows: Tensor | None, options: dict[str, Any]
+    module: Any,
+    inputs: tuple[Tensor, ...],
+    key_mask: Tensor | None,
+    rows: Tensor | None,
+    counted: bool,
+    options: dict[str, Any],
 ) -> Result:
     packing, signature = module._packing, module._signature
-    batch, lengths = signature.batch(inputs), signature.check(inputs, None, None, None)
+    checked = key_mask if signature.masks.keys else None
+    batch, lengths = signature.batch(inputs), signature.check(inputs, None, checked, None)
     n, m = lengths[packing.query], lengths[signature.masks.key]
     legs_of = [*zip(inputs, packing.inputs, strict=False)]
-    keys = queries = _rows(key_mask, batch, m, inputs[0].device)
+    shown = keys = queries = _rows(key_mask, batch, m, inputs[0].device)
+    if counted:
+        keys = queries = _spans(shown)
     offsets = {"cu_seqlens": _offsets(keys)}
-    if not packing.tied and any(x is not None and packing.key in legs for x, legs in legs_of):
+    if _own_keys(packing, inputs):
         queries = _rows(rows, batch, n, keys.device)
         offsets = {"cu_seqlens_q": _offsets(queries), "cu_seqlens_k": _offsets(keys)}
     tokens = {packing.query: queries.flatten().nonzero()[:, 0], packing.key: keys.flatten().nonzero()[:, 0]}
+    if counted and checked is not None:
+        options = options | {"key_mask": shown.flatten()[tokens[packing.key]]}
     packed = [x if x is None else _in_a_row(module, x, legs, batch, tokens) for x, legs in legs_of]
     result = module(*packed, **offsets, **options)
     y, losses = result if isinstance(result, tuple) else (result, None)
@@ -103,13 +173,14 @@ def _in_a_row(
 ) -> Tensor:
     """An input [batch..., legs] with its tokens in one row, [1, ...]; an input without a sequence leg as it is."""
     axes = [axis for axis, leg in enumerate(legs) if leg in tokens]
-    if len(axes) > 1:
+    leading = x.shape[: x.dim() - len(legs)].numel()
+    if len(axes) > 1 or (not axes and leading > 1):
+        reason = "has both a query and a key leg" if axes else "without a sequence leg differs between sequences"
         raise InputError(
-            f"{module.design.name}: padding changes its results, and an input has both a query and a key leg: give "
-            "sequences of equal length."
+            f"{module.design.name}: padding changes its results, and an input {reason}: give sequences of equal length."
         )
+    sizes = x.shape[x.dim() - len(legs) :]
     if not axes:
-        return x
-    own = x.shape[x.dim() - len(legs) :]
-    rows = x.expand(*batch, *own).reshape(-1, *own).movedim(1 + axes[0], 1).flatten(0, 1)
+        return x.reshape(sizes)
+    rows = x.expand(*batch, *sizes).reshape(-1, *sizes).movedim(1 + axes[0], 1).flatten(0, 1)
     return rows.index_select(0, tokens[legs[axes[0]]]).movedim(0, axes[0])[None]

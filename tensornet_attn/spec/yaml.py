@@ -196,7 +196,8 @@ class _Parser:
         if text[place.end : place.end + 80].lstrip()[:1] != ",":
             return 0, value
         whole = _whole(text, place.start)
-        hint = f'{QUOTE}: "{whole}".'
+        quoted = f'"{whole}"' if '"' not in whole else "'" + whole.replace("'", "''") + "'"
+        hint = f"{QUOTE}, and close every bracket." if _open(whole) > 0 else f"{QUOTE}: {quoted}."
         self.reporter.error("split-text", "YAML splits this text at a comma.", path, hint=hint, place=place)
         self.out.values[path] = self._at(place.start, place.start + len(whole), whole)
         return _open(value), whole

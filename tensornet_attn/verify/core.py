@@ -99,7 +99,7 @@ def expected(graph: Graph, call: Call, dtype: torch.dtype) -> Expected:
     leaves = wide.leaves(graph)
     values = _evaluated(graph, wide, leaves)
     outputs = [graph.output, *graph.also]
-    cotangents = {name: _drawn(values[name].shape, place).to(values[name]) for place, name in enumerate(outputs)}
+    cotangents = {name: _drawn(values[name].shape, seed).to(values[name]) for seed, name in enumerate(outputs)}
     steps = {name: Observed(values[name], _same) for name in named_steps(graph)}
     gradients = gradients_of(steps, leaves, cotangents)
     seen, run = seen_by_readers(graph), Run(graph, values, dict(call.lengths), False, wide.mask, wide.key_mask)
@@ -113,7 +113,7 @@ def expected(graph: Graph, call: Call, dtype: torch.dtype) -> Expected:
 def observed_run(plan: Plan) -> Callable[..., Any]:
     """The run of a plan whose forward returns its named steps, see `emit`; of the reference, the reference itself."""
     if plan.backend == "reference":
-        return lambda owner, given: None
+        return lambda owner, arguments: None
     emitted = emit(plan, observed=True)
     return emitted_run(emitted.source, emitted.class_name, plan)
 
@@ -130,32 +130,33 @@ def observed(plan: Plan, run: Callable[..., Any], exact: Expected) -> list[Diffe
         owner = SimpleNamespace(training=False, **{t.name: tensors[t.name] for t in graph.tensors if t.name in tensors})
         inputs = tuple(tensors.get(tensor.name) for tensor in graph.of_role("input"))
         noise = {tensor.name: tensors[tensor.name] for tensor in graph.of_role("noise") if tensor.name in tensors}
-        found = run(owner, Arguments(inputs, dict(call.lengths), call.mask, call.key_mask, noise or None))
-        steps = {name: Observed(*pair) for name, pair in found.items()}
+        pairs = run(owner, Arguments(inputs, dict(call.lengths), call.mask, call.key_mask, noise or None))
+        steps = {name: Observed(*pair) for name, pair in pairs.items()}
     return differences(graph, exact, steps, gradients_of(steps, leaves, exact.cotangents))
 
 
 def differences(graph: Graph, exact: Expected, steps: Mapping[str, Observed], gradients: Values) -> list[Difference]:
     """The differences of steps in the order of the diagram, then of gradients, from the output to the leaves."""
-    found = _compared(exact, steps, gradients, {})
-    if exact.dtype == torch.float64 or all(difference.agrees for difference in found):
-        return found
+    compared = _compared(exact, steps, gradients, {})
+    if exact.dtype == torch.float64 or all(difference.agrees for difference in compared):
+        return compared
     call = exact.call.to(exact.dtype)
     leaves = call.leaves(graph)
     values = _evaluated(graph, call, leaves)
     rounded = {name: Observed(values[name], _same) for name in named_steps(graph)}
-    own = _compared(exact, rounded, gradients_of(rounded, leaves, exact.cotangents), {})
-    return _compared(exact, steps, gradients, {(one.name, one.gradient): SLACK * one.error for one in own})
+    of_rounding = _compared(exact, rounded, gradients_of(rounded, leaves, exact.cotangents), {})
+    slack = {(rounding.name, rounding.gradient): SLACK * rounding.error for rounding in of_rounding}
+    return _compared(exact, steps, gradients, slack)
 
 
 def _compared(
-    exact: Expected, steps: Mapping[str, Observed], gradients: Values, own: Mapping[tuple[str, bool], float]
+    exact: Expected, steps: Mapping[str, Observed], gradients: Values, slack: Mapping[tuple[str, bool], float]
 ) -> list[Difference]:
-    """All differences; `own`: what the tolerance has besides its least value."""
+    """All differences; `slack`: what the tolerance has besides its least value."""
     values = {name: step.laid(step.value.detach()) for name, step in steps.items()}
     order = [*reversed([*exact.values]), *gradients]
     backward = {name: gradients[name] for name in order if name in gradients}
-    found = list[Difference]()
+    compared = list[Difference]()
     for gradient, got, wanted in ((False, values, exact.values), (True, backward, exact.gradients)):
         sizes = {name: _largest(_shown(exact, name, x)) for name, x in wanted.items()}
         least = max(sizes.values(), default=0.0) * (LEAST_GRADIENT if gradient else LEAST_VALUE)
@@ -163,11 +164,11 @@ def _compared(
             pair = _alike(value.to(wanted[name]), wanted[name]) if name in wanted else None
             if pair is not None:
                 result = name in exact.cotangents or name not in exact.values
-                allowed = FLOOR[exact.dtype] + own.get((name, gradient), 0.0)
+                allowed = FLOOR[exact.dtype] + slack.get((name, gradient), 0.0)
                 pair = _shown(exact, name, pair[0]), _shown(exact, name, pair[1])
                 error = _error(*pair, max(sizes[name], least, 1e-300), None if result else allowed)
-                found.append(Difference(name, gradient, result, error, allowed))
-    return found
+                compared.append(Difference(name, gradient, result, error, allowed))
+    return compared
 
 
 def _error(value: Tensor, wanted: Tensor, size: float, allowed: float | None) -> float:
@@ -229,9 +230,11 @@ def gradients_of(steps: Mapping[str, Observed], leaves: Values, cotangents: Valu
     wanted = {name: step for name, step in steps.items() if step.value.requires_grad and name not in cotangents}
     wanted |= {name: Observed(leaf, _same) for name, leaf in leaves.items()}
     total = torch.stack([output.sum() for output in outputs]).sum()
-    tensors = [one.value for one in wanted.values()]
-    found = torch.autograd.grad(total, tensors, allow_unused=True, materialize_grads=True)
-    return {name: one.laid(gradient.detach()) for (name, one), gradient in zip(wanted.items(), found, strict=True)}
+    tensors = [step.value for step in wanted.values()]
+    gradients = torch.autograd.grad(total, tensors, allow_unused=True, materialize_grads=True)
+    return {
+        name: step.laid(gradient.detach()) for (name, step), gradient in zip(wanted.items(), gradients, strict=True)
+    }
 
 
 def _drawn(shape: Iterable[int], seed: int) -> Tensor:

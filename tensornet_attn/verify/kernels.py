@@ -72,14 +72,14 @@ def reason_against(plan: Plan, text: str, path: Path, library: ctypes.CDLL, dtyp
             del CPP_CHECKING[thread]
 
     try:
-        found = _in_a_thread(compared)
+        difference = _in_a_thread(compared)
     except Exception as error:
         return f"kernels cannot be compared with the reference: {type(error).__name__}: {error}"
     report = path.with_suffix(".report.txt")
-    reason = f"kernels differ from the reference: {found}; please report the file {report}" if found else ""
+    reason = f"kernels differ from the reference: {difference}; please report the file {report}" if difference else ""
     with suppress(OSError):  # of a full disk: the next process compares again
-        if found is not None:
-            write_whole(report, report_of(plan, found, cpp_version(*cpp_compiler())).encode())
+        if difference is not None:
+            write_whole(report, report_of(plan, difference, cpp_version(*cpp_compiler())).encode())
         write_whole(path.with_suffix(".json"), json.dumps(record_of(path) | {"reason": reason}).encode())
     return reason
 
@@ -88,14 +88,14 @@ def reason_against(plan: Plan, text: str, path: Path, library: ctypes.CDLL, dtyp
 def reason_against_triton(plan: Plan, dtype: torch.dtype, device: str) -> str:
     """Why the Triton kernels of a plan must not be used on a device; empty if they agree with the reference."""
     small = range(1, len(SIZES)) if device == "cpu" else range(len(SIZES))  # the interpreter is slow
-    found = _in_a_thread(lambda: mismatch(plan, dtype, device, small))
-    if found is None:
+    difference = _in_a_thread(lambda: mismatch(plan, dtype, device, small))
+    if difference is None:
         return ""
-    reason, folder = f"kernels differ from the reference: {found}", cpp_folder()
+    reason, folder = f"kernels differ from the reference: {difference}", cpp_folder()
     if folder is not None and not reason_against_folder():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         report = folder / f"triton-{sha256(reason.encode()).hexdigest()[:16]}.report.txt"
-        write_whole(report, report_of(plan, found).encode())
+        write_whole(report, report_of(plan, difference).encode())
         reason += f"; please report the file {report}"
     return reason
 
@@ -121,14 +121,14 @@ def mismatch(
     return None
 
 
-def report_of(plan: Plan, found: Mismatch, compiler: str = "") -> str:
+def report_of(plan: Plan, difference: Mismatch, compiler: str = "") -> str:
     """The text of a report: the design, where it differs, and versions."""
     regions = [f"{r.name}: {', '.join(r.steps)}" for r in plan.regions if r.backend == plan.backend and not r.plain]
     return "\n".join(
         [
-            f"The kernels of '{plan.graph.name}' on backend '{plan.backend}' differ from the reference: {found}",
+            f"The kernels of '{plan.graph.name}' on backend '{plan.backend}' differ from the reference: {difference}",
             *(f"region: {region}" for region in regions),
-            *map(str, found.differences),
+            *map(str, difference.differences),
             f"tensornet-attn {__version__}, torch {torch.__version__}, {compiler}, {platform.platform()}",
             plan.graph.to_text(),
             "",
@@ -205,12 +205,12 @@ def _masks(
 
 def _in_a_thread(function: Callable[[], Result]) -> Result:
     """The result of a function in another thread, where no mode of the caller is active: no autocast, no tracing."""
-    found: list[Result] = []
+    results: list[Result] = []
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            found.append(function())
+            results.append(function())
         except BaseException as error:
             errors.append(error)
 
@@ -219,4 +219,4 @@ def _in_a_thread(function: Callable[[], Result]) -> Result:
     thread.join()
     if errors:
         raise errors[0]
-    return found[0]
+    return results[0]

@@ -41,12 +41,14 @@ class Verification:
 
     @property
     def outputs_agree(self) -> bool:
-        return all(one.agrees for one in self.differences if one.result and not one.gradient)
+        return all(
+            difference.agrees for difference in self.differences if difference.result and not difference.gradient
+        )
 
     @property
     def gradients_agree(self) -> bool:
         """Whether the gradients of inputs and weights agree."""
-        return all(one.agrees for one in self.differences if one.result and one.gradient)
+        return all(difference.agrees for difference in self.differences if difference.result and difference.gradient)
 
     def __bool__(self) -> bool:
         return self.outputs_agree and self.gradients_agree
@@ -54,7 +56,7 @@ class Verification:
     @property
     def first(self) -> Difference | None:
         """The first value that differs, or the first gradient on the way back; None if outputs and gradients agree."""
-        return None if self else next(one for one in self.differences if not one.agrees)
+        return None if self else next(difference for difference in self.differences if not difference.agrees)
 
     def __str__(self) -> str:
         lines = [f"{self.layer}: {'agrees with' if self else 'DIFFERS from'} the reference in float64"]
@@ -65,10 +67,10 @@ class Verification:
             ("steps", False, False),
             ("gradients of steps", False, True),
         ):
-            found = [one for one in self.differences if (one.result, one.gradient) == (result, gradient)]
-            if found:
-                worst = max(found, key=lambda one: one.error / one.allowed)
-                lines.append(f"  largest difference of {len(found)} {name}: {worst}")
+            kind = [each for each in self.differences if (each.result, each.gradient) == (result, gradient)]
+            if kind:
+                worst = max(kind, key=lambda each: each.error / each.allowed)
+                lines.append(f"  largest difference of {len(kind)} {name}: {worst}")
         lines += [f"  not observed, inside kernels: {', '.join(self.unobserved)}"] if self.unobserved else []
         return "\n".join(lines)
 
@@ -100,25 +102,27 @@ def verify(
     if not isinstance(layer, CompiledDesign):
         raise InputError(f"verify takes a compiled design, as ta.compile returns it, not a {type(layer).__name__}.")
     graph, signature = layer.plan.graph, layer._signature
-    given = signature.ordered(inputs, named)
-    lengths = signature.check(given, mask, key_mask, noise)
-    first = next(x for x in given if x is not None)
+    ordered = signature.ordered(inputs, named)
+    lengths = signature.check(ordered, mask, key_mask, noise)
+    first = next(x for x in ordered if x is not None)
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast(first.device.type, enabled=False):
-        tensors = {name: x.detach().clone() for name, x in leaves(layer, given, noise).items()}
-        batch = signature.batch(given)
+        tensors = {name: x.detach().clone() for name, x in leaves(layer, ordered, noise).items()}
+        batch = signature.batch(ordered)
         for tensor in graph.of_role("noise"):
             if tensor.always and tensor.name not in tensors:
                 sizes = Run(graph, tensors, lengths, False, mask, key_mask).sizes(tensor.legs)
                 tensors[tensor.name] = first.new_empty(*batch, *sizes).normal_()
         exact = expected(graph, Call(tensors, lengths, mask, key_mask), first.dtype)
-        steps = [one for one in observed(layer.plan, observed_run(layer.plan), exact) if not one.result]
+        steps = [
+            difference for difference in observed(layer.plan, observed_run(layer.plan), exact) if not difference.result
+        ]
         results = _called(layer, exact)
-    values, gradients = ([one for one in steps if one.gradient == side] for side in (False, True))
-    split = sum(not one.gradient for one in results)
+    values, gradients = ([difference for difference in steps if difference.gradient == side] for side in (False, True))
+    split = sum(not difference.gradient for difference in results)
     compared = (*values, *results[:split], *gradients, *results[split:])
     words = [f"{leg} {size}" for leg, size in lengths.items()]
     kind = str(first.dtype).removeprefix("torch.")
-    names = {one.name for one in compared}
+    names = {difference.name for difference in compared}
     return Verification(
         ", ".join([layer.design.name, f"backend {layer.plan.backend}", kind, *words]),
         compared,
@@ -130,13 +134,13 @@ def _called(layer: CompiledDesign, exact: Expected) -> list[Difference]:
     """The differences of the outputs of a call, and of the gradients of its inputs and weights."""
     graph, call = layer.plan.graph, exact.call
     inputs = {tensor.name for tensor in graph.of_role("input")}
-    own = call.leaves(graph)
-    tensors = call.tensors | own
+    leaf_values = call.leaves(graph)
+    tensors = call.tensors | leaf_values
     noise = {tensor.name: tensors[tensor.name] for tensor in graph.of_role("noise") if tensor.name in tensors}
     training = layer.training
     try:
         layer.eval()
-        found = layer(
+        results = layer(
             **{name: tensors[name] for name in inputs if name in tensors},
             mask=call.mask,
             key_mask=call.key_mask,
@@ -144,8 +148,8 @@ def _called(layer: CompiledDesign, exact: Expected) -> list[Difference]:
         )
     finally:
         layer.train(training)
-    outputs = found if isinstance(found, tuple) else (found,)
+    outputs = results if isinstance(results, tuple) else (results,)
     steps = {name: Observed(x, lambda x: x) for name, x in zip((graph.output, *graph.also), outputs, strict=True)}
     trained = {name: x for name, x in layer.named_parameters() if x.requires_grad}
-    leaf = {name: x for name, x in own.items() if name in inputs} | trained
+    leaf = {name: x for name, x in leaf_values.items() if name in inputs} | trained
     return differences(graph, exact, steps, gradients_of(steps, leaf, exact.cotangents))

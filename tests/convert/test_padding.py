@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -15,14 +16,22 @@ from tests.refusals import refusal
 
 F64 = torch.float64
 WIDTH, HEADS, N = 16, 4, 6
-KEEP = torch.tensor([[False, False, True, True, True, True], [True, True, True, True, False, False], [True] * 6])
+KEEP = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [1, 0, 0, 1, 1, 0]]).bool()
+GAPS = torch.tensor([[1, 1, 1, 1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 0, 1, 1, 1, 1], [1, 1, 0, 0, 0, 1, 0, 1, 1]])
 unregistered: Any = test_interface.unregistered
 LENGTH = {"tensornet": 1, "name": "counted", "extends": "mhsa", "legs": {"h": "head 4"}}
 LENGTH |= {"diagram": {"A": {"softmax": "m", "scale": "m ** -0.5", "of": "Q[n h d] K[m h d] -> h n m"}}}
 STEPS = {"q": "x[n f] Wq[f h d] -> n h d", "Q": {"conv": "n", "width": "w", "of": "q[n h d] C[w h d] -> n w h d"}}
 STEPS |= {"K": "x[m f] Wk[f h d] -> m h d", "V": "x[m f] Wv[f h d] -> m h d"}
 NEAR = LENGTH | {"name": "near", "legs": {"h": "head 4", "w": 3}, "weights": {"C": "w h d"}, "diagram": STEPS}
-DESIGNS = {"length": LENGTH, "convolution": NEAR}
+DESIGNS = {"length": LENGTH, "convolution": NEAR, "distances": "band", "decay": "fox"}
+
+
+def given_by(side: str) -> dict[str, torch.Tensor]:
+    """Tokens of GPT-2 with padding on a side or between them, and positions that count the tokens."""
+    given = models.inputs("gpt2", "left" if side == "between" else side)
+    mask = GAPS if side == "between" else given["attention_mask"]
+    return given | {"attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)}
 
 
 @pytest.mark.parametrize("name", DESIGNS)
@@ -50,26 +59,49 @@ def test_keys_of_multihead_attention() -> None:
     )
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("side", ["left", "right", "between"])
 @pytest.mark.parametrize("name", DESIGNS)
 def test_converted_models(name: str, side: str) -> None:
     """GPT-2, whose own positions follow the mask."""
     model = models.drawn(convert_model(models.model_of("gpt2"), DESIGNS[name], init="fresh")).double().eval()
-    given = models.inputs("gpt2", side)
-    mask = given["attention_mask"]
-    y = model(**given, position_ids=(mask.cumsum(-1) - 1).clamp(min=0), use_cache=False)[0]
-    for ids, keep, found in zip(given["input_ids"], mask.bool(), y, strict=True):
+    given = given_by(side)
+    y = model(**given, use_cache=False)[0]
+    for ids, keep, found in zip(given["input_ids"], given["attention_mask"].bool(), y, strict=True):
         alone = model(ids[None, keep], use_cache=False)[0][0]
         torch.testing.assert_close(found[keep], alone, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_a_design_as_attn_implementation(side: str) -> None:
+@pytest.mark.parametrize("side", ["left", "right", "between"])
+@pytest.mark.parametrize("name", ["length", "distances"])
+def test_a_design_as_attn_implementation(name: str, side: str) -> None:
     """In a causal model queries and keys are one sequence."""
-    model = models.made("gpt2", attn_implementation=ta.register_attention(LENGTH)).double()
-    given = models.inputs("gpt2", side)
-    mask = given["attention_mask"]
-    y = model(**given, position_ids=(mask.cumsum(-1) - 1).clamp(min=0), use_cache=False)[0]
-    for ids, keep, found in zip(given["input_ids"], mask.bool(), y, strict=True):
+    model = models.made("gpt2", attn_implementation=ta.register_attention(DESIGNS[name])).double()
+    given = given_by(side)
+    y = model(**given, use_cache=False)[0]
+    for ids, keep, found in zip(given["input_ids"], given["attention_mask"].bool(), y, strict=True):
         alone = model(ids[None, keep], use_cache=False)[0][0]
         torch.testing.assert_close(found[keep], alone, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("name", "design"), [("llama", "gqa"), ("llama", "thsa"), ("mistral", "mistral"), ("modernbert", "mhsa")]
+)
+def test_hidden_tokens_of_a_model_with_positions_keep_their_positions(name: str, design: str) -> None:
+    """As in the old attention: rotary positions and windows count the tokens that a mask hides between others."""
+    before = models.made(name).double()
+    after = convert_model(copy.deepcopy(before), design)
+    given = models.inputs(name) | {"attention_mask": GAPS}
+    options = {} if name == "modernbert" else {"use_cache": False}
+    torch.testing.assert_close(
+        models.outputs(after, given, **options), models.outputs(before, given, **options), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_a_mask_of_pairs_with_padding_is_refused() -> None:
+    """Where padding would count: a packed row takes no mask of pairs."""
+    layer = ta.nn.MultiheadAttention("band", WIDTH, HEADS, batch_first=True, dtype=F64)
+    x, pairs = torch.randn(3, N, WIDTH, dtype=F64), torch.ones(N, N, dtype=torch.bool).triu(3)
+    assert refusal(layer, x, x, x, key_padding_mask=~KEEP, attn_mask=pairs, need_weights=False) == (
+        "band: calls with a mask of pairs take no padding, because a mask of 'A' compares the positions of queries and "
+        "keys: pad on the left, or give sequences of equal length."
+    )

@@ -49,6 +49,13 @@ def source() -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
+def test_tokens_hidden_between_others_keep_their_positions() -> None:
+    ids, mask = source()["input_ids"], torch.ones(3, 19, dtype=torch.int64)
+    mask[0, 4:9] = mask[2, ::3] = 0
+    before, after = (model.encoder(ids, attention_mask=mask).last_hidden_state[mask.bool()] for model in pair())
+    torch.testing.assert_close(after, before, **CLOSE)
+
+
 def test_logits_and_gradients() -> None:
     target, found = torch.randint(1, 50, (3, 15), generator=torch.Generator().manual_seed(2)), []
     for model in pair():

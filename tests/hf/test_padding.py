@@ -66,18 +66,21 @@ def test_a_padded_prompt_continues_as_alone(name: str) -> None:
 
 
 def test_padding_between_tokens() -> None:
-    """As where tokens follow a prompt that was padded on the right: rotary positions would count it."""
-    model, (tokens, mask, _) = tiny.of_design("mhsa_rope"), rows(False)
-    cache = model(tokens, attention_mask=mask).past_key_values
-    longer = torch.nn.functional.pad(mask, (0, 1), value=1)
-    sentence = (
-        "'attention_mask' has padding between tokens, and in 'mhsa_rope' 'Q' compares the positions of queries and "
-        "keys: pad on the left."
-    )
-    assert refusal(model, tokens[:, :1], attention_mask=longer, past_key_values=cache) == sentence
-    assert refusal(model, torch.cat([tokens, tokens[:, :1]], 1), attention_mask=longer, use_cache=False) == sentence
-    model = tiny.of_design("mhsa")  # positions of the model count tokens alone
-    cache = model(tokens, attention_mask=mask).past_key_values
-    y = model(tokens[:, :1], attention_mask=longer, past_key_values=cache).logits
-    alone = model(torch.cat([tokens[:1, :3], tokens[:1, :1]], 1)).logits[:, -1:]
-    torch.testing.assert_close(y[:1], alone, rtol=1e-9, atol=1e-10)
+    """As where tokens follow a prompt that was padded on the right: rotary positions of a cache would count it."""
+    tokens, mask, _ = rows(False)
+    longer, step = torch.nn.functional.pad(mask, (0, 1), value=1), tokens[:, :1]
+    for name in ("mhsa_rope", "mhsa"):  # positions of the model count tokens alone
+        model = tiny.of_design(name)
+        alone = model(torch.cat([tokens[:1, :3], step[:1]], 1)).logits[:, -1:]
+        whole = model(torch.cat([tokens, step], 1), attention_mask=longer, use_cache=False).logits[:1, -1:]
+        torch.testing.assert_close(whole, alone, rtol=1e-9, atol=1e-10)
+        cache = model(tokens, attention_mask=mask).past_key_values
+        options = {"attention_mask": longer, "past_key_values": cache}
+        if name == "mhsa":
+            later = model(step, **options).logits
+            torch.testing.assert_close(later[:1], alone, rtol=1e-9, atol=1e-10)
+        else:
+            assert refusal(model, step, **options) == (
+                "mhsa_rope: sequences of a cache take no padding, because 'Q' compares the positions of queries and "
+                "keys: pad on the left, or give sequences of equal length."
+            )

@@ -157,3 +157,17 @@ def test_a_compiled_call_asserts_that_there_is_no_padding() -> None:
     torch.testing.assert_close(compiled(x, torch.ones_like(LEFT)), model(x))
     with pytest.raises(RuntimeError, match=f"padded: a compiled call takes no padding, because {REASONS['length']}"):
         compiled(x, LEFT)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "concat"])
+def test_features_at_padding_are_not_read(pooling: str) -> None:
+    """NaN and infinities reach neither the logits nor a gradient."""
+    model = tiny.spread(tiny.classifier(vocabulary=None, features=3, length=6, pooling=pooling)).train()
+    series = torch.randn(2, 6, 3, dtype=torch.float64)
+
+    def results(fill: float) -> tuple[torch.Tensor, ...]:
+        logits = model(torch.where(LEFT[..., None], series, fill), LEFT)
+        return logits, *torch.autograd.grad(logits.sin().sum(), tuple(model.parameters()), materialize_grads=True)
+
+    for fill in (torch.nan, torch.inf, 3.0):
+        torch.testing.assert_close(results(fill), results(0.0), rtol=0, atol=0)

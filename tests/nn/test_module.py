@@ -150,6 +150,12 @@ def test_explain_says_what_was_chosen_and_what_was_refused() -> None:
         "without a tensor of n x m elements\n    predicted: 25.6 microseconds instead of 253 microseconds\n"
         "    not fused attention: the scores are a product of 3 tensors, not two" in refused
     )
+    joint = {"A": {"softmax": ["h", "m"], "scale": "d ** -0.5", "of": "Q[n h d] K[m h d] -> h n m"}}
+    design = {"tensornet": 1, "name": "joint", "extends": "mhsa", "legs": {"h": "head 2", "f": 8}, "diagram": joint}
+    assert (
+        "not fused attention: the scores are the logsumexp of a softmax over several legs, not a product of a query "
+        "and a key tensor" in ta.compile(design, "torch").explain()
+    )
 
 
 def test_source_and_plan_are_there_to_read() -> None:

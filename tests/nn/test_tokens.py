@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
+from tensornet_attn.nn.offsets import on_host
 from tensornet_attn.nn.tokens import call_of_tokens
 from tests.refusals import refusal
 
@@ -73,3 +74,52 @@ def test_an_input_of_pairs_cannot_be_packed() -> None:
         "pairs: padding changes its results, and an input has both a query and a key leg: give sequences of equal "
         "length."
     )
+
+
+GAP = torch.tensor([[True, False, True, True, True]])
+
+
+def test_a_compiled_call_asserts_that_nothing_is_hidden_between_tokens() -> None:
+    layer, x = ta.compile(ta.load("band", legs={"f": 8}), dtype=F64), torch.randn(1, 5, 8, dtype=F64)
+    compiled = torch.compile(lambda x, keep: call_of_tokens(layer, (x,), keep), backend="eager", fullgraph=True)
+    right = GAP.flip(1).cumsum(1) < 4
+    torch.testing.assert_close(compiled(x, right), layer(x, key_mask=right))
+    sentence = "band: a compiled call takes no padding between tokens, because a mask of 'A' compares the positions"
+    with pytest.raises(RuntimeError, match=sentence):
+        compiled(x, GAP)
+
+
+def test_hidden_rows_between_tokens_may_be_positions() -> None:
+    """Of a layer that computes absolute positions of its own, so that padding on the left is removed."""
+    design = {"tensornet": 1, "name": "placed", "extends": "mhsa", "legs": {"f": 8, "h": "head 2"}}
+    design |= {"constants": {"s": {"legs": "m d", "value": "sinusoid"}}}
+    design |= {"diagram": {"V": "x[m f] Wv[f h d] + s[m d] -> m h d"}}
+    layer, x = ta.compile(design, dtype=F64), torch.randn(1, 7, 8, dtype=F64)
+    keep = torch.nn.functional.pad(GAP, (2, 0))
+    y = call_of_tokens(layer, (x,), keep, counted=True)[:, 2:]
+    torch.testing.assert_close(y[GAP], layer(x[:, 2:], key_mask=GAP)[GAP], rtol=1e-11, atol=1e-12)
+
+
+def test_an_input_of_each_sequence_cannot_be_packed() -> None:
+    design = {"tensornet": 1, "name": "shifted", "extends": "band", "legs": {"f": 8, "h": "head 2"}}
+    design |= {"inputs": {"c": "f"}, "diagram": {"V": "x[m f] Wv[f h d] + c[f] Wv[f h d] -> m h d"}}
+    layer, x, c = ta.compile(design, dtype=F64), torch.randn(2, 5, 8, dtype=F64), torch.randn(8, dtype=F64)
+    for shared in (c, c[None]):
+        inputs = layer._signature.ordered((x,), {"c": shared})
+        y = call_of_tokens(layer, inputs, GAP.expand(2, -1))[:, GAP[0]]
+        torch.testing.assert_close(y, layer(x[:, GAP[0]], c=c), rtol=1e-11, atol=1e-12)
+    inputs = layer._signature.ordered((x,), {"c": c.expand(2, 8)})
+    assert refusal(call_of_tokens, layer, inputs, GAP.expand(2, -1)) == (
+        "shifted: padding changes its results, and an input without a sequence leg differs between sequences: give "
+        "sequences of equal length."
+    )
+
+
+def test_a_mask_on_a_gpu_is_read_once() -> None:
+    mask, reads = torch.empty(2, 5, dtype=torch.bool, device="meta"), []
+    read = reads.append
+    for _ in range(3):
+        assert on_host(mask, read) is None
+    mask.logical_not_()
+    on_host(mask, read)
+    assert len(reads) == 2

@@ -18,6 +18,7 @@ from torch import Tensor
 import tensornet_attn as ta
 from tensornet_attn.graph.hidden import looks
 from tensornet_attn.graph.padding import padding_of
+from tensornet_attn.nn.tokens import call_of_tokens
 from tensornet_attn.ops import OPS
 from tensornet_attn.reference import Run, seen_by
 from tests.random_call import assert_same, usable
@@ -26,6 +27,10 @@ from tests.relations.subject import BACKENDS, NotApplicable, Subject
 
 LENGTHS = ((3, 1, 4), (2, 2, 2), (5, 0, 3), (1, 6), (0, 4, 4, 1))
 FILLS = (torch.nan, torch.inf, 3.0)
+PADDED = {  # three sequences with padding, by their length
+    6: ([0, 0, 1, 1, 1, 1], [1, 0, 0, 1, 1, 0], [0, 1, 1, 0, 1, 1]),
+    7: ([1, 1, 1, 0, 1, 0, 0], [0, 0, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1, 1]),
+}
 SIZES = ((1, 1), (3, 3), (2, 4), (4, 2), (5, 3), (33, 33), (7, 40))
 
 
@@ -43,19 +48,27 @@ def backends_agree(subject: Subject) -> None:
 def hidden_rows_do_not_matter(subject: Subject) -> None:
     """Whatever rows hold that a key mask hides, NaN and infinities included: outputs and gradients stay, theirs are 0.
 
-    Rows that are queries too give rows of the output, of which only the others are compared.
+    Rows that are queries too give rows of the output, which are left out; gradients then stay for finite numbers.
     """
     graph, rows = subject.graph, subject.rows((2,), 5, 7)
     visible = subject.mask(2, rows.keys)
     visible[1, :2] = False
     legs, inputs = subject.pair if graph.tied else (graph.key,), len(graph.of_role("input"))
 
+    def call(*xs: Tensor) -> Tensor:
+        output = subject.run(*xs, key_mask=visible)
+        return filled(output, subject.output_axis, visible, 0.0) if graph.tied else output
+
     def results(fill: float) -> Any:
         held = subject.along(legs, lambda x, axis: filled(x, axis, visible, fill), rows.leaves)
         held[inputs:] = rows.leaves[inputs:]  # noise is finite
-        outcome = subject.results(lambda *xs: subject.run(*xs, key_mask=visible), held)
+        outcome = subject.results(call, held)
         if graph.tied:
-            return {"output": filled(outcome["output"], subject.output_axis, visible, 0.0)}
+            outcome = {name: value for name, value in outcome.items() if not name.startswith("state ")}
+            if not torch.tensor(fill).isfinite():
+                return {"output": outcome["output"]}
+        if not usable(outcome):
+            return outcome
         gradients = [outcome[f"gradient of input {place}"] for place in range(inputs)]
         gradients += [None] * (len(held) - inputs)
         gradients = [torch.zeros_like(x) if y is None else y for x, y in zip(held, gradients, strict=True)]
@@ -66,7 +79,8 @@ def hidden_rows_do_not_matter(subject: Subject) -> None:
     wanted = results(0.5)
     checked(wanted)
     for fill in FILLS:
-        assert_same(results(fill), wanted)
+        outcome = results(fill)
+        assert_same(outcome, {name: wanted[name] for name in outcome})
 
 
 def filled(x: Tensor, axis: int, visible: Tensor, fill: float) -> Tensor:
@@ -162,6 +176,40 @@ def hidden_keys_are_no_keys(subject: Subject) -> None:
 
     legs = subject.pair if tied else [subject.graph.key]
     subject.same(masked, lambda *xs: subject.run(*subject.along(legs, shorter, xs)), rows.leaves)
+
+
+def tokens_are_the_sequence(subject: Subject) -> None:
+    """Called by its tokens, a sequence with padding on the left, on the right and between gives what it gives alone."""
+    subject.module.eval()
+    graph, rows = subject.graph, subject.rows((3,), 6, 7)
+    inputs, needed = len(graph.of_role("input")), subject.module._signature.needed
+    for given in sorted({needed, inputs}):
+        leaves = rows.leaves[:given]
+        own_keys = not graph.tied and any(graph.key in leaf.legs for leaf in subject.leaves[:given])
+        shown = [torch.tensor(PADDED[length]) > 0 for length in ((rows.queries, rows.keys) if own_keys else (6, 6))]
+        alone = [[part.nonzero()[:, 0] for part in mask] for mask in shown]
+        pairs = [[graph.query], [graph.key]] if own_keys else [subject.pair]
+
+        def of_sequences(*xs: Tensor) -> Tensor:
+            outputs = []
+            for place in range(3):
+                sequence = [x[place : place + 1] for x in xs]
+                for legs, tokens in zip(pairs, alone, strict=False):  # noqa: B023
+                    sequence = subject.along(legs, chosen(tokens[place]), sequence)
+                outputs.append(subject.module(*sequence))
+            return torch.cat(outputs, subject.output_axis)
+
+        def of_tokens(*xs: Tensor) -> Tensor:
+            y = call_of_tokens(subject.module, xs, shown[1], shown[0] if own_keys else None)  # noqa: B023
+            parts = [chosen(tokens)(y[place : place + 1], subject.output_axis) for place, tokens in enumerate(alone[0])]  # noqa: B023
+            return torch.cat(parts, subject.output_axis)
+
+        with refusals():
+            subject.same(of_tokens, of_sequences, leaves)
+
+
+def chosen(tokens: Tensor) -> Callable[[Tensor, int], Tensor]:
+    return lambda x, axis: x.index_select(axis, tokens)
 
 
 def documents_are_calls(subject: Subject) -> None:

@@ -160,11 +160,11 @@ class Subject:
     def along(
         self, legs: Sequence[str | None], change: Callable[[Tensor, int], Tensor], leaves: Sequence[Tensor]
     ) -> list[Tensor]:
-        """The leaves, changed along the dimension of each of these legs, which is counted from the last."""
+        """The leaves, or the first of them, changed along the dimension of each leg, which is counted from the last."""
         axes = [
             [own.index(leg) - len(own) for leg in legs if leg in own] for own in (leaf.legs for leaf in self.leaves)
         ]
-        return [reduce(change, own, x) for x, own in zip(leaves, axes, strict=True)]
+        return [reduce(change, own, x) for x, own in zip(leaves, axes, strict=False)]
 
     def named(self, leaves: Sequence[Tensor], names: Sequence[str]) -> dict[str, Tensor]:
         """Those of the leaves that have these names."""

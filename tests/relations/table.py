@@ -95,6 +95,7 @@ TABLE = (
     Relation(of.rows_behind_do_not_matter, exact("behind")),
     Relation(of.rows_before_do_not_matter, exact("before")),
     Relation(of.hidden_keys_are_no_keys, hides_between),
+    Relation(of.tokens_are_the_sequence, noiseless),
     Relation(of.documents_are_calls, noiseless),
     Relation(of.chunks_are_the_whole),
     Relation(of.sequences_are_apart),

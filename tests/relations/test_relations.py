@@ -15,7 +15,7 @@ from tests.relations.text import Data, normal_form
 from tests.tiles.test_cpp import needs_compiler
 
 ON_EVERY_PLAN = ("backends_agree", "hidden_rows", "rows_before", "documents", "chunks", "nothing")
-CHEAP = ("hidden", "rows", "documents", "sequences", "queries", "masks", "nothing", "strides", "calls")
+CHEAP = ("hidden", "rows", "tokens", "documents", "sequences", "queries", "masks", "nothing", "strides", "calls")
 # Random designs with generated kernels: joint legs, masks and sinks, noise, several maps, keys of their own.
 COMPILED = (7, 8, 24)
 JOINT = (3, 4)  # of `joint`, whose readers sum one of several legs
