@@ -78,4 +78,32 @@ RELATIONS = (
         "A convolution along the queries reads rows that a key mask hides.",
         (f"{FOUND}[convolved_queries-reference]",),
     ),
+    Mutation(
+        "nn/tokens.py",
+        "places = {} if counted else {padding.between: PLACES[2]}",
+        "places = dict[str | None, str]()",
+        "Padding between tokens moves positions.",
+        (f"{SHIPPED}[band]", f"{SHIPPED}[fox]"),
+    ),
+    Mutation(
+        "tiles/build.py",
+        " and not self.maker.biased_calls",
+        "",
+        "A C++ kernel adds a float mask to the exponents of a logsumexp, which it absorbs.",
+        ("runtime/test_huge_biases.py::test_cpp[several legs]",),
+    ),
+    Mutation(
+        "tiles/cpp/header.h",
+        "return C(b) > C(a) || b != b ? C(b) : C(a);",
+        "return C(b) > C(a) ? C(b) : C(a);",
+        "A maximum in a C++ kernel drops NaN.",
+        ("tiles/test_not_a_number.py::test_what_reduces_scores",),
+    ),
+    Mutation(
+        "runtime/cpp.py",
+        '"-O3", "-fno-math-errno",',
+        '"-O3", "-fassociative-math", "-fno-math-errno",',
+        "The compiler of kernels may add in another order.",
+        ("runtime/test_huge_biases.py::test_cpp_as_it_is_compiled_for_use[a maximum]",),
+    ),
 )

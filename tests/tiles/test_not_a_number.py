@@ -23,12 +23,11 @@ def test_what_reduces_scores(name: str) -> None:
     test_softmax(name)
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", DESIGNS)
 def test_softmax(name: str) -> None:
     assert on_cpp(check(DESIGNS[name], "cpp"))
 
 
-@pytest.mark.parametrize("text", [MAPS[0], *(pytest.param(text, marks=pytest.mark.rotated) for text in MAPS[1:])])
+@pytest.mark.parametrize("text", MAPS)
 def test_maps(text: str) -> None:
     assert on_cpp(check(mapped(text), "cpp", 4, 5))

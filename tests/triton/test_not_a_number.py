@@ -11,7 +11,6 @@ from tests.triton.regions import on_triton
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, in the interpreter
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("name", DESIGNS)
 def test_softmax(name: str, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,6 +24,6 @@ def test_a_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     test_softmax("a maximum", 2, monkeypatch)
 
 
-@pytest.mark.parametrize("text", [MAPS[0], *(pytest.param(text, marks=pytest.mark.rotated) for text in MAPS[1:])])
+@pytest.mark.parametrize("text", MAPS)
 def test_maps(text: str) -> None:
     assert on_triton(check(mapped(text), "triton", 3, 4))
