@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 HALF_MAX = 65504  # the largest number of float16
+LOG_OF_NOTHING = -1e15  # in at least float32
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -28,6 +29,13 @@ def to_wide_on_cpu(x: Tensor) -> Tensor:
 def to_narrow(x: Tensor, like: Tensor) -> Tensor:
     """x in the dtype of `like`."""
     return x.to(like.dtype)
+
+
+def rounded_to(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x in a dtype. Float16 has its own number for the logarithm of nothing, see `masked_logsumexp`."""
+    if dtype == torch.float16 != x.dtype:
+        x = torch.where(x == LOG_OF_NOTHING, -HALF_MAX / 2, x)
+    return x.to(dtype)
 
 
 def clamp(x: Tensor, low: float, high: float) -> Tensor:
