@@ -23,8 +23,8 @@ DESIGN = {
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("backend", ("reference", "torch", "cpp"))
-@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16, torch.float32))
+@pytest.mark.parametrize("backend", ["reference", "torch", "cpp"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_one_number_in_each_dtype(backend: str, dtype: torch.dtype) -> None:
     layer, x = ta.compile(DESIGN, backend, True, dtype=dtype).eval(), torch.ones(1, 3, 8, dtype=dtype)
     hidden = torch.zeros(1, 3, dtype=torch.bool)
