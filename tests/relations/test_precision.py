@@ -6,8 +6,11 @@ import pytest
 import torch
 
 from tensornet_attn.errors import InputError
+from tensornet_attn.graph.precision import kept_wide
+from tensornet_attn.plan.decoding import as_decoder
 from tests.designs.sizes import CASES
 from tests.relations.precision import Rounded, chooses
+from tests.shipped import graph_of
 
 HALF = (torch.bfloat16, torch.float16)
 CONTINUOUS = [name for name in CASES if not chooses(name)]
@@ -80,3 +83,12 @@ def test_calls_are_as_exact_as_rounded_steps(name: str, dtype: torch.dtype) -> N
 @pytest.mark.parametrize("name", [name for name in CONTINUOUS if True in CASES[name].causal])
 def test_calls_are_as_exact_with_a_cache(name: str, dtype: torch.dtype) -> None:
     as_exact_with_a_cache(name, dtype)
+
+
+@pytest.mark.parametrize("name", ["hgrn", "rg_lru", "mamba1"])
+def test_parts_of_a_step_keep_wide_what_the_design_keeps_wide(name: str) -> None:
+    decoding = as_decoder(graph_of(name))
+    design = kept_wide(decoding.graph)
+    for part in (part for part in decoding.parts if not part.wide):
+        copies = {step.name for step in part.graph.steps if step.name.removesuffix(".now") in design}
+        assert copies <= kept_wide(part.graph)
