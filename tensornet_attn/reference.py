@@ -391,6 +391,9 @@ def reference_run(module: CompiledDesign, given: Arguments) -> Result:
         tensors[state] = tensors[state].clone()  # the update below changes the buffer before the backward reads it
     masks = {"mask": given.mask, "key_mask": given.key_mask}
     values = evaluate(graph, tensors, lengths=given.lengths, training=training, **masks)
+    run = Run(graph, values, given.lengths, training, given.mask, given.key_mask)
+    if run.half and not graph.also:
+        values[graph.output] = rounded(values[graph.output], run.dtype)
     if training and all(x is None or x.numel() for x in given.inputs):  # of nothing there is no mean
         for state, step in graph.updates:
             legs, own = graph.tensor[state].legs, graph.step[step].legs
@@ -402,6 +405,12 @@ def reference_run(module: CompiledDesign, given: Arguments) -> Result:
         return values[graph.output]
     means = {loss.name: values[loss.step].sum() / max(1, values[loss.step].numel()) for loss in graph.losses}
     return values[graph.output], means
+
+
+def rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """An output in half precision, in which the logarithm of nothing is a number of the dtype."""
+    least = torch.finfo(dtype).min / 2
+    return (value.where(value != -1e15, least) if least > -1e15 else value).to(dtype)
 
 
 @torch.no_grad()

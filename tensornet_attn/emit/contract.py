@@ -34,7 +34,21 @@ def _product(writer: Writer, step: Step, term: Term) -> Value:
     if len(term.factors) == 1:
         return summed(writer.value(term.factors[0]), want)
     left, right = (writer.packed(use) for use in term.factors)
+    if writer.widened:
+        return _wide_product(writer, left.unpacked, right.unpacked, want)
     return product(writer, left, right, want)
+
+
+def _wide_product(writer: Writer, left: Value, right: Value, want: Legs) -> Value:
+    """The product of few rows and the keys, which a CPU converts to at least float32 where it lays them out."""
+
+    def wide(value: Value) -> Value:
+        return Value(writer.call("to_wide_on_cpu", value.text), value.legs, value.batched)
+
+    if sides := _ordered(writer, left, right, want) or _ordered(writer, right, left, want):
+        rows, columns = map(wide, sides)
+        return Value(f"{rows.text} @ {columns.text}.contiguous().mT", want, True, MATMUL)
+    return product(writer, wide(left), wide(right), want)
 
 
 def product(writer: Writer, left: Value, right: Value, want: Legs) -> Value:
@@ -58,8 +72,9 @@ def product(writer: Writer, left: Value, right: Value, want: Legs) -> Value:
     for x, weight in ((left, right), (right, left)):
         if (found := _weighted(writer, x, weight, want)) is not None:
             return found
-    if text := _ordered(writer, left, right, want) or _ordered(writer, right, left, want):
-        return Value(text, want, True, MATMUL)
+    if sides := _ordered(writer, left, right, want) or _ordered(writer, right, left, want):
+        rows, columns = sides
+        return Value(f"{rows.atom} @ {columns.atom}.mT", want, True, MATMUL)
     for big, small in ((left, right), (right, left)):
         if (found := _uncopied(writer, big, small, want)) is not None:
             return found
@@ -114,20 +129,20 @@ def _batched(left: Value, right: Value, want: Legs) -> str:
     return f"{first} @ {right.atom if ends[1][0] in shared else f'{right.atom}.mT'}"
 
 
-def _ordered(writer: Writer, left: Value, right: Value, want: Legs) -> str:
-    """`Q[:, None] @ K.transpose(-3, -2).mT`: scores in the wanted order, where those of an einsum have another one."""
+def _ordered(writer: Writer, left: Value, right: Value, want: Legs) -> tuple[Value, Value] | None:
+    """The sides of `Q[:, None] @ K.transpose(-3, -2).mT`: scores in the wanted order, unlike those of an einsum."""
     *lead, row, column = want if len(want) > 2 else ("", "")
     shared = [leg for leg in left.legs if leg in right.legs and leg not in want]
     alone = {row, column} == {writer.graph.query, writer.graph.key} and left.batched and right.batched
     if not alone or len(shared) != 1 or {*left.legs, *right.legs} != {*want, *shared}:
-        return ""
+        return None
     if row in right.legs or column in left.legs:
-        return ""
+        return None
     both = [leg for leg in lead if leg in left.legs and leg in right.legs]
     rows, columns = ([leg for leg in want if leg in x.legs and leg not in both] for x in (left, right))
     if (*both, *rows, *columns) == want:
-        return ""
-    return f"{left.aligned((*lead, row, *shared)).atom} @ {right.aligned((*lead, column, *shared)).atom}.mT"
+        return None
+    return left.aligned((*lead, row, *shared)), right.aligned((*lead, column, *shared))
 
 
 def _uncopied(writer: Writer, big: Value, small: Value, want: Legs) -> Value | None:

@@ -2,6 +2,7 @@
 
 # S = Q K + c[n] - c[m], c wide     ->     S = to_narrow(QK + c - c, x)
 # y = P[n m] b[m d], b wide         ->     y = P @ to_narrow(b, x)
+# S = Q[n d] K[m d], S wide         ->     S = to_wide(to_wide_on_cpu(Q) @ to_wide_on_cpu(K).mT), see emit/contract.py
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from tensornet_attn.cost.band import Block
 from tensornet_attn.emit.join import exact_parts
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Graph, Step
-from tensornet_attn.graph.precision import elementwise, exponents_of
+from tensornet_attn.graph.precision import elementwise, exponents_of, few_rows
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ir.values import Value
 from tensornet_attn.ops import OPS
@@ -24,20 +25,34 @@ def in_precision(writer: Writer, step: Step) -> Iterator[None]:
     """In this context, operands have the precision in which the step reads them, and its result is rounded if it is."""
     before = {use.name: writer.values[use.name] for use in step.op.uses if use.name in writer.values}
     wide = [name for name in before if name in writer.wide]
-    blocks = isinstance(step.form, Block) and not step.form.tiled and bool(wide)  # one dtype for a whole block
+    blocks = isinstance(step.form, Block) and not step.form.tiled and (wide or _is_short(writer, step))  # one dtype
     taken = wide if blocks else [name for name in wide if takes_wide(writer, name, step)]
     for name in wide:
         if name not in taken:
             _read_as(writer, name, "to_narrow", writer.like.text)
-    if blocks or (step.name in writer.wide and not wide and step.kernel is None):
-        batched = [name for name in before if before[name].batched and name not in wide]
-        for name in [name for name in before if name not in wide] if blocks else batched[:1]:
+    narrow, product = [name for name in before if name not in wide], _is_wide_product(writer, step)
+    if blocks or (product and wide):
+        for name in narrow:
+            _read_as(writer, name, "to_wide" if wide else "to_wide_on_cpu")
+    elif step.name in writer.wide and not (wide or product) and step.kernel is None:
+        for name in [name for name in narrow if before[name].batched][:1]:
             _read_as(writer, name, "to_wide")
-    rounds = taken and step.name not in writer.wide and (blocks or step.kernel is None)
-    writer.rounded = step.name if rounds else ""
+    rounds = (taken or blocks) and step.name not in writer.wide and (blocks or step.kernel is None)
+    writer.rounded, writer.widened = step.name if rounds else "", step.name if product and not wide else ""
     yield
     writer.values |= before
-    writer.rounded = ""
+    writer.rounded = writer.widened = ""
+
+
+def _is_short(writer: Writer, step: Step) -> bool:
+    """Whether a decoding step computes a block of so few rows that its scores are kept wide."""
+    decoding = writer.target.workload == "decoding" and step.kernel is not None
+    return decoding and all(few_rows(writer.graph, part) for part in step.kernel.body)  # type: ignore[union-attr]
+
+
+def _is_wide_product(writer: Writer, step: Step) -> bool:
+    """Whether a step multiplies and sums in half precision, and its result is kept in at least float32."""
+    return step.name in writer.wide and step.contraction is not None and not elementwise(step)
 
 
 def _read_as(writer: Writer, name: str, function: str, *arguments: str) -> None:

@@ -47,6 +47,7 @@ class Writer:
     tile_maps: dict[str, str] = field(default_factory=dict)  # maps that kernels apply to tiles: name in this file
     wide: frozenset[str] = frozenset()  # tensors and steps kept in at least float32, see `graph/precision.py`
     rounded: str = ""  # the step whose result is rounded to the dtype of the layer
+    widened: str = ""  # the step whose result becomes at least float32
 
     def __post_init__(self) -> None:
         self.local = locals_of(self.graph, self.names)
@@ -61,6 +62,8 @@ class Writer:
         """Sets the value of a step: on a line of its own, or nested in its only reader."""
         if name == self.rounded:
             text, level = self.call("to_narrow", text, self.like.text), ATOM
+        elif name == self.widened:
+            text, level = self.call("to_wide", text), ATOM
         value = Value(text, legs, name in self.batched, level)
         if self._stands_inside(name, value):
             self.values[name] = value

@@ -17,7 +17,8 @@ from tensornet_attn.spec.sizes import Leg
 class Diagram:
     """The data of a `Graph`. Each step uses only tensors and earlier steps.
 
-    `also` names steps that a call returns after the output. A design has none; a decoding step may have some.
+    `also` names steps that a call returns after the output; `wide`, steps that are kept in at least float32 because of
+    what other parts of the design compute from them. A design has none; a decoding step may have some.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Diagram:
     causal: bool = False
     losses: tuple[Loss, ...] = ()
     also: tuple[str, ...] = ()
+    wide: tuple[str, ...] = ()
 
     @cached_property
     def leg(self) -> dict[str, Leg]:

@@ -9,6 +9,7 @@ entries would lose the digits of these differences. Everything else is rounded t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from math import prod
 
 from tensornet_attn.graph.model import Graph, Step, Tensor, Use
 from tensornet_attn.graph.recurrence import EXP, Recurrence
@@ -16,6 +17,7 @@ from tensornet_attn.ops import OPS
 
 EXACT = ("zeros", "ones", "eye", "kron", "bucket", "log_bucket")  # constants of zeros and ones, exact in every dtype
 NARROW = ("sinusoid",)  # between -1 and 1, and multiplied by weights
+ROWS = 64  # of a product in a step of decoding: for more, products of halves may be faster than conversions of all keys
 
 
 def kept_wide(graph: Graph, known: Collection[str] = ()) -> frozenset[str]:
@@ -24,7 +26,7 @@ def kept_wide(graph: Graph, known: Collection[str] = ()) -> frozenset[str]:
     These are inexact constants and what is computed from constants alone; logarithms of sums over keys; logarithmic
     decays, and sums of them over keys, with the elementwise steps before them; and elementwise steps of all these.
     """
-    wide = {*known, *(tensor.name for tensor in graph.tensors if _inexact(tensor))}
+    wide = {*known, *graph.wide, *(tensor.name for tensor in graph.tensors if _inexact(tensor))}
     over_keys = (step for step in graph.steps if step.box is not None and step.box.leg == graph.key)
     wide |= {step.name for step in over_keys if _log_of_sum(step)} | _decays(graph)
     constant = {tensor.name for tensor in graph.of_role("constant")}
@@ -68,10 +70,27 @@ def _decays(graph: Graph) -> set[str]:
 
 
 def scores(graph: Graph) -> frozenset[str]:
-    """Scores whose exponentials are taken: a step of decoding keeps these few as wide as fused attention does."""
+    """Scores whose exponentials are taken: a step of decoding keeps them as wide as fused attention does.
+
+    # L = Q K - k2 in bfloat16     ->     Q K, L
+    """
     pair, exponents = {graph.query, graph.key}, _exponents(graph)
     every = (step for step in graph.steps if step.name in exponents and pair <= {*step.legs})
-    return frozenset(step.name for step in every if elementwise(step) or _log_of_sum(step))
+    return frozenset(step.name for step in every if _keeps_scores(graph, step))
+
+
+def _keeps_scores(graph: Graph, step: Step) -> bool:
+    return elementwise(step) or _log_of_sum(step) or (step.contraction is not None and few_rows(graph, step))
+
+
+def few_rows(graph: Graph, step: Step) -> bool:
+    """Whether each key meets at most `ROWS` rows of a query in a product with it; true of other steps."""
+    for term in step.contraction.terms if step.contraction is not None else ():
+        keys = {leg for use in term.factors if graph.key in use.legs for leg in use.legs}
+        rows = [graph.leg[leg].size or 1 for leg in step.legs if leg not in keys]
+        if len(term.factors) > 1 and graph.key in step.legs and prod(rows) > ROWS:
+            return False
+    return True
 
 
 def exponents_of(form: Recurrence) -> set[Use]:

@@ -42,6 +42,7 @@ def to_text(graph: Diagram) -> str:
     lines += [_tensor(tensor) for tensor in graph.tensors]
     lines += [f"{step.name}[{' '.join(step.legs)}] = {_operation(step)}" for step in graph.steps]
     lines += [_loss(loss) for loss in graph.losses]
+    lines += [f"wide {' '.join(graph.wide)}"] if graph.wide else []
     return "\n".join([*lines, f"output {' '.join((graph.output, *graph.also))}", ""])
 
 

@@ -18,7 +18,7 @@ from tensornet_attn.plan.decoding import decoding_of
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.plan.stages import Stage, merged, single
-from tensornet_attn.runtime.precision import wide_dtype
+from tensornet_attn.runtime.precision import rounded_to, wide_dtype
 
 Tensor = torch.Tensor
 _serials = count()
@@ -176,7 +176,10 @@ class Decoder:
         if wide == dtype:
             return values
         pairs = zip(planned.values, values, strict=True)
-        return [value.to(wide if planned.wide and name != self._output else dtype) for name, value in pairs]
+        return [
+            rounded_to(value, dtype) if name == self._output else value.to(wide if planned.wide else dtype)
+            for name, value in pairs
+        ]
 
     def _input(self, module: Any, cache: Cache, reach: int | None, one: _Input, chunk: _Chunk, keys: int) -> Tensor:
         if one.how == "kept":

@@ -179,13 +179,14 @@ class _Derivation:
         self.meeting = {name: one for one in self.meetings for name in (*one.steps, *one.exits)}
         self.kept = self._kept()
         self.parts: dict[str, Part] = {}
+        self.wide = kept_wide(graph)
 
     def decoding(self) -> Decoding:
         output = self.part(self.graph.output)
         for name in self.kept:
             self.part(name)
         parts = [part for part in self.parts.values() if part is not output]
-        every = tuple(_with_precision(self.graph, (*parts, output)))
+        every = tuple(_with_precision(self.wide, (*parts, output)))
         return Decoding(self.graph, every, tuple(self.kept.values()), self.memory)
 
     # Steps where queries meet keys
@@ -328,9 +329,9 @@ class _Derivation:
         return box is not None and box.leg in (self.query, self.key) and OPS[box.kind].counts_positions(box)
 
 
-def _with_precision(graph: Graph, parts: Sequence[Part]) -> Iterator[Part]:
+def _with_precision(wide: frozenset[str], parts: Sequence[Part]) -> Iterator[Part]:
     """The parts with their precision: those that are kept wide, and the inputs that they give to others."""
-    wide = kept_wide(graph) | {part.value for part in parts if part.reads_state}
+    wide |= {part.value for part in parts if part.reads_state}
     for part in parts:
         if part.value in wide:
             yield replace(part, wide=True)
@@ -349,6 +350,7 @@ class _Build:
         self.meeting = whole.meeting.get(value)
         self.tensors, self.steps, self.inputs = dict[str, Tensor](), dict[str, Step](), dict[str, Given]()
         self.counts = False  # whether the value depends on absolute positions
+        self.wide: list[str] = []  # copies of steps that the design keeps wide
 
     def part(self) -> Part:
         graph, legs = self.graph, self.graph.legs
@@ -376,6 +378,7 @@ class _Build:
             steps=tuple(self.steps.values()),
             output=output,
             losses=(),
+            wide=tuple(self.wide),
         )
         return Part(self.value, made, tuple(self.inputs.values()), self.meeting.reach if self.meeting else None)
 
@@ -493,6 +496,7 @@ class _Build:
             changed = replace(changed, op=replace(changed.box, leg=leg))
         legs = step.legs if leg is None else self.on(step.legs, leg)
         self.steps[called] = replace(changed, name=called, legs=legs)
+        self.wide += [called] if step.name in self.whole.wide else []
 
 
 def _made_of_inputs(graph: Graph) -> frozenset[str]:

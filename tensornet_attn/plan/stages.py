@@ -91,6 +91,7 @@ class _Group:
             steps=tuple(made.steps.values()),
             output=outputs[last],
             also=tuple(outputs[value] for value in wanted[:-1]),
+            wide=tuple(dict.fromkeys(made.wide)),
         )
         reach = next((one.reach for one in self.parts if _has_keys(one)), None)
         graph = _at_one(graph) if reach == 0 and not apart else graph
@@ -139,6 +140,7 @@ class _Merge:
         self.legs, self.tensors = dict[str, Leg](), dict[str, Tensor]()
         self.steps, self.inputs = dict[str, Step](), dict[str, Given]()
         self.made = dict[str, str]()  # the step that computes a value
+        self.wide: list[str] = []
 
     def add(self, part: Part) -> str:
         """Adds a part and returns the name of its output in the merged diagram."""
@@ -154,6 +156,7 @@ class _Merge:
 
         for step in graph.steps:
             names[step.name] = self._step(with_uses(step, change))
+        self.wide += [names[name] for name in graph.wide]
         self.made[part.value] = names[graph.output]
         return names[graph.output]
 

@@ -14,6 +14,7 @@ from tensornet_attn.runtime.native import (
     runs_cpp,
 )
 from tensornet_attn.runtime.operations import asks_gradients, for_each_gradient, operation
+from tensornet_attn.runtime.precision import rounded_to
 from tensornet_attn.runtime.products import autocast_dtype
 
 HALVES = (torch.bfloat16, torch.float16)  # computed in float32 by C++
@@ -36,7 +37,8 @@ def blockwise_in_cpp(
     cast = autocast_dtype(given[0])
     if given[0].dtype in HALVES and cast is None and given[0].device.type == "cpu":
         wide = [x.float() if x is not None and x.dtype in HALVES else x for x in operands]
-        return blockwise_in_cpp(cpp, tile, wide, n, m, batch, block, training, random, sizes).to(given[0].dtype)
+        out = blockwise_in_cpp(cpp, tile, wide, n, m, batch, block, training, random, sizes)
+        return rounded_to(out, given[0].dtype)
     call = ([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)
     cpp = for_mask(cpp, operands)
     if not runs_cpp(cpp, operands, call):

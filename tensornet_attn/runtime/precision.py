@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 HALF_MAX = 65504  # the largest number of float16
+LOG_OF_NOTHING = -1e15  # in at least float32
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -18,9 +19,23 @@ def to_wide(x: Tensor) -> Tensor:
     return x.to(wide_dtype(x.dtype))
 
 
+def to_wide_on_cpu(x: Tensor) -> Tensor:
+    """A factor of a product of few rows that is kept wide: a CPU converts it faster than it multiplies halves."""
+    if x.device.type != "cpu":
+        return x
+    return x.to(wide_dtype(x.dtype), memory_format=torch.contiguous_format)
+
+
 def to_narrow(x: Tensor, like: Tensor) -> Tensor:
     """x in the dtype of `like`."""
     return x.to(like.dtype)
+
+
+def rounded_to(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x in a dtype. Float16 has its own number for the logarithm of nothing, see `masked_logsumexp`."""
+    if dtype == torch.float16 != x.dtype:
+        x = torch.where(x == LOG_OF_NOTHING, -HALF_MAX / 2, x)
+    return x.to(dtype)
 
 
 def clamp(x: Tensor, low: float, high: float) -> Tensor:

@@ -6,8 +6,11 @@ import pytest
 import torch
 
 from tensornet_attn.errors import InputError
+from tensornet_attn.graph.precision import kept_wide
+from tensornet_attn.plan.decoding import as_decoder
 from tests.designs.sizes import CASES
 from tests.relations.precision import Rounded, chooses
+from tests.shipped import graph_of
 
 HALF = (torch.bfloat16, torch.float16)
 CONTINUOUS = [name for name in CASES if not chooses(name)]
@@ -26,6 +29,7 @@ KINDS = (
     "gsa",
     "rwkv4",
 )
+STEPS = ("alibi", "bloom", "l2_attention", "mgk_mqa", "hgrn")  # what a step computes again: scores, a decay
 LENGTH, LAST = 600, 16
 
 
@@ -41,8 +45,7 @@ def as_exact_as_rounded_steps(name: str, dtype: torch.dtype) -> None:
 def as_exact_with_a_cache(name: str, dtype: torch.dtype) -> None:
     """A long prefix in two calls, the last positions one by one.
 
-    A step of decoding rounds each term of its scores, where fused attention without a cache rounds no score, so that
-    three times the yardstick is allowed, as without a cache.
+    Three times the yardstick is allowed, as without a cache, because errors of few positions vary from draw to draw.
     """
     case = Rounded(name, dtype, True, LENGTH, batch=1)
     module, (x,) = case.module("torch"), case.halves[:1]
@@ -53,7 +56,8 @@ def as_exact_with_a_cache(name: str, dtype: torch.dtype) -> None:
     whole, bound = case.error(module(x), LAST), 3 * case.error(case.yardstick, LAST)
     assert whole <= bound
     steps = (*x[:, :-LAST].split(400, 1), *x[:, -LAST:].split(1, 1))
-    assert case.error(torch.cat([module(part, cache=cache) for part in steps], 1), LAST) <= max(1.5 * whole, bound)
+    cached = case.error(torch.cat([module(part, cache=cache) for part in steps], 1), LAST)
+    assert cached <= (1.5 * whole if name in STEPS else max(1.5 * whole, bound))
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -62,7 +66,7 @@ def test_kinds_are_as_exact_as_rounded_steps(name: str) -> None:
         as_exact_as_rounded_steps(name, dtype)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", dict.fromkeys((*KINDS, *STEPS)))
 def test_kinds_are_as_exact_with_a_cache(name: str) -> None:
     as_exact_with_a_cache(name, torch.bfloat16)
 
@@ -78,3 +82,12 @@ def test_calls_are_as_exact_as_rounded_steps(name: str, dtype: torch.dtype) -> N
 @pytest.mark.parametrize("name", [name for name in CONTINUOUS if True in CASES[name].causal])
 def test_calls_are_as_exact_with_a_cache(name: str, dtype: torch.dtype) -> None:
     as_exact_with_a_cache(name, dtype)
+
+
+@pytest.mark.parametrize("name", ["hgrn", "rg_lru", "mamba1"])
+def test_parts_of_a_step_keep_wide_what_the_design_keeps_wide(name: str) -> None:
+    decoding = as_decoder(graph_of(name))
+    design = kept_wide(decoding.graph)
+    for part in (part for part in decoding.parts if not part.wide):
+        copies = {step.name for step in part.graph.steps if step.name.removesuffix(".now") in design}
+        assert copies <= kept_wide(part.graph)
