@@ -18,7 +18,7 @@ def test_each_can_be_made_and_its_tests_are_there(one: Mutation) -> None:
     text = (ROOT / one.path).read_text()
     changed = one.applied(text)
     assert changed != text
-    if one.path.endswith(".py"):
+    if str(one.path).endswith(".py"):
         ast.parse(changed)
     for node in one.nodes:
         path, _, rest = node.partition("::")
