@@ -159,6 +159,10 @@ OF_LENGTHS: dict[str, dict[str, Any]] = {  # functions of lengths, where kernels
     "a bias": {"A": {"softmax": "m", "of": "Q[n h d] K[m h d] - (exp(-m / 100)) -> h n m"}},
     "a sum over keys": {"A": {"keep": "m", "of": f"(1 / log(m + 2)) * {PRODUCT}"}},
     "queries": {"Q": "(log(n)) * x[n f] Wq[f h d] -> n h d"},
+    "more than there are": {
+        "T": {"topk": "m", "k": 9, "fill": "-inf", "of": PRODUCT},
+        "A": {"softmax": "m", "of": "T"},
+    },
     "a number": {"b": "(log(m)) ->", "A": {"keep": "m", "of": "0.01 * b[] Q[n h d] K[m h d] -> h n m"}},
 }
 
