@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 from warnings import warn
+from weakref import WeakValueDictionary
 
 from tensornet_attn import spec
 from tensornet_attn.errors import DesignError, InputError, MissingPartError, Problem, nearest
@@ -40,6 +41,7 @@ BACKENDS = ("auto", "reference", "torch", "inductor", "cpp", "triton")
 BOTH = "triton beside fused attention"  # the backend of the plan in which Triton computes what torch cannot fuse
 _plans: Cache[Plan] = Cache(most=256)  # by the text of the graph, which includes its names; backend; target
 _sources: Cache[Emitted] = Cache(most=256)
+_compared_on: WeakValueDictionary[str, Plan] = WeakValueDictionary()  # by the text of a C++ library
 
 
 class Options(TargetOptions, total=False):
@@ -507,8 +509,7 @@ def _on_cpu(graph: Graph, target: Target, dtype: str) -> Plan:
 
 def cached_cpp(graph: Graph, target: Target = TRAINING, dtype: str = "float32") -> Plan | None:
     """The plan with C++ kernels, if all of them are in the cache and agreed with the reference; compiles nothing."""
-    from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_folder, cpp_stored
-    from tensornet_attn.verify.records import verdict_of
+    from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_folder, cpp_stored, cpp_verdict
 
     folder = cpp_folder()
     if dtype not in CPP_DTYPES or folder is None or not folder.is_dir():
@@ -518,7 +519,7 @@ def cached_cpp(graph: Graph, target: Target = TRAINING, dtype: str = "float32") 
     except InputError:  # such as memory: torch's plan may fit, and has its own message
         return None
     found = _native(plan)
-    verdicts = (verdict_of(cpp_stored(text, CPP_DTYPES[dtype])) for text in found)
+    verdicts = (cpp_verdict(cpp_stored(text, CPP_DTYPES[dtype]), version=__version__) for text in found)
     return plan if found and all(verdict == "" for verdict in verdicts) else None
 
 
@@ -565,15 +566,22 @@ def _native(plan: Plan) -> tuple[str, ...]:
 
 def _compare_before_use(plan: Plan, texts: tuple[str, ...]) -> None:
     """Libraries of these texts are compared with the reference, on this plan, when they are first loaded."""
-    from tensornet_attn.runtime.cpp import CPP_CHECKS
+    from tensornet_attn.runtime.cpp import CPP_FINDERS
 
-    def check(text: str, path: Path, library: CDLL, dtype: str) -> str:
-        from tensornet_attn.verify.kernels import reason_against
+    CPP_FINDERS["package"] = _compared_library
+    _compared_on.update(dict.fromkeys(texts, plan))
 
-        return reason_against(plan, text, path, library, dtype)
 
-    for text in texts:
-        CPP_CHECKS.setdefault(text, partial(check, text))
+def _compared_library(text: str, dtype: str) -> CDLL | str:
+    """The C++ library of a text, or the reason why there is none; one of no known plan needs its record."""
+    from tensornet_attn.runtime.cpp import cpp_built, cpp_verified
+
+    plan = _compared_on.get(text)
+    if plan is None:
+        return cpp_verified(text, dtype)
+    from tensornet_attn.verify.kernels import reason_against
+
+    return cpp_built(text, dtype, partial(reason_against, plan, text))
 
 
 def _origin(design: Design) -> str:

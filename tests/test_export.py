@@ -107,6 +107,22 @@ def test_bands_of_a_context_of_its_own_length(reach: str, masked: bool, batch: i
         torch.testing.assert_close(program(*xs, **options), module(*xs, **options), rtol=1e-4, atol=1e-5)
 
 
+def attended() -> nn.Module:
+    """Causal attention to a context of its own length, fused where torch can."""
+    design = {"tensornet": 1, "name": "attended", "extends": "mhsa", "legs": {"f": 12, "h": "head 2"}}
+    return drawn(ta.compile(design, "torch", causal=True))
+
+
+PAIRS = [(2, 5, 8), (2, 9, 9), (3, 9, 4), (1, 1, 1), (2, 40, 3)]  # of more queries than keys, the first ones see none
+
+
+def test_a_causal_context_of_any_length() -> None:
+    program = exported(attended(), [*drawn_inputs((3,), 6), *drawn_inputs((3,), 7)])
+    for batch, *lengths in PAIRS:
+        xs = drawn_inputs((batch,), *lengths)
+        torch.testing.assert_close(program(*xs), attended()(*xs), rtol=1e-4, atol=1e-5)
+
+
 @quick(WIDE_MASKED, [("band", True), ("linear", True), ("transformer_xl", False)])
 def test_with_a_key_mask(name: str, causal: bool | None) -> None:
     module, xs = made(name, causal, dtype=F32), inputs_of(name, 3, 40, F32)
@@ -156,6 +172,10 @@ OF_LENGTHS: dict[str, dict[str, Any]] = {  # functions of lengths, where kernels
     "a bias": {"A": {"softmax": "m", "of": "Q[n h d] K[m h d] - (exp(-m / 100)) -> h n m"}},
     "a sum over keys": {"A": {"keep": "m", "of": f"(1 / log(m + 2)) * {PRODUCT}"}},
     "queries": {"Q": "(log(n)) * x[n f] Wq[f h d] -> n h d"},
+    "more than there are": {
+        "T": {"topk": "m", "k": 9, "fill": "-inf", "of": PRODUCT},
+        "A": {"softmax": "m", "of": "T"},
+    },
     "a number": {"b": "(log(m)) ->", "A": {"keep": "m", "of": "0.01 * b[] Q[n h d] K[m h d] -> h n m"}},
 }
 

@@ -17,7 +17,7 @@ import tensornet_attn as ta
 from tensornet_attn.cli.generate.files import ROOT
 from tensornet_attn.ops import OPS
 from tests.regions import EVERY, WIDE_MASKED, inputs_of, key_mask_of, made, quick
-from tests.test_export import OF_LENGTHS, drawn_inputs, inputs_named
+from tests.test_export import OF_LENGTHS, PAIRS, attended, drawn_inputs, inputs_named
 
 runtime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -83,6 +83,13 @@ def test_with_a_key_mask(name: str, causal: bool | None) -> None:
     for batch, n in SIZES:
         xs = inputs_of(name, batch, n, F32)
         close(program(*xs, key_mask_of(xs)), module, xs, key_mask=key_mask_of(xs))
+
+
+def test_a_causal_context_of_any_length() -> None:
+    program = Program(attended(), [*drawn_inputs((3,), 6), *drawn_inputs((3,), 7)])
+    for batch, *lengths in PAIRS:
+        xs = drawn_inputs((batch,), *lengths)
+        close(program(*xs), attended(), xs)
 
 
 def test_sinks_of_masked_rows() -> None:

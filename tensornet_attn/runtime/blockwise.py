@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.runtime.operations import applied, exports_onnx, one_by_one, operation, own_name
+from tensornet_attn.runtime.operations import applied, exports_onnx, one_by_one, operation, own_name, surely
 from tensornet_attn.runtime.products import autocast_dtype, autocast_kind
 
 KEEP = 8  # a call is differentiated by torch, which keeps maps, if a block could be this many times as large
@@ -147,8 +147,7 @@ def is_small(call: tuple) -> bool:
 
 def is_step(call: tuple) -> bool:
     """Whether traced code knows that there are no more rows than in the smallest block, and needs no gradients."""
-    known = torch.fx.experimental.symbolic_shapes.statically_known_true
-    return not torch.is_grad_enabled() and known(call[1] <= call[4][0])
+    return not torch.is_grad_enabled() and surely(call[1] <= call[4][0])
 
 
 def computed(tile: str, given: list[Tensor], call: tuple, rows: Rows) -> Tensor:

@@ -8,6 +8,7 @@ import ctypes
 import functools
 import hashlib
 import importlib.util
+import json
 import os
 import pathlib
 import shlex
@@ -16,6 +17,7 @@ import subprocess
 import tempfile
 import threading
 import warnings
+from collections.abc import Callable
 
 CPP_REALS = {"float32": ("float", "sgemm_"), "float64": ("double", "dgemm_")}  # C++ type and BLAS product by dtype
 CPP_DTYPES = {"float32": "float32", "float64": "float64", "bfloat16": "float32", "float16": "float32"}  # in kernels
@@ -30,7 +32,8 @@ CPP_WIDE = "-mprefer-vector-width=512"  # on x86
 CPP_MORE = "TENSORNET_ATTN_CXXFLAGS"  # names further flags; CXXFLAGS, which environments set for packages, does not
 CPP_LIMIT = 512 << 20  # bytes of the cache; beyond it the least recently used libraries are removed
 CPP_LOADED: dict = {}  # key of text and dtype: the library; the reason why there is none; None once that was said
-CPP_CHECKS: dict = {}  # text: f(path, library, dtype), which compares with the reference and returns what is wrong
+CPP_FINDERS: dict = {}  # "package": f(text, dtype), by which the package finds libraries; a file alone has none
+CPP_CHECK = 1  # raised when the comparison with the reference finds more: libraries are then compared again
 CPP_CHECKING: dict = {}  # thread that compares a library: key and library; other libraries do not run in it
 
 
@@ -150,26 +153,64 @@ def cpp_stored(text: str, dtype: str) -> pathlib.Path | None:
     return None
 
 
-def cpp_loaded(text: str, dtype: str) -> ctypes.CDLL | str | None:
-    """The library of a text for a dtype, loaded once; compiled if the cache lacks it. The reason if that fails.
+def cpp_verdict(path: pathlib.Path | None, **about: str) -> str | None:
+    """Why a library must not be used, by the record beside it; empty if it agreed with the reference, None if unknown.
 
-    A library is compared with the reference before anything else uses it. The process must have loaded torch.
+    `about`: what the record must say besides.
+    """
+    try:
+        record = json.loads(path.with_suffix(".json").read_text(encoding="utf-8")) if path is not None else {}
+        same = record["library"] == path.stem.rpartition("-")[2] and record["check"] >= CPP_CHECK
+        reason = record["reason"] if same and about.items() <= record.items() else None
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return None
+    return reason if isinstance(reason, str) else None
+
+
+def cpp_loaded(text: str, dtype: str) -> ctypes.CDLL | str | None:
+    """The library of a text for a dtype, loaded once. The reason if there is none; None once that was said.
+
+    The process must have loaded torch.
     """
     key = cpp_key(text, dtype)
     if key not in CPP_LOADED:
         checking = CPP_CHECKING.get(threading.get_ident())
         if checking is not None:
             return checking[1] if checking[0] == key else None
-        CPP_LOADED[key] = cpp_opened(text, dtype)
+        CPP_LOADED[key] = CPP_FINDERS.get("package", cpp_verified)(text, dtype)
     return CPP_LOADED[key]
 
 
-def cpp_opened(text: str, dtype: str) -> ctypes.CDLL | str:
-    """A library whose results are right, or the reason why there is none. One that cannot be loaded is rebuilt."""
+def cpp_verified(text: str, dtype: str) -> ctypes.CDLL | str:
+    """The cached library of a text, whose record says that it is right, or the reason why there is none."""
+    path = cpp_stored(text, dtype)
+    reason = cpp_verdict(path)
+    if reason is None:
+        return "none has been compared with the reference: run 'tensornet-attn warm' with the design and its options"
+    try:
+        return reason or cpp_opened(path)
+    except OSError as error:
+        return str(error)
+
+
+def cpp_opened(path: pathlib.Path) -> ctypes.CDLL:
+    """Loads a library. The times of library and record are those of the last use. Raises OSError."""
+    library = ctypes.CDLL(str(path))
+    for used in (path, path.with_suffix(".json")):
+        with contextlib.suppress(OSError):  # of a folder that cannot be written
+            os.utime(used)
+    return library
+
+
+def cpp_built(text: str, dtype: str, check: Callable) -> ctypes.CDLL | str:
+    """The library of a text, compiled if the cache has none that can be loaded, or the reason why there is none.
+
+    `check`: f(path, library, dtype), which compares it with the reference and returns what is wrong.
+    """
     path = cpp_stored(text, dtype)
     if path is not None:
         try:
-            library = ctypes.CDLL(str(path))
+            library = cpp_opened(path)
         except OSError:  # made where other libraries are
             with contextlib.suppress(OSError):  # of a folder that cannot be written
                 path.unlink()
@@ -177,14 +218,10 @@ def cpp_opened(text: str, dtype: str) -> ctypes.CDLL | str:
     if path is None:
         try:
             path = cpp_compiled(text, dtype)
-            library = ctypes.CDLL(str(path))
+            library = cpp_opened(path)
         except OSError as error:
             return str(error)
-    for used in (path, path.with_suffix(".json")):  # a library and its record, whose times are those of the last use
-        with contextlib.suppress(OSError):
-            os.utime(used)
-    check = CPP_CHECKS.get(text)
-    return (check(path, library, dtype) if check is not None else "") or library
+    return check(path, library, dtype) or library
 
 
 def cpp_library(text: str, dtype: str) -> ctypes.CDLL | None:

@@ -292,7 +292,12 @@ def top_entries(
         values, by = torch.broadcast_tensors(values, by)
     none = torch.zeros_like(by, dtype=torch.bool)
     ranks = by if keep is None else torch.where(keep, by.clamp(min=torch.finfo(by.dtype).min), float("-inf"))
-    chosen = none.scatter(dim, top_indices(ranks, min(k, by.shape[dim]) if few else k, dim), True)
+    if few and torch.compiler.is_compiling() and not exports_onnx():  # the least of k and a length would guard it
+        best = torch.arange(by.shape[dim], device=by.device) < k
+        best = best.expand(by.movedim(dim, -1).shape).movedim(-1, dim)
+        chosen = none.scatter(dim, ranks.sort(dim=dim, descending=True, stable=True).indices, best)
+    else:
+        chosen = none.scatter(dim, top_indices(ranks, min(k, by.shape[dim]) if few else k, dim), True)
     chosen = chosen if keep is None else chosen & keep
     # gives the operands of another `by` zero gradients instead of none
     return torch.where(chosen, values, fill if same else torch.where(none, by, fill))

@@ -22,6 +22,13 @@ def own_name(name: str, known) -> str:
     return found
 
 
+def surely(condition) -> bool:
+    """Whether a condition on lengths holds; in traced code, whether it holds for all of them, so that none is fixed."""
+    if torch.compiler.is_compiling():
+        return torch.fx.experimental.symbolic_shapes.statically_known_true(condition)
+    return condition
+
+
 def is_plain(tensors) -> bool:
     """Whether nothing watches or transforms operations on these tensors, some of them None.
 

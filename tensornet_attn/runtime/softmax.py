@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.masks import both, causal_mask
-from tensornet_attn.runtime.operations import largest_number
+from tensornet_attn.runtime.operations import largest_number, surely
 
 LONG = 2048  # keys from which two products are faster than the fused kernel, for one query on a CPU
 
@@ -78,11 +78,8 @@ def attend(
         keep, bias = (None if t is None else torch.cat([t] * keys, -1) for t in (keep, bias))
     if n == 1 and m > 0:
         causal = False  # the only query is at the last key and sees all
-    fused = empty = False
-    if causal and keep is None and bias is None and n == m:  # a branch, because traced lengths do not give a plain bool
-        fused = True
-    elif keep is not None or (causal and n > m):
-        empty = True
+    fused = causal and keep is None and bias is None and surely(n == m)
+    empty = keep is not None or (causal and not fused and not surely(n <= m))
     if causal and not fused:
         keep = both(keep, causal_mask(n, m, q.device))
     some = keep.any(-1, keepdim=True) if empty else None  # ... n 1

@@ -25,15 +25,16 @@ from tensornet_attn.ops import OPS
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.reference import Run
 from tensornet_attn.runtime.cpp import (
+    CPP_CHECK,
     CPP_CHECKING,
     cpp_compiler,
     cpp_folder,
     cpp_key,
+    cpp_verdict,
     cpp_version,
     reason_against_folder,
 )
 from tensornet_attn.verify.core import Call, Difference, expected, observed, observed_run
-from tensornet_attn.verify.records import record_of, verdict_of
 from tensornet_attn.version import __version__
 
 Tensor = torch.Tensor
@@ -59,7 +60,7 @@ def reason_against(plan: Plan, text: str, path: Path, library: ctypes.CDLL, dtyp
 
     The reference and the code of the plan run once for each library; a record beside the library says what was found.
     """
-    reason = verdict_of(path)
+    reason = cpp_verdict(path, version=__version__)
     if reason is not None:
         return reason
 
@@ -80,7 +81,8 @@ def reason_against(plan: Plan, text: str, path: Path, library: ctypes.CDLL, dtyp
     with suppress(OSError):  # of a full disk: the next process compares again
         if difference is not None:
             write_whole(report, report_of(plan, difference, cpp_version(*cpp_compiler())).encode())
-        write_whole(path.with_suffix(".json"), json.dumps(record_of(path) | {"reason": reason}).encode())
+        record = {"library": path.stem.rpartition("-")[2], "version": __version__, "check": CPP_CHECK, "reason": reason}
+        write_whole(path.with_suffix(".json"), json.dumps(record).encode())
     return reason
 
 

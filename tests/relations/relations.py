@@ -447,15 +447,17 @@ def traced_is_the_layer(subject: Subject) -> None:
 def exported_is_the_layer(subject: Subject) -> None:
     """An exported program is the layer at lengths other than the example's."""
     subject.module.eval()
-    example = subject.rows((2,), 6, 7).leaves
-    sequences = subject.along(subject.pair, lambda x, axis: x.narrow(axis, 0, 0), example)
+    example, graph = subject.rows((2,), 6, 7).leaves, subject.graph
+    lengths = {leg.name: torch.export.Dim(leg.name, max=leg.maximum) for leg in graph.legs if leg.name in subject.pair}
+    if graph.tied:
+        lengths[graph.key] = lengths[graph.query]
     shapes = [
-        {axis: torch.export.Dim.AUTO for axis in range(x.ndim) if x.shape[axis] != empty.shape[axis]}
-        for x, empty in zip(example, sequences, strict=True)
+        {place: lengths[leg] for place, leg in enumerate(leaf.legs, x.ndim - len(leaf.legs)) if leg in lengths}
+        for leaf, x in zip(subject.leaves, example, strict=True)
     ]
     with torch.no_grad():
-        program = torch.export.export(subject.module, tuple(example), dynamic_shapes=(tuple(shapes),)).module()
-        for n, m in ((5, 8), (9, 9), (33, 35)):
+        program = torch.export.export(subject.module, tuple(example), dynamic_shapes=tuple(shapes)).module()
+        for n, m in ((5, 8), (9, 9), (9, 4), (33, 35)):
             rows = subject.rows((2,), n, m)
             wanted = {"output": subject.run(*rows.leaves)}
             checked(wanted)

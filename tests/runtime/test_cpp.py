@@ -24,6 +24,7 @@ from tests.refusals import refusal
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(cpp, "CPP_LOADED", {})
+    monkeypatch.setitem(cpp.CPP_FINDERS, "package", lambda text, dtype: cpp.cpp_built(text, dtype, lambda *_: ""))
 
 
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:

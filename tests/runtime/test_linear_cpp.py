@@ -45,6 +45,13 @@ ONE = linear_cpp.LinearCpp(linear_source([(feature("elu1"), feature("elu1"))])) 
 SHAPES = [(2, 3, 7, 5, 4, 3), (1, 1, 1, 1, 1, 1), (2, 2, 130, 300, 3, 16), (1, 5, 257, 3, 8, 8)]  # batch h n m d e
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _libraries() -> None:
+    """Those of no design, and, compared with the reference, that of `linear`."""
+    cpp.CPP_LOADED[cpp.cpp_key(CPP.text, "float64")] = cpp.cpp_built(CPP.text, "float64", lambda *_: "")
+    ta.warm("linear", dtype="float64")
+
+
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The passes of the C++ that have run in this thread; another one compares new libraries with the reference."""
@@ -233,6 +240,7 @@ def test_features_of_several_operands(passes: list[int], monkeypatch: pytest.Mon
 
 def test_other_sizes_of_summed_legs_take_torch(passes: list[int]) -> None:
     own: dict[str, Any] = {"__name__": "own"}
+    ta.warm(ta.load(MIXTURE), dtype="float64")
     exec(compile(ta.emit_source(ta.load(MIXTURE), backend="cpp"), "own.py", "exec"), own)
     made, plain = own["Mixture"](r=3).double(), ta.reference(ta.load(MIXTURE, legs={"r": 3})).double()
     made.load_state_dict(plain.state_dict())

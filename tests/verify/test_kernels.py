@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 
 import tensornet_attn as ta
 from tensornet_attn.errors import InputError
-from tensornet_attn.runtime import cpp
+from tensornet_attn.runtime import blockwise, cpp, native
 from tensornet_attn.verify import kernels
 from tests.refusals import refusal
 
@@ -35,7 +37,6 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv(cpp.CPP_MORE, "-O0")  # compiles in a fraction of the time
     monkeypatch.setattr(cpp, "CPP_LOADED", {})
-    monkeypatch.setattr(cpp, "CPP_CHECKS", {})
 
 
 @pytest.fixture
@@ -158,6 +159,62 @@ def wrongly_printed(monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str
         return change(text)
 
     monkeypatch.setattr(native, "source", changed)
+
+
+def test_a_file_alone_uses_a_library_beside_its_record(compared: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    design, x = small("in_a_file"), torch.randn(2, 9, 12)
+    ran, run = list[str](), native.CppCall.run
+    plain, source = ta.compile(design, "torch"), ta.emit_source(design, backend="cpp")
+
+    def alone() -> list[Tensor]:
+        """What the file computes in a process of its own, where nothing is loaded."""
+        own: dict[str, Any] = {"__name__": "alone"}
+        exec(compile(source, "alone.py", "exec"), own)
+        monkeypatch.setattr(own["CppCall"], "run", lambda *rest: ran.append(rest[1]) or run(*rest))
+        own["KEEP"] = blockwise.KEEP  # small calls run in kernels too
+        module = own["InAFile"]()
+        module.load_state_dict(plain.state_dict())
+        return result(module, x)
+
+    def check(words: str | None) -> None:
+        ran.clear()
+        if words is None:
+            found = alone()
+        else:
+            with pytest.warns(UserWarning, match=words) as said:
+                found = alone()
+            assert len(said) == 1
+        assert bool(ran) == (words is None)
+        for got, want in zip(found, result(plain, x), strict=True):
+            torch.testing.assert_close(got, want)
+
+    never = "so the blockwise path runs: none has been compared with the reference: run 'tensornet-attn warm'"
+    check(never)
+    assert not cpp.cpp_folder().exists()  # nothing is compiled that nothing compares
+    ta.warm(design)
+    check(None)
+    (record,) = cpp.cpp_folder().glob("*.json")
+    said = json.loads(record.read_text())
+    record.write_text(json.dumps(said | {"reason": "kernels differ"}))
+    check("so the blockwise path runs: kernels differ")
+    for other in ({"library": "another"}, {"check": 0}):
+        record.write_text(json.dumps(said | other))
+        check(never)
+    record.unlink()
+    check(never)
+    assert compared == ["torch.float32"]
+
+
+def test_a_process_forgets_the_plans_of_modules_that_are_gone() -> None:
+    layer = ta.compile(small("forgotten"), "cpp")
+    (text,) = ta.compiler._native(layer.plan)
+    plan, known = ref(layer.plan), ta.compiler._compared_on
+    assert known[text] is layer.plan
+    del layer
+    for cache in (ta.compiler._plans, ta.compiler._sources):
+        cache.clear()
+    gc.collect()
+    assert (plan(), text in known) == (None, False)
 
 
 def test_a_wrong_library_of_a_call_leaves_the_call_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
