@@ -80,8 +80,6 @@ def show(
     from tensornet_attn.graph import build
     from tensornet_attn.spec import library
 
-    if sum((text, graph, resolved)) > 1:
-        raise typer.BadParameter("choose one of --text, --graph and --resolved.")
     source = options.source_of(name)
     model = options.model_of(source, design, legs, settings)  # raises an error for any other name or file
     if model is not None and (text or graph):
@@ -123,10 +121,6 @@ def draw(
     """Draw a design as SVG, PNG, DOT, TikZ, Mermaid or text."""
     from tensornet_attn import compiler
 
-    if plan and cost:
-        raise typer.BadParameter("choose one of --plan and --cost.")
-    if not (plan or cost) and (n, m) != (None, None):
-        raise typer.BadParameter("lengths are for --plan and --cost.", param_hint="'--n' and '--m'")
     suffix = _format(output, form, PICTURES, f"'{output}' has no extension")
     overlay = "plan" if plan else "cost" if cost else None
     write(output, compiler.picture(options.load(design, legs, settings), suffix, causal, cache, theme, overlay, n, m))

@@ -40,8 +40,6 @@ def doctor(
 
         print(tables({family: survey(family) for family in FAMILIES}))
         return
-    if output is not None and not calibrate:
-        raise typer.BadParameter("-o names the file of a new table; add --calibrate.", param_hint="'-o'")
     if calibrate:
         from tensornet_attn.cost.rates import remember
 
