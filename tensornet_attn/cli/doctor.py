@@ -16,7 +16,7 @@ from tensornet_attn.errors import InputError, MissingPartError
 if TYPE_CHECKING:
     from tensornet_attn.cost.rates import Table
 
-REQUIRED = ("torch", "pydantic", "networkx", "opt_einsum", "ruamel.yaml", "graphviz", "typer", "rich")
+REQUIRED = ("torch", "pydantic", "networkx", "opt_einsum", "ruamel.yaml", "graphviz", "platformdirs", "typer", "rich")
 
 
 def doctor(
