@@ -282,7 +282,10 @@ def schema(output: Output = "-", model: Annotated[bool, flag("--model", "The sch
 def lattice(
     design: Annotated[
         Text,
-        typer.Argument(metavar="[DESIGN]", help="Only designs that contain this design, and designs that it contains."),
+        typer.Argument(
+            metavar="[DESIGN]",
+            help="Only designs that contain this design, and designs that it contains: a shipped name or a YAML file.",
+        ),
     ] = None,
     output: Output = "-",
     form: Annotated[
@@ -291,7 +294,7 @@ def lattice(
     equal_sizes: Annotated[bool, flag("--equal-sizes", "Only relations between designs of the same sizes.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show which shipped designs contain which others.
+    """Show which designs contain which others.
 
     A design contains another if it equals the other at some sizes and weights.
     """
@@ -299,7 +302,7 @@ def lattice(
     from tensornet_attn.special import special_cases
 
     suffix = _format(output, form, LATTICES)
-    found = special_cases(design, equal_sizes)
+    found = special_cases(design and options.source_of(design), equal_sizes)
     if as_json:
         edges = sorted(found.edges(data="causal"))
         print_json([{"design": a, "contains": b, "causal": causal} for a, b, causal in edges])
