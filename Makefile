@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -q
 TN := $(BIN)/tensornet-attn
+DEMO := thsa --legs f=64,r=64,s=64
 
 export PYTHONDONTWRITEBYTECODE := # otherwise, each subprocess of a test compiles the package again
 
@@ -16,12 +17,12 @@ export PYTHONDONTWRITEBYTECODE := # otherwise, each subprocess of a test compile
 help: ## print this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-demo: $(VENV)/installed-demo ## check, cost, draw, compile and run the design thsa
+demo: $(VENV)/installed-demo ## check, cost, draw, compile, verify and run a small thsa
 	@mkdir -p demo
-	$(TN) check thsa
-	$(TN) cost thsa --n 1024
-	$(TN) draw thsa -o demo/thsa.svg
-	$(TN) compile thsa -o demo/thsa.py
+	$(TN) check $(DEMO)
+	$(TN) cost $(DEMO) --n 64
+	$(TN) draw $(DEMO) -o demo/thsa.svg
+	$(TN) compile $(DEMO) -o demo/thsa.py
 	$(BIN)/python -m tensornet_attn.cli.demo
 
 test: $(VENV)/installed-test ## run the suite without slow tests and with a part of the rotated tests: about 5 minutes on 2 cores, with installation
