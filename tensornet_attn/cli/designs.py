@@ -197,6 +197,7 @@ def explain(
     backend: options.Backend = "auto",
     rewrites: Annotated[bool, flag("--rewrites", "List the rewrites that apply, step by step.")] = False,
     decoding: Annotated[bool, flag("--decoding", "List the content of the decoding cache.")] = False,
+    order: Annotated[bool, flag("--order", "Print opt_einsum's PathInfo of the products of three or more.")] = False,
     workload: options.Workload = "training",
     bucket: options.Bucket = None,
     device: options.Costs = "generic",
@@ -220,8 +221,11 @@ def explain(
     For each region of the plan: its implementation, and the reasons against the others.
     """
     from tensornet_attn import compiler
+    from tensornet_attn.cost.devices import device_named
+    from tensornet_attn.cost.sizes import lengths_of, sizes_at
     from tensornet_attn.graph import build
     from tensornet_attn.plan.decoding import decoding_of
+    from tensornet_attn.plan.order import path_text
     from tensornet_attn.plan.target import TargetOptions
     from tensornet_attn.rewrite.table import firings, shown
 
@@ -236,6 +240,9 @@ def explain(
     elif decoding:
         found = decoding_of(build(loaded, causal))
         text, data = found.to_text(), found.as_dict()
+    elif order:
+        graph = build(loaded, causal)
+        text, data = path_text(graph, sizes_at(graph, lengths_of(graph, n, m)), device_named(device)), None
     else:
         sizes = TargetOptions(n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory, strict=strict)
         wanted = TargetOptions(workload=options.workload_of(workload, bucket), device_costs=device) | sizes

@@ -18,11 +18,12 @@ MODES: dict[str, dict[str, str]] = {
     "draw": {"": "", "plan": "n m", "cost": "n m"},
     "compile": {"": "workload", "bucket": ""},
     "explain": {
-        "": f"workload {_PLAN} strict",
-        "bucket": f"{_PLAN} strict",
-        "rewrites": "",
-        "decoding": "",
-        "kernels": "dtype",
+        "": f"workload {_PLAN} strict json",
+        "bucket": f"{_PLAN} strict json",
+        "rewrites": "json",
+        "decoding": "json",
+        "order": "device n m",
+        "kernels": "dtype json",
     },
     "lattice": {"": "output format", "json": ""},
     "cost": {

@@ -69,6 +69,7 @@ READ = {
     ("explain", *TALKING, "--backend", "inductor"): {"strict": ""},
     ("explain", *TALKING, "--backend", "reference"): {"linear-memory": ""},
     ("explain", "mla", "--causal", "--decoding"): {"legs": "f=32", "json": "", "no-causal": ""},
+    ("explain", "thsa", "--order"): {"n": "8", "m": "8", "legs": "f=32"},
     ("explain", "skip_left", "--rewrites"): {"json": ""},
     ("compile", *TALKING): {
         "backend": "triton",
