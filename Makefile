@@ -8,6 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-c
 # SHARD=2/3: the second of three parts of the tests, whose division depends on their names alone.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -q $(if $(SHARD),--shard $(SHARD))
 TN := $(BIN)/tensornet-attn
+DEMO := thsa --legs f=64,r=64,s=64
 
 export PYTHONDONTWRITEBYTECODE := # otherwise, each subprocess of a test compiles the package again
 
@@ -17,12 +18,12 @@ export PYTHONDONTWRITEBYTECODE := # otherwise, each subprocess of a test compile
 help: ## print this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-demo: $(VENV)/installed-demo ## check, cost, draw, compile and run the design thsa
+demo: $(VENV)/installed-demo ## check, cost, draw, compile, verify and run a small thsa
 	@mkdir -p demo
-	$(TN) check thsa
-	$(TN) cost thsa --n 1024
-	$(TN) draw thsa -o demo/thsa.svg
-	$(TN) compile thsa -o demo/thsa.py
+	$(TN) check $(DEMO)
+	$(TN) cost $(DEMO) --n 64
+	$(TN) draw $(DEMO) -o demo/thsa.svg
+	$(TN) compile $(DEMO) -o demo/thsa.py
 	$(BIN)/python -m tensornet_attn.cli.demo
 
 test: $(VENV)/installed-test ## run the suite without slow tests: about half an hour on 2 cores, with installation

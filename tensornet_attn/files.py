@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from tensornet_attn.errors import InputError
 
 MARK = ".tensornet-attn"  # end of the names of files that are being written
+
+
+def user_folder() -> Path:
+    """The folder of this user's caches, as `platformdirs` has it: on Linux `tensornet-attn` in $XDG_CACHE_HOME or
+    ~/.cache. Raises InputError if the user has no home."""
+    from platformdirs import user_cache_path
+
+    with suppress(RuntimeError):  # some versions raise it, and others return a path in '~'
+        folder = user_cache_path("tensornet-attn", False)
+        if folder.is_absolute():
+            return folder
+    raise InputError("there is no folder for caches: set HOME or XDG_CACHE_HOME to an absolute path of your own.")
 
 
 def check_own(folder: Path, first: str, *marks: str) -> None:

@@ -33,3 +33,4 @@ CANONICAL_DEPTH = 100  # nested choices of one labelling; Python's recursion lim
 SEEN = 64  # sets of visible pairs tracked for one step; above this, all its pairs count as visible
 AREAS = 8  # areas stored for one formula of masks; above this, one bounding area replaces them
 ORDER_FACTORS = 12  # tensors of a product; above this, the search for a contraction order is greedy
+ORDER_TRIALS = 64  # of the random greedy search

@@ -96,7 +96,6 @@ VALUES: list[tuple[Callable[[], Any], str]] = [
         "legs= argument:1:1: unknown-leg: the design has no leg 'hh' to replace.\n    hh: 8\n    ^^^^^\n"
         "  hint: did you mean 'h'?",
     ),
-    (lambda: ta.special_cases("mhsaa"), "there is no shipped design 'mhsaa'; did you mean 'mhsa'?"),
 ]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from tensornet_attn.cli import analyse, bench, check, cost, designs, doctor, playground, search, train
+from tensornet_attn.cli.modes import Command
 
 # Rich's help costs 70 ms at every start, and its boxes break lines in pipes.
 app = typer.Typer(
@@ -35,23 +37,27 @@ def _options(version: Version = False) -> None:
     pass
 
 
-app.command("list")(designs.list_designs)
-app.command("show")(designs.show)
-app.command("check")(check.check)
-app.command("cost")(cost.cost)
-app.command("draw")(designs.draw)
-app.command("compile")(designs.compile_design)
-app.command("warm")(designs.warm)
-app.command("explain")(designs.explain)
-app.command("schema")(designs.schema)
-app.command("analyse")(analyse.analyse)
-app.command("bench")(bench.bench)
-app.command("lattice")(designs.lattice)
-app.command("train")(train.train)
-app.command("evaluate")(train.evaluate)
-app.command("sample")(train.sample)
-app.command("compare")(train.compare)
-app.command("space")(search.space)
-app.command("search")(search.search)
-app.command("playground")(playground.playground)
-app.command("doctor")(doctor.doctor)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "list": designs.list_designs,
+    "show": designs.show,
+    "check": check.check,
+    "cost": cost.cost,
+    "draw": designs.draw,
+    "compile": designs.compile_design,
+    "warm": designs.warm,
+    "explain": designs.explain,
+    "schema": designs.schema,
+    "analyse": analyse.analyse,
+    "bench": bench.bench,
+    "lattice": designs.lattice,
+    "train": train.train,
+    "evaluate": train.evaluate,
+    "sample": train.sample,
+    "compare": train.compare,
+    "space": search.space,
+    "search": search.search,
+    "playground": playground.playground,
+    "doctor": doctor.doctor,
+}
+for name, command in COMMANDS.items():
+    app.command(name, cls=Command)(command)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tensornet_attn.cli.modes import check, given, name_of
 from tensornet_attn.cli.options import (
     Causal,
     Json,
@@ -36,10 +37,7 @@ if TYPE_CHECKING:
     from tensornet_attn.spec import Design
     from tensornet_attn.spec.read import Source
 
-OF_CASES = ("against", "legs", "settings", "causal")
-OF_CALLS = ("against", "causal", "plot", "targets", "rehearse", "costs", "tune", "graphs", "jobs")  # not for --decoding
-NOT_OF_REGRET = "against backend dtype device plot targets rehearse tune graphs jobs decoding".split()
-OF_LENGTHS = ("n", "backend", "batch", "dtype")
+OF_LENGTHS = ("n", "backend", "batch", "dtype")  # sizes of targets that only a GPU's have
 GPU_BACKENDS, GPU_DTYPE = ("auto", "triton", "torch"), "bfloat16"  # on a CPU: torch first, in float32
 
 
@@ -107,22 +105,16 @@ def bench(
     measures all GPU targets; with --decoding, a step with a cache.
     """
     if regret:
-        others = ", ".join(f"--{name}" for name in NOT_OF_REGRET if _given(context, name))
-        if others:
-            raise typer.BadParameter(f"--regret measures plans of the torch backend; leave out {others}.")
         from tensornet_attn.cli.regret import measure
 
         every = loaded(designs or ["*"], legs, settings)
-        wanted = lengths(n) if _given(context, "n") else []
+        wanted = lengths(n) if "n" in given(context) else []
         measure(every, wanted, batch, causal, seed, costs, threads, memory, output, as_json, _say)
         return
     on_gpu = device.partition(":")[0] == "cuda"
     aimed = targets or rehearse or (on_gpu and not designs and not decoding)
     gpu = rehearse or on_gpu
-    if decoding:
-        _usage_of_steps(context)
-    else:
-        _usage(context, designs, aimed, gpu, [] if on_gpu else ["--tune"] * tune + ["--graphs"] * graphs)
+    _usage(context, bool(designs or decoding), aimed, gpu, [] if on_gpu else ["--tune"] * tune + ["--graphs"] * graphs)
     _writable(output, plot)
     import torch
 
@@ -148,9 +140,8 @@ def bench(
 
         made = of_decoding(_steps(context, designs, n, batch, case_of), listed(backend), setting, _say)
     else:
-        names, given = Options(listed(against), listed(backend)), lengths(n)
-        every = loaded(designs or [], legs, settings)
-        cases = [Case(design, length, batch, causal, dtype, device, seed) for design in every for length in given]
+        names, every = Options(listed(against), listed(backend)), loaded(designs or [], legs, settings)
+        cases = [Case(design, length, batch, causal, dtype, device, seed) for design in every for length in lengths(n)]
         made = of_cases(cases, names, setting, _say)
     made.run.command = command_line(context)
     for _ in made.measured():  # save after each result, so that an interruption loses none
@@ -176,30 +167,24 @@ def _steps(
     """The decoding steps to measure: given or default designs, lengths and batch sizes."""
     from tensornet_attn.bench.decoding import BATCHES, LENGTHS, usual_cases
 
-    batches = [batch] if _given(context, "batch") else BATCHES
-    given = lengths(n) if _given(context, "n") else []
+    batches = [batch] if "batch" in given(context) else BATCHES
+    wanted = lengths(n) if "n" in given(context) else []
     if not designs:
-        return usual_cases(make, batches, given)
+        return usual_cases(make, batches, wanted)
     return [
-        make(source_of(name), m, size) for name in spelled_out(designs) for size in batches for m in given or LENGTHS
+        make(source_of(name), m, size) for name in spelled_out(designs) for size in batches for m in wanted or LENGTHS
     ]
 
 
-def _usage_of_steps(context: typer.Context) -> None:
-    given = [name for name in OF_CALLS if _given(context, name)]
-    if given:
-        names = ", ".join(f"--{name}" for name in given)
-        raise typer.BadParameter(f"--decoding measures steps with a cache; leave out {names}.")
-
-
-def _usage(context: typer.Context, designs: list[str] | None, aimed: bool, gpu: bool, idle: list[str]) -> None:
-    if not designs and not aimed:
+def _usage(context: typer.Context, named: bool, aimed: bool, gpu: bool, idle: list[str]) -> None:
+    """Raises BadParameter for options that do not apply to targets, or need a GPU."""
+    if not named and not aimed:
         raise typer.BadParameter("name a design to measure, or give --targets.")
-    refused = (*OF_CASES, *(() if gpu else OF_LENGTHS)) if aimed else ()
-    given = [name for name in context.params if name in refused and _given(context, name)]
-    if given:
-        names = ", ".join(f"--{'set' if name == 'settings' else name}" for name in given)
-        raise typer.BadParameter(f"--targets has its own sizes and contestants; leave out {names}.")
+    if aimed:
+        check(context, "rehearse" if "rehearse" in given(context) else "targets")  # a GPU without designs: targets
+    refused = [f"--{name}" for name in given(context) if name in OF_LENGTHS] if aimed and not gpu else []
+    if refused:
+        raise typer.BadParameter(f"--targets has its own sizes on a CPU; leave out {', '.join(refused)}.")
     if idle:
         raise typer.BadParameter(f"{idle[0]} needs a GPU; add --device cuda.")
 
@@ -208,31 +193,26 @@ def _for_gpu(context: typer.Context, setting: Setting, n: str, backend: str, bat
     """The setting of GPU targets: their own, overridden by the options on the command line."""
     from dataclasses import replace
 
-    given = lengths(n) if _given(context, "n") else [None]
-    if len(given) > 1:
+    replaced = lengths(n) if "n" in given(context) else [None]
+    if len(replaced) > 1:
         raise typer.BadParameter("targets take a single length, which replaces their own.", param_hint="'--n'")
     usual: tuple[tuple[str, ...], str] = (GPU_BACKENDS, GPU_DTYPE)
     if setting.device.partition(":")[0] != "cuda":
         usual = ("torch", "triton"), setting.dtype
     return replace(
         setting,
-        n=given[0],
-        backends=tuple(listed(backend)) if _given(context, "backend") else usual[0],
-        batch=batch if _given(context, "batch") else setting.batch,
-        dtype=setting.dtype if _given(context, "dtype") else usual[1],
+        n=replaced[0],
+        backends=tuple(listed(backend)) if "backend" in given(context) else usual[0],
+        batch=batch if "batch" in given(context) else setting.batch,
+        dtype=setting.dtype if "dtype" in given(context) else usual[1],
     )
-
-
-def _given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def command_line(context: typer.Context) -> str:
     """The command line that reproduces these results."""
     words = ["tensornet-attn", "bench"]
     for one in context.command.params:
-        if one.name is None or not _given(context, one.name):
+        if name_of(one) not in given(context):
             continue
         value = context.params[one.name]
         values = value if isinstance(value, list | tuple) else [value]

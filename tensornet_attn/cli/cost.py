@@ -74,14 +74,10 @@ def cost(
     """
     from tensornet_attn import compiler
 
-    given = (against, against_legs, beside, over, measure, order, plot)
-    several = any(option is not None for option in given)
     if table is not None:
-        own = (designs, n, m, batch, dtype, causal, design, legs, settings)
-        if several or own != (None, None, None, 1, "float32", None, None, None, None):
-            raise typer.BadParameter("--table has its own designs and sizes; combine it only with --json.")
         _show_table(table, as_json)
         return
+    several = any(option is not None for option in (against, against_legs, beside, over, measure, order, plot))
     if not designs:
         raise typer.BadParameter("name a design, or a table with --table.")
     if several or len(designs) > 1:

@@ -80,8 +80,6 @@ def show(
     from tensornet_attn.graph import build
     from tensornet_attn.spec import library
 
-    if sum((text, graph, resolved)) > 1:
-        raise typer.BadParameter("choose one of --text, --graph and --resolved.")
     source = options.source_of(name)
     model = options.model_of(source, design, legs, settings)  # raises an error for any other name or file
     if model is not None and (text or graph):
@@ -123,10 +121,6 @@ def draw(
     """Draw a design as SVG, PNG, DOT, TikZ, Mermaid or text."""
     from tensornet_attn import compiler
 
-    if plan and cost:
-        raise typer.BadParameter("choose one of --plan and --cost.")
-    if not (plan or cost) and (n, m) != (None, None):
-        raise typer.BadParameter("lengths are for --plan and --cost.", param_hint="'--n' and '--m'")
     suffix = _format(output, form, PICTURES, f"'{output}' has no extension")
     overlay = "plan" if plan else "cost" if cost else None
     write(output, compiler.picture(options.load(design, legs, settings), suffix, causal, cache, theme, overlay, n, m))
@@ -203,6 +197,7 @@ def explain(
     backend: options.Backend = "auto",
     rewrites: Annotated[bool, flag("--rewrites", "List the rewrites that apply, step by step.")] = False,
     decoding: Annotated[bool, flag("--decoding", "List the content of the decoding cache.")] = False,
+    order: Annotated[bool, flag("--order", "Print opt_einsum's PathInfo of the products of three or more.")] = False,
     workload: options.Workload = "training",
     bucket: options.Bucket = None,
     device: options.Costs = "generic",
@@ -226,8 +221,11 @@ def explain(
     For each region of the plan: its implementation, and the reasons against the others.
     """
     from tensornet_attn import compiler
+    from tensornet_attn.cost.devices import device_named
+    from tensornet_attn.cost.sizes import lengths_of, sizes_at
     from tensornet_attn.graph import build
     from tensornet_attn.plan.decoding import decoding_of
+    from tensornet_attn.plan.order import path_text
     from tensornet_attn.plan.target import TargetOptions
     from tensornet_attn.rewrite.table import firings, shown
 
@@ -242,6 +240,9 @@ def explain(
     elif decoding:
         found = decoding_of(build(loaded, causal))
         text, data = found.to_text(), found.as_dict()
+    elif order:
+        graph = build(loaded, causal)
+        text, data = path_text(graph, sizes_at(graph, lengths_of(graph, n, m)), device_named(device)), None
     else:
         sizes = TargetOptions(n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory, strict=strict)
         wanted = TargetOptions(workload=options.workload_of(workload, bucket), device_costs=device) | sizes
@@ -288,7 +289,10 @@ def schema(output: Output = "-", model: Annotated[bool, flag("--model", "The sch
 def lattice(
     design: Annotated[
         Text,
-        typer.Argument(metavar="[DESIGN]", help="Only designs that contain this design, and designs that it contains."),
+        typer.Argument(
+            metavar="[DESIGN]",
+            help="Only designs that contain this design, and designs that it contains: a shipped name or a YAML file.",
+        ),
     ] = None,
     output: Output = "-",
     form: Annotated[
@@ -297,7 +301,7 @@ def lattice(
     equal_sizes: Annotated[bool, flag("--equal-sizes", "Only relations between designs of the same sizes.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show which shipped designs contain which others.
+    """Show which designs contain which others.
 
     A design contains another if it equals the other at some sizes and weights.
     """
@@ -305,7 +309,7 @@ def lattice(
     from tensornet_attn.special import special_cases
 
     suffix = _format(output, form, LATTICES)
-    found = special_cases(design, equal_sizes)
+    found = special_cases(design and options.source_of(design), equal_sizes)
     if as_json:
         edges = sorted(found.edges(data="causal"))
         print_json([{"design": a, "contains": b, "causal": causal} for a, b, causal in edges])

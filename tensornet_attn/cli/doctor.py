@@ -16,7 +16,7 @@ from tensornet_attn.errors import InputError, MissingPartError
 if TYPE_CHECKING:
     from tensornet_attn.cost.rates import Table
 
-REQUIRED = ("torch", "pydantic", "networkx", "opt_einsum", "ruamel.yaml", "graphviz", "typer", "rich")
+REQUIRED = ("torch", "pydantic", "networkx", "opt_einsum", "ruamel.yaml", "graphviz", "platformdirs", "typer", "rich")
 
 
 def doctor(
@@ -40,8 +40,6 @@ def doctor(
 
         print(tables({family: survey(family) for family in FAMILIES}))
         return
-    if output is not None and not calibrate:
-        raise typer.BadParameter("-o names the file of a new table; add --calibrate.", param_hint="'-o'")
     if calibrate:
         from tensornet_attn.cost.rates import remember
 

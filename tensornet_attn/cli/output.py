@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
+
 
 def print_json(value: object) -> None:
     print(as_json_text(value), end="")
@@ -18,7 +20,12 @@ def as_json_text(value: object) -> str:
 
 
 def show(value: Any, as_json: bool, page: str | None = None, drawn: Callable[[], str] | None = None) -> None:
-    """Prints a result as text or JSON, and writes its page. If the page goes to standard output, nothing else does."""
+    """Prints a result as text or JSON, and writes its page. If the page goes to standard output, nothing else does.
+
+    Raises BadParameter for JSON and a page that both go to standard output.
+    """
+    if page == "-" and as_json:
+        raise typer.BadParameter("--json and the file '-' both write to standard output; leave out one of them.")
     if page is not None and drawn is not None:
         write(page, drawn())
     if page == "-":

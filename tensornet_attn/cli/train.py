@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tensornet_attn.cli.modes import given
 from tensornet_attn.cli.options import (
     Json,
     Number,
@@ -142,6 +143,7 @@ def train(
 
 
 def evaluate(
+    click: typer.Context,
     run: Run,
     split: Annotated[str, typer.Option(help="validation or test.")] = "validation",
     checkpoint: Checkpoint = None,
@@ -171,14 +173,13 @@ def evaluate(
     from tensornet_attn.train import translate
     from tensornet_attn.train.trained import open_run
 
-    if not sliding_window and (context, stride) != (None, None):
-        given = "--context" if context is not None else "--stride"
-        raise typer.BadParameter("this option needs --sliding-window.", param_hint=f"'{given}'")
     trained = open_run(run, checkpoint, accelerator)
     if bleu is None:
         bleu = trained.task.source.parallel is not None
     if bleu:
         translate.check(trained, split, bleu_tokenizer)
+    elif "bleu-tokenizer" in given(click):
+        raise typer.BadParameter("--bleu-tokenizer is for --bleu; add that, or leave it out.")
     facts: dict[str, Any] = {"run": os.fspath(run), "split": split, "step": trained.saved.step}
     if sliding_window:
         facts |= {"context": context or trained.task.length, "stride": stride or 1}

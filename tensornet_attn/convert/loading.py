@@ -9,9 +9,10 @@ from typing import Any
 from torch import nn
 
 from tensornet_attn.convert.saving import KEY
-from tensornet_attn.errors import InputError, MissingPartError
+from tensornet_attn.errors import InputError, MissingPartError, TensornetError
 
-ODD = (AttributeError, IndexError, KeyError, TypeError)  # what transformers raises for values of other types
+# What transformers and torch raise for values of other types and sizes.
+ODD = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 # Options of from_pretrained that select a file.
 HUB = ("revision", "token", "cache_dir", "subfolder", "local_files_only", "force_download", "proxies")
 
@@ -52,7 +53,12 @@ def load_converted(path: str | Path, **options: Any) -> nn.Module:
     if kind.config_class is not None and not isinstance(config, kind.config_class):
         raise InputError(f"'{path}': its config.json describes no '{name}', but a model of type '{config.model_type}'.")
     try:
-        model: nn.Module = kind.from_pretrained(path, **options)
+        loaded = kind.from_pretrained(path, **options | {"output_loading_info": True})
+    except TensornetError:
+        raise
     except ODD as error:
         raise InputError(f"'{path}': no '{name}' can be made of its config.json: {error}") from error
+    model: nn.Module = loaded[0]
+    if unread := sorted(loaded[1]["unexpected_keys"]):  # such as those of a design that config.json does not list
+        raise InputError(f"'{path}': its files have weights '{unread[0]}', for which its config.json has no place.")
     return model

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tensornet_attn import compiler
 from tensornet_attn.convert.beside import maps, split_float_mask
 from tensornet_attn.convert.masks import same_for_all_heads
-from tensornet_attn.errors import InputError
+from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.graph import build
 from tensornet_attn.graph.attention import map_of, summing
 from tensornet_attn.graph.model import Graph
@@ -79,7 +79,12 @@ class MultiheadAttention(nn.Module):
                 raise InputError(f"{name} is not supported; a design defines its own keys.")
         loaded = compiler.load(design, settings=settings)
         sizes = sizes_for(build(loaded), embed_dim, num_heads, kdim, vdim, legs or {})
-        made = fitted(compiler.load(design, sizes, settings), dropout, bias)
+        try:
+            made = fitted(compiler.load(design, sizes, settings), dropout, bias)
+        except DesignError as error:
+            raise InputError(
+                f"'{loaded.name}' does not fit embed_dim={embed_dim} and num_heads={num_heads}: {error}"
+            ) from error
         check_output(build(made), embed_dim)
         self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
         self.kdim, self.vdim, self.dropout = kdim or embed_dim, vdim or embed_dim, dropout

@@ -6,19 +6,23 @@ before its weights are loaded. Nothing is quantised, and the loaded model is not
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 from transformers.quantizers import HfQuantizer
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from tensornet_attn import compiler
 from tensornet_attn.convert.known import swappable
-from tensornet_attn.convert.masks import Alibi, Rope
 from tensornet_attn.convert.saving import KEY, finish_conversion
 from tensornet_attn.convert.wrap import Place, Shared, Swapped, swap_of
 from tensornet_attn.errors import InputError
+
+_PLACE = TypeAdapter(Place)
+_WHERE = TypeAdapter(tuple[list[str], NonNegativeInt])  # paths of an attention, and the index of its design
 
 
 @register_quantization_config(KEY)
@@ -46,7 +50,14 @@ class ConvertedLoader(HfQuantizer):  # type: ignore[misc]
     def _process_model_before_weight_loading(self, model: Any, **given: Any) -> None:
         try:
             put(model, read(model, self.quantization_config.designs, self.quantization_config.attentions))
-        except (AttributeError, IndexError, KeyError, StopIteration, TypeError):  # not a file of `save_pretrained`
+        except (
+            AttributeError,
+            IndexError,
+            KeyError,
+            StopIteration,
+            TypeError,
+            ValidationError,
+        ):  # not a file of `save_pretrained`
             raise InputError("config.json does not describe the converted attentions of the model.") from None
 
     def _process_model_after_weight_loading(self, model: Any, **given: Any) -> Any:
@@ -67,28 +78,22 @@ def read(model: Any, designs: list[str], attentions: list[Mapping[str, Any]]) ->
     """For each converted attention its design, its `Place` and its paths in the model.
 
     The model may be the base model of the saved model, or have it as its base model. The file is untrusted: raises
-    KeyError for a module that is no attention, and for a design that is not given as text.
+    KeyError for a module that is no attention, and for a design that is not given as text, and ValidationError for
+    values of other types.
     """
     inside, found = f"{model.base_model_prefix}.", []
     known = dict(model.named_modules(remove_duplicate=False))
     for entry in attentions:
         data = {name: value for name, value in entry.items() if name not in ("paths", "design")}
-        for name, kind in (("rope", Rope), ("alibi", Alibi)):
-            data[name] = kind(**_tuples(data[name])) if data[name] else None
-        place = Place(**_tuples(data))
-        paths = [
-            next(p for p in (path, path.removeprefix(inside), inside + path) if p in known) for path in entry["paths"]
-        ]
-        design = designs[entry["design"]]
+        Place(**data)  # refuses unknown names
+        place = _PLACE.validate_json(json.dumps(data), strict=True)
+        saved, index = _WHERE.validate_python((entry["paths"], entry["design"]), strict=True)
+        paths = [next(p for p in (path, path.removeprefix(inside), inside + path) if p in known) for path in saved]
+        design = designs[index]
         if "\n" not in design or not all(swappable(known[path]) for path in paths):
             raise KeyError(place.where)
         found.append((design, place, paths))
     return found
-
-
-def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts the lists of JSON to tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
 
 
 def put(model: Any, found: list[tuple[str, Place, list[str]]]) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from tensornet_attn.cost.products import Measured, Shape
 from tensornet_attn.errors import InputError
-from tensornet_attn.files import write_whole
+from tensornet_attn.files import user_folder, write_whole
 from tensornet_attn.ops.maps import MAPS
 
 FORMAT = 4  # of files; another one if efficiencies mean something else
@@ -165,16 +165,14 @@ def shipped() -> Table:
 
 
 def calibration_file() -> Path:
-    """The table of this machine: `tensornet-attn/rates.json` in XDG_CACHE_HOME or ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "tensornet-attn" / "rates.json"
+    """The table of this machine: `rates.json` in `files.user_folder`. Raises InputError if there is none."""
+    return user_folder() / "rates.json"
 
 
 def remember(table: Table, path: Path | None = None) -> Path:
     """Writes a table, atomically, by default as that of this machine. Returns the path."""
     if path is None:
         path = calibration_file()
-        if not path.is_absolute():
-            raise InputError("there is no folder for the table: set HOME or XDG_CACHE_HOME, or name a file with '-o'.")
         path.parent.mkdir(parents=True, exist_ok=True)
     rows = (f"{json.dumps(key)}: {_lines(value)}" for key, value in table.as_dict().items())
     write_whole(path, ("{\n" + ",\n".join(rows) + "\n}\n").encode())

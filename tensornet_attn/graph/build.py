@@ -190,9 +190,10 @@ def _check_causal(graph: Graph, scope: Scope, causal: bool | None) -> None:
         return
     for step, message in causal_leaks(graph):
         box, read = graph.step[step].box, {leg for use in graph.step[step].op.uses for leg in use.legs}
-        mistaken = box is not None and box.leg == graph.query and graph.key in box.operand("of").legs
         mend = "put a softmax, normalize or keep box around the scores"
-        mend = f"run it along the key leg '{graph.key}'" if mistaken else mend
+        if box is not None and box.leg == graph.query:
+            scores = graph.key in box.operand("of").legs
+            mend = f"run it along the key leg '{graph.key}'" if scores else "run a 'cumsum' box over the keys instead"
         if graph.query not in read:
             mend = f"give its operand the query leg '{graph.query}', so that a causal mask applies"
         hint = f"{mend}, or leave the design non-causal."

@@ -159,6 +159,10 @@ def _check_term(scope: Scope, term: Term, text: TermText, result: tuple[str, ...
         if times == 1:
             again = scope.split_again(leg)
             hint = "add it to the result or to a second tensor, or sum over it with a 'sum' box."
+            for use in text.factors:
+                declared = scope.legs_of(use) or ()
+                if leg in declared and use.legs is not None and leg not in [token.name for token in use.legs]:
+                    hint = f"'{use.name}' is declared with it: write '{use.name}[{' '.join(declared)}]', or {hint}"
             hint = f"write '{again}' in its place, to have its legs again." if again else hint
             message = f"leg '{leg}' dangles: it is on one tensor of the product and not in the result."
             raise Refusal("dangling", message, hint, _last(text, leg).span)

@@ -6,6 +6,7 @@ nor the result has it. Outer products are searched too. Sizes and rates are inte
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
@@ -16,12 +17,12 @@ from operator import or_
 from tensornet_attn import limits
 from tensornet_attn.cost.devices import GENERIC, Device
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.graph.pairs import Legs, Path, left_to_right, split_products
+from tensornet_attn.graph.pairs import BATCH, Legs, Path, left_to_right, split_products
 
 
 @dataclass(frozen=True)
 class Order:
-    """A contraction path and its cost. `method`: `exact`, `greedy` (too many factors to search), or `given`.
+    """A contraction path and its cost. `method`: `exact`, `greedy` or `random greedy` (too many factors), or `given`.
 
     `path` is in opt_einsum's format. `flops`: 2 per multiply-add of a pair that sums a leg, 1 per product of a pair
     that sums none. `bytes`: operands read and results written. `biggest`: elements of the largest product.
@@ -44,14 +45,18 @@ def order(
 ) -> Order:
     """The best order: least time; ties by FLOPs, then by the largest product, then left to right.
 
-    Exact up to `limits.ORDER_FACTORS` factors, greedy above.
+    Exact up to `limits.ORDER_FACTORS` factors; above, the best of a greedy path and opt_einsum's random greedy ones.
 
     >>> order([("n", "m"), ("m", "d"), ("d", "f")], ("n", "f"), {"n": 1024, "m": 1024, "d": 64, "f": 8}).path
     ((1, 2), (0, 1))
     """
     network = _Network.read(factors, result, sizes, device, dtype_bytes)
     if len(factors) > limits.ORDER_FACTORS:
-        return network.priced(_greedy(network), "greedy")
+        return min(
+            network.priced(_greedy(network), "greedy"),
+            network.priced(_random_greedy(network), "random greedy"),
+            key=lambda found: found.rank,
+        )
     return network.priced(_exact(network), "exact")
 
 
@@ -65,6 +70,30 @@ def price(
 ) -> Order:
     """The cost of a given path; its method is `given`."""
     return _Network.read(factors, result, sizes, device, dtype_bytes).priced(path, "given")
+
+
+def path_text(graph: Graph, sizes: Mapping[str, int], device: Device = GENERIC) -> str:
+    """opt_einsum's `PathInfo` of each product of more than two tensors, in the planned order, with its legs."""
+    from opt_einsum import contract_path, get_symbol  # imports slowly
+
+    texts: list[str] = []
+
+    def path_of(factors: Sequence[Legs], result: Legs, known: Mapping[str, int]) -> Path:
+        found = order(factors, result, known, device)
+        legs = dict.fromkeys(leg for factor in (*factors, result) for leg in factor)
+        signs = {leg: get_symbol(place) for place, leg in enumerate(legs)}
+        equation, shown = (
+            ",".join("".join(signs[leg] for leg in legs) for legs in part) for part in (factors, [result])
+        )
+        shapes = [tuple(known[leg] for leg in factor) for factor in factors]
+        _, info = contract_path(f"{equation}->{shown}", *shapes, shapes=True, optimize=[*found.path])
+        names = ", ".join(f"{sign} = {leg}" for leg, sign in signs.items())
+        product = f"{' , '.join(map(' '.join, factors))} -> {' '.join(result)}, {found.method}; {names}"
+        texts.append(f"{product.replace(BATCH, 'batch')}\n{info}")
+        return found.path
+
+    split_products(graph, path_of, sizes)
+    return "\n\n".join(texts) or "no product has more than two tensors."
 
 
 def split_best(
@@ -213,3 +242,17 @@ def _greedy(network: _Network) -> Path:
         path.append((i, j))
         waiting = [legs for k, legs in enumerate(waiting) if k not in (i, j)] + [product]
     return path
+
+
+def _random_greedy(network: _Network) -> Path:
+    """The path of the fewest FLOPs of opt_einsum's random greedy search, whose trials have the seeds 0, 1, 2, ..."""
+    from opt_einsum.path_random import RandomGreedy  # imports slowly
+
+    legs = [frozenset(i for i in range(len(network.sizes)) if mask >> i & 1) for mask in network.factors]
+    result = frozenset(i for i in range(len(network.sizes)) if network.result >> i & 1)
+    state = random.getstate()  # the trials seed Python's generator, which belongs to the caller
+    try:
+        found = RandomGreedy(max_repeats=limits.ORDER_TRIALS)(legs, result, dict(enumerate(network.sizes)))
+    finally:
+        random.setstate(state)
+    return [(i, j) for i, j in found]

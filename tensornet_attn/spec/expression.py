@@ -236,6 +236,11 @@ def _use(stream: Stream, need_legs: bool, joined: bool) -> UseText:
     if not stream.at("["):
         if need_legs:
             hint = f"e.g. '{token.text}[n f]', or '{token.text}[]' for a scalar; write arithmetic in parentheses."
+            if stream.at("("):
+                hint = (
+                    "an expression calls no functions: use a box in a step of its own, and for a concatenation add a "
+                    "product for each part, e.g. 'x[n f] Wx[f g] + z[n e] Wz[e g] -> n g'."
+                )
             raise Refusal("no-legs", f"'{token.text}' has no legs here.", hint, token.span)
         return UseText(token.text, None, token.span)
     stream.take()

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tensornet_attn.ops import OPS
+from tensornet_attn.ops.maps import MAPS
 from tensornet_attn.ops.model import BOXES, kinds_of
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.report import Reporter, meant, printable, written
@@ -177,6 +178,8 @@ def _report_box(value: Any, path: Path, reporter: Reporter) -> None:
         return
     strange = [key for key in value if key not in ("of", "mask", "scale", "by", "k", "eps")]
     hint = reporter.nearest(str(strange[0]), BOXES) if strange else f"name the box with one of: {', '.join(BOXES)}."
+    if strange and strange[0] in MAPS:
+        hint = f"it is an elementwise map: write 'map: {strange[0]}' in its place."
     at = (*path, strange[0]) if strange else path
     name = f"there is no box '{printable(str(strange[0]))}'." if strange else "no key here names a box."
     reporter.error("unknown-box", name, at, key=True, hint=hint)

@@ -9,8 +9,9 @@ from typing import Any
 
 from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, InputError, nearest
+from tensornet_attn.graph import problems_of
 from tensornet_attn.spec import Design, library
-from tensornet_attn.spec.read import Reading, load
+from tensornet_attn.spec.read import Reading, Source, load, read
 from tensornet_attn.special.embed import Misfit, embedding, keeps_sizes, path_of, special_of
 
 
@@ -37,12 +38,13 @@ def _at_equal_sizes() -> Any:
     return graph
 
 
-def special_cases(name: str | None = None, equal_sizes: bool = False) -> Any:
+def special_cases(name: Source | None = None, equal_sizes: bool = False) -> Any:
     """Returns a networkx.DiGraph with an edge from each shipped design to each that it directly contains.
 
     A design contains another if it equals that design at some sizes and weights, listed in its file under `contains`.
-    With `name`, returns the subgraph of that design, its ancestors and its descendants. Nodes have the attribute
-    `family`, edges `causal`: True if both must be causal. Raises InputError for an unknown name.
+    With a `name`, or a path, text or Design, returns the subgraph of that design, its ancestors and its descendants; a
+    design that is not shipped has the edges of its own file. Nodes of shipped designs have the attribute `family`,
+    edges `causal`: True if both must be causal. Raises DesignError for an unknown name or an invalid design.
 
     `equal_sizes=True` keeps the edges that hold at the sizes of both files: equal f, h and d, and R = H D components in
     a core (f 512, h 8, d 64, R 512). It is the order of expressive power in Tuformer, fig. 6: mhsa contains gqa, but
@@ -55,11 +57,15 @@ def special_cases(name: str | None = None, equal_sizes: bool = False) -> Any:
     """
     import networkx as nx
 
-    graph = _at_equal_sizes() if equal_sizes else _shipped()
     if name is None:
-        return graph.copy()
-    library.path_of(name)
-    near = {name} | nx.ancestors(graph, name) | nx.descendants(graph, name)
+        return (_at_equal_sizes() if equal_sizes else _shipped()).copy()
+    reading = read(name)
+    problems_of(reading)
+    check_contains(reading)
+    if reading.design is None or reading.reporter.failed:
+        raise DesignError(reading.reporter.problems())
+    graph, start = _around(reading.design, equal_sizes)
+    near = {start} | nx.ancestors(graph, start) | nx.descendants(graph, start)
     return graph.subgraph(near).copy()
 
 
@@ -88,13 +94,16 @@ def contains(general: Design, special: str) -> bool:
     return special in graph and bool(nx.has_path(graph, start, special))
 
 
-def _around(general: Design) -> tuple[Any, str]:
+def _around(general: Design, equal_sizes: bool = False) -> tuple[Any, str]:
     """The graph of the shipped designs extended by the given one, and its node."""
+    shipped = _at_equal_sizes() if equal_sizes else _shipped()
     if is_shipped(general):
-        return _shipped(), general.name
-    graph, start = _shipped().copy(), f"{general.name} (given)"
+        return shipped, general.name
+    graph, start = shipped.copy(), f"{general.name} (given)"
     graph.add_node(start)
-    graph.add_edges_from((start, name) for name in general.contains)
+    for name, entry in general.contains.items():
+        if not equal_sizes or keeps_sizes(general, name, special_of(general, name)):
+            graph.add_edge(start, name, causal=entry.causal)
     return graph, start
 
 

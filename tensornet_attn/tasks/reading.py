@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.files import write_whole
+from tensornet_attn.files import user_folder, write_whole
 
 _FIELD = 1 << 26  # maximum bytes of a field of a table; csv's default is too short for a paper
 
@@ -98,9 +97,8 @@ _HEADER = 1 << 20  # maximum bytes of a header
 
 
 def default_folder() -> Path:
-    """The cache directory: in `$XDG_CACHE_HOME`, otherwise in `~/Library/Caches` on macOS and `~/.cache` elsewhere."""
-    home = Path("~/Library/Caches" if sys.platform == "darwin" else "~/.cache")
-    return Path(os.environ.get("XDG_CACHE_HOME") or home).expanduser() / "tensornet_attn" / "tasks"
+    """The folder `tasks` in `files.user_folder`. Raises InputError if there is none."""
+    return user_folder() / "tasks"
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,8 @@ class Run(BaseModel):
         given = [name for name in OF_THE_TASK if getattr(self, name) is not None]
         if self.model is None and given:
             raise PydanticCustomError("sizes", "'{name}' is set by the task: leave it out", {"name": given[0]})
+        if self.model is None and self.mlp is None and (self.mlp_legs or self.mlp_settings):
+            raise PydanticCustomError("no_mlp", "sizes and settings of an MLP need a design: name it as 'mlp'")
         if self.batch < self.accumulate:
             raise PydanticCustomError(
                 "parts",
@@ -277,11 +279,11 @@ def _stack(run: Run, task: Task) -> ModelSpec:
         **{name: getattr(run, name) for name in ("width", "positions", "norm", "dropout", "init", "embedding_scale")},
         "layers": [{"mixer": mixer, **mlp, "repeat": run.depth}],
     }
-    if task.kind == "classification":
-        model |= {"classes": task.classes, "pooling": run.pooling}
-    else:
-        model |= {"tied": run.tied, "memory": run.memory}
-        model |= {"memory_kind": run.memory_kind} if "memory_kind" in run.model_fields_set else {}
+    classifies = task.kind == "classification"
+    model |= {"classes": task.classes} if classifies else {}
+    usual = {"pooling"} if classifies else {"tied", "memory"}
+    chosen = run.model_fields_set & {"pooling", "tied", "memory", "memory_kind"}  # of another kind: the reader refuses
+    model |= {name: getattr(run, name) for name in sorted(usual | chosen)}
     spec = load({"tensornet": 1, "model": model})
     return replace(spec, name=spec.stacks["layers"][0]["mixer"].design.name)
 

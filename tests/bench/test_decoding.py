@@ -86,12 +86,3 @@ def test_a_line_for_each_length(run) -> None:
     assert lines[0].split() == "design batch after torch quartiles growth hand ratio softmax ratio".split()
     assert [line.split()[:3] for line in lines[1:3]] == [["mlp", "1", "4"], ["cross", "1", "4"]]
     assert "cross: torch failed: InputError: cross: no cache can be kept: " in outcome.out
-
-
-@pytest.mark.parametrize("more", [["--against", "eager"], ["--no-causal"], ["--targets"], ["--tune"], ["--graphs"]])
-def test_what_a_step_has_no_use_for_is_refused(run, more: list[str]) -> None:
-    outcome = run("bench", "mhsa", "--decoding", *more)
-    assert outcome.code == 2
-    assert f"--decoding measures steps with a cache; leave out {more[0].replace('--no-', '--')}." in " ".join(
-        outcome.err.replace("\u2502", " ").split()
-    )

@@ -114,9 +114,3 @@ def test_the_command(run, tmp_path: Path) -> None:
         "design", "n", "pass", "predicted", "measured", "error", "candidates", "regret", "best",
     ]  # fmt: skip
     assert [line.split()[0] for line in lines[1:]] == ["mhsa", "mhsa", "median", "choices"]
-
-
-def test_options_that_do_not_apply(run) -> None:
-    outcome = run("bench", "mhsa", "--regret", "--against", "eager", "--decoding")
-    assert outcome.code == 2
-    assert "--regret measures plans of the torch backend; leave out --against, --decoding." in outcome.err

@@ -45,11 +45,6 @@ def test_what_is_no_length_is_refused_by_name(run: Run) -> None:
     assert "Invalid value for '--stride'" in run("evaluate", "run", "--stride", "0").err
 
 
-def test_lengths_of_pictures_need_an_overlay(run: Run) -> None:
-    assert "lengths are for --plan and --cost" in run("draw", "mhsa", "--n", "4k").err
-    assert "choose one of --plan and --cost" in run("draw", "mhsa", "--plan", "--cost").err
-
-
 def test_explain_as_json(run: Run) -> None:
     plan = json.loads(run("explain", "thsa", "--json").out)
     assert (plan["design"], plan["backend"], plan["lengths"]) == ("thsa", "torch", {"n": 1024, "m": 1024})

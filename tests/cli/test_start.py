@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import tensornet_attn as ta
+from tensornet_attn.cli.demo import LEGS, main
 
 WITHOUT_TORCH = ["--help", "list", "show mhsa", "check mhsa", "schema", "cost mhsa", "draw mhsa", "compile mhsa"]
 WATCH = """
@@ -34,3 +38,11 @@ def test_few_modules_are_imported(command: str, most: int) -> None:
     """What takes time at the start is importing; seconds would depend on the machine."""
     done = subprocess.run([sys.executable, "-c", COUNT, *command.split()], capture_output=True, text=True, check=True)
     assert int(done.stderr) < most
+
+
+def test_the_demo_runs_the_layer_that_make_compiles(capsys: pytest.CaptureFixture[str]) -> None:
+    main()
+    assert "agrees with the reference in float64" in capsys.readouterr().out
+    sizes = ",".join(f"{leg}={size}" for leg, size in LEGS.items())
+    assert f"DEMO := thsa --legs {sizes}\n" in (Path(__file__).parents[2] / "Makefile").read_text(encoding="utf-8")
+    assert ta.cost(ta.load("thsa", legs=LEGS), n=64).macs < 5e7  # of a forward: milliseconds

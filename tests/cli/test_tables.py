@@ -40,15 +40,6 @@ def test_an_unknown_table_gets_the_nearest(run) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "more", [["mhsa"], ["--n", "64"], ["--batch", "2"], ["--legs", "f=8"], ["--no-causal"], ["--over", "n=8"]]
-)
-def test_a_table_stands_alone(run, more: list[str]) -> None:
-    outcome = run("cost", "--table", "epa", *more)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert "--table has its own designs and sizes; combine it only with --json." in outcome.err
-
-
 def test_a_design_or_a_table_is_needed(run) -> None:
     outcome = run("cost")
     assert (outcome.code, outcome.out) == (2, "")

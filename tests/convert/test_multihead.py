@@ -319,3 +319,9 @@ def test_calls_that_are_refused() -> None:
         "lfish: it has no attention map to return; call with need_weights=False or output_attentions=False.",
         "mhsa: query, key and value must have 2 dimensions, or 3 with a batch.",
     ]
+
+
+def test_heads_that_do_not_fit_the_width() -> None:
+    assert refusal(ta.nn.MultiheadAttention, "mhsa", 64, 7).startswith(
+        "'mhsa' does not fit embed_dim=64 and num_heads=7: mhsa.yaml:11:6: bad-size: leg 'd' is f / h = 9.14286"
+    )

@@ -181,9 +181,25 @@ def test_what_is_refused(tmp_path: Path) -> None:
     for odd in (3, None, {**config, "quantization_config": [1]}, {**config, "model_type": ["x"]}):
         (tmp_path / "config.json").write_text(json.dumps(odd))
         assert refusal(load_converted, tmp_path).startswith(f"'{tmp_path}': its config.json cannot be read: ")
-    del config["quantization_config"]["attentions"][0]["where"]
+    odd_values = {"where": 3, "parameters": [1], "causal": None, "window": [1], "layer": "x", "design": -1}
+    for key, odd in {**odd_values, "paths": "x", "cross": 3, "rope": {"base": "x"}, "alibi": 1, "other": None}.items():
+        wrong = copy.deepcopy(config)
+        wrong["quantization_config"]["attentions"][0][key] = odd
+        (tmp_path / "config.json").write_text(json.dumps(wrong))
+        assert refusal(load_converted, tmp_path) == (
+            "config.json does not describe the converted attentions of the model."
+        )
+    for key, odd in (
+        ("hidden_size", 3),
+        ("hidden_size", -1),
+        ("hidden_dropout_prob", 3),
+        ("add_cross_attention", True),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(config | {key: odd}))
+        assert refusal(load_converted, tmp_path).startswith(f"'{tmp_path}': no 'BertModel' can be made of its config.j")
+    config["quantization_config"]["attentions"] = []
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert refusal(load_converted, tmp_path) == ("config.json does not describe the converted attentions of the model.")
+    assert refusal(load_converted, tmp_path).startswith(f"'{tmp_path}': its files have weights 'encoder.layer.0.")
 
 
 def test_a_model_that_could_not_be_converted_saves_as_before(tmp_path: Path) -> None:

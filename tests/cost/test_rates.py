@@ -14,6 +14,7 @@ import tensornet_attn as ta
 from tensornet_attn.cost import rates
 from tensornet_attn.cost.devices import device_named, device_of
 from tensornet_attn.cost.rates import calibration_file, from_dict, machine, of_this_machine, remember, shipped
+from tensornet_attn.runtime.cpp import cpp_folder
 from tests.refusals import refusal
 
 
@@ -73,6 +74,7 @@ def test_without_the_variable_it_is_in_the_home(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", str(cache / "home"))
     assert calibration_file() == cache / "home" / ".cache" / "tensornet-attn" / "rates.json"
+    assert cpp_folder() == calibration_file().with_name("cpp")  # a copy in generated files, which need no platformdirs
 
 
 def test_not_measured() -> None:

@@ -12,7 +12,7 @@ from tensornet_attn.cost import cost, sizes_at
 from tensornet_attn.cost.devices import DEVICES, GENERIC, Device
 from tensornet_attn.graph import build
 from tensornet_attn.graph.pairs import BATCH, left_to_right, primitive, split_products
-from tensornet_attn.plan.order import order, price, split_best
+from tensornet_attn.plan.order import order, path_text, price, split_best
 from tensornet_attn.spec import load
 from tensornet_attn.spec.library import names
 
@@ -143,3 +143,28 @@ def test_the_order_of_fish_mixes_the_global_scores():
     assert scores.path == ((1, 2), (0, 1))  # the global scores, mixed after: they are fewer than the local ones
     assert values.path == ((0, 1), (0, 1))
     assert [step.name for step in best.steps][3:5] == ["A.of.p1", "A.of"]
+
+
+def test_beyond_the_exact_search_an_order_is_the_best_of_random_greedy_ones():
+    state, methods = random.getstate(), []
+    for seed in range(4):
+        draw = random.Random(seed)
+        factors = [tuple(draw.sample("abcdefghijklmnop", 3)) for _ in range(limits.ORDER_FACTORS + 2)]
+        sizes = {leg: draw.choice([2, 3, 8]) for leg in sorted({*"abcdefghijklmnop"})}
+        found = order(factors, (), sizes, WORK)
+        equation, shapes = ",".join(map("".join, factors)) + "->", [[sizes[leg] for leg in f] for f in factors]
+        plain = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize="greedy")[1]
+        assert found.flops <= plain.opt_cost
+        assert found == order(factors, (), sizes, WORK)
+        methods.append(found.method)
+    assert "random greedy" in methods
+    assert random.getstate() == state  # of the caller
+
+
+def test_the_orders_as_text():
+    graph = build(load("thsa", legs={"f": 8, "r": 4, "s": 4}))
+    text = path_text(graph, sizes_at(graph, {"n": 16, "m": 16}) | {BATCH: 2}, WORK)
+    assert text.startswith("r s , n s batch , m s batch -> r n m batch, exact; a = r, b = s, c = n, d = batch, e = m\n")
+    assert text.count("Complete contraction") == 2
+    mlp = build(load("mlp"))
+    assert path_text(mlp, sizes_at(mlp, {"n": 16})) == "no product has more than two tensors."

@@ -141,7 +141,7 @@ def test_without_a_home_torch_computes(cache: str | None, monkeypatch: pytest.Mo
     assert "backend torch" in ta.explain("hard_fish")
     assert "set HOME or XDG_CACHE_HOME" in examine()["optional parts"]["C++ kernels"]
     if cache is None:
-        assert refusal(remember, shipped()).startswith("there is no folder for the table: set HOME or XDG_CACHE_HOME")
+        assert refusal(remember, shipped()).startswith("there is no folder for caches: set HOME or XDG_CACHE_HOME")
 
 
 def test_the_least_recently_used_libraries_are_removed(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,8 @@ def test_the_designs_around_one() -> None:
 
 
 def test_an_unknown_design() -> None:
-    assert refusal(ta.special_cases, "mhsb") == "there is no shipped design 'mhsb'; did you mean 'mhsa'?"
+    with pytest.raises(ta.DesignError, match=r"no shipped design 'mhsb'\.\n  hint: did you mean 'mhsa'\?"):
+        ta.special_cases("mhsb")
 
 
 def test_the_way_is_the_shortest() -> None:
@@ -46,6 +47,23 @@ def test_a_design_of_ones_own_with_the_name_of_a_shipped_one() -> None:
     mine = ta.load({"tensornet": 1, "name": "thsa", "extends": "linear", "contains": {"linear": {}}})
     assert route(mine, "linear") == ["thsa", "linear"]
     assert not contains(mine, "mhsa")
+
+
+def test_the_designs_around_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine.yaml"
+    text = "tensornet: 1\nname: mine\nextends: hard_fish\ncontains:\n  hard_fish: {}\n"
+    mine.write_text(text)
+    assert main(["lattice", str(mine)]) == 0
+    assert "mine (given) contains hard_fish" in [" ".join(x.split()) for x in capsys.readouterr().out.splitlines()]
+    assert ta.special_cases(str(mine), equal_sizes=True).has_edge("mine (given)", "hard_fish")
+    assert set(ta.special_cases(text)) == {
+        "mine (given)",
+        *nx.descendants(ta.special_cases(), "hard_fish"),
+        "hard_fish",
+    }
+    mine.write_text(text.replace("  hard_fish", "  hard_fishes"))
+    assert main(["lattice", str(mine)]) == 1
+    assert f"{mine}:5:3: unknown-design: there is no shipped design 'hard_fishes'." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png", "dot", "txt"])

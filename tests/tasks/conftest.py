@@ -10,4 +10,4 @@ import pytest
 @pytest.fixture(autouse=True)
 def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home" / "tensornet_attn" / "tasks"
+    return tmp_path / "home" / "tensornet-attn" / "tasks"

@@ -79,6 +79,10 @@ PLACES = [
             "  hint: did you mean 'language_model'?",
         ],
     ),
+    (
+        FILE + "mlp: null\nmlp_legs: {g: 8}\n",
+        ["sizes and settings of an MLP need a design: name it as 'mlp'."],
+    ),
     (FILE + "vocabulary: 9\n", ["'vocabulary' is set by the task: leave it out."]),
 ]
 

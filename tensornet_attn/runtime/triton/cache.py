@@ -12,8 +12,8 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from tensornet_attn.cost.rates import calibration_file
-from tensornet_attn.files import write_whole
+from tensornet_attn.errors import InputError
+from tensornet_attn.files import user_folder, write_whole
 
 Choices = dict[str, dict[str, int]]  # kernel and sizes -> launch configuration
 _Config = Annotated[dict[str, Annotated[int, Field(strict=True, gt=0, le=65536)]], Field(min_length=1)]
@@ -21,8 +21,8 @@ _TABLE = TypeAdapter(dict[str, dict[str, _Config]])
 
 
 def cache_file() -> Path:
-    """`tensornet-attn/kernels.json` under XDG_CACHE_HOME, or under ~/.cache."""
-    return calibration_file().with_name("kernels.json")
+    """`kernels.json` in `files.user_folder`. Raises InputError if there is none."""
+    return user_folder() / "kernels.json"
 
 
 def cache_key(source: str) -> str:
@@ -48,7 +48,10 @@ def _library() -> tuple[str, ...]:
 
 def recall(key: str) -> Choices:
     """The configurations saved under a key, or none. Moves a damaged file aside with a warning."""
-    return _read(cache_file()).get(key, {})
+    try:
+        return _read(cache_file()).get(key, {})
+    except InputError:  # no home, so nothing was saved
+        return {}
 
 
 def keep(key: str, choices: Choices) -> Path:
