@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -126,8 +126,15 @@ class Layer(nn.Module):
         self.weights(self.legs)
         self.declare(**options)
 
-    def declare(self, **options: Any) -> None:
-        """Declares the parts that depend on the options of a variant."""
+    if TYPE_CHECKING:  # weights and modules are declared by name, in `legs` and by `setattr`
+        declare: Callable[..., None]
+        forward: Callable[..., Any]
+
+        def __getattr__(self, name: str) -> Any: ...
+    else:
+
+        def declare(self, **options: Any) -> None:
+            """Declares the parts that depend on the options of a variant."""
 
     def weights(self, legs: str) -> None:
         """Declares parameters by their legs: `weights("Wq[f h d] b[h]")`."""
