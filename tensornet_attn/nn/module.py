@@ -77,7 +77,8 @@ class CompiledDesign(nn.Module):
         graph = self.plan.graph
         self._signature, self._packing = Signature.of(graph, self.plan.schedule), Packing.of(graph)
         stored = tuple(tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state"))
-        self.__class__ = named_class(plain_class(type(self)), self._signature.inputs, stored, self.source or graph.name)
+        kind: Any = named_class(plain_class(type(self)), self._signature.inputs, stored, self.source or graph.name)
+        self.__class__ = kind
 
     def _placed(self) -> tuple[torch.device, torch.dtype] | None:
         """Returns the GPU of the weights and their dtype, or None if the weights are elsewhere."""
@@ -204,7 +205,7 @@ class CompiledDesign(nn.Module):
             raise InputError(f"{name}: 'batch' is {batch}; give a number of sequences or a shape.")
         like = next(iter(self.state_dict().values()), torch.empty(0))
         device, dtype = placed(name, like.device if device is None else device, dtype)
-        cache.allocate(shape, like.dtype if dtype is None else dtype, device)
+        cache.allocate(shape, like.dtype if dtype is None else dtype, device or like.device)
         return cache
 
     def _decoder(self, droppable: bool) -> Decoder:

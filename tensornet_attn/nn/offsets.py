@@ -143,7 +143,7 @@ def _offsets(design: str, name: str, given: Tensor, device: torch.device) -> Ten
 def _on_host(offsets: Tensor) -> list[int]:
     """The offsets as a list, cached: all layers of a model receive the same tensor."""
     if offsets.device.type == "cpu" or offsets.is_inference():  # no synchronisation, or changes cannot be detected
-        return offsets.tolist()  # type: ignore[no-any-return]
+        return offsets.tolist()
     held, version, found = _last[0] if _last else (None, 0, [])
     if held is None or held() is not offsets or version != offsets._version:
         found = offsets.tolist()

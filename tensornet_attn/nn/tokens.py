@@ -37,7 +37,7 @@ def call_of_tokens(
     problem = changed_by_padding(module, key_mask, rows)
     if problem is None:
         shown = key_mask if module._signature.masks.keys else None
-        return module(*inputs, key_mask=shown, cache=cache, **options)  # type: ignore[no-any-return]
+        return module(*inputs, key_mask=shown, cache=cache, **options)
     if cache is not None or "cu_seqlens" in options:
         what = "documents of a packed row" if cache is None else "sequences of a cache"
         hint = "" if module._packing.evaluation.behind else "pad on the right, or "

@@ -141,7 +141,7 @@ class DeltaStateOperation(DeltaRuleOperation):
 
     kind = "delta_state"
     model = None
-    saves = ()
+    saves: tuple[str, ...] = ()
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         heads, contracted, own = legs_of(box)

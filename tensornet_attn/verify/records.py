@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from tensornet_attn.version import __version__
 
 CHECK = 1  # raised when the comparison with the reference finds more: libraries are then compared again
 
 
-def record_of(path: Path) -> dict:
+def record_of(path: Path) -> dict[str, Any]:
     """What the record of a comparison is about: the library, by its content, and the version that compared it."""
     return {"library": path.stem.rpartition("-")[2], "version": __version__, "check": CHECK}
 
@@ -22,4 +23,4 @@ def verdict_of(path: Path | None) -> str | None:
         reason = record.pop("reason")
     except (OSError, ValueError, KeyError, AttributeError):
         return None
-    return reason if isinstance(reason, str) and record == record_of(path) else None
+    return reason if isinstance(reason, str) and path is not None and record == record_of(path) else None

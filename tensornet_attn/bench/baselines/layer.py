@@ -30,7 +30,8 @@ def visible(n: int, m: int, causal: bool, reach: Reach | None, device: torch.dev
 
 def attention_map(scores: Tensor, causal: bool = False, reach: Reach | None = None) -> Tensor:
     """Softmax over the keys of scores [..., n, m]."""
-    keep = visible(*scores.shape[-2:], causal, reach, scores.device)
+    n, m = scores.shape[-2:]
+    keep = visible(n, m, causal, reach, scores.device)
     return (scores if keep is None else scores.masked_fill(~keep, -torch.inf)).softmax(-1)
 
 
