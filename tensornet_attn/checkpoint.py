@@ -69,6 +69,7 @@ def save(module: CompiledDesign | Model, path: PathLike, extra: Mapping[str, tor
     wrong = [name for name, value in (extra or {}).items() if not isinstance(value, torch.Tensor)]
     if wrong:
         raise InputError(f"extra must hold tensors; '{wrong[0]}' has type {type((extra or {})[wrong[0]]).__name__}.")
+    what: dict[str, Any]
     if isinstance(module, Model):
         what = {"model": module.to_yaml(whole=True)}
     else:
@@ -131,7 +132,7 @@ def read_checkpoint(path: PathLike) -> Checkpoint:
     """Reads a checkpoint, with its tensors on the CPU. Raises InputError if the file is not a checkpoint."""
     if not os.path.isfile(path):
         raise InputError(f"cannot read '{os.fspath(path)}': the file does not exist.")
-    content = _content(path)
+    content: Any = _content(path)
     if not isinstance(content, dict) or content.get("format") != MARK:
         raise _no_checkpoint(path, "it is a PyTorch file with other content.")
     if content.get("version") != VERSION:

@@ -19,7 +19,7 @@ from tensornet_attn.plan.auto import faster_on_cpu, fastest
 from tensornet_attn.plan.cache import Cache
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Lowering
-from tensornet_attn.plan.target import TRAINING, Target, TargetOptions, current, target_from
+from tensornet_attn.plan.target import TRAINING, CurrentOptions, Target, TargetOptions, current, target_from
 from tensornet_attn.spec import library, read
 from tensornet_attn.spec.read import Source
 from tensornet_attn.version import __version__
@@ -409,7 +409,7 @@ def need_triton() -> None:
         raise MissingPartError("kernels need triton, which is not installed: run 'pip install triton' on Linux.")
 
 
-def _design(source: Source) -> Design:
+def _design(source: Source) -> spec.Design:
     return source if isinstance(source, spec.Design) else load(source)
 
 
@@ -422,7 +422,7 @@ def plan_of(graph: Graph, backend: str = "auto", target: Target = TRAINING) -> P
 
 
 def _planned(
-    graph: Graph, backend: str, wanted: TargetOptions, device: torch.device | str | None, dtype: torch.dtype | None
+    graph: Graph, backend: str, wanted: CurrentOptions, device: torch.device | str | None, dtype: torch.dtype | None
 ) -> Plan:
     """The plan of a graph on a backend and a device. If Triton or C++ cannot run, the plan is that of torch.
 
@@ -430,7 +430,7 @@ def _planned(
     """
     from tensornet_attn.runtime.triton.target import costs_for, on_gpu, reasons_against
 
-    options: TargetOptions = {"device_costs": costs_for(device, dtype), **wanted}
+    options: CurrentOptions = {"device_costs": costs_for(device, dtype), **wanted}
     target = target_from(dtype, **options)
     if backend == "auto" and on_gpu(device) and not reasons_against(dtype):
         return fastest(
@@ -451,7 +451,7 @@ def _planned(
 
 
 def _verified(
-    graph: Graph, backend: str, wanted: TargetOptions, device: torch.device | str | None, dtype: torch.dtype | None
+    graph: Graph, backend: str, wanted: CurrentOptions, device: torch.device | str | None, dtype: torch.dtype | None
 ) -> Plan:
     """`_planned`, unless its Triton kernels differ from the reference: then the plan of torch."""
     import torch
@@ -523,14 +523,14 @@ def cached_cpp(graph: Graph, target: Target = TRAINING, dtype: str = "float32") 
     return plan if found and all(verdict == "" for verdict in verdicts) else None
 
 
-def module_of(design: Design, plan: Plan) -> CompiledDesign:
+def module_of(design: spec.Design, plan: Plan) -> CompiledDesign:
     """The module of a plan that the caller has made."""
     from tensornet_attn.nn.module import CompiledDesign
 
     return CompiledDesign(design, plan, _realise)
 
 
-def _realise(design: Design, plan: Plan) -> Made:
+def _realise(design: spec.Design, plan: Plan) -> Made:
     """The source of a plan and the function that runs it."""
     from tensornet_attn.nn.made import Made
     from tensornet_attn.nn.runs import emitted_run

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -294,3 +295,18 @@ def test_check_cost_draw_and_emission_need_neither_torch_nor_network(tmp_path: P
     )
     assert (done.stdout, done.stderr, done.returncode) == ("[]\n", "", 0)
     assert picture.stat().st_size > 0
+
+
+def test_mypy_reads_the_whole_package() -> None:
+    """No folder is left out, and torch is read: without its types a wrong argument of a tensor is not seen."""
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]
+    assert options["files"] == ["tensornet_attn"]
+    assert options["strict"]
+    assert "exclude" not in options
+    assert not [rule for rule in options["overrides"] if {"follow_imports", "follow_imports_for_stubs"} & {*rule}]
+    ignored = [name for rule in options["overrides"] if rule.get("ignore_errors") for name in rule["module"]]
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in (ROOT / "tensornet_attn").rglob("*.py")
+    }
+    assert {*ignored} <= modules  # modules one by one, each of which exists

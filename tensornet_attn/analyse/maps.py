@@ -14,7 +14,7 @@ import torch
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.attention import attentions, behind
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.model import Box, Graph, Step
 from tensornet_attn.ir import arithmetic
 from tensornet_attn.nn.module import CompiledDesign, leaves
 from tensornet_attn.ops import OPS
@@ -293,15 +293,18 @@ def expert_selections(
 
 
 def _chosen(graph: Graph, step: Step, values: dict[str, Tensor], lengths: dict[str, int]) -> Selections:
-    operands = dict(step.op.operands)
-    legs = tuple(leg for leg in step.legs if leg != step.op.leg)
-    by = operands.get("by", operands["of"])
-    gate = aligned(values[step.name], step.legs, (*legs, step.op.leg))
-    order, gate = torch.broadcast_tensors(aligned(values[by.name], by.legs, (*legs, step.op.leg)), gate)
-    numbers = {name: int(arithmetic.evaluate(step.op.number(name), graph.values)) for name in groups_of(step.op)}
+    box = step.op
+    assert isinstance(box, Box)
+    assert box.leg is not None
+    operands = dict(box.operands)
+    legs = tuple(leg for leg in step.legs if leg != box.leg)
+    by = operands.get("by") or box.operand("of")
+    gate = aligned(values[step.name], step.legs, (*legs, box.leg))
+    order, gate = torch.broadcast_tensors(aligned(values[by.name], by.legs, (*legs, box.leg)), gate)
+    numbers = {name: int(arithmetic.evaluate(box.number(name), graph.values)) for name in groups_of(box)}
     if numbers:
         order = in_best_groups(order, numbers["groups"], numbers["k_groups"], -1, numbers.get("k_in_group", 1))
-    count = int(arithmetic.evaluate(step.op.number("k"), graph.values | lengths))
+    count = int(arithmetic.evaluate(box.number("k"), {**graph.values, **lengths}))
     indices = order.sort(dim=-1, descending=True, stable=True).indices[..., :count]
     position = next((leg for leg in legs if graph.leg[leg].sequence), None)
-    return Selections(step.name, step.op.leg, gate.shape[-1], legs, position, indices, gate.gather(-1, indices))
+    return Selections(step.name, box.leg, gate.shape[-1], legs, position, indices, gate.gather(-1, indices))

@@ -196,7 +196,8 @@ def head_distances(maps: Maps | Tensor) -> HeadDistances:
     each = pairs[:, first, second]
     variance = each.var(1, unbiased=False)
     averages = (each.mean(1), variance, variance.sqrt(), each.amin(1), each.amax(1))
-    return HeadDistances(*(float(value.mean()) for value in averages), pairs.mean(0))
+    mean, spread, deviation, least, most = (float(value.mean()) for value in averages)
+    return HeadDistances(mean, spread, deviation, least, most, pairs.mean(0))
 
 
 def _between(flat: Tensor) -> Tensor:

@@ -204,7 +204,7 @@ def box_figures(part: Section, maps: Maps, scores: Maps, repeated: Maps | None, 
 def averages(layers: Iterable[LayerFigures]) -> dict[str, float | None]:
     """The mean of each entry of `summary` over the attention boxes that have it, like the papers' means over layers."""
     summaries = [box.summary for layer in layers for box in layer.boxes]
-    found = {key: [row[key] for row in summaries if row[key] is not None] for row in summaries[:1] for key in row}
+    found = {key: [x for row in summaries if (x := row[key]) is not None] for row in summaries[:1] for key in row}
     return {key: math.fsum(values) / len(values) if values else None for key, values in found.items()}
 
 
@@ -285,7 +285,8 @@ def overview(layers: Sequence[LayerFigures]) -> list[Block]:
         blocks.append(plot(plot_eigenvalues({name: box.eigenvalues for name, box in named.items()}), words))
     words = "The maximum over all heads of the maps of the first sequence, with one colour scale for all."
     blocks.append(plot(plot_max_maps({name: box.maps for name, box in named.items()}), words))
-    repeated = {name: box.repeated for name, box in named.items() if box.induction.value is not None}
+    every = {name: box.repeated for name, box in named.items() if box.induction.value is not None}
+    repeated = {name: maps for name, maps in every.items() if maps is not None}
     if repeated:
         first = next(iter(repeated.values()))
         words = (

@@ -145,7 +145,7 @@ class Bench:
     def floor(self, result: Result, case: Case, found: Contestant | None, kind: str) -> float | None:
         """The floor of a contestant: that of the result, unless it computes another function."""
         if found is None or found.case.design is case.design:
-            return result.model and result.model.floor
+            return None if result.model is None else result.model.floor
         return model_of(found.case, kind, result.ours, self.rates).floor
 
     def checked(self, name: str, case: Case, kind: str) -> tuple[Entry, Contestant | None]:
@@ -167,7 +167,9 @@ class Bench:
         """Measures times and peak memory, and sets them in the entries."""
         result, ready = prepared.result, prepared.ready
         self.say(f"{result.design}, n {result.n}, {result.kind}: timing {', '.join(ready)} ...")
-        calls = {name: runner(c.module, c.case, c.case.inputs(), result.kind) for name, c in ready.items()}
+        calls: dict[str, Callable[[], object]] = {
+            name: runner(c.module, c.case, c.case.inputs(), result.kind) for name, c in ready.items()
+        }
         graphs = self.graphs(result, calls) if self.options.graphs else calls
         warm = WARM if is_gpu(result.device) else 0.0
         timed = interleaved(

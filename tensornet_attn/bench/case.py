@@ -18,7 +18,7 @@ from tensornet_attn.cost.sizes import dtype_bytes, lengths_of, whole
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import Graph, build
 from tensornet_attn.ir import arithmetic
-from tensornet_attn.plan.target import TargetOptions
+from tensornet_attn.plan.target import CurrentOptions
 from tensornet_attn.spec import Design, library
 
 Tensor = torch.Tensor
@@ -76,7 +76,7 @@ class Case:
         sizes = tuple(self.sizes.items())
         return self.design.name, sizes, self.n, self.batch, self.graph.causal, self.dtype, self.device, self.seed
 
-    def wanted(self, kind: str) -> TargetOptions:
+    def wanted(self, kind: str) -> CurrentOptions:
         """The target of our plans for a pass."""
         if self.costs is None:
             return {}
@@ -89,7 +89,7 @@ class Case:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        return getattr(torch, self.dtype)  # type: ignore[no-any-return]
+        return getattr(torch, self.dtype)
 
     @property
     def shipped(self) -> bool:
@@ -101,7 +101,7 @@ class Case:
     def random(self) -> bool:
         """Whether training calls differ, because of noise, dropout or a state."""
         trees = [tree for s in self.graph.steps for name, tree in getattr(s.op, "numbers", ()) if name == "dropout"]
-        dropping = any(arithmetic.evaluate(tree, self.graph.values | self.lengths) for tree in trees)
+        dropping = any(arithmetic.evaluate(tree, {**self.graph.values, **self.lengths}) for tree in trees)
         return bool(self.graph.of_role("noise") or self.graph.of_role("state") or dropping)
 
     @cached_property

@@ -75,7 +75,7 @@ class Compiled:
         self.cache, self.note = self.layer.new_cache(), ""  # type: ignore[operator]
 
     def step(self, x: Tensor) -> Tensor:
-        return self.layer(x, cache=self.cache)  # type: ignore[no-any-return]
+        return self.layer(x, cache=self.cache)
 
     def fill(self, n: int) -> int:
         """Fills the cache for one sequence, and copies it for the batch."""

@@ -51,7 +51,7 @@ def model_of(case: Case, kind: str, backend: str, rates: Rates | None) -> Model:
     plan = compiler.plan_of(case.graph, backend, target_from(**case.wanted(kind)))
     flops, moved = flops_of(plan.schedule, case, kind), bytes_of(case, kind)
     work, exps = work_of(plan.schedule, case, kind)
-    return Model(flops, moved, rates and rates.floor(flops, moved, work, exps), exps)
+    return Model(flops, moved, None if rates is None else rates.floor(flops, moved, work, exps), exps)
 
 
 def scene_of(schedule: Graph, case: Case) -> Scene:

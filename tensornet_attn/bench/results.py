@@ -30,7 +30,7 @@ def spread(values: Sequence[float]) -> Spread:
     Spread(median=3.0, low=2.0, high=4.0)
     """
     if len(values) == 1:
-        return Spread(*values * 3)
+        return Spread(values[0], values[0], values[0])
     low, _, high = quantiles(values, n=4, method="inclusive")
     return Spread(median(values), low, high)
 

@@ -79,8 +79,8 @@ class Target:
 WIDTH = {"f": 256, "h": 8}
 
 
-def _one(design: str, against: str, ratio: float, *sizes: Mapping[str, int], **options: Any) -> Target:
-    return Target(design, (Ratio(ratio, (against,)),), *sizes, **options)
+def _one(design: str, against: str, ratio: float, sizes: Mapping[str, int], **options: Any) -> Target:
+    return Target(design, (Ratio(ratio, (against,)),), sizes, **options)
 
 
 TARGETS = (
@@ -89,10 +89,10 @@ TARGETS = (
     _one("mgk", "eager", 4.0, WIDTH | {"r": 2}),
     _one("thsa", "eager", 4.0, {"f": 256, "r": 64, "s": 64}),
     _one("talking_heads", "eager", 2.0, {"f": 256, "g": 8, "h": 8, "e": 8}),
-    _one("fmm2", "softmax", 4.0, WIDTH, {"k": 5}, n=4096),
+    _one("fmm2", "softmax", 4.0, WIDTH, settings={"k": 5}, n=4096),
     _one("mlk", "eager", 1.0, WIDTH | {"r": 2}),
     _one("linear", "eager", 1.0, WIDTH),
-    _one("epa", "eager", 1.5, {"f": 256, "h": 2, "e": 5}, {"k": 2}),
+    _one("epa", "eager", 1.5, {"f": 256, "h": 2, "e": 5}, settings={"k": 2}),
 )
 
 HEADS = {"f": 512, "h": 8}  # of width 64

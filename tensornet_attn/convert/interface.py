@@ -125,9 +125,7 @@ class DesignAttention:
             keys = None if attention_mask is None else attention_mask[:, kv_offset : kv_offset + kv_length]
             return keys if keys is None or torch.compiler.is_compiling() or not bool(keys.all()) else None
         given |= {"allow_is_causal_skip": False}
-        return sdpa_mask(  # type: ignore[no-any-return]
-            batch_size, q_length, kv_length, q_offset, kv_offset, function, attention_mask, **given
-        )
+        return sdpa_mask(batch_size, q_length, kv_length, q_offset, kv_offset, function, attention_mask, **given)
 
     def _compiled(
         self, sizes: dict[str, int], causal: bool, dropout: float, training: bool, like: Tensor

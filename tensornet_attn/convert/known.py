@@ -205,7 +205,7 @@ def turned_call(module: Any, x: Tensor) -> Tensor:
 
 def perceiver_call(module: Any, x: Tensor) -> Tensor:
     """The output without the residual connection; the latents are queries and the inputs."""
-    return module.output.dense(output(module.self(x, inputs=x)))  # type: ignore[no-any-return]
+    return module.output.dense(output(module.self(x, inputs=x)))
 
 
 def xlnet_call(module: Any, x: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ def load_converted(path: str | Path, **options: Any) -> nn.Module:
     if kind.config_class is not None and not isinstance(config, kind.config_class):
         raise InputError(f"'{path}': its config.json describes no '{name}', but a model of type '{config.model_type}'.")
     try:
-        loaded = kind.from_pretrained(path, **options | {"output_loading_info": True})
+        loaded: Any = kind.from_pretrained(path, **options | {"output_loading_info": True})
     except TensornetError:
         raise
     except ODD as error:

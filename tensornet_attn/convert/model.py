@@ -157,10 +157,10 @@ def _swapped(
             )
             place = replace(place, table=table, gives=first)
     place = replace(place, backend=options[0])
-    first, *rest = compiled.plan.graph.of_role("input")
+    entry, *rest = compiled.plan.graph.of_role("input")
     given = {place.table} | ({rest[0].name} if place.cross and rest else set())
-    if first.default is not None or any(one.default is None and one.name not in given for one in rest):
-        needed = ", ".join(one.name for one in (first, *rest) if one.default is None)
+    if entry.default is not None or any(one.default is None and one.name not in given for one in rest):
+        needed = ", ".join(one.name for one in (entry, *rest) if one.default is None)
         raise InputError(
             f"{place.where} cannot become '{compiled.design.name}': it needs {needed}, but is called with one input."
         )

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
-from transformers.quantizers import HfQuantizer
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
+from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from tensornet_attn import compiler
@@ -26,7 +26,7 @@ _WHERE = TypeAdapter(tuple[list[str], NonNegativeInt])  # paths of an attention,
 
 
 @register_quantization_config(KEY)
-class ConvertedConfig(QuantizationConfigMixin):  # type: ignore[misc]
+class ConvertedConfig(QuantizationConfigMixin):
     """The result of `saving.described` in `config.json`."""
 
     def __init__(self, quant_method: str = KEY, designs: Any = (), attentions: Any = ()):
@@ -34,7 +34,7 @@ class ConvertedConfig(QuantizationConfigMixin):  # type: ignore[misc]
 
 
 @register_quantizer(KEY)
-class ConvertedLoader(HfQuantizer):  # type: ignore[misc]
+class ConvertedLoader(HfQuantizer):
     """Replaces the attentions with designs before weights are loaded, and removes itself from the model."""
 
     is_trainable = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +56,9 @@ def lifted(made: Embedding, below: Weights) -> Weights:
     A bias is transformed like its weight, because values are linear and do not change the input leg. Biases, rotary
     positions and norms that cannot be transformed are omitted; `lost` lists them.
     """
-    values, biases, turns, norms = {}, {}, {}, {}
+    turns: dict[str, Any] = {}
+    norms: dict[str, Any] = {}
+    values, biases = {}, {}
     for name, value in made.values.items():
         shape = stored(made.graph, name)
         values[name] = _evaluated(made, name, value, below.values).reshape(shape)

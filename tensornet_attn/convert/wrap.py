@@ -210,7 +210,7 @@ class SwappedTorch(Swapped):
         super().__init__(design, place, module, shared)
         self.batch_first, self.embed_dim, self.num_heads = module.batch_first, module.embed_dim, module.num_heads
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         query: Tensor,
         key: Tensor,
@@ -240,7 +240,7 @@ class SwappedTorch(Swapped):
 class SwappedBiased(Swapped):
     """A design in place of a self-attention or cross-attention of T5."""
 
-    def forward(self, *given: Any, **named: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:  # type: ignore[override]
+    def forward(self, *given: Any, **named: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Returns the output [batch, n, f], the weight of the biases, and maps with `output_attentions`."""
         place = self.place
         named |= zip(place.parameters, given, strict=False)

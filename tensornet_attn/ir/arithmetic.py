@@ -267,7 +267,9 @@ def _apply(function: str, arguments: list[Value]) -> Value:
         root = Fraction(math.isqrt(x.numerator), math.isqrt(x.denominator))
         return root if root * root == x else math.sqrt(x)
     if function in ("abs", "floor", "ceil"):
-        return abs(x) if function == "abs" else Fraction(math.floor(x) if function == "floor" else math.ceil(x))
+        if function == "abs":
+            return abs(x)
+        return Fraction(math.floor(x) if function == "floor" else math.ceil(x))
     return _bounded({"sqrt": math.sqrt, "log": math.log, "log2": math.log2, "exp": math.exp}[function](float(x)))
 
 

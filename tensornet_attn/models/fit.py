@@ -107,7 +107,8 @@ def fit(place: Place) -> Fitted | None:
     at = (*place.path, "design") if place.document.value((*place.path, "design")) is not None else place.path
     reading = read_document(*opened(part.design, place.document, at), kind=compiler.Design)
     if reading.design is None or reading.reporter.failed:
-        return _forward(place, reading.reporter.problems(), {})
+        _forward(place, reading.reporter.problems(), {})
+        return None
     widths = _width_legs(place, reading.design)
     if place.failed:
         return None
@@ -116,7 +117,8 @@ def fit(place: Place) -> Fitted | None:
     reading = read_document(*opened(part.design, place.document, at), legs, part.settings, compiler.Design)
     graph = graphs.examine(reading, causal)
     if graph is None or reading.design is None:
-        return _forward(place, reading.reporter.problems(), legs)
+        _forward(place, reading.reporter.problems(), legs)
+        return None
     _check(place, graph)
     if place.failed:
         return None

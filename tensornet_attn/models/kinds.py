@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, TypedDict
 
@@ -12,6 +12,12 @@ from torch import nn
 
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.models.cache import ModelCache, caches_of
+from tensornet_attn.models.config import (
+    LanguageModelConfig,
+    Seq2SeqConfig,
+    SequenceClassifierConfig,
+    TokenModelConfig,
+)
 from tensornet_attn.models.model import (
     Documents,
     Losses,
@@ -102,6 +108,7 @@ class TokenModel(Model):
 
     def _make(self, **new: Any) -> None:
         config = self.spec.config
+        assert isinstance(config, TokenModelConfig)
         self.embedding = nn.Embedding(config.vocabulary, config.width, **new)
         self.positions = Positions(config, config.length, **new)
         self.norm = self._last_norm(**new)
@@ -167,7 +174,9 @@ class LanguageModel(TokenModel):
 
     def _make(self, **new: Any) -> None:
         super()._make(**new)
-        self.rows, self.carries = self.spec.config.memory, self.spec.config.memory_kind == "cache"
+        config = self.spec.config
+        assert isinstance(config, LanguageModelConfig)
+        self.rows, self.carries = config.memory, config.memory_kind == "cache"
 
     def forward(
         self,
@@ -203,7 +212,7 @@ class LanguageModel(TokenModel):
         if memory is not None:
             if cache is not None:
                 raise InputError("a call takes a memory or a cache, not both: leave out one of the two.")
-            carry = self._carrying if self.carries else self._remembering
+            carry: Callable[..., Any] = self._carrying if self.carries else self._remembering
             *made, found = carry(x, key_mask, memory, at, losses)
             return (*made, found) if losses else tuple(made)
         x, found = self._through("layers", x, losses, key_mask, cache=cache, documents=documents)
@@ -292,6 +301,7 @@ class SequenceClassifier(Model):
 
     def _make(self, **new: Any) -> None:
         config = self.spec.config
+        assert isinstance(config, SequenceClassifierConfig)
         cls = config.pooling == "cls"
         self.features, self.length, self.pooling = config.features, config.length, config.pooling
         if config.features is None:
@@ -366,6 +376,7 @@ class Seq2Seq(Model):
 
     def _make(self, **new: Any) -> None:
         config = self.spec.config
+        assert isinstance(config, Seq2SeqConfig)
         own, out = config.target_vocabulary, config.target_vocabulary or config.vocabulary
         self.embedding = nn.Embedding(config.vocabulary, config.width, **new)
         self.target_embedding = None if own is None else nn.Embedding(own, config.width, **new)
@@ -389,7 +400,8 @@ class Seq2Seq(Model):
         dtype.
         """
         if not losses:
-            return self.decode(self.encode(source, source_mask), target, source_mask, target_mask)
+            encoded: Any = self.encode(source, source_mask)
+            return self.decode(encoded, target, source_mask, target_mask)
         encoded, found = self.encode(source, source_mask, losses=True)
         logits, own = self.decode(encoded, target, source_mask, target_mask, losses=True)
         return logits, {**found, **own}

@@ -94,7 +94,7 @@ class Sublayer(nn.Module):
         documents: Documents | None = None,
     ) -> WithLosses:
         options = {"losses": True} if losses and cache is None else {}
-        made = call_of_tokens(self.design, inputs, key_mask, rows, cache, **options, **(documents or {}))
+        made: Any = call_of_tokens(self.design, inputs, key_mask, rows, cache, **options, **(documents or {}))
         made, found = made if "losses" in options else (made, {})
         x = x + self.dropout(made)
         x = self.norm(x) if self.post_norm else x
@@ -103,6 +103,10 @@ class Sublayer(nn.Module):
 
 class Block(nn.Module):
     """One layer of a model. Its parameters have names such as `mixer.design.Wq` and `mixer.norm.weight`."""
+
+    if TYPE_CHECKING:  # sublayers are added by name
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, parts: dict[str, Fitted], config: Config, backend: str, **new: Any):
         super().__init__()
@@ -234,6 +238,10 @@ class Model(nn.Module, ABC):
 
     kind: ClassVar[str]
 
+    if TYPE_CHECKING:  # stacks and modules are added by name
+
+        def __getattr__(self, name: str) -> Any: ...
+
     def __init__(
         self,
         spec: Source | ModelSpec | None = None,
@@ -358,7 +366,7 @@ INITIALISATIONS = {
 
 
 @torch.no_grad()
-def initialise(model: nn.Module) -> None:
+def initialise(model: Model) -> None:
     """Draws the initial values of a `Model` from torch's generator, by the `init` of its description."""
     rule = INITIALISATIONS[model.spec.config.init]
     for name, parameter in model.named_parameters():
@@ -375,7 +383,7 @@ def initialise(model: nn.Module) -> None:
             module.weight.normal_(1, rule.norms)
 
 
-def _stack(rule: Initialisation, blocks: nn.ModuleList) -> None:
+def _stack(rule: Initialisation, blocks: Any) -> None:
     designs = [getattr(block, role).design for block in blocks for role in block.roles]
     factors = {"1": 1.0, "S": len(designs) ** -0.5, "2/L": (2 / len(blocks)) ** 0.5}
     for design in designs:

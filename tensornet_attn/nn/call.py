@@ -280,7 +280,7 @@ class Signature:
             x is None or (x.dtype, x.device) == (first.dtype, first.device) for x in inputs
         )
         if torch.compiler.is_compiling() or (
-            alike and all(x is None or x.device == first.device for x in others.values())
+            alike and first is not None and all(x is None or x.device == first.device for x in others.values())
         ):
             return
         present = [(name, x) for (name, *_), x in zip(self.inputs, inputs, strict=False) if x is not None]

@@ -123,7 +123,7 @@ class Decoder:
                 else:
                     inputs.append(cache[one.value])
             owner = module if stage.made.source else _With(module, stage.plan, x.dtype)
-            found = stage.made.run(owner, Arguments((*inputs,), lengths, None, None, None))
+            found: Any = stage.made.run(owner, Arguments((*inputs,), lengths, None, None, None))
             if isinstance(found, Tensor):
                 values[stage.values[0]] = found
             else:

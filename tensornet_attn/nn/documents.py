@@ -69,7 +69,7 @@ class Rows(NamedTuple):
     """
 
     shapes: tuple[tuple[int, int], ...]  # (documents, positions) of each group
-    index: Tensor | None
+    index: Tensor | None  # type: ignore[assignment]  # hides the method of tuples
     back: Tensor | None
 
     @staticmethod
@@ -82,14 +82,12 @@ class Rows(NamedTuple):
         sizes = [length for count, length in shapes for _ in range(count)]
         firsts = [0, *accumulate(sizes)]
         moved = [0] * len(lengths)  # of documents that are in no group there is nothing to move
-        for one, first in zip(order, firsts, strict=False):
-            moved[one] = first - starts[one]
-        rows = [
-            [starts[one], lengths[one] - 1, first, size] for one, first, size in zip(order, firsts, sizes, strict=False)
-        ]
-        start, last, first, size = torch.tensor(rows, device=device).unbind(1)
+        for one, at in zip(order, firsts, strict=False):
+            moved[one] = at - starts[one]
+        rows = [[starts[one], lengths[one] - 1, at, size] for one, at, size in zip(order, firsts, sizes, strict=False)]
+        start, last, begin, size = torch.tensor(rows, device=device).unbind(1)
         of = torch.repeat_interleave(size, output_size=firsts[-1])
-        inside = torch.minimum(torch.arange(firsts[-1], device=device) - first[of], last[of])
+        inside = torch.minimum(torch.arange(firsts[-1], device=device) - begin[of], last[of])
         index = (start[of] + inside).clamp(min=0)  # a document without keys has padding of the row before it
         move, own = torch.tensor([moved, [*lengths]], device=device)
         back = torch.arange(starts[-1], device=device) + move.repeat_interleave(own, output_size=starts[-1])
@@ -126,7 +124,7 @@ class Padded(NamedTuple):
     packed row among the padded ones, flattened.
     """
 
-    index: Tensor
+    index: Tensor  # type: ignore[assignment]  # hides the method of tuples
     shown: Tensor
     back: Tensor
 

@@ -48,7 +48,8 @@ def initial_(value: torch.Tensor, tensor: Tensor, graph: Graph) -> None:
     if function.name == "xavier":
         xavier_(value, summed_dims(graph, tensor))
     elif function.name in ("uniform", "normal"):
-        number = arithmetic.evaluate(function.arguments[0], graph.values)
+        spread: Any = function.arguments[0]
+        number = arithmetic.evaluate(spread, graph.values)
         value.normal_(0, number) if function.name == "normal" else value.uniform_(-number, number)
     else:
         whole = filled(function, list(value.shape), graph.values)
@@ -65,7 +66,8 @@ def _split(whole: torch.Tensor, like: Any) -> torch.Tensor:
 def filled(function: Function, shape: list[int], numbers: Mapping[str, int | float]) -> torch.Tensor:
     """The float64 value of an initialiser without random numbers: zeros, ones, full(value), eye, or a matrix."""
     if function.name == "full":
-        return torch.full(shape, arithmetic.evaluate(function.arguments[0], numbers), dtype=torch.float64)
+        value: Any = function.arguments[0]
+        return torch.full(shape, arithmetic.evaluate(value, numbers), dtype=torch.float64)
     if function.arguments:
         return matrix(function, numbers)
     if function.name == "eye":
@@ -75,7 +77,10 @@ def filled(function: Function, shape: list[int], numbers: Mapping[str, int | flo
 
 def matrix(function: Function, numbers: Mapping[str, int | float]) -> torch.Tensor:
     """eye(a), ones(a, b), or kron(A, B), the Kronecker product of two matrices."""
+    arguments: Any = function.arguments
     if function.name == "kron":
-        return torch.kron(*(matrix(argument, numbers) for argument in function.arguments))
-    sizes = [arithmetic.evaluate(argument, numbers) for argument in function.arguments]
-    return {"eye": torch.eye, "ones": torch.ones}[function.name](*sizes, dtype=torch.float64)
+        left, right = (matrix(argument, numbers) for argument in arguments)
+        return torch.kron(left, right)
+    sizes = [arithmetic.evaluate(argument, numbers) for argument in arguments]
+    make: Any = {"eye": torch.eye, "ones": torch.ones}[function.name]
+    return make(*sizes, dtype=torch.float64)

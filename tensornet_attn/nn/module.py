@@ -77,7 +77,9 @@ class CompiledDesign(nn.Module):
         graph = self.plan.graph
         self._signature, self._packing = Signature.of(graph, self.plan.schedule), Packing.of(graph)
         stored = tuple(tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state"))
-        self.__class__ = named_class(plain_class(type(self)), self._signature.inputs, stored, self.source or graph.name)
+        plain: Any = plain_class(type(self))
+        kind: Any = named_class(plain, self._signature.inputs, stored, self.source or graph.name)
+        self.__class__ = kind
 
     def _placed(self) -> tuple[torch.device, torch.dtype] | None:
         """Returns the GPU of the weights and their dtype, or None if the weights are elsewhere."""
@@ -86,7 +88,8 @@ class CompiledDesign(nn.Module):
 
     def _apply(self, *given: Any, **options: Any) -> CompiledDesign:
         """Implements `to`, `cuda`, `bfloat16` and the like; the module plans again if the device or dtype changes."""
-        super()._apply(*given, **options)
+        untyped: Any = super()
+        untyped._apply(*given, **options)
         self.__dict__.pop("_alike", None)
         place = self._placed()
         if self._planned is not None and place != self._place:
@@ -132,7 +135,7 @@ class CompiledDesign(nn.Module):
         if not isinstance(losses, bool):  # without declared losses, `losses` may be the name of an input
             named, losses = self._signature.with_losses(named, losses), False
         packed = None
-        if not (cu_seqlens is cu_seqlens_q is cu_seqlens_k is max_seqlen is position_ids is None):
+        if not (cu_seqlens is cu_seqlens_q is cu_seqlens_k is position_ids is None) or max_seqlen is not None:
             packed = Packed(cu_seqlens, cu_seqlens_q, cu_seqlens_k, max_seqlen, position_ids)
         if packed is not None and self._signature.packed_names:
             packed, named = self._signature.without_inputs(packed, named)
@@ -204,7 +207,7 @@ class CompiledDesign(nn.Module):
             raise InputError(f"{name}: 'batch' is {batch}; give a number of sequences or a shape.")
         like = next(iter(self.state_dict().values()), torch.empty(0))
         device, dtype = placed(name, like.device if device is None else device, dtype)
-        cache.allocate(shape, like.dtype if dtype is None else dtype, device)
+        cache.allocate(shape, like.dtype if dtype is None else dtype, device or like.device)
         return cache
 
     def _decoder(self, droppable: bool) -> Decoder:
@@ -248,8 +251,8 @@ class CompiledDesign(nn.Module):
         own = cache.visible(shown, length)
         given = Arguments(inputs, lengths, mask, both(key_mask, own), None)
         if lengths[str(signature.query)] == 0 and not decoder.decoding.memory:  # an empty chunk stores nothing
-            inputs = signature.with_empty(inputs)
-            return self._run(self, Arguments(inputs, signature.check(inputs, None, None, None), None, None, None))
+            whole: Any = signature.with_empty(inputs)
+            return self._run(self, Arguments(whole, signature.check(whole, None, None, None), None, None, None))
         out = decoder.call(self, cache, values, given, lambda: self._run(self, given))
         cache.shown = own
         return out
@@ -329,7 +332,8 @@ class CompiledDesign(nn.Module):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        untyped: Any = super()
+        untyped.__setstate__(state)
         self._take(self._make(self.design, self.plan))
         self._sign()
 

@@ -182,7 +182,7 @@ def _by_length(module: Any, row: Row, queries: list[int], keys: list[int], paddi
         if group.padded and padding.key_mask and packing.keyed:
             keep = both(keep, group.shown(keys, row.device))
         share = len(group.documents) / sum(len(group.documents) for group in groups)
-        made = _run(module, tuple(inputs), keep, losses)
+        made: Any = _run(module, tuple(inputs), keep, losses)
         states.add(share)
         made, found = made if isinstance(made, tuple) else (made, {})
         means = {name: means.get(name, 0) + share * value for name, value in found.items()}
@@ -282,7 +282,7 @@ def _traced(module: Any, row: Row, packed: Packed, padding: Padding, losses: boo
     keep = None if row.key_mask is None else on_keys.split(row.key_mask, 0)
     if before or (padding.key_mask and packing.keyed):
         keep = both(keep, on_keys.shown)
-    made = _run(module, tuple(row.split(along, on_keys)), keep, losses)
+    made: Any = _run(module, tuple(row.split(along, on_keys)), keep, losses)
     made, means = made if isinstance(made, tuple) else (made, {})
     y = row.whole(along.joined(row.rows(made)))
     return (y, means) if losses else y

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.model import Box, Graph
 from tensornet_attn.graph.wires import Wire
 from tensornet_attn.nn.call import Signature
 from tensornet_attn.nn.made import Arguments, Made, Result, Run
@@ -72,9 +72,10 @@ class LegParallel(ParallelStyle):
 
     def __init__(self, split: Split, written: Graph, kind: type[nn.Module]):
         super().__init__()
-        self.split, self.written, self.kind = split, written, kind
+        self.split, self.written = split, written
+        self.kind: Any = kind
 
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+    def _apply(self, module: Any, device_mesh: DeviceMesh) -> nn.Module:
         if not isinstance(module, self.kind):
             raise InputError(f"this plan is for a compiled design; the module is a {type(module).__name__}.")
         if device_mesh.ndim != 1:
@@ -116,7 +117,7 @@ class SplitMake:
         made = self.make(design, own)
         return replace(made, run=_run(self, own, made.run), evaluate=_gathering(made.evaluate))
 
-    def tensors(self, module: nn.Module) -> dict[str, Tensor]:
+    def tensors(self, module: Any) -> dict[str, Tensor]:
         """The weights and states of this process, by name."""
         shards = dict(self.split.shards)
         values = {name: _local(value, name in shards) for name, value in module.named_parameters(recurse=False)}
@@ -147,7 +148,8 @@ class SplitMake:
     def _dim(self, box: str, legs: tuple[str, ...]) -> int | None:
         """The dimension of a box that is split. Returns None if none is, GONE if the box has lost these legs."""
         step = self.split.graph.step.get(box)
-        if step is None or {*step.op.operand("of").legs} - {self.split.graph.query, self.split.graph.key} != {*legs}:
+        op, sequences = None if step is None else step.op, {self.split.graph.query, self.split.graph.key}
+        if not isinstance(op, Box) or {*op.operand("of").legs} - sequences != {*legs}:
             return GONE
         return next((place for place, leg in enumerate(legs) if (box, Wire(leg)) in self.split.own), None)
 
@@ -167,12 +169,12 @@ class PartOfModule:
 def _run(make: SplitMake, own: Plan, run: Run) -> Run:
     """Runs the part of one process, between copying its inputs and summing its outputs."""
 
-    def call(module: nn.Module, given: Arguments) -> Result:
+    def call(module: Any, given: Arguments) -> Result:
         mask = make.own_mask(_copied(given.mask, make.mesh), given.inputs, module._signature)
         noise = given.noise and {name: _copied(value, make.mesh) for name, value in given.noise.items()}
         part = PartOfModule(own, module.training, make.tensors(module))
         entering = tuple(_copied(value, make.mesh) for value in given.inputs)
-        found = run(part, given._replace(inputs=entering, mask=mask, noise=noise))
+        found: Any = run(part, given._replace(inputs=entering, mask=mask, noise=noise))
         if isinstance(found, Tensor):
             return _added(found, make.mesh)
         alike, processes = make.split.alike, make.mesh.size()

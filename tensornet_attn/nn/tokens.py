@@ -42,7 +42,7 @@ def call_of_tokens(
     problem = changed_by_padding(module, inputs, key_mask, rows, counted)
     if problem is None:
         shown = key_mask if module._signature.masks.keys else None
-        return module(*inputs, key_mask=shown, cache=cache, **options)  # type: ignore[no-any-return]
+        return module(*inputs, key_mask=shown, cache=cache, **options)
     what = "documents of a packed row" if "cu_seqlens" in options else None
     what = "calls with a mask of pairs" if options.get("mask") is not None else what
     what = "sequences of a cache" if cache is not None else what
@@ -105,7 +105,7 @@ def _hidden(mask: Tensor) -> Tensor:
 
 
 def _hidden_on_host(mask: Tensor) -> list[bool]:
-    return [False] * len(PLACES) if bool(mask.all()) else _hidden(mask).tolist()  # type: ignore[no-any-return]
+    return [False] * len(PLACES) if bool(mask.all()) else _hidden(mask).tolist()
 
 
 def _ends_apart(masks: list[Tensor]) -> Tensor:

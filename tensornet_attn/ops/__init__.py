@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any
 
 from tensornet_attn.ops.maps import MAPS, Map, another_map
 from tensornet_attn.ops.masks import MASKS, Mask, another_mask
@@ -24,7 +25,7 @@ ORDER = (
 )  # in messages and the JSON schema; other kinds follow
 
 
-def _found(parent: type[Operation]) -> Iterator[Operation]:
+def _found(parent: Any) -> Iterator[Operation]:
     for operation in parent.__subclasses__():
         yield from [operation()] if "kind" in vars(operation) else []
         yield from _found(operation)

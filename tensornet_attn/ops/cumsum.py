@@ -34,7 +34,7 @@ class CumSumOperation(Operation):
     """The cumulative sum of queries x keys. `written_out` handles operands without the query leg."""
 
     kind = "cumsum"
-    model = CumSum
+    model: type[BoxModel] | None = CumSum
     masked = runs_along = linear = keeps_sign = accumulates = True
     keeps_zeros = takes_float_mask = False
     ignores_zeros = "always"

@@ -52,13 +52,13 @@ class DeltaRule(BoxModel):
 
 class DeltaRuleOperation(Operation):
     kind = "delta_rule"
-    model = DeltaRule
+    model: type[BoxModel] | None = DeltaRule
     leg_on_operand = False  # its first operand, the query, lacks the key leg
     modes = ("none", "read", "both")
     recurrent = looks_back = True
     logarithms = ("decay",)
     between = " by "
-    saves = ROLES  # the backward recomputes S from these
+    saves: tuple[str, ...] = ROLES  # the backward recomputes S from these
 
     def result(self, box: Checker, leg: str, other: str) -> Legs:
         """The value's legs with the key leg replaced by the query leg."""
@@ -141,7 +141,7 @@ class DeltaStateOperation(DeltaRuleOperation):
 
     kind = "delta_state"
     model = None
-    saves = ()
+    saves: tuple[str, ...] = ()
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         heads, contracted, own = legs_of(box)

@@ -161,8 +161,8 @@ class RopeOperation(Operation):
         width //= places.shape[-1]  # the axes share the pairs equally
         base = numbers["base"]
         rates = [rate(box.mode, numbers, base, pair, width, most) for pair in range(width // 2)]
-        rates = torch.stack([torch.as_tensor(r, dtype=torch.float64, device=run.device) for r in rates])
-        angles = (places[..., None] * rates).flatten(-2)  # n pairs
+        by_pair = torch.stack([torch.as_tensor(r, dtype=torch.float64, device=run.device) for r in rates])
+        angles = (places[..., None] * by_pair).flatten(-2)  # n pairs
         angles = angles.reshape(*angles.shape[:-2], *[1] * others, *angles.shape[-2:])
         factor = attention_factor(box.mode, numbers)
         return factor * angles.cos(), factor * angles.sin()
@@ -234,7 +234,7 @@ def check_positions(box: Checker, leg: str, along: str) -> None:
     width, fraction, blocks = box.declared[along].size, box.number("fraction"), box.number("blocks")
     if not axes or box.broken(*own, along) or None in (width, fraction, blocks):
         return
-    pairs = round(fraction * width / blocks) // 2  # type: ignore[operator]
+    pairs = round(fraction * width / blocks) // 2
     if sizes[0] is None or pairs % sizes[0]:
         count = "a number known at run time" if sizes[0] is None else str(sizes[0])
         message = f"{pairs} pairs of entries cannot be divided equally between {count} axes of '{axes[0]}'."

@@ -21,10 +21,10 @@ class Scan(BoxModel):
 
 class ScanOperation(Operation):
     kind = "scan"
-    model = Scan
+    model: type[BoxModel] | None = Scan
     recurrent = looks_back = True
     logarithms = ("decay",)
-    saves = ("decay", "result")
+    saves: tuple[str, ...] = ("decay", "result")
 
     def result(self, box: Checker, leg: str, other: str) -> Legs:
         """The legs of `of`, with the key leg replaced by the query leg."""

@@ -102,11 +102,10 @@ class Target:
 TRAINING = Target()
 
 
-class TargetOptions(TypedDict, total=False):
-    """The keyword arguments of `target_from`, for functions that forward them; `bucket` is a deprecated name."""
+class CurrentOptions(TypedDict, total=False):
+    """The keyword arguments of `target_from`."""
 
     workload: str
-    bucket: str
     device_costs: str | Device
     n: int | None
     m: int | None
@@ -116,15 +115,21 @@ class TargetOptions(TypedDict, total=False):
     strict: bool
 
 
-def current(options: TargetOptions) -> TargetOptions:
+class TargetOptions(CurrentOptions, total=False):
+    """The same for functions that forward them; `bucket` is a deprecated name of `workload`."""
+
+    bucket: str
+
+
+def current(options: TargetOptions) -> CurrentOptions:
     """The options with deprecated names replaced, with a FutureWarning. Raises InputError if both names are given."""
     if "bucket" not in options:
-        return options
+        return cast(CurrentOptions, options)
     if "workload" in options:
         raise InputError("'bucket' is the deprecated name of 'workload'; give only 'workload'.")
     warn("'bucket' is deprecated; use workload=... instead.", FutureWarning, stacklevel=caller())
     found = {("workload" if name == "bucket" else name): value for name, value in options.items()}
-    return cast(TargetOptions, found)
+    return cast(CurrentOptions, found)
 
 
 def target_from(

@@ -158,8 +158,10 @@ def cpp_verdict(path: pathlib.Path | None, **about: str) -> str | None:
 
     `about`: what the record must say besides.
     """
+    if path is None:
+        return None
     try:
-        record = json.loads(path.with_suffix(".json").read_text(encoding="utf-8")) if path is not None else {}
+        record = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         same = record["library"] == path.stem.rpartition("-")[2] and record["check"] >= CPP_CHECK
         reason = record["reason"] if same and about.items() <= record.items() else None
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
@@ -185,7 +187,7 @@ def cpp_verified(text: str, dtype: str) -> ctypes.CDLL | str:
     """The cached library of a text, whose record says that it is right, or the reason why there is none."""
     path = cpp_stored(text, dtype)
     reason = cpp_verdict(path)
-    if reason is None:
+    if path is None or reason is None:
         return "none has been compared with the reference: run 'tensornet-attn warm' with the design and its options"
     try:
         return reason or cpp_opened(path)

@@ -54,7 +54,7 @@ def check(trained: Trained, split: str, tokenizer: str = TOKENIZER) -> None:
         raise MissingPartError(
             "BLEU needs sacrebleu: pip install 'tensornet-attn[bleu]'; '--no-bleu' evaluates without it."
         )
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
 
     if tokenizer not in BLEU.TOKENIZERS:
         raise InputError(f"sacrebleu has no tokenizer '{tokenizer}': use one of {', '.join(BLEU.TOKENIZERS)}.")
@@ -62,7 +62,7 @@ def check(trained: Trained, split: str, tokenizer: str = TOKENIZER) -> None:
 
 def compared(found: Sequence[str], wanted: Sequence[str], tokenizer: str = TOKENIZER) -> Bleu:
     """BLEU of translations against one reference each."""
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize=tokenizer, force=True)  # force: no warning for text that looks tokenized
     score = metric.corpus_score(list(found), [list(wanted)]).score

@@ -216,8 +216,7 @@ def _shown(exact: Expected, name: str, x: Tensor) -> Tensor:
 
 
 def _evaluated(graph: Graph, call: Call, leaves: Values) -> Values:
-    masks = {"mask": call.mask, "key_mask": call.key_mask}
-    return evaluate(graph, call.tensors | leaves, lengths=call.lengths, **masks)
+    return evaluate(graph, call.tensors | leaves, lengths=call.lengths, mask=call.mask, key_mask=call.key_mask)
 
 
 def gradients_of(steps: Mapping[str, Observed], leaves: Values, cotangents: Values) -> Values:

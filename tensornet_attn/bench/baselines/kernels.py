@@ -20,7 +20,8 @@ SHIFTED: tuple[Kernel, ...] = (*KERNELS[:2], (lambda x: torch.tanh(x) + 1, 0.0))
 
 def causal_sums(scores: Tensor) -> Tensor:
     """Scores [..., n, m] with zeros for keys after the query."""
-    keep = visible(*scores.shape[-2:], True, None, scores.device)
+    n, m = scores.shape[-2:]
+    keep = visible(n, m, True, None, scores.device)
     return scores.masked_fill(~keep, 0)  # type: ignore[operator]
 
 

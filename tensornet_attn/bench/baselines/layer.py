@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +30,8 @@ def visible(n: int, m: int, causal: bool, reach: Reach | None, device: torch.dev
 
 def attention_map(scores: Tensor, causal: bool = False, reach: Reach | None = None) -> Tensor:
     """Softmax over the keys of scores [..., n, m]."""
-    keep = visible(*scores.shape[-2:], causal, reach, scores.device)
+    n, m = scores.shape[-2:]
+    keep = visible(n, m, causal, reach, scores.device)
     return (scores if keep is None else scores.masked_fill(~keep, -torch.inf)).softmax(-1)
 
 
@@ -126,8 +127,15 @@ class Layer(nn.Module):
         self.weights(self.legs)
         self.declare(**options)
 
-    def declare(self, **options: Any) -> None:
-        """Declares the parts that depend on the options of a variant."""
+    if TYPE_CHECKING:  # weights and modules are declared by name, in `legs` and by `setattr`
+        declare: Callable[..., None]
+        forward: Callable[..., Any]
+
+        def __getattr__(self, name: str) -> Any: ...
+    else:
+
+        def declare(self, **options: Any) -> None:
+            """Declares the parts that depend on the options of a variant."""
 
     def weights(self, legs: str) -> None:
         """Declares parameters by their legs: `weights("Wq[f h d] b[h]")`."""

@@ -158,7 +158,8 @@ class MixtureOfKeys(Layer):
     def update(self, scores: Tensor) -> None:
         """Sets the prior to the mean responsibility over visible keys of each query, then over queries and batch."""
         responsibility = scores.softmax(2)
-        keep = visible(*scores.shape[-2:], self.causal, None, scores.device)
+        n, m = scores.shape[-2:]
+        keep = visible(n, m, self.causal, None, scores.device)
         if keep is None:
             self.pi.copy_(responsibility.mean((0, 3, 4)))
             return
