@@ -21,8 +21,9 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, block_of, dot_of, in_parts, in_sight, key_of, largest_of, load_1d, mask_2d, noise_2d, online, parts_of,
-    result_of_part, scalar, share_of, softened, store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, with_bias,
+    allowed, block_of, dot_of, in_parts, in_sight, key_of, largest_of, load_1d, mask_2d, maximum_of, noise_2d, online,
+    parts_of, result_of_part, scalar, share_of, softened, store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d,
+    with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import given_noise, tiled
@@ -129,7 +130,7 @@ def y_1_tiles_forward(
                     P_value = scalar(P, P_step, (batch, g, k)).to(SUMS)  # a number
                     L_of_of_p3_value = scalar(L_of_of_p3, L_of_of_p3_step, (batch, g, k)).to(SUMS)  # a number
                     L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2  # n m
-                    L += tl.maximum(L_scores_scores, 0.0)  # n m
+                    L += maximum_of(L_scores_scores, 0.0)  # n m
                 for h in tl.static_range(8):
                     W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
                     A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
@@ -213,7 +214,7 @@ def y_1_tiles_numbers(
                 P_value = scalar(P, P_step, (batch, g, k)).to(SUMS)  # a number
                 L_of_of_p3_value = scalar(L_of_of_p3, L_of_of_p3_step, (batch, g, k)).to(SUMS)  # a number
                 L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
-                L += tl.maximum(L_scores_scores, 0.0)  # n m
+                L += maximum_of(L_scores_scores, 0.0)  # n m
             for h in tl.static_range(8):
                 W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
                 A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
@@ -238,7 +239,7 @@ def y_1_tiles_numbers(
                 P_value = scalar(P, P_step, (batch, g, k)).to(SUMS)  # a number
                 L_of_of_p3_value = scalar(L_of_of_p3, L_of_of_p3_step, (batch, g, k)).to(SUMS)  # a number
                 L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
-                L += tl.maximum(L_scores_scores, 0.0)  # n m
+                L += maximum_of(L_scores_scores, 0.0)  # n m
             for h in tl.static_range(8):
                 d_W2_3 = d_A_scores[h] * L  # n m
                 d_W2_2_next += (d_W2_2[k * 8 + h] + in_parts(d_W2_3, PARTS),)
@@ -306,7 +307,7 @@ def y_1_tiles_rows(
                 P_value = scalar(P, P_step, (batch, g, k)).to(SUMS)  # a number
                 L_of_of_p3_value = scalar(L_of_of_p3, L_of_of_p3_step, (batch, g, k)).to(SUMS)  # a number
                 L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
-                L += tl.maximum(L_scores_scores, 0.0)  # n m
+                L += maximum_of(L_scores_scores, 0.0)  # n m
             for h in tl.static_range(8):
                 W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
                 A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
@@ -426,7 +427,7 @@ def y_1_tiles_keys(
                 P_value = scalar(P, P_step, (batch, g, k)).to(SUMS)  # a number
                 L_of_of_p3_value = scalar(L_of_of_p3, L_of_of_p3_step, (batch, g, k)).to(SUMS)  # a number
                 L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
-                L += tl.maximum(L_scores_scores, 0.0)  # n m
+                L += maximum_of(L_scores_scores, 0.0)  # n m
             for h in tl.static_range(8):
                 W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
                 A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m

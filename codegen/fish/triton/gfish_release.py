@@ -21,8 +21,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, block_of, dot_of, in_parts, in_sight, largest_of, load_1d, mask_2d, online, parts_of, result_of_part,
-    scalar, share_of, softened, store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, with_bias,
+    allowed, block_of, dot_of, in_parts, in_sight, largest_of, load_1d, mask_2d, maximum_of, online, parts_of,
+    result_of_part, scalar, share_of, softened, store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -117,7 +117,7 @@ def y_1_tiles_forward(
                 L_scores_2 += W1_value * L_scores_1[g]  # n m
             b1_value = scalar(b1, b1_step, (batch, k)).to(SUMS)  # a number
             L_scores = number_0 * L_scores_2 + b1_value  # n m
-            L += (tl.maximum(L_scores, 0.0),)  # n m
+            L += (maximum_of(L_scores, 0.0),)  # n m
         m_i_0_next = ()
         l_i_0_next = ()
         acc_next = ()
@@ -192,7 +192,7 @@ def y_1_tiles_numbers(
                 L_scores_2 += W1_value * L_scores_1[g]  # n m
             b1_value = scalar(b1, b1_step, (batch, k)).to(SUMS)  # a number
             L_scores = number_0 * L_scores_2 + b1_value  # n m
-            L += (tl.maximum(L_scores, 0.0),)  # n m
+            L += (maximum_of(L_scores, 0.0),)  # n m
         d_W2_2_next = ()
         for h in tl.static_range(8):
             A_scores_1 = tl.zeros((n_block, m_block), SUMS)
@@ -270,7 +270,7 @@ def y_1_tiles_rows(
                 L_scores_2 += W1_value[g] * L_scores_1[g]  # n m
             b1_value = scalar(b1, b1_step, (batch, k)).to(SUMS)  # a number
             L_scores = number_0 * L_scores_2 + b1_value  # n m
-            L = tl.maximum(L_scores, 0.0)  # n m
+            L = maximum_of(L_scores, 0.0)  # n m
             for h in tl.static_range(8):
                 W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
                 A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
@@ -376,7 +376,7 @@ def y_1_tiles_keys(
                 L_scores_2 += W1_value[g] * L_scores_1[g]  # n m
             b1_value = scalar(b1, b1_step, (batch, k)).to(SUMS)  # a number
             L_scores = number_0 * L_scores_2 + b1_value  # n m
-            L = tl.maximum(L_scores, 0.0)  # n m
+            L = maximum_of(L_scores, 0.0)  # n m
             for h in tl.static_range(8):
                 W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
                 A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m

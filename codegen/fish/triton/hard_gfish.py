@@ -22,8 +22,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, block_of, dot_of, in_parts, in_sight, largest_of, load_1d, mask_2d, online, parts_of, result_of_part,
-    scalar, share_of, softened, store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, with_bias,
+    allowed, block_of, dot_of, in_parts, in_sight, largest_of, load_1d, mask_2d, maximum_of, online, parts_of,
+    result_of_part, scalar, share_of, softened, store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -119,9 +119,9 @@ def y_1_tiles_forward(
         for g in tl.static_range(4):
             K_tile = tile_2d(K, K_step, (batch, g), m, m_end, d, d_size)  # m d
             L_scores_scores = dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS)  # n m
-            L_scores_up += (tl.maximum(L_scores_scores, 0.0),)  # n m
+            L_scores_up += (maximum_of(L_scores_scores, 0.0),)  # n m
             L_scores_minus = -1 * L_scores_scores  # n m
-            L_scores_down += (tl.maximum(L_scores_minus, 0.0),)  # n m
+            L_scores_down += (maximum_of(L_scores_minus, 0.0),)  # n m
         m_i_0_next = ()
         l_i_0_next = ()
         acc_next = ()
@@ -206,9 +206,9 @@ def y_1_tiles_rows(
                 A_scores_4_next = ()
                 K_tile += (tile_2d(K, K_step, (batch, g), m, m_end, d, d_size),)  # m d
                 L_scores_scores += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
-                L_scores_up += (tl.maximum(L_scores_scores[g], 0.0),)  # n m
+                L_scores_up += (maximum_of(L_scores_scores[g], 0.0),)  # n m
                 L_scores_minus += (-1 * L_scores_scores[g],)  # n m
-                L_scores_down += (tl.maximum(L_scores_minus[g], 0.0),)  # n m
+                L_scores_down += (maximum_of(L_scores_minus[g], 0.0),)  # n m
                 for h in tl.static_range(2):
                     A_scores_2_next += (A_scores_2[h] + A_of_p1_value[g * 2 + h] * L_scores_up[g],)  # n m
                     A_scores_4_next += (A_scores_4[h] + A_of_p3_value[g * 2 + h] * L_scores_down[g],)  # n m
@@ -317,9 +317,9 @@ def y_1_tiles_keys(
                 A_scores_4_next = ()
                 Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
                 L_scores_scores += (dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS),)  # n m
-                L_scores_up = tl.maximum(L_scores_scores[g], 0.0)  # n m
+                L_scores_up = maximum_of(L_scores_scores[g], 0.0)  # n m
                 L_scores_minus += (-1 * L_scores_scores[g],)  # n m
-                L_scores_down = tl.maximum(L_scores_minus[g], 0.0)  # n m
+                L_scores_down = maximum_of(L_scores_minus[g], 0.0)  # n m
                 for h in tl.static_range(2):
                     A_scores_2_next += (A_scores_2[h] + A_of_p1_value[g * 2 + h] * L_scores_up,)  # n m
                     A_scores_4_next += (A_scores_4[h] + A_of_p3_value[g * 2 + h] * L_scores_down,)  # n m

@@ -28,8 +28,8 @@ from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.linear import triton_linear_attention
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, block_of, dot_of, exp_of, in_sight, largest_of, load_1d, mask_2d, online, result_of_part, share_of,
-    softened, store_1d, store_2d, store_tile_1d, store_tile_2d, sums_of_part, tile_1d, tile_2d, with_bias,
+    allowed, block_of, dot_of, exp_of, in_sight, largest_of, load_1d, mask_2d, minimum_of, online, result_of_part,
+    share_of, softened, store_1d, store_2d, store_tile_1d, store_tile_2d, sums_of_part, tile_1d, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -124,7 +124,7 @@ class Fmm1Rows(nn.Module):
 @triton.jit
 def elu1_map_tile(x):
     """elu1 of a tile."""
-    return tl.where(x > 0, x + 1, exp_of(tl.minimum(x, 0.0)))
+    return tl.where(x > 0, x + 1, exp_of(minimum_of(x, 0.0)))
 
 
 @triton.jit

@@ -32,7 +32,7 @@ from tensornet_attn.runtime.maps import elu1, elu1_neg
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.linear import triton_linear_attention
-from tensornet_attn.runtime.triton.kernels.region_inside import exp_of
+from tensornet_attn.runtime.triton.kernels.region_inside import exp_of, minimum_of
 from tensornet_attn.runtime.triton.kernels.tile_maps import tile_map
 
 
@@ -100,7 +100,7 @@ class Linear3Shifted(nn.Module):
 @triton.jit
 def elu1_map_tile(x):
     """elu1 of a tile."""
-    return tl.where(x > 0, x + 1, exp_of(tl.minimum(x, 0.0)))
+    return tl.where(x > 0, x + 1, exp_of(minimum_of(x, 0.0)))
 
 
 @triton.jit
@@ -115,7 +115,7 @@ elu1_map = tile_map(f"{__name__}.elu1_map", elu1, elu1_map_tile, elu1_map_slope)
 @triton.jit
 def elu1_neg_map_tile(x):
     """elu1_neg of a tile."""
-    return tl.where(x < 0, 1 - x, exp_of(tl.minimum(-x, 0.0)))
+    return tl.where(x < 0, 1 - x, exp_of(minimum_of(-x, 0.0)))
 
 
 @triton.jit

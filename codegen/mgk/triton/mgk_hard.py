@@ -23,8 +23,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, block_of, dot_of, in_sight, largest_of, load_1d, mask_2d, online, result_of_part, share_of, softened,
-    store_1d, store_2d, store_tile_1d, store_tile_2d, sums_of_part, tile_1d, tile_2d, with_bias,
+    allowed, block_of, dot_of, in_sight, largest_of, load_1d, mask_2d, maximum_of, online, result_of_part, share_of,
+    softened, store_1d, store_2d, store_tile_1d, store_tile_2d, sums_of_part, tile_1d, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -97,7 +97,7 @@ def y_1_tiles_forward(
             K_tile = tile_2d(K, K_step, (batch, h_at, r), m, m_end, d, d_size)  # m d
             L_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
             k2_tile = tile_1d(k2, k2_step, (batch, h_at, r), m, m_end).to(SUMS)  # m
-            S = tl.maximum(S, number_0 * L_1 - k2_tile[None, :])  # n m
+            S = maximum_of(S, number_0 * L_1 - k2_tile[None, :])  # n m
         mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A_scores = with_bias(S, 1.0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
@@ -138,7 +138,7 @@ def y_1_tiles_rows(
             L_1 = dot_of(Q_tile, tl.trans(K_tile[r]), DOT, SUMS)  # n m
             k2_tile = tile_1d(k2, k2_step, (batch, h_at, r), m, m_end).to(SUMS)  # m
             L += (number_0 * L_1 - k2_tile[None, :],)  # n m
-            S = tl.maximum(S, L[r])  # n m
+            S = maximum_of(S, L[r])  # n m
         mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A_scores = with_bias(S, 1.0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
@@ -194,7 +194,7 @@ def y_1_tiles_keys(
         for r in tl.static_range(2):
             L_1 = dot_of(K_tile[r], tl.trans(Q_tile), DOT, SUMS)  # n m
             L += (number_0 * L_1 - k2_tile[r][:, None],)  # n m
-            S = tl.maximum(S, L[r])  # n m
+            S = maximum_of(S, L[r])  # n m
         mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         A_scores = with_bias(S, 1.0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m

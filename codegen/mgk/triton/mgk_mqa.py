@@ -23,9 +23,9 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, block_of, dot_of, higher, in_parts, in_sight, largest_of, load_1d, mask_2d, parts_of, power,
-    result_of_part, scalar, scaled, share_of, softened, store_1d, store_2d, store_tile_1d, store_tile_2d, sums_of_part,
-    tile_1d, tile_2d, with_bias,
+    allowed, block_of, dot_of, exp_of, higher, in_parts, in_sight, largest_of, load_1d, log_add, mask_2d, maximum_of,
+    online, parts_of, power, result_of_part, scalar, scaled, share_of, softened, store_1d, store_2d, store_tile_1d,
+    store_tile_2d, sums_of_part, tile_1d, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -74,6 +74,183 @@ class MGKMqa(nn.Module):
 
 
 @triton.jit
+def y_1_tiles_biased_forward(
+    Q, K, logpi, k2, V, mask, key_mask, out, lse, Q_step, K_step, logpi_step, k2_step, V_step, mask_step, key_mask_step,
+    out_step, n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr,
+    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+):
+    """L.p1, L, S, A, y.p1, with a float mask."""
+    block, pair, first, n = block_of(blocks, n_block, False)
+    h_at, batch = pair % h_programs, pair // h_programs
+    d = tl.arange(0, d_wide)
+    out = result_of_part(out, out_part, SPLIT)
+    lse = result_of_part(lse, lse_part, SPLIT)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
+    acc = tl.zeros((n_block, d_wide), SUMS)
+    logpi_value = ()
+    for r in tl.static_range(2):
+        logpi_value += (scalar(logpi, logpi_step, (batch, h_at, r)).to(SUMS),)  # a number
+    Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
+    begin, end = share_of(0, m_end, m_block, SPLIT)
+    for start in range(begin, end, m_block):
+        m = start + tl.arange(0, m_block)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
+        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
+        S = tl.full((n_block, m_block), float("-inf"), SUMS)
+        for r in tl.static_range(2):
+            K_tile = tile_2d(K, K_step, (batch, r), m, m_end, d, d_size)  # m d
+            L_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
+            k2_tile = tile_1d(k2, k2_step, (batch, r), m, m_end).to(SUMS)  # m
+            S = log_add(S, logpi_value[r] + number_0 * L_1 - k2_tile[None, :])  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
+        A_scores = with_bias(S, 1.0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
+        A, alpha, m_i_0, l_i_0 = online(A_scores, 1.0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
+        V_tile = tile_2d(V, V_step, (batch,), m, m_end, d, d_size)  # m d
+        acc = acc * alpha[:, None] + dot_of(A, V_tile, DOT, SUMS)
+    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, sums_of_part(l_i_0, 0.0, SPLIT))
+    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, largest_of(m_i_0, SPLIT))
+    store_tile_2d(out, out_step, (batch, h_at), n, n_end, d, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None])
+
+
+@triton.jit
+def y_1_tiles_biased_rows(
+    Q, K, logpi, k2, V, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, logpi_grad, Q_step, K_step, logpi_step,
+    k2_step, V_step, mask_step, key_mask_step, gradient_step, Q_grad_step, n_end, m_end, blocks, h_programs,
+    number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+):
+    """L.p1, L, S, A, y.p1, with a float mask: gradients."""
+    block, pair, first, n = block_of(blocks, n_block, False)
+    h_at, batch = pair % h_programs, pair // h_programs
+    d = tl.arange(0, d_wide)
+    d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
+    d_logpi_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 2
+    logpi_value = ()
+    for r in tl.static_range(2):
+        logpi_value += (scalar(logpi, logpi_step, (batch, h_at, r)).to(SUMS),)  # a number
+    Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
+    A_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
+    A_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
+    d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, d, d_size)  # n d
+    A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
+    for start in range(0, m_end, m_block):
+        m = start + tl.arange(0, m_block)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
+        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
+        K_tile = ()
+        L = ()
+        S = tl.full((n_block, m_block), float("-inf"), SUMS)
+        for r in tl.static_range(2):
+            K_tile += (tile_2d(K, K_step, (batch, r), m, m_end, d, d_size),)  # m d
+            L_1 = dot_of(Q_tile, tl.trans(K_tile[r]), DOT, SUMS)  # n m
+            k2_tile = tile_1d(k2, k2_step, (batch, r), m, m_end).to(SUMS)  # m
+            L += (logpi_value[r] + number_0 * L_1 - k2_tile[None, :],)  # n m
+            S = log_add(S, L[r])  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
+        A_scores = with_bias(S, 1.0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
+        A = softened(A_scores, 1.0, MASK, seen_2, edge, A_largest[:, None], A_rows[:, None])  # n m
+        V_tile = tile_2d(V, V_step, (batch,), m, m_end, d, d_size)  # m d
+        d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
+        d_A_scores = A * (d_A - A_sums[:, None])  # n m
+        d_Q_4 = tl.zeros((n_block, d_wide), SUMS)
+        d_logpi_2_next = ()
+        for r in tl.static_range(2):
+            add = L[r] - S  # n m
+            L_share = exp_of(add)  # n m
+            mul = d_A_scores * L_share  # n m
+            d_Q_3 = dot_of(mul, K_tile[r], DOT, SUMS)  # n d
+            d_Q_4 += d_Q_3  # n d
+            d_logpi_2_next += (d_logpi_2[r] + in_parts(mul, PARTS),)
+        d_logpi_2 = d_logpi_2_next
+        d_Q_2 += d_Q_4
+        if mask_grad is not None:
+            store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
+    store_tile_2d(Q_grad, Q_grad_step, (batch, h_at), n, n_end, d, d_size, number_0 * d_Q_2)
+    for r in tl.static_range(2):
+        if logpi_grad is not None:
+            tl.store(logpi_grad + ((pair * blocks + block) * 2 + r), tl.sum(d_logpi_2[r]))
+
+
+@triton.jit
+def y_1_tiles_biased_keys(
+    Q, K, logpi, k2, V, mask, key_mask, lse, gradient, sums, V_grad, k2_grad, K_grad, Q_step, K_step, logpi_step,
+    k2_step, V_step, mask_step, key_mask_step, gradient_step, V_grad_step, k2_grad_step, K_grad_step, n_end, m_end,
+    blocks, h_programs, h_parts, h_share, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
+    DOT: tl.constexpr, SUMS: tl.constexpr,
+):
+    """L.p1, L, S, A, y.p1, with a float mask: gradients."""
+    block, lead, first, m = block_of(blocks, m_block, False)
+    h_part, batch = lead % h_parts, lead // h_parts
+    d = tl.arange(0, d_wide)
+    d_V_2 = tl.zeros((m_block, d_wide), SUMS)
+    d_L_2 = (tl.zeros((m_block,), SUMS),) * 2
+    d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 2
+    for h_at in range(h_part * h_share, tl.minimum(h_part * h_share + h_share, h_programs)):
+        pair = batch * h_programs + h_at
+        logpi_value = ()
+        K_tile = ()
+        k2_tile = ()
+        for r in tl.static_range(2):
+            logpi_value += (scalar(logpi, logpi_step, (batch, h_at, r)).to(SUMS),)  # a number
+            K_tile += (tile_2d(K, K_step, (batch, r), m, m_end, d, d_size),)  # m d
+            k2_tile += (tile_1d(k2, k2_step, (batch, r), m, m_end).to(SUMS),)  # m
+        V_tile = tile_2d(V, V_step, (batch,), m, m_end, d, d_size)  # m d
+        for start in range(0, n_end, n_block):
+            n = start + tl.arange(0, n_block)
+            visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
+            edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
+            Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
+            L = ()
+            S = tl.full((m_block, n_block), float("-inf"), SUMS)
+            for r in tl.static_range(2):
+                L_1 = dot_of(K_tile[r], tl.trans(Q_tile), DOT, SUMS)  # n m
+                L += (logpi_value[r] + number_0 * L_1 - k2_tile[r][:, None],)  # n m
+                S = log_add(S, L[r])  # n m
+            mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
+            A_scores = with_bias(S, 1.0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
+            A_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
+            A_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
+            A = softened(A_scores, 1.0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
+            d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, d, d_size)  # n d
+            d_V_2 += dot_of(A, d_2, DOT, SUMS)
+            d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
+            A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
+            d_A_scores = A * (d_A - A_sums[None, :])  # n m
+            d_L_2_next = ()
+            d_K_2_next = ()
+            for r in tl.static_range(2):
+                add = L[r] - S  # n m
+                L_share = exp_of(add)  # n m
+                mul = d_A_scores * L_share  # n m
+                d_L_2_next += (d_L_2[r] + tl.sum(mul, 1),)
+                d_K_2_next += (d_K_2[r] + dot_of(mul, Q_tile, DOT, SUMS),)
+            d_L_2 = d_L_2_next
+            d_K_2 = d_K_2_next
+    store_tile_2d(V_grad, V_grad_step, (batch, h_part), m, m_end, d, d_size, d_V_2)
+    for r in tl.static_range(2):
+        store_tile_1d(k2_grad, k2_grad_step, (batch, r, h_part), m, m_end, -1 * d_L_2[r])
+        store_tile_2d(K_grad, K_grad_step, (batch, r, h_part), m, m_end, d, d_size, number_0 * d_K_2[r])
+
+
+y_1_tiles_biased = region(
+    f"{__name__}.y_1_tiles_biased", sides=("n", "m"),
+    operands={"Q": "h n d", "K": "r m d", "logpi": "h r", "k2": "r m", "V": "m d"}, heads={"h": 1, "r": 2},
+    widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8, "r": 2}, reads=[[0]],
+    live={"forward": 3, "rows": 7, "keys": 7}, whole=("r",), loops={"keys": "h"}, sums={"rows": 2},
+    accumulators={"forward": "d", "rows": "d", "keys": "d d d"},
+    resident={"forward": "d", "rows": "d d", "keys": "d d d"},
+    streamed={"forward": "d d d", "rows": "d d d", "keys": "d d"},
+    kernels={"forward": y_1_tiles_biased_forward, "rows": y_1_tiles_biased_rows, "keys": y_1_tiles_biased_keys},
+)
+
+
+@triton.jit
 def y_1_tiles_forward(
     Q, K, logpi, k2, V, mask, key_mask, out, lse, Q_step, K_step, logpi_step, k2_step, V_step, mask_step, key_mask_step,
     out_step, n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr,
@@ -109,7 +286,7 @@ def y_1_tiles_forward(
             L = logpi_value[r] + number_0 * L_1 - k2_tile[None, :]  # n m
             A_scores = with_bias(L, 1.0, mask_tile, MASK, SUMS)  # n m
             A_scores_visible += (scaled(A_scores, 1.0, MASK, seen_2, edge),)  # n m
-            A_most = tl.maximum(A_most, A_scores_visible[r])  # n m
+            A_most = maximum_of(A_most, A_scores_visible[r])  # n m
         alpha, highest = higher(tl.max(A_most, 1), 1.0, MASK, m_i_0)  # n
         m_i_0 = highest
         A_2 = tl.zeros((n_block, m_block), SUMS)
@@ -246,5 +423,5 @@ y_1_tiles = region(
     accumulators={"forward": "d", "rows": "d", "keys": "d d d"},
     resident={"forward": "d", "rows": "d d", "keys": "d d d"},
     streamed={"forward": "d d d", "rows": "d d d", "keys": "d d"},
-    kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
+    kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys}, biased=y_1_tiles_biased,
 )

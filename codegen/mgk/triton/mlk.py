@@ -23,7 +23,7 @@ from tensornet_attn.runtime.maps import elu1
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected, weighted_sum
 from tensornet_attn.runtime.triton.kernels.linear import triton_linear_attention
-from tensornet_attn.runtime.triton.kernels.region_inside import exp_of
+from tensornet_attn.runtime.triton.kernels.region_inside import exp_of, minimum_of
 from tensornet_attn.runtime.triton.kernels.tile_maps import tile_map
 
 
@@ -76,7 +76,7 @@ class MLK(nn.Module):
 @triton.jit
 def elu1_map_tile(x):
     """elu1 of a tile."""
-    return tl.where(x > 0, x + 1, exp_of(tl.minimum(x, 0.0)))
+    return tl.where(x > 0, x + 1, exp_of(minimum_of(x, 0.0)))
 
 
 @triton.jit

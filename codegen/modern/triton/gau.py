@@ -27,7 +27,8 @@ from tensornet_attn.runtime.lengths import at_least_one
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, block_of, dot_of, in_sight, mask_2d, result_of_part, share_of, store_tile_2d, tile_2d, where_visible,
+    allowed, block_of, dot_of, in_sight, mask_2d, maximum_of, result_of_part, share_of, store_tile_2d, tile_2d,
+    where_visible,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -101,7 +102,7 @@ def O_tiles_forward(
         K_tile = tile_2d(K, K_step, (batch,), m, m_end, s, s_size)  # m s
         R_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         R_scores_2 = number_0 * R_scores  # n m
-        R = tl.maximum(R_scores_2, 0.0)  # n m
+        R = maximum_of(R_scores_2, 0.0)  # n m
         mask_tile = mask_2d(mask, mask_step, (batch,), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A_scores_hidden = where_visible(R, seen_2, edge, 1.0)  # n m
@@ -134,7 +135,7 @@ def O_tiles_rows(
         K_tile = tile_2d(K, K_step, (batch,), m, m_end, s, s_size)  # m s
         R_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         R_scores_2 = number_0 * R_scores  # n m
-        R = tl.maximum(R_scores_2, 0.0)  # n m
+        R = maximum_of(R_scores_2, 0.0)  # n m
         mask_tile = mask_2d(mask, mask_step, (batch,), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A_scores_hidden = where_visible(R, seen_2, edge, 1.0)  # n m
@@ -171,7 +172,7 @@ def O_tiles_keys(
         Q_tile = tile_2d(Q, Q_step, (batch,), n, n_end, s, s_size)  # n s
         R_scores = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
         R_scores_2 = number_0 * R_scores  # n m
-        R = tl.maximum(R_scores_2, 0.0)  # n m
+        R = maximum_of(R_scores_2, 0.0)  # n m
         mask_tile = mask_2d(mask, mask_step, (batch,), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A_scores_hidden = where_visible(R, seen_2, edge, 1.0)  # n m
