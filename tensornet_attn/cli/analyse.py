@@ -122,6 +122,7 @@ def _layer(
                 f"'{subject}' is a checkpoint of the model '{found.model.name}'; analyse takes a checkpoint of one "
                 "design, or a run folder. In Python, use ta.report(ta.model_sections(model, tokens)) for any model."
             )
+        module: Any
         module, embedding = restored(found, causal, subject), found.extra.get("embedding")
         weights = f"from the checkpoint {Path(subject).name}."
     else:

@@ -33,7 +33,7 @@ def naive(folder: str, function: str) -> Run:
     assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    return getattr(module, function)  # type: ignore[no-any-return]
+    return getattr(module, function)
 
 
 # What the operations take for some arguments, from their projections.
@@ -60,7 +60,7 @@ class Projected(nn.Module):
             given[name] = value.transpose(1, 2) if self.heads_first else value
         found = self.run(**given)
         y = found[0] if isinstance(found, tuple) else found
-        return self.out((y.transpose(1, 2) if self.heads_first else y).flatten(-2).to(x.dtype))  # type: ignore[no-any-return]
+        return self.out((y.transpose(1, 2) if self.heads_first else y).flatten(-2).to(x.dtype))
 
 
 def row(

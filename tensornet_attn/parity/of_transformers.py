@@ -40,7 +40,7 @@ def made(folder: str, kind: str, *arguments: Any, config: str = "", **options: A
     fields = {name for one in getattr(configs, chosen).__mro__ for name in getattr(one, "__annotations__", {})}
     settings = getattr(configs, chosen)(**{key: value for key, value in SMALL.items() if key in fields} | options)
     settings._attn_implementation = settings._experts_implementation = "eager"
-    return getattr(modeling, kind)(settings, *arguments)  # type: ignore[no-any-return]
+    return getattr(modeling, kind)(settings, *arguments)
 
 
 def biased() -> nn.Module:

@@ -75,7 +75,7 @@ def row(
     def make() -> nn.Module:
         import x_transformers.x_transformers as theirs
 
-        return getattr(theirs, kind)(F, **SIZES[kind], **asked, **chosen)  # type: ignore[no-any-return]
+        return getattr(theirs, kind)(F, **SIZES[kind], **asked, **chosen)
 
     reading = Reading(design, (kind,), numbers, places, pairs, extra=changed | asked, call=call)
     return Layer("x-transformers", f"{kind}, {name}", design, make, reading, single=single)
@@ -90,13 +90,13 @@ def mixed(module: Any, _: Numbers) -> Tensor:
 def rotary_call(module: Any, x: Tensor) -> Tensor:
     from x_transformers.x_transformers import RotaryEmbedding
 
-    return module(x, rotary_pos_emb=RotaryEmbedding(D).forward_from_seq_len(x.shape[1]))  # type: ignore[no-any-return]
+    return module(x, rotary_pos_emb=RotaryEmbedding(D).forward_from_seq_len(x.shape[1]))
 
 
 def alibi_call(module: Any, x: Tensor) -> Tensor:
     from x_transformers.x_transformers import AlibiPositionalBias
 
-    return module(x, rel_pos=AlibiPositionalBias(heads=H, total_heads=H))  # type: ignore[no-any-return]
+    return module(x, rel_pos=AlibiPositionalBias(heads=H, total_heads=H))
 
 
 FEED: dict[str, Any] = {"kind": "FeedForward", "numbers": widths, "single": ""}

@@ -128,7 +128,7 @@ def observed(plan: Plan, run: Callable[..., Any], exact: Expected) -> list[Diffe
     else:
         tensors = call.tensors | leaves
         owner = SimpleNamespace(training=False, **{t.name: tensors[t.name] for t in graph.tensors if t.name in tensors})
-        inputs = tuple(tensors.get(tensor.name) for tensor in graph.of_role("input"))
+        inputs: Any = tuple(tensors.get(tensor.name) for tensor in graph.of_role("input"))
         noise = {tensor.name: tensors[tensor.name] for tensor in graph.of_role("noise") if tensor.name in tensors}
         pairs = run(owner, Arguments(inputs, dict(call.lengths), call.mask, call.key_mask, noise or None))
         steps = {name: Observed(*pair) for name, pair in pairs.items()}
