@@ -290,4 +290,18 @@ AROUND = (
         "Designs run into torch's limit of graphs together.",
         ("nn/test_manners.py::test_torch_compile_counts_the_graphs_of_designs_apart",),
     ),
+    Mutation(
+        "cli/modes.py",
+        "        if len(chosen) > 1:",
+        "        if len(chosen) > 2:",
+        "Options that exclude each other are taken together.",
+        ("cli/test_modes.py::test_modes_exclude_each_other",),
+    ),
+    Mutation(
+        "convert/loading.py",
+        'sorted(loaded[1]["unexpected_keys"])',
+        "sorted([])",
+        "Weights that config.json does not describe are left out in silence.",
+        ("convert/test_saving.py::test_what_is_refused",),
+    ),
 )

@@ -106,4 +106,18 @@ RELATIONS = (
         "The compiler of kernels may add in another order.",
         ("runtime/test_huge_biases.py::test_cpp_as_it_is_compiled_for_use[a maximum]",),
     ),
+    Mutation(
+        "graph/precision.py",
+        "{*known, *graph.wide, ",
+        "{*known, ",
+        "A part of a step rounds what the design keeps in float32.",
+        ("relations/test_precision.py::test_parts_of_a_step_keep_wide_what_the_design_keeps_wide",),
+    ),
+    Mutation(
+        "runtime/maps.py",
+        "if few and torch.compiler.is_compiling() and not exports_onnx():",
+        "if False and few:",
+        "A traced topk fixes the number of keys.",
+        ("test_export.py::test_functions_of_lengths",),
+    ),
 )
