@@ -84,8 +84,8 @@ AROUND = (
     ),
     Mutation(
         "runtime/maps.py",
-        "descending=True, stable=True",
-        "descending=False, stable=True",
+        "descending=True, stable=True).indices.narrow",
+        "descending=False, stable=True).indices.narrow",
         "The smallest gates are chosen.",
         (f"{PLAIN}[head_gated-False-torch]",),
     ),
