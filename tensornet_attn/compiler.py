@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 from warnings import warn
-from weakref import WeakValueDictionary
+from weakref import ref
 
 from tensornet_attn import spec
 from tensornet_attn.errors import DesignError, InputError, MissingPartError, Problem, nearest
@@ -41,7 +41,7 @@ BACKENDS = ("auto", "reference", "torch", "inductor", "cpp", "triton")
 BOTH = "triton beside fused attention"  # the backend of the plan in which Triton computes what torch cannot fuse
 _plans: Cache[Plan] = Cache(most=256)  # by the text of the graph, which includes its names; backend; target
 _sources: Cache[Emitted] = Cache(most=256)
-_compared_on: WeakValueDictionary[str, Plan] = WeakValueDictionary()  # by the text of a C++ library
+_compared_on: list[tuple[ref[Plan], frozenset[str]]] = []  # plans of living layers, and the texts of their libraries
 
 
 class Options(TargetOptions, total=False):
@@ -569,14 +569,15 @@ def _compare_before_use(plan: Plan, texts: tuple[str, ...]) -> None:
     from tensornet_attn.runtime.cpp import CPP_FINDERS
 
     CPP_FINDERS["package"] = _compared_library
-    _compared_on.update(dict.fromkeys(texts, plan))
+    living = [entry for entry in _compared_on if (other := entry[0]()) is not None and other is not plan]
+    _compared_on[:] = [*living, (ref(plan), frozenset(texts))]
 
 
 def _compared_library(text: str, dtype: str) -> CDLL | str:
     """The C++ library of a text, or the reason why there is none; one of no known plan needs its record."""
     from tensornet_attn.runtime.cpp import cpp_built, cpp_verified
 
-    plan = _compared_on.get(text)
+    plan = next((plan for held, texts in _compared_on if text in texts and (plan := held()) is not None), None)
     if plan is None:
         return cpp_verified(text, dtype)
     from tensornet_attn.verify.kernels import reason_against

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch._subclasses import FakeTensor
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.cache import Cache
@@ -64,7 +65,8 @@ def changed_by_padding(
 ) -> str | None:
     """Why the padding of a call changes results at tokens. Returns None if it does not, or if there is none.
 
-    Arguments as in `call_of_tokens`. A compiled program asserts that there is none.
+    Arguments as in `call_of_tokens`. A compiled program, or a captured CUDA graph, asserts that there is none. Masks
+    that cannot be read, under `vmap` and of the meta device, are taken to hide nothing between tokens.
     """
     masks = [mask for mask in (key_mask, rows) if mask is not None and mask.dtype == torch.bool and mask.dim()]
     if not masks:
@@ -72,8 +74,14 @@ def changed_by_padding(
     reasons = _reasons(module._packing, rows is not key_mask and _own_keys(module._packing, inputs), counted)
     if not reasons:
         return None
-    masks, compiling = [_spans(mask) for mask in masks] if counted else masks, torch.compiler.is_compiling()
-    if compiling:
+    compiling = torch.compiler.is_compiling()
+    if not compiling and any(map(_unreadable, masks)):
+        reasons = {reason: where for reason, where in reasons.items() if where in PLACES[:2]}
+        if not reasons:
+            return None
+    masks = [_spans(mask) for mask in masks] if counted else masks
+    recorded = compiling or (masks[0].is_cuda and torch.cuda.is_current_stream_capturing())
+    if recorded:
         flags: Any = torch.stack([_hidden(mask) for mask in masks]).any(0)
     else:
         flags = [any(flags) for flags in zip(*[on_host(mask, _hidden_on_host) for mask in masks], strict=True)]
@@ -81,7 +89,7 @@ def changed_by_padding(
             return None
     for reason, where in reasons.items():
         changes = _ends_apart(masks) if where == APART else flags[PLACES.index(where)]
-        if compiling:
+        if recorded:
             torch._assert_async(~changes, f"{module.design.name}: a compiled call takes no {where}, because {reason}.")
         elif bool(changes):
             return reason
@@ -95,6 +103,10 @@ def _reasons(packing: Any, own_keys: bool, counted: bool) -> dict[str, str]:
     places |= {padding.apart: APART} if own_keys else {}
     places |= {padding.before: PLACES[1], padding.behind: PLACES[0]}
     return {reason: where for reason, where in places.items() if reason is not None}
+
+
+def _unreadable(mask: Tensor) -> bool:
+    return mask.is_meta or isinstance(mask, FakeTensor) or torch._C._functorch.is_functorch_wrapped_tensor(mask)
 
 
 def _hidden(mask: Tensor) -> Tensor:

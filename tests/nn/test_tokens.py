@@ -123,3 +123,12 @@ def test_a_mask_on_a_gpu_is_read_once() -> None:
     mask.logical_not_()
     on_host(mask, read)
     assert len(reads) == 2
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_masks_that_cannot_be_read_hide_nothing_between_tokens() -> None:
+    layer = ta.compile(ta.load("mhsa_rope", legs={"f": 16, "h": 2}), "torch", dtype=F64)
+    x, mask = torch.randn(3, 1, 5, 16, dtype=F64), torch.tensor([[[True] * 4 + [False]]] * 3)
+    y = torch.vmap(lambda x, mask: call_of_tokens(layer, (x,), mask))(x, mask)
+    torch.testing.assert_close(y, torch.stack([call_of_tokens(layer, (x[i],), mask[i]) for i in range(3)]))
+    assert call_of_tokens(layer.to("meta"), (x[0].to("meta"),), mask[0].to("meta")).shape == (1, 5, 16)
