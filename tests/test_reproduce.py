@@ -264,8 +264,9 @@ CHECKS = {
 
 def check_python(words: tuple[str, ...]) -> None:
     if words[:2] == ("-m", "pytest"):
-        for path in words[2:]:
-            assert "\ndef test_" in (ROOT / path).read_text()
+        paths, chosen = (words[2:-2], words[-1]) if "-k" in words else (words[2:], "")
+        assert all("\ndef test_" in (ROOT / path).read_text() for path in paths)
+        assert all(name in DESIGNS for name in chosen.split(" or ") if chosen)
     elif words[0] == "-c":
         check_code(words[1])
     else:

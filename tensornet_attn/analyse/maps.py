@@ -14,7 +14,7 @@ import torch
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.attention import attentions, behind
-from tensornet_attn.graph.model import Box, Graph, Step
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.ir import arithmetic
 from tensornet_attn.nn.module import CompiledDesign, leaves
 from tensornet_attn.ops import OPS
@@ -293,9 +293,7 @@ def expert_selections(
 
 
 def _chosen(graph: Graph, step: Step, values: dict[str, Tensor], lengths: dict[str, int]) -> Selections:
-    box = step.op
-    assert isinstance(box, Box)
-    assert box.leg is not None
+    box: Any = step.op
     operands = dict(box.operands)
     legs = tuple(leg for leg in step.legs if leg != box.leg)
     by = operands.get("by") or box.operand("of")

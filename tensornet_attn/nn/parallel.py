@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Box, Graph
+from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.wires import Wire
 from tensornet_attn.nn.call import Signature
 from tensornet_attn.nn.made import Arguments, Made, Result, Run
@@ -148,8 +148,9 @@ class SplitMake:
     def _dim(self, box: str, legs: tuple[str, ...]) -> int | None:
         """The dimension of a box that is split. Returns None if none is, GONE if the box has lost these legs."""
         step = self.split.graph.step.get(box)
-        op, sequences = None if step is None else step.op, {self.split.graph.query, self.split.graph.key}
-        if not isinstance(op, Box) or {*op.operand("of").legs} - sequences != {*legs}:
+        op: Any = None if step is None else step.op
+        sequences = {self.split.graph.query, self.split.graph.key}
+        if op is None or {*op.operand("of").legs} - sequences != {*legs}:
             return GONE
         return next((place for place, leg in enumerate(legs) if (box, Wire(leg)) in self.split.own), None)
 
