@@ -79,18 +79,18 @@ def path_text(graph: Graph, sizes: Mapping[str, int], device: Device = GENERIC) 
     texts: list[str] = []
 
     def path_of(factors: Sequence[Legs], result: Legs, known: Mapping[str, int]) -> Path:
-        found = order(factors, result, known, device)
+        chosen = order(factors, result, known, device)
         legs = dict.fromkeys(leg for factor in (*factors, result) for leg in factor)
         signs = {leg: get_symbol(place) for place, leg in enumerate(legs)}
         equation, shown = (
             ",".join("".join(signs[leg] for leg in legs) for legs in part) for part in (factors, [result])
         )
         shapes = [tuple(known[leg] for leg in factor) for factor in factors]
-        _, info = contract_path(f"{equation}->{shown}", *shapes, shapes=True, optimize=[*found.path])
+        _, info = contract_path(f"{equation}->{shown}", *shapes, shapes=True, optimize=[*chosen.path])
         names = ", ".join(f"{sign} = {leg}" for leg, sign in signs.items())
-        product = f"{' , '.join(map(' '.join, factors))} -> {' '.join(result)}, {found.method}; {names}"
+        product = f"{' , '.join(map(' '.join, factors))} -> {' '.join(result)}, {chosen.method}; {names}"
         texts.append(f"{product.replace(BATCH, 'batch')}\n{info}")
-        return found.path
+        return chosen.path
 
     split_products(graph, path_of, sizes)
     return "\n\n".join(texts) or "no product has more than two tensors."
@@ -252,7 +252,7 @@ def _random_greedy(network: _Network) -> Path:
     result = frozenset(i for i in range(len(network.sizes)) if network.result >> i & 1)
     state = random.getstate()  # the trials seed Python's generator, which belongs to the caller
     try:
-        found = RandomGreedy(max_repeats=limits.ORDER_TRIALS)(legs, result, dict(enumerate(network.sizes)))
+        path = RandomGreedy(max_repeats=limits.ORDER_TRIALS)(legs, result, dict(enumerate(network.sizes)))
     finally:
         random.setstate(state)
-    return [(i, j) for i, j in found]
+    return [(i, j) for i, j in path]

@@ -91,6 +91,6 @@ def biased_region_of(graph: Graph, step: Step, region: Region) -> Region | None:
     """The C++ of the same kernel for calls with a float mask; None if `region` is right for them too."""
     if not region.program.sums_powers:
         return None
-    found = Region(graph, tile_program(graph, step, TILES, biased=True), "biased", biased=True)
-    found.block = region.block
-    return found
+    biased = Region(graph, tile_program(graph, step, TILES, biased=True), "biased", biased=True)
+    biased.block = region.block
+    return biased
