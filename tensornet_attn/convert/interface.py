@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn import compiler
+from tensornet_attn.convert import gain
 from tensornet_attn.convert.beside import maps, refuse, split_float_mask
 from tensornet_attn.convert.masks import shown
 from tensornet_attn.errors import InputError, MissingPartError
@@ -18,7 +19,6 @@ from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.nn.tokens import call_of_tokens
 from tensornet_attn.ops import OPS
 from tensornet_attn.spec.read import Source
-from tensornet_attn.special import gain
 from tensornet_attn.special.between import AttentionCore, between, scaled_by_queries
 
 PREFIX = "tensornet:"

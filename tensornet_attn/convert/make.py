@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn import compiler
+from tensornet_attn.convert import gain
 from tensornet_attn.convert.known import plain, reading_of
 from tensornet_attn.convert.read import place_of, read_trained
 from tensornet_attn.convert.reading import read_as
@@ -20,7 +21,7 @@ from tensornet_attn.graph import build
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.read import Source
-from tensornet_attn.special import contains, embed, gain, route
+from tensornet_attn.special import contains, embed, route
 
 Asked = Mapping[str, Any] | None  # sizes or settings
 TOLERANCE = 1e-6  # relative, of the comparison in float64

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn import compiler
+from tensornet_attn.convert import gain
 from tensornet_attn.convert.beside import maps, split_float_mask
 from tensornet_attn.convert.masks import same_for_all_heads
 from tensornet_attn.errors import DesignError, InputError
@@ -20,7 +21,6 @@ from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.nn.tokens import call_of_tokens
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.read import Source
-from tensornet_attn.special import gain
 
 Overrides = Mapping[str, int | float | str]
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn import compiler
+from tensornet_attn.convert import gain
 from tensornet_attn.convert.calls import alone, scaling_of
 from tensornet_attn.convert.values import fill
 from tensornet_attn.errors import InputError
@@ -19,7 +20,6 @@ from tensornet_attn.graph.model import Graph
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.read import Source
-from tensornet_attn.special import gain
 
 DROPOUTS = ("attention_dropout", "attn_dropout", "attn_dropout_p")  # attributes with the dropout of the map
 Numbers = dict[str, Any]  # legs and settings by name

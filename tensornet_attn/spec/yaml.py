@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import StringIO
 from itertools import accumulate
 from typing import Any, NoReturn
@@ -21,6 +21,7 @@ _INTEGER = re.compile(r"[-+]?[0-9]{1,40}\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
 _WORDS: dict[str, bool | None] = {"null": None, "Null": None, "NULL": None, "~": None, "": None}
 _WORDS |= {word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
+Data = dict[str, Any]  # of `Design.as_dict()`
 QUOTE = "inside {...} and [...] quote text with commas or brackets"
 
 
@@ -217,6 +218,19 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def edited(design: Data, edit: Callable[[str], Any]) -> Data:
+    """A copy of a design as data, with `edit` applied to every expression of its diagram."""
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, str):
+            return edit(value) if "->" in value else value
+        return {key: walk(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+
+    copy: Data = plain(design)
+    copy["diagram"] = {name: walk(step) for name, step in copy["diagram"].items()}
+    return copy
 
 
 def resolve(text: str) -> Any:

@@ -21,7 +21,7 @@ from tensornet_attn.ops import OPS
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.expression import SumText, parse_sum_text
 from tensornet_attn.spec.read import load
-from tensornet_attn.special.gain import Data, edited
+from tensornet_attn.spec.yaml import Data, edited
 
 Legs = tuple[str, ...]
 SIDES = ("query", "key", "value")

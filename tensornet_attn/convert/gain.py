@@ -14,10 +14,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.ir.arithmetic import ONE, Negative, to_text
 from tensornet_attn.spec.expression import SumText, TermText, UseText, parse_sum_text
-from tensornet_attn.spec.yaml import plain
-
-Data = dict[str, Any]
-Edit = Callable[[str], Any]  # an expression -> an expression, or a box around it
+from tensornet_attn.spec.yaml import Data, edited, plain
 
 
 def with_biases(data: Data, graph: Graph, axes: Mapping[str, int]) -> tuple[Data, dict[str, str]]:
@@ -324,19 +321,6 @@ def _free(data: Data, name: str) -> str:
     while name in taken:
         name += "_"
     return name
-
-
-def edited(data: Data, edit: Edit) -> Data:
-    """A copy of the data with `edit` applied to every expression of the diagram."""
-
-    def walk(value: Any) -> Any:
-        if isinstance(value, str):
-            return edit(value) if "->" in value else value
-        return {key: walk(inner) for key, inner in value.items()} if isinstance(value, dict) else value
-
-    out: Data = plain(data)
-    out["diagram"] = {name: walk(step) for name, step in out["diagram"].items()}
-    return out
 
 
 def _softmaxes(out: Data, graph: Graph, what: str) -> list[Data]:
