@@ -59,7 +59,7 @@ AROUND = (
         "rows = rows * gates",
         "pass",
         "The gradient of the weights of experts forgets the gates.",
-        ("plan/test_experts.py::test_values_and_gradients[batch1-epa_o]",),
+        ("plan/test_experts.py::test_values_and_gradients[batch1-sigma_moe]",),
     ),
     Mutation(
         "runtime/decay.py",

@@ -503,21 +503,23 @@ def test_keys_may_be_the_declared_ones() -> None:
 
 
 def test_padding_does_not_grow_without_bound() -> None:
-    """A delta rule whose keys are long multiplies its state by more than 1 at each position: padding must not."""
-    step = {"delta_rule": "m", "query": "Q", "key": "K", "value": "V", "rate": "rate"}
+    """A delta rule with keys of ones multiplies its error by 1 - 16 / 2 at rows of zeros: padding must not."""
+    query, key = ({"map": "elu1", "of": f"x[{leg} f] -> {leg} f"} for leg in "nm")
+    step = {"delta_rule": "m", "query": query, "key": key, "value": "x[m f] Wv[f e] -> m e", "rate": "rate"}
     source = {
         "tensornet": 1, "name": "growing", "causal": True,
-        "legs": {"n": "query", "m": "key", "f": 4, "d": 4}, "inputs": {"x": "n f"},
-        "weights": {"Wk": "f d", "Wb": "f"},
-        "diagram": {
-            "Q": "x[n f] Wk[f d] -> n d", "K": "x[m f] Wk[f d] -> m d", "V": "x[m f] -> m f",
-            "rate": {"map": "sigmoid", "of": "x[m f] Wb[f] -> m"}, "y": step,
-        },
+        "legs": {"n": "query", "m": "key", "f": 16, "e": 2}, "inputs": {"x": "n f"},
+        "weights": {"Wb": "f", "Wv": "f e"},
+        "diagram": {"rate": {"map": "sigmoid", "of": "x[m f] Wb[f] -> m"}, "y": step},
         "output": "y",
     }  # fmt: skip
     module = ta.compile(source)
-    x = torch.cat([torch.randn(1, 200, 4) / 10, torch.full((1, 3, 4), 1e4)], 1).requires_grad_()
-    module(x, cu_seqlens=offsets((200, 3)))[:, :200].sum().backward()
+    with torch.no_grad():
+        module.Wb.fill_(-1.0)
+    x = torch.ones(1, 203, 16)  # rates of sigmoid(-16)
+    x[:, 200:] = 0.01
+    x.requires_grad_()
+    module(x, cu_seqlens=offsets((200, 3)))[:, 200:].sum().backward()
     assert x.grad is not None
     assert all(value.grad.isfinite().all() for value in (x, *module.parameters()))
 
