@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Unpack, get_args
+from typing import Any, get_args
 
 import torch
 
@@ -38,7 +38,7 @@ from tensornet_attn.version import __version__
 
 
 def train(
-    config: Source = None, *, out: str | os.PathLike[str], command: str | None = None, **options: Unpack[RunKeys]
+    config: Source = None, *, out: str | os.PathLike[str], command: str | None = None, **options: RunKeys
 ) -> dict[str, Any]:
     """Trains a model on a task and returns the content of `OUT/summary.json`.
 
