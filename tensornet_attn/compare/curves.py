@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensornet_attn.analyse.plots import blank
 from tensornet_attn.compare.section import Row, Section, words
@@ -59,10 +59,10 @@ def _panel(axis: Axes, rows: Sequence[Row], key: str, title: str) -> None:
         found = line(row, key)
         if found is not None:
             steps, mean, low, high = found
-            marker = {"marker": "o", "ms": 3} if len(steps) < 30 else {}
+            marker: dict[str, Any] = {"marker": "o", "ms": 3} if len(steps) < 30 else {}
             axis.fill_between(steps, low, high, color=colour, alpha=0.18, lw=0)
             axis.plot(steps, mean, color=colour, ls=dashes, lw=1.6, label=row.label, **marker)
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.locator_params("x", integer=True)
     axis.set_title(title, loc="left", fontsize=10, color=INK)
     axis.set_xlabel("step", fontsize=9, color=INK)
     axis.set_facecolor("none")

@@ -107,7 +107,7 @@ def _summary(path: Path) -> Mapping[str, Any] | None:
     """The summary of a run; None if it is not finished. Raises InputError for a damaged summary."""
     if not path.exists():
         return None
-    found = _json(_text(path))
+    found: Mapping[str, Any] = _json(_text(path))
     missing = [key for key in NEEDED if key not in found] if isinstance(found, dict) else list(NEEDED)
     if missing or not isinstance(found["eval"], dict):
         raise InputError(f"'{path}' is damaged: it has no '{(missing or ['eval'])[0]}'; remove it and finish the run.")

@@ -103,7 +103,11 @@ def _start(function: Function, shape: list[int], numbers: Mapping[str, int | flo
         entries = [arithmetic.evaluate(argument, numbers) for argument in function.arguments]  # type: ignore[arg-type]
         return torch.tensor(entries, dtype=torch.float64).reshape(shape)
     if function.name == "kron":
-        left, right = (_start(a, list(matrix_shape(a, numbers) or ()), numbers) for a in function.arguments)
+        left, right = (
+            _start(matrix, list(matrix_shape(matrix, numbers) or ()), numbers)
+            for matrix in function.arguments
+            if isinstance(matrix, Function)
+        )
         return torch.kron(left, right)
     return filled(function, shape, numbers)
 
