@@ -70,9 +70,10 @@ class Record:
         return {step: float(value) for step, value in pairs if value is not None and math.isfinite(value)}
 
     @property
-    def scores(self) -> dict[str, float | None]:
-        """The last validation: `eval_loss` in nats, perplexity or bits, `eval_accuracy`, and accuracies of groups."""
-        return dict(self.summary["eval"]) if self.summary else {}
+    def scores(self) -> dict[str, float]:
+        """The last validation's finite values: `eval_loss` in nats, perplexity or bits, accuracies, also of groups."""
+        values = self.summary["eval"] if self.summary else {}
+        return {key: float(value) for key, value in values.items() if value is not None}
 
 
 def record(path: str | Path) -> Record:

@@ -153,10 +153,10 @@ def _packed(
     offsets, longest = options.get("cu_seq_lens_q"), options.get("max_length_q")
     longest = int(longest) if isinstance(longest, Tensor) and not torch.compiler.is_compiling() else longest
     if offsets is None:
-        asks = tokens.shape[0] == 1 and position_ids is not None and key_mask is None and past is None
-        if not asks or tokens.shape[1] < 2 or torch.compiler.is_compiling():
+        asks = tokens.shape[0] == 1 < tokens.shape[1] and key_mask is None and past is None
+        if position_ids is None or not asks or torch.compiler.is_compiling():
             return {}
-        starts = position_ids.reshape(-1) == 0  # type: ignore[union-attr]
+        starts = position_ids.reshape(-1) == 0
         if not bool(starts[1:].any()):
             return {}
         starts[0], end = True, torch.tensor([tokens.shape[1]], device=starts.device)
