@@ -17,6 +17,9 @@ from tensornet_attn.keywords import checked
 from tensornet_attn.version import __version__
 
 if TYPE_CHECKING:
+    from tensornet_attn import hf as hf
+    from tensornet_attn import models as models
+    from tensornet_attn import nn as nn
     from tensornet_attn.analyse.core import effective_heads
     from tensornet_attn.analyse.maps import (
         Maps,

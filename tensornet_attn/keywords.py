@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import cache, wraps
 from inspect import Parameter, isfunction, signature
-from typing import Any
+from typing import Any, is_typeddict
 
 from tensornet_attn.errors import nearest
 
@@ -59,10 +59,10 @@ def keywords_of(function: Callable[..., Any]) -> frozenset[str] | None:
         if parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
             found.add(parameter.name)
         elif parameter.kind is Parameter.VAR_KEYWORD:
-            named = str(parameter.annotation).removeprefix("Unpack[").removesuffix("]")
-            if named == parameter.annotation:
+            options = function.__globals__.get(str(parameter.annotation).removeprefix("Unpack[").removesuffix("]"))
+            if not is_typeddict(options):
                 return None
-            found |= function.__globals__[named].__annotations__.keys()
+            found |= options.__annotations__.keys()
     return frozenset(found)
 
 

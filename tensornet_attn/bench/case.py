@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -22,6 +22,7 @@ from tensornet_attn.plan.target import CurrentOptions
 from tensornet_attn.spec import Design, library
 
 Tensor = torch.Tensor
+Module = TypeVar("Module", bound=nn.Module)
 FORWARD, TRAINING = "forward", "forward+backward"
 PASSES = (FORWARD, TRAINING)
 DECODING = "decoding"  # the next position after those in a cache
@@ -132,7 +133,7 @@ class Case:
         drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
         return drawn.to(self.device, self.torch_dtype)
 
-    def loaded(self, module: nn.Module) -> nn.Module:
+    def loaded(self, module: Module) -> Module:
         """The module with this case's weights, dtype and device."""
         module.load_state_dict(self.weights)
         return module.to(self.device, self.torch_dtype)

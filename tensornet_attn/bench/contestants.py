@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
+from typing import cast
 
 import torch
 from torch import nn
@@ -141,7 +142,7 @@ def compiled(case: Case, kind: str, limit: float) -> Contestant:
     """The handwritten layer with torch.compile, for this length only."""
     need_compiler(case.device)
     found = by_hand(case, kind, limit)
-    return replace(found, module=torch.compile(found.module, dynamic=False))
+    return replace(found, module=cast(nn.Module, torch.compile(found.module, dynamic=False)))  # typed for functions
 
 
 def one_call(case: Case) -> None:

@@ -72,15 +72,14 @@ class Compiled:
         within(dtype_bytes(case.dtype) * case.batch * found.floats(case.n), limit, "cache")
         self.goes_back = all(one.leg is not None and one.reach is None for one in found.kept)
         self.case, self.layer = case, case.loaded(compiler.compile(case.design, backend, case.causal)).eval()
-        self.cache, self.note = self.layer.new_cache(), ""  # type: ignore[operator]
+        self.cache, self.note = self.layer.new_cache(), ""
 
     def step(self, x: Tensor) -> Tensor:
         return self.layer(x, cache=self.cache)
 
     def fill(self, n: int) -> int:
         """Fills the cache for one sequence, and copies it for the batch."""
-        room = {"max_length": n + 1} if self.goes_back else {}
-        self.cache = self.layer.new_cache(**room)  # type: ignore[operator]
+        self.cache = self.layer.new_cache(max_length=n + 1 if self.goes_back else None)
         for chunk in one_input(replace(self.case, n=n, batch=1)).split(CHUNK, 1):
             self.layer(chunk, cache=self.cache)
         self.cache.repeat_interleave(self.case.batch)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 
@@ -128,7 +128,7 @@ def by_clock(clock: Clock) -> Sample:
 class Event(Protocol):
     def record(self) -> object: ...
 
-    def elapsed_time(self, end: Event, /) -> float: ...
+    def elapsed_time(self, end: Self, /) -> float: ...
 
 
 def by_events(event: Callable[[], Event], synchronize: Call, flush: Call) -> Sample:

@@ -7,13 +7,14 @@ import math
 import re
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensornet_attn.analyse.plots import blank
 from tensornet_attn.compare.section import Row, Section, words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Dashes = str | tuple[int, tuple[float, ...]]  # matplotlib's line styles
 COLOURS = ("#3b82c4", "#d9534f", "#d98e04", "#3f9c62", "#8f6bc4", "#2aa5b5", "#c05a9d", "#8a7a3d")
@@ -59,10 +60,10 @@ def _panel(axis: Axes, rows: Sequence[Row], key: str, title: str) -> None:
         found = line(row, key)
         if found is not None:
             steps, mean, low, high = found
-            marker = {"marker": "o", "ms": 3} if len(steps) < 30 else {}
+            marker: dict[str, Any] = {"marker": "o", "ms": 3} if len(steps) < 30 else {}
             axis.fill_between(steps, low, high, color=colour, alpha=0.18, lw=0)
             axis.plot(steps, mean, color=colour, ls=dashes, lw=1.6, label=row.label, **marker)
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.locator_params("x", integer=True)
     axis.set_title(title, loc="left", fontsize=10, color=INK)
     axis.set_xlabel("step", fontsize=9, color=INK)
     axis.set_facecolor("none")
@@ -74,14 +75,14 @@ def _panel(axis: Axes, rows: Sequence[Row], key: str, title: str) -> None:
         spine.set_color(GRID)
 
 
-def _svg(figure: object, name: str) -> str:
+def _svg(figure: Figure, name: str) -> str:
     """The figure as an SVG element with the colours and font of the page."""
     from matplotlib import rc_context
 
     buffer = io.BytesIO()
     salt = sha256(name.encode()).hexdigest()[:8]  # makes ids unique in the page
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt, "svg.id": f"curves-{salt}"}):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})  # type: ignore[attr-defined]
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue().decode()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'<g id="[^"]*"', "<g", text)  # matplotlib repeats these in each figure

@@ -70,9 +70,10 @@ class Record:
         return {step: float(value) for step, value in pairs if value is not None and math.isfinite(value)}
 
     @property
-    def scores(self) -> dict[str, float | None]:
-        """The last validation: `eval_loss` in nats, perplexity or bits, `eval_accuracy`, and accuracies of groups."""
-        return dict(self.summary["eval"]) if self.summary else {}
+    def scores(self) -> dict[str, float]:
+        """The last validation's finite values: `eval_loss` in nats, perplexity or bits, accuracies, also of groups."""
+        values = self.summary["eval"] if self.summary else {}
+        return {key: float(value) for key, value in values.items() if value is not None}
 
 
 def record(path: str | Path) -> Record:
@@ -107,7 +108,7 @@ def _summary(path: Path) -> Mapping[str, Any] | None:
     """The summary of a run; None if it is not finished. Raises InputError for a damaged summary."""
     if not path.exists():
         return None
-    found = _json(_text(path))
+    found: Mapping[str, Any] = _json(_text(path))
     missing = [key for key in NEEDED if key not in found] if isinstance(found, dict) else list(NEEDED)
     if missing or not isinstance(found["eval"], dict):
         raise InputError(f"'{path}' is damaged: it has no '{(missing or ['eval'])[0]}'; remove it and finish the run.")

@@ -113,21 +113,20 @@ def labelled(names: Sequence[str], facts: Sequence[Mapping[str, Any]]) -> list[s
 def _measure(records: Sequence[Record], by: str | None) -> str:
     """The measure to sort by. Raises InputError if a run does not have it."""
     if by is None:
-        fine = (key for key in DEFAULT if all(record.scores.get(key) is not None for record in records))
+        fine = (key for key in DEFAULT if all(key in record.scores for record in records))
         by = next(fine, DEFAULT[-1])
     for record in records:
-        if record.scores.get(by) is None:
-            known = [key for key, value in record.scores.items() if value is not None]
-            raise InputError(f"'{record.path}' has no value of '{by}' in its last validation; {nearest(by, known)}")
+        if by not in record.scores:
+            hint = nearest(by, record.scores)
+            raise InputError(f"'{record.path}' has no value of '{by}' in its last validation; {hint}")
     return by
 
 
 def _difference(row: Row, first: Row) -> Mean | None:
     """The mean of the differences from the first row, paired by seed; None if they share no seed."""
     theirs = {record.seed: record.scores[row.by] for record in first.records}
-    pairs = [(record.scores[row.by], theirs.get(record.seed)) for record in row.records]
-    found = [float(own) - float(other) for own, other in pairs if own is not None and other is not None]
-    return mean_of(found) if found and row is not first else None
+    differences = [one.scores[row.by] - theirs[one.seed] for one in row.records if one.seed in theirs]
+    return mean_of(differences) if differences and row is not first else None
 
 
 def _facts(record: Record) -> dict[str, str]:

@@ -116,10 +116,10 @@ class Row:
 
     def mean(self, key: str) -> Mean:
         """The mean of a measure in the last validations."""
-        return mean_of([float(record.scores[key]) for record in self.records])  # type: ignore[arg-type]
+        return mean_of([record.scores[key] for record in self.records])
 
     def has(self, key: str) -> bool:
-        return all(record.scores.get(key) is not None for record in self.records)
+        return all(key in record.scores for record in self.records)
 
     def cost(self, key: str) -> float | None:
         """The median over runs of a cost in their summaries; None if it was not measured."""

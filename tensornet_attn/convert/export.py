@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import Any
 
 import torch
@@ -123,7 +124,7 @@ def _solved(flat: Tensor, wanted: Tensor, parameters: list[Tensor]) -> list[Tens
     pulled = pull(zero, graph=True)
 
     def push(tangents: list[Tensor]) -> Tensor:
-        total = sum((g * t).sum() for g, t in zip(pulled, tangents, strict=True))
+        total = reduce(torch.add, ((g * t).sum() for g, t in zip(pulled, tangents, strict=True)))
         return torch.autograd.grad(total, zero, retain_graph=True)[0]
 
     factor = push([torch.ones_like(p) for p in parameters])

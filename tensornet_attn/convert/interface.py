@@ -125,7 +125,8 @@ class DesignAttention:
             keys = None if attention_mask is None else attention_mask[:, kv_offset : kv_offset + kv_length]
             return keys if keys is None or torch.compiler.is_compiling() or not bool(keys.all()) else None
         given |= {"allow_is_causal_skip": False}
-        return sdpa_mask(batch_size, q_length, kv_length, q_offset, kv_offset, function, attention_mask, **given)
+        offset: Any = q_offset  # sdpa_mask declares an int, and accepts the tensor of a static cache
+        return sdpa_mask(batch_size, q_length, kv_length, offset, kv_offset, function, attention_mask, **given)
 
     def _compiled(
         self, sizes: dict[str, int], causal: bool, dropout: float, training: bool, like: Tensor
@@ -168,7 +169,7 @@ class DesignAttention:
         named = [*legs, next(leg for leg in made.rows[side] if made.graph.leg[leg].sequence), made.width[side]]
         return x.permute(0, *(named.index(leg) + 1 for leg in made.rows[side]))
 
-    def _masks(self, design: CompiledDesign, mask: Tensor | None, causal: bool, n: int) -> dict[str, Tensor]:
+    def _masks(self, design: CompiledDesign, mask: Tensor | None, causal: bool, n: int) -> dict[str, Any]:
         """The mask arguments of the design. Raises InputError if a causal design would see later keys."""
         if self.made.graph.causal and n > 1 and not causal:
             visible = None if mask is None else shown(mask)

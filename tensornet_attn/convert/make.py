@@ -58,7 +58,7 @@ def convert(
     made = made_of(module, design, backend, legs, settings, memory, where).train(module.training)
     with torch.no_grad():
         for weight in made.parameters() if jitter else ():
-            weight += jitter * weight.square().mean().sqrt() * torch.randn_like(weight)
+            weight.add_(jitter * weight.square().mean().sqrt() * torch.randn_like(weight))
     return made
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from tensornet_attn.convert.calls import scaling_of as scaling_in
 from tensornet_attn.convert.families import Family, family_of
 from tensornet_attn.convert.known import reading_of, swappable
-from tensornet_attn.convert.make import fresh, made_of, start_from
+from tensornet_attn.convert.make import Asked, fresh, made_of, start_from
 from tensornet_attn.convert.masks import Alibi, Rope, scaling_of
 from tensornet_attn.convert.read import CROSS, buckets_of, known, outside_of, place_of, read_trained
 from tensornet_attn.convert.reading import window_of
@@ -121,7 +121,7 @@ def _check_alone(one: Found, model: nn.Module) -> None:
 
 
 def _swapped(
-    one: Found, every: list[Found], design: Source, init: str, options: tuple[Any, ...], shared: Shared
+    one: Found, every: list[Found], design: Source, init: str, options: tuple[str, Asked, Asked], shared: Shared
 ) -> Swapped:
     """The new module, with the device, dtype, training mode and `requires_grad` of the old module."""
     family, reading = family_of(one.module) or Family(()), reading_of(one.module, design)

@@ -152,7 +152,7 @@ class MultiheadAttention(nn.Module):
             raise InputError(f"{self._name}: it has one input, '{inputs[0].name}'; pass the same tensor for all three.")
         return query, key
 
-    def _masks(self, attn_mask: Tensor | None, padding: Tensor | None, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    def _masks(self, attn_mask: Tensor | None, padding: Tensor | None, inputs: tuple[Tensor, ...]) -> dict[str, Any]:
         """The mask arguments of the design: boolean with true = visible, or float if values are added."""
         masks: dict[str, Tensor] = {}
         added = []

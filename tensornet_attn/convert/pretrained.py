@@ -29,7 +29,7 @@ _WHERE = TypeAdapter(tuple[list[str], NonNegativeInt])  # paths of an attention,
 class ConvertedConfig(QuantizationConfigMixin):
     """The result of `saving.described` in `config.json`."""
 
-    def __init__(self, quant_method: str = KEY, designs: Any = (), attentions: Any = ()):
+    def __init__(self, quant_method: Any = KEY, designs: Any = (), attentions: Any = ()):
         self.quant_method, self.designs, self.attentions = quant_method, designs, attentions
 
 
@@ -37,6 +37,7 @@ class ConvertedConfig(QuantizationConfigMixin):
 class ConvertedLoader(HfQuantizer):
     """Replaces the attentions with designs before weights are loaded, and removes itself from the model."""
 
+    quantization_config: ConvertedConfig
     is_trainable = True
 
     def is_serializable(self) -> bool:

@@ -175,5 +175,5 @@ def unread_parameters(module: nn.Module, values: Iterable[Tensor], outside: tupl
     for parameter in named.values():
         parameter.requires_grad_()
     reached = [value.double().sum() for value in values if value.requires_grad]
-    grads = torch.autograd.grad(sum(reached), list(named.values()), allow_unused=True, retain_graph=True)
+    grads = torch.autograd.grad(reached, list(named.values()), allow_unused=True, retain_graph=True)
     return [name for name, grad in zip(named, grads, strict=True) if grad is None]

@@ -14,7 +14,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.files import write_whole
 
 
-def finish_conversion(model: nn.Module, new: list[Swapped]) -> None:
+def finish_conversion(model: Any, new: list[Swapped]) -> None:
     """Disables features that would bypass the new modules, and replaces `save_pretrained`.
 
     These are nested tensors, attention maps that are collected by class, and the cache if a design supports none.
@@ -27,7 +27,7 @@ def finish_conversion(model: nn.Module, new: list[Swapped]) -> None:
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # reads the weights of nn.MultiheadAttention
         for config in (getattr(module, "config", None), getattr(module, "generation_config", None)):
-            if getattr(config, "use_cache", None) and not decoding:
+            if config is not None and getattr(config, "use_cache", None) and not decoding:
                 config.use_cache = False
         if hasattr(type(module), "_can_record_outputs"):
             module.register_forward_pre_hook(refuse_maps, with_kwargs=True)

@@ -100,10 +100,14 @@ def _evaluated(made: Embedding, name: str, value: Value, tensors: Mapping[str, T
 def _start(function: Function, shape: list[int], numbers: Mapping[str, int | float]) -> Tensor:
     """The float64 values of an initialiser of the language, or of `row`, `column` or `kron`."""
     if function.name in ("row", "column"):
-        entries = [arithmetic.evaluate(argument, numbers) for argument in function.arguments]  # type: ignore[arg-type]
+        entries = [arithmetic.evaluate(a, numbers) for a in function.arguments if not isinstance(a, Function)]
         return torch.tensor(entries, dtype=torch.float64).reshape(shape)
     if function.name == "kron":
-        left, right = (_start(a, list(matrix_shape(a, numbers) or ()), numbers) for a in function.arguments)
+        left, right = (
+            _start(matrix, list(matrix_shape(matrix, numbers) or ()), numbers)
+            for matrix in function.arguments
+            if isinstance(matrix, Function)
+        )
         return torch.kron(left, right)
     return filled(function, shape, numbers)
 

@@ -104,7 +104,7 @@ class Place:
     @property
     def counted(self) -> bool:
         """Whether hidden rows between tokens are positions, as in the old attention, which had positions."""
-        return not (self.rope is self.window is self.alibi is None) or self.table != ""
+        return (self.rope, self.window, self.alibi, self.table) != (None, None, None, "")
 
 
 class Swapped(nn.Module):
@@ -119,7 +119,7 @@ class Swapped(nn.Module):
         if norm:
             self.LayerNorm = module.get_submodule(norm)
 
-    def forward(self, *given: Any, **named: Any) -> Output:
+    def forward(self, *given: Any, **named: Any) -> tuple[Tensor, *tuple[Tensor | None, ...]]:
         """Returns the output [batch, n, f], and maps [batch, heads, n, n] with `output_attentions`."""
         place = self.place
         named |= zip(place.parameters, given, strict=False)
@@ -265,7 +265,7 @@ class SwappedBiased(Swapped):
         )
         table = self._table(named)
         inputs: dict[str, Tensor] = {} if place.gives or table is None else {place.table: table}
-        if place.cross and (cache is None or not cache.length):
+        if memory is not None and (cache is None or not cache.length):
             inputs[self.design.plan.graph.of_role("input")[1].name] = memory
         behind = cache is not None and cache.length > 0
         ordered = self.design._signature.ordered((x,), inputs, behind) if inputs else (x,)

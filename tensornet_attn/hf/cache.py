@@ -86,8 +86,8 @@ class TensornetEncoderDecoderCache(EncoderDecoderCache):
     """The cache of a decoder: the target positions, and the source. `kept`: the caches by place."""
 
     def __init__(self, kept: ModelCache):
-        cross = [DesignCacheLayer(cache) for place, cache in kept.items() if place.endswith(".cross")]
-        super().__init__(TensornetCache(kept), Cache(layers=cross))
+        cross = (cache for place, cache in kept.items() if place.endswith(".cross"))
+        super().__init__(TensornetCache(kept), Cache(layers=[DesignCacheLayer(cache) for cache in cross]))
         self.kept = kept
 
     def check_dynamic_cache(self, method: str) -> None:

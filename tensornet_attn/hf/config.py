@@ -88,8 +88,7 @@ def config_of(source: Source | ModelSpec, *, backend: str = "auto", **options: A
         if name not in own | KEYS:
             raise TypeError(f"config_of() got an unexpected keyword argument '{name}'; {nearest(name, own | KEYS)}")
     changes = {name: options.pop(name) for name in (*options,) if name in KEYS}
-    data = None if isinstance(source, ModelSpec) else document_of(source, "model")[0].data
-    if not data or "model" in data:
+    if isinstance(source, ModelSpec) or not (data := document_of(source, "model")[0].data) or "model" in data:
         if "kind" in changes:
             raise InputError("a model file defines its kind: leave out 'kind'.")
         spec = load(source, **changes)

@@ -41,7 +41,7 @@ class TensornetPreTrainedModel(PreTrainedModel):
 
     config_class = TensornetConfig
     base_model_prefix = "model"
-    _no_split_modules: ClassVar[list[str]] = ["Block"]
+    _no_split_modules = ["Block"]
     kind: ClassVar[str]
 
     def __init__(self, config: TensornetConfig, model: Model | None = None):
@@ -88,14 +88,17 @@ class TensornetPreTrainedModel(PreTrainedModel):
         """The output layer, if it has its own weights."""
         return self.model.output
 
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **options: Any) -> nn.Module:
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **options: Any) -> nn.Embedding:
         """Returns the embedding. Raises InputError for another size, because the diagram determines it."""
+        embedding = self.get_input_embeddings()
+        if not isinstance(embedding, nn.Embedding):
+            raise InputError("the diagram has 'features' instead of tokens: there is no embedding to resize.")
         if new_num_tokens not in (None, self.config.vocab_size):
             raise InputError(
                 f"the diagram has {self.config.vocab_size} tokens, not {new_num_tokens}: create the model with "
                 f"'vocabulary={new_num_tokens}'."
             )
-        return self.get_input_embeddings()
+        return embedding
 
     def _loss(self, logits: Tensor, labels: Tensor, auxiliary: Losses, options: Mapping[str, Any]) -> Tensor:
         """The mean cross-entropy of logits [..., k] and labels [...], plus the weighted losses of the designs.
@@ -133,8 +136,8 @@ def _key_mask(name: str, mask: Tensor | None) -> Tensor | None:
 
 def _check_positions(position_ids: Tensor | None, key_mask: Tensor | None) -> None:
     """Raises InputError for several sequences in one row of a batch."""
-    checkable = position_ids is not None and key_mask is None and not torch.compiler.is_compiling()
-    if checkable and bool((position_ids.diff(dim=-1) < 0).any()):
+    checkable = key_mask is None and not torch.compiler.is_compiling()
+    if position_ids is not None and checkable and bool((position_ids.diff(dim=-1) < 0).any()):
         raise InputError(
             "'position_ids' restart within a row of a batch, or after cached positions: give all sequences as one row."
         )
@@ -150,10 +153,10 @@ def _packed(
     offsets, longest = options.get("cu_seq_lens_q"), options.get("max_length_q")
     longest = int(longest) if isinstance(longest, Tensor) and not torch.compiler.is_compiling() else longest
     if offsets is None:
-        asks = tokens.shape[0] == 1 and position_ids is not None and key_mask is None and past is None
-        if not asks or tokens.shape[1] < 2 or torch.compiler.is_compiling():
+        asks = tokens.shape[0] == 1 < tokens.shape[1] and key_mask is None and past is None
+        if position_ids is None or not asks or torch.compiler.is_compiling():
             return {}
-        starts = position_ids.reshape(-1) == 0  # type: ignore[union-attr]
+        starts = position_ids.reshape(-1) == 0
         if not bool(starts[1:].any()):
             return {}
         starts[0], end = True, torch.tensor([tokens.shape[1]], device=starts.device)
@@ -174,7 +177,7 @@ def _last(logits_to_keep: int | Tensor, shape: torch.Size, device: torch.device)
     return (rows + logits_to_keep.to(device)).flatten()
 
 
-class TensornetGenerationMixin(GenerationMixin):
+class TensornetGenerationMixin(TensornetPreTrainedModel, GenerationMixin):
     """The methods that `generate` calls."""
 
     def new_cache(self, *, max_length: int | None = None) -> TensornetCache | TensornetEncoderDecoderCache:
@@ -190,9 +193,10 @@ class TensornetGenerationMixin(GenerationMixin):
 
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **options: Any
-    ) -> None:
+    ) -> Any:  # None; transformers declares a bool, and returns None too
         if model_kwargs.get("past_key_values") is not None or not generation_config.use_cache:
-            super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **options)
+            # transformers declares `self` as a protocol for another type checker
+            super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **options)  # type: ignore[misc]
         elif generation_config.cache_implementation not in (None, "dynamic"):
             name = generation_config.cache_implementation
             raise InputError(
@@ -213,11 +217,11 @@ class TensornetGenerationMixin(GenerationMixin):
         return past
 
 
-class TensornetForCausalLM(TensornetPreTrainedModel, TensornetGenerationMixin):
+class TensornetForCausalLM(TensornetGenerationMixin):
     """A language model for `AutoModelForCausalLM`."""
 
     kind = "language_model"
-    _can_record_outputs: ClassVar[dict[str, type]] = {"hidden_states": Block}
+    _can_record_outputs = {"hidden_states": Block}
 
     @capture_outputs
     def forward(
@@ -263,7 +267,7 @@ class TensornetForMaskedLM(TensornetPreTrainedModel):
     """A masked language model for `AutoModelForMaskedLM`."""
 
     kind = "masked_language_model"
-    _can_record_outputs: ClassVar[dict[str, type]] = {"hidden_states": Block}
+    _can_record_outputs = {"hidden_states": Block}
 
     @capture_outputs
     def forward(
@@ -291,7 +295,7 @@ class TensornetForSequenceClassification(TensornetPreTrainedModel):
     """A sequence classifier for `AutoModelForSequenceClassification`."""
 
     kind = "sequence_classifier"
-    _can_record_outputs: ClassVar[dict[str, type]] = {"hidden_states": Block}
+    _can_record_outputs = {"hidden_states": Block}
 
     def get_input_embeddings(self) -> nn.Module:
         """The embedding of the vocabulary, or the projection of input features."""
@@ -334,7 +338,7 @@ class Encoder:
     __call__ = forward
 
 
-class TensornetForConditionalGeneration(TensornetPreTrainedModel, TensornetGenerationMixin):
+class TensornetForConditionalGeneration(TensornetGenerationMixin):
     """An encoder-decoder model for `AutoModelForSeq2SeqLM`."""
 
     kind = "seq2seq"

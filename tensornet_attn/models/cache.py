@@ -71,12 +71,12 @@ class ModelCache(Mapping[str, Cache]):
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The tensors that a checkpoint stores, by name, [batch, ...] each; lengths and dtypes repeat per sequence."""
-        found = dict[str, torch.Tensor]()
-        for place, cache in self.items() if self.batch else ():
+        batch, found = self.batch or 0, dict[str, torch.Tensor]()
+        for place, cache in self.items() if batch else ():
             state = cache.state_dict()
-            found[f"{place}/dtype"] = torch.zeros(self.batch, dtype=state["dtype"])
+            found[f"{place}/dtype"] = torch.zeros(batch, dtype=state["dtype"])
             for name in ("forgotten", "length"):
-                found[f"{place}/{name}"] = torch.full((self.batch,), state[name])
+                found[f"{place}/{name}"] = torch.full((batch,), state[name])
             for name, value in sorted(state["kept"].items()):  # processes gather them in this order
                 found[f"{place}/kept/{name}"] = value
         return found

@@ -96,11 +96,13 @@ class DecoderLayer(Layer):
 
 ShortLayer = Annotated[Layer, BeforeValidator(_short("layer", "mixer"), json_schema_input_type=Layer | str)]
 
+Vocabulary = Annotated[Whole, Field(description="Number of tokens in the vocabulary.")]
+
 
 class Config(_Data):
     """The keys that all kinds of model have."""
 
-    vocabulary: Whole = Field(description="Number of tokens in the vocabulary.")
+    vocabulary: Whole | None
     length: Whole = Field(description="Sequence length of the model; also the number of learned positions.")
     width: Whole = Field(description="Width of the residual stream.")
     positions: Positions = Field("none", description="Positions added to the embedding; 'none': only the designs' own.")
@@ -113,6 +115,7 @@ class Config(_Data):
 
 class TokenModelConfig(Config):
     kind: Literal["language_model", "masked_language_model"]
+    vocabulary: Vocabulary
     layers: Annotated[list[ShortLayer], Field(min_length=1)]
     tied: StrictBool = Field(True, description="The output shares the weights of the embedding.")
     output_bias: StrictBool = Field(False, description="The output has a bias for each token.")
@@ -141,6 +144,7 @@ class SequenceClassifierConfig(Config):
 
 class Seq2SeqConfig(Config):
     kind: Literal["seq2seq"]
+    vocabulary: Vocabulary
     encoder: Annotated[list[ShortLayer], Field(min_length=1)]
     decoder: Annotated[list[DecoderLayer], Field(min_length=1)]
     target_vocabulary: Whole | None = Field(None, description="Number of target tokens, if source and target differ.")

@@ -116,7 +116,7 @@ def fit(place: Place) -> Fitted | None:
     causal = True if place.causal else part.causal
     reading = read_document(*opened(part.design, place.document, at), legs, part.settings, compiler.Design)
     graph = graphs.examine(reading, causal)
-    if graph is None or reading.design is None:
+    if graph is None or not isinstance(reading.design, compiler.Design):
         _forward(place, reading.reporter.problems(), legs)
         return None
     _check(place, graph)
@@ -127,7 +127,7 @@ def fit(place: Place) -> Fitted | None:
     return Fitted(reading.design, causal, len(graph.of_role("input")) > 1, elements)
 
 
-def _width_legs(place: Place, design: compiler.Design) -> list[str]:
+def _width_legs(place: Place, design: Design) -> list[str]:
     """The legs of the inputs that take the width of the residual stream: the legs that are not sequence legs."""
     kinds = {
         leg.name: leg.kind

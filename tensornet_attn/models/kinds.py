@@ -304,9 +304,9 @@ class SequenceClassifier(Model):
         assert isinstance(config, SequenceClassifierConfig)
         cls = config.pooling == "cls"
         self.features, self.length, self.pooling = config.features, config.length, config.pooling
-        if config.features is None:
+        if config.vocabulary is not None:
             self.embedding = nn.Embedding(config.vocabulary, config.width, **new)
-        else:
+        if config.features is not None:
             self.projection = nn.Linear(config.features, config.width, **new)
         self.cls = nn.Parameter(torch.zeros(config.width, **new)) if cls else None
         self.positions = Positions(config, config.length + cls, **new)

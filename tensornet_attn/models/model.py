@@ -94,7 +94,7 @@ class Sublayer(nn.Module):
         documents: Documents | None = None,
     ) -> WithLosses:
         options = {"losses": True} if losses and cache is None else {}
-        made: Any = call_of_tokens(self.design, inputs, key_mask, rows, cache, **options, **(documents or {}))
+        made = call_of_tokens(self.design, inputs, key_mask, rows, cache, **options, **(documents or {}))
         made, found = made if "losses" in options else (made, {})
         x = x + self.dropout(made)
         x = self.norm(x) if self.post_norm else x

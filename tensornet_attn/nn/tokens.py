@@ -32,7 +32,7 @@ def call_of_tokens(
     cache: Cache | None = None,
     counted: bool = False,
     **options: Any,
-) -> Result:
+) -> Any:
     """Returns `module(*inputs, key_mask=key_mask, cache=cache, **options)` with the exact results at tokens.
 
     key_mask: [batch..., m], false at padding. `rows`: [batch..., n], false at padding among the queries, if the keys

@@ -18,7 +18,6 @@ from tensornet_attn.convert.read import place_of
 from tensornet_attn.convert.reading import Reading, needed, read_as
 from tensornet_attn.errors import MissingPartError
 from tensornet_attn.nn.module import CompiledDesign
-from tensornet_attn.spec.read import Source
 
 POSITIONS = 11  # longer than the windows of all layers
 
@@ -33,7 +32,7 @@ class Layer:
 
     package: str  # name of the distribution
     name: str
-    design: Source
+    design: str | Mapping[str, Any]
     make: Callable[[], nn.Module]
     reading: Reading | None = None
     call: Callable[[Any, Tensor], Tensor] | None = None
@@ -42,7 +41,7 @@ class Layer:
 
     @property
     def design_name(self) -> str:
-        return self.design if isinstance(self.design, str) else str(self.design["name"])  # type: ignore[index,call-overload]
+        return self.design if isinstance(self.design, str) else str(self.design["name"])
 
     def drawn(self, seed: int = 0) -> nn.Module:
         """The module in float64 and evaluation mode, with random parameters, so that none is zero or one."""

@@ -14,7 +14,8 @@ from tensornet_attn.convert import known
 from tensornet_attn.convert.calls import eagerly
 from tensornet_attn.parity.layer import Layer
 
-SMALL: dict[str, Any] = {
+Options = dict[str, Any]  # of a config
+SMALL: Options = {
     "hidden_size": 32,
     "intermediate_size": 24,
     "num_hidden_layers": 2,
@@ -25,7 +26,7 @@ ANGLES, NORMS = "angles", "angles and norms"
 SOFTMAX = "softmax"
 
 
-def rope(part: float = 1.0) -> dict[str, Any]:
+def rope(part: float = 1.0) -> Options:
     """Rotary positions with a small base, for large angles at few positions; `part`: the rotary fraction of a head."""
     return {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": part}}
 
@@ -45,27 +46,27 @@ def made(folder: str, kind: str, *arguments: Any, config: str = "", **options: A
 
 def biased() -> nn.Module:
     """Experts with a bias in the router, which is a buffer."""
-    sizes = {"num_local_experts": 6, "n_group": 3, "topk_group": 2, "num_experts_per_tok": 2, "n_shared_experts": 1}
+    sizes = Options(num_local_experts=6, n_group=3, topk_group=2, num_experts_per_tok=2, n_shared_experts=1)
     module = made("deepseek_v3", "DeepseekV3MoE", moe_intermediate_size=10, **sizes)
     module.gate.e_score_correction_bias.copy_(torch.linspace(-0.3, 0.4, 6))  # type: ignore[union-attr,operator]
     return module
 
 
-GEMMA = {"head_dim": 8, "query_pre_attn_scalar": 6}
-CAPPED = GEMMA | {"attn_logit_softcapping": 2.0, "sliding_window": 4}
-GEMMA3 = GEMMA | {"config": "Gemma3TextConfig", "sliding_window": 4}
-GEMMA3_LAYERS = {"layer_types": ["sliding_attention", "full_attention"]}
-LATENT = {"q_lora_rank": 10, "kv_lora_rank": 12, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 5}
-GPT2 = {"n_embd": 24, "n_head": 3}
-BLOOM = {"hidden_size": 24, "n_head": 3}
-BUCKETS = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
-PADDED = {"encoder_num_attention_heads": 4, "encoder_num_key_value_heads": 4, "pad_head_dim_to_multiple_of": 3}
+GEMMA: Options = {"head_dim": 8, "query_pre_attn_scalar": 6}
+CAPPED: Options = GEMMA | {"attn_logit_softcapping": 2.0, "sliding_window": 4}
+GEMMA3: Options = GEMMA | {"config": "Gemma3TextConfig", "sliding_window": 4}
+GEMMA3_LAYERS: Options = {"layer_types": ["sliding_attention", "full_attention"]}
+LATENT: Options = {"q_lora_rank": 10, "kv_lora_rank": 12, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 5}
+GPT2: Options = {"n_embd": 24, "n_head": 3}
+BLOOM: Options = {"hidden_size": 24, "n_head": 3}
+BUCKETS: Options = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
+PADDED: Options = {"encoder_num_attention_heads": 4, "encoder_num_key_value_heads": 4, "pad_head_dim_to_multiple_of": 3}
 CROSS = (True, 12, 12, 3, 24, 24, False)  # of 3 heads, with 12 channels, without the residual connection
-PAIRS = {"num_attention_heads": 8, "num_key_value_heads": 4}
-MPT = {"d_model": 24, "n_heads": 3}
-LIGHTNING = {"head_dim": 8, "block_size": 4, "layer_types": ["linear_attention", "full_attention"]}
-SHARED = {"num_experts": 4, "moe_intermediate_size": 12, "shared_expert_intermediate_size": 20}
-SWITCH = {"d_model": 24, "d_ff": 16, "num_experts": 4}
+PAIRS: Options = {"num_attention_heads": 8, "num_key_value_heads": 4}
+MPT: Options = {"d_model": 24, "n_heads": 3}
+LIGHTNING: Options = {"head_dim": 8, "block_size": 4, "layer_types": ["linear_attention", "full_attention"]}
+SHARED: Options = {"num_experts": 4, "moe_intermediate_size": 12, "shared_expert_intermediate_size": 20}
+SWITCH: Options = {"d_model": 24, "d_ff": 16, "num_experts": 4}
 unmasked = partial(eagerly, attention_mask=None)
 
 

@@ -39,8 +39,10 @@ def crowding(points: Sequence[Point]) -> list[float]:
         row = sorted(unique, key=lambda one: (one[axis], one))
         spread = row[-1][axis] - row[0][axis]
         for before, one, after in zip([None, *row], row, [*row[1:], None], strict=False):
-            ends = before is None or after is None
-            found[one] += inf if ends else (after[axis] - before[axis]) / spread if 0 < spread < inf else 0.0  # type: ignore[index]
+            if before is None or after is None:
+                found[one] = inf
+            elif 0 < spread < inf:
+                found[one] += (after[axis] - before[axis]) / spread
     first = {one: place for place, one in reversed(list(enumerate(points)))}
     return [found[one] if first[one] == place else 0.0 for place, one in enumerate(points)]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.report.words import exact
@@ -20,7 +20,10 @@ from tensornet_attn.search.study_file import SHORT, callable_task, read
 from tensornet_attn.search.trial import Trial
 from tensornet_attn.spec.sources import Source
 
-StudyKeys = TypedDict("StudyKeys", dict.fromkeys([*Study.model_fields, *SHORT], Any), total=False)
+if TYPE_CHECKING:
+    StudyKeys = Any  # as `train.config.RunKeys`
+else:
+    StudyKeys = TypedDict("StudyKeys", dict.fromkeys([*Study.model_fields, *SHORT], Any), total=False)
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def search(
     storage: str | None = None,
     name: str = NAME,
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
-    **options: Unpack[StudyKeys],
+    **options: StudyKeys,
 ) -> StudyResult:
     """Searches a space for designs with high quality on a task at low cost, and returns the finished study.
 

@@ -118,7 +118,8 @@ class Study(_Model):
 
         `place`: the index of the learning rate, if each has its own seed.
         """
-        return (self.seed + int(essence, 16) // SEEDS**place % SEEDS) % 2**63
+        shift: int = SEEDS**place
+        return (self.seed + int(essence, 16) // shift % SEEDS) % 2**63
 
     def fresh_seed(self, place: int) -> int:
         """The seed of a confirmation, which the search does not use."""

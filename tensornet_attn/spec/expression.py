@@ -285,6 +285,11 @@ def _call(stream: Stream) -> CallText:
         raise stream.unexpected("a name")
     token = stream.take()
     arguments = parse_arguments(stream, _argument) if stream.at("(") else []
+    matrix = next((argument for argument in arguments if isinstance(argument, CallText)), None)
+    if matrix is not None and token.text != "kron":
+        message = f"'{token.text}' takes numbers, not the matrix '{matrix.name}'."
+        hint = "give numbers; only 'kron' takes matrices, e.g. 'kron(eye(h), ones(d, d))'."
+        raise Refusal("arguments", message, hint, matrix.span)
     return CallText(token.text, tuple(arguments), (token.start, stream.last.span[1]))
 
 

@@ -235,7 +235,7 @@ def task_named(
     chosen = checked(recipe, options)
     folder = None
     if cache is not False and (cache is not None or recipe.costly):
-        folder = default_folder() if cache in (None, True) else Path(os.fspath(cache))  # type: ignore[arg-type]
+        folder = default_folder() if cache is None or cache is True else Path(os.fspath(cache))
     where = Cache(folder)
     try:
         source = recipe.open(chosen, where)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -203,8 +203,8 @@ def gathered(value: Tensor) -> Tensor:
     return value.full_tensor() if hasattr(value, "full_tensor") else value  # importing DTensor takes a second
 
 
-def like(pattern: Tensor, value: Tensor) -> Tensor:
-    """A tensor on the device of `pattern`, sharded like `pattern`."""
+def like(pattern: Any, value: Tensor) -> Tensor:
+    """A tensor on the device of `pattern`, sharded like `pattern`, a Tensor or a DTensor."""
     value = value.to(pattern.device)
     if not hasattr(pattern, "full_tensor"):
         return value
@@ -246,7 +246,9 @@ def _memories(session: Session) -> dict[str, Tensor]:
     for memory in (memory for memory in session.memories if memory is not None):
         named = memory.tensors()
         for name, piece in named.items():
-            everyone = piece if session.share.world == 1 else session.fabric.all_gather(piece).flatten(0, 1)
+            everyone = (
+                piece if session.share.world == 1 else cast(Tensor, session.fabric.all_gather(piece)).flatten(0, 1)
+            )
             parts.setdefault(name, []).append(everyone.cpu())
     return {name: torch.cat(pieces).contiguous() for name, pieces in parts.items()}
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.models.cache import ModelCache
 from tensornet_attn.models.kinds import Memory, make
-from tensornet_attn.models.model import Block
+from tensornet_attn.models.model import Block, Model
 from tensornet_attn.models.read import ModelSpec
 from tensornet_attn.tasks.batch import UNSCORED, Batch, Score
 from tensornet_attn.tasks.task import Task
@@ -128,7 +128,7 @@ def check_tokens(batch: Batch, task: Task) -> None:
 
 @torch.no_grad()
 def judge(
-    fabric: Fabric, model: nn.Module, module: Any, task: Task, batches: Iterable[Batch], samples: int | None = None
+    fabric: Fabric, model: Model, module: Any, task: Task, batches: Iterable[Batch], samples: int | None = None
 ) -> Score:
     """The score over the first `samples` samples of the batches, or over all.
 
@@ -153,8 +153,13 @@ def judge(
         total = total + task.score(logits, own, at)
     module.train(was)
     if share.world > 1:
-        total = total.replaced(fabric.all_reduce(total.vector().to(fabric.device), reduce_op="sum"))
+        total = total.replaced(summed(fabric, total.vector().to(fabric.device)))
     return total
+
+
+def summed(fabric: Fabric, values: Tensor) -> Tensor:
+    """The sum of a tensor over all processes."""
+    return cast(Tensor, fabric.all_reduce(values, reduce_op="sum"))  # a tensor, because `values` is one
 
 
 def eval_line(score: Score) -> dict[str, float | None]:
@@ -177,7 +182,8 @@ def need_parts(run: Run) -> None:
 def fabric_of(run: Run) -> Fabric:
     """The Fabric of a run, not yet launched. Under torchrun, it uses torchrun's processes."""
     from lightning_fabric import Fabric
-    from lightning_fabric.strategies import DDPStrategy, ModelParallelStrategy
+    from lightning_fabric.strategies.ddp import DDPStrategy
+    from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 
     if run.accelerator == "cuda" and not torch.cuda.is_available():
         raise InputError("accelerator 'cuda': torch finds no GPU; choose auto or cpu.")
@@ -204,7 +210,8 @@ def _sharded(model: nn.Module, mesh: Any) -> nn.Module:
 
     for block in blocks(model):
         fully_shard(block, mesh=mesh["data_parallel"])
-    return fully_shard(model, mesh=mesh["data_parallel"])
+    fully_shard(model, mesh=mesh["data_parallel"])
+    return model
 
 
 def blocks(model: nn.Module) -> list[Block]:
@@ -216,7 +223,7 @@ def recompute(model: nn.Module) -> None:
     """Checkpoints activations of every layer without a state; a recomputed layer would see an updated state."""
     for block in blocks(model):
         if not any(True for _ in block.buffers()):
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+            vars(block)["forward"] = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 @dataclass
@@ -232,7 +239,7 @@ class Session:
     task: Task
     spec: ModelSpec
     fabric: Fabric
-    model: nn.Module
+    model: Model
     module: Any
     optimizer: torch.optim.Optimizer
     share: Share
@@ -248,7 +255,7 @@ class Session:
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all processes."""
-        return self.fabric.all_reduce(values, reduce_op="sum") if self.share.world > 1 else values
+        return summed(self.fabric, values) if self.share.world > 1 else values
 
 
 def begin(run: Run, task: Task, spec: ModelSpec, fabric: Fabric) -> Session:
@@ -276,8 +283,9 @@ def begin(run: Run, task: Task, spec: ModelSpec, fabric: Fabric) -> Session:
     model = make(spec, backend=run.backend)
     if run.checkpoint_activations:
         recompute(model)
-    module = fabric.setup_module(torch.compile(model) if run.compile else model)
-    optimizer = fabric.setup_optimizers(optimizer_of(run, model))
+    called: Any = torch.compile(model) if run.compile else model  # a module, which torch declares as a function
+    module = fabric.setup_module(called)
+    optimizer: Any = fabric.setup_optimizers(optimizer_of(run, model))  # one, which has the methods of an optimizer
     spans = [share.rows(part, run.batch) for part in range(run.accumulate)]
     memories = [model.new_memory(stop - start) if remembers else None for start, stop in spans]
     return Session(run, task, spec, fabric, model, module, optimizer, share, memories)

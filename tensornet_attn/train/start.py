@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Unpack, get_args
+from typing import Any, get_args
 
 import torch
 
@@ -38,7 +38,7 @@ from tensornet_attn.version import __version__
 
 
 def train(
-    config: Source = None, *, out: str | os.PathLike[str], command: str | None = None, **options: Unpack[RunKeys]
+    config: Source = None, *, out: str | os.PathLike[str], command: str | None = None, **options: RunKeys
 ) -> dict[str, Any]:
     """Trains a model on a task and returns the content of `OUT/summary.json`.
 
@@ -175,21 +175,20 @@ def _interrupts() -> Iterator[threading.Event]:
 def _settings(run: Run, device: torch.device) -> Iterator[None]:
     """Sets the run's torch threads, and deterministic algorithms on the CPU, and restores both at the end."""
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    warns, fills = (
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.utils.deterministic.fill_uninitialized_memory,
-    )
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    deterministic: Any = torch.utils.deterministic  # has its attribute at run time only
+    fills = deterministic.fill_uninitialized_memory
     if run.threads is not None:
         torch.set_num_threads(run.threads)
     if device.type == "cpu":
         torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        deterministic.fill_uninitialized_memory = False
     try:
         yield
     finally:
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(strict, warn_only=warns)
-        torch.utils.deterministic.fill_uninitialized_memory = fills
+        deterministic.fill_uninitialized_memory = fills
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -61,7 +62,7 @@ def optimise(session: Session, wishes: tuple[bool, ...]) -> Measured:
     """
     run, number = session.run, session.step + 1
     batches, places = _batches(session)
-    scored = session.sum(sum((batch.targets != UNSCORED).sum() for batch in batches))
+    scored = session.sum(reduce(torch.add, ((batch.targets != UNSCORED).sum() for batch in batches)))
     weight = session.share.world / scored.clamp(min=1).double()  # processes average gradients, and sum losses
     lr = rate(run, number)
     for group in session.optimizer.param_groups:
@@ -71,7 +72,7 @@ def optimise(session: Session, wishes: tuple[bool, ...]) -> Measured:
     norm = gathered(torch.nn.utils.clip_grad_norm_(session.model.parameters(), run.clip or math.inf))
     sums = torch.tensor([0.0, *wishes], dtype=torch.float64, device=norm.device)
     sums[0] = sum(loss for loss, _ in parts) / scored.clamp(min=1)
-    sums = session.sum(torch.cat([sums, sum(auxiliary for _, auxiliary in parts)]))
+    sums = session.sum(torch.cat([sums, reduce(torch.add, (auxiliary for _, auxiliary in parts))]))
     loss, *counts, grad_norm = torch.cat([sums, norm.double()[None]]).tolist()
     losses = dict(zip(session.spec.loss_weights, counts[len(wishes) :], strict=True))
     if not all(map(math.isfinite, (loss, *losses.values(), grad_norm))):

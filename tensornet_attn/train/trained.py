@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from tensornet_attn.analyse.section import Section, joined_sections, model_sections, repeated_tokens
 from tensornet_attn.errors import InputError
 from tensornet_attn.models.cache import ModelCache
-from tensornet_attn.models.kinds import LanguageModel, Seq2Seq, make
+from tensornet_attn.models.kinds import make
+from tensornet_attn.models.model import Model
 from tensornet_attn.models.read import ModelSpec
 from tensornet_attn.tasks.batch import Batch, Score
 from tensornet_attn.tasks.task import Task
@@ -34,7 +34,7 @@ class Trained:
     run: Run
     task: Task
     spec: ModelSpec
-    model: nn.Module
+    model: Model
     saved: Saved
 
     def judge(self, split: str, samples: int | None = None, batch: int | None = None) -> Score:
@@ -127,7 +127,7 @@ def sample(
     return alphabet.decode(found)
 
 
-def cache_of(model: LanguageModel | Seq2Seq) -> ModelCache | None:
+def cache_of(model: Model) -> ModelCache | None:
     """An empty decoding cache; None if a design has no cache, and all positions must be recomputed for each token."""
     try:
         return model.new_cache()

@@ -9,7 +9,8 @@ from importlib.util import find_spec
 import torch
 
 from tensornet_attn.errors import InputError, MissingPartError
-from tensornet_attn.models.kinds import Seq2Seq
+from tensornet_attn.models.model import Model
+from tensornet_attn.tasks.recipe import Parallel
 from tensornet_attn.train.session import fabric_of
 from tensornet_attn.train.trained import Trained, cache_of
 
@@ -34,15 +35,15 @@ def bleu(
     `tokenizer` is a sacrebleu tokenizer: 13a for plain text; none for tokenized text, as in fairseq's tokenized BLEU.
     Raises the errors of `check`.
     """
-    check(trained, split, tokenizer)
+    parallel = check(trained, split, tokenizer)
     found = translations(trained, split, samples, batch or trained.run.batch)
-    return compared(found, trained.task.source.parallel.references[split][: len(found)], tokenizer)
+    return compared(found, parallel.references[split][: len(found)], tokenizer)
 
 
-def check(trained: Trained, split: str, tokenizer: str = TOKENIZER) -> None:
-    """Raises InputError for a task without parallel text, a split without references or an unknown tokenizer.
+def check(trained: Trained, split: str, tokenizer: str = TOKENIZER) -> Parallel:
+    """The parallel text of a task. Raises InputError for a task without one, or for a split without references.
 
-    Raises MissingPartError if sacrebleu is not installed.
+    Raises InputError for an unknown tokenizer too, and MissingPartError if sacrebleu is not installed.
     """
     parallel = trained.task.source.parallel
     if parallel is None:
@@ -58,6 +59,7 @@ def check(trained: Trained, split: str, tokenizer: str = TOKENIZER) -> None:
 
     if tokenizer not in BLEU.TOKENIZERS:
         raise InputError(f"sacrebleu has no tokenizer '{tokenizer}': use one of {', '.join(BLEU.TOKENIZERS)}.")
+    return parallel
 
 
 def compared(found: Sequence[str], wanted: Sequence[str], tokenizer: str = TOKENIZER) -> Bleu:
@@ -86,7 +88,7 @@ def translations(trained: Trained, split: str, samples: int | None, batch: int) 
 
 
 @torch.no_grad()
-def greedy(model: Seq2Seq, source: Tensor, source_mask: Tensor | None, edge: int, most: int) -> list[list[int]]:
+def greedy(model: Model, source: Tensor, source_mask: Tensor | None, edge: int, most: int) -> list[list[int]]:
     """Greedy decoding: a list of tokens for each row of source [batch, m], with source_mask [batch, m].
 
     Decoding starts with the token `edge` and ends at `edge`, or after `most` tokens; finished rows leave the batch. A

@@ -221,6 +221,11 @@ def test_calls_that_are_refused() -> None:
     assert refused(ta.InputError, lambda: model.resize_token_embeddings(20)) == (
         "the diagram has 11 tokens, not 20: create the model with 'vocabulary=20'."
     )
+    layers = {"kind": "sequence_classifier", "features": 3, "length": 8, "width": 16, "classes": 2, "layers": ["mhsa"]}
+    numbers = ta.hf.make({"tensornet": 1, "model": layers})
+    assert refused(ta.InputError, numbers.resize_token_embeddings) == (
+        "the diagram has 'features' instead of tokens: there is no embedding to resize."
+    )
 
 
 WITHOUT = """

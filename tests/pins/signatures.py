@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any
+from typing import Any, is_typeddict
 
 PACKAGE = "tensornet_attn"
 WIDTH = 120
@@ -65,10 +65,10 @@ def _text(annotation: Any) -> str:
 
 def _options(function: Any, parameter: inspect.Parameter) -> dict[str, str]:
     """The names and types of `**options: Unpack[Options]`, those of its parents first."""
-    given = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
-    if given is None:
+    given = str(parameter.annotation).removeprefix("Unpack[").removesuffix("]")
+    typed = inspect.unwrap(function).__globals__.get(given)
+    if not is_typeddict(typed):
         return {}
-    typed = inspect.unwrap(function).__globals__[given[1]]
     found: dict[str, str] = {}
     for key, kind in typed.__annotations__.items():
         found[key] = _text(getattr(kind, "__forward_arg__", kind))

@@ -50,11 +50,13 @@ class ExpertAttention(Layer):
         if self.rope:
             q, k = rotated(q, self.size.fraction), rotated(k, self.size.fraction)
         o = self.attend(q, k, v, self.size.d**-0.5, self.causal)
-        return expert_out(o, self.Wo, destination) if "o" in self.experts else out(o, self.Wo)
+        return (
+            out(o, self.Wo) if destination is None or "o" not in self.experts else expert_out(o, self.Wo, destination)
+        )
 
     def projected(self, x: Tensor, letter: str, gate: Tensor | None) -> Tensor:
         W = getattr(self, f"W{letter}")
-        return expert_heads(x, W, gate) if letter in self.experts else heads(x, W)
+        return heads(x, W) if gate is None or letter not in self.experts else expert_heads(x, W, gate)
 
 
 class ExpertRelative(Relative):

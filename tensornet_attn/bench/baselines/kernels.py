@@ -6,6 +6,7 @@ Sums over keys are computed first; causal attention computes all scores.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -51,7 +52,7 @@ class Linear(Layer):
 
 def far_field(q: Tensor, k: Tensor, v: Tensor, causal: bool, kernels: tuple[Kernel, ...] = KERNELS[:1]) -> Tensor:
     """The sum of attention by each of the kernels."""
-    return sum(normalized(phi(q), phi(k), v, causal, eps) for phi, eps in kernels)  # type: ignore[return-value]
+    return reduce(torch.add, (normalized(phi(q), phi(k), v, causal, eps) for phi, eps in kernels))
 
 
 class Polynomial(Layer):
@@ -111,7 +112,8 @@ class KernelFish(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = elu1(heads(x, self.Wq)), elu1(heads(x, self.Wk)), heads(x, self.Wv)
-        P, bias = F.softplus(self.P), 0.0
+        P: Tensor = F.softplus(self.P)
+        bias: Tensor | float = 0.0
         if self.two:
             P, bias = P @ F.softplus(self.W2).T, F.softplus(self.b2)[:, None, None]  # g h, h 1 1
         return out((self.dense if self.causal else self.summed)(q, k, v, P, bias), self.Wo)
@@ -159,13 +161,9 @@ def blended(w: Tensor, o: Tensor) -> Tensor:
 class Release(NearAndFar):
     """The released code for Long Range Arena: the far field times m ** -0.5, 2 k - 1 diagonals, no sigmoid."""
 
-    def declare(self) -> None:
-        super().declare(KERNELS[:1])
-        self.reach = (self.size.k - 1, self.size.k - 1)
-
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)
-        near = self.attend(q, k, v, self.size.d**-0.5, self.causal, self.reach)
+        near = self.attend(q, k, v, self.size.d**-0.5, self.causal, (self.size.k - 1, self.size.k - 1))
         phi_q, phi_k, scale = elu1(q), elu1(k), x.shape[1] ** -0.5
         if self.causal:
             far = causal_sums(phi_q @ phi_k.transpose(-2, -1)) @ v
@@ -245,7 +243,7 @@ LAYERS = {
     **{f"fmm{count}_causal": (NearAndFar, {"kernels": KERNELS[:count], "past": True}) for count in (1, 2, 3)},
     **{f"fmm{count}_rows": (NearAndFar, {"kernels": KERNELS[:count], "rows": True}) for count in (1, 2)},
     "fmm3_shifted": (NearAndFar, {"kernels": SHIFTED}),
-    "fmm_lra_release": (Release, {}),
+    "fmm_lra_release": (Release, {"kernels": KERNELS[:1]}),
     "fast_weight1": (FastWeights, {}),
     "fast_weight2": (FastWeights, {"kernel": True}),
     "fmm_fast_weight1": (NearAndFastWeights, {}),

@@ -141,11 +141,12 @@ class Gaussian(Layer):
         return out(self.attend(q, k, v, scale, self.causal, bias=norms), self.Wo)
 
 
-class Alibi(MultiHead):
+class Alibi(Layer):
     """Scores minus slope times distance (Press et al. 2022)."""
 
+    legs = MultiHead.legs
+
     def declare(self) -> None:
-        super().declare()
         self.register_buffer("slopes", torch.tensor(slopes(self.size.h)), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:

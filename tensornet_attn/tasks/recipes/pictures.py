@@ -203,9 +203,10 @@ def _sequences(options: Generation) -> tuple[Bytes, Bytes]:
         return train.reshape(-1, pixels), test.reshape(-1, pixels)
     train, test = (records[:, 1:] for records in cifar10(folder, options.side, 256))
     if options.grey:
-        return grey(train), grey(test)
+        return grey(train).astype(np.uint8), grey(test).astype(np.uint8)
     shape = (-1, 3, options.side**2)  # planes of red, green and blue, interleaved below
-    return tuple(planes.reshape(shape).transpose(0, 2, 1).reshape(planes.shape) for planes in (train, test))
+    train, test = (planes.reshape(shape).transpose(0, 2, 1).reshape(planes.shape) for planes in (train, test))
+    return train, test
 
 
 IMAGE_GENERATION = Recipe(
