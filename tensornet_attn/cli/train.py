@@ -197,7 +197,7 @@ def evaluate(
         return
     window = f", windows of {facts['context']} with stride {facts['stride']}" if sliding_window else ""
     scores = "  ".join(f"{name} {value:.4f}" for name, value in means.items())
-    print(f"{trained.spec.name} on {trained.task.name}, {split}, step {trained.saved.step}{window}: {scores}")
+    print(f"{trained.spec.name} on {trained.run.task}, {split}, step {trained.saved.step}{window}: {scores}")
 
 
 def sample(
