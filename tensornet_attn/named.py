@@ -42,6 +42,8 @@ def named(name: str, what: str, wanted: str, kinds: Any) -> Any:
         wrong = f"{where} has no '{path}'" if item is _MISSING else f"'{path}' of {where} is not {wanted}: {item!r:.60}"
         known = list(_of_kinds(owner, kinds))
         hint = nearest(part, known) if known else f"define {wanted} there."
+        if module_name in _SCRIPT:
+            hint = "what a script or notebook defines is found there only: move it to a module."
         raise InputError(f"the {what} '{name}': {wrong}; {hint}")
     return item
 

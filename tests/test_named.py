@@ -43,6 +43,11 @@ MISTAKES = [
         f"the task 'string:digits': 'digits' of module 'string' ('{os.path.dirname(os.__file__)}/string.py') is not "
         "a Recipe: '0123456789'; define a Recipe there.",
     ),
+    (
+        "__main__:parity",
+        f"the task '__main__:parity': module '__main__' ('{sys.modules['__main__'].__file__}') has no 'parity'; what a "
+        "script or notebook defines is found there only: move it to a module.",
+    ),
 ]
 
 

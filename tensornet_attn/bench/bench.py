@@ -65,7 +65,7 @@ class Options:
     uncompared: bool = False
 
     def __post_init__(self) -> None:
-        against = [name if isinstance(name, str) else name_of(name, "contestant") for name in self.against]
+        against = tuple(name if isinstance(name, str) else name_of(name, "contestant") for name in self.against)
         object.__setattr__(self, "against", against)
         for word, names, known in (("contestant", against, AGAINST), ("backend to measure", self.backends, OURS)):
             for name in names:

@@ -38,19 +38,18 @@ class OwnLayer:
     unlike: str = ""
 
     def ours(self, values: Values) -> Values:
-        """The values with gradients by the weights of the design, instead of those by its own parameters."""
-        named_ours = {name: value for name, value in values.items() if name == "output" or name.startswith("input ")}
+        """The values with gradients of the weights of the design, instead of those of its own parameters."""
+        shared = {name: value for name, value in values.items() if name == "output" or name.startswith("input ")}
         if len(values) == 1:  # a forward
-            return named_ours
-        grads = {name: value for name, value in values.items() if name in self.state and self.state[name].requires_grad}
-        starts = [grads[name].to(self.state[name]) for name in grads]
-        found = torch.autograd.grad(
-            [self.state[name] for name in grads], list(self.weights.values()), starts, True, allow_unused=True
-        )
+            return shared
+        parts = [name for name in values if name in self.state and self.state[name].requires_grad]
+        starts = [values[name].to(self.state[name]) for name in parts]
+        computed = [self.state[name] for name in parts]
+        gradients = torch.autograd.grad(computed, list(self.weights.values()), starts, allow_unused=True)
         device = values["output"].device
-        for (name, weight), grad in zip(self.weights.items(), found, strict=True):
-            named_ours[name] = (torch.zeros_like(weight) if grad is None else grad).to(device)
-        return named_ours
+        for (name, weight), gradient in zip(self.weights.items(), gradients, strict=True):
+            shared[name] = (torch.zeros_like(weight) if gradient is None else gradient).to(device)
+        return shared
 
 
 def own_layer(name: str, case: Case) -> OwnLayer:
