@@ -31,21 +31,23 @@ def named(name: str, what: str, wanted: str, kinds: Any) -> Any:
     if not NAME.fullmatch(name):
         raise InputError(f"the {what} '{name}' is not of the form module:name, e.g. my_module:{what}.")
     module_name, _, path = name.partition(":")
-    owner = item = _module(module_name, f"the {what} '{name}': ")
+    owner = target = _module(module_name, f"the {what} '{name}': ")
     for part in path.split("."):
-        owner, item = item, getattr(item, part, _MISSING)
-        if item is _MISSING:
+        owner, target = target, getattr(target, part, _MISSING)
+        if target is _MISSING:
             break
-    if item is _MISSING or not isinstance(item, kinds):
+    if target is _MISSING or not isinstance(target, kinds):
         file = getattr(sys.modules[module_name], "__file__", None)
         where = f"module '{module_name}'" + (f" ('{file}')" if file else "")
-        wrong = f"{where} has no '{path}'" if item is _MISSING else f"'{path}' of {where} is not {wanted}: {item!r:.60}"
-        known = list(_of_kinds(owner, kinds))
-        hint = nearest(part, known) if known else f"define {wanted} there."
+        wrong = (
+            f"{where} has no '{path}'" if target is _MISSING else f"'{path}' of {where} is not {wanted}: {target!r:.60}"
+        )
+        candidates = list(_of_kinds(owner, kinds))
+        hint = nearest(part, candidates) if candidates else f"define {wanted} there."
         if module_name in _SCRIPT:
             hint = "what a script or notebook defines is found there only: move it to a module."
         raise InputError(f"the {what} '{name}': {wrong}; {hint}")
-    return item
+    return target
 
 
 def _module(name: str, start: str) -> Any:
@@ -60,40 +62,42 @@ def _module(name: str, start: str) -> Any:
         if missing is not None and f"{name}.".startswith(f"{missing}."):
             package, _, last = missing.rpartition(".")
             places = getattr(sys.modules[package], "__path__", []) if package else [folder]
-            known = [found.name for found in iter_modules(places)]
-            hint = nearest(last, known) if known else "run the command where the module is, or set PYTHONPATH."
+            candidates = [module.name for module in iter_modules(places)]
+            hint = (
+                nearest(last, candidates) if candidates else "run the command where the module is, or set PYTHONPATH."
+            )
             where = f"package '{package}'" if package else "the working directory or on PYTHONPATH"
             raise InputError(f"{start}there is no module '{missing}' in {where}; {hint}") from error
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = "" if isinstance(error, SyntaxError) else f" ('{frame.filename}', line {frame.lineno})"
-        raise InputError(f"{start}importing '{name}' raised {type(error).__name__}: {error}{place}.") from error
+        location = "" if isinstance(error, SyntaxError) else f" ('{frame.filename}', line {frame.lineno})"
+        raise InputError(f"{start}importing '{name}' raised {type(error).__name__}: {error}{location}.") from error
 
 
 def _of_kinds(owner: Any, kinds: Any) -> Iterator[str]:
     """The public names in a module of objects of these kinds, without the functions and classes that it imports."""
-    for name, value in vars(owner).items() if hasattr(owner, "__dict__") else ():
-        imported = (isclass(value) or isfunction(value)) and value.__module__ != getattr(owner, "__name__", None)
-        if isinstance(value, kinds) and not imported and not name.startswith("_"):
+    for name, member in vars(owner).items() if hasattr(owner, "__dict__") else ():
+        imported = (isclass(member) or isfunction(member)) and member.__module__ != getattr(owner, "__name__", None)
+        if isinstance(member, kinds) and not imported and not name.startswith("_"):
             yield name
 
 
-def name_of(item: Any, what: str, home: str | None = None) -> str:
+def name_of(target: Any, what: str, home: str | None = None) -> str:
     """The name `module:name` of a function or class, or of a value of a module. `home` is the module to try first.
 
-    Raises InputError if the item is not a variable of a module; `what` is the word for it.
+    Raises InputError if the target is not a variable of a module; `what` is the word for it.
 
     >>> name_of(name_of, "example")
     'tensornet_attn.named:name_of'
     """
-    home = home or getattr(item, "__module__", None)
-    if (isclass(item) or isfunction(item)) and "<" not in item.__qualname__:
-        return f"{home}:{item.__qualname__}"
+    home = home or getattr(target, "__module__", None)
+    if (isclass(target) or isfunction(target)) and "<" not in target.__qualname__:
+        return f"{home}:{target.__qualname__}"
     modules = sorted(sys.modules.items(), key=lambda pair: (pair[0] != home, *map(pair[0].__eq__, _SCRIPT)))
     for module, content in modules:
-        for name, value in list(getattr(content, "__dict__", {}).items()):
-            if value is item:
+        for name, member in list(getattr(content, "__dict__", {}).items()):
+            if member is target:
                 return f"{module}:{name}"
-    shown = getattr(item, "name", None) or getattr(item, "__qualname__", None) or repr(item)
+    shown = getattr(target, "name", None) or getattr(target, "__qualname__", None) or repr(target)
     raise InputError(
         f"the {what} '{shown}' is not a variable of a module, where it can be found again: assign it to one."
     )

@@ -153,7 +153,7 @@ class Bench:
 
     def floor(self, result: Result, case: Case, found: Contestant | None, kind: str) -> float | None:
         """The floor of a contestant: that of the result, unless it computes another function; None if not compared."""
-        if found is not None and found.own is not None and found.own.unlike:
+        if found is not None and found.layer is not None and found.layer.unlike:
             return None
         if found is None or found.case.design is case.design:
             return None if result.model is None else result.model.floor
@@ -164,17 +164,17 @@ class Bench:
         entry, found = Entry(name), None
         with reported(entry, hint(case)):
             found = contestant(name, case, kind, self.options.memory * GIB)
-            own = found.own
-            if own is not None and own.unlike:
-                self.uncompared(entry, own.unlike)
+            layer = found.layer
+            if layer is not None and layer.unlike:
+                self.uncompared(entry, layer.unlike)
                 check_output(name, found.module, case)
                 return entry, found
             entry.note, wanted = found.note, self.oracle(found.case)
             entry.checked_n, short = wanted.n, found.case.at(wanted.n)
-            if own is not None:
+            if layer is not None:
                 check_output(name, found.module, short)
             values = values_of(found.module, short, kind)
-            entry.error = wanted.error(values if own is None else own.ours(values))
+            entry.error = wanted.error(values if layer is None else layer.ours(values))
         return entry, found if not entry.reason else None
 
     def uncompared(self, entry: Entry, unlike: str) -> None:

@@ -39,19 +39,19 @@ class SkippedError(Exception):
 
 @dataclass(frozen=True)
 class Contestant:
-    """A module with weights, its case, and a note for the report. `own`: the layer, if it is one of the user."""
+    """A module with weights, its case, and a note for the report. `layer`: the layer, if it is one of the user."""
 
     module: nn.Module
     case: Case
     note: str = ""
-    own: OwnLayer | None = None
+    layer: OwnLayer | None = None
 
 
 def contestant(name: str, case: Case, kind: str, limit: float) -> Contestant:
     """A contestant by name. Raises SkippedError if it cannot run the case, or may need more than `limit` bytes."""
     if ":" in name:
         layer = own_layer(name, case)
-        return Contestant(layer.module, case, own=layer)
+        return Contestant(layer.module, case, layer=layer)
     return MAKERS[name](case, kind, limit)
 
 

@@ -39,7 +39,7 @@ class OwnLayer:
 
     def ours(self, values: Values) -> Values:
         """The values with gradients of the weights of the design, instead of those of its own parameters."""
-        shared = {name: value for name, value in values.items() if name == "output" or name.startswith("input ")}
+        shared = {name: tensor for name, tensor in values.items() if name == "output" or name.startswith("input ")}
         if len(values) == 1:  # a forward
             return shared
         parts = [name for name in values if name in self.state and self.state[name].requires_grad]
@@ -66,14 +66,14 @@ def own_layer(name: str, case: Case) -> OwnLayer:
         raise InputError(f"'{name}' made {module!r:.60}; return an nn.Module.")
     module = module.double()
     reference = case.loaded(compiler.reference(case.design, case.causal))
-    trainable = {key for key, value in reference.named_parameters() if value.requires_grad}
-    rounded = {key: value.to("cpu", torch.float64, copy=True) for key, value in reference.state_dict().items()}
-    weights = {key: value.requires_grad_(key in trainable) for key, value in rounded.items()}
+    trainable = {key for key, tensor in reference.named_parameters() if tensor.requires_grad}
+    rounded = {key: tensor.to("cpu", torch.float64, copy=True) for key, tensor in reference.state_dict().items()}
+    weights = {key: tensor.requires_grad_(key in trainable) for key, tensor in rounded.items()}
     state, unlike = _state(name, module, weights, case)
     if not unlike:
-        module.load_state_dict({key: value.detach() for key, value in state.items()}, strict=False)
+        module.load_state_dict({key: tensor.detach() for key, tensor in state.items()}, strict=False)
     module = module.to(case.device, case.torch_dtype).eval()
-    return OwnLayer(module, {key: value for key, value in weights.items() if key in trainable}, state, unlike)
+    return OwnLayer(module, {key: tensor for key, tensor in weights.items() if key in trainable}, state, unlike)
 
 
 def check_output(name: str, module: nn.Module, case: Case) -> None:
@@ -88,17 +88,17 @@ def check_output(name: str, module: nn.Module, case: Case) -> None:
 
 def _arguments(name: str, case: Case) -> dict[str, object]:
     """The legs, settings and `causal` that the maker has parameters for. Raises InputError if it needs others."""
-    known = {key: size for key, size in case.sizes.items() if size is not None} | {"causal": case.graph.causal}
+    sizes = {key: size for key, size in case.sizes.items() if size is not None} | {"causal": case.graph.causal}
     arguments = {}
     for key, parameter in signature(maker_named(name)).parameters.items():
-        if key in known:
-            arguments[key] = known[key]
+        if key in sizes:
+            arguments[key] = sizes[key]
         elif parameter.default is Parameter.empty and parameter.kind not in (
             Parameter.VAR_POSITIONAL,
             Parameter.VAR_KEYWORD,
         ):
             raise InputError(
-                f"'{name}' needs '{key}', which is no leg or setting of '{case.design.name}': {nearest(key, known)} "
+                f"'{name}' needs '{key}', which is no leg or setting of '{case.design.name}': {nearest(key, sizes)} "
                 "Give it a default, or name a function that makes the layer."
             )
     return arguments
@@ -106,7 +106,7 @@ def _arguments(name: str, case: Case) -> dict[str, object]:
 
 def _state(name: str, module: nn.Module, weights: Values, case: Case) -> tuple[Values, str]:
     """The state of a layer as computed from weights of the design, and why it has none. Raises InputError."""
-    shapes = {key: list(value.shape) for key, value in module.state_dict().items()}
+    shapes = {key: list(tensor.shape) for key, tensor in module.state_dict().items()}
     parameters = [key for key, _ in module.named_parameters()]
     if hasattr(module, HOOK):
         state = getattr(module, HOOK)(weights)
@@ -114,13 +114,13 @@ def _state(name: str, module: nn.Module, weights: Values, case: Case) -> tuple[V
         if wrong:
             raise InputError(f"'{HOOK}' of '{name}' {wrong}")
         return dict(state), ""
-    state = {key: value for key, value in weights.items() if shapes.get(key) == list(value.shape)}
+    state = {key: tensor for key, tensor in weights.items() if shapes.get(key) == list(tensor.shape)}
     for key in parameters:
         if key not in state:
             return {}, f"its parameter '{key}' {shapes[key]} is no weight of '{case.design.name}'"
-    for key, value in weights.items():
-        if value.requires_grad and key not in state:
-            return {}, f"it has no parameter '{key}' {list(value.shape)}, a weight of '{case.design.name}'"
+    for key, tensor in weights.items():
+        if tensor.requires_grad and key not in state:
+            return {}, f"it has no parameter '{key}' {list(tensor.shape)}, a weight of '{case.design.name}'"
     return state, ""
 
 
@@ -135,6 +135,6 @@ def _wrong_state(state: object, shapes: Mapping[str, list[int]], parameters: lis
             return f"gives no '{key}' {shapes[key]}; add it."
         if list(state[key].shape) != shapes[key]:
             return f"gives '{key}' the shape {list(state[key].shape)}; the layer has {shapes[key]}."
-    if not any(value.requires_grad for value in state.values()):
+    if not any(tensor.requires_grad for tensor in state.values()):
         return "gives no tensor with a gradient: compute all of them from its argument, without detach or no_grad."
     return ""

@@ -51,14 +51,14 @@ def with_task_names(keys: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises InputError for a task that the processes of trials cannot import.
     """
-    found, task = dict(keys), keys.get("task")
+    named, task = dict(keys), keys.get("task")
     if isinstance(task, Recipe) or callable(task):
-        found["task"] = name_of_task(task)
-        if found["task"].startswith("__main__:"):
-            raise InputError(f"the processes of trials cannot import '{found['task']}': move it to a module.")
+        named["task"] = name_of_task(task)
+        if named["task"].startswith("__main__:"):
+            raise InputError(f"the processes of trials cannot import '{named['task']}': move it to a module.")
     if isinstance(keys.get("rungs"), (list, tuple)):
-        found["rungs"] = [with_task_names(rung) if isinstance(rung, Mapping) else rung for rung in keys["rungs"]]
-    return found
+        named["rungs"] = [with_task_names(rung) if isinstance(rung, Mapping) else rung for rung in keys["rungs"]]
+    return named
 
 
 def _document(source: Source) -> tuple[Document, Reporter]:

@@ -271,8 +271,8 @@ def resolved(run: Run, spec: ModelSpec, task: Task) -> Run:
     """The same run with every design of its model written out, so that it depends on no other file."""
     given = {name: getattr(run, name) for name in run.model_fields_set if name not in (*SIZES, "design")}
     model, chosen = parse(spec.to_yaml(whole=True), spec.name)[0].data, task.as_dict()
-    own = {"task_version": chosen["version"], "task_samples": task.samples_hash}
-    return Run(**given | {"model": model, "options": chosen["options"], **own})
+    pinned = {"task_version": chosen["version"], "task_samples": task.samples_hash}
+    return Run(**given | {"model": model, "options": chosen["options"], **pinned})
 
 
 def _stack(run: Run, task: Task) -> ModelSpec:

@@ -291,8 +291,8 @@ def decisive(run: Run) -> dict[str, Any]:
     """The keys that must not change between a run and its resumption; `steps` may, if the schedule is constant."""
     free = {*MACHINE, "run"} | ({"steps"} if run.schedule == "constant" else set())
     added = {name for name in LATER if getattr(run, name) == Run.model_fields[name].default}
-    own = {"task": run.task.rpartition(":")[2]}  # a module may move; `task_samples` identifies its recipe
-    return run.model_dump(mode="json", exclude=free | added) | own
+    task = {"task": run.task.rpartition(":")[2]}  # a module may move; `task_samples` identifies its recipe
+    return run.model_dump(mode="json", exclude=free | added) | task
 
 
 def undescribed(value: Any) -> Any:
