@@ -6,6 +6,7 @@
 | `yaml` after `<!-- in: NAME -->` | a child of the design NAME, shipped or on the page: `complete` |
 | `yaml` after `<!-- mistaken -->` | a whole design with a mistake; the `text` block after it is the checker's answer |
 | `python` | run, all of a page in one namespace; a `text` block right after it is what it prints |
+| `python` after `<!-- file: NAME.py -->` | a module beside the designs, for commands and other Python blocks |
 | `console` | each `$ command` is run beside the page's designs; what follows is its output, `...` for anything |
 | `sh` | not run (installation); its make targets must exist |
 """
@@ -88,8 +89,10 @@ def name_of(block: Block) -> str:
 
 
 def write_designs(page: Path, folder: Path) -> None:
-    """The page's whole designs as files, so that fragments, commands and Python blocks can use them."""
+    """The page's whole designs and modules as files, so that fragments, commands and Python blocks can use them."""
     for block in blocks(page):
+        if block.note.startswith("file:"):
+            (folder / block.note.removeprefix("file:").strip()).write_text(block.text, encoding="utf-8")
         if block.kind in ("design", "mistaken"):
             (folder / f"{name_of(block)}.yaml").write_text(block.text, encoding="utf-8")
 
@@ -118,7 +121,7 @@ def run_python(page: Path) -> Iterator[tuple[Block, str]]:
     """Each Python block of a page with what it printed."""
     namespace: dict[str, object] = {"__name__": page.stem}
     for block in blocks(page):
-        if block.language == "python":
+        if block.language == "python" and not block.note:
             code = compile(
                 "\n" * block.line + block.text, str(page), "exec"
             )  # so that a traceback names the page's line

@@ -68,6 +68,7 @@ def test_a_mistake_gets_the_answer_shown(block: Block, tmp_path: Path, agree) ->
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agree) -> None:  # type: ignore[no-untyped-def]
     docs.write_designs(page, tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # modules of the page
     for block, printed in docs.run_python(page):
         (fresh,) = [b for b in docs.blocks(page) if b.language == "python" and b.text == block.text]
         shown = docs.after(fresh)

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from tensornet_attn.bench.case import PASSES, Case, runner
 from tensornet_attn.bench.compare import Oracle, WrongError, oracle, values_of
@@ -31,8 +32,10 @@ from tensornet_attn.bench.measure import (
     sample_of,
 )
 from tensornet_attn.bench.model import model_of
+from tensornet_attn.bench.own import HOOK, check_output, maker_named
 from tensornet_attn.bench.results import FAILED, SKIPPED, WRONG, Entry, Result, ratio, spread
-from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.errors import InputError, TensornetError, nearest
+from tensornet_attn.named import name_of
 from tensornet_attn.ops import OPS
 
 if TYPE_CHECKING:
@@ -47,22 +50,28 @@ COMPILED = {"inductor", "compile", "flex", "fla"}
 class Options:
     """Options of a benchmark.
 
-    `seconds`: time limit for each pass of each case. `memory`: limit in GiB of tensors over pairs of positions.
-    `graphs`: time CUDA graphs of the calls, on a GPU.
+    `against`: names, `module:name` of your own layers, or their classes. `seconds`: time limit for each pass of each
+    case. `memory`: limit in GiB of tensors over pairs of positions. `graphs`: time CUDA graphs of the calls, on a GPU.
+    `uncompared`: measure your own layers also if their weights are not those of the design.
     """
 
-    against: Sequence[str] = ("eager", "compile", "sdpa")
+    against: Sequence[str | Callable[..., nn.Module]] = ("eager", "compile", "sdpa")
     backends: Sequence[str] = ("torch",)
     passes: Sequence[str] = PASSES
     repeats: int = 20
     seconds: float = 10.0
     memory: float = 8.0
     graphs: bool = False
+    uncompared: bool = False
 
     def __post_init__(self) -> None:
-        for word, names, known in (("contestant", self.against, AGAINST), ("backend to measure", self.backends, OURS)):
+        against = tuple(name if isinstance(name, str) else name_of(name, "contestant") for name in self.against)
+        object.__setattr__(self, "against", against)
+        for word, names, known in (("contestant", against, AGAINST), ("backend to measure", self.backends, OURS)):
             for name in names:
-                if name not in known:
+                if ":" in name and names is against:
+                    maker_named(name)
+                elif name not in known:
                     raise InputError(f"there is no {word} '{name}': {nearest(name, known)}")
         if not self.backends:
             raise InputError("name a backend to measure, e.g. torch.")
@@ -70,7 +79,7 @@ class Options:
     @property
     def names(self) -> list[str]:
         """All contestants without duplicates, ours first."""
-        return list(dict.fromkeys((*self.backends, *self.against)))
+        return list(dict.fromkeys((*self.backends, *map(str, self.against))))
 
 
 Work = tuple[Options, Case]
@@ -104,7 +113,7 @@ class Bench:
         for case in cases:
             self.oracles.clear()
             tidy(case.device)
-            if COMPILED & set(self.options.names):
+            if any(name in COMPILED or ":" in name for name in self.options.names):
                 torch.compiler.reset()  # otherwise, torch compiles a second length as dynamic
             for kind in self.options.passes:
                 prepared = self.prepared(case, kind)
@@ -143,7 +152,9 @@ class Bench:
                 prepared.result.entries[place] = self.added(entry.name, prepared)
 
     def floor(self, result: Result, case: Case, found: Contestant | None, kind: str) -> float | None:
-        """The floor of a contestant: that of the result, unless it computes another function."""
+        """The floor of a contestant: that of the result, unless it computes another function; None if not compared."""
+        if found is not None and found.layer is not None and found.layer.unlike:
+            return None
         if found is None or found.case.design is case.design:
             return None if result.model is None else result.model.floor
         return model_of(found.case, kind, result.ours, self.rates).floor
@@ -153,10 +164,25 @@ class Bench:
         entry, found = Entry(name), None
         with reported(entry, hint(case)):
             found = contestant(name, case, kind, self.options.memory * GIB)
+            layer = found.layer
+            if layer is not None and layer.unlike:
+                self.uncompared(entry, layer.unlike)
+                check_output(name, found.module, case)
+                return entry, found
             entry.note, wanted = found.note, self.oracle(found.case)
-            entry.checked_n = wanted.n
-            entry.error = wanted.error(values_of(found.module, found.case.at(wanted.n), kind))
+            entry.checked_n, short = wanted.n, found.case.at(wanted.n)
+            if layer is not None:
+                check_output(name, found.module, short)
+            values = values_of(found.module, short, kind)
+            entry.error = wanted.error(values if layer is None else layer.ours(values))
         return entry, found if not entry.reason else None
+
+    def uncompared(self, entry: Entry, unlike: str) -> None:
+        """Notes that a layer of the user is not compared. Raises SkippedError unless this is allowed."""
+        if not self.options.uncompared:
+            hint = f"add the method '{HOOK}' to it, or measure it without a comparison: --uncompared"
+            raise SkippedError(f"{unlike}, so its results cannot be compared; {hint}.")
+        entry.note = f"not compared: {unlike}"
 
     def oracle(self, case: Case) -> Oracle:
         if case.key not in self.oracles:
@@ -236,7 +262,7 @@ def sentence(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()] or [""]
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         return f"out of memory: {lines[0][:200]}"
-    return f"{type(error).__name__}: {lines[0][:200]}"
+    return lines[0] if isinstance(error, TensornetError) else f"{type(error).__name__}: {lines[0][:200]}"
 
 
 SAID, READY, DONE = "said", "ready", "done"

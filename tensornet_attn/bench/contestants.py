@@ -21,6 +21,7 @@ from tensornet_attn.bench.case import FORWARD, Case
 from tensornet_attn.bench.compare import WrongError
 from tensornet_attn.bench.measure import is_gpu
 from tensornet_attn.bench.model import pair_bytes
+from tensornet_attn.bench.own import OwnLayer, own_layer
 from tensornet_attn.cost.sizes import parameters
 from tensornet_attn.plan.fuse import FUSED
 from tensornet_attn.plan.make import candidates
@@ -39,15 +40,19 @@ class SkippedError(Exception):
 
 @dataclass(frozen=True)
 class Contestant:
-    """A module with weights, its case, and a note for the report."""
+    """A module with weights, its case, and a note for the report. `layer`: the layer, if it is one of the user."""
 
     module: nn.Module
     case: Case
     note: str = ""
+    layer: OwnLayer | None = None
 
 
 def contestant(name: str, case: Case, kind: str, limit: float) -> Contestant:
     """A contestant by name. Raises SkippedError if it cannot run the case, or may need more than `limit` bytes."""
+    if ":" in name:
+        layer = own_layer(name, case)
+        return Contestant(layer.module, case, layer=layer)
     return MAKERS[name](case, kind, limit)
 
 

@@ -110,7 +110,7 @@ def row(entry: Entry, n: int) -> list[str]:
     if entry.ratio is not None:
         ratios = [f"{entry.ratio.median:.2f}", f"{entry.ratio.low:.2f} to {entry.ratio.high:.2f}"]
     error = "" if entry.error is None else f"{entry.error:.0e}"
-    last = "; ".join([error, *filter(None, (_shorter(entry, n), entry.note))])
+    last = "; ".join(filter(None, (error, _shorter(entry, n), entry.note)))
     floors = ["", ""]
     if entry.floor is not None and entry.of_floor is not None:
         floors = [seconds(entry.floor), f"{entry.of_floor:.0%}"]

@@ -51,7 +51,8 @@ def bench(
     against: Annotated[
         str,
         typer.Option(
-            metavar="NAME,...", help="Baselines: reference, eager, compile, sdpa, softmax, flex, fused, dense, fla."
+            metavar="NAME,...",
+            help="Baselines: reference, eager, compile, sdpa, softmax, flex, fused, dense, fla, or your module:Class.",
         ),
     ] = "eager,compile,sdpa",
     backend: Annotated[
@@ -86,6 +87,9 @@ def bench(
     ] = None,
     tune: Annotated[bool, flag("--tune", "Tune our Triton kernels before measuring; needs a GPU.")] = False,
     graphs: Annotated[bool, flag("--graphs", "Time CUDA graphs of the calls, without the host; needs a GPU.")] = False,
+    uncompared: Annotated[
+        bool, flag("--uncompared", "Measure your own layer even if its weights are not those of the design.")
+    ] = False,
     jobs: Annotated[
         int, typer.Option(min=1, help="Cases to compile and compare at once, in processes; timing stays one by one.")
     ] = 1,
@@ -140,7 +144,8 @@ def bench(
 
         made = of_decoding(_steps(context, designs, n, batch, case_of), listed(backend), setting, _say)
     else:
-        names, every = Options(listed(against), listed(backend)), loaded(designs or [], legs, settings)
+        names = Options(listed(against), listed(backend), uncompared=uncompared)
+        every = loaded(designs or [], legs, settings)
         cases = [Case(design, length, batch, causal, dtype, device, seed) for design in every for length in lengths(n)]
         made = of_cases(cases, names, setting, _say)
     made.run.command = command_line(context)

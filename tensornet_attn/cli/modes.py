@@ -32,7 +32,7 @@ MODES: dict[str, dict[str, str]] = {
     },
     "evaluate": {"": "", "sliding-window": "context stride"},
     "bench": {
-        "": f"{_TARGETS} against legs set causal",
+        "": f"{_TARGETS} against uncompared legs set causal",
         "targets": _TARGETS,
         "rehearse": _TARGETS,
         "decoding": "device threads repeats seconds memory seed output n batch backend legs set dtype",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Annotated
 
 import typer
@@ -31,7 +29,9 @@ def search(
         Text, typer.Argument(metavar="SPACE", help="A YAML file with 'space: 1'. [default: the space of the study]")
     ] = None,
     config: Annotated[Text, option("Study file; the other options override it.", "FILE")] = None,
-    task: Annotated[Text, option("Name of the task, e.g. mqar, or a function as module:function.", "NAME")] = None,
+    task: Annotated[
+        Text, option("Name of the task, e.g. mqar, or module:name of your recipe or function.", "NAME")
+    ] = None,
     options: TaskOptions = None,
     run: Annotated[Pairs, option("Keys of a run file, e.g. steps=500.", "NAME=VALUE,...")] = None,
     rates: Annotated[
@@ -80,8 +80,6 @@ def search(
             raise typer.BadParameter(f"'{rates}' is not LR,..., e.g. 0.001,0.002.", param_hint="'--rates'") from None
     if space is not None:
         given["space"] = source_of(space)
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # for `--task module:function`
     from tensornet_attn.search.start import search as run_study
 
     found = run_study(out=out, config=config, workers=workers, storage=storage, name=name, **given)

@@ -38,7 +38,7 @@ Checkpoint = Annotated[Text, option("A step, or the folder of a checkpoint. [def
 def train(
     out: Annotated[str, typer.Option("--out", "-o", metavar="FOLDER", help="Run folder, new or to resume.")],
     config: Annotated[Text, option("Run file; the other options override it.", "FILE")] = None,
-    task: Annotated[Text, option("Name of the task, e.g. mqar.", "NAME")] = None,
+    task: Annotated[Text, option("Name of the task, e.g. mqar, or module:name of your recipe.", "NAME")] = None,
     options: TaskOptions = None,
     model: Annotated[
         Text,
@@ -163,6 +163,7 @@ def evaluate(
         str, typer.Option(metavar="NAME", help="Tokenizer of sacrebleu; none if the text is tokenized.")
     ] = "13a",
     accelerator: Annotated[Text, option("auto, cpu or cuda. [default: the run's]", "KIND")] = None,
+    task: Annotated[Text, option("New place of your recipe as module:name, if it has moved.", "NAME")] = None,
     as_json: Json = False,
 ) -> None:
     """Evaluate a trained model on a split of its task.
@@ -173,7 +174,7 @@ def evaluate(
     from tensornet_attn.train import translate
     from tensornet_attn.train.trained import open_run
 
-    trained = open_run(run, checkpoint, accelerator)
+    trained = open_run(run, checkpoint, accelerator, task)
     if bleu is None:
         bleu = trained.task.source.parallel is not None
     if bleu:
@@ -196,7 +197,7 @@ def evaluate(
         return
     window = f", windows of {facts['context']} with stride {facts['stride']}" if sliding_window else ""
     scores = "  ".join(f"{name} {value:.4f}" for name, value in means.items())
-    print(f"{trained.spec.name} on {trained.task.name}, {split}, step {trained.saved.step}{window}: {scores}")
+    print(f"{trained.spec.name} on {trained.run.task}, {split}, step {trained.saved.step}{window}: {scores}")
 
 
 def sample(

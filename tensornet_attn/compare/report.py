@@ -67,10 +67,16 @@ def sections(records: Iterable[Record], by: str | None = None) -> tuple[Section,
     """The sections of the runs, in the given order. Raises InputError; see `compare`."""
     tasks: dict[str, list[Record]] = {}
     for record in records:
-        tasks.setdefault(repr((record.run.task, sorted(record.run.options.items()))), []).append(record)
-    firsts = [own[0].run for own in tasks.values()]
-    titles = labelled([run.task for run in firsts], [run.options for run in firsts])
+        tasks.setdefault(repr((record.run.task, sorted(_samples(record).items()))), []).append(record)
+    firsts = [own[0] for own in tasks.values()]
+    titles = labelled([record.run.task for record in firsts], list(map(_samples, firsts)))
     return tuple(_section(title, own, by) for title, own in zip(titles, tasks.values(), strict=True))
+
+
+def _samples(record: Record) -> dict[str, Any]:
+    """The facts that determine the samples of a task. Scores on other samples do not compare."""
+    run = record.run
+    return {**run.options, "task version": run.task_version, "task samples": run.task_samples}
 
 
 def _section(task: str, records: Sequence[Record], by: str | None) -> Section:

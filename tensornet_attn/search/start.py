@@ -15,10 +15,11 @@ from tensornet_attn.search.evolve import draft
 from tensornet_attn.search.rank import Confirmed, confirmed, front
 from tensornet_attn.search.read import load
 from tensornet_attn.search.space import Space, to_text
-from tensornet_attn.search.study import CONFIG, DATABASE, NAME, Study, function_named, name_of, prepare
-from tensornet_attn.search.study_file import SHORT, callable_task, read
+from tensornet_attn.search.study import CONFIG, DATABASE, NAME, Study, prepare
+from tensornet_attn.search.study_file import SHORT, read
 from tensornet_attn.search.trial import Trial
 from tensornet_attn.spec.sources import Source
+from tensornet_attn.tasks.recipe import Recipe
 
 if TYPE_CHECKING:
     StudyKeys = Any  # as `train.config.RunKeys`
@@ -82,7 +83,7 @@ def _row(trial: Trial, known: Confirmed | None) -> dict[str, Any]:
 def search(
     space: Source | Space | None = None,
     *,
-    task: str | Callable[..., Any] | None = None,
+    task: str | Recipe | Callable[..., Any] | None = None,
     objectives: Sequence[str] | None = None,
     bounds: Mapping[str, Any] | None = None,
     trials: int | None = None,
@@ -95,7 +96,8 @@ def search(
 ) -> StudyResult:
     """Searches a space for designs with high quality on a task at low cost, and returns the finished study.
 
-    `task` is the name of a task, or a function of a module that maps a Design to its quality (larger is better).
+    `task` is the name of a task, or a Recipe of a module, or a function of a module that maps a Design to its quality
+    (larger is better).
     `config` is a study file or a mapping of its keys, and `options` are keys that override it. `workers` processes
     evaluate trials on this machine. `out` is the folder of the study, by default `runs/NAME` with the name of the
     space. `storage` is the URL of a database, by default `study.db` in `out`, and `name` the name of the study in it.
@@ -138,12 +140,6 @@ def search(
 
 def _study(chosen: dict[str, Any], config: Any, out: Any) -> Study:
     """The study of the arguments, or the study of the folder if there are neither config nor space."""
-    if callable(chosen["task"]):
-        chosen["task"] = name_of(chosen["task"])
     if config is None and chosen["space"] is None and out is not None and (Path(out) / CONFIG).is_file():
         config = Path(out) / CONFIG
-    study = read(config, chosen)
-    for rung in study.rungs:
-        if callable_task(rung.task):
-            function_named(rung.task)
-    return study
+    return read(config, chosen)

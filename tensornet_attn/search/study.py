@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from importlib import import_module
 from inspect import signature
 from math import isfinite
 from pathlib import Path
@@ -22,8 +21,10 @@ from pydantic_core import PydanticCustomError
 from tensornet_attn import compiler
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import check_own, write_whole
+from tensornet_attn.named import named
 from tensornet_attn.search.space import COSTS, Space, Values
 from tensornet_attn.spec.yaml import dump, parse
+from tensornet_attn.tasks.recipe import Recipe
 
 Count = Annotated[int, Field(ge=1, lt=2**40)]
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -265,34 +266,9 @@ class NotFiniteError(InputError):
     """Loss or gradient of a job are not finite."""
 
 
-RULE = "give module:function, with a module in the working directory or on PYTHONPATH"
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """The name `module:function` of a function. Raises InputError if other processes cannot import it.
-
-    >>> name_of(name_of)
-    'tensornet_attn.search.study:name_of'
-    """
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if module in (None, "__main__") or name is None or "<" in name:
-        shown = f"{module}:{name}" if name is not None else repr(function)
-        raise InputError(f"the processes of trials cannot import the task '{shown}': move it to a module; {RULE}.")
-    return f"{module}:{name}"
-
-
-def function_named(task: str) -> Callable[..., Any]:
-    """The function of the name `module:function`. Raises InputError if it cannot be imported."""
-    module, _, name = task.partition(":")
-    try:
-        found: Any = import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"the task '{task}' cannot be imported ({error}): {RULE}.") from error
-    if not callable(found):
-        raise InputError(f"the task '{task}' is not a function: {RULE}.")
-    return found  # type: ignore[no-any-return]
+def own_task(task: str) -> Any:
+    """The Recipe or the function of the name `module:name`. Raises InputError if it cannot be imported."""
+    return named(task, "task", "a Recipe or a function", (Recipe, Callable))
 
 
 def called(job: Job) -> list[tuple[float | None, str]]:
@@ -302,7 +278,7 @@ def called(job: Job) -> list[tuple[float | None, str]]:
     rate; `folder`, a Path that is the same in a repeated call.
     """
     task = job.study.rungs[job.rung - 1].task
-    function = function_named(task)
+    function = own_task(task)
     known = signature(function).parameters
     design = compiler.load(job.design)
     found = []

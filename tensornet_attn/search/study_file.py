@@ -15,13 +15,14 @@ from tensornet_attn.graph import build
 from tensornet_attn.models.fit import is_path
 from tensornet_attn.search.read import load
 from tensornet_attn.search.space import Space
-from tensornet_attn.search.study import Limit, Rung, Study, space_data
+from tensornet_attn.search.study import Limit, Rung, Study, own_task, space_data
 from tensornet_attn.search.trial import larger
 from tensornet_attn.spec.places import Document
 from tensornet_attn.spec.report import Reporter, printable, written
 from tensornet_attn.spec.yaml import plain
-from tensornet_attn.tasks import list_tasks, task_named
+from tensornet_attn.tasks import Recipe, list_tasks, task_named
 from tensornet_attn.tasks.reading import read_bytes
+from tensornet_attn.tasks.task import name_of_task
 from tensornet_attn.train.config import SIZES, Run, file_document, refuse
 from tensornet_attn.train.config import read as read_run
 
@@ -36,13 +37,28 @@ def read(source: Source, options: Mapping[str, Any]) -> Study:
     of mqar then precedes it. A bound may be a number: the maximum of a cost, or the minimum of quality. Paths are
     relative to the file. Raises DesignError with all problems of the file or its space, and InputError for others.
     """
-    document, reporter = _document(source)
+    document, reporter = _document(with_task_names(source) if isinstance(source, Mapping) else source)
     refuse(reporter, "study")
-    options = {key: value for key, value in options.items() if value is not None}
+    options = with_task_names({key: value for key, value in options.items() if value is not None})
     given = _joined(document.data, options)
     study = _checked(given, document, reporter, options)
     check_rungs(study)
     return fitted(study, load(study.space))
+
+
+def with_task_names(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """The same keys with the names of tasks that are recipes or functions, those of rungs included.
+
+    Raises InputError for a task that the processes of trials cannot import.
+    """
+    named, task = dict(keys), keys.get("task")
+    if isinstance(task, Recipe) or callable(task):
+        named["task"] = name_of_task(task)
+        if named["task"].startswith("__main__:"):
+            raise InputError(f"the processes of trials cannot import '{named['task']}': move it to a module.")
+    if isinstance(keys.get("rungs"), (list, tuple)):
+        named["rungs"] = [with_task_names(rung) if isinstance(rung, Mapping) else rung for rung in keys["rungs"]]
+    return named
 
 
 def _document(source: Source) -> tuple[Document, Reporter]:
@@ -150,8 +166,11 @@ OWN = {  # keys of a run file that a study sets, and their origin
 
 
 def callable_task(task: str) -> bool:
-    """Whether a rung's task is a user function, `module:function`, and not a task to train on."""
-    return ":" in task
+    """Whether a rung's task is a user function, `module:name`, and not a task to train on.
+
+    Raises InputError if it cannot be imported.
+    """
+    return ":" in task and not isinstance(own_task(task), Recipe)
 
 
 def rungs_of(given: Mapping[str, Any]) -> list[Any]:
@@ -203,7 +222,7 @@ def trained(study: Study) -> Iterator[tuple[int, Rung]]:
 
 
 def fitted(study: Study, space: Space) -> Study:
-    """The study with the width of its designs in each rung that trains them.
+    """The study with the width of its designs, and a hash of the samples of an own recipe, in each rung that trains.
 
     A model sets its width on the leg of each design's input. This leg must have one size in all designs, otherwise the
     trained designs would differ from the priced ones. Raises InputError for several sizes, or another width in a rung.
@@ -216,7 +235,10 @@ def fitted(study: Study, space: Space) -> Study:
                 f"rung {place}: the input of the designs of '{space.name}' has the width {width}, but the rung has "
                 f"'width: {rung.run['width']}'; leave it out."
             )
-        rungs[place - 1] = rung.model_copy(update={"run": {**rung.run, "width": width}})
+        fixed: dict[str, Any] = {"width": width}
+        if ":" in rung.task:  # a study cannot resume with a recipe that has changed
+            fixed["task_samples"] = task_named(rung.task, **rung.options).samples_hash
+        rungs[place - 1] = rung.model_copy(update={"run": {**rung.run, **fixed}})
     return study.model_copy(update={"rungs": tuple(rungs)})
 
 

@@ -32,7 +32,7 @@ from tensornet_attn.search.read import load
 from tensornet_attn.search.space import Space, to_text
 from tensornet_attn.search.store import CLAIM, RECORD, RUNG, STALE, Running, Store, open_store, reached
 from tensornet_attn.search.study import CLIMB, CONFIG, LATENCY, STATIC, Job, Study, log_of, read_study
-from tensornet_attn.search.study_file import callable_task, trained
+from tensornet_attn.search.study_file import trained
 from tensornet_attn.search.trial import BOUND, COMPLETE, DIVERGED, HINTS, Result, Trial, broken, values_of
 
 PAUSE = 0.5  # seconds between polls while there is no open slot
@@ -372,8 +372,8 @@ def serve(out: str, storage: str, name: str) -> int:
         study = read_study(Path(out) / CONFIG)
         store = open_store(storage, study, name, identity())
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        functions = (rung.task.partition(":")[0] for rung in study.rungs if callable_task(rung.task))
-        modules = (*(TRAINING if next(trained(study), None) is not None else FUNCTIONS), *functions)
+        own = (rung.task.partition(":")[0] for rung in study.rungs if ":" in rung.task)
+        modules = (*(TRAINING if next(trained(study), None) is not None else FUNCTIONS), *own)
         with reached(store.shown):
             Worker(store, study, load(study.space), Path(out), Nursery(modules)).work()
     except KeyboardInterrupt:

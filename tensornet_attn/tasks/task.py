@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,10 @@ import numpy as np
 from pydantic import ValidationError
 
 from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.named import name_of, named
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
 from tensornet_attn.tasks.chance import SPLITS, Integers, Rows, Stream
-from tensornet_attn.tasks.reading import Cache, MissingFile, default_folder
+from tensornet_attn.tasks.reading import Cache, MissingFile, default_folder, fingerprint
 from tensornet_attn.tasks.recipe import BLOCK, Kind, Options, Recipe, Source
 from tensornet_attn.tasks.recipes import RECIPES
 from tensornet_attn.tasks.recipes.texts import Sliding
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from tensornet_attn.tasks.batch import Batch, Score
 
 _HELD = 1 << 29  # maximum bytes of blocks in memory
+_SHOWN = 8  # samples of each split that identify a recipe of the user
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +89,25 @@ class Task:
         """Task, version, seed and options, which determine every sample of a generated task."""
         chosen = self.options.model_dump(mode="json")
         return {"task": self.name, "version": self.recipe.version, "seed": self.seed, "options": chosen}
+
+    @cached_property
+    def samples_hash(self) -> str | None:
+        """A hash of the first samples of each split with seed 0, for a recipe of the user; None for a task by name.
+
+        It shows that a recipe has changed although its `version` has not.
+        """
+        from tensornet_attn.tasks.batch import batch_of
+
+        if any(recipe is self.recipe for recipe in RECIPES):
+            return None
+        parts: list[bytes | str] = []
+        for split, size in self.source.sizes.items():
+            index = np.arange(_SHOWN if size is None else min(_SHOWN, size))
+            rows = self.source.rows(Stream(self.name, self.recipe.version, split, 0), index)
+            for name, values in sorted(vars(batch_of(rows, self.source.padding)).items()):
+                if values is not None:
+                    parts += [f"{split} {name} {list(values.shape)}", values.numpy().tobytes()]
+        return fingerprint(parts)[:16]
 
     def size(self, split: str) -> int | None:
         """The number of samples of a split; None if it is unlimited. Raises InputError for an unknown split."""
@@ -193,6 +215,7 @@ class Task:
         """The samples from number * BLOCK on: from memory, from disk, or generated."""
         if (stream.split, number) not in self.held:
             key = self.as_dict() | {"split": stream.split, "block": number}
+            key |= {"samples": self.samples_hash} if self.samples_hash else {}
             key["options"] = {k: v for k, v in key["options"].items() if k not in SPLITS}  # sizes change no sample
             index = np.arange(number * BLOCK, (number + 1) * BLOCK)
             self.held[stream.split, number] = self.cache.keep(key, lambda: self.source.rows(stream, index))
@@ -216,8 +239,9 @@ def list_tasks(pattern: str = "*") -> list[Recipe]:
 def task_named(
     name: str | Recipe, *, seed: int = 0, cache: bool | str | os.PathLike[str] | None = None, **options: Any
 ) -> Task:
-    """Creates a task from its name, or from your own recipe; `list_tasks` returns the recipes with their options.
+    """Creates a task from its name, or from your own recipe or its name `module:name`.
 
+    `list_tasks` returns the recipes of this package with their options.
     `cache`: None stores samples that are slow to generate in the user's cache directory, False stores nothing; True or
     a folder stores the samples of every generated task. Raises InputError for an unknown task or option, or a missing
     file.
@@ -226,10 +250,7 @@ def task_named(
     >>> task.samples("train", 0, 32).tokens.shape
     torch.Size([32, 64])
     """
-    known = {recipe.name: recipe for recipe in RECIPES}
-    if not isinstance(name, Recipe) and name not in known:
-        raise InputError(f"there is no task '{name}': {nearest(name, known)}")
-    recipe = name if isinstance(name, Recipe) else known[name]
+    recipe = name if isinstance(name, Recipe) else recipe_named(name)
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InputError(f"seed is {seed!r}; give a whole number.")
     chosen = checked(recipe, options)
@@ -241,7 +262,30 @@ def task_named(
         source = recipe.open(chosen, where)
     except MissingFile as error:
         raise MissingFile(f"{error} Task '{recipe.name}': {recipe.files}" if recipe.files else str(error)) from error
+    if not isinstance(source, Source):
+        raise InputError(f"task '{recipe.name}': 'open' returned {source!r:.60}; return a Source.")
     return Task(recipe, chosen, seed, source, where)
+
+
+def recipe_named(name: str) -> Recipe:
+    """The recipe of a task by name, or of the user by `module:name`. Raises InputError if there is none."""
+    known = {recipe.name: recipe for recipe in RECIPES}
+    if ":" in name:
+        return named(name, "task", "a Recipe", Recipe)  # type: ignore[no-any-return]
+    if name not in known:
+        raise InputError(f"there is no task '{name}': {nearest(name, known)}")
+    return known[name]
+
+
+def name_of_task(task: Recipe | Callable[..., Any]) -> str:
+    """The name of a recipe for `recipe_named`, or `module:name` of a function for `search`.
+
+    Raises InputError for what is not a variable of a module.
+    """
+    if not isinstance(task, Recipe):
+        return name_of(task, "task")
+    shipped = any(task is recipe for recipe in RECIPES)
+    return task.name if shipped else name_of(task, "task", task.options.__module__)
 
 
 def checked(recipe: Recipe, options: dict[str, Any]) -> Options:

@@ -22,7 +22,8 @@ from tensornet_attn.spec.report import Reporter, printable, written
 from tensornet_attn.spec.sources import document_of, text_document
 from tensornet_attn.spec.yaml import parse
 from tensornet_attn.tasks.reading import read_bytes
-from tensornet_attn.tasks.task import Task
+from tensornet_attn.tasks.recipe import Recipe
+from tensornet_attn.tasks.task import Task, name_of_task
 
 Precision = Literal["32", "bf16", "bf16-true"]
 Schedule = Literal["cosine", "linear", "constant"]
@@ -54,9 +55,10 @@ class Run(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
 
     run: Literal[1] = Field(1, description="the version of run files")
-    task: str = Field(description="a task by name, e.g. mqar")
+    task: str = Field(description="a task by name, e.g. mqar, or your recipe as module:name")
     options: dict[str, Any] = Field({}, description="a mapping of the task's options")
     task_version: int | None = Field(None, description="the required version of the task")
+    task_samples: str | None = Field(None, description="the required hash of the samples of a recipe of your own")
 
     model: Chosen = Field(None, description="a shipped model by name, a model file, or the content of one")
     design: Chosen = Field(None, description="the mixer of every layer")
@@ -142,7 +144,7 @@ SIZES = (
     "embedding_scale", "tied", "memory", "memory_kind", "pooling", *OF_THE_TASK,
 )  # fmt: skip
 # Keys that runs of earlier versions lack: at their defaults, they are left out of the hash of a run.
-LATER = ("label_smoothing", "mlp_settings", "memory_kind", *OF_THE_TASK)
+LATER = ("label_smoothing", "mlp_settings", "memory_kind", "task_samples", *OF_THE_TASK)
 # Keys of the machine: a run may resume with other values.
 MACHINE = (
     "checkpoint_activations", "save_every", "save_seconds", "keep", "accelerator", "devices", "nodes", "strategy",
@@ -158,7 +160,8 @@ def read(source: Source, options: Mapping[str, Any]) -> Run:
 
     Raises DesignError with all problems of the file, and InputError for problems of the options.
     """
-    document, reporter = _document(source)
+    document, reporter = _document(with_task_name(source) if isinstance(source, Mapping) else source)
+    options = with_task_name(options)
     if isinstance(document.data.get("model"), Mapping) and "model" not in options:  # reports problems at their places
         inner = Reporter(inside(document, ("model",)))
         read_model(inner.document, inner)
@@ -176,6 +179,12 @@ def read(source: Source, options: Mapping[str, Any]) -> Run:
                 (given if key in options else wrong).append(_option(raw))
         refuse(reporter, "run")
         raise InputError("\n".join(dict.fromkeys(given + wrong))) from error
+
+
+def with_task_name(keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same keys with the name of a `task` that is a Recipe. Raises InputError for a recipe that has no name."""
+    task = keys.get("task")
+    return {**keys, "task": name_of_task(task)} if isinstance(task, Recipe) else keys
 
 
 def refuse(reporter: Reporter, kind: str) -> None:
@@ -265,7 +274,8 @@ def resolved(run: Run, spec: ModelSpec, task: Task) -> Run:
     """The same run with every design of its model written out, so that it depends on no other file."""
     given = {name: getattr(run, name) for name in run.model_fields_set if name not in (*SIZES, "design")}
     model, chosen = parse(spec.to_yaml(whole=True), spec.name)[0].data, task.as_dict()
-    return Run(**given | {"model": model, "options": chosen["options"], "task_version": chosen["version"]})
+    pinned = {"task_version": chosen["version"], "task_samples": task.samples_hash}
+    return Run(**given | {"model": model, "options": chosen["options"], **pinned})
 
 
 def _stack(run: Run, task: Task) -> ModelSpec:

@@ -32,6 +32,13 @@ _ASIDE, _GONE = ".", ".gone-"  # prefixes of checkpoints that are being written 
 _LONG = 60  # maximum characters of a value in a message
 
 
+# Reasons for a difference from the run in the folder, by key.
+HINTS = {
+    "steps": "; only a run with 'schedule: constant' can be extended",
+    "task_samples": ", because the recipe of '{task}' makes other samples now",
+}
+
+
 @contextmanager
 def locked(out: Path, wanted: bool) -> Iterator[None]:
     """Creates and locks the folder. Raises InputError if another process has the lock, and OSError on failure."""
@@ -60,7 +67,7 @@ def same_run(run: Run, out: Path) -> Run:
     found = difference(undescribed(decisive(run)), undescribed(decisive(stored)))
     if found is not None:
         place, message = found
-        more = "" if place != "steps" else "; only a run with 'schedule: constant' can be extended"
+        more = HINTS.get(place, "").format(task=run.task)
         raise InputError(f"'{out}' has another run: {message}{more}; choose another --out.")
     if run.steps < stored.steps:
         raise InputError(f"'{out}' has a run of {stored.steps} steps, more than {run.steps}: choose another --out.")
@@ -286,7 +293,8 @@ def decisive(run: Run) -> dict[str, Any]:
     """The keys that must not change between a run and its resumption; `steps` may, if the schedule is constant."""
     free = {*MACHINE, "run"} | ({"steps"} if run.schedule == "constant" else set())
     added = {name for name in LATER if getattr(run, name) == Run.model_fields[name].default}
-    return run.model_dump(mode="json", exclude=free | added)
+    task = {"task": run.task.rpartition(":")[2]}  # a module may move; `task_samples` identifies its recipe
+    return run.model_dump(mode="json", exclude=free | added) | task
 
 
 def undescribed(value: Any) -> Any:

@@ -68,12 +68,17 @@ def train(
 
 
 def task_of(run: Run) -> Task:
-    """The task of a run, with the run's seed. Raises InputError for an unknown task or another version."""
+    """The task of a run, with the run's seed. Raises InputError for an unknown task, and for one that has changed."""
     task = task_named(run.task, seed=run.seed, cache=run.cache, **run.options)
     if run.task_version not in (None, task.recipe.version):
+        where = "its module" if ":" in run.task else "this package"
         raise InputError(
-            f"the run needs version {run.task_version} of task '{run.task}'; this package has version "
-            f"{task.recipe.version}."
+            f"the run needs version {run.task_version} of task '{run.task}'; {where} has version {task.recipe.version}."
+        )
+    if run.task_samples not in (None, task.samples_hash):
+        raise InputError(
+            f"task '{run.task}' makes other samples than in the run, so its recipe has changed: restore it, or train "
+            "again with another --out."
         )
     return task
 
@@ -234,7 +239,7 @@ def summary_of(session: Session, lines: list[Line], command: str) -> dict[str, A
     designs = {part.design.name: compiler.hash_of(part.design, part.causal) for part in parts}
     packages = {name: metadata.version(name) for name in ("torch", "lightning-fabric")}
     return {
-        "task": task.name,
+        "task": session.run.task,
         "options": session.run.options,
         "model": spec.name,
         "designs": list(designs),

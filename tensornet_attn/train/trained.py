@@ -16,6 +16,7 @@ from tensornet_attn.models.kinds import make
 from tensornet_attn.models.model import Model
 from tensornet_attn.models.read import ModelSpec
 from tensornet_attn.tasks.batch import Batch, Score
+from tensornet_attn.tasks.recipe import Recipe
 from tensornet_attn.tasks.task import Task
 from tensornet_attn.train.config import Run, read, spec_of
 from tensornet_attn.train.folder import CHECKPOINTS, CONFIG, Saved, checkpoints, config_hash, load_model
@@ -66,16 +67,25 @@ class Trained:
         return judge(fabric, self.model, fabric.setup_module(self.model), self.task, batches, samples)
 
 
-def open_run(out: str | os.PathLike[str], checkpoint: str | None = None, accelerator: str | None = None) -> Trained:
+def open_run(
+    out: str | os.PathLike[str],
+    checkpoint: str | None = None,
+    accelerator: str | None = None,
+    task: str | Recipe | None = None,
+) -> Trained:
     """Loads the model of a run's folder, with the last checkpoint or `checkpoint` (a step or a folder), on one process.
 
-    Raises InputError if the folder is not a run, or has no such checkpoint, or has a checkpoint of another run.
+    `task`: the recipe of the run, or its new name `module:name`, if it is your own and has moved.
+
+    Raises InputError if the folder is not a run, or has no such checkpoint, or has a checkpoint of another run, and if
+    the task of the run has changed.
     """
     path = Path(out)
     if not (path / CONFIG).is_file():
         raise InputError(f"'{out}' is not the folder of a run: it has no '{CONFIG}'.")
     alone = {"devices": 1, "nodes": 1, "strategy": "auto", "checkpoint_activations": False, "tensorboard": False}
-    run = read(path / CONFIG, alone | ({} if accelerator is None else {"accelerator": accelerator}))
+    chosen = {"accelerator": accelerator, "task": task}
+    run = read(path / CONFIG, alone | {name: value for name, value in chosen.items() if value is not None})
     need_parts(run)
     task = task_of(run)
     spec = spec_of(run, task)

@@ -97,6 +97,7 @@ SCHEMA = record(
         costs=or_null(TEXT),
         tune={"type": "boolean"},
         graphs={"type": "boolean"},
+        uncompared={"type": "boolean"},
     ),
     finished={"type": "boolean"},
     results={"type": "array", "items": RESULT},

@@ -55,7 +55,11 @@ def test_a_space_on_standard_input(run, tmp_path: Path) -> None:
 MISTAKES = [
     (("--bound", "macs"), 2, "'macs' is not NAME=VALUE, e.g. f=256."),
     (("--rates", "0.1;0.2"), 2, "'0.1;0.2' is not LR,..., e.g. 0.001,0.002."),
-    (("--task", "nowhere:f"), 1, "the task 'nowhere:f' cannot be imported (No module named 'nowhere'): "),
+    (
+        ("--task", "nowhere:f"),
+        1,
+        "the task 'nowhere:f': there is no module 'nowhere' in the working directory or on PYTHONPATH; ",
+    ),
     (("--task", "mqar", "--run", "lr=1"), 1, "leave out 'lr' under 'run': it is set by 'rates'."),
     (
         ("--storage", "postgresql://me:secret@127.0.0.1:1/x"),

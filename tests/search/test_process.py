@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 
 from tensornet_attn.search.process import FUNCTIONS, Bound, LostError, Nursery, Outcome, state_of
-from tensornet_attn.search.study import CLIMB, Job, NotFiniteError, Rung, Study, function_named, name_of
+from tensornet_attn.search.study import CLIMB, Job, NotFiniteError, Rung, Study
 from tensornet_attn.search.trial import COMPLETE, DIVERGED, FAILED, LATE, MEMORY
-from tests.refusals import refusal
 from tests.search import functions, made
 
 FAR = time.monotonic() + 1e6
-RULE = "give module:function, with a module in the working directory or on PYTHONPATH."
 
 
 @pytest.fixture(scope="module")
@@ -79,30 +77,3 @@ def test_states() -> None:
     assert state_of(NotFiniteError("step 1: the loss is nan")) == DIVERGED
     assert state_of(KeyError("x")) == FAILED
     assert COMPLETE == "complete"
-
-
-def test_names_of_functions() -> None:
-    def inside() -> float:
-        return 0.0
-
-    assert name_of(functions.quality) == "tests.search.functions:quality"
-    assert function_named("tests.search.functions:quality") is functions.quality
-    for wrong, text in ((inside, f"{__name__}:test_names_of_functions.<locals>.inside"), (print, "builtins:print")):
-        if wrong is print:
-            assert name_of(print) == text
-            continue
-        told = f"the processes of trials cannot import the task '{text}': move it to a module; {RULE}"
-        assert refusal(name_of, wrong) == told
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("nowhere:f", "cannot be imported (No module named 'nowhere')"),
-        ("os:nothing", "cannot be imported (module 'os' has no attribute 'nothing')"),
-        (":f", "cannot be imported (Empty module name)"),
-        ("os:sep", "is not a function"),
-    ],
-)
-def test_no_function(name: str, words: str) -> None:
-    assert refusal(function_named, name) == f"the task '{name}' {words}: {RULE}"

@@ -119,7 +119,8 @@ def test_a_task_alone_comes_after_a_short_mqar() -> None:
 
 def test_a_task_as_short_as_the_first_one_and_a_function_are_the_only_rung() -> None:
     assert rungs(task="mqar", options={"length": 32}) == (Rung(task="mqar", options={"length": 32}, run={"width": 16}),)
-    assert rungs(task="mine:quality", options={"a": 1}) == (Rung(task="mine:quality", options={"a": 1}),)
+    function = "tests.search.functions:quality"
+    assert rungs(task=function, options={"a": 1}) == (Rung(task=function, options={"a": 1}),)
 
 
 def test_options_win_over_the_file_and_a_task_over_its_rungs(tmp_path: Path) -> None:

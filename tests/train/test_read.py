@@ -67,7 +67,10 @@ PLACES = [
             "  hint: 'schedule' is the schedule after the warm-up: cosine, linear or constant.",
         ],
     ),
-    (FILE.replace("task: mqar\n", ""), ["a run needs 'task': a task by name, e.g. mqar."]),
+    (
+        FILE.replace("task: mqar\n", ""),
+        ["a run needs 'task': a task by name, e.g. mqar, or your recipe as module:name."],
+    ),
     (FILE.replace("design: mhsa\n", ""), ["a run needs a 'model' or a 'design'."]),
     (FILE + "batch: 2\naccumulate: 4\n", ["a batch of 2 cannot have 4 parts: reduce 'accumulate'."]),
     ("", ["'run.yaml' is not a run file: it must be a mapping that begins with 'run: 1'."]),
