@@ -28,9 +28,9 @@ MODELS: dict[str, Model] = {
     "FMMformer (2-kernel fast weight + Band20)": small("fmm_fast_weight2", B20),
 }
 NOTE = (
-    "43.8M, which is 40 M only to the nearest ten million: 34.3M for the 267,735 words of WikiText-103, with one matrix "
-    "for embedding and output, and 9.5M for the layers, which include 256 weights of the blend and 16,384 rates of fast "
-    "weights."
+    "43.8M, which is 40 M only to the nearest ten million: 34.3M for the 267,735 words of WikiText-103, with one "
+    "matrix for embedding and output, and 9.5M for the layers, which include 256 weights of the blend and 16,384 rates "
+    "of fast weights."
 )
 NOTE_BAND = "5 entries per row, so a bandwidth counts diagonals; without the 6 cut off in the corners, it is 0.12496%."
 
