@@ -32,6 +32,7 @@ from tensornet_attn.train.trained import open_run
 HERE = Path(__file__).parent
 SEEDS = (1, 2, 3)
 WIDTH = 64
+READINGS = "docs/reproduce/readings"  # from the root of the repository, as in the commands
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,8 @@ def _fish() -> tuple[Entry, ...]:
         *(Entry(name, {**kept, "g": 2}, grow="", label=f"{name}_2") for name in ("hard_fish", "fish", "mish")),
         *(Entry("gfish", {**kept, "g": g, "k": 8}, grow="", label=f"gfish_{g}") for g in (2, 4, 6)),
         Entry("hard_gfish", {**kept, "g": 2, "k": 8}, grow="", label="hard_gfish_2"),
+        Entry("gfish_release", {**kept, "g": 2, "k": 8}, grow="", label="gfish_release_2"),
+        Entry(f"{READINGS}/gfish_lm_release.yaml", {**kept, "g": 2, "k": 8}, grow="", label="gfish_lm_release_2"),
         Entry("linear", {"h": 8}, grow="", label="linear_8"),
         Entry("hard_lfish", {**kept, "g": 2, "e": 8}, grow="", label="hard_lfish_2"),
     )
