@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -253,6 +253,12 @@ class Eigenvalues:
         return f"Eigenvalues: {len(self.values)} of {self.matrices} matrices, {self.components()} for {VARIANCE:.0%}"
 
 
+def batches_of(maps: Maps | Tensor | Iterable[Maps | Tensor]) -> Iterator[Maps]:
+    """The maps of one step, or those of several batches, one batch at a time. Raises InputError."""
+    several = isinstance(maps, Iterable) and not isinstance(maps, (torch.Tensor, dict, str))
+    yield from (as_maps(part) for part in (maps if several else [maps]))
+
+
 def map_eigenvalues(maps: Maps | Tensor | Iterable[Maps | Tensor]) -> Eigenvalues:
     """The eigenvalues of C = 1 / (M H) * sum over M sequences and H heads of vec(A) vec(A)^T.
 
@@ -270,8 +276,7 @@ def map_eigenvalues(maps: Maps | Tensor | Iterable[Maps | Tensor]) -> Eigenvalue
     >>> map_eigenvalues([torch.eye(2), torch.eye(2), torch.eye(2).flip(0)]).values.tolist()
     [1.3333333333333333, 0.6666666666666666, 0.0]
     """
-    several = isinstance(maps, Iterable) and not isinstance(maps, (torch.Tensor, dict, str))
-    given = [as_maps(part) for part in (maps if several else [maps])]
+    given = list(batches_of(maps))
     sizes = list(dict.fromkeys(tuple(part.values.shape[-2:]) for part in given))
     if len(sizes) > 1:
         (n, m), (other, wide) = sizes[:2]
