@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.attention import attentions, behind
+from tensornet_attn.graph.attention import attentions, behind, readers_of
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.ir import arithmetic
 from tensornet_attn.nn.module import CompiledDesign, leaves
@@ -28,6 +28,19 @@ Tensor = torch.Tensor
 def attention_steps(graph: Graph) -> tuple[Step, ...]:
     """The boxes whose values are attention maps: softmax, normalize or keep over the key leg, with the query leg."""
     return tuple(found.box for found in attentions(graph).values() if found.compares)
+
+
+def sums_of_maps(graph: Graph) -> tuple[Step, ...]:
+    """The products and sums of attention maps, such as `A: w1[h] near[h n m] + w2[h] far[h n m] -> h n m`."""
+    boxes, pair = {step.name for step in attention_steps(graph)}, {graph.query, graph.key}
+    sums = (step for step in graph.steps if step.contraction is not None and pair <= {*step.legs})
+    return tuple(step for step in sums if boxes & behind(graph, [step.name]))
+
+
+def blended_steps(graph: Graph) -> tuple[Step, ...]:
+    """The products and sums of attention maps that weight values."""
+    readers = {step: readers_of(graph, step.name) for step in sums_of_maps(graph)}
+    return tuple(step for step, read in readers.items() if any(each.term is not None and each.values for each in read))
 
 
 def topk_steps(graph: Graph) -> tuple[Step, ...]:
@@ -126,8 +139,9 @@ class Maps:
 def attention_maps(
     module: CompiledDesign, *inputs: Tensor, mask: Tensor | None = None, key_mask: Tensor | None = None, **named: Tensor
 ) -> dict[str, Maps]:
-    """The attention maps of a call, by step: of all softmax, normalize and keep boxes over the key leg.
+    """The attention maps of a call, by step: of all softmax, normalize and keep boxes over the key leg, and blends.
 
+    A blend is a product or sum of such maps that weights values, such as step A of fmm1.
     Inputs, `mask` and `key_mask` as in a call of the module. The diagram is evaluated once, as written, with the
     module's weights and as in evaluation: without dropout and noise. The result is empty for a design without
     attention. Raises InputError.
@@ -164,11 +178,11 @@ def attention_scores(
 def maps_and_scores(
     module: CompiledDesign, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor], **see: Any
 ) -> tuple[dict[str, Maps], dict[str, Maps]]:
-    """The maps and the scores of one call, each by step. Raises InputError."""
+    """The maps and the scores of one call, each by step; blends have no scores. Raises InputError."""
     graph = module.plan.graph
-    steps = attention_steps(graph)
-    operands = {step.name: attentions(graph)[step.name].of for step in steps}
-    names = [*operands, *(use.name for use in operands.values())]
+    operands = {step.name: attentions(graph)[step.name].of for step in attention_steps(graph)}
+    steps = (*attention_steps(graph), *blended_steps(graph))
+    names = [*(step.name for step in steps), *(use.name for use in operands.values())]
     values, _ = values_of(module, names, inputs, named, **see)
     maps = {step.name: _maps(graph, step.name, step.legs, values[step.name]) for step in steps}
     return maps, {step: _maps(graph, step, use.legs, values[use.name]) for step, use in operands.items()}
