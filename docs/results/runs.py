@@ -277,8 +277,9 @@ def analysed(path: Path) -> dict[str, float]:
     designs = [module for module in model.modules() if isinstance(module, CompiledDesign)]
     if not any(has_maps(module.plan.graph) for module in designs):
         return {}
-    sections = ta.run_sections(path, samples=SAMPLES)
-    boxes = [box for section in ta.report_data(sections, path.name, BAND)["sections"] for box in section["boxes"]]
+    sections = ta.report_data(ta.run_sections(path, samples=SAMPLES), path.name, BAND)["sections"]
+    boxes = [box for section in sections for box in section["boxes"] if not box["blend"]]
+    weights = [named for section in sections for named in section["weights"].items()]
     figures = {
         "effective_heads": [box["effective_heads"] for box in boxes if isinstance(box["effective_heads"], float)],
         "distance": [box["distances"]["mean"] for box in boxes],
@@ -286,11 +287,7 @@ def analysed(path: Path) -> dict[str, float]:
         "components": [box["principal_components"]["maps"] for box in boxes],
         "rank": [mean(box["rank"]["0"]) for box in boxes],
         "rank_without_band": [mean(box["rank"][str(BAND)]) for box in boxes],
-        "prior": [
-            float((value.softmax(-1) if name.endswith("logpi") else value).amax(-1).mean())
-            for name, value in model.state_dict().items()
-            if name.endswith((".logpi", ".pi"))
-        ],
+        "prior": [mean(map(max, values)) for name, values in weights if name.startswith("prior of ")],
     }
     return {name: mean(values) for name, values in figures.items() if values}
 

@@ -113,6 +113,7 @@ class BoxFigures:
         n, m = self.maps.values.shape[-2:]
         return {
             "step": self.maps.step,
+            "blend": self.blend,
             "sequences": len(self.maps.by_head),
             "queries": n,
             "keys": m,
