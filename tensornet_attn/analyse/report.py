@@ -11,7 +11,15 @@ from typing import Any
 import torch
 
 from tensornet_attn.analyse.core import core_matrix, stable_rank
-from tensornet_attn.analyse.maps import Maps, Selections, analysed, compiled, expert_selections, maps_and_scores
+from tensornet_attn.analyse.maps import (
+    Maps,
+    Selections,
+    analysed,
+    blended_steps,
+    compiled,
+    expert_selections,
+    maps_and_scores,
+)
 from tensornet_attn.analyse.measures import (
     TOP,
     VARIANCE,
@@ -70,7 +78,7 @@ class BoxFigures:
     [batch, heads, values] and ranks [batch, heads] of the maps, by the number of removed diagonals: 0, `band` and 4
     `band`. `core`: the core, a matrix. `distances`: None for one head. `eigenvalues`: of the maps;
     `score_eigenvalues`: of the scores, which may be infinite. `entropy`, `reach`, `vertical`, `induction`: by head,
-    [heads]. `blend`: a sum of maps, which has no scores and no core, instead of the map of a box.
+    [heads]. `blend`: a sum of maps; like a map that states imply, it has no scores and no core.
     """
 
     section: Section
@@ -190,12 +198,12 @@ def all_figures(sections: Iterable[Given], band: int) -> list[LayerFigures]:
     return layers
 
 
-NO_SCORES = "a sum of maps has no scores."
+NO_SCORES = "the map is a sum of maps, or implied by states, and has no scores."
 
 
 def box_figures(part: Section, maps: Maps, scores: Maps | None, repeated: Maps | None, band: int) -> BoxFigures:
-    """The figures of a box with these maps and scores, or of a blend without scores. Raises InputError."""
-    blend = scores is None
+    """The figures of a box with these maps and scores, or of a map without scores. Raises InputError."""
+    blend = maps.step in {step.name for step in blended_steps(part.module.plan.graph)}
     spectra = {each: singular_values(maps, each).cpu() for each in sorted({0, band, 4 * band})}
     return BoxFigures(
         part,
@@ -205,10 +213,10 @@ def box_figures(part: Section, maps: Maps, scores: Maps | None, repeated: Maps |
         band,
         spectra,
         ranks={each: rank_of(found) for each, found in spectra.items()},
-        core=Measured(None, NO_SCORES) if blend else Measured.of(core_matrix, part.module, maps.step),
+        core=Measured(None, NO_SCORES) if scores is None else Measured.of(core_matrix, part.module, maps.step),
         distances=head_distances(maps) if len(maps.labels) > 1 else None,
         eigenvalues=map_eigenvalues(maps),
-        score_eigenvalues=Measured(None, NO_SCORES) if blend else Measured.of(map_eigenvalues, scores),
+        score_eigenvalues=Measured(None, NO_SCORES) if scores is None else Measured.of(map_eigenvalues, scores),
         entropy=Measured.of(lambda: map_entropy(maps).flatten()),
         reach=Measured.of(lambda: map_reach(maps).flatten()),
         vertical=Measured.of(lambda: vertical_scores(maps).flatten()),

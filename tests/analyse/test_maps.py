@@ -97,6 +97,20 @@ def test_scores_of_a_normalize_box_are_what_it_normalises() -> None:
         torch.testing.assert_close(found.values / found.values.sum(-1, keepdim=True), maps[step].values)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ["hard_lfish", "lfish"])
+def test_states_that_are_mixed_imply_maps(name: str, causal: bool) -> None:
+    """The map of local and global heads, times the values of the global heads, is the output; all weights sum to 1."""
+    layer = ta.compile(ta.load(name, legs={"f": 12, "h": 3, "g": 2}), causal=causal, dtype=torch.float64).eval()
+    x, key_mask = normal(2, 5, 12), torch.tensor([True, True, False, True, True])
+    (maps,) = ta.attention_maps(layer, x, key_mask=key_mask).values()
+    assert (maps.step, maps.legs) == ("KV", ("h", "g", "n", "m"))
+    assert ta.attention_scores(layer, x) == {}
+    y = torch.einsum("bhgnm,bmge,hef->bnf", maps.values, layer.capture(x, "V"), layer.Wo)
+    torch.testing.assert_close(y, layer(x, key_mask=key_mask))
+    torch.testing.assert_close(maps.values.sum((2, 4)), torch.ones(2, 3, 5, dtype=torch.float64))
+
+
 def test_a_score_step_with_other_names_and_order_of_legs_is_put_in_order() -> None:
     child = {"tensornet": 1, "name": "own", "extends": "mhsa", "legs": {"f": 16, "h": "head 2"}}
     child |= {"diagram": {"S": "Q[n h d] K[m h d] -> m h n", "A": {"softmax": "m", "of": "S[m h n] -> h n m"}}}

@@ -12,8 +12,8 @@ import torch
 import tensornet_attn as ta
 from tests.refusals import refusal
 
-QUICK = ("epa", "cross", "sigma_moe")
-NOTHING = {"mlp", "fast_weight1", "fast_weight2", "lfish", "hard_lfish", "glfish", "hard_glfish"}  # have no map
+QUICK = ("epa", "cross", "sigma_moe", "hard_lfish")
+NOTHING = {"mlp", "fast_weight1", "fast_weight2", "glfish", "hard_glfish"}  # have no map
 NOTHING |= {"swiglu", "geglu", "nemotron_mlp", "lfm2", "hgrn", "rg_lru", "mamba1", "mingru"}
 NOTHING |= {"gated_deltanet", "gated_deltaproduct", "kda", "comba", "rwkv7"}
 
