@@ -41,7 +41,9 @@ if TYPE_CHECKING:
         map_reach,
         principal_components,
         singular_values,
+        vertical_scores,
     )
+    from tensornet_attn.analyse.mixture import Mixture, mixture_weights
     from tensornet_attn.analyse.plots import (
         plot_eigenvalues,
         plot_experts,
@@ -96,23 +98,25 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Call", "Checkpoint", "Design", "DesignError", "Eigenvalues", "Graph", "HeadDistances", "InputError", "Maps",
-    "MissingPartError", "Problem", "Section", "Selections", "TensornetError", "Verification", "__version__",
+    "MissingPartError", "Mixture", "Problem", "Section", "Selections", "TensornetError", "Verification", "__version__",
     "attention_maps", "attention_scores", "build", "check", "compare", "compile", "convert", "convert_model", "cost",
     "decoding_step", "draw", "effective_heads", "emit_source", "expert_selections", "explain", "export_to",
     "hash_of", "head_distances",
     "induction_scores", "json_schema", "kernels", "list_designs", "load", "load_converted", "map_eigenvalues",
-    "map_entropy", "map_rank", "map_reach", "match_parameters", "max_maps", "mean_maps", "model_sections",
+    "map_entropy", "map_rank", "map_reach", "match_parameters", "max_maps", "mean_maps", "mixture_weights",
+    "model_sections",
     "plot_eigenvalues",
     "plot_experts", "plot_induction", "plot_maps", "plot_max_maps", "plot_ranks", "plot_spectra",
     "principal_components", "read_checkpoint", "reference", "register_attention", "repeated_inputs", "repeated_tokens",
     "report", "report_data", "restore", "rewrites", "run_sections", "save", "search", "singular_values",
-    "special_cases", "text_inputs", "train", "verify", "warm",
+    "special_cases", "text_inputs", "train", "verify", "vertical_scores", "warm",
 ]  # fmt: skip
 _PLACES = {
     "analyse.core": "effective_heads",
     "analyse.maps": "Maps Selections attention_maps attention_scores expert_selections max_maps mean_maps",
     "analyse.measures": "Eigenvalues HeadDistances head_distances induction_scores map_eigenvalues map_entropy "
-    "map_rank map_reach principal_components singular_values",
+    "map_rank map_reach principal_components singular_values vertical_scores",
+    "analyse.mixture": "Mixture mixture_weights",
     "analyse.plots": "plot_eigenvalues plot_experts plot_induction plot_maps plot_max_maps plot_ranks plot_spectra",
     "analyse.report": "report report_data",
     "analyse.section": "Call Section model_sections repeated_inputs repeated_tokens text_inputs",

@@ -32,6 +32,7 @@ from tensornet_attn.train.trained import open_run
 HERE = Path(__file__).parent
 SEEDS = (1, 2, 3)
 WIDTH = 64
+READINGS = "docs/reproduce/readings"  # from the root of the repository, as in the commands
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,8 @@ def _fish() -> tuple[Entry, ...]:
         *(Entry(name, {**kept, "g": 2}, grow="", label=f"{name}_2") for name in ("hard_fish", "fish", "mish")),
         *(Entry("gfish", {**kept, "g": g, "k": 8}, grow="", label=f"gfish_{g}") for g in (2, 4, 6)),
         Entry("hard_gfish", {**kept, "g": 2, "k": 8}, grow="", label="hard_gfish_2"),
+        Entry("gfish_release", {**kept, "g": 2, "k": 8}, grow="", label="gfish_release_2"),
+        Entry(f"{READINGS}/gfish_lm_release.yaml", {**kept, "g": 2, "k": 8}, grow="", label="gfish_lm_release_2"),
         Entry("linear", {"h": 8}, grow="", label="linear_8"),
         Entry("hard_lfish", {**kept, "g": 2, "e": 8}, grow="", label="hard_lfish_2"),
     )
@@ -274,8 +277,9 @@ def analysed(path: Path) -> dict[str, float]:
     designs = [module for module in model.modules() if isinstance(module, CompiledDesign)]
     if not any(has_maps(module.plan.graph) for module in designs):
         return {}
-    sections = ta.run_sections(path, samples=SAMPLES)
-    boxes = [box for section in ta.report_data(sections, path.name, BAND)["sections"] for box in section["boxes"]]
+    sections = ta.report_data(ta.run_sections(path, samples=SAMPLES), path.name, BAND)["sections"]
+    boxes = [box for section in sections for box in section["boxes"] if not box["blend"]]
+    weights = [named for section in sections for named in section["weights"].items()]
     figures = {
         "effective_heads": [box["effective_heads"] for box in boxes if isinstance(box["effective_heads"], float)],
         "distance": [box["distances"]["mean"] for box in boxes],
@@ -283,11 +287,7 @@ def analysed(path: Path) -> dict[str, float]:
         "components": [box["principal_components"]["maps"] for box in boxes],
         "rank": [mean(box["rank"]["0"]) for box in boxes],
         "rank_without_band": [mean(box["rank"][str(BAND)]) for box in boxes],
-        "prior": [
-            float((value.softmax(-1) if name.endswith("logpi") else value).amax(-1).mean())
-            for name, value in model.state_dict().items()
-            if name.endswith((".logpi", ".pi"))
-        ],
+        "prior": [mean(map(max, values)) for name, values in weights if name.startswith("prior of ")],
     }
     return {name: mean(values) for name, values in figures.items() if values}
 

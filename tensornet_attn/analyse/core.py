@@ -87,7 +87,7 @@ def core_matrix(module: CompiledDesign, step: str | None = None) -> Tensor:
     made = [use.name for use in core if use.name in batched(graph)]
     if made:
         raise _refusal(graph, box, f"'{made[0]}' is computed from inputs or noise, so the core differs between calls.")
-    values = _values(module, [use.name for use in core])
+    values = values_without_positions(module, [use.name for use in core])
     rows = [leg for leg in box.legs if leg not in positional]
     columns = list(dict.fromkeys(leg for use in sides for leg in use.legs if _name(leg) not in positional))
     factors = [(values[use.name].double(), use.legs) for use in core]
@@ -140,7 +140,7 @@ def _refusal(graph: Graph, box: Step, reason: str) -> InputError:
     return InputError(f"{graph.name}: the core of '{box.name}' is not defined: {reason}")
 
 
-def _values(module: CompiledDesign, names: list[str]) -> dict[str, Tensor]:
+def values_without_positions(module: CompiledDesign, names: list[str]) -> dict[str, Tensor]:
     """Tensors and steps without sequence legs, whose values do not depend on the lengths of a call."""
     graph = module.plan.graph
     lengths = {leg.name: 1 for leg in graph.legs if leg.sequence}

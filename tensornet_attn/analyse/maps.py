@@ -13,13 +13,15 @@ from typing import Any
 import torch
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.attention import attentions, behind
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.attention import attentions, behind, readers_of
+from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.recurrence import sums
 from tensornet_attn.ir import arithmetic
 from tensornet_attn.nn.module import CompiledDesign, leaves
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.operation import aligned
 from tensornet_attn.ops.topk import groups_of
+from tensornet_attn.plan.states import read_of
 from tensornet_attn.runtime.maps import in_best_groups
 
 Tensor = torch.Tensor
@@ -30,14 +32,50 @@ def attention_steps(graph: Graph) -> tuple[Step, ...]:
     return tuple(found.box for found in attentions(graph).values() if found.compares)
 
 
+def sums_of_maps(graph: Graph) -> tuple[Step, ...]:
+    """The products and sums of attention maps, such as `A: w1[h] near[h n m] + w2[h] far[h n m] -> h n m`."""
+    boxes, pair = {step.name for step in attention_steps(graph)}, {graph.query, graph.key}
+    sums = (step for step in graph.steps if step.contraction is not None and pair <= {*step.legs})
+    return tuple(step for step in sums if boxes & behind(graph, [step.name]))
+
+
+def blended_steps(graph: Graph) -> tuple[Step, ...]:
+    """The products and sums of attention maps that weight values."""
+    readers = {step: readers_of(graph, step.name) for step in sums_of_maps(graph)}
+    return tuple(step for step, read in readers.items() if any(each.term is not None and each.values for each in read))
+
+
+def with_implied(graph: Graph) -> tuple[Graph, dict[str, Step]]:
+    """The graph with the maps that states imply, by the sum over keys that makes the states: `KV` of hard_lfish.
+
+    The result of a query is linear in the values that the keys wrote; the map has these weights, which the design does
+    not compute: the product of queries, keys, mixing weights and divisors of rows, at visible keys.
+    """
+    implied: dict[str, Step] = {}
+    for box in sums(graph):
+        read = read_of(graph, box)
+        if read is None or not read.value or box.box is None:
+            continue
+        divisors = tuple(use for use in read.rest if graph.query in use.legs)
+        factors = (*read.query, *read.key, *read.mix, *divisors)
+        every = dict.fromkeys(leg for use in factors for leg in use.legs)
+        legs = tuple(leg for leg in every if leg not in read.features)
+        scores, name = Use(f"{box.name}.map.of", legs), f"{box.name}.map"
+        keep = replace(box.box, kind="keep", numbers=(), operands=(("of", scores),))
+        implied[box.name] = Step(name, keep, legs)
+        added = (Step(scores.name, Contraction((Term(read.coefficient, factors),)), legs), implied[box.name])
+        graph = replace(graph, steps=(*graph.steps, *added))
+    return graph, implied
+
+
 def topk_steps(graph: Graph) -> tuple[Step, ...]:
     """The topk boxes, with any values in the entries that they do not choose."""
     return tuple(step for step in graph.steps if step.box is not None and OPS[step.box.kind].selects)
 
 
 def analysed(graph: Graph) -> bool:
-    """Whether there is anything to analyse: an attention box or a topk."""
-    return bool(attention_steps(graph) or topk_steps(graph))
+    """Whether there is anything to analyse: an attention map or a topk."""
+    return bool(attention_steps(graph) or topk_steps(graph) or with_implied(graph)[1])
 
 
 def compiled(value: Any, what: str) -> CompiledDesign:
@@ -49,7 +87,12 @@ def compiled(value: Any, what: str) -> CompiledDesign:
 
 @torch.no_grad()
 def values_of(
-    module: CompiledDesign, names: Iterable[str], inputs: tuple[Any, ...], named: Mapping[str, Tensor], **see: Any
+    module: CompiledDesign,
+    names: Iterable[str],
+    inputs: tuple[Any, ...],
+    named: Mapping[str, Tensor],
+    graph: Graph | None = None,
+    **see: Any,
 ) -> tuple[dict[str, Tensor], dict[str, int]]:
     """Values by name, [batch..., legs as written], and the lengths of the call. Raises InputError.
 
@@ -57,15 +100,20 @@ def values_of(
     """
     given = module._signature.ordered(inputs, named)
     lengths = module._signature.check(given, see.get("mask"), see.get("key_mask"), None)
-    return evaluated(module, names, leaves(module, given, None), lengths, **see), lengths
+    return evaluated(module, names, leaves(module, given, None), lengths, graph, **see), lengths
 
 
 def evaluated(
-    module: CompiledDesign, names: Iterable[str], tensors: Mapping[str, Tensor], lengths: Mapping[str, int], **see: Any
+    module: CompiledDesign,
+    names: Iterable[str],
+    tensors: Mapping[str, Tensor],
+    lengths: Mapping[str, int],
+    graph: Graph | None = None,
+    **see: Any,
 ) -> dict[str, Tensor]:
-    """The named steps and their dependencies, evaluated by the reference."""
+    """The named steps of the module's graph, or of `graph`, and their dependencies, evaluated by the reference."""
     names = tuple(names)
-    graph = needed(module.plan.graph, names)
+    graph = needed(module.plan.graph if graph is None else graph, names)
     return module._evaluate(graph, tensors, lengths=lengths, training=False, shown=names, **see)
 
 
@@ -126,8 +174,10 @@ class Maps:
 def attention_maps(
     module: CompiledDesign, *inputs: Tensor, mask: Tensor | None = None, key_mask: Tensor | None = None, **named: Tensor
 ) -> dict[str, Maps]:
-    """The attention maps of a call, by step: of all softmax, normalize and keep boxes over the key leg.
+    """The attention maps of a call, by step: of all softmax, normalize and keep boxes over the key leg, and blends.
 
+    A blend is a product or sum of such maps that weights values, such as step A of fmm1. A sum over keys that queries
+    read as a state, such as KV of hard_lfish, has the map that it implies: the weight of each key's value.
     Inputs, `mask` and `key_mask` as in a call of the module. The diagram is evaluated once, as written, with the
     module's weights and as in evaluation: without dropout and noise. The result is empty for a design without
     attention. Raises InputError.
@@ -164,13 +214,15 @@ def attention_scores(
 def maps_and_scores(
     module: CompiledDesign, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor], **see: Any
 ) -> tuple[dict[str, Maps], dict[str, Maps]]:
-    """The maps and the scores of one call, each by step. Raises InputError."""
-    graph = module.plan.graph
-    steps = attention_steps(graph)
-    operands = {step.name: attentions(graph)[step.name].of for step in steps}
-    names = [*operands, *(use.name for use in operands.values())]
-    values, _ = values_of(module, names, inputs, named, **see)
-    maps = {step.name: _maps(graph, step.name, step.legs, values[step.name]) for step in steps}
+    """The maps and the scores of one call, each by step; others than boxes have no scores. Raises InputError."""
+    graph, implied = with_implied(module.plan.graph)
+    operands = {name: found.of for name, found in attentions(module.plan.graph).items() if found.compares}
+    steps = {
+        step.name: step for step in (*attention_steps(module.plan.graph), *blended_steps(module.plan.graph))
+    } | implied
+    names = [*(step.name for step in steps.values()), *(use.name for use in operands.values())]
+    values, _ = values_of(module, names, inputs, named, graph, **see)
+    maps = {name: _maps(graph, name, step.legs, values[step.name]) for name, step in steps.items()}
     return maps, {step: _maps(graph, step, use.legs, values[use.name]) for step, use in operands.items()}
 
 

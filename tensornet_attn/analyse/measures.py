@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -147,6 +147,28 @@ def induction_scores(maps: Maps | Tensor, period: int | None = None) -> Tensor:
     return _mean_over_rows(maps, rows, rows.gather(-1, looked_at)[..., 0])
 
 
+def vertical_scores(maps: Maps | Tensor) -> Tensor:
+    """The vertical line score of each head: [heads...], from 0 to 1.
+
+    A vertical line is a key that many queries attend to. The score is the mean attention of all queries to the key that
+    receives most, averaged over the batch: 1 if all queries attend to one key, 1 / m if all keys receive equal
+    attention. Rows are divided by their sums. A head without rows is NaN. Raises InputError for maps with negative
+    entries.
+
+    Source: after Csordas et al., Few Heads Are Enough (EPA; later SwitchHead), fig. 6c and 6d, which show such maps.
+
+    >>> import torch
+    >>> vertical_scores(torch.tensor([[1.0, 0.0], [0.5, 0.5]])).item(), vertical_scores(torch.eye(4)).item()
+    (0.75, 0.25)
+    """
+    maps = as_maps(maps)
+    rows = _rows(maps)
+    count = rows.any(-1).sum(-1)  # [batch, head]
+    some = count > 0
+    share = rows.sum(-2).amax(-1) / torch.where(some, count, 1)
+    return (share.sum(0) / some.sum(0)).reshape(maps.heads)
+
+
 def _mean_over_rows(maps: Maps, rows: Tensor, value: Tensor) -> Tensor:
     """The mean over batch and queries of [batch, heads, query] without rows of zeros: [heads...]."""
     some = rows.any(-1)
@@ -253,6 +275,12 @@ class Eigenvalues:
         return f"Eigenvalues: {len(self.values)} of {self.matrices} matrices, {self.components()} for {VARIANCE:.0%}"
 
 
+def batches_of(maps: Maps | Tensor | Iterable[Maps | Tensor]) -> Iterator[Maps]:
+    """The maps of one step, or those of several batches, one batch at a time. Raises InputError."""
+    several = isinstance(maps, Iterable) and not isinstance(maps, (torch.Tensor, dict, str))
+    yield from (as_maps(part) for part in (maps if several else [maps]))
+
+
 def map_eigenvalues(maps: Maps | Tensor | Iterable[Maps | Tensor]) -> Eigenvalues:
     """The eigenvalues of C = 1 / (M H) * sum over M sequences and H heads of vec(A) vec(A)^T.
 
@@ -270,8 +298,7 @@ def map_eigenvalues(maps: Maps | Tensor | Iterable[Maps | Tensor]) -> Eigenvalue
     >>> map_eigenvalues([torch.eye(2), torch.eye(2), torch.eye(2).flip(0)]).values.tolist()
     [1.3333333333333333, 0.6666666666666666, 0.0]
     """
-    several = isinstance(maps, Iterable) and not isinstance(maps, (torch.Tensor, dict, str))
-    given = [as_maps(part) for part in (maps if several else [maps])]
+    given = list(batches_of(maps))
     sizes = list(dict.fromkeys(tuple(part.values.shape[-2:]) for part in given))
     if len(sizes) > 1:
         (n, m), (other, wide) = sizes[:2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from tensornet_attn.analyse.measures import (
     TOP,
     VARIANCE,
     Eigenvalues,
+    batches_of,
     induction_scores,
     map_eigenvalues,
     map_rank,
@@ -69,14 +70,23 @@ def plot_maps(maps: Maps | Tensor, heads: int = HEADS) -> Figure:
     return figure
 
 
-def plot_ranks(maps: Maps | Tensor, bands: Sequence[int] = (0, 5, 10, 20), tolerance: float = TOLERANCE) -> Figure:
-    """Histograms of the ranks of all maps of a batch, with bands of these numbers of diagonals removed.
+def plot_ranks(
+    maps: Maps | Tensor | Iterable[Maps | Tensor], bands: Sequence[int] = (0, 5, 10, 20), tolerance: float = TOLERANCE
+) -> Figure:
+    """Histograms of the ranks of all maps, with bands of these numbers of diagonals removed.
 
-    One histogram per band: counts of maps over ranks (singular values above `tolerance`). Returns a matplotlib Figure.
-    Raises InputError, MissingPartError. Source: after FMMformer (NeurIPS 2021), fig. 3.
+    `maps`: the maps of a batch, or an iterable of those of several batches, such as a generator; only one is in memory
+    at a time. One histogram per band: counts of maps over ranks (singular values above `tolerance`). Returns a
+    matplotlib Figure. Raises InputError, MissingPartError. Source: after FMMformer (NeurIPS 2021), fig. 3, and
+    Transformer-MGK (ICML 2022), figs. 2 and 6.
     """
-    maps = as_maps(maps)
-    return ranks_figure({band: map_rank(maps, band, tolerance) for band in bands}, min(maps.values.shape[-2:]))
+    largest, ranks = 0, {band: torch.zeros(0) for band in bands}
+    for batch in batches_of(maps):
+        largest = max(largest, min(batch.values.shape[-2:]))
+        ranks = {
+            band: torch.cat([found, map_rank(batch, band, tolerance).flatten().cpu()]) for band, found in ranks.items()
+        }
+    return ranks_figure(ranks, largest)
 
 
 def ranks_figure(ranks: Mapping[int, Tensor], most: int) -> Figure:

@@ -11,7 +11,15 @@ from typing import Any
 import torch
 
 from tensornet_attn.analyse.core import core_matrix, stable_rank
-from tensornet_attn.analyse.maps import Maps, Selections, analysed, compiled, expert_selections, maps_and_scores
+from tensornet_attn.analyse.maps import (
+    Maps,
+    Selections,
+    analysed,
+    blended_steps,
+    compiled,
+    expert_selections,
+    maps_and_scores,
+)
 from tensornet_attn.analyse.measures import (
     TOP,
     VARIANCE,
@@ -24,7 +32,9 @@ from tensornet_attn.analyse.measures import (
     map_reach,
     rank_of,
     singular_values,
+    vertical_scores,
 )
+from tensornet_attn.analyse.mixture import Mixture, mixture_weights
 from tensornet_attn.analyse.plots import (
     HEADS,
     need_matplotlib,
@@ -67,11 +77,13 @@ class BoxFigures:
     `repeated`: its maps on repeated random tokens; None if the section has none. `spectra`, `ranks`: singular values
     [batch, heads, values] and ranks [batch, heads] of the maps, by the number of removed diagonals: 0, `band` and 4
     `band`. `core`: the core, a matrix. `distances`: None for one head. `eigenvalues`: of the maps;
-    `score_eigenvalues`: of the scores, which may be infinite. `entropy`, `reach`, `induction`: by head, [heads].
+    `score_eigenvalues`: of the scores, which may be infinite. `entropy`, `reach`, `vertical`, `induction`: by head,
+    [heads]. `blend`: a sum of maps; like a map that states imply, it has no scores and no core.
     """
 
     section: Section
     maps: Maps
+    blend: bool
     repeated: Maps | None
     band: int
     spectra: dict[int, Tensor]
@@ -82,6 +94,7 @@ class BoxFigures:
     score_eigenvalues: Measured
     entropy: Measured
     reach: Measured
+    vertical: Measured
     induction: Measured
 
     @property
@@ -108,6 +121,7 @@ class BoxFigures:
         n, m = self.maps.values.shape[-2:]
         return {
             "step": self.maps.step,
+            "blend": self.blend,
             "sequences": len(self.maps.by_head),
             "queries": n,
             "keys": m,
@@ -126,17 +140,19 @@ class BoxFigures:
             "rank": {str(each): _numbers(found.double().mean(0)) for each, found in self.ranks.items()},
             "entropy": _numbers(self.entropy.value),
             "reach": _numbers(self.reach.value),
+            "vertical": _numbers(self.vertical.value),
             "induction": _numbers(self.induction.value),
         }
 
 
 @dataclass(frozen=True, eq=False)
 class LayerFigures:
-    """A section with its boxes, and the selections of those topk boxes that do not choose positions."""
+    """A section with its boxes, its mixture weights, and the selections of topk boxes that choose no positions."""
 
     section: Section
     boxes: tuple[BoxFigures, ...]
     experts: dict[str, Selections]
+    weights: dict[str, Mixture]
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as data for JSON."""
@@ -151,6 +167,7 @@ class LayerFigures:
                 {"step": found.step, "of": found.size, "chosen": found.indices.shape[-1], "usage": found.usage.tolist()}
                 for found in self.experts.values()
             ],
+            "weights": {name: mixture.values.tolist() for name, mixture in self.weights.items()},
         }
 
 
@@ -174,36 +191,42 @@ def all_figures(sections: Iterable[Given], band: int) -> list[LayerFigures]:
         maps, scores = maps_and_scores(part.module, part.inputs, {}, **part.see)
         again = part.repeated
         repeated = maps_and_scores(part.module, again.inputs, {}, **again.see)[0] if again is not None else {}
-        boxes = tuple(box_figures(part, maps[step], scores[step], repeated.get(step), band) for step in maps)
+        boxes = tuple(box_figures(part, maps[step], scores.get(step), repeated.get(step), band) for step in maps)
         chosen = expert_selections(part.module, *part.inputs, **part.see)
         experts = {name: found for name, found in chosen.items() if not graph.leg[found.leg].sequence}
-        layers.append(LayerFigures(part, boxes, experts))
+        layers.append(LayerFigures(part, boxes, experts, mixture_weights(part.module)))
     return layers
 
 
-def box_figures(part: Section, maps: Maps, scores: Maps, repeated: Maps | None, band: int) -> BoxFigures:
-    """The figures of a box with these maps and scores. Raises InputError."""
+NO_SCORES = "the map is a sum of maps, or implied by states, and has no scores."
+
+
+def box_figures(part: Section, maps: Maps, scores: Maps | None, repeated: Maps | None, band: int) -> BoxFigures:
+    """The figures of a box with these maps and scores, or of a map without scores. Raises InputError."""
+    blend = maps.step in {step.name for step in blended_steps(part.module.plan.graph)}
     spectra = {each: singular_values(maps, each).cpu() for each in sorted({0, band, 4 * band})}
     return BoxFigures(
         part,
         maps,
+        blend,
         repeated,
         band,
         spectra,
         ranks={each: rank_of(found) for each, found in spectra.items()},
-        core=Measured.of(core_matrix, part.module, maps.step),
+        core=Measured(None, NO_SCORES) if scores is None else Measured.of(core_matrix, part.module, maps.step),
         distances=head_distances(maps) if len(maps.labels) > 1 else None,
         eigenvalues=map_eigenvalues(maps),
-        score_eigenvalues=Measured.of(map_eigenvalues, scores),
+        score_eigenvalues=Measured(None, NO_SCORES) if scores is None else Measured.of(map_eigenvalues, scores),
         entropy=Measured.of(lambda: map_entropy(maps).flatten()),
         reach=Measured.of(lambda: map_reach(maps).flatten()),
+        vertical=Measured.of(lambda: vertical_scores(maps).flatten()),
         induction=Measured(None) if repeated is None else Measured.of(lambda: induction_scores(repeated).flatten()),
     )
 
 
 def averages(layers: Iterable[LayerFigures]) -> dict[str, float | None]:
     """The mean of each entry of `summary` over the attention boxes that have it, like the papers' means over layers."""
-    summaries = [box.summary for layer in layers for box in layer.boxes]
+    summaries = [box.summary for layer in layers for box in layer.boxes if not box.blend]
     found = {key: [x for row in summaries if (x := row[key]) is not None] for row in summaries[:1] for key in row}
     return {key: math.fsum(values) / len(values) if values else None for key, values in found.items()}
 
@@ -311,7 +334,12 @@ def _names(boxes: Sequence[BoxFigures]) -> list[str]:
 def _table(layers: Sequence[LayerFigures], boxes: Sequence[BoxFigures]) -> Table:
     rows = [[box.title, *(_of_all(key, box.summary[key]) for key in COLUMNS)] for box in boxes]
     means = averages(layers)
-    rows.append([f"mean of {len(boxes)} boxes", *(_of_all(key, means[key], mean=True) for key in COLUMNS)])
+    rows.append(
+        [
+            f"mean of {sum(not box.blend for box in boxes)} boxes",
+            *(_of_all(key, means[key], mean=True) for key in COLUMNS),
+        ]
+    )
     caption = (
         "All attention boxes; below, the means over the boxes, as tables 8 and 9 of FiSHformer average over layers."
     )
@@ -338,6 +366,8 @@ def _layer(layer: LayerFigures) -> dict[str, Any]:
         {"step": box.maps.step, "written": _line(lines, box.maps.step), "blocks": box_report(box)}
         for box in layer.boxes
     ]
+    if layer.weights:
+        blocks.append(_weights(layer.weights))
     experts: list[Block] = list(map(_usage, layer.experts.values()))
     if layer.experts:
         beside = layer.boxes[0].maps if layer.boxes else None
@@ -408,6 +438,7 @@ def _columns(box: BoxFigures) -> dict[str, tuple[Measured, int]]:
     titles = {0: "rank", box.band: f"rank without {box.band} diagonals"}
     columns = {title: (Measured(box.ranks[each].double().mean(0)), 1) for each, title in titles.items()}
     columns |= {"entropy (nats)": (box.entropy, 2), "reach (positions)": (box.reach, 2)}
+    columns |= {"vertical line score": (box.vertical, 3)}
     return columns | ({"induction score": (box.induction, 3)} if box.repeated is not None else {})
 
 
@@ -429,6 +460,19 @@ def _cell(figure: Measured, decimals: int, place: int | None) -> str:
         return "–"
     value = float(figure.value.mean() if place is None else figure.value[place])
     return "–" if math.isnan(value) else f"{value:.{decimals}f}"
+
+
+def _weights(weights: dict[str, Mixture]) -> Table:
+    """A row for each index of the first leg of a mixture of several legs; the first entries of each row."""
+    rows = []
+    for name, mixture in weights.items():
+        several = mixture.values.ndim > 1
+        lines = mixture.values.flatten(1) if several else mixture.values.reshape(1, -1)
+        for place, line in enumerate(lines[:SHOWN].tolist()):
+            words = f"{name}, {mixture.legs[0]} {place}" if several else name
+            rows.append([words, mixture.legs[-1] if mixture.legs else "", ", ".join(f"{x:.3f}" for x in line[:SHOWN])])
+    caption = "The weights with which maps are blended, and the priors of the components of keys."
+    return Table(("weight", "along", f"values, the first {SHOWN}"), rows, caption)
 
 
 def _usage(found: Selections) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tensornet_attn.analyse.maps import analysed
+from tensornet_attn.analyse.maps import Maps, analysed, attention_maps
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.nn.module import CompiledDesign
@@ -43,6 +43,19 @@ class Section:
     notes: tuple[str, ...] = ()
     see: dict[str, Any] = field(default_factory=dict)  # mask=, key_mask=
     repeated: Call | None = None
+
+    def maps(self, step: str, samples: int = 1) -> Iterator[Maps]:
+        """The maps of one attention box, of so many samples at a time. Raises InputError."""
+        legs = {name: len(shape) for name, shape, _ in self.module._signature.inputs} | {"mask": 2, "key_mask": 1}
+        size = len(self.inputs[0])
+        named = dict(zip(legs, self.inputs, strict=False)) | self.see
+        for first in range(0, size, samples):
+            part = {
+                name: value[first : first + samples] if value.ndim > legs[name] and len(value) == size else value
+                for name, value in named.items()
+                if value is not None
+            }
+            yield attention_maps(self.module, **part)[step]
 
 
 def model_sections(model: nn.Module, *inputs: Any, repeated: Tensor | None = None, **named: Any) -> list[Section]:

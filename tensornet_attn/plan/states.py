@@ -58,7 +58,7 @@ class States(OfBoxes["Mixed"]):
         return [step.name for step in sums(graph)]
 
     def form(self, graph: Graph, place: str) -> Mixed | None:
-        found = _found(graph, graph.step[place])
+        found = read_of(graph, graph.step[place])
         decays = found is not None and graph.query in legs_in(found.key)
         return Mixed(graph, found) if found is not None and _mixed(found) and not decays else None
 
@@ -141,11 +141,11 @@ def sums_as_maps(graph: Graph, context: Context) -> Lowered:
 
 def as_map(graph: Graph, box: Step) -> Graph | None:
     """The graph in which a map is applied to the values, in place of a sum; None if no query reads it by a feature."""
-    found = _found(graph, box)
+    found = read_of(graph, box)
     return _as_map(graph, found) if found is not None and not _mixed(found) else None
 
 
-def _found(graph: Graph, box: Step) -> Read | None:
+def read_of(graph: Graph, box: Step) -> Read | None:
     """A sum with its reader; None if no query reads it along a feature leg."""
     form, reader = cumulative(graph, box), read_once(graph, box.name)
     if isinstance(form, str) or reader is None or reader.contraction is None:

@@ -91,9 +91,24 @@ def test_scores_of_a_normalize_box_are_what_it_normalises() -> None:
     layer = ta.compile(ta.load("linear2", legs={"f": 12, "h": 3}), dtype=torch.float64)
     x = normal(2, 5, 12)
     scores, maps = ta.attention_scores(layer, x), ta.attention_maps(layer, x)
-    assert list(scores) == list(maps) == ["far1", "far2"]
+    assert list(scores) == ["far1", "far2"]
+    assert list(maps) == ["far1", "far2", "A"]  # and their sum
     for step, found in scores.items():
         torch.testing.assert_close(found.values / found.values.sum(-1, keepdim=True), maps[step].values)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ["hard_lfish", "lfish"])
+def test_states_that_are_mixed_imply_maps(name: str, causal: bool) -> None:
+    """The map of local and global heads, times the values of the global heads, is the output; all weights sum to 1."""
+    layer = ta.compile(ta.load(name, legs={"f": 12, "h": 3, "g": 2}), causal=causal, dtype=torch.float64).eval()
+    x, key_mask = normal(2, 5, 12), torch.tensor([True, True, False, True, True])
+    (maps,) = ta.attention_maps(layer, x, key_mask=key_mask).values()
+    assert (maps.step, maps.legs) == ("KV", ("h", "g", "n", "m"))
+    assert ta.attention_scores(layer, x) == {}
+    y = torch.einsum("bhgnm,bmge,hef->bnf", maps.values, layer.capture(x, "V"), layer.Wo)
+    torch.testing.assert_close(y, layer(x, key_mask=key_mask))
+    torch.testing.assert_close(maps.values.sum((2, 4)), torch.ones(2, 3, 5, dtype=torch.float64))
 
 
 def test_a_score_step_with_other_names_and_order_of_legs_is_put_in_order() -> None:
@@ -215,6 +230,18 @@ def test_entropy_and_reach_by_loops() -> None:
                 reaches.append(sum(p * abs(n + 2 - m) for m, p in enumerate(row)))
         assert ta.map_entropy(maps)[h].item() == pytest.approx(np.mean(entropies), abs=1e-12)
         assert ta.map_reach(maps)[h].item() == pytest.approx(np.mean(reaches), abs=1e-12)
+
+
+def test_vertical_scores_by_loops() -> None:
+    maps = random_maps(3, 2, 5, 4)
+    for head in range(2):
+        most = [max(maps.values[b, head, :, key].mean().item() for key in range(4)) for b in range(3)]
+        assert ta.vertical_scores(maps)[head].item() == pytest.approx(sum(most) / 3)
+    line = torch.zeros(6, 6).index_fill(1, torch.tensor(2), 5.0)
+    hidden = line.clone()
+    hidden[:2] = 0  # rows that see no key
+    assert ta.vertical_scores(line).item() == ta.vertical_scores(hidden).item() == 1
+    assert ta.vertical_scores(torch.zeros(1, 3, 3)).isnan().all()
 
 
 @pytest.mark.parametrize(("n", "m", "period"), [(8, 8, None), (8, 8, 4), (9, 9, 3), (5, 8, 4), (8, 8, 7), (2, 8, 4)])

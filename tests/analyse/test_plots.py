@@ -39,6 +39,24 @@ def test_ranks_are_counted_by_band() -> None:
     assert counts == [[0, 0, 0, 0, 0, 0, 8], [8, 0, 0, 0, 0, 0, 0]]
 
 
+def test_ranks_of_several_batches_are_those_of_one() -> None:
+    maps = torch.eye(6).expand(4, 2, 6, 6).triu() * torch.rand(4, 2, 1, 6).gt(0.3)
+    heights = [
+        [[bar.get_height() for bar in axis.patches] for axis in ta.plot_ranks(given).axes]
+        for given in (maps, (part for part in maps.split(3)))
+    ]
+    assert heights[0] == heights[1]
+
+
+def test_a_section_gives_its_maps_a_few_samples_at_a_time() -> None:
+    layer, x = ta.compile(ta.load("cross", legs={"f": 8, "h": 2})), torch.randn(5, 4, 8)
+    memory, key_mask = torch.randn(5, 3, 8), torch.rand(5, 3) > 0.3
+    section = ta.Section("", layer, (x, memory), see={"key_mask": key_mask, "mask": torch.ones(4, 3).bool()})
+    parts = [maps.values for maps in section.maps("A", samples=2)]
+    assert [len(part) for part in parts] == [2, 2, 1]
+    torch.testing.assert_close(torch.cat(parts), ta.attention_maps(layer, x, memory, key_mask=key_mask)["A"].values)
+
+
 def test_spectra_have_a_line_a_head() -> None:
     maps = ta.attention_maps(*epa())["A"]
     figure = ta.plot_spectra(maps, core=torch.eye(3))

@@ -12,8 +12,8 @@ import torch
 import tensornet_attn as ta
 from tests.refusals import refusal
 
-QUICK = ("epa", "cross", "sigma_moe")
-NOTHING = {"mlp", "fast_weight1", "fast_weight2", "lfish", "hard_lfish", "glfish", "hard_glfish"}  # have no map
+QUICK = ("epa", "cross", "sigma_moe", "hard_lfish")
+NOTHING = {"mlp", "fast_weight1", "fast_weight2", "glfish", "hard_glfish"}  # have no map
 NOTHING |= {"swiglu", "geglu", "nemotron_mlp", "lfm2", "hgrn", "rg_lru", "mamba1", "mingru"}
 NOTHING |= {"gated_deltanet", "gated_deltaproduct", "kda", "comba", "rwkv7"}
 
@@ -119,6 +119,7 @@ def test_the_data_are_those_of_the_functions() -> None:
     assert (part["title"], part["design"], part["causal"], part["notes"]) == ("layer", "hard_fish", False, ["a note"])
     assert box == {
         "step": "A",
+        "blend": False,
         "sequences": 2,
         "queries": 8,
         "keys": 8,
@@ -138,6 +139,7 @@ def test_the_data_are_those_of_the_functions() -> None:
         "rank": {str(band): pytest.approx(ta.map_rank(maps, band).double().mean(0).tolist()) for band in (0, 3, 12)},
         "entropy": pytest.approx(ta.map_entropy(maps).tolist()),
         "reach": pytest.approx(ta.map_reach(maps).tolist()),
+        "vertical": pytest.approx(ta.vertical_scores(maps).tolist()),
         "induction": pytest.approx(induction),
     }
     assert data["means"] == {
@@ -242,3 +244,18 @@ def test_nothing_to_analyse() -> None:
         assert refusal(ta.report, sections) == f"{who}: {wanted}"
     sentence = "report takes a compiled design, as ta.compile returns it, not a Linear."
     assert refusal(ta.report, [("a", torch.nn.Linear(2, 2), [])]) == sentence
+
+
+def test_blended_maps_have_figures_and_weights_but_no_part_in_the_means() -> None:
+    layer = ta.compile(ta.load("fmm1", legs={"f": 16, "h": 2}))
+    x = torch.randn(2, 8, 16)
+    data = ta.report_data([("layer", layer, [x])])
+    (part,) = data["sections"]
+    near, far, blend = part["boxes"]
+    assert [(box["step"], box["blend"]) for box in part["boxes"]] == [("near", False), ("far1", False), ("A", True)]
+    assert blend["principal_components"]["scores"] is None
+    assert data["means"]["distance_mean"] == pytest.approx((near["distances"]["mean"] + far["distances"]["mean"]) / 2)
+    assert part["weights"] == {"near in A": [0.5, 0.5], "far1 in A": pytest.approx([0.7310585786] * 2)}
+    text = Page(ta.report([("layer", layer, [x])])).text
+    assert "near in Ah0.500, 0.500" in text
+    assert "mean of 2 boxes" in text

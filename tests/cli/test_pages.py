@@ -160,6 +160,13 @@ def test_the_costs_are_those_of_the_cost_report(family: Catalogue) -> None:
     assert (planned.macs, planned.live_bytes) == (2_147_483_648, 14_680_064)
 
 
+def test_costs_of_chosen_experts_and_of_more_parameters(shipped: Catalogue) -> None:
+    unrouted, larger = (section(page(shipped.entries[name], shipped), "Cost") for name in ("mixtral", "epa"))
+    assert "- if only the entries chosen by `topk` are computed: `n f e + 3 n f k l + n f k`\n" in unrouted
+    assert "Sizes are those of the file:\n[the papers compare others](../costs.md#at-the-sizes-of-" in larger
+    assert "Sizes are those" not in section(page(shipped.entries["hard_fish"], shipped), "Cost")
+
+
 def test_lengths_end_at_the_maximum_of_a_leg(family: Catalogue) -> None:
     own = family.entries["parent"]
     assert [point.n for point in points(own, TABLE)] == [256, 512]

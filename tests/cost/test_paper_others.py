@@ -119,7 +119,7 @@ def test_the_language_models():
 
 
 SWIN = {(number.row.model, number.count.unit): number for number in compared("swin").numbers}
-DENSE, HALF = "Softmax-12/24", "Hard-GFiSH-6/12"
+DENSE, HALF = "Softmax-12/24: mhsa", "Hard-GFiSH-6/12: hard_fish"
 
 
 def test_the_four_figures_of_swin():

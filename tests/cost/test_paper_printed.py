@@ -99,7 +99,7 @@ NOT_REPRODUCED = {  # all that is printed and not reproduced
     "tuformer": [
         *("MHSA with 1.5% params", "skip-right, C1 (x) (1 1^T)", "trainable heads-only, C1", "heads-only, I_H"),
     ],
-    "fmm": [],
+    "fmm": [row["Method"] for where in ("table 2", "table 3") for row in section("fmm", where).rows],
     "swin": [],
 }
 

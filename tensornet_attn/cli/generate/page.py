@@ -96,6 +96,7 @@ def page(entry: Entry, catalogue: Catalogue) -> str:
         stored=entry.cost(1).written,
         written=report.written.formula,
         planned=report.best.formula,
+        routed=report.best.routed_formula,
         cost_columns=["n", *COSTS, *(f"{other.name}: {name}" if other else "-" for name in COSTS)],
         costs=[(f"{a.n:,}", *_cells(a), *_cells(b)) for a, b in zip(own, theirs, strict=True)],
         masked=any(graph.masks(step) for step in graph.steps),

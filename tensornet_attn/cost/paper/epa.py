@@ -215,10 +215,15 @@ def widest(projections: str, H: int = 2, E: int = 5, dm: int = SMALL.width, xl: 
 
 
 def widths_of(projections: str) -> tuple[int, int]:
-    """The widths of head and feed-forward layer of a model of table 1, which does not print them."""
-    dh = widest(projections)
-    spare = dense_parameters(SMALL.width) - attention_parameters(projections, dh)
-    return dh, SMALL.inner + spare // (2 * SMALL.width + 1)  # widens the feed-forward layer by the spare parameters
+    """The widths of head and feed-forward layer of a model of table 1, which does not print them.
+
+    >>> widths_of("V"), widths_of("VO"), widths_of("VKO"), widths_of("VKQO")
+    ((112, 2065), (76, 2080), (56, 2115), (48, 2060))
+    """
+    return widest(projections), SMALL.width * RELEASED[len(projections)] // 1000
+
+
+RELEASED = {1: 5014, 2: 5050, 3: 5135, 4: 5000}  # of the released settings: d_ff in thousandths of the model width
 
 
 Values = dict[str, int]
@@ -256,7 +261,10 @@ WEB = ("C4", "peS2o")  # data sets on which EPA has other sizes than on WikiText
 RULE = "d_head and d_ff are not printed; they follow from the paper's rule for equal parameters"
 NOTE_MOA = f"{RULE}, and E is the number of heads of the dense model."
 NOTE_HEADS = "table 6 has no such row: d_head keeps the total width of all heads."
-NOTE_TABLE_1 = f"{RULE}. The number of parameters is from the caption."
+NOTE_TABLE_1 = (
+    "d_head and d_ff are not printed; d_head follows from the paper's rule for equal parameters, as in all 15 released "
+    "settings, and d_ff is theirs. The number of parameters is from the caption."
+)
 NOTE_CONTEXT = (
     "the printed number is the count with C = 2, as if with cached context; with C = 1, as with rotary positions, it "
     "is 3.4G and 10.0M. In the released code, only the settings of this model keep the cached context."

@@ -170,6 +170,7 @@ NOTE_LINEAR = (
     "with one linear layer that mixes the heads. With the two layers of GFiSH, it would be 4.28 GMACs per image."
 )
 GLOBAL = {"Softmax-12/24": (), "Hard-GFiSH-6/12": (2, 3)}  # stages with half of the heads global
+DESIGNS = {"Softmax-12/24": "mhsa", "Hard-GFiSH-6/12": "hard_fish"}
 EACH = {"4618.24": "4.51G", "4372.48": "4.27G"}  # MACs of one image
 
 
@@ -196,7 +197,7 @@ SWIN = Table(
     "Nguyen et al., Improving Transformer with an Admixture of Attention Heads (NeurIPS 2022), table 5: Swin-T",
     "all parameters; multiply-adds of products, and 5 operations per element that a LayerNorm reads",
     tuple(
-        model(row["Method"], GLOBAL[row["Method"]], row["Params"], row["FLOPs (10^9)"])
+        model(f"{row['Method']}: {DESIGNS[row['Method']]}", GLOBAL[row["Method"]], row["Params"], row["FLOPs (10^9)"])
         for row in printed("fish")["table 5"].rows
     ),
     "c channels and N tokens of the first stage",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tensornet_attn.cost.paper.language import Model, language_model, small
-from tensornet_attn.cost.paper.model import Adjustment, Count, Rounding, Row, Section, Table, figures, printed
+from tensornet_attn.cost.paper.model import PLAIN, Adjustment, Count, Row, Section, Table, figures, printed
 
 PAPER = printed("fmm")
 B5, B20 = {"k": "5"}, {"k": "20"}
@@ -28,8 +28,9 @@ MODELS: dict[str, Model] = {
     "FMMformer (2-kernel fast weight + Band20)": small("fmm_fast_weight2", B20),
 }
 NOTE = (
-    "43.8M, rounded to tens: 34.3M for the 267,735 words of WikiText-103, with one matrix for embedding and output, "
-    "and 9.5M for the layers, which include 256 weights of the blend and 16,384 rates of fast weights."
+    "43.8M, which is 40 M only to the nearest ten million: 34.3M for the 267,735 words of WikiText-103, with one "
+    "matrix for embedding and output, and 9.5M for the layers, which include 256 weights of the blend and 16,384 rates "
+    "of fast weights."
 )
 NOTE_BAND = "5 entries per row, so a bandwidth counts diagonals; without the 6 cut off in the corners, it is 0.12496%."
 
@@ -38,7 +39,7 @@ def models(section: Section) -> Iterable[Row]:
     """The parameters that a table's caption gives for all its models."""
     for row in section.rows:
         model = MODELS[row["Method"]]
-        count = language_model(model, row["#params"], Rounding(step=10), NOTE)
+        count = language_model(model, row["#params"], PLAIN, NOTE)
         yield Row(row["Method"], section.where, model.values, (), (count,))
 
 
