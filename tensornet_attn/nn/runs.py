@@ -47,8 +47,9 @@ def compiled_forward(emitted: Callable[..., Any], name: str) -> Callable[..., An
     """
     from torch._dynamo.exc import FailOnRecompileLimitHit
 
-    limited = "recompile_limit" in signature(torch.compile).parameters  # newer releases of torch
-    compiled: Any = torch.compile(emitted, fullgraph=True, **({"recompile_limit": COMPILATIONS} if limited else {}))
+    limit: dict[str, Any] = {"recompile_limit": COMPILATIONS}
+    known = limit.keys() <= signature(torch.compile).parameters.keys()  # in newer releases of torch
+    compiled: Any = torch.compile(emitted, fullgraph=True, **(limit if known else {}))
 
     def forward(*given: Any, **options: Any) -> Any:
         try:
