@@ -181,11 +181,11 @@ class Positions(nn.Module):
         The rows have the positions from `seen` on, unless `positions` [batch, n] gives them. Positions count the tokens
         of key_mask [batch, seen + n], not the padding.
         """
-        n = seen + x.shape[1]
+        n, given = seen + x.shape[1], positions is not None
         if positions is None and key_mask is not None and self.kind in ("learned", "sinusoid"):
             positions = (key_mask.cumsum(1) - 1).clamp(min=0)[:, seen:]
         if self.kind == "learned":
-            if positions is not None:
+            if positions is not None and (given or n > self.length):  # those of tokens are less than n
                 self._check(positions)
             elif n > self.length:
                 raise InputError(
@@ -198,7 +198,10 @@ class Positions(nn.Module):
         return self.dropout(x)
 
     def _check(self, positions: Tensor) -> None:
-        """Raises InputError for a position that was not learned; on GPUs and in torch.compile, an assertion fails."""
+        """Raises InputError for a position that was not learned.
+
+        On a GPU and in torch.compile, where reading it would wait, an assertion of the device fails as in nn.Embedding.
+        """
         right = ((positions >= 0) & (positions < self.length)).all()
         sentence = f"'positions' has values outside 0 to {self.length - 1}, the positions that the model has learned."
         if not positions.is_cpu or torch.compiler.is_compiling():
