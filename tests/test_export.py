@@ -123,6 +123,50 @@ def test_a_causal_context_of_any_length() -> None:
         torch.testing.assert_close(program(*xs), attended()(*xs), rtol=1e-4, atol=1e-5)
 
 
+UNPROVED: dict[str, dict[str, Any]] = {  # whose sizes a trace must not compare
+    "a weight with columns for keys": {
+        "legs": {"d": "query", "m": "key 9", "e": 2},
+        "inputs": {"x": "m d"},
+        "weights": {"W": "e m"},
+        "diagram": {"y": "x[m d] W[e m] -> e d"},
+    },
+    "a block of as many queries as keys": {
+        "legs": {"n": "query", "m": "key", "e": 2, "v": 2},
+        "inputs": {"x": "n", "V": "m v e", "Q": "n v"},
+        "weights": {"W": "v"},
+        "diagram": {"K": "x[m] W[v] -> m v", "B": "Q[n v] K[m v] -> m n v", "y": "B[m n v] V[m v e] -> n e"},
+    },
+    "a band beside a sink": {
+        "legs": {"n": "query", "m": "key", "d": 1},
+        "inputs": {"x": "n d", "K": "m d", "V": "m"},
+        "diagram": {
+            "A": {"softmax": "m", "mask": ["window(1, 0)"], "sink": "0 ->", "of": "x[n d] K[m d] -> n m"},
+            "y": "A[n m] V[m] -> n",
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("name", UNPROVED)
+def test_sizes_that_a_trace_cannot_compare(name: str) -> None:
+    """Of a fixed batch, at lengths up to the largest."""
+    module = drawn(
+        ta.compile({"tensornet": 1, "name": "unproved", "output": "y", **UNPROVED[name]}, "torch", dtype=F32)
+    )
+    graph, length = module.plan.graph, Dim("n", max=9)
+    sequences = (graph.key,) if graph.leg[str(graph.key)].maximum else (graph.query, graph.key)
+
+    def call(n: int) -> tuple[Tensor, ...]:
+        legs = [tensor.legs for tensor in graph.of_role("input")]
+        sizes = {leg.name: n if leg.name in sequences else leg.size or 4 for leg in graph.legs}
+        return tuple(torch.randn(2, *(sizes[leg] for leg in own), generator=torch.manual_seed(n)) for own in legs)
+
+    shapes = [{0: None} | {1: length} for _ in call(6)]
+    program = export(module, call(6), dynamic_shapes=tuple(shapes)).module()
+    for n in (2, 5, 9):
+        torch.testing.assert_close(program(*call(n)), module(*call(n)), rtol=1e-4, atol=1e-5)
+
+
 @quick(WIDE_MASKED, [("band", True), ("linear", True), ("transformer_xl", False)])
 def test_with_a_key_mask(name: str, causal: bool | None) -> None:
     module, xs = made(name, causal, dtype=F32), inputs_of(name, 3, 40, F32)

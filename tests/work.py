@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from tensornet_attn.runtime import blockwise, experts, scan
@@ -53,6 +54,27 @@ def _inside(operation: Any) -> Callable[..., int]:
 
     count._get_raw = True  # type: ignore[attr-defined]  # called with tensors, not with their shapes
     return count
+
+
+class Reads(TorchFunctionMode):
+    """Counts the tensors whose values Python reads, for which a GPU would wait."""
+
+    count = 0
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += getattr(function, "__name__", "") in ("__bool__", "__int__", "__float__", "item", "tolist")
+        return function(*args, **(kwargs or {}))
+
+
+def reads(run: Callable[[], object]) -> int:
+    """How many tensors `run` reads.
+
+    >>> reads(lambda: bool(torch.ones(2).all()))
+    1
+    """
+    with Reads() as mode:
+        run()
+    return mode.count
 
 
 def allocated(run: Callable[[], object]) -> int:

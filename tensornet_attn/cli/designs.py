@@ -173,22 +173,26 @@ def warm(
     ],
     dtype: Annotated[str, typer.Option(help="float32, float64, bfloat16 or float16.")] = "float32",
     causal: Causal = None,
+    workload: options.Workload = "training",
     n: options.Queries = None,
     m: options.Keys = None,
     batch: options.Batch = 1,
+    memory: options.Memory = None,
+    linear_memory: options.Linear = False,
     legs: Legs = None,
     settings: Settings = None,
 ) -> None:
     """Compile the C++ kernels of designs for this CPU.
 
-    Afterwards `compile` with backend auto uses them. Each takes seconds, and stays in the cache.
+    Afterwards `compile` with backend auto and the same options uses them. Each takes seconds, and stays in the cache.
     """
     from tensornet_attn import compiler
     from tensornet_attn.plan.target import TargetOptions
 
+    wanted = TargetOptions(workload=workload, n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory)
     for name in designs:
         design = options.load(name, legs, settings)
-        paths = compiler.warm(design, causal, dtype, **TargetOptions(n=n, m=m, batch=batch))
+        paths = compiler.warm(design, causal, dtype, **wanted)
         print(f"{design.name}: {', '.join(map(str, paths)) or 'no region needs C++ kernels; torch computes all of it'}")
 
 

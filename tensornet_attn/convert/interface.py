@@ -16,6 +16,7 @@ from tensornet_attn.convert.masks import shown
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.nn.offsets import of_one_forward
 from tensornet_attn.nn.tokens import call_of_tokens
 from tensornet_attn.ops import OPS
 from tensornet_attn.spec.read import Source
@@ -123,7 +124,8 @@ class DesignAttention:
             )
         if last and function is causal_mask_function:
             keys = None if attention_mask is None else attention_mask[:, kv_offset : kv_offset + kv_length]
-            return keys if keys is None or torch.compiler.is_compiling() or not bool(keys.all()) else None
+            hides = keys is None or torch.compiler.is_compiling() or not bool(keys.all())
+            return of_one_forward(keys) if hides else None
         given |= {"allow_is_causal_skip": False}
         offset: Any = q_offset  # sdpa_mask declares an int, and accepts the tensor of a static cache
         return sdpa_mask(batch_size, q_length, kv_length, offset, kv_offset, function, attention_mask, **given)

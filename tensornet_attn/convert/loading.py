@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from tensornet_attn.convert.saving import KEY
@@ -22,7 +23,7 @@ def load_converted(path: str | Path, **options: Any) -> nn.Module:
 
     `options` are those of `from_pretrained`. After the first call, `from_pretrained` of the model's class loads
     converted models too. Raises InputError if the folder contains no converted model, or no model can be made of its
-    config.json, and MissingPartError without transformers.
+    files, and MissingPartError without transformers.
 
     >>> load_converted(".")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -57,7 +58,9 @@ def load_converted(path: str | Path, **options: Any) -> nn.Module:
     except TensornetError:
         raise
     except ODD as error:
-        raise InputError(f"'{path}': no '{name}' can be made of its config.json: {error}") from error
+        if isinstance(error, (torch.OutOfMemoryError, torch.AcceleratorError)) or "CPUAllocator" in str(error):
+            raise  # the files may be right
+        raise InputError(f"'{path}': no '{name}' can be made of its config.json and weights: {error}") from error
     model: nn.Module = loaded[0]
     if unread := sorted(loaded[1]["unexpected_keys"]):  # such as those of a design that config.json does not list
         raise InputError(f"'{path}': its files have weights '{unread[0]}', for which its config.json has no place.")

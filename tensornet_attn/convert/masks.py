@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.errors import InputError
+from tensornet_attn.nn.offsets import of_one_forward
 from tensornet_attn.ops.rope import scaling_of as numbers_of
 from tensornet_attn.runtime.positions import alibi_slopes, scaled_rates
 
@@ -45,7 +46,7 @@ def arguments(
         keys = keys | ~own.any(-2)  # keys outside the windows of all queries need no mask
     if not torch.equal(visible, _pairs(keys[..., None, :].expand_as(visible), causal, seen, window)):
         offsets = _offsets(visible, causal, window) if packs and seen == 0 else None
-        return {"mask": visible} if offsets is None else {"cu_seqlens": offsets}
+        return {"mask": visible} if offsets is None else {"cu_seqlens": of_one_forward(offsets)}
     return _of_visible_keys(keys)
 
 
@@ -257,7 +258,7 @@ def _of_keys(mask: Tensor, m: int, where: str) -> Tensor:
 
 
 def _of_visible_keys(keys: Tensor) -> dict[str, Tensor]:
-    return {} if bool(keys.all()) else {"key_mask": keys}
+    return {} if bool(keys.all()) else {"key_mask": of_one_forward(keys)}
 
 
 def _rows(keys: Tensor) -> Tensor:

@@ -21,6 +21,8 @@ def finish_conversion(model: Any, new: list[Swapped]) -> None:
     """
     asked = [one for one in new if one.place.causal or one.place.cross or not one.place.biased]  # no T5 encoder
     decoding = bool(asked) and all(map(decodes, asked))
+    if new:
+        new[0].shared.watch(model)
     for module in model.modules():
         if not any(inner in new for inner in module.modules()):
             continue

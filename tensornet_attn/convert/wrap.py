@@ -31,27 +31,45 @@ from tensornet_attn.convert.masks import (
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.nn.offsets import of_one_forward
 from tensornet_attn.nn.tokens import call_of_tokens
 
 MOST = 8  # cached results: a call has one for each kind of layer
 
 
 class Shared:
-    """Caches recent results by their arguments: identical tensors that were not modified, and equal other values."""
+    """Caches recent results by their arguments: identical tensors that were not modified, and equal other values.
+
+    Of inference tensors, which do not count their changes, results are kept during one call of the model.
+    """
 
     def __init__(self) -> None:
         self._last: list[tuple[tuple[Any, ...], list[Any], Any]] = []
+        self._called = False
+
+    def watch(self, model: nn.Module) -> None:
+        """Registers hooks that tell when a call of the model begins and ends."""
+        model.register_forward_pre_hook(self._begin)
+        model.register_forward_hook(self._end)
+
+    def _begin(self, *_: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._last, self._called = [], True
+
+    def _end(self, *_: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._called = False
 
     def get(self, made: Callable[[], Any], tensors: tuple[Tensor | None, ...], others: tuple[Any, ...]) -> Any:
         """The cached result for these arguments, or that of `made()`."""
-        given = [one for one in tensors if one is not None]
-        if torch.compiler.is_compiling() or any(one.is_inference() for one in given):  # have no version counter
+        untracked = not self._called and any(one.is_inference() for one in tensors if one is not None)
+        if torch.compiler.is_compiling() or untracked:
             return made()
         for held, refs, value in self._last:
             if held == others and all(map(_same, refs, tensors)):
                 return value
         value = made()
-        refs = [None if one is None else (ref(one, self._forget), one._version) for one in tensors]
+        refs = [None if one is None else (ref(one, self._forget), _version(one)) for one in tensors]
         self._last = [*self._last[1 - MOST :], (others, refs, value)]
         return value
 
@@ -66,7 +84,11 @@ class Shared:
 def _same(held: Any, given: Tensor | None) -> bool:
     if held is None or given is None:
         return held is given
-    return held[0]() is given and bool(held[1] == given._version)
+    return held[0]() is given and bool(held[1] == _version(given))
+
+
+def _version(tensor: Tensor) -> int | None:
+    return None if tensor.is_inference() else tensor._version
 
 
 Output = tuple[Tensor, Tensor | None]
@@ -144,7 +166,7 @@ class Swapped(nn.Module):
         def worked_out() -> tuple[dict[str, Tensor], Tensor | None]:
             shown = ~mask if place.hides and mask is not None else mask
             masks = of_hugging_face(shown, n, place.causal, place.where, seen, place.window, packs)
-            masks |= {} if offsets is None else {"cu_seqlens": offsets}
+            masks |= {} if offsets is None else {"cu_seqlens": of_one_forward(offsets)}
             if place.alibi is not None:
                 place.alibi.check(place.where, bias, visible_pairs(masks, n, place.causal, x.device, seen).any(-2))
             return masks, None if place.rope is None else self._shifts(x, masks, turns, ids, before, seen)
@@ -230,7 +252,11 @@ class SwappedTorch(Swapped):
         turned = query.dim() == 3 and not self.batch_first
         x = query.transpose(0, 1) if turned else query
         where = self.place.where
-        masks = arguments(of_torch(attn_mask, key_padding_mask, self.num_heads, where), self.place.causal, where)
+        masks = self.shared.get(
+            lambda: arguments(of_torch(attn_mask, key_padding_mask, self.num_heads, where), self.place.causal, where),
+            (attn_mask, key_padding_mask),
+            (self.num_heads, self.place.causal),
+        )
         y, seen = self._finish(x, masks, {"output_attentions": need_weights})
         if seen is not None and average_attn_weights:
             seen = seen.mean(-3)

@@ -67,8 +67,14 @@ def _input(writer: Writer, tensor: Tensor) -> None:
 
 def _weight(writer: Writer, tensor: Tensor) -> None:
     """`self.W`, cut to the run-time length along sequence legs."""
-    text = stored(writer, tensor)
-    if tensor.stored or text.endswith("]"):
+    sequences = [place for place, leg in enumerate(tensor.legs) if writer.graph.leg[leg].sequence]
+    if tensor.stored or sequences in ([], [0]):
+        text = stored(writer, tensor)
+    else:
+        text = f"self.{tensor.name}"
+        for place in sequences:
+            text = writer.call("first_entries", text, str(place), writer.length(tensor.legs[place]))
+    if tensor.stored or sequences:
         writer.bind(tensor.name, text, tensor.legs)
     else:
         writer.values[tensor.name] = Value(text, tensor.legs, False)

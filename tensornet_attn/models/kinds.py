@@ -30,7 +30,7 @@ from tensornet_attn.models.model import (
 )
 from tensornet_attn.models.read import ModelSpec, load, override_keys
 from tensornet_attn.nn.module import CompiledDesign
-from tensornet_attn.nn.offsets import Packed, lengths_of, positions_in
+from tensornet_attn.nn.offsets import Packed, lengths_of, of_one_forward, positions_in
 from tensornet_attn.spec.sources import Source
 
 Tensor = torch.Tensor
@@ -100,7 +100,7 @@ def _documents(cu_seqlens: Tensor | None, max_seqlen: int | None, tokens: Tensor
     word, offsets = packed.offsets(name, rows, tokens.device)
     if not torch.compiler.is_compiling():  # a traced program checks them in its layers
         packed.check_longest(name, max(lengths_of(name, word, offsets, rows)))
-    return {"cu_seqlens": cu_seqlens, "max_seqlen": max_seqlen}
+    return {"cu_seqlens": of_one_forward(cu_seqlens), "max_seqlen": max_seqlen}
 
 
 class TokenModel(Model):
@@ -274,7 +274,8 @@ class LanguageModel(TokenModel):
         self._check_rows()
         batch, n, width = x.shape
         _check_memory(memory, self._contexts, batch, width)
-        keep, states, contexts = _seen(memory, key_mask, batch, n), iter(memory.states), []
+        keep, states, contexts = of_one_forward(_seen(memory, key_mask, batch, n)), iter(memory.states), []
+        key_mask = of_one_forward(key_mask)
         found: Losses = {}
         for place, block in enumerate(self.layers):
             context = torch.cat([next(states), x], 1) if block.mixer.context else None

@@ -22,6 +22,7 @@ from tensornet_attn.models.fit import Fitted
 from tensornet_attn.models.read import ModelSpec, load
 from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.nn.offsets import of_one_forward
 from tensornet_attn.nn.tokens import call_of_tokens
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.positions import sinusoid
@@ -80,7 +81,7 @@ class Sublayer(nn.Module):
     def after(self, context: Tensor, n: int, key_mask: Tensor | None, losses: bool = False) -> WithLosses:
         """The result for the last n rows of a context [batch, m, width], which attend to it; key_mask [batch, m]."""
         into, x = context if self.post_norm else self.norm(context), context[:, context.shape[1] - n :]
-        rows = None if key_mask is None else key_mask[:, key_mask.shape[1] - n :]
+        rows = None if key_mask is None else last_rows(key_mask, n)
         return self._added(x, (into[:, into.shape[1] - n :], into), key_mask, rows, losses)
 
     def _added(
@@ -140,13 +141,18 @@ class Block(nn.Module):
         else:
             x = gathered(self.mixer.after(context, x.shape[1], context_mask, losses), "mixer", found)
         if "cross" in self.roles:
-            rows = None if key_mask is None else key_mask[:, key_mask.shape[1] - x.shape[1] :]
+            rows = None if key_mask is None else last_rows(key_mask, x.shape[1])
             made = self.cross(x, source_mask, source, losses, kept.get("cross"), rows=rows)
             x = gathered(made, "cross", found)
         if "mlp" in self.roles:
             made = self.mlp(x, key_mask, losses=losses, cache=kept.get("mlp"), documents=documents)
             x = gathered(made, "mlp", found)
         return (x, found) if losses else x
+
+
+def last_rows(mask: Tensor, n: int) -> Tensor:
+    """The last n of a mask [batch, m]; the mask itself if these are all, so that it is read once."""
+    return mask if mask.shape[1] == n else mask[:, mask.shape[1] - n :]
 
 
 def gathered(made: WithLosses, where: str, found: Losses) -> Tensor:
@@ -175,11 +181,11 @@ class Positions(nn.Module):
         The rows have the positions from `seen` on, unless `positions` [batch, n] gives them. Positions count the tokens
         of key_mask [batch, seen + n], not the padding.
         """
-        n = seen + x.shape[1]
+        n, given = seen + x.shape[1], positions is not None
         if positions is None and key_mask is not None and self.kind in ("learned", "sinusoid"):
             positions = (key_mask.cumsum(1) - 1).clamp(min=0)[:, seen:]
         if self.kind == "learned":
-            if positions is not None:
+            if positions is not None and (given or n > self.length):  # those of tokens are less than n
                 self._check(positions)
             elif n > self.length:
                 raise InputError(
@@ -192,7 +198,10 @@ class Positions(nn.Module):
         return self.dropout(x)
 
     def _check(self, positions: Tensor) -> None:
-        """Raises InputError for a position that was not learned; on GPUs and in torch.compile, an assertion fails."""
+        """Raises InputError for a position that was not learned.
+
+        On a GPU and in torch.compile, where reading it would wait, an assertion of the device fails as in nn.Embedding.
+        """
         right = ((positions >= 0) & (positions < self.length)).all()
         sentence = f"'positions' has values outside 0 to {self.length - 1}, the positions that the model has learned."
         if not positions.is_cpu or torch.compiler.is_compiling():
@@ -288,6 +297,7 @@ class Model(nn.Module, ABC):
             raise InputError("a call with a cache computes no losses: leave out 'losses' or the cache.")
         if cache is not None and {*cache} != {*self._designs(stack)}:
             raise InputError(f"this cache belongs to another model than '{self.spec.name}'; create one by new_cache().")
+        seen = tuple(map(of_one_forward, seen))
         for place, block in enumerate(getattr(self, stack)):
             at = f"{stack}.{place}"
             kept = None if cache is None else {role: cache[f"{at}.{role}"] for role in block.roles}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, overload
 from weakref import ref
 
 import torch
@@ -15,7 +15,7 @@ Tensor = torch.Tensor
 INTEGERS = (torch.int32, torch.int64)
 Value = TypeVar("Value")
 MOST = 4  # values kept: a model reads offsets, or the masks of a source and a target
-_kept: list[tuple[ref[Tensor], int, Callable[[Tensor], Any], Any]] = []  # read last, so that a GPU waits once
+_kept: list[tuple[ref[Tensor], int | None, Callable[[Tensor], Any], Any]] = []  # read last, so that a GPU waits once
 
 
 class Packed(NamedTuple):
@@ -145,14 +145,38 @@ def _offsets(design: str, name: str, given: Tensor, device: torch.device) -> Ten
 
 def on_host(tensor: Tensor, read: Callable[[Tensor], Value]) -> Value:
     """Returns `read(tensor)`, which waits for a GPU, and keeps it: all layers of a model receive the same tensor."""
-    if tensor.is_cpu or tensor.is_inference():  # nothing to wait for, or changes cannot be detected
+    untracked = tensor.is_inference()
+    unseen = untracked or tensor.is_cpu or torch.is_inference_mode_enabled()  # NumPy changes tensors too
+    if unseen and not hasattr(tensor, "of_one_forward"):
         return read(tensor)
-    for held, version, reader, value in _kept:
-        if held() is tensor and version == tensor._version and reader is read:
+    version = None if untracked else tensor._version
+    for held, seen, reader, value in _kept:
+        if held() is tensor and version == seen and reader is read:
             return value
     value = read(tensor)
-    _kept[:] = [*_kept[1 - MOST :], (ref(tensor), tensor._version, read, value)]
+    _kept[:] = [*_kept[1 - MOST :], (ref(tensor), version, read, value)]
     return value
+
+
+@overload
+def of_one_forward(mask: Tensor) -> Tensor: ...
+
+
+@overload
+def of_one_forward(mask: None) -> None: ...
+
+
+@overload
+def of_one_forward(mask: Tensor | None) -> Tensor | None: ...
+
+
+def of_one_forward(mask: Tensor | None) -> Tensor | None:
+    """A mask, or offsets, as a tensor for the layers of one forward, in which it does not change: it is read once."""
+    if mask is None or mask.is_floating_point() or torch.compiler.is_compiling():
+        return mask
+    mask = mask.view_as(mask)
+    mask.of_one_forward = True  # type: ignore[attr-defined]
+    return mask
 
 
 def _positions(design: str, given: Tensor, rows: int, device: torch.device) -> Tensor:

@@ -8,7 +8,8 @@ If padding would change the result (`graph/padding.py`), the call runs on the to
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,7 @@ from torch._subclasses import FakeTensor
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.made import Result
-from tensornet_attn.nn.offsets import on_host
+from tensornet_attn.nn.offsets import of_one_forward, on_host
 
 Tensor = torch.Tensor
 PLACES = ("padding", "padding on the left", "padding between tokens")
@@ -79,16 +80,20 @@ def changed_by_padding(
         reasons = {reason: where for reason, where in reasons.items() if where in PLACES[:2]}
         if not reasons:
             return None
-    masks = [_spans(mask) for mask in masks] if counted else masks
     recorded = compiling or (masks[0].is_cuda and torch.cuda.is_current_stream_capturing())
     if recorded:
-        flags: Any = torch.stack([_hidden(mask) for mask in masks]).any(0)
+        flags: Any = torch.stack([_hidden(_spans(mask) if counted else mask) for mask in masks]).any(0)
     else:
-        flags = [any(flags) for flags in zip(*[on_host(mask, _hidden_on_host) for mask in masks], strict=True)]
+        read = _hidden_in_spans_on_host if counted else _hidden_on_host
+        flags = [any(flags) for flags in zip(*[on_host(mask, read) for mask in masks], strict=True)]
         if not flags[0]:
             return None
     for reason, where in reasons.items():
-        changes = _ends_apart(masks) if where == APART else flags[PLACES.index(where)]
+        changes = (
+            _ends_apart([_spans(mask) if counted else mask for mask in masks])
+            if where == APART
+            else flags[PLACES.index(where)]
+        )
         if recorded:
             torch._assert_async(~changes, f"{module.design.name}: a compiled call takes no {where}, because {reason}.")
         elif bool(changes):
@@ -118,6 +123,10 @@ def _hidden(mask: Tensor) -> Tensor:
 
 def _hidden_on_host(mask: Tensor) -> list[bool]:
     return [False] * len(PLACES) if bool(mask.all()) else _hidden(mask).tolist()
+
+
+def _hidden_in_spans_on_host(mask: Tensor) -> list[bool]:
+    return _hidden_on_host(mask if bool(mask.all()) else _spans(mask))
 
 
 def _ends_apart(masks: list[Tensor]) -> Tensor:
@@ -151,33 +160,44 @@ def _call_packed(
     batch, lengths = signature.batch(inputs), signature.check(inputs, None, checked, None)
     n, m = lengths[packing.query], lengths[signature.masks.key]
     legs_of = [*zip(inputs, packing.inputs, strict=False)]
-    shown = keys = queries = _rows(key_mask, batch, m, inputs[0].device)
-    if counted:
-        keys = queries = _spans(shown)
-    offsets = {"cu_seqlens": _offsets(keys)}
+    shown = _of_batch(key_mask, (*batch, m), inputs[0].device)
+    keys = queries = on_host(shown, _tokens_in_spans if counted else _tokens)
+    offsets = {"cu_seqlens": keys.offsets}
     if _own_keys(packing, inputs):
-        queries = _rows(rows, batch, n, keys.device)
-        offsets = {"cu_seqlens_q": _offsets(queries), "cu_seqlens_k": _offsets(keys)}
-    tokens = {packing.query: queries.flatten().nonzero()[:, 0], packing.key: keys.flatten().nonzero()[:, 0]}
+        queries = on_host(_of_batch(rows, (*batch, n), shown.device), _tokens)
+        offsets = {"cu_seqlens_q": queries.offsets, "cu_seqlens_k": keys.offsets}
+    tokens = {packing.query: queries.places, packing.key: keys.places}
     if counted and checked is not None:
-        options = options | {"key_mask": shown.flatten()[tokens[packing.key]]}
+        options = options | {"key_mask": shown.flatten()[keys.places]}
     packed = [x if x is None else _in_a_row(module, x, legs, batch, tokens) for x, legs in legs_of]
     result = module(*packed, **offsets, **options)
     y, losses = result if isinstance(result, tuple) else (result, None)
     y = y.squeeze(0).movedim(packing.axis, 0)
-    y = y.new_zeros(queries.numel(), *y.shape[1:]).index_copy(0, tokens[packing.query], y)
+    y = y.new_zeros(prod(batch) * n, *y.shape[1:]).index_copy(0, tokens[packing.query], y)
     y = y.unflatten(0, (*batch, n)).movedim(len(batch), len(batch) + packing.axis)
     return y if losses is None else (y, losses)
 
 
-def _rows(mask: Tensor | None, batch: tuple[int, ...], length: int, device: torch.device) -> Tensor:
+def _of_batch(mask: Tensor | None, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """A mask with all dimensions of the batch."""
     mask = torch.ones((), dtype=torch.bool, device=device) if mask is None else mask
-    return mask.expand(*batch, length).reshape(-1, length)
+    return mask if mask.shape == shape else mask.expand(shape)
 
 
-def _offsets(tokens: Tensor) -> Tensor:
-    """The `cu_seqlens` of the tokens of each sequence, int32 [batch + 1]."""
-    return F.pad(tokens.sum(-1).cumsum(0), (1, 0)).int()
+class Tokens(NamedTuple):
+    """The tokens of all sequences: their places among all rows, [tokens], and `cu_seqlens`, int32 [sequences + 1]."""
+
+    places: Tensor
+    offsets: Tensor
+
+
+def _tokens(mask: Tensor) -> Tokens:
+    counts = mask.reshape(-1, mask.shape[-1]).sum(-1)
+    return Tokens(mask.flatten().nonzero()[:, 0], of_one_forward(F.pad(counts.cumsum(0), (1, 0)).int()))
+
+
+def _tokens_in_spans(mask: Tensor) -> Tokens:
+    return _tokens(_spans(mask))
 
 
 def _in_a_row(

@@ -10,7 +10,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph.pairs import BATCH
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.runtime.triton import configure
-from tensornet_attn.runtime.triton.cache import Choices, cache_key, keep, recall
+from tensornet_attn.runtime.triton.cache import Choices, cache_file, cache_key, keep, recall
 
 RUNS = 5  # timed calls per candidate, after one that compiles; the shortest counts
 NEVER = float("inf")
@@ -20,10 +20,11 @@ def tuned(call: Callable[[], object], source: str) -> Choices:
     """Times a call with each candidate of its kernels; later launches use the fastest, which is saved to disk.
 
     `source`: the source text of the kernels. Skips candidates that do not fit the device. Raises InputError if there is
-    no GPU.
+    no GPU, or no folder for the results.
     """
     if not torch.cuda.is_available():
         raise InputError("tune: there is no GPU to time kernels on; leave it out to use the cost model.")
+    cache_file().parent.mkdir(parents=True, exist_ok=True)  # fails before the measurements
     configure.ASKED.clear()
     configure.CONFIGS.clear()  # makes the call request all configurations
     call()

@@ -104,8 +104,10 @@ def blocks_together(x: Tensor, batch: tuple[int, ...]) -> Tensor:
     """Flattens batch and blocks: [batch..., blocks, i, j, k] -> [one batch, i, j, k].
 
     Uses an intermediate one-dimensional view: with a fixed batch and a traced length, a direct view would require that
-    the batch divides the number of blocks, a condition on the length that torch.export rejects.
+    the batch divides the number of blocks, a condition on the length that torch.export rejects. So would a reshape of
+    an operand without the batch, which is copied first.
     """
+    x = x if x.ndim == len(batch) + 4 else x.expand(*batch, *x.shape[-4:]).clone(memory_format=torch.contiguous_format)
     x = x.expand(*batch, *x.shape[-4:])
     inner = math.prod(x.shape[-3:])
     return x.reshape(-1).view(math.prod(x.shape[:-3]), inner).unflatten(1, x.shape[-3:])

@@ -283,11 +283,20 @@ def result_like(part: Tensor, tile: str, piece: tuple, call: tuple) -> Tensor:
 
 @blockwise_forward.register_fake
 def blockwise_shape(given, seed, tile, *call):
-    """The shape of the result, from all rows at once on fake tensors."""
-    piece = (0, call[3][0] if call[3] else 1, 0, call[1])
+    """The shape of the result, from one row on fake tensors: as many rows as keys would compare traced sizes."""
+    piece = (0, call[3][0] if call[3] else 1, 0, 1)
     rows = Rows(piece, call, (0, 0, call[2]), None, given[0].device)
+    parts = [x.new_empty(shape_of_row(x, *legs[:2], call)) for x, legs in zip(given, legs_of(tile, call), strict=True)]
     with CastEinsum(call[-1]):
-        return result_like(computed(tile, given, call, rows), tile, piece, call)
+        return result_like(computed(tile, parts, call, rows), tile, piece, call)
+
+
+def shape_of_row(x: Tensor, rows: int, span: int, call: tuple) -> list[int]:
+    """The shape of what one row sees of an operand."""
+    return [
+        1 if rows == dim else call[2] if span == dim and size != 1 else size
+        for dim, size in enumerate(x.shape, -x.ndim)
+    ]
 
 
 class CastEinsum(torch.overrides.TorchFunctionMode):

@@ -11,6 +11,13 @@ def at_least_one(length: int | Tensor) -> int | Tensor:
     return length.clamp(min=1) if isinstance(length, Tensor) else max(length, 1)
 
 
+def first_entries(x: Tensor, dim: int, length: int) -> Tensor:
+    """The first entries along a dimension; in traced code a copy, because a view of all of them is another layout."""
+    if torch.compiler.is_compiling():
+        return x.index_select(dim, torch.arange(length, device=x.device))
+    return x.narrow(dim, 0, length)
+
+
 def of_lengths(number, traced):
     """`number` of a length, or in traced code `traced` of a scalar tensor with this value."""
 

@@ -13,6 +13,7 @@ import tensornet_attn as ta
 from tensornet_attn.convert.model import convert_model
 from tests.convert import models, test_interface
 from tests.refusals import refusal
+from tests.work import reads
 
 F64 = torch.float64
 WIDTH, HEADS, N = 16, 4, 6
@@ -105,3 +106,28 @@ def test_a_mask_of_pairs_with_padding_is_refused() -> None:
         "band: calls with a mask of pairs take no padding, because a mask of 'A' compares the positions of queries and "
         "keys: pad on the left, or give sequences of equal length."
     )
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_all_layers_read_the_arguments_of_a_call_once(mode: Any) -> None:
+    """Masks and rotary positions; a tensor that is changed between two calls is read again."""
+    counts = []
+    for layers in (1, 3):
+        model = convert_model(models.made("llama", num_hidden_layers=layers), "thsa")
+        with mode():
+            given = {"input_ids": models.inputs("llama")["input_ids"], "attention_mask": GAPS.clone()}
+            counts.append(reads(lambda: model(**given, use_cache=False)))  # noqa: B023
+            given["attention_mask"].copy_(GAPS.flip(0))
+            again, mask = model(**given, use_cache=False)[0], GAPS.flip(0)
+            torch.testing.assert_close(again, model(given["input_ids"], mask, use_cache=False)[0])
+    assert 0 < counts[0] == counts[1]
+
+
+def test_torch_layers_read_a_mask_once() -> None:
+    counts = []
+    for layers in (1, 3):
+        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, batch_first=True)
+        encoder = convert_model(nn.TransformerEncoder(layer, layers, enable_nested_tensor=False), "mhsa").eval()
+        x = torch.randn(3, N, WIDTH)
+        counts.append(reads(lambda: encoder(x, src_key_padding_mask=~KEEP)))  # noqa: B023
+    assert 0 < counts[0] == counts[1]

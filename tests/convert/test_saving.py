@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -196,10 +197,22 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ("add_cross_attention", True),
     ):
         (tmp_path / "config.json").write_text(json.dumps(config | {key: odd}))
-        assert refusal(load_converted, tmp_path).startswith(f"'{tmp_path}': no 'BertModel' can be made of its config.j")
+        assert refusal(load_converted, tmp_path).startswith(
+            f"'{tmp_path}': no 'BertModel' can be made of its config.json and "
+        )
     config["quantization_config"]["attentions"] = []
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert refusal(load_converted, tmp_path).startswith(f"'{tmp_path}': its files have weights 'encoder.layer.0.")
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("GPU"), RuntimeError("DefaultCPUAllocator: no memory")])
+def test_a_machine_without_memory_is_no_fault_of_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: RuntimeError
+) -> None:
+    trained("bert", "mhsa").save_pretrained(tmp_path)
+    monkeypatch.setattr(sys.modules["tensornet_attn.convert.pretrained"], "put", Mock(side_effect=error))
+    with pytest.raises(type(error), match=str(error)):
+        load_converted(tmp_path)
 
 
 def test_a_model_that_could_not_be_converted_saves_as_before(tmp_path: Path) -> None:

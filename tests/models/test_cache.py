@@ -10,6 +10,7 @@ import torch
 import tensornet_attn as ta
 from tests.models import tiny
 from tests.refusals import refusal
+from tests.work import reads
 
 SPLITS = [3, 1, 1, 2, 1]
 NAMES = [name for name in tiny.CAUSAL if name not in ("fmm_lra_release", "sigmoid_attention", "gau")]
@@ -81,6 +82,9 @@ def test_positions_are_those_given(positions: str) -> None:
     for row in ([[0, 1, 2, 3, 4]], [[9, 10, 11]], [[0, 1, -1]]):
         wanted = "'positions' has values outside 0 to 3, the positions that the model has learned."
         assert refusal(learned, tokens[:1, : len(row[0])], positions=torch.tensor(row)) == wanted
+    mask = torch.ones(1, 4, dtype=torch.bool)  # counts no more positions than there are
+    counts = [reads(lambda: model(tokens[:1, :4], mask)) for model in (learned, tiny.language())]  # noqa: B023
+    assert counts[0] == counts[1]
     assert refusal(learned, tokens[:1, :5]) == "the call reaches 5 positions, but the model has learned 4: shorten it."
 
 

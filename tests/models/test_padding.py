@@ -9,6 +9,7 @@ import torch
 
 from tests.models import tiny
 from tests.refusals import refusal
+from tests.work import reads
 
 PLAIN = {"Q": "x[n f] Wq[f h d] -> n h d", "K": "x[m f] Wk[f h d] -> m h d", "V": "x[m f] Wv[f h d] -> m h d"}
 SCORES = {"softmax": "m", "scale": "d ** -0.5", "of": "Q[n h d] K[m h d] -> h n m"}
@@ -171,3 +172,16 @@ def test_features_at_padding_are_not_read(pooling: str) -> None:
 
     for fill in (torch.nan, torch.inf, 3.0):
         torch.testing.assert_close(results(fill), results(0.0), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("memory", [0, 3])
+def test_all_layers_read_a_mask_once(memory: int, mode: Any) -> None:
+    counts = []
+    for layers in (1, 3):
+        model = tiny.language(layers=[tiny.LAYERS[0] | {"repeat": layers}], memory=memory)
+        with mode():
+            mask = torch.tensor([[1, 0, 1, 1], [1, 1, 1, 1]]) > 0
+            options = {"memory": model.new_memory(2)} if memory else {}
+            counts.append(reads(lambda: model(torch.zeros(2, 4, dtype=torch.int64), mask, **options)))  # noqa: B023
+    assert 0 < counts[0] == counts[1]

@@ -229,6 +229,15 @@ def test_warm_says_what_it_made() -> None:
         ta.warm("hard_fish", dtype="int8")
 
 
+def test_warm_takes_the_options_of_the_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, object] = {}
+    monkeypatch.setattr("tensornet_attn.compiler.warm", lambda *_, **wanted: asked.update(wanted) or [])
+    options = ["--workload", "decoding", "--memory", "2GiB", "--linear-memory", "--batch", "3"]
+    assert CliRunner().invoke(app, ["warm", "mhsa", *options]).exit_code == 0
+    sizes = {"n": None, "m": None, "batch": 3}
+    assert asked == {"workload": "decoding", "memory": "2GiB", "linear_memory": True, **sizes}
+
+
 def test_without_a_compiler_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpp, "cpp_compiler", lambda: None)
     with pytest.warns(UserWarning, match="backend 'cpp' cannot run: there is no C"):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 import tensornet_attn as ta
+from tensornet_attn.errors import InputError
 from tensornet_attn.nn import tune
 from tensornet_attn.runtime.triton import configure
 from tests.refusals import refusal
@@ -43,6 +45,14 @@ def test_what_is_tuned_is_used_now_and_later() -> None:
     ta.compile(design, "triton", causal=True, **kinds)
     assert chosen == configure.CHOICES
     configure.CHOICES.clear()
+
+
+@pytest.mark.usefixtures("_played")
+def test_without_a_folder_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensornet_attn.runtime.triton.cache.user_folder", Mock(side_effect=InputError("no folder")))
+    timed: list[object] = []
+    assert refusal(tune.tuned, lambda: timed.append(0), "text") == "no folder"
+    assert not timed
 
 
 def test_without_a_gpu_nothing_is_timed() -> None:
