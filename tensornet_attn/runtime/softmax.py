@@ -63,17 +63,22 @@ def attend(
     keys: int = 1,
     sink: Tensor | None = None,
     call=F.scaled_dot_product_attention,
+    logarithms: bool = False,
 ) -> Tensor:
     """softmax(scale q k^T + bias) v, fused: q [..., h, n, d], k [..., g, m, d], v [..., g, m, e] -> [..., h, n, e].
 
     `keep` and `bias` broadcast to [..., h, n, m]. g divides h: consecutive query heads share a key and value head; each
     of q, k and v may have one head for all. With several `keys` per position, k is [..., g, keys m, d], one set of m
     keys after another, which share v, keep and bias. `sink` [..., h or 1, n or 1, 1]: one more score per row, without a
-    value; `call` then takes it.
+    value; `call` then takes it. `logarithms`: the bias is added to the logsumexp of the scores of a position.
     """
     n, m = q.shape[-2], k.shape[-2] // keys
     if keys > 1:
         keep = both(keep, causal_mask(n, m, q.device)) if causal else keep
+        if logarithms and bias is not None:  # which would absorb what tells the keys of a position apart
+            scores = (scale * q @ k.transpose(-1, -2)).unflatten(-1, (keys, m)).logsumexp(-2)
+            weights = masked_softmax(scores, keep, bias) if sink is None else sink_softmax(scores, sink, keep, bias)
+            return weights @ v
         causal, v = False, torch.cat([v] * keys, -2)
         keep, bias = (None if t is None else torch.cat([t] * keys, -1) for t in (keep, bias))
     if n == 1 and m > 0:
