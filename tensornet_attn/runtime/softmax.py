@@ -6,33 +6,36 @@ from torch import Tensor
 
 from tensornet_attn.runtime.masks import both, causal_mask
 from tensornet_attn.runtime.operations import largest_number, surely
+from tensornet_attn.runtime.precision import row_bias
 
 LONG = 2048  # keys from which two products are faster than the fused kernel, for one query on a CPU
 
 
 def masked_softmax(scores: Tensor, keep: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
     """softmax(scores + bias) over the keys where `keep`, zeros elsewhere: [..., n, m]."""
-    if bias is not None:
-        scores = scores + bias.to(scores.dtype)
+    dtype = scores.dtype
+    if bias is not None:  # in the wider dtype of both: half precision lacks the numbers of other masks
+        scores = scores + bias
     if keep is None:
-        return scores.softmax(-1)
+        return scores.softmax(-1).to(dtype)
     # The lowest finite number: with -inf, an empty row would be NaN, and so would its gradient.
     hidden = -largest_number(scores)
     if bias is not None:  # which may be as low where it is visible
         some = keep.any(-1, keepdim=True)
         hidden = torch.zeros_like(some, dtype=scores.dtype).masked_fill(some, float("-inf"))
-    return torch.where(keep, torch.where(keep, scores, hidden).softmax(-1), 0)
+    return torch.where(keep, torch.where(keep, scores, hidden).softmax(-1), 0).to(dtype)
 
 
 def sink_softmax(scores: Tensor, sink: Tensor, keep: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
     """`masked_softmax` with one more score per row, without a value: sink [..., n or 1, 1]."""
+    dtype = scores.dtype
     if bias is not None:
-        scores = scores + bias.to(scores.dtype)
+        scores = scores + bias
     if keep is not None:
         scores = torch.where(keep, scores, -largest_number(scores))
     sink = sink.to(scores.dtype).expand(*scores.shape[:-1], 1)
     weights = torch.cat((sink, scores), -1).softmax(-1)[..., 1:]
-    return weights if keep is None else torch.where(keep, weights, 0)
+    return (weights if keep is None else torch.where(keep, weights, 0)).to(dtype)
 
 
 def sink_gradient(weights: Tensor, gradient: Tensor, keep: Tensor | None = None) -> Tensor:
@@ -90,7 +93,8 @@ def attend(
     some = keep.any(-1, keepdim=True) if empty else None  # ... n 1
     mask = keep if some is None else keep | ~some
     if bias is not None:
-        mask = bias.to(q.dtype) if mask is None else torch.where(mask, bias.to(q.dtype), float("-inf"))
+        bias, sink = row_bias(bias, keep, q.dtype, sink)
+        mask = bias if mask is None else torch.where(mask, bias, float("-inf"))
     out = fused_attention(q, k, v, mask, scale, dropout, fused, sink, call)
     if bias is not None and out.numel() == 0:
         out = out + 0 * bias.sum()  # for an empty batch, the fused call omits the gradient of the bias
