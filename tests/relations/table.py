@@ -74,12 +74,6 @@ def recurrent(graph: Graph) -> bool:
     return any(step.box is not None and OPS[step.box.kind].recurrent for step in graph.steps)
 
 
-def logarithmic(graph: Graph) -> bool:
-    """Whether a step is the logarithm of a sum over keys that a key mask hides."""
-    boxes = [step.box for step in graph.steps if step.box is not None and graph.masked(step)]
-    return any(OPS[box.kind].log_of_sum and box.leg == graph.key for box in boxes)
-
-
 def exact(side: str) -> Callable[[Graph], bool]:
     """Whether padding on this side is exact, by `graph/padding.py`."""
     return lambda graph: getattr(padding_of(graph, [graph.output]), side) is None
@@ -98,7 +92,7 @@ TABLE = (
     Relation(of.backends_agree),
     Relation(of.large_masks_are_scores, paired),
     Relation(of.not_a_number_is_seen),
-    Relation(of.logarithms_of_nothing_are_finite, logarithmic),
+    Relation(of.logarithms_of_nothing_are_finite, keyed),
     Relation(of.hidden_rows_do_not_matter, hides_keys),
     Relation(of.hidden_pairs_do_not_matter, keyed),
     Relation(of.rows_behind_do_not_matter, exact("behind")),
