@@ -42,8 +42,8 @@ def test_a_polynomial(scores: str, sure: bool) -> None:
 def test_sums_that_grow_with_the_length() -> None:
     """Designs whose outputs were zeros in float16 at 4,096 positions, and no others."""
     growing = {name: [*growing_sums(graph_of(name))] for name in ta.list_designs()}
-    fish = dict.fromkeys(("lfish", "glfish", "hard_lfish", "hard_glfish"), [("z", "m")])
-    assert {name: sums for name, sums in growing.items() if sums} == fish
+    fish = ("lfish", "glfish", "hard_lfish", "hard_glfish")
+    assert {name: sums for name, sums in growing.items() if sums} == {name: [("z", "m")] for name in fish}
 
 
 @pytest.mark.parametrize(
