@@ -14,7 +14,7 @@ from weakref import ref
 from tensornet_attn import spec
 from tensornet_attn.errors import DesignError, InputError, MissingPartError, Problem, nearest
 from tensornet_attn.graph import Graph, build, problems_of
-from tensornet_attn.graph.signs import growing_sums
+from tensornet_attn.graph.doubts import doubts_of_float16
 from tensornet_attn.keywords import caller
 from tensornet_attn.plan.auto import faster_on_cpu, fastest
 from tensornet_attn.plan.cache import Cache
@@ -345,8 +345,8 @@ def compile(
     design = _design(design)
     device, dtype = placed(design.name, device, dtype)
     graph = build(design, causal)
-    if str(dtype) == "torch.float16":
-        _warn_of_float16(graph)
+    for doubt in doubts_of_float16(graph) if str(dtype) == "torch.float16" else ():
+        warn(doubt, stacklevel=caller())
     planned = partial(_verified if verify_kernels else _planned, graph, backend, current(wanted))
     again = planned if backend == "auto" else None
     module = CompiledDesign(design, planned(device, dtype), _realise, device, dtype, again)
@@ -479,15 +479,6 @@ def _in_torch(graph: Graph, target: Target, backend: str, reasons: tuple[str, ..
         raise InputError(f"{graph.name}: strict, but {cannot}")
     warn(f"{graph.name}: {cannot} Using 'torch' instead.", stacklevel=caller())
     return replace(plan_of(graph, "torch", target), instead=Lowering(backend, reasons))
-
-
-def _warn_of_float16(graph: Graph) -> None:
-    """Warns of sums whose products overflow float16; the reciprocal of such a product is 0."""
-    for step, leg in growing_sums(graph):
-        what = f"'{step}' sums values that are never negative over '{leg}', and nothing divides the sum"
-        why = "products with it overflow float16 after some thousand positions"
-        hint = f"use bfloat16, or divide by the length, e.g. by the factor '1 / {leg}' in the sum."
-        warn(f"{graph.name}: {what}, so {why}; {hint}", stacklevel=caller())
 
 
 def _dtype_name(dtype: torch.dtype | None) -> str:
