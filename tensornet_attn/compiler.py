@@ -14,6 +14,7 @@ from weakref import ref
 from tensornet_attn import spec
 from tensornet_attn.errors import DesignError, InputError, MissingPartError, Problem, nearest
 from tensornet_attn.graph import Graph, build, problems_of
+from tensornet_attn.graph.doubts import doubts_of_float16
 from tensornet_attn.keywords import caller
 from tensornet_attn.plan.auto import faster_on_cpu, fastest
 from tensornet_attn.plan.cache import Cache
@@ -326,7 +327,8 @@ def compile(
     a CPU cpp, if `warm` or an earlier call has compiled its kernels, unless they are predicted to take 1.2 times as
     long; on a GPU the plan with the least predicted time. A module that is moved to a GPU is planned again. If triton
     or cpp cannot run, or its kernels differ from the reference, a warning gives the reason and the module uses torch.
-    `causal` overrides the design's `causal`. `device`, `dtype`: of the module's parameters.
+    `causal` overrides the design's `causal`. `device`, `dtype`: of the module's parameters; in float16, a warning names
+    sums that grow with the length and overflow.
     `tune`: measures each configuration of the Triton kernels on the GPU and uses the fastest. `verify_kernels`:
     compares Triton kernels with the reference, on this device and in this dtype, as C++ kernels always are.
     `workload`: training, prefill (no backward) or decoding (one query, many keys); `n`, `m`, `batch`: sizes to optimise
@@ -342,7 +344,10 @@ def compile(
 
     design = _design(design)
     device, dtype = placed(design.name, device, dtype)
-    planned = partial(_verified if verify_kernels else _planned, build(design, causal), backend, current(wanted))
+    graph = build(design, causal)
+    for doubt in doubts_of_float16(graph) if str(dtype) == "torch.float16" else ():
+        warn(doubt, stacklevel=caller())
+    planned = partial(_verified if verify_kernels else _planned, graph, backend, current(wanted))
     again = planned if backend == "auto" else None
     module = CompiledDesign(design, planned(device, dtype), _realise, device, dtype, again)
     if tune:

@@ -409,6 +409,8 @@ def reference_run(module: CompiledDesign, given: Arguments) -> Result:
 
 def rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
     """An output in half precision, in which the logarithm of nothing is a number of the dtype."""
+    if value.dtype == dtype:
+        return value
     least = torch.finfo(dtype).min / 2
     return (value.where(value != -1e15, least) if least > -1e15 else value).to(dtype)
 

@@ -91,7 +91,7 @@ def results(module: nn.Module, inputs: list[Tensor], options: Mapping[str, Any])
     module.zero_grad()
     y = module(*inputs, **options)
     y, losses = y if isinstance(y, tuple) else (y, {})
-    projection = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=y.dtype)
+    projection = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=F64).to(y.dtype)
     total = (y * projection).sum() + sum(losses.values())
     if total.requires_grad:
         total.backward()

@@ -60,6 +60,7 @@ def options_of(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
         options.append(f"dropout={dropout} if self.training else 0.0")
     options += [f"causal={causal}"] if causal != "False" else []
     options += [f"keys={' * '.join(map(writer.size, op.beside))}"] if op.beside else []
+    options += ["logarithms=True"] if op.logarithms else []
     return [*options, *sink_options(writer, op, heads)]
 
 

@@ -22,7 +22,7 @@ from tensornet_attn.emit.leaves import bind_leaves, bind_lengths, open_forward, 
 from tensornet_attn.emit.linear import apart_in_reader, emit_total, one_row_of_queries
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
 from tensornet_attn.emit.names import Names, class_name, docstring_text, harmless
-from tensornet_attn.emit.precision import in_precision
+from tensornet_attn.emit.precision import in_precision, rounded
 from tensornet_attn.emit.scan import emit_read
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
@@ -154,6 +154,7 @@ def _forward(writer: Writer, observed: Graph | None) -> list[str]:
     else:
         if blocks:  # the line of the output comes after these blocks
             writer.groups.append([])
+        writer.values[graph.output] = rounded(writer, writer.values[graph.output])
         writer.output(graph.output, graph.step[graph.output].legs)
         if blocks:
             blocks.append(_Block((), [writer.groups.pop()]))
@@ -342,7 +343,7 @@ def _stored(writer: Writer, steps: Sequence[Step]) -> list[_Block]:
 def _with_losses(writer: Writer, steps: Sequence[Step]) -> list[_Block]:
     """The end of a forward with losses: each is the value of its step, averaged over the batch."""
     graph = writer.graph
-    value = writer.result(graph.output, graph.step[graph.output].legs)
+    value = rounded(writer, writer.result(graph.output, graph.step[graph.output].legs))
     with _set_apart(writer, steps) as groups:
         values = {loss.name: writer.values[loss.step].unpacked.text for loss in graph.losses}
         entries = ", ".join(f'"{name}": {writer.call("batch_mean", value)}' for name, value in values.items())

@@ -44,6 +44,14 @@ def in_precision(writer: Writer, step: Step) -> Iterator[None]:
     writer.rounded = writer.widened = ""
 
 
+def rounded(writer: Writer, output: Value) -> Value:
+    """The output, in the dtype of the layer if it is kept wide."""
+    if writer.graph.output not in writer.wide:
+        return output
+    text = writer.call("rounded_to", output.unpacked.text, f"{writer.like.text}.dtype")
+    return Value(text, output.legs, output.batched)
+
+
 def _is_short(writer: Writer, step: Step) -> bool:
     """Whether a decoding step computes a block of so few rows that its scores are kept wide."""
     decoding = writer.target.workload == "decoding" and step.kernel is not None

@@ -1,4 +1,6 @@
-"""Finds scores that are probably mistaken: normalised along another leg than the keys, or rotated on one side."""
+"""Finds scores that are probably mistaken, normalised along another leg than the keys or rotated on one side, and sums
+that float16 cannot hold.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from collections.abc import Iterator
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.padding import rotated
+from tensornet_attn.graph.signs import growing_sums
 from tensornet_attn.ops import OPS
 
 
@@ -52,6 +55,15 @@ def rotated_alone(graph: Graph) -> Iterator[tuple[str, str]]:
                     continue
                 if not any(_turns(graph, name) for factor in others for name in behind(graph, [factor.name])):
                     yield use.name, others[0].name
+
+
+def doubts_of_float16(graph: Graph) -> Iterator[str]:
+    """Warns of sums whose products overflow float16, where the reciprocal of a product becomes 0."""
+    for step, leg in growing_sums(graph):
+        what = f"'{step}' sums values that are never negative over '{leg}', and nothing divides the sum"
+        why = "products with it overflow float16 after some thousand positions"
+        hint = f"use bfloat16, or divide by the length, e.g. by the factor '1 / {leg}' in the sum."
+        yield f"{graph.name}: {what}, so {why}; {hint}"
 
 
 def _normalizes(step: Step) -> bool:

@@ -5,10 +5,12 @@ The analysis derives a lower bound of each value, so that tanh(x) + 1 is known t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 
+from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.model import Function, Graph, Step, Tensor, Term, Use
+from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.ir.arithmetic import ONE, Arith, evaluate, names
 from tensornet_attn.ops import OPS
 
@@ -55,6 +57,37 @@ def growing_exponentials(graph: Graph) -> list[str]:
             elif len(sums) == 1 and negative and all(sure[use.name] for use in term.factors if use not in sums):
                 found += [] if sure[sums[0].name] else [step.name]
     return list(dict.fromkeys(found))
+
+
+def growing_sums(graph: Graph) -> Iterator[tuple[str, str]]:
+    """(step, leg) of sums over positions that grow with the length: of values that are never negative, undivided.
+
+    Products of such sums overflow float16 after some thousand positions. Values of a query and a key are left out,
+    because they may decay; so are weights that sum to 1, and sums that are kept in float32.
+    """
+    sure, reached = nonnegative(graph), behind(graph, [graph.output]) - kept_wide(graph)
+    positions, inputs = {leg.name for leg in graph.legs if leg.sequence}, {x.name for x in graph.of_role("input")}
+    for step in (step for step in graph.steps if step.name in reached and sure[step.name]):
+        terms = _summed(graph, step)
+        uses = [use for term in terms for use in term.factors]
+        summed = positions & {leg for use in uses for leg in use.legs} - {*step.legs}
+        summed -= {name.name for term in terms for name in names(term.coefficient)}
+        boxes = [graph.step[use.name].box for use in uses if use.name in graph.step]
+        summed -= {box.leg for box in boxes if box is not None and OPS[box.kind].zero_where_hidden}
+        paired = any({graph.query, graph.key} <= {*use.legs} for use in uses)
+        if summed and not paired and inputs & behind(graph, [step.name]):
+            yield step.name, min(summed)
+
+
+def _summed(graph: Graph, step: Step) -> tuple[Term, ...]:
+    """The products that a step sums over legs which it lacks, without intermediate steps; none for other steps."""
+    if step.contraction is not None:
+        return step.contraction.terms
+    if step.box is None or not OPS[step.box.kind].is_sum:
+        return ()
+    of = step.box.operand("of")
+    product = graph.step[of.name].contraction if of.name in graph.step else None
+    return product.terms if product is not None else (Term(ONE, (of,)),)
 
 
 def _running(graph: Graph, step: Step) -> bool:

@@ -150,8 +150,8 @@ class FusedAttention:
 
     softmax over `leg` of scale * (query . key), times value, summed over `leg`. Legs that query and key share and the
     scores lack are summed inside. `steps` names the steps of the diagram that it replaces. The softmax also runs over
-    the legs `beside`, which the key has and the value lacks: several keys of one position. `sink` is a further score
-    without a value.
+    the legs `beside`, which the key has and the value lacks: several keys of one position. `logarithms`: a softmax of
+    their logsumexp is written, to which float masks are added. `sink` is a further score without a value.
     """
 
     leg: str
@@ -165,6 +165,7 @@ class FusedAttention:
     steps: tuple[str, ...]
     beside: tuple[str, ...] = ()
     sink: Use | None = None
+    logarithms: bool = False
 
     @property
     def uses(self) -> tuple[Use, ...]:

@@ -94,12 +94,14 @@ def _apart(graph: Graph) -> Graph | None:
 
 
 def _covering(fused: Graph, name: str, before: Graph) -> Graph:
-    """Adds to the attention's steps all steps of the diagram that it replaces."""
+    """Adds to the attention all steps of the diagram that it replaces, and whether logarithms are among them."""
     step = fused.step[name]
     assert step.attention is not None
     *_, box = step.attention.steps
     removed = [own.name for own in before.steps if own.name not in fused.step and own.name != box]
-    new = replace(step, op=replace(step.attention, steps=(*removed, box)))
+    written = before.step[box].box
+    logarithms = bool(step.attention.beside) and written is not None and written.other is None
+    new = replace(step, op=replace(step.attention, steps=(*removed, box), logarithms=logarithms))
     return replace(fused, steps=tuple(new if own.name == name else own for own in fused.steps))
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.maps import with_padding
 from tensornet_attn.runtime.masks import run_time_mask, visible_and_bias
+from tensornet_attn.runtime.precision import row_bias
 from tensornet_attn.runtime.softmax import fused_attention
 
 
@@ -49,13 +50,15 @@ def attend_band(
         keep = keep & allowed
     some = keep.any(-1, keepdim=True)  # ... blocks 1 block 1; the last block may have rows beyond the queries
     bounds = keep | ~some
-    if bias is not None:
-        bounds = torch.where(bounds, bias.to(q.dtype), float("-inf"))
     count = max(2, (n + block - 1) // block)
+    sink = None if sink is None else sink_in_blocks(sink, n, count, block)
+    if bias is not None:
+        bias, sink = row_bias(bias, keep, q.dtype, sink)
+        bounds = torch.where(bounds, bias, float("-inf"))
     q = with_padding(q, (0, 0, 0, 0, 0, count * block - n)).unflatten(-3, (count, block))  # ... blocks block h d
     operands = (q, with_prefix(k, prefix, place), with_prefix(v, prefix, place), bounds)
     if sink is not None:
-        operands = (*operands, sink_in_blocks(sink, n, count, block))
+        operands = (*operands, sink)
     batch = q.shape[:-4]
     if any(t.ndim != q.ndim or t.shape[:-4] != batch for t in operands):  # as in `fused_attention`
         batch = torch.broadcast_shapes(*(t.shape[:-4] for t in operands))

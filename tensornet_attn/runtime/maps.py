@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.operations import applied, exports_onnx, is_plain, largest_number
-from tensornet_attn.runtime.precision import wide_dtype
+from tensornet_attn.runtime.precision import in_range, wide_dtype
 
 LONGEST_BITS = 24  # of lengths in a program for ONNX
 SMALL_CALL = 1 << 16  # numbers whose calls take longer than what is computed with them
@@ -259,7 +259,7 @@ def masked_logsumexp(x: Tensor, keep: Tensor | None = None) -> Tensor:
 
 def added(x: Tensor, bias: Tensor | None) -> Tensor:
     """x + bias, if there is a bias."""
-    return x if bias is None else x + bias.to(x.dtype)
+    return x if bias is None else x + in_range(bias, x.dtype)
 
 
 def running_least(x: Tensor) -> Tensor:

@@ -58,3 +58,22 @@ def limit(bound: float, x: Tensor) -> float:
     if -HALF_MAX <= bound <= HALF_MAX or not x.is_floating_point() or abs(bound) <= torch.finfo(x.dtype).max:
         return bound
     return math.copysign(math.inf, bound)
+
+
+def in_range(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """A bias in a dtype; numbers beyond its range become the last of it, where infinities would hide whole rows."""
+    if torch.promote_types(bias.dtype, dtype) == dtype:
+        return bias.to(dtype)
+    return bias.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max).to(dtype)
+
+
+def row_bias(
+    bias: Tensor, keep: Tensor | None, dtype: torch.dtype, sink: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """A bias of a softmax in a dtype, and the sink beside it. Rows are moved so that their sums with scores fit it."""
+    if torch.promote_types(bias.dtype, dtype) == dtype or not bias.shape[-1]:
+        return bias.to(dtype), sink
+    shown = bias if keep is None else torch.where(keep, bias, torch.finfo(bias.dtype).min)
+    most = shown.detach().amax(-1, keepdim=True)
+    beyond = most - most.clamp(torch.finfo(dtype).min / 2, 0)
+    return in_range(bias - beyond, dtype), None if sink is None else sink - beyond

@@ -6,33 +6,36 @@ from torch import Tensor
 
 from tensornet_attn.runtime.masks import both, causal_mask
 from tensornet_attn.runtime.operations import largest_number, surely
+from tensornet_attn.runtime.precision import row_bias
 
 LONG = 2048  # keys from which two products are faster than the fused kernel, for one query on a CPU
 
 
 def masked_softmax(scores: Tensor, keep: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
     """softmax(scores + bias) over the keys where `keep`, zeros elsewhere: [..., n, m]."""
-    if bias is not None:
-        scores = scores + bias.to(scores.dtype)
+    dtype = scores.dtype
+    if bias is not None:  # in the wider dtype of both: half precision lacks the numbers of other masks
+        scores = scores + bias
     if keep is None:
-        return scores.softmax(-1)
+        return scores.softmax(-1).to(dtype)
     # The lowest finite number: with -inf, an empty row would be NaN, and so would its gradient.
     hidden = -largest_number(scores)
     if bias is not None:  # which may be as low where it is visible
         some = keep.any(-1, keepdim=True)
         hidden = torch.zeros_like(some, dtype=scores.dtype).masked_fill(some, float("-inf"))
-    return torch.where(keep, torch.where(keep, scores, hidden).softmax(-1), 0)
+    return torch.where(keep, torch.where(keep, scores, hidden).softmax(-1), 0).to(dtype)
 
 
 def sink_softmax(scores: Tensor, sink: Tensor, keep: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
     """`masked_softmax` with one more score per row, without a value: sink [..., n or 1, 1]."""
+    dtype = scores.dtype
     if bias is not None:
-        scores = scores + bias.to(scores.dtype)
+        scores = scores + bias
     if keep is not None:
         scores = torch.where(keep, scores, -largest_number(scores))
     sink = sink.to(scores.dtype).expand(*scores.shape[:-1], 1)
     weights = torch.cat((sink, scores), -1).softmax(-1)[..., 1:]
-    return weights if keep is None else torch.where(keep, weights, 0)
+    return (weights if keep is None else torch.where(keep, weights, 0)).to(dtype)
 
 
 def sink_gradient(weights: Tensor, gradient: Tensor, keep: Tensor | None = None) -> Tensor:
@@ -63,17 +66,22 @@ def attend(
     keys: int = 1,
     sink: Tensor | None = None,
     call=F.scaled_dot_product_attention,
+    logarithms: bool = False,
 ) -> Tensor:
     """softmax(scale q k^T + bias) v, fused: q [..., h, n, d], k [..., g, m, d], v [..., g, m, e] -> [..., h, n, e].
 
     `keep` and `bias` broadcast to [..., h, n, m]. g divides h: consecutive query heads share a key and value head; each
     of q, k and v may have one head for all. With several `keys` per position, k is [..., g, keys m, d], one set of m
     keys after another, which share v, keep and bias. `sink` [..., h or 1, n or 1, 1]: one more score per row, without a
-    value; `call` then takes it.
+    value; `call` then takes it. `logarithms`: the bias is added to the logsumexp of the scores of a position.
     """
     n, m = q.shape[-2], k.shape[-2] // keys
     if keys > 1:
         keep = both(keep, causal_mask(n, m, q.device)) if causal else keep
+        if logarithms and bias is not None:  # which would absorb what tells the keys of a position apart
+            scores = (scale * q @ k.transpose(-1, -2)).unflatten(-1, (keys, m)).logsumexp(-2)
+            weights = masked_softmax(scores, keep, bias) if sink is None else sink_softmax(scores, sink, keep, bias)
+            return weights @ v
         causal, v = False, torch.cat([v] * keys, -2)
         keep, bias = (None if t is None else torch.cat([t] * keys, -1) for t in (keep, bias))
     if n == 1 and m > 0:
@@ -85,7 +93,8 @@ def attend(
     some = keep.any(-1, keepdim=True) if empty else None  # ... n 1
     mask = keep if some is None else keep | ~some
     if bias is not None:
-        mask = bias.to(q.dtype) if mask is None else torch.where(mask, bias.to(q.dtype), float("-inf"))
+        bias, sink = row_bias(bias, keep, q.dtype, sink)
+        mask = bias if mask is None else torch.where(mask, bias, float("-inf"))
     out = fused_attention(q, k, v, mask, scale, dropout, fused, sink, call)
     if bias is not None and out.numel() == 0:
         out = out + 0 * bias.sum()  # for an empty batch, the fused call omits the gradient of the bias

@@ -25,6 +25,7 @@ from tests.relations.text import (
 
 Edit = Callable[[Data, random.Random], None]
 MASKED = "softmax normalize keep sum mean max logsumexp cumsum reverse_cumsum".split()
+KEPT_KEYS = ("softmax", "mask", "of")  # of a softmax whose logarithm is taken
 MORE_MASKS = ("prefix(2)", "block_causal(2)", "not causal", "window(-1, 2)", "causal(-1)", "global(1)")
 
 
@@ -256,6 +257,22 @@ def state(data: Data, draw: random.Random) -> None:
 
 def causal(data: Data, draw: random.Random) -> None:
     data["causal"] = not data.get("causal", False)
+
+
+def logarithm(data: Data, draw: random.Random) -> None:
+    """The logarithm of the sum of a softmax over the keys is the output, or its sigmoid is added to that."""
+    box = choose(draw, boxes(data, ("softmax",), leg_of(data, "key"))).value
+    legs = [leg for leg in legs_of(data, box["of"]) or [] if leg != box["softmax"]]
+    if leg_of(data, "query") not in legs:
+        raise Unfit
+    name = fresh(data, "logarithm")
+    data["diagram"][name] = {"logsumexp" if key == "softmax" else key: box[key] for key in box if key in KEPT_KEYS}
+    if draw.random() < 0.5:
+        data["output"] = name
+        return
+    share = fresh(data, "share")
+    data["diagram"][share] = {"map": "sigmoid", "of": f"{name}[{' '.join(legs)}]"}
+    beside(data, mean(data, share, legs))
 
 
 EDITS: dict[str, tuple[int, Edit]] = {

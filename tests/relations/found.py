@@ -39,6 +39,21 @@ FOUND = (
         legs={"w": 2},
         weights={"W": "w"},
     ),
+    _design("logarithm_of_keys", {"x": "n", "k": "m"}, {"l": {"logsumexp": "m", "of": ATTEND["of"]}}),
+    _design(
+        "two_softmaxes",
+        MET,
+        {
+            "S": "x[n] k[m] -> n m",
+            "l": {"logsumexp": "m", "of": "S"},
+            "t": "x[n] w[r] -> n r",
+            "A": {"softmax": "r", "sink": "l", "of": "t"},
+            "B": {"softmax": "m", "sink": {"logsumexp": "r", "of": "t"}, "of": "S"},
+            "y": "A[n r] w[r] + B[n m] v[m] -> n",
+        },
+        legs={"r": 3},
+        weights={"w": "r"},
+    ),
     _design(
         "map_of_weights",
         MET,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import pickle
+import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial, reduce
 from itertools import accumulate
 from typing import Any
@@ -14,6 +16,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tensornet_attn as ta
 from tensornet_attn.graph.hidden import looks
@@ -21,9 +24,11 @@ from tensornet_attn.graph.padding import padding_of
 from tensornet_attn.nn.tokens import call_of_tokens
 from tensornet_attn.ops import OPS
 from tensornet_attn.reference import Run, seen_by
-from tests.random_call import assert_same, usable
+from tests.random_call import F64, assert_same, usable
 from tests.random_text import transposed
-from tests.relations.subject import BACKENDS, NotApplicable, Subject
+from tests.relations.edits import Unfit, boxes, leg_of, logarithm, valid
+from tests.relations.subject import BACKENDS, NotApplicable, Results, Rows, Subject
+from tests.relations.text import normal_form, pruned
 
 LENGTHS = ((3, 1, 4), (2, 2, 2), (5, 0, 3), (1, 6), (0, 4, 4, 1))
 FILLS = (torch.nan, torch.inf, 3.0)
@@ -31,6 +36,7 @@ PADDED = {  # three sequences with padding, by their length
     6: ([0, 0, 1, 1, 1, 1], [1, 0, 0, 1, 1, 0], [0, 1, 1, 0, 1, 1]),
     7: ([1, 1, 1, 0, 1, 0, 0], [0, 0, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1, 1]),
 }
+NEAR = {F64: 1e-8, torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 0.02}
 SIZES = ((1, 1), (3, 3), (2, 4), (4, 2), (5, 3), (33, 33), (7, 40))
 
 
@@ -43,6 +49,113 @@ def backends_agree(subject: Subject) -> None:
         inputs,
         subject.oracle,
     )
+
+
+def large_masks_are_scores(subject: Subject) -> None:
+    """Float masks of large, different entries, or huge in whole rows, give the outputs and gradients of the reference.
+
+    Errors are at most 1e-8, in float32 1e-4, or four times those of the reference in that dtype. Torch's own attention
+    computes without its fused kernel, whose gradients are wrong in such rows (docs/pytorch.md).
+    """
+    places = subject.module.mask_places
+    if places.maps or not all(OPS[kind].takes_float_mask for _, kind, _ in places.places):
+        raise NotApplicable("the call takes no float mask")
+    typed, compared = replace(subject, dtype=subject.draw.choice([F64, torch.float32])), False
+    rows = subject.rows((2,), 9, 11)
+    for mask in large_masks(rows, subject.draw, typed.dtype):
+
+        def outcome(of: Subject, module: Any) -> Results:
+            leaves, bias = [x.to(of.dtype) for x in rows.leaves], mask.to(of.dtype)  # noqa: B023
+            with sdpa_kernel(SDPBackend.MATH):
+                return of.results(lambda *xs: of.run(*xs, mask=bias, module=module), leaves, module)
+
+        wanted, rounded = outcome(subject, subject.oracle), outcome(typed, typed.oracle)
+        if not (usable(wanted) and usable(rounded)):
+            continue
+        compared, allowed = True, errors(rounded, wanted)
+        for name, error in errors(outcome(typed, typed.module), wanted).items():
+            bound = max(1e-8 if typed.dtype == F64 else 1e-4, 4 * allowed[name])
+            assert error <= bound, f"{name}: error {error:.1e} of {typed.dtype}, {bound:.1e} allowed"
+    if not compared:
+        raise NotApplicable("the numbers are too large to compare")
+
+
+def large_masks(rows: Rows, draw: random.Random, dtype: torch.dtype) -> Iterator[Tensor]:
+    """[n, m], a fifth hidden: entries of every size, and rows of one huge number, of three, and of zeros."""
+    generator, shape = torch.Generator().manual_seed(draw.randrange(2**31)), (rows.queries, rows.keys)
+    hidden = torch.rand(shape, generator=generator) < 0.2
+    scale = draw.choice([1e4, 1e6, 1e30])
+    yield (torch.randn(shape, generator=generator, dtype=dtype) * scale).masked_fill(hidden, -torch.inf)
+    mask = torch.zeros(shape, dtype=dtype).masked_fill(hidden, -torch.inf)
+    mask[::3] = torch.finfo(dtype).min
+    mask[1::3] = -1e25 * (1 + torch.arange(rows.keys) % 3) / 3  # beside these, a score is less than a rounding
+    yield mask
+
+
+def errors(outcome: Results, wanted: Results) -> dict[str, float]:
+    """The largest error of each result, relative to its largest number, or to 1."""
+    pairs = {name: (outcome[name], want) for name, want in wanted.items()}
+    return {
+        name: float(((0 if x is None else x) - (0 if y is None else y)).abs().max() / y.abs().max().clamp(min=1))
+        for name, (x, y) in pairs.items()
+    }
+
+
+def not_a_number_is_seen(subject: Subject) -> None:
+    """NaN in an input comes out where the reference has NaN for it, if another number in its place matters there.
+
+    Other outputs are the reference's; recurrences, computed in chunks, may spread it to all rows. Torch's own attention
+    computes without its fused kernel, which may give zeros for a query that is NaN (docs/pytorch.md).
+    """
+    subject.module.eval()
+    subject.oracle.eval()
+    inputs, options = subject.arguments((2, 4), (5, 7), (20, 11))
+    options = {name: value for name, value in options.items() if name in ("mask", "key_mask")}
+    for place in subject.draw.sample(range(len(inputs)), min(2, len(inputs))):
+        entry = [subject.draw.randrange(size) for size in inputs[place].shape]
+        index = tuple(entry[: subject.draw.choice([-1, None])])  # a row, or one entry
+
+        def output(module: Any, factor: float) -> Tensor:
+            changed = inputs[place].clone()  # noqa: B023
+            changed[index] = factor * (changed[index] + 1) - 1  # noqa: B023
+            with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), refusals():
+                return module(*inputs[:place], changed, *inputs[place + 1 :], **options)  # noqa: B023
+
+        before, *others = (output(subject.oracle, factor) for factor in (1.0, -0.7, 2.0))
+        checked({"output": before})
+        wanted, outcome = (output(module, torch.nan) for module in (subject.oracle, subject.module))
+        matters = reduce(torch.logical_or, ((other - before).abs() > 1e-6 for other in others))
+        assert outcome[matters & wanted.isnan()].isnan().all(), f"input {place}: NaN is lost"
+        if not any(step.box is not None and OPS[step.box.kind].recurrent for step in subject.graph.steps):
+            rest = wanted.isfinite()
+            assert_same({"output": outcome[rest]}, {"output": wanted[rest]})
+
+
+def logarithms_of_nothing_are_finite(subject: Subject) -> None:
+    """Where a logarithm of a sum, also that of a softmax, sums no key, outputs and gradients are finite, as in the
+    reference, and the outputs are its numbers."""
+    data = normal_form(subject.data)
+    if not boxes(data, ("logsumexp",), leg_of(data, "key")):
+        with refusals():
+            logarithm(data, subject.draw)
+    if not valid(data := pruned(data)):
+        raise NotApplicable("a causal design reads the mean of its logarithms")
+    rows, hidden = subject.rows((2,), 5, 7), subject.mask(2, 7)
+    hidden = hidden[:, : rows.keys]
+    hidden[0] = False
+    for dtype in subject.draw.sample([F64, torch.float32, torch.bfloat16, torch.float16], 2):
+        typed, leaves = replace(subject, data=data, dtype=dtype), [x.to(dtype) for x in rows.leaves]
+        wanted, outcome = (
+            typed.results(lambda *xs: typed.run(*xs, key_mask=hidden, module=module), leaves, module)  # noqa: B023
+            for module in (typed.oracle, typed.module)
+        )
+        for name, want in wanted.items():
+            if want is not None and want.isfinite().all():
+                assert outcome[name].isfinite().all(), f"{name} is not finite in {dtype}"
+        output, found = wanted["output"], outcome["output"]
+        least = 0 if dtype in (F64, torch.float32) else 1e3  # in half precision, logarithms of nothing are compared
+        compared = output.isfinite() & (output.abs() >= least)
+        torch.testing.assert_close(found[compared], output[compared], rtol=NEAR[dtype], atol=NEAR[dtype])
 
 
 def hidden_rows_do_not_matter(subject: Subject) -> None:
@@ -250,7 +363,7 @@ def refusals() -> Iterator[None]:
     """Turns the refusal of a call into NotApplicable."""
     try:
         yield
-    except ta.InputError as error:
+    except (ta.InputError, Unfit) as error:
         raise NotApplicable(str(error)) from None
 
 

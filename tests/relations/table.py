@@ -90,6 +90,9 @@ def noiseless(graph: Graph) -> bool:
 
 TABLE = (
     Relation(of.backends_agree),
+    Relation(of.large_masks_are_scores, paired),
+    Relation(of.not_a_number_is_seen),
+    Relation(of.logarithms_of_nothing_are_finite, keyed),
     Relation(of.hidden_rows_do_not_matter, hides_keys),
     Relation(of.hidden_pairs_do_not_matter, keyed),
     Relation(of.rows_behind_do_not_matter, exact("behind")),

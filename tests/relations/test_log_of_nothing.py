@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
+from tests.relations.subject import BACKENDS
 
 DESIGN = {
     "tensornet": 1,
@@ -23,10 +24,11 @@ DESIGN = {
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("backend", ["reference", "torch", "cpp"])
+@pytest.mark.parametrize("backend", ["reference", "torch", "decoding", "cpp"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_one_number_in_each_dtype(backend: str, dtype: torch.dtype) -> None:
-    layer, x = ta.compile(DESIGN, backend, True, dtype=dtype).eval(), torch.ones(1, 3, 8, dtype=dtype)
+    name, options = BACKENDS[backend]
+    layer, x = ta.compile(DESIGN, name, True, dtype=dtype, **options).eval(), torch.ones(1, 3, 8, dtype=dtype)
     hidden = torch.zeros(1, 3, dtype=torch.bool)
     cache, nothing = layer.new_cache(), torch.tensor(max(-1e15, torch.finfo(dtype).min / 2), dtype=dtype)
     outputs = [layer(x, key_mask=hidden)]

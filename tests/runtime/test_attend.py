@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 
 from tensornet_attn.runtime.draw import update_
 from tensornet_attn.runtime.masks import causal_mask
-from tensornet_attn.runtime.softmax import attend, masked_softmax
+from tensornet_attn.runtime.sink import attention_beside_sink
+from tensornet_attn.runtime.softmax import attend, masked_softmax, sink_softmax
 
 F64 = torch.float64
 
@@ -33,6 +36,25 @@ def test_a_mask_may_have_batch_dimensions_that_the_operands_lack(batch: tuple[in
     keep, bias = (mask, None) if dtype == torch.bool else (None, mask.to(F64))
     wanted = masked_softmax(q @ k.mT, keep, bias) @ v
     torch.testing.assert_close(attend(q, k, v, keep, bias), wanted)
+
+
+@pytest.mark.parametrize("sink", [False, True])
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_half_precision_takes_masks_of_single_precision(half: torch.dtype, sink: bool) -> None:
+    """Numbers beyond its range hide no row, and tell keys apart."""
+    q, k, v = some(2, 5, 4).to(half), some(2, 6, 4).to(half), some(2, 6, 4).to(half)
+    bias, keep = 1e6 * some(5, 6).float(), some(1, 5, 6) > -1
+    bias[2] = torch.finfo(torch.float32).min
+    more = {"sink": some(2, 5, 1).to(half), "call": attention_beside_sink} if sink else {}
+    both = {name: more[name] for name in more if name == "sink"}
+    dense = masked_softmax if not sink else partial(sink_softmax, **both)
+    wide = masked_softmax if not sink else partial(sink_softmax, sink=more["sink"].double())
+    wanted = wide((q @ k.mT).double(), keep=keep, bias=bias.double()) @ v.double()
+    for outcome in (attend(q, k, v, keep, bias, **more), dense(q @ k.mT, keep=keep, bias=bias) @ v):
+        rows = [0, 1, 3, 4] if half == torch.float16 and not sink else [*range(5)]  # float16 absorbs no score
+        assert outcome.dtype == half
+        assert outcome.isfinite().all()
+        torch.testing.assert_close(outcome.double()[:, rows], wanted[:, rows], rtol=0.02, atol=0.02)
 
 
 def test_an_empty_batch_leaves_a_state_as_it_is() -> None:
