@@ -270,8 +270,8 @@ def map_eigenvalues(maps: Maps | Tensor | Iterable[Maps | Tensor]) -> Eigenvalue
     >>> map_eigenvalues([torch.eye(2), torch.eye(2), torch.eye(2).flip(0)]).values.tolist()
     [1.3333333333333333, 0.6666666666666666, 0.0]
     """
-    several = isinstance(maps, Iterable) and not isinstance(maps, (torch.Tensor, dict, str))
-    given = [as_maps(part) for part in (maps if several else [maps])]
+    alone = isinstance(maps, (torch.Tensor, dict, str))
+    given = [as_maps(part) for part in ([maps] if alone or not isinstance(maps, Iterable) else maps)]
     sizes = list(dict.fromkeys(tuple(part.values.shape[-2:]) for part in given))
     if len(sizes) > 1:
         (n, m), (other, wide) = sizes[:2]
