@@ -87,7 +87,8 @@ if TYPE_CHECKING:
     from tensornet_attn.convert.make import convert
     from tensornet_attn.convert.model import convert_model
     from tensornet_attn.errors import DesignError, InputError, MissingPartError, Problem, TensornetError
-    from tensornet_attn.graph import Graph, build
+    from tensornet_attn.graph.build import build
+    from tensornet_attn.graph.model import Graph
     from tensornet_attn.nn.step import decoding_step
     from tensornet_attn.search.start import search
     from tensornet_attn.spec import json_schema

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeGuard, Unpack
 
 import torch
 
@@ -163,7 +163,7 @@ def _content(path: PathLike) -> Any:
         raise _no_checkpoint(path, "torch cannot read it, or it holds more than tensors and text.") from error
 
 
-def _tensors(value: Any) -> bool:
+def _tensors(value: Any) -> TypeGuard[dict[str, torch.Tensor]]:
     return isinstance(value, dict) and all(
         isinstance(name, str) and isinstance(item, torch.Tensor) for name, item in value.items()
     )

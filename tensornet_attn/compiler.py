@@ -102,7 +102,7 @@ def load(source: Source, legs: Overrides | None = None, settings: Overrides | No
     """
     reading = read(source, legs, settings, Design)
     problems = [problem for problem in problems_of(reading) if problem.severity == "error"]
-    if problems or reading.design is None:
+    if problems or not isinstance(reading.design, Design):
         raise DesignError(problems)
     return reading.design
 
@@ -549,7 +549,7 @@ def _realise(design: spec.Design, plan: Plan) -> Made:
     return Made(emitted.source, run, evaluate)
 
 
-def _emitted(design: Design, plan: Plan, alone: bool = False) -> Emitted:
+def _emitted(design: spec.Design, plan: Plan, alone: bool = False) -> Emitted:
     from tensornet_attn.draw.text import step_lines
     from tensornet_attn.emit.module import emit
 
@@ -590,7 +590,7 @@ def _compared_library(text: str, dtype: str) -> CDLL | str:
     return cpp_built(text, dtype, partial(reason_against, plan, text))
 
 
-def _origin(design: Design) -> str:
+def _origin(design: spec.Design) -> str:
     """The path of a shipped design in the repository, or the name of another design."""
     path = design.document.path
     shipped = path is not None and Path(path).parent.parent == library.folder()

@@ -18,9 +18,9 @@ import torch
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import model
 from tensornet_attn.graph.hidden import visible_to
-from tensornet_attn.graph.model import Function, Graph, Seen, Step, Term, Visible
+from tensornet_attn.graph.model import Box, Function, Graph, Seen, Step, Term, Visible
 from tensornet_attn.graph.precision import kept_wide
-from tensornet_attn.graph.visibility import numbers
+from tensornet_attn.graph.visibility import numbers, parts_of, written_numbers
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ir.arithmetic import evaluate as number_of
 from tensornet_attn.ir.steps import LOGIC
@@ -53,20 +53,25 @@ class Run:
         """The size at run time. A relative leg without a maximum distance runs from 1 - n to m - 1."""
         if self.graph.leg[leg].sequence:
             return self.lengths[leg]
-        return self.graph.leg[leg].size or max(self.lengths[self.graph.query] + self.lengths[self.graph.key] - 1, 0)
+        return self.graph.leg[leg].size or max(sum(self.lengths[side] for side in self.pair) - 1, 0)
 
     def sizes(self, legs: Legs) -> list[int]:
         return [self.size(leg) for leg in legs]
 
     def positions(self, leg: str) -> Tensor:
         """The position of each entry of a leg; the last query is at the position of the last key."""
-        kind, reach, first = self.graph.leg[leg].kind, self.graph.leg[leg].reach, 0
+        kind, reach, first, (query, key) = self.graph.leg[leg].kind, self.graph.leg[leg].reach, 0, self.pair
         if kind == "query":
-            n = self.lengths.get(self.graph.query, 0)
-            first = self.lengths.get(self.graph.key, n) - n  # 0 in a design without keys
+            n = self.lengths[query]
+            first = self.lengths.get(key, n) - n  # 0 in a design without keys
         elif kind == "relative":
-            first = 1 - self.lengths[self.graph.query] if reach is None else -reach
+            first = 1 - self.lengths[query] if reach is None else -reach
         return torch.arange(first, first + self.size(leg), device=self.device)
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """The legs of query and key; "None" for one that the design lacks."""
+        return str(self.graph.query), str(self.graph.key)
 
     @property
     def inputs(self) -> list[Tensor]:
@@ -112,18 +117,18 @@ class Run:
 
     def operand(self, step: Step, role: str = "of") -> Tensor:
         """An operand with its legs in the order of the result, [batch..., legs]."""
-        use = step.op.operand(role)
+        use = box_of(step).operand(role)
         return aligned(self.values[use.name], use.legs, step.legs)
 
     def masked(self, step: Step, scale: float = 1) -> tuple[Tensor, Tensor, Legs, int]:
         """scale * operand plus the float mask, its visible entries (boolean), its legs, and the axis of the box."""
-        use = step.op.operand("of")
+        use = box_of(step).operand("of")
         value, keep = scale * self.values[use.name], visible(self, step)
         if self.mask is not None and self.graph.masked(step) and self.graph.query in use.legs:
-            mask = run_time_mask(self, step)
+            mask = run_time_mask(self, self.mask, step)
             if mask.dtype != torch.bool:
                 value = value + torch.where(mask == -math.inf, 0, mask).to(value.dtype)
-        return *torch.broadcast_tensors(value, keep), use.legs, axis_of(step.op.leg, use.legs)
+        return *torch.broadcast_tensors(value, keep), use.legs, axis_of(box_of(step).leg, use.legs)
 
     def seen(self, seen: Seen, legs: Legs) -> Tensor:
         """Which entries of a tensor with these legs at least one of the readers sees: boolean, [batch..., legs]."""
@@ -133,7 +138,7 @@ class Run:
     def visible_keys(self, leg: str) -> Tensor:
         """The keys that the key mask of the call leaves visible: boolean, [batch..., m] or [m]."""
         if self.key_mask is not None:
-            return key_mask(self)
+            return boolean(self.key_mask)
         return torch.ones(self.size(leg), device=self.device, dtype=torch.bool)
 
 
@@ -187,15 +192,15 @@ def leaf(run: Run, tensor: model.Tensor) -> Tensor:
         return constant(run, tensor).to(device=run.device, dtype=dtype)
     if tensor.role != "noise":
         raise InputError(f"'{run.graph.name}': the {tensor.role} '{tensor.name}' is missing; pass it in 'tensors'.")
-    like = {"size": (*run.batch, *run.sizes(tensor.legs)), "device": run.device, "dtype": run.dtype}
-    return torch.randn(**like) * run.number(tensor.std) if run.training or tensor.always else torch.zeros(**like)
+    zeros = torch.zeros([*run.batch, *run.sizes(tensor.legs)], device=run.device, dtype=run.dtype)
+    return torch.randn_like(zeros) * run.number(tensor.std) if run.training or tensor.always else zeros
 
 
 def cut(run: Run, tensor: model.Tensor) -> Tensor:
     """A weight or state with its split legs restored and, on each sequence leg, its first `length` entries."""
     value = run.values[tensor.name]
     if tensor.stored:
-        value = value.reshape([run.graph.leg[leg].stored for leg in tensor.legs])
+        value = value.reshape([run.graph.leg[leg].stored or 1 for leg in tensor.legs])
     for axis, leg in enumerate(tensor.legs):
         if not run.graph.leg[leg].sequence:
             continue
@@ -209,6 +214,7 @@ def cut(run: Run, tensor: model.Tensor) -> Tensor:
 
 def constant(run: Run, tensor: model.Tensor) -> Tensor:
     """The value of a constant, [legs], float64."""
+    assert tensor.init is not None
     name, sizes = tensor.init.name, run.sizes(tensor.legs)
     if name == "sinusoid":
         entry = torch.arange(sizes[1], device=run.device)
@@ -221,15 +227,15 @@ def constant(run: Run, tensor: model.Tensor) -> Tensor:
     if name == "alibi_slopes":
         return torch.tensor(slopes(sizes[0]), dtype=torch.float64)
     if name in ("bucket", "log_bucket"):
-        numbers = [int(run.number(argument)) for argument in tensor.init.arguments]
+        numbers = [int(run.number(argument)) for argument in written_numbers(tensor.init)]
         found = [
             bucket(int(at), *numbers) if name == "bucket" else log_bucket(int(at), *numbers)
             for at in run.positions(tensor.legs[0])
         ]
         return torch.eye(numbers[0], dtype=torch.float64)[torch.tensor(found, dtype=torch.long)]
     if name == "distance":
-        pair = (run.graph.query, run.graph.key)
-        return aligned(run.positions(pair[0])[:, None] - run.positions(pair[1]), pair, tensor.legs).double()
+        query, key = run.pair
+        return aligned(run.positions(query)[:, None] - run.positions(key), run.pair, tensor.legs).double()
     return filled(tensor.init, sizes, run.graph.values | run.lengths)
 
 
@@ -271,7 +277,8 @@ def slopes(heads: int) -> list[float]:
 def contraction(run: Run, step: Step) -> Tensor:
     """A sum of products, [batch..., legs as written]; a term is broadcast along the result legs that it lacks."""
     total = torch.zeros(run.sizes(step.legs), device=run.device, dtype=run.dtype)
-    for term in step.op.terms:
+    assert step.contraction is not None
+    for term in step.contraction.terms:
         total = total + product(run, term, step.legs)
     return total
 
@@ -283,7 +290,8 @@ def product(run: Run, term: Term, legs: Legs) -> Tensor:
         return torch.full([1] * len(legs), coefficient, device=run.device, dtype=run.dtype)
     factors = [(run.values[use.name], use.legs) for use in term.factors]
     if run.key_mask is not None and run.graph.key not in legs:  # a product that sums keys omits the hidden ones
-        shown = [aligned(key_mask(run), (run.graph.key,), own) if run.graph.key in own else None for _, own in factors]
+        key, keys = run.pair[1], boolean(run.key_mask)
+        shown = [aligned(keys, (key,), own) if key in own else None for _, own in factors]
         pairs = zip(factors, shown, strict=True)
         factors = [(value if keep is None else value.where(keep, 0), own) for (value, own), keep in pairs]
     value, kept = einsum(factors, legs)
@@ -292,9 +300,13 @@ def product(run: Run, term: Term, legs: Legs) -> Tensor:
 
 def box(run: Run, step: Step) -> Tensor:
     """The value of a box, [batch..., legs as written]."""
-    assert step.box is not None
-    value, legs = OPS[step.box.kind].reference(run, step, step.box)
+    value, legs = OPS[box_of(step).kind].reference(run, step, box_of(step))
     return aligned(value, legs, step.legs)
+
+
+def box_of(step: Step) -> Box:
+    assert step.box is not None
+    return step.box
 
 
 def einsum(factors: list[tuple[Tensor, Legs]], legs: Legs) -> tuple[Tensor, Legs]:
@@ -310,13 +322,13 @@ def einsum(factors: list[tuple[Tensor, Legs]], legs: Legs) -> tuple[Tensor, Legs
 def check_masks(run: Run) -> None:
     """Raises InputError if the mask of the call does not fit a box."""
     for step in run.graph.steps if run.mask is not None else ():
-        if run.graph.masked(step) and run.graph.query in step.op.operand("of").legs:
-            run_time_mask(run, step)
+        if run.mask is not None and run.graph.masked(step) and run.graph.query in box_of(step).operand("of").legs:
+            run_time_mask(run, run.mask, step)
 
 
 def visible(run: Run, step: Step) -> Tensor:
     """The visible entries of a box's operand, by the design's and the call's masks: boolean, [batch..., legs]."""
-    legs = step.op.operand("of").legs
+    legs = box_of(step).operand("of").legs
     if not run.graph.masked(step):
         return torch.ones(run.sizes(legs), device=run.device, dtype=torch.bool)
     return seen_by(run, visible_to(run.graph, step), legs)
@@ -325,29 +337,28 @@ def visible(run: Run, step: Step) -> Tensor:
 def seen_by(run: Run, visible: Visible, legs: Legs) -> Tensor:
     """`visible` for any tensor with the key leg; size 1 on legs that the masks lack."""
     keep = torch.ones(run.sizes(legs), device=run.device, dtype=torch.bool)
-    pair = (run.graph.query, run.graph.key)
     for mask in visible.masks:
-        keep = keep & aligned(pattern(run, mask), pair, legs)
+        keep = keep & aligned(pattern(run, mask), run.pair, legs)
     if run.mask is not None and visible.legs is not None:
-        keep = keep & mask_along(run, visible, legs)
-    return keep if run.key_mask is None else keep & aligned(key_mask(run), (run.graph.key,), legs)
+        keep = keep & mask_along(run, run.mask, [leg for _, leg in visible.legs], legs)
+    return keep if run.key_mask is None else keep & aligned(boolean(run.key_mask), run.pair[1:], legs)
 
 
-def mask_along(run: Run, visible: Visible, legs: Legs) -> Tensor:
-    """The mask of the call along `legs`, boolean; on legs of the box that are missing here, visible at any index."""
-    mask, pair = run.mask if run.mask.dtype == torch.bool else run.mask != -math.inf, (run.graph.query, run.graph.key)
+def mask_along(run: Run, mask: Tensor, matching: list[str | None], legs: Legs) -> Tensor:
+    """A mask of the call along `legs`, boolean; on legs of the box that match none, visible at any index."""
+    mask = mask if mask.dtype == torch.bool else mask != -math.inf
     if mask.ndim in (2, len(run.batch) + 2):
-        return aligned(mask, pair, legs)
-    missing = [place - len(visible.legs) - 2 for place, (_, own) in enumerate(visible.legs) if own is None]
+        return aligned(mask, run.pair, legs)
+    missing = [place - len(matching) - 2 for place, leg in enumerate(matching) if leg is None]
     mask = mask.any(missing) if missing else mask
-    return aligned(mask, (*(own for _, own in visible.legs if own is not None), *pair), legs)
+    return aligned(mask, (*filter(None, matching), *run.pair), legs)
 
 
 def pattern(run: Run, mask: Function) -> Tensor:
     """A mask of the design: boolean, [n, m]."""
-    query, key = run.positions(run.graph.query)[:, None], run.positions(run.graph.key)
+    query, key = map(run.positions, run.pair)
     if mask.name in LOGIC:
-        parts = [pattern(run, part) for part in mask.arguments]
+        parts = [pattern(run, part) for part in parts_of(mask)]
         return (
             ~parts[0]
             if mask.name == "not"
@@ -356,18 +367,17 @@ def pattern(run: Run, mask: Function) -> Tensor:
             else torch.stack(parts).all(0)
         )
     own = numbers(mask, run.graph.values)
-    return MASKS[mask.name].reference(query, key, *own).expand(len(query), len(key))
+    return MASKS[mask.name].reference(query[:, None], key, *own).expand(len(query), len(key))
 
 
-def run_time_mask(run: Run, step: Step) -> Tensor:
+def run_time_mask(run: Run, mask: Tensor, step: Step) -> Tensor:
     """The mask of the call, [batch..., legs of the box], with size 1 on the legs that it lacks."""
-    legs, mask, batch = step.op.operand("of").legs, run.mask, len(run.batch)
-    pair = (run.graph.query, run.graph.key)
+    legs, kind, batch, pair = box_of(step).operand("of").legs, box_of(step).kind, len(run.batch), run.pair
     others = tuple(leg for leg in legs if leg not in pair)
     if mask.dtype != torch.bool and not mask.dtype.is_floating_point:
         raise InputError(f"mask has dtype {mask.dtype}; give a boolean mask (true = visible) or a float mask (added).")
-    if mask.dtype != torch.bool and not OPS[step.op.kind].takes_float_mask:
-        box = f"'{step.name}', a {step.op.kind} box"
+    if mask.dtype != torch.bool and not OPS[kind].takes_float_mask:
+        box = f"'{step.name}', a {kind} box"
         raise InputError(f"mask: {box}, cannot add a float mask; give a boolean mask (true = visible).")
     if mask.ndim in (2, batch + 2):
         return aligned(mask, pair, legs)
@@ -377,10 +387,10 @@ def run_time_mask(run: Run, step: Step) -> Tensor:
     raise InputError(f"mask: {mask.ndim} dimensions do not fit '{step.name}'; give {shapes}.")
 
 
-def key_mask(run: Run) -> Tensor:
-    if run.key_mask.dtype != torch.bool:
-        raise InputError(f"key_mask has dtype {run.key_mask.dtype}; give a boolean mask (true = visible).")
-    return run.key_mask
+def boolean(key_mask: Tensor) -> Tensor:
+    if key_mask.dtype != torch.bool:
+        raise InputError(f"key_mask has dtype {key_mask.dtype}; give a boolean mask (true = visible).")
+    return key_mask
 
 
 def reference_run(module: CompiledDesign, given: Arguments) -> Result:
@@ -389,9 +399,9 @@ def reference_run(module: CompiledDesign, given: Arguments) -> Result:
     tensors = leaves(module, given.inputs, given.noise)
     for state, _ in graph.updates:
         tensors[state] = tensors[state].clone()  # the update below changes the buffer before the backward reads it
-    masks = {"mask": given.mask, "key_mask": given.key_mask}
-    values = evaluate(graph, tensors, lengths=given.lengths, training=training, **masks)
-    run = Run(graph, values, given.lengths, training, given.mask, given.key_mask)
+    lengths, mask, key_mask = given.lengths, given.mask, given.key_mask
+    values = evaluate(graph, tensors, lengths=lengths, training=training, mask=mask, key_mask=key_mask)
+    run = Run(graph, values, lengths, training, mask, key_mask)
     if run.half and not graph.also:
         values[graph.output] = rounded(values[graph.output], run.dtype)
     if training and all(x is None or x.numel() for x in given.inputs):  # of nothing there is no mean

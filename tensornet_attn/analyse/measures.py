@@ -277,8 +277,8 @@ class Eigenvalues:
 
 def batches_of(maps: Maps | Tensor | Iterable[Maps | Tensor]) -> Iterator[Maps]:
     """The maps of one step, or those of several batches, one batch at a time. Raises InputError."""
-    several = isinstance(maps, Iterable) and not isinstance(maps, (torch.Tensor, dict, str))
-    yield from (as_maps(part) for part in (maps if several else [maps]))
+    alone = isinstance(maps, (torch.Tensor, dict, str))
+    yield from (as_maps(part) for part in ([maps] if alone or not isinstance(maps, Iterable) else maps))
 
 
 def map_eigenvalues(maps: Maps | Tensor | Iterable[Maps | Tensor]) -> Eigenvalues:

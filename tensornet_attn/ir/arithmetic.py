@@ -234,7 +234,8 @@ def _combine(op: str, left: Value, right: Value) -> Value:
         return _raise(left, right)
     if op == "//":
         return Fraction(left // right)
-    return {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}[op](left, right)
+    result: Value = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}[op](left, right)
+    return result
 
 
 def _raise(base: Value, exponent: Value) -> Value:
@@ -268,7 +269,7 @@ def _apply(function: str, arguments: list[Value]) -> Value:
         return root if root * root == x else math.sqrt(x)
     if function in ("abs", "floor", "ceil"):
         if function == "abs":
-            return abs(x)
+            return max(x, -x)
         return Fraction(math.floor(x) if function == "floor" else math.ceil(x))
     return _bounded({"sqrt": math.sqrt, "log": math.log, "log2": math.log2, "exp": math.exp}[function](float(x)))
 

@@ -129,7 +129,7 @@ class AnyBox:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         members = (Annotated[model, Tag(f"box:{model.key}")] for model in BOXES.values())
-        union = Annotated[Union[(Annotated[str, Tag("text")], *members)], Discriminator(kind_of)]
+        union: Any = Annotated[Union[(Annotated[str, Tag("text")], *members)], Discriminator(kind_of)]
         return handler.generate_schema(union)
 
 

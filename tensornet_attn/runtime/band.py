@@ -47,7 +47,7 @@ def attend_band(
     bias = None
     if mask is not None:
         allowed, bias = visible_and_bias(mask_in_spans(run_time_mask(mask, batch, 1), m, prefix, place))
-        keep = keep & allowed
+        keep = keep if allowed is None else keep & allowed
     some = keep.any(-1, keepdim=True)  # ... blocks 1 block 1; the last block may have rows beyond the queries
     bounds = keep | ~some
     count = max(2, (n + block - 1) // block)
@@ -56,15 +56,15 @@ def attend_band(
         bias, sink = row_bias(bias, keep, q.dtype, sink)
         bounds = torch.where(bounds, bias, float("-inf"))
     q = with_padding(q, (0, 0, 0, 0, 0, count * block - n)).unflatten(-3, (count, block))  # ... blocks block h d
-    operands = (q, with_prefix(k, prefix, place), with_prefix(v, prefix, place), bounds)
-    if sink is not None:
-        operands = (*operands, sink)
-    batch = q.shape[:-4]
-    if any(t.ndim != q.ndim or t.shape[:-4] != batch for t in operands):  # as in `fused_attention`
-        batch = torch.broadcast_shapes(*(t.shape[:-4] for t in operands))
-    q, k, v, bounds, *more = (blocks_together(t, batch) for t in operands)
-    out = fused_attention(*(t.transpose(-2, -3) for t in (q, k, v)), bounds, scale, dropout, False, *more, call=call)
-    out = out.unflatten(0, (*batch, count))  # ... blocks h block e
+    operands = [q, with_prefix(k, prefix, place), with_prefix(v, prefix, place), bounds]
+    operands += [] if sink is None else [sink]
+    lead = q.shape[:-4]
+    if any(t.ndim != q.ndim or t.shape[:-4] != lead for t in operands):  # as in `fused_attention`
+        lead = torch.broadcast_shapes(*(t.shape[:-4] for t in operands))
+    q, k, v, bounds, *more = (blocks_together(t, lead) for t in operands)
+    q, k, v = (t.transpose(-2, -3) for t in (q, k, v))
+    out = fused_attention(q, k, v, bounds, scale, dropout, False, more[0] if more else None, call)
+    out = out.unflatten(0, (*lead, count))  # ... blocks h block e
     if bias is not None and out.numel() == 0:
         out = out + 0 * bias.sum()  # for an empty batch, the fused call omits the gradient of the bias
     if mask is not None or key_mask is not None or sees is not None or min(left, right) < 0 or not tied:

@@ -40,8 +40,8 @@ class Rows:
         self.m = self.prefix + near
         self.batch = [elements, *batch[1:]] if batch else []
         self.first, self.count = first + self.keys - self.n, count
-        self._device, self._at = device, None
-        self.random = random
+        self._device, self.random = device, random
+        self._at: Tensor | None = None
 
     @property
     def at(self) -> Tensor:
@@ -156,7 +156,7 @@ def computed(tile: str, given: list[Tensor], call: tuple, rows: Rows) -> Tensor:
         return FUNCTIONS[tile][0](rows, *operands_of(given, call))
 
 
-def operands_of(given: list[Tensor], call: tuple) -> list[Tensor | None]:
+def operands_of(given: list[Tensor] | tuple[Tensor, ...], call: tuple) -> list[Tensor | None]:
     """All operands, with None for absent ones."""
     some = iter(given)
     return [next(some) if is_present else None for is_present in call[0]]
@@ -169,8 +169,8 @@ def blocks(tile: str, given: list[Tensor], seed: Tensor | None, call: tuple):
     found = zip(given, legs, strict=True)
     given = [x if rows or x.dtype == torch.bool else x.contiguous() for x, (rows, *_) in found]
     for number, piece in enumerate(pieces_of(given, legs, call)):
-        if random is not None:
-            random.manual_seed(seed.item() + number)
+        if random is not None and seed is not None:
+            random.manual_seed(int(seed.item()) + number)
         parts = [seen(x, i, legs, piece, call) for i, x in enumerate(given)]
         yield piece, Rows(piece, call, keys_seen(legs, piece, call), random, given[0].device), parts
 
@@ -286,7 +286,8 @@ def blockwise_shape(given, seed, tile, *call):
     """The shape of the result, from one row on fake tensors: as many rows as keys would compare traced sizes."""
     piece = (0, call[3][0] if call[3] else 1, 0, 1)
     rows = Rows(piece, call, (0, 0, call[2]), None, given[0].device)
-    parts = [x.new_empty(shape_of_row(x, *legs[:2], call)) for x, legs in zip(given, legs_of(tile, call), strict=True)]
+    every = zip(given, legs_of(tile, call), strict=True)
+    parts = [x.new_empty(shape_of_row(x, rows_at, span, call)) for x, (rows_at, span, *_) in every]
     with CastEinsum(call[-1]):
         return result_like(computed(tile, parts, call, rows), tile, piece, call)
 
@@ -438,7 +439,7 @@ def rows_twice(seconds, gradient, wanted, asked, given, seed, tile, *call) -> li
             return backward_of_block(own, parts, wanted, tile, call, rows)
 
         own = result_part(gradient, tile, piece, call)
-        _, pull = torch.func.vjp(again, own, *(parts[i] for i in asked))
+        pull = torch.func.vjp(again, own, *(parts[i] for i in asked))[1]
         one, *some = pull(tuple(seen(x, i, legs, piece, call) for x, i in zip(seconds, wanted, strict=True)))
         owns.setdefault(piece[0], []).append(one)
         found = zip(totals, asked, some, strict=True)

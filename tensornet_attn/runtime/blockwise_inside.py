@@ -63,7 +63,7 @@ def relative_rows_of_keys(x: Tensor, rows: Rows, reach: int) -> Tensor:
     return torch.cat((parts[0], sheared(near, last - first, n).mT, parts[1]), -1).mT  # scores have rows of queries
 
 
-def shift_gradient(gradient: Tensor, rows: Rows, reach: int | None = None, of_keys: bool = False) -> Tensor:
+def shift_gradient(gradient: Tensor, rows: Rows, reach=None, of_keys: bool = False) -> Tensor:
     """The gradient of x in `relative_rows`, from that of its result: [..., block, m] -> [..., block, p].
 
     With `of_keys`, in `relative_rows_of_keys`: [..., m, block] -> [..., m, p].
@@ -115,7 +115,7 @@ def gradient_of(function, gradient: Tensor, x: Tensor, legs: tuple[int, int]) ->
     """
     last, own = legs
     batch = torch.broadcast_shapes(gradient.shape[: gradient.ndim - last], x.shape[: x.ndim - own])
-    y, pull = torch.func.vjp(function, x.expand(*batch, *x.shape[x.ndim - own :]))
+    y, pull, *_ = torch.func.vjp(function, x.expand(*batch, *x.shape[x.ndim - own :]))
     return pull(gradient.expand(y.shape))[0]
 
 

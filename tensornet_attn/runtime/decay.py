@@ -19,6 +19,7 @@ from tensornet_attn.runtime.maps import kept, normalized, running_least, with_pa
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
 from tensornet_attn.runtime.operations import is_plain, largest_number
 from tensornet_attn.runtime.positions import is_known
+from tensornet_attn.runtime.products import total_of
 from tensornet_attn.runtime.softmax import masked_softmax
 
 GROUP = 4  # chunks
@@ -45,11 +46,11 @@ def decay_attention(
     read values, by default as `decay_reads`.
     """
     if mask is not None:
-        own = causal_mask(terms[0][0].shape[-2], v.shape[-2], v.device) if causal else None
-        keep, bias = visible(own, mask, key_mask, batch, heads)
+        causal_keep = causal_mask(terms[0][0].shape[-2], v.shape[-2], v.device) if causal else None
+        keep, bias = visible(causal_keep, mask, key_mask, batch, heads)
         if softmax:
             return masked_softmax(compared(*terms[0][2:]), keep, bias).to(v.dtype) @ v
-        scores = sum(decayed_scores(*term, keep) if len(term) > 2 else term[0] @ term[1].mT for term in terms)
+        scores = total_of([decayed_scores(q, k, ab[0], ab[1], keep) if ab else q @ k.mT for q, k, *ab in terms])
         return (normalized(scores, keep, eps) if normalize else kept(scores, keep)) @ v
     terms = seen_terms(terms, key_mask, heads)
     if key_mask is not None:  # a hidden key decays completely, whatever its b
@@ -114,11 +115,13 @@ def decay_reads(
         elif not causal:
             found.append(key_reads(*faded(q, k, *decay), v))
         elif not rows and decays_values(q, k, v, *decay):
-            own = (x.squeeze(-1).mT for x in (v, *decay))
-            read = in_stretches(q.squeeze(-3), k.squeeze(-3), *own, chunk, of_values=True)
+            value, a, b = (x.squeeze(-1).mT for x in (v, *decay))
+            read = in_stretches(q.squeeze(-3), k.squeeze(-3), value, a, b, chunk, of_values=True)
             found.append((read.mT[..., None], v[..., :0]))
         else:
-            found.append(in_stretches(q, k, wider, *decay, chunk).tensor_split((width,), -1))
+            a, b = decay
+            read = in_stretches(q, k, wider, a, b, chunk)
+            found.append((read[..., :width], read[..., width:]))
     return found
 
 
@@ -155,8 +158,8 @@ def decayed_reads(
     q, a = with_padding(q, (0, 0, m - n, 0)), with_padding(a, (0, 0, m - n, 0), value=-torch.inf)
     parts, before = [], None
     whole = [(q, k, v, a, b)]
-    for part in zip(*(t.split(stretch, -2) for t in whole[0]), strict=True) if 0 < stretch < m else whole:
-        out, before = decayed_chunks(*part, chunk, before, 0 if stretch else 1, of_values)
+    for q, k, v, a, b in zip(*(t.split(stretch, -2) for t in whole[0]), strict=True) if 0 < stretch < m else whole:
+        out, before = decayed_chunks(q, k, v, a, b, chunk, before, 0 if stretch else 1, of_values)
         parts.append(out)
     return with_padding(parts[0] if len(parts) == 1 else torch.cat(parts, -2), (0, 0, n - m, 0))
 

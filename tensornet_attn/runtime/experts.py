@@ -56,7 +56,8 @@ def expert_rows(x: Tensor, weight: Tensor, chosen: Tensor, compute=None) -> Tens
     """
     if weight.ndim == 3:
         return expert_rows(x.unsqueeze(-3), weight[None], chosen.unsqueeze(-2), compute).squeeze(-3)
-    return expert_product(x, weight, None, chosen, *chosen.shape[-2:], compute)
+    heads, slots = chosen.shape[-2:]
+    return expert_product(x, weight, None, chosen, heads, slots, compute)
 
 
 def expert_product(
@@ -175,7 +176,7 @@ def routed_of_all(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tenso
 def routed_gradients_of_all(gradient, x, weight, gates, chosen, heads, slots, wanted) -> tuple[Tensor, Tensor, Tensor]:
     """`routed_gradients` by the derivatives of plain code."""
     gates = chosen.new_ones(chosen.shape, dtype=x.dtype) if gates is None else gates
-    return torch.func.vjp(lambda *some: routed_of_all(*some, chosen, heads, slots), x, weight, gates)[1](gradient)
+    return torch.func.vjp(lambda x, w, g: routed_of_all(x, w, g, chosen, heads, slots), x, weight, gates)[1](gradient)
 
 
 call_routed = recomputed(routed, routed_gradients, routed_gradients_of_all, one_by_one)

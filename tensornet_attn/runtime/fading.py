@@ -30,9 +30,9 @@ def faded_products(q: Tensor, k: Tensor, a: Tensor, c: Tensor, strict: bool) -> 
     out = q.new_zeros(M, C, r, C)
     blocks, (rows, keys, a_, c_) = diagonal(out, width), (x.unflatten(1, (-1, width)) for x in (q, k, a, c))
     for lag in range(int(strict), width):
-        row, key = slice(lag, None), slice(width - lag)
-        faded = keys[:, :, key] if lag == 0 else exp(a_[:, :, row] - c_[:, :, key]) * keys[:, :, key]
-        met = (rows[:, :, row] * faded[..., None, :]).sum(-1)  # M G b r
+        late, early = slice(lag, None), slice(width - lag)
+        faded = keys[:, :, early] if lag == 0 else exp(a_[:, :, late] - c_[:, :, early]) * keys[:, :, early]
+        met = (rows[:, :, late] * faded[..., None, :]).sum(-1)  # M G b r
         blocks.diagonal(-lag, 1, 3).copy_(met.movedim(-1, 1))
     while width < C:
         row, key = across(a, c, width)
@@ -57,15 +57,15 @@ def faded_gradients(g: Tensor, q: Tensor, k: Tensor, a: Tensor, c: Tensor, stric
     g_q, g_k, blocks = torch.zeros_like(q), torch.zeros_like(k), diagonal(g, width)
     g_rows, g_keys, rows, keys, a_, c_ = (x.unflatten(1, (-1, width)) for x in (g_q, g_k, q, k, a, c))
     for lag in range(int(strict), width):
-        row, key = slice(lag, None), slice(width - lag)
+        late, early = slice(lag, None), slice(width - lag)
         own = blocks.diagonal(-lag, 1, 3).movedim(1, -1)[..., None]  # M G b r 1
         if lag == 0:
             g_rows.addcmul_(own, keys[..., None, :])
             g_keys.add_((own * rows).sum(-2))
             continue
-        faded = exp(a_[:, :, row] - c_[:, :, key])
-        g_rows[:, :, row].addcmul_(own, (faded * keys[:, :, key])[..., None, :])
-        g_keys[:, :, key].addcmul_((own * rows[:, :, row]).sum(-2), faded)
+        faded = exp(a_[:, :, late] - c_[:, :, early])
+        g_rows[:, :, late].addcmul_(own, (faded * keys[:, :, early])[..., None, :])
+        g_keys[:, :, early].addcmul_((own * rows[:, :, late]).sum(-2), faded)
     while width < C:
         row, key = across(a, c, width)
         below = diagonal(g, 2 * width)[:, width:, :, :width].movedim(-1, 1).flatten(2, 3)  # M G (b r) b

@@ -45,7 +45,8 @@ def gated_delta_rule(
     under autocast.
     """
     if steps > 1:
-        q, decay, key_mask = by_steps(q, decay, key_mask, steps)
+        q = F.pad(q[..., None, :], (0, 0, steps - 1, 0)).flatten(-3, -2)  # queries read after the last step
+        decay, key_mask = by_steps(decay, key_mask, steps)
         read = gated_delta_rule(q, k, v, rate, decay, erase, write, undecayed, key_mask, chunk, past, reads=reads)
         return read[..., steps - 1 :: steps, :]
     n, m, dtype = q.shape[-2], k.shape[-2], v.dtype
@@ -71,7 +72,7 @@ def gated_delta_state(
 ) -> Tensor:
     """The S [..., d, e] of `gated_delta_rule` after the last key, without gradient."""
     if steps > 1:
-        _, decay, key_mask = by_steps(None, decay, key_mask, steps)
+        decay, key_mask = by_steps(decay, key_mask, steps)
     with torch.no_grad():
         operands = gated_operands(k, v, rate, decay, erase, write, key_mask)
         if k.shape[-2] == 1:
@@ -82,19 +83,16 @@ def gated_delta_state(
         chunks = chunks_of(k, chunk)
         with exact_products(k):
             S = first.reshape(-1, *first.shape[-2:])
-            made = Chunks(*(None if x is None else in_chunks(x, chunks, chunk) for x in given), undecayed)
+            made = Chunks([None if x is None else in_chunks(x, chunks, chunk) for x in given], undecayed)
             for keep, add in zip(made.keeps.unbind(1), made.adds.unbind(1), strict=True):
                 S = torch.baddbmm(add, keep, S)
     return S.reshape(*batch, *S.shape[-2:]).to(past[0].dtype)
 
 
-def by_steps(
-    q: Tensor | None, decay: Tensor | None, key_mask: Tensor | None, steps: int
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Repeats per-position operands for all steps: queries read after the last step, S decays at the first."""
-    q = None if q is None else F.pad(q[..., None, :], (0, 0, steps - 1, 0)).flatten(-3, -2)
+def by_steps(decay: Tensor | None, key_mask: Tensor | None, steps: int) -> tuple[Tensor | None, Tensor | None]:
+    """Repeats per-position operands for all steps: S decays at the first."""
     decay = None if decay is None else F.pad(decay[..., None, :], (0, 0, 0, steps - 1)).flatten(-3, -2)
-    return q, decay, None if key_mask is None else key_mask.repeat_interleave(steps, -1)
+    return decay, None if key_mask is None else key_mask.repeat_interleave(steps, -1)
 
 
 def gated_operands(
@@ -155,7 +153,7 @@ def widened(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return x.expand(*x.shape[: x.ndim - len(sizes)], *sizes)
 
 
-def expanded(*operands: Tensor | None) -> tuple[torch.Size, list[Tensor | None]]:
+def expanded(*operands: Tensor | None) -> tuple[torch.Size, list]:
     """The common batch of the operands, and the operands expanded to it."""
     batch = torch.broadcast_shapes(*(x.shape[:-2] for x in operands if x is not None))
     return batch, [None if x is None else x.expand(*batch, -1, -1) for x in operands]
@@ -184,7 +182,7 @@ def gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed: bool, chunk: i
     shape, chunk = (*q.shape[:-1], v.shape[-1]), chunk_size(k.shape[-2], chunk)
     chunks = chunks_of(k, chunk)
     q, *operands = (None if x is None else in_chunks(x, chunks, chunk) for x in (q, e, k, w, v, decay))
-    made = Chunks(*operands, undecayed, q)
+    made = Chunks(operands, undecayed, q)
     held = hold(made.keeps, made.adds, first)
     read = made.queries @ held + made.scores @ (made.writes - made.undone @ held)
     return from_chunks(read if w is None else read + made.write_scores @ made.v, shape)
@@ -197,31 +195,33 @@ class Chunks:
     values, and `write_scores v`.
     """
 
-    def __init__(self, e, k, w, v, decay, undecayed: bool, q=None):
-        """Without q, leaves out what queries read."""
+    def __init__(self, operands, undecayed: bool, q=None):
+        """`operands`: e, k, w or None, v, decay. Without q, leaves out what queries read, without w, what w writes."""
+        e, k, w, v, decay = operands
         flat = e.shape[:2]
         total = decay.cumsum(-2)
         before = total - decay if undecayed else total
-        self.v, self.system, self.write_scores, self.write_system = v, None, None, None
-        self.erased, self.since = e * exp(before), exp(total[..., -1:, :] - total)
+        self.v, self.erased, self.since = v, e * exp(before), exp(total[..., -1:, :] - total)
         self.fall = exp(total[..., -1, :])  # decay of the state over a chunk
-        self.left, self.written = k * self.since, None if w is None else w * self.since
-        self.total, self.before = total, before
+        self.left, self.total, self.before = k * self.since, total, before
         self.scores, self.system = products(q, e, k, total, before, undecayed, flat)
         solved = v
         if w is not None:
+            self.written = w * self.since
             self.write_scores, self.write_system = products(q, e, w, total, before, undecayed, flat)
             solved = -self.write_system @ v
         both = torch.cat((self.erased, solved), -1)
         both = torch.linalg.solve_triangular(self.system, both, upper=False, unitriangular=True)
         self.undone, self.writes = both.split((k.shape[-1], v.shape[-1]), -1)
         self.keeps = torch.diag_embed(self.fall.expand(*flat, k.shape[-1])) - self.left.mT @ self.undone
-        self.adds = self.left.mT @ self.writes + (0 if w is None else self.written.mT @ v)
-        self.queries = None if q is None else q * exp(total)
+        self.adds = self.left.mT @ self.writes
+        self.adds = self.adds if w is None else self.adds + self.written.mT @ v
+        if q is not None:
+            self.queries = q * exp(total)
 
 
-def products(q, e, k, total, before, undecayed: bool, flat) -> tuple[Tensor | None, Tensor]:
-    """Scores of queries with keys up to theirs, and the system of erase with earlier keys: [b, chunks, c, c]."""
+def products(q, e, k, total, before, undecayed: bool, flat) -> tuple:
+    """Scores of queries, if any, with keys up to theirs, the system of erase with earlier keys: [b, chunks, c, c]."""
     q, e, k, total, before = (None if x is None else x.flatten(0, 1) for x in (q, e, k, total, before))
     if q is None or undecayed:
         system = faded_products(e[:, :, None], k, before, total, True)[:, :, 0]
@@ -242,7 +242,8 @@ def products_gradients(g_scores, g_system, q, e, k, total, before, undecayed: bo
     else:
         g = torch.stack((g_scores, g_system.tril(-1)), 2)
         g_rows, g_k = faded_gradients(g, torch.stack((q, e), 2), k, total, total, False)
-        found = *g_rows.unbind(2), g_k
+        g_q, g_e = g_rows.unbind(2)
+        found = g_q, g_e, g_k
     return tuple(x.unflatten(0, flat) for x in found)
 
 
@@ -256,17 +257,15 @@ def gated_gradients(
         return gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed, chunk)
 
 
-def gated_gradients_by_chunks(
-    g, q, e, k, w, v, decay, first, undecayed: bool, chunk: int, hold=held_before
-) -> tuple[Tensor, ...]:
+def gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed: bool, chunk: int, hold=held_before) -> tuple:
     """`gated_gradients` as differentiable plain tensor code; `g_x` is the gradient of x.
 
     exp(total) multiplies q and e and divides k and w, so the gradient of total is q g_q + e g_e - k g_k - w g_w.
     """
-    shapes, chunk = [None if x is None else x.shape for x in (q, e, k, w, v, decay)], chunk_size(k.shape[-2], chunk)
+    shapes, chunk = [() if x is None else x.shape for x in (q, e, k, w, v, decay)], chunk_size(k.shape[-2], chunk)
     chunks = chunks_of(k, chunk)
     g, q, e, k, w, v, decay = (None if x is None else in_chunks(x, chunks, chunk) for x in (g, q, e, k, w, v, decay))
-    made, flat, width = Chunks(e, k, w, v, decay, undecayed, q), k.shape[:2], k.shape[-1]
+    made, flat, width = Chunks((e, k, w, v, decay), undecayed, q), k.shape[:2], k.shape[-1]
     held = hold(made.keeps, made.adds, first)
     written = made.writes - made.undone @ held
     g_scores, g_written = g @ written.mT, made.scores.mT @ g

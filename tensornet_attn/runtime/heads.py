@@ -60,9 +60,9 @@ def attend_chosen(
     results = []
     for group, (own, at) in enumerate(zip(rows.split(counts), query.split(counts), strict=True)):
         batch, head = divmod(group, heads)
-        sides = [x[batch][head % x[batch].shape[0]] for x in (keys, values)]
-        masks = [None if x is None else of_rows(x[batch][head % x.shape[1]], at) for x in (keep, bias)]
-        results.append(attend_rows(own, *sides, at, *masks, scale, dropout, m - n if causal else None))
+        k, v = (x[batch][head % x[batch].shape[0]] for x in (keys, values))
+        shown, some = (None if x is None else of_rows(x[batch][head % x.shape[1]], at) for x in (keep, bias))
+        results.append(attend_rows(own, k, v, at, shown, some, scale, dropout, m - n if causal else None))
     return torch.cat(results).index_select(0, place).view(*lead, n, slots, v.shape[-1])
 
 

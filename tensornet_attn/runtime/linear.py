@@ -70,7 +70,10 @@ def linear_attentions(
     if found is not None:
         return found
     given = (mask, key_mask, batch, heads)
-    parts = [linear_attention([(q, k)], v, *given, eps or 0.0, eps is not None, maps=m) for q, k, *m, eps in kernels]
+    parts = [
+        linear_attention([(q, k)], v, *given, eps or 0.0, eps is not None, maps=(of_q, of_k))
+        for q, k, of_q, of_k, eps in kernels
+    ]
     return total_of(parts)
 
 
@@ -90,7 +93,8 @@ def in_tiles(
     laid = {place: laid_input(x, v, heads, len(cpp.small)) for place, x in inputs.items()}
     if tuple(map(max, zip(*(x.shape[v.ndim :] for x in laid.values()), strict=True))) != cpp.small:
         return None
-    given = [*(x for x in sides if not isinstance(x, tuple)), *(x[(..., *[0] * len(cpp.small))] for x in laid.values())]
+    first: list = [0] * len(cpp.small)
+    given = [*(x for x in sides if not isinstance(x, tuple)), *(x[(..., *first)] for x in laid.values())]
     if not tiled_takes(seen, *given, v, cpp=cpp):
         return None
     sides = [tuple(laid[id(x)] for x in side) if isinstance(side, tuple) else side for side in sides]
@@ -174,12 +178,12 @@ def causal_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | Non
     heads = math.prod(torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2]))
     stretch = m if traced else stretch_of(heads, chunk, core)
     q = with_padding(q, (0, 0, m - n, 0))
-    parts, before = [], None
-    for part in [(q, k, v)] if m <= stretch else zip(*(t.split(stretch, -2) for t in (q, k, v)), strict=True):
-        out, rows, before = chunk_reads(*part, chunk, core, before, 1 if traced else 0)
+    parts, before, whole = [], None, [(q, k, v)]
+    for q, k, v in whole if m <= stretch else zip(*(t.split(stretch, -2) for t in whole[0]), strict=True):
+        out, rows, before = chunk_reads(q, k, v, chunk, core, before, 1 if traced else 0)
         parts.append((out, rows))
-    found = parts[0] if len(parts) == 1 else [torch.cat(same, -2) for same in zip(*parts, strict=True)]
-    return tuple(with_padding(t, (0, 0, n - m, 0)) for t in found)
+    out, rows = parts[0] if len(parts) == 1 else (torch.cat(same, -2) for same in zip(*parts, strict=True))
+    return with_padding(out, (0, 0, n - m, 0)), with_padding(rows, (0, 0, n - m, 0))
 
 
 def stretch_of(heads: int, chunk: int, core: Tensor | None = None) -> int:
@@ -282,7 +286,7 @@ def dense_linear(
 
 
 def cumulative_sums(
-    terms: list[tuple[Tensor, Tensor]],
+    terms: list[tuple[Tensor, ...]],
     mask: Tensor | None = None,
     key_mask: Tensor | None = None,
     batch: int = 0,
@@ -302,12 +306,14 @@ def cumulative_sums(
     if wide:
         terms = [tuple(x.to(torch.promote_types(x.dtype, torch.float32)) for x in term) for term in terms]
     if mask is not None:
-        scores = sum(q @ k.mT for q, k in terms)
+        scores = total_of([q @ k.mT for q, k in terms])
         own = causal_mask(scores.shape[-2], scores.shape[-1], scores.device) if causal else None
         keep, bias = visible(own, mask, key_mask, batch, heads)
         return masked_sum(added(scores, bias), keep)
     terms = seen_terms(terms, key_mask, heads)
-    return sum((q * (summed_so_far(k, q.shape[-2]) if causal else k.sum(-2, keepdim=True))).sum(-1) for q, k in terms)
+    return total_of(
+        [(q * (summed_so_far(k, q.shape[-2]) if causal else k.sum(-2, keepdim=True))).sum(-1) for q, k in terms]
+    )
 
 
 def outer_sums(

@@ -20,7 +20,8 @@ class LinearCpp:
     SUMS, READS, READ_GRADIENTS, SUM_GRADIENTS = range(4)
 
     def __init__(self, text: str, small: tuple[int, ...] = ()):
-        self.text, self.small, self.libraries = text.strip(), small, {}
+        self.text, self.small = text.strip(), small
+        self.libraries: dict = {}  # by dtype, None if there is none
 
     def takes(self, v: Tensor) -> bool:
         """Whether the C++ computes with values [..., m, e]: a worker has a head, so no more threads than heads."""

@@ -13,7 +13,7 @@ def causal_mask(n: int, m: int, device: torch.device | None = None) -> Tensor:
 
 def up_to(m: int, longest: int) -> bool:
     """Whether there are at most so many keys; False in traced code, which is for all lengths."""
-    return not torch.compiler.is_compiling() and not torch.jit.is_tracing() and m <= longest
+    return not torch.compiler.is_compiling() and not torch._C._is_tracing() and m <= longest
 
 
 def band_mask(n: int, m: int, width: int, device: torch.device | None = None) -> Tensor:

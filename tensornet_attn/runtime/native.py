@@ -90,12 +90,12 @@ def blas_threads(library: ctypes.CDLL, threads: int):
     if threads > 1 or every == 1:
         yield
         return
-    own = getattr(library, "MKL_Set_Num_Threads_Local", None)  # of this thread alone; other BLAS have none
-    before = torch.set_num_threads(1) if own is None else own(1)
+    limit = getattr(library, "MKL_Set_Num_Threads_Local", torch.set_num_threads)  # MKL's: this thread alone
+    before = limit(1)
     try:
         yield
     finally:
-        torch.set_num_threads(every) if own is None else own(before)
+        limit(every if before is None else before)
 
 
 def system_text(path: str) -> str:
@@ -252,7 +252,7 @@ class CppCall:
                 (ctypes.c_void_p * len(pointers))(*(None if x is None else x.data_ptr() for x in pointers)),
                 (ctypes.c_long * len(steps))(*steps),
                 threads,
-                ctypes.c_ulong(0 if seed is None else seed.item()),
+                ctypes.c_ulong(0 if seed is None else int(seed.item())),
                 ctypes.c_bool(self.training),
             )
         if not enough:
@@ -338,10 +338,10 @@ class CppCall:
             steps += [made[-1].stride(0) if copies > 1 else 0, *([*own] if batched else [0, *own[lead:]])]
         self.run("backward", [out, rows, *self.optional(saved), gradient.contiguous(), *made], steps, seed, workers)
         found = dict[int, Tensor]()
-        for number, copies in zip(self.region.gradients, made, strict=True):
+        for number, x in zip(self.region.gradients, made, strict=True):
             place, order, *_ = self.region.operands[number]
-            own = self.restored(copies.sum(0) if copies.shape[0] > 1 else copies[0], self.given[place], order)
-            found[place] = own + found[place] if place in found else own  # keys and values may be one tensor
+            x = self.restored(x.sum(0) if x.shape[0] > 1 else x[0], self.given[place], order)
+            found[place] = x + found[place] if place in found else x  # keys and values may be one tensor
         return found
 
     def restored(self, made: Tensor, x: Tensor, order: tuple[int, ...]) -> Tensor:

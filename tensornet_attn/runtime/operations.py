@@ -36,7 +36,7 @@ def is_plain(tensors) -> bool:
     have no memory, and the memory of those with a negative bit has other values. Of several gradients at once
     (`is_grads_batched`) each tensor stands for a batch.
     """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._are_functorch_transforms_active():
         return False
     if torch._C._len_torch_dispatch_stack() or torch._ops._len_torch_dispatch_stack_pre_dispatch():
         return False

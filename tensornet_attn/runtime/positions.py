@@ -90,7 +90,7 @@ def rotate(
     base: float,
     width: int,
     interleaved: bool = False,
-    scaling: tuple[str | float, ...] | None = None,
+    scaling: tuple[str, *tuple[float, ...]] | None = None,
     axes: int | None = None,
 ) -> Tensor:
     """Rotates the first `width` entries by the positions on `sequence_dim`: (a cos - b sin, b cos + a sin).
@@ -121,7 +121,7 @@ def rotations(
     base: float,
     width: int,
     dtype: torch.dtype,
-    scaling: tuple[str | float, ...] | None = None,
+    scaling: tuple[str, *tuple[float, ...]] | None = None,
     axes: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Cosines and sines of position * rate per pair: [..., n, width / 2] each; cached for a single position."""
@@ -143,7 +143,7 @@ def angles_of(
     base: float,
     width: int,
     dtype: torch.dtype,
-    scaling: tuple[str | float, ...] | None = None,
+    scaling: tuple[str, *tuple[float, ...]] | None = None,
     axes: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Cosines and sines of position * rate per pair: [..., n, width / 2] each."""
@@ -154,7 +154,8 @@ def angles_of(
     angles = (p[..., None] * rates).flatten(-2)
     cos, sin = angles.cos(), angles.sin()
     if scaling is not None and scaling[0] == "yarn":
-        cos, sin = scaling[3] * cos, scaling[3] * sin
+        _, *numbers = scaling
+        cos, sin = numbers[2] * cos, numbers[2] * sin
     return cos.to(dtype), sin.to(dtype)
 
 

@@ -74,12 +74,14 @@ def onednn_product(x: Tensor, weight: Tensor, exact: bool = False) -> Tensor:
     """x [..., f] times the transpose of a weight [e, f]; `exact` or long sums in parts."""
     length = x.shape[-1]
     size = ONEDNN_PART if exact or length > ONEDNN_LONGEST else length
-    found = None
-    for part, own in zip(x.split(size, -1), weight.split(size, -1), strict=True):
-        own = own if own.mT.is_contiguous() else own.contiguous()  # other strides take a thousand times as long
-        product = torch.ops.mkldnn._linear_pointwise(part.contiguous(), own, None, "none", [], "")
-        found = product if found is None else found.add_(product)
-    return found
+    products = (
+        # other strides of the weight take a thousand times as long
+        torch.ops.mkldnn._linear_pointwise(
+            part.contiguous(), own if own.mT.is_contiguous() else own.contiguous(), None, "none", [], ""
+        )
+        for part, own in zip(x.split(size, -1), weight.split(size, -1), strict=True)
+    )
+    return functools.reduce(Tensor.add_, products)
 
 
 def onednn_saves(x: Tensor, weight: Tensor, exact: bool = False) -> bool:
@@ -99,7 +101,7 @@ def onednn_reads(*given: Tensor) -> bool:
     """Whether oneDNN may read these: float32 on a CPU, without autocast, and nothing watches them."""
     if any(x.dtype != torch.float32 or x.device.type != "cpu" for x in given):
         return False
-    return torch.backends.mkldnn.enabled and not torch.is_autocast_enabled("cpu") and is_plain(given)
+    return bool(torch.backends.mkldnn.enabled) and not torch.is_autocast_enabled("cpu") and is_plain(given)
 
 
 def onednn_adds(x: Tensor, y: Tensor, *sizes: int) -> bool:
@@ -268,7 +270,8 @@ def long_rows(weight: Tensor, x: Tensor) -> Tensor:
 def weighted_rows(x: Tensor, y: Tensor, z: Tensor | None, weight: Tensor):
     """Parts of x, y and z, which stay in the L2 cache: rows of the dimensions before those of the weight."""
     lead = x.ndim - weight.ndim
-    x, y, z = (None if t is None else t.reshape(-1, *t.shape[lead:]) for t in (x, y, z))
+    x, y = (t.reshape(-1, *t.shape[lead:]) for t in (x, y))
+    z = None if z is None else z.reshape(-1, *z.shape[lead:])
     size = max(1, MAP_PART * torch.get_num_threads() // max(1, x[0].numel()))
     parts = [[None] * ((len(x) + size - 1) // size) if t is None else t.split(size) for t in (x, y, z)]
     return zip(*parts, strict=True)

@@ -35,9 +35,9 @@ def recomputed(op, gradients, plain, mapped):
         given, none = [*ctx.saved_tensors], [None] * (saved + len(ctx.options))
         places = [i for i, x in enumerate(given[: trained + 1]) if x is not None]
         with exact_products(seconds[0]):
-            _, pull = torch.func.vjp(
+            pull = torch.func.vjp(
                 lambda *some: plain(*put(given, places, some), *ctx.options), *(given[i] for i in places)
-            )
+            )[1]
             return tuple(put(none, places, pull(seconds)))
 
     compute_gradients = called(gradients, differentiable(gradients, keep_all, twice, mapped))

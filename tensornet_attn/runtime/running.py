@@ -109,14 +109,13 @@ def faded_rows(x: Tensor, decay: Tensor, reverse: bool) -> Tensor:
     if not x.numel():
         return h
     rows = zip(x.unbind(1), h.unbind(1), strict=True)
-    last, factor = None, None
+    before = None
     for (row, own), b in zip(reversed([*rows]) if reverse else rows, decay_rows(decay, reverse), strict=True):
-        factor = factor if reverse else b
-        if last is None:
+        if before is None:
             own.copy_(row)
         else:
-            torch.addcmul(row, factor, last, out=own)
-        last, factor = own, b
+            torch.addcmul(row, before[1] if reverse else b, before[0], out=own)
+        before = own, b
     return h
 
 

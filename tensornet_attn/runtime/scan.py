@@ -168,7 +168,7 @@ def delta_gradients(
 
 def gradients_by_chunks(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, first: Tensor | None, chunk: int
-) -> tuple[Tensor, ...]:
+) -> tuple:
     """`delta_gradients` as differentiable plain tensor code; `g_x` is the gradient of x."""
     shapes, width = [x.shape for x in (q, k, v, rate)], k.shape[-1]
     chunks = chunks_of(k, chunk)

@@ -76,7 +76,7 @@ def mask_rows(key_mask: Tensor | None, dims: int) -> Tensor | None:
     return None if key_mask is None else key_mask[(..., *[None] * dims)]
 
 
-def product_of(factors: tuple[Tensor, ...]) -> Tensor:
+def product_of(factors: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
     """The product of one or two factors."""
     return factors[0] * factors[1] if len(factors) == 2 else factors[0]
 
@@ -172,9 +172,9 @@ def block_gradients(
     rows = (reversed(t.unbind(place)) for t in (g_h, factor, since))
     for row, one, to in zip(*rows, strict=True):
         later = torch.mul(one, row if later is None else row.add_(later), out=to)
-    later = later.clone()
     since.narrow(place, 1, h.shape[place] - 1).mul_(h.narrow(place, 0, h.shape[place] - 1))
     first = since.select(place, 0)
+    later = first.clone()
     first.zero_() if before is None else first.mul_(before)
     if seen is not None:
         g_h, since = torch.where(seen, g_h, 0), torch.where(seen, since, 0)

@@ -59,7 +59,7 @@ def sink_plainly(
     """The same by operations that have all derivatives."""
     keep = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril() if causal else None
     if mask is not None and mask.dtype == torch.bool:
-        mask, keep = None, mask if keep is None else mask & keep
+        keep, mask = mask if keep is None else mask & keep, None
     elif mask is not None:
         seen = mask != -torch.inf
         mask, keep = mask.where(seen, 0), seen if keep is None else seen & keep
@@ -124,8 +124,11 @@ class SinkGradients(torch.autograd.Function):
         """The result depends on the operands alone: `out` and `rows` are made of them."""
         *given, mask = ctx.saved_tensors
 
+        def plain(q, k, v, sink):
+            return sink_plainly(q, k, v, sink, mask, ctx.causal, ctx.scale)
+
         def once(g, *operands):
-            return torch.func.vjp(lambda *own: sink_plainly(*own, mask, ctx.causal, ctx.scale), *operands)[1](g)
+            return torch.func.vjp(plain, *operands)[1](g)
 
         return *torch.func.vjp(once, *given)[1](seconds), *[None] * 5
 

@@ -19,7 +19,7 @@ def masked_softmax(scores: Tensor, keep: Tensor | None = None, bias: Tensor | No
     if keep is None:
         return scores.softmax(-1).to(dtype)
     # The lowest finite number: with -inf, an empty row would be NaN, and so would its gradient.
-    hidden = -largest_number(scores)
+    hidden: float | Tensor = -largest_number(scores)
     if bias is not None:  # which may be as low where it is visible
         some = keep.any(-1, keepdim=True)
         hidden = torch.zeros_like(some, dtype=scores.dtype).masked_fill(some, float("-inf"))
@@ -90,8 +90,10 @@ def attend(
     empty = keep is not None or (causal and not fused and not surely(n <= m))
     if causal and not fused:
         keep = both(keep, causal_mask(n, m, q.device))
-    some = keep.any(-1, keepdim=True) if empty else None  # ... n 1
-    mask = keep if some is None else keep | ~some
+    some, mask = None, keep
+    if empty and keep is not None:
+        some = keep.any(-1, keepdim=True)  # ... n 1
+        mask = keep | ~some
     if bias is not None:
         bias, sink = row_bias(bias, keep, q.dtype, sink)
         mask = bias if mask is None else torch.where(mask, bias, float("-inf"))
@@ -136,7 +138,7 @@ def fused_attention(
     if q.shape[-2] == 1 and sink is None:
         out = one_query(q, k, v, mask, scale, dropout)
     else:
-        more = {"enable_gqa": True} if q.shape[1] != heads else {}
+        more: dict = {"enable_gqa": True} if q.shape[1] != heads else {}
         more |= {} if sink is None else {"sink": four_dimensions(sink, batch)}
         out = call(q, k, v, mask, dropout, causal, scale=scale, **more)
     if out_width != width:

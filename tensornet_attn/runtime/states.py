@@ -60,9 +60,8 @@ def mixed_states_and_blockwise(
     """
     seen = None if key_mask is None else key_keep(key_mask, 1, query=False)[..., None]
     if mask is None and not causal and states_in_tiles(q, k, v, seen, cpp):
-        states = tiled_states((maps[1], cpp), k, v, seen)
-        states = [mixed_heads(mix, *each) for each in zip(states, added, strict=True)]
-        read, rows = tiled_reads((maps[0], cpp), q, *states)
+        summed = tiled_states((maps[1], cpp), k, v, seen)
+        read, rows = tiled_reads((maps[0], cpp), q, *(mixed_heads(mix, *x) for x in zip(summed, added, strict=True)))
         return read, rows.squeeze(-1)
     q, k = mapped_sides(maps, q, k)
     if mask is not None or causal:
@@ -71,8 +70,8 @@ def mixed_states_and_blockwise(
         read, rows = read_too(read, q, added[0]), read_too(rows, q, added[1])
     else:
         k = k if seen is None else torch.where(seen, k, 0)
-        states = summed_keys(k, v), summed_keys(k, None)
-        read, rows = joint_reads(q, *(mixed_heads(mix, *each) for each in zip(states, added, strict=True)))
+        summed = summed_keys(k, v), summed_keys(k, None)
+        read, rows = joint_reads(q, *(mixed_heads(mix, *x) for x in zip(summed, added, strict=True)))
     return read, rows.squeeze(-1)
 
 
@@ -118,10 +117,12 @@ def causal_states(q: Tensor, k: Tensor, v: Tensor | None, mix: Tensor, chunk: in
     least = 1 if torch.compiler.is_compiling() else 0  # in traced code a size must not become 1 for some lengths
     chunks = (m + (least + 1) * chunk - 1) // chunk
     q = with_padding(q, (0, 0, m - n, 0))
-    q, k, v = (
-        None if t is None else with_padding(t, (0, 0, 0, chunks * chunk - m)).unflatten(-2, (chunks, chunk))
+    q, k, *values = (
+        with_padding(t, (0, 0, 0, chunks * chunk - m)).unflatten(-2, (chunks, chunk))
         for t in (q, k, v)
+        if t is not None
     )
+    v = values[0] if values else None
     before, _ = sums(summed_keys(k, v), None)  # ... g chunks d e
     q = q.movedim(-4, -3)  # ... chunks h C d
     out = (q @ mixed_heads(mix, before.movedim(-3, -4))).flatten(-3, -2)  # ... chunks (h C) e
@@ -139,7 +140,7 @@ def dense_states(
     """`mixed_states` with all scores materialised, for a mask [n, m] or [batch..., n, m]."""
     own = causal_mask(q.shape[-2], k.shape[-2], k.device) if causal else None
     keep, _ = visible(own, mask, key_mask, batch, 1)
-    out = 0
+    out = k.new_zeros(())
     for g in range(k.shape[-3]):
         scores = kept(q @ k[..., g, None, :, :].mT, keep)
         out = out + mix[:, g, None, None] * read_values(scores, None if v is None else v[..., g, None, :, :])

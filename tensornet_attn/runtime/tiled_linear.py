@@ -106,7 +106,7 @@ class TiledLinear(torch.autograd.Function):
 def untiled_reads(kernels: tuple, seen: Tensor | None, given) -> Tensor:
     """The same by operations that have all derivatives. A kernel: places of the arguments of maps, the maps, eps."""
     *sides, v = given
-    total = 0
+    total = v.new_zeros(())
     for at_q, at_k, query, key, eps in kernels:
         q, k = (map_applied(own, *(sides[at] for at in some)) for own, some in ((query, at_q), (key, at_k)))
         k = k if seen is None else torch.where(seen, k, 0)
@@ -156,7 +156,8 @@ def tiled_forward(kernels: tuple, seen: Tensor | None, cpp, given, saves: bool =
     for (to,), qs, phis, shares, Ss, zs in linear_tiles(
         out, ([out], [sides[at] for at in at_q], saved[0], rows), (states, totals)
     ):
-        qs, sums = heads_first(at_q, qs), {}
+        sums: dict[int, Tensor] = {}
+        qs = heads_first(at_q, qs)
         for i, ((at,), _, query, _, eps) in enumerate(kernels):
             phi = tile_features(query, qs[at], None, phis[i])
             read = torch.bmm(phi, Ss[i])
@@ -182,7 +183,8 @@ def tiled_backward(kernels: tuple, seen: Tensor | None, cpp, g: Tensor, given, k
     d_states = [S.new_zeros(*S.shape[:-1], S.shape[-1] + 1) for S in states]  # and a column for z
     by_rows = ([g], *([x[at] for at in at_q] for x in (sides, found)), saved[0], rows)
     for (own,), qs, to_q, phis, shares, Ss, zs, d_Ss in linear_tiles(g, by_rows, (states, totals, d_states)):
-        qs, sums = heads_first(at_q, qs), {}
+        sums: dict[int, Tensor] = {}
+        qs = heads_first(at_q, qs)
         for i, ((at,), _, query, _, eps) in enumerate(kernels):
             phi, slope = tile_slope(query, qs[at], None, phis[i])
             if eps is None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from tensornet_attn.graph.model import Box, Graph, Step, Use
 from tensornet_attn.ops import OPS
+from tensornet_attn.ops.given import KernelTiles
 from tensornet_attn.tiles.derive import RULES, Backward
 from tensornet_attn.tiles.model import At, Axes, Node, Nodes, Operand, below
 from tensornet_attn.tiles.steps import BoxTiles, Index, Steps
@@ -88,6 +90,7 @@ class _Feature(Steps):
         return self.nodes.node("load", (), (), use.name, (number, At(index[leg] for leg in small)))
 
     def box(self, step: Step, box: Box, index: Index) -> Node:
-        found: Node | None = OPS[box.kind].tile(BoxTiles(self, step, index), step, box)
+        tiles = cast(KernelTiles, BoxTiles(self, step, index))  # without masks, which maps do not ask for
+        found: Node | None = OPS[box.kind].tile(tiles, step, box)
         assert found is not None
         return found

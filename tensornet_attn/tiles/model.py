@@ -392,7 +392,9 @@ def vanishes(node: Node) -> bool:
     return (node.op == "add" or node.data[1:] == ("add",)) and all(vanishes(arg) for arg in node.args)
 
 
-def below(ends: Iterable[Node], known: Container[Node] = (), instead: Mapping[Node, Node] | None = None) -> list[Node]:
+def below(
+    ends: Iterable[Node], known: Container[Node | None] = (), instead: Mapping[Node, Node] | None = None
+) -> list[Node]:
     """All nodes that `ends` depend on, with them, in topological order; without `known` nodes and their dependencies.
 
     `instead`: replacements of nodes.

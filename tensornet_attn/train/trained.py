@@ -87,14 +87,14 @@ def open_run(
     chosen = {"accelerator": accelerator, "task": task}
     run = read(path / CONFIG, alone | {name: value for name, value in chosen.items() if value is not None})
     need_parts(run)
-    task = task_of(run)
-    spec = spec_of(run, task)
+    trained_on = task_of(run)
+    spec = spec_of(run, trained_on)
     saved = _saved(path / CHECKPOINTS, checkpoint)
     if saved.state.get("config") != config_hash(run):
         raise InputError(f"'{saved.path}' is a checkpoint of another run: its configuration differs from '{out}'.")
     model = make(spec, backend=run.backend)
     load_model(model, saved)
-    return Trained(run, task, spec, model.eval(), saved)
+    return Trained(run, trained_on, spec, model.eval(), saved)
 
 
 def _saved(path: Path, checkpoint: str | None) -> Saved:

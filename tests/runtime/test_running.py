@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
+from tensornet_attn.runtime import running
 from tensornet_attn.runtime.running import faded_sums, scan_state, scan_sums
 from tests.agreement import agree
 
@@ -147,3 +148,13 @@ def test_two_scans_with_one_decay_in_inductor() -> None:
 
     given = [torch.randn(2, 24, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     agree(torch.compile(chained)(*given), chained(*given), given)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_long_rows_follow_each_other(reverse: bool) -> None:
+    x, decay = torch.randn(7, running.LONG_ROW, dtype=torch.float64), -torch.rand(7, 1, dtype=torch.float64)
+    shifted = torch.cat((decay[1:], decay[:1])) if reverse else decay
+    h, rows = torch.zeros_like(x[0]), torch.empty_like(x)
+    for t in reversed(range(7)) if reverse else range(7):
+        h = rows[t] = shifted[t].exp() * h + x[t]
+    torch.testing.assert_close(running.faded_sums(x, decay, 1, reverse), rows)

@@ -32,7 +32,7 @@ def interpreted() -> bool:
     return knobs.runtime.interpret
 
 
-def configured(kernel: str, sizes: tuple, candidates: list[dict], need, limits: list = ()) -> dict:
+def configured(kernel: str, sizes: tuple, candidates: list[dict], need, limits: list | tuple = ()) -> dict:
     """The tuned configuration of a kernel for the sizes it is specialised on, else the first candidate that fits.
 
     A tuned configuration must be one of the candidates, because the file is not trusted.
@@ -42,7 +42,7 @@ def configured(kernel: str, sizes: tuple, candidates: list[dict], need, limits: 
     return CHOICES[key] if CHOICES.get(key) in candidates else first_fitting(candidates, need, target_of(), limits)
 
 
-def first_fitting(candidates: list[dict], need, target: int, limits: list = ()) -> dict:
+def first_fitting(candidates: list[dict], need, target: int, limits: list | tuple = ()) -> dict:
     """The first candidate that fits the target.
 
     If none fits, returns the last of those that fit shared memory and need the fewest registers per thread, else the

@@ -31,7 +31,7 @@ def triton_top_chosen(of: Tensor, by: Tensor, k: int) -> tuple[Tensor, Tensor]:
     if not suits_kernels(of, by, k, -1):
         return top_chosen(of, by, k)
     gates, chosen = chosen_entries(of, by, k, None)
-    chosen.by_experts = {}
+    vars(chosen)["by_experts"] = {}
     return gates, chosen
 
 
@@ -54,10 +54,10 @@ def suits_kernels(of: Tensor, by: Tensor, k: int, dim: int) -> bool:
 
 def chosen_entries(of: Tensor, by: Tensor, k: int, fill: float | None) -> tuple[Tensor, Tensor]:
     """The chosen entries of `of`, or all with `fill` instead of the others, and the indices of the chosen ones."""
-    by = None if by is of else by
-    if asks_gradients(of, by):
-        return PlainChoice.apply(of, by, k, fill)
-    return chosen_of(of, by, k, fill)
+    other = None if by is of else by
+    if asks_gradients(of, other):
+        return PlainChoice.apply(of, other, k, fill)
+    return chosen_of(of, other, k, fill)
 
 
 def chosen_of(of: Tensor, by: Tensor | None, k: int, fill: float | None) -> tuple[Tensor, Tensor]:

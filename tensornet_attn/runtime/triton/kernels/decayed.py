@@ -25,7 +25,7 @@ from tensornet_attn.runtime.triton.kernels.tiles import batch_and_heads, common_
 
 def triton_decay_attention(terms: list[tuple[Tensor, ...]], v: Tensor, *options, **more) -> Tensor:
     """`decay_attention`, with the same arguments."""
-    return decay_attention(terms, v, *options, **more, reads=triton_decay_reads)
+    return decay_attention(terms, v, *options, **more | {"reads": triton_decay_reads})
 
 
 def triton_decay_reads(
@@ -40,7 +40,7 @@ def triton_decay_reads(
         else:
             sides = faded(q, k, *powers) if powers else (q, k)
             read = linear_by_heads(*sides, wider, None, causal, False, 0.0)
-        found.append(read.tensor_split((width,), -1))
+        found.append((read[..., :width], read[..., width:]))
     return found
 
 
@@ -87,16 +87,15 @@ def triton_decay_gradients(
     with torch.cuda.device_of(g):
         g, ((q, k, v, a, b), how, (by, by_width)) = laid_out(g), decay_operands(q, k, v, a, b)
         (n, m), wide = (q.shape[-2], k.shape[-2]), {} if by else {"dtype": a.dtype}
-        da, db = (side_by_side(x, x.shape[-1], a.dtype) if by else None for x in (q, k))
+        slopes: list = [side_by_side(x, x.shape[-1], a.dtype) if by else None for x in (q, k)]
         sums, reference = referenced_sums(k, v, b, -1, how, 0, m, False)
-        options = {"by": by_width, "of": (q, None, None), "slopes": da, **wide}
+        options: dict = {"by": by_width, "of": (q, None, None), "slopes": slopes[0], **wide}
         dq, _ = read_chunks(g, v, k, sums.mT, how, powers=(a, b, reference), **options)
         sums, reference = referenced_sums(q, g, a, 1, how, m - n, m, True)
-        powers, options = (b, a, reference), options | {"of": (k, None, None), "slopes": db}
+        powers, options = (b, a, reference), options | {"of": (k, None, None), "slopes": slopes[1]}
         dk, _ = read_chunks(v, g, q, sums.mT, how, later=True, powers=powers, **options)
         dv, _ = read_chunks(k, q, g, sums, how, later=True, powers=powers, by=by)
-        if not by:
-            da, db = ((x * y).sum(-1, keepdim=True).contiguous() for x, y in ((dq, q), (dk, -k)))
+        da, db = slopes if by else ((x * y).sum(-1, keepdim=True).contiguous() for x, y in ((dq, q), (dk, -k)))
         return dq.to(q.dtype), dk.to(k.dtype), dv, da, db
 
 

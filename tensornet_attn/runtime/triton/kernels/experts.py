@@ -46,7 +46,7 @@ def triton_expert_rows(x: Tensor, weight: Tensor, chosen: Tensor) -> Tensor:
     return expert_rows(x, weight, chosen, call_triton_routed)
 
 
-def in_product_dtype(x: Tensor, weight: Tensor, gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def in_product_dtype(x: Tensor, weight: Tensor, gates: Tensor | None) -> tuple:
     """The operands in the dtype of products."""
     dtype = product_dtype(weight)
     if x.dtype == weight.dtype == dtype and (gates is None or gates.dtype == dtype):
@@ -130,7 +130,8 @@ def triton_routed_gradients(
     choices = newly_sorted(chosen, *weight.shape[:2])
     found = routed_gradients_by(gradient.contiguous(), x, weight, gates, choices, wanted)
     zeros = (y.new_zeros(size) for y, size in ((x, x.shape), (weight, weight.shape), (x, chosen.shape)))
-    return tuple(none if one is None else one for one, none in zip(found, zeros, strict=True))
+    dx, dweight, dgates = (none if one is None else one for one, none in zip(found, zeros, strict=True))
+    return dx, dweight, dgates
 
 
 def routed_gradients_by(

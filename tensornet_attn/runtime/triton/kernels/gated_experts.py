@@ -77,7 +77,7 @@ class GatedCall:
         self.outer, self.x_shape = (*lead, *(() if total else heads), o), x.shape
         self.tokens, self.back, self.device = (t, c), (t, o), x.device
         self.types = {"DTYPE": tile_type(sums_of(x)), **dict(zip(("MAP", "SLOPE"), TILE_MAPS[gate][1:], strict=True))}
-        self.launches = dict[str, KeptLaunch]()
+        self.launches = dict[tuple, KeptLaunch]()
 
     def result(self, x: Tensor, weight: Tensor, of: Tensor, keep: bool):
         """The result, a bit of each row for each chosen expert, and what the gradients need besides the operands.

@@ -45,7 +45,7 @@ class KeptLaunch:
             self.made = made  # last: another thread may look at it
 
 
-def kept_launch(key: tuple, make) -> KeptLaunch:
+def kept_launch(key: tuple, make):
     """The launch kept under `key`, which has all that it depends on; made by `make()` the first time."""
     launch = CONFIGS.get(key)
     if launch is None:

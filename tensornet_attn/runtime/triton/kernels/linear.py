@@ -112,7 +112,8 @@ def triton_linear(
             q, k, v, sums, how, total, eps=eps if normalize else None, seen=seen, tiles=(phi_q, phi_k, None)
         )
         found = (inverse, None, None) if causal else (inverse, sums, total)
-        return out, *(q.new_empty(0, dtype=sums_of(q)) if x is None else x for x in found)
+        inverse, sums, total = (q.new_empty(0, dtype=sums_of(q)) if x is None else x for x in found)
+        return out, inverse, sums, total
 
 
 @torch.library.custom_op(operation("triton_linear_gradients"), mutates_args=())
@@ -137,7 +138,7 @@ def triton_linear_gradients(
         by_q, by_k = (q, phi_q, slope_q) if query_map else None, (k, phi_k, slope_k) if key_map else None
         dq, _ = read_chunks(g, v, k, sums.mT, how, total, scale, bias, seen=seen, tiles=(None, None, phi_k), of=by_q)
         sums, total = chunk_sums(q, g, how, scale, bias, m - n, m, later=True, total=normalize, tile=phi_q)
-        later = {"later": True, "seen": seen}
+        later: dict = {"later": True, "seen": seen}
         dk, _ = read_chunks(v, g, q, sums.mT, how, total, scale, bias, tiles=(None, None, phi_q), of=by_k, **later)
         dv, _ = read_chunks(k, q, g, sums, how, None, scale, tiles=(phi_k, phi_q, None), **later)
         return dq, dk, dv

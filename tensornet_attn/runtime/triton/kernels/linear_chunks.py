@@ -101,7 +101,7 @@ def chunk_sums(
     total: bool = False,
     seen: Tensor | None = None,
     tile=None,
-) -> tuple[Tensor | None, Tensor | None]:
+) -> tuple:
     """The sums of scale k v^T before each chunk, or after it if `later`: [b h, chunks, d, e]; with `total` also of
     weight k.
 
@@ -182,7 +182,7 @@ def read_chunks(
     left: Tensor,
     right: Tensor,
     values: Tensor,
-    sums: Tensor | None,
+    sums,
     how: Chunked,
     total: Tensor | None = None,
     scale: Tensor | None = None,

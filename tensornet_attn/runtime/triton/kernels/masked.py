@@ -92,7 +92,7 @@ triton_masked_linear_gradients.register_fake(operand_shapes)
 
 def plain_masked(q, k, v, mask, causal, normalize, eps):
     """The first result of `triton_masked_linear`."""
-    keep = mask & causal_mask(*mask.shape[-2:], mask.device) if causal else mask
+    keep = mask & causal_mask(mask.shape[-2], mask.shape[-1], mask.device) if causal else mask
     return (normalized(q @ k.mT, keep, eps) if normalize else kept(q @ k.mT, keep)) @ v
 
 

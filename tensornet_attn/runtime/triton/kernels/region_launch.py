@@ -145,7 +145,7 @@ def launch_of(operands, mask, key_mask, seed, name, present, n, m, batch, number
     if (kept := CONFIGS.get(key)) is None:
         kept = Launch(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
         kept.constants = kept.arguments(mask, key_mask)
-        kept.operands = kept.like = None  # tensors are not kept
+        del kept.operands, kept.like  # tensors are not kept
         keep_few()
         CONFIGS[key] = kept
     return kept.of(operands, mask, key_mask, seed)
@@ -157,6 +157,9 @@ class Launch:
     `tensors`: what kernels read, tensors of the call or, for names in `laid_out`, copies of them. `constants`: all
     other arguments. `known` and `kept`: configurations and launches so far.
     """
+
+    tensors: dict
+    constants: dict
 
     def __init__(self, operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast):
         self.region = region = REGIONS[name]
@@ -203,27 +206,24 @@ class Launch:
         """The launch of a call that differs from this one in the values of tensors only."""
         run, some = object.__new__(Launch), iter(operands)
         run.__dict__.update(self.__dict__)
-        run.like, found = operands[0], {}
+        run.like, run.tensors = operands[0], {}
         run.operands = {
             name: next(some) if is_present else None
             for name, is_present in zip(self.region.operands, self.present, strict=True)
         }
         for name, x in (*run.operands.items(), ("mask", mask), ("key_mask", key_mask)):
-            found[name] = run.like if x is None else run.arranged(name, x) if name in run.laid_out else x
+            run.tensors[name] = run.like if x is None else run.arranged(name, x) if name in run.laid_out else x
         if run.region.random:
-            found["seed"] = run.like if seed is None else seed
-        run.tensors = found
+            run.tensors["seed"] = run.like if seed is None else seed
         return run
 
     def seen_sizes(self) -> dict[str, int]:
         """The size of each leg of an operand, the largest if some operands have size 1."""
-        found = {}
+        found: dict[str, int] = {}
         for name, legs in self.region.operands.items():
-            if self.operands[name] is not None:
+            if (x := self.operands[name]) is not None:
                 own = legs.split()
-                for leg, size in zip(
-                    own, self.operands[name].shape[self.operands[name].ndim - len(own) :], strict=True
-                ):
+                for leg, size in zip(own, x.shape[x.ndim - len(own) :], strict=True):
                     found[leg] = max(size, found.get(leg, 1))
         return {leg: size for leg, size in found.items() if size > 1 or leg not in self.region.sizes}
 
@@ -251,7 +251,8 @@ class Launch:
 
     def arguments(self, mask, key_mask) -> dict:
         """The arguments of every kernel but tensors."""
-        region, found, self.laid_out = self.region, {}, set()
+        found: dict = {}
+        region, self.laid_out = self.region, set()
         legs = region.operands | {"mask": " ".join([region.others, *region.sides]), "key_mask": region.sides[1]}
         for name, x in (*self.operands.items(), ("mask", mask), ("key_mask", key_mask)):
             step = (0,) * (1 + len(legs[name].split()))

@@ -61,8 +61,8 @@ def steps_of(run, legs: list[str], shape, strides) -> tuple[int, ...] | None:
         *((i, i + 1) for i in range(lead, first)),
         *([(first, len(shape))] if first < len(shape) else []),
     ]
-    found = tuple(nested(shape[i:j], strides[i:j]) for i, j in groups)
-    return None if None in found else found
+    found = [step for i, j in groups if (step := nested(shape[i:j], strides[i:j])) is not None]
+    return tuple(found) if len(found) == len(groups) else None
 
 
 def stored_result(run) -> Stored:
@@ -92,6 +92,7 @@ def stored(run, kind: str, legs: list[str], shape, strides, dtype: torch.dtype) 
     steps = dense(parts, size=math.prod(shape))
     single = math.prod(parts) == 1
     own, sides = steps_of(run, legs, shape, strides), {*run.region.sides, run.region.relative}
+    assert own is not None
     first = 1 + next(i for i, leg in enumerate(legs) if leg in sides)
     step = (*own[:first], *((0,) * len(parts) if single else steps), *own[first:])
     return Stored(() if single else parts, tuple(shape), tuple(strides), step, dtype)

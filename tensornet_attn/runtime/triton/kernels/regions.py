@@ -30,23 +30,23 @@ def tiled(
     batch: tuple[int, ...],
     mask: Tensor | None = None,
     key_mask: Tensor | None = None,
-    numbers: list[float] = (),
+    numbers: list[float] | tuple[float, ...] = (),
     training: bool = False,
 ) -> Tensor:
     """The result of region `name`: [batch..., heads..., n, width...]; no tensor of n x m elements is created."""
     present = [x is not None for x in operands]
-    operands = [x for x in operands if x is not None]
+    given = [x for x in operands if x is not None]
     if mask is not None and mask.dtype != torch.bool:
         name = REGIONS[name].biased or name
-    seed = torch.randint(2**62, (1,), device=operands[0].device) if REGIONS[name].random and training else None
-    call = (name, present, n, m, list(batch), list(map(float, numbers)), training, autocast_dtype(operands[0]))
-    if is_plain((*operands, mask, key_mask)):
-        if asks_gradients(*operands, mask):
-            return PlainRegion.apply(call, seed, mask, key_mask, *operands)[0]
-        return results_of(operands, mask, key_mask, seed, *call)[0]
+    seed = torch.randint(2**62, (1,), device=given[0].device) if REGIONS[name].random and training else None
+    call = (name, present, n, m, list(batch), list(map(float, numbers)), training, autocast_dtype(given[0]))
+    if is_plain((*given, mask, key_mask)):
+        if asks_gradients(*given, mask):
+            return PlainRegion.apply(call, seed, mask, key_mask, *given)[0]
+        return results_of(given, mask, key_mask, seed, *call)[0]
     if torch.compiler.is_compiling():
-        return tiles_forward(operands, mask, key_mask, seed, *call)[0]
-    return TiledRegion.apply(call, seed, mask, key_mask, *operands)[0]
+        return tiles_forward(given, mask, key_mask, seed, *call)[0]
+    return TiledRegion.apply(call, seed, mask, key_mask, *given)[0]
 
 
 def given_noise(noise: dict[str, Tensor] | None, name: str, order: tuple[int, ...]) -> Tensor | None:
@@ -156,7 +156,8 @@ def backward_of(
         written = [name for name in (*region.operands, "mask") if f"{name}_grad" in kernel.arg_names]
         if kind != "sums" and not {*written} & {*asked}:
             continue
-        steps, taken = step.copy(), dict.fromkeys(f"{name}_grad" for name in written)
+        steps = step.copy()
+        taken: dict = dict.fromkeys(f"{name}_grad" for name in written)
         for name in written:
             strided = f"{name}_grad_step" in kernel.arg_names
             if name not in asked:
@@ -192,11 +193,11 @@ def row_dots(run: Launch, gradient: Tensor, out: Tensor) -> Tensor:
     key, tensors = ("row_products", gradient.stride(), gradient.dtype, out.stride(), out.dtype), (gradient, out)
     launch = run.kept.get(key)
     if launch is None:
-        seen = [laid_out(y.reshape(run.count, -1, *y.shape[-2:])) for y in (by_programs(run, x) for x in tensors)]
-        launch = row_products_of(*seen, found)
-        if all(x.data_ptr() == y.data_ptr() for x, y in zip(tensors, seen, strict=True)):
+        a, b = (laid_out(y.reshape(run.count, -1, *y.shape[-2:])) for y in (by_programs(run, x) for x in tensors))
+        launch = row_products_of(a, b, found)
+        if a.data_ptr() == gradient.data_ptr() and b.data_ptr() == out.data_ptr():
             run.kept[key] = launch
-        tensors = seen
+        tensors = a, b
     launch({"a": tensors[0], "b": tensors[1], "factor": None, "out": found})
     return found
 

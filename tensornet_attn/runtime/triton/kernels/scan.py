@@ -197,7 +197,7 @@ def scan_chunks(
 
 
 def gradients_end(
-    k: Tensor, v: Tensor, rate: Tensor, found: tuple[Tensor, ...], how: Chunked
+    k: Tensor, v: Tensor, rate: Tensor, found: tuple[Tensor | None, ...], how: Chunked
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of k, v and rate from the intermediate results in `found`, see `delta_gradients_end`."""
     batch, heads, length, features = k.shape

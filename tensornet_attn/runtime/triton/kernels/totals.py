@@ -55,7 +55,7 @@ def weight_columns(weight: Tensor, x: Tensor) -> tuple[int, int] | None:
 
 def inner_of(x: Tensor, weights: list[Tensor | None]) -> int:
     """The number of columns: of the trailing dimensions that the weights span, and of more if these are few."""
-    span, inner, sizes = max(math.prod(weight_columns(w, x)) for w in weights if w is not None), 1, [*x.shape]
+    span, inner, sizes = max(math.prod(weight_columns(w, x) or (1, 1)) for w in weights if w is not None), 1, [*x.shape]
     while sizes and (inner < span or inner * sizes[-1] <= WIDEST_TOTAL):
         inner *= sizes.pop()
     return inner
@@ -70,13 +70,12 @@ def spread_of(x: Tensor, weights: list[Tensor | None]) -> tuple[list[int], int, 
     """The divisors and sizes of the weights, the rows and columns, and the tile, for tensors like x."""
     inner = inner_of(x, weights)
     wide = min(WIDEST_TOTAL, padded(inner))
-    pairs = filled([(1, 1) if w is None else weight_columns(w, x) for w in weights])
-    pairs = [(1, 1) if pair is None else pair for pair in pairs]
+    pairs = [(1, 1) if w is None else weight_columns(w, x) or (1, 1) for w in filled(weights)]
     tile = {"DTYPE": tile_type(sums_of(x)), "ROWS": max(1, TOTAL_TILE // wide), "INNER": wide, "num_warps": 4}
     return [*(below for below, _ in pairs), *(size for _, size in pairs)], x.numel() // inner, inner, tile
 
 
-def total_by_kernel(values: list[Tensor], weights: list[Tensor | None]) -> Tensor:
+def total_by_kernel(values, weights) -> Tensor:
     """The total, contiguous."""
     values = [x.contiguous() for x in values]
     places, rows, inner, tile = spread_of(values[0], weights)
@@ -109,7 +108,7 @@ class WeightedTotal(torch.autograd.Function):
 
             def total(*operands):
                 own = iter(operands)
-                return weighted_total(*([x if x is None else next(own) for x in side] for side in (values, weights)))
+                return weighted_total([next(own) for _ in values], [w if w is None else next(own) for w in weights])
 
             found = iter(plain_gradients(total, some, asked, g))
             return None, *(x if x is None else next(found) for x in given)
