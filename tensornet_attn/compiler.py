@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from ctypes import CDLL
 from dataclasses import replace
@@ -12,11 +13,12 @@ from warnings import warn
 from weakref import ref
 
 from tensornet_attn import spec
+from tensornet_attn.cost.devices import costs_on_cpu
 from tensornet_attn.errors import DesignError, InputError, MissingPartError, Problem, nearest
 from tensornet_attn.graph import Graph, build, problems_of
 from tensornet_attn.graph.doubts import doubts_of_float16
 from tensornet_attn.keywords import caller
-from tensornet_attn.plan.auto import faster_on_cpu, fastest
+from tensornet_attn.plan.auto import beside_cpp, faster_on_cpu, fastest
 from tensornet_attn.plan.cache import Cache
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Lowering
@@ -241,11 +243,12 @@ def overlay_of(graph: Graph, name: str | None, n: int | None, m: int | None) -> 
 def explain(design: Source, backend: str = "auto", causal: bool | None = None, **wanted: Unpack[TargetOptions]) -> str:
     """Describes the plan of a design: the implementation of each region, the rejected ones, and the reasons.
 
-    Compiles nothing. `tensornet-attn explain` prints the same text. `wanted`: options as in `compile`. Raises
-    DesignError if the design is invalid, and InputError if no plan meets the options.
+    Compiles nothing. `tensornet-attn explain` prints the same text. `wanted`: options as in `compile`; without
+    `device_costs`, the plan is that of a module on a CPU. Raises DesignError if the design is invalid, and InputError
+    if no plan meets the options.
 
     >>> explain("mhsa", workload="decoding").splitlines()[0]
-    'mhsa: backend torch, for decoding on generic, product orders optimised for n 1, m 4096'
+    'mhsa: backend torch, for decoding on cpu, product orders optimised for n 1, m 4096'
     """
     return plan_for(design, backend, causal, **wanted).explain()
 
@@ -256,12 +259,28 @@ def plan_for(
     """The plan that `explain` describes; `plan.as_dict()` returns it as data. Raises the errors of `explain`."""
     from tensornet_attn.runtime.cpp import reason_against_cpp
 
-    graph, target = build(_design(design), causal), target_from(**current(wanted))
-    if backend == "auto":
-        return _on_cpu(graph, target, "float32")
+    design = _design(design)
+    graph, target = build(design, causal), _target_on_cpu(backend, wanted)
+    if backend == "auto" and target.device.measured:
+        plan = _on_cpu(graph, target, "float32")
+        return plan if plan.instead else beside_cpp(plan, lambda: plan_of(graph, "cpp", target), _shell_name(design))
     if backend == "cpp" and (reason := reason_against_cpp()):
         return replace(plan_of(graph, "torch", target), instead=Lowering(backend, (reason,)))
     return plan_of(graph, backend, target)
+
+
+def _target_on_cpu(backend: str, wanted: TargetOptions) -> Target:
+    """The target of a module on a CPU for these options."""
+    options: CurrentOptions = {"device_costs": costs_on_cpu(backend), **current(wanted)}
+    return target_from(**options)
+
+
+def _shell_name(design: spec.Design) -> str:
+    """How a command names a design: a shipped name, otherwise the path of its file, or its name if it has none."""
+    path = design.document.path
+    if path is None or Path(path).is_relative_to(library.folder()):
+        return design.name
+    return shlex.quote(str(path))
 
 
 def warm(
@@ -270,14 +289,14 @@ def warm(
     """Compiles the C++ kernels of a design into the cache, where `backend="auto"` finds them, and returns their files.
 
     They are compared with the reference in float64. An empty list: the plan has none. `dtype`: float32, float64,
-    bfloat16 or float16; `wanted`: options as in `compile`. Raises DesignError, and InputError with the compiler's first
-    error, or with the path of a report if the results of the kernels are wrong.
+    bfloat16 or float16; `wanted`: options as in `compile`, on a CPU. Raises DesignError, and InputError with the
+    compiler's first error, or with the path of a report if the results of the kernels are wrong.
     """
     from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_stored
 
     if dtype not in CPP_DTYPES:
         raise InputError(f"there are no C++ kernels for dtype '{dtype}'; {nearest(dtype, CPP_DTYPES)}")
-    plan = plan_of(build(_design(design), causal), "cpp", target_from(**current(wanted)))
+    plan = plan_of(build(_design(design), causal), "cpp", _target_on_cpu("cpp", wanted))
     texts = _native(plan)
     if texts and (reasons := _against_cpp(texts, dtype)):
         raise InputError(f"{plan.graph.name}: C++ kernels cannot be used: {'; '.join(reasons)}")
@@ -333,7 +352,7 @@ def compile(
     compares Triton kernels with the reference, on this device and in this dtype, as C++ kernels always are.
     `workload`: training, prefill (no backward) or decoding (one query, many keys); `n`, `m`, `batch`: sizes to optimise
     for, by default those of the workload. `device_costs`: a name from the device table, `this` for measurements of this
-    machine, or a Device; the default is generic, on a GPU the most similar one in the table.
+    machine, or a Device; the default is cpu on a CPU, and on a GPU the most similar one in the table.
     `memory`: the limit of the predicted peak in bytes, such as "2GiB"; without it, C++ kernels may save a quarter of
     the free memory for their backward. `linear_memory`: no tensor has both a query and a key leg, except masks of the
     caller. `strict`: all regions run on `backend`.
@@ -372,7 +391,7 @@ def emit_source(
     """The Python source of a design: one nn.Module that imports only torch, and triton if `backend` is triton.
 
     `package`: returns the source that `compile` loads, which imports `tensornet_attn.runtime`. `wanted`: options as in
-    `compile`. Raises DesignError, and InputError for `reference`, which evaluates the diagram and has no source.
+    `compile`, but that `device_costs` is generic, so that every machine emits the same text. Raises DesignError, and InputError for `reference`, which evaluates the diagram and has no source.
     """
     if backend == "reference":
         raise InputError("backend 'reference' evaluates the diagram and has no source; use 'torch' or 'triton'.")
@@ -435,7 +454,7 @@ def _planned(
     """
     from tensornet_attn.runtime.triton.target import costs_for, on_gpu, reasons_against
 
-    options: CurrentOptions = {"device_costs": costs_for(device, dtype), **wanted}
+    options: CurrentOptions = {"device_costs": costs_for(device, dtype, backend), **wanted}
     target = target_from(dtype, **options)
     if backend == "auto" and on_gpu(device) and not reasons_against(dtype):
         return fastest(

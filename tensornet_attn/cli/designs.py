@@ -174,6 +174,7 @@ def warm(
     dtype: Annotated[str, typer.Option(help="float32, float64, bfloat16 or float16.")] = "float32",
     causal: Causal = None,
     workload: options.Workload = "training",
+    device: options.CostsOnCpu = None,
     n: options.Queries = None,
     m: options.Keys = None,
     batch: options.Batch = 1,
@@ -185,11 +186,13 @@ def warm(
     """Compile the C++ kernels of designs for this CPU.
 
     Afterwards `compile` with backend auto and the same options uses them. Each takes seconds, and stays in the cache.
+    Files that `tensornet-attn compile` writes are planned for the device generic by default.
     """
     from tensornet_attn import compiler
     from tensornet_attn.plan.target import TargetOptions
 
-    wanted = TargetOptions(workload=workload, n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory)
+    sizes = TargetOptions(workload=workload, n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory)
+    wanted = options.priced_for(device) | sizes
     for name in designs:
         design = options.load(name, legs, settings)
         paths = compiler.warm(design, causal, dtype, **wanted)
@@ -204,7 +207,7 @@ def explain(
     order: Annotated[bool, flag("--order", "Print opt_einsum's PathInfo of the products of three or more.")] = False,
     workload: options.Workload = "training",
     bucket: options.Bucket = None,
-    device: options.Costs = "generic",
+    device: options.CostsOnCpu = None,
     n: options.Queries = None,
     m: options.Keys = None,
     batch: options.Batch = 1,
@@ -225,7 +228,7 @@ def explain(
     For each region of the plan: its implementation, and the reasons against the others.
     """
     from tensornet_attn import compiler
-    from tensornet_attn.cost.devices import device_named
+    from tensornet_attn.cost.devices import costs_on_cpu, device_named
     from tensornet_attn.cost.sizes import lengths_of, sizes_at
     from tensornet_attn.graph import build
     from tensornet_attn.plan.decoding import decoding_of
@@ -246,10 +249,10 @@ def explain(
         text, data = found.to_text(), found.as_dict()
     elif order:
         graph = build(loaded, causal)
-        text, data = path_text(graph, sizes_at(graph, lengths_of(graph, n, m)), device_named(device)), None
+        text, data = path_text(graph, sizes_at(graph, lengths_of(graph, n, m)), device_named(device or costs_on_cpu(backend))), None
     else:
         sizes = TargetOptions(n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory, strict=strict)
-        wanted = TargetOptions(workload=options.workload_of(workload, bucket), device_costs=device) | sizes
+        wanted = TargetOptions(workload=options.workload_of(workload, bucket)) | options.priced_for(device) | sizes
         plan = compiler.plan_for(loaded, backend, causal, **wanted)
         text, data = plan.explain(), plan.as_dict()
     if as_json:

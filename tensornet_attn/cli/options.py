@@ -15,6 +15,7 @@ from tensornet_attn.errors import DesignError
 
 if TYPE_CHECKING:
     from tensornet_attn.models.read import ModelSpec
+    from tensornet_attn.plan.target import TargetOptions
     from tensornet_attn.spec import Design
 
 Pairs = list[str] | None
@@ -86,6 +87,16 @@ Costs = Annotated[
         help="Device that the plan is priced for, e.g. generic, cpu, h200, or this (see 'doctor --calibrate').",
     ),
 ]
+CostsOnCpu = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="NAME",
+        help="Device that the plan is priced for, e.g. cpu, generic, h200, or this (see 'doctor --calibrate'). "
+        "[default: cpu, for Triton generic]",
+        show_default=False,
+    ),
+]
 Queries = Annotated[Number, length_option("Length of the query leg. [default: from --workload]", "--n")]
 Keys = Annotated[Number, length_option("Length of the key leg. [default: n, or from --workload]", "--m")]
 Batch = Annotated[int, typer.Option(min=0, help="Number of sequences.")]
@@ -93,6 +104,11 @@ Memory = Annotated[
     str | None, typer.Option(metavar="BYTES", help="Limit of the predicted peak memory, e.g. 2GiB or 500MB.")
 ]
 Linear = Annotated[bool, flag("--linear-memory", "Refuse plans that store a tensor with a query and a key leg.")]
+
+
+def priced_for(device: str | None) -> TargetOptions:
+    """The option of a plan for a device; no option if no device was given."""
+    return {} if device is None else {"device_costs": device}
 
 
 def workload_of(workload: str, bucket: str | None) -> str:

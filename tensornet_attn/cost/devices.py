@@ -65,6 +65,11 @@ GENERIC = DEVICES["generic"]
 THIS = "this"
 
 
+def costs_on_cpu(backend: str) -> str:
+    """The entry used for a module on a CPU. Triton's interpreter runs kernels of a GPU, which no rate of a CPU prices."""
+    return GENERIC.name if backend == "triton" else "cpu"
+
+
 def device_named(name: str) -> Device:
     """A device of the table, or `this` for the measured local machine. Raises InputError, with the most similar name.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import exp, log, log2
 
 NEAREST = 3  # measured shapes between which a rate is interpolated
@@ -30,7 +31,7 @@ class Shape:
     def macs(self) -> int:
         return self.batch * self.rows * self.columns * self.summed
 
-    @property
+    @cached_property
     def place(self) -> tuple[float, ...]:
         """Logarithms of what the rate depends on: the sides, of the transposed product too, and one or many."""
         small, large = sorted((self.rows, self.columns))

@@ -12,14 +12,14 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
-from functools import cache
+from functools import cache, cached_property
 from importlib import metadata, resources
 from itertools import pairwise
 from math import exp, isfinite, log
 from pathlib import Path
 from typing import Any
 
-from tensornet_attn.cost.products import Measured, Shape
+from tensornet_attn.cost.products import Measured, Shape, rate_at
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import user_folder, write_whole
 from tensornet_attn.ops.maps import MAPS
@@ -111,6 +111,8 @@ class Table:
 
     def of_pages(self, size: int) -> float:
         """Seconds in which the system provides the pages of a new tensor of `size` bytes."""
+        if size <= KEPT:
+            return 0.0
         return PASSED * size * max(0.0, 1 / between(size, self.passes) - 1 / self.pass_rate(size))
 
     def of_pair(self, queries: int, width: int, backward: bool) -> float:
@@ -126,16 +128,33 @@ class Table:
 
         A map with the same numbers counts before one with other numbers: `power(2)` before `power`.
         """
-        timed, name = {one.name: one for one in self.maps}, text.partition("(")[0]
-        if found := timed.get(text) or timed.get(name):
+        name = text.partition("(")[0]
+        if found := self._map.get(text) or self._map.get(name):
             return found.training if backward else found.forward
         return 1 / self.exponentials if name in MAPS and MAPS[name].exponential else 0.0
 
     def efficiency_of(self, kind: str, backward: bool) -> float:
         """The factor of a kind of part; if it was not measured, that of elementwise operations."""
-        known = {one.kind: one for one in self.efficiency}
-        found = known.get(kind) or known.get(ELEMENTWISE)
+        found = self._efficiency.get(kind) or self._efficiency.get(ELEMENTWISE)
         return 1.0 if found is None else found.training if backward else found.forward
+
+    def product_rate(self, shape: Shape) -> float:
+        """FLOPs per second of products of a shape; of each shape it is interpolated once."""
+        if shape not in self._product_rates:
+            self._product_rates[shape] = rate_at(shape, self.products)
+        return self._product_rates[shape]
+
+    @cached_property
+    def _product_rates(self) -> dict[Shape, float]:
+        return {}
+
+    @cached_property
+    def _map(self) -> dict[str, Each]:
+        return {entry.name: entry for entry in self.maps}
+
+    @cached_property
+    def _efficiency(self) -> dict[str, Efficiency]:
+        return {entry.kind: entry for entry in self.efficiency}
 
     def as_dict(self) -> dict[str, Any]:
         return {"format": FORMAT} | asdict(self)

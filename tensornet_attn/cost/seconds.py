@@ -43,7 +43,6 @@ from tensornet_attn.cost.products import (
     ONEDNN_PART,
     PROJECTED_ZEN5,
     Shape,
-    rate_at,
 )
 from tensornet_attn.cost.rates import DROPOUT, ELEMENTWISE, NOISE, SINUSOID, Table
 from tensornet_attn.cost.scene import BLOCK_OF_STATES, LONG_ROW, Scene
@@ -161,7 +160,7 @@ def _apart(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         found["product"] = _product(scene, step, table, learned)
         found[PAGES] = _pages((step, *step.op.uses) if learned else (step,), scene, table)
     else:
-        products = sum(2 * macs / rate_at(shape, table.products) for shape, _, macs in shapes(scene, step))
+        products = sum(2 * macs / table.product_rate(shape) for shape, _, macs in shapes(scene, step))
         passed = WIDTH * moved(scene, step) / table.pass_rate(WIDTH * scene.elements(step))
         if scans(step):  # in strides
             positions, row = scene.sizes[str(scene.graph.query)], scene.elements(step, scene.graph.query)
@@ -306,7 +305,7 @@ def _projected(shape: Shape, table: Table, exact: bool) -> tuple[float, float, f
 
 def _multiplied(shape: Shape, table: Table) -> float:
     """A product, and its result written."""
-    return 2 * shape.macs / rate_at(shape, table.products) + _accessed(shape.batch * shape.rows * shape.columns, table)
+    return 2 * shape.macs / table.product_rate(shape) + _accessed(shape.batch * shape.rows * shape.columns, table)
 
 
 def _by_onednn(shape: Shape, table: Table, exact: bool) -> float:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.errors import InputError
 from tensornet_attn.plan.demands import against_linear
-from tensornet_attn.plan.figures import duration, instead
+from tensornet_attn.plan.figures import as_long, duration, instead
 from tensornet_attn.plan.model import Lowering, Plan
 from tensornet_attn.plan.price import price_of
 
@@ -50,9 +50,33 @@ def faster_on_cpu(cpp: Plan, torch: Make) -> Plan:
         return cpp
     own, others = map(_measured, (cpp, other))
     if own < LONGER * others:
-        return replace(cpp, instead=Lowering("torch", (f"it would take {instead(others, own, duration)}",)))
-    reason = f"its kernels are in the cache, but would take {instead(own, others, duration)}"
+        doubt = ": kernels that are in the cache win in doubt" * (own > others)
+        return replace(cpp, instead=Lowering("torch", (f"it would take {_compared(others, own, cpp)}{doubt}",)))
+    reason = f"its kernels are in the cache, but would take {_compared(own, others, cpp)}"
     return replace(other, instead=Lowering("cpp", (reason,)))
+
+
+def beside_cpp(torch: Plan, cpp: Make, name: str) -> Plan:
+    """The plan of torch on a CPU, with what C++ kernels that are not compiled yet would give, and the command.
+
+    `name`: of the design in the command. A plan without such kernels stays as it is.
+    """
+    try:
+        other = cpp()
+    except InputError:  # only torch meets the target
+        return torch
+    if "cpp" not in other.backends.values():
+        return torch
+    own, others = map(_measured, (other, torch))
+    command = f"; 'tensornet-attn warm {name}' and these options compile them" * (own < others)
+    reason = f"its kernels are not compiled; they would take {instead(own, others, duration)}{command}"
+    return replace(torch, instead=Lowering("cpp", (reason,)))
+
+
+def _compared(own: float, other: float, plan: Plan) -> str:
+    """Both times, or their ratio if the plan is for a device without measured rates."""
+    measured = plan.target.device.measured
+    return instead(own, other, duration) if measured else f"{as_long(own, other)} at the rates of cpu"
 
 
 def _measured(plan: Plan) -> float:

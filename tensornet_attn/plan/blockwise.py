@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf, prod
 
+from tensornet_attn.cost.sizes import human
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.plan.blocks import Group, groups_of, rows_of, steps_with
 from tensornet_attn.plan.figures import duration
@@ -43,7 +44,8 @@ class Blockwise(Implementation[Group]):
         worth = 1.0 if target.device.measured and stored <= LITTLE else WORTH_ON_GPU if target.device.gpu else WORTH
         worth = inf if target.memory is None and stored > MUCH else worth
         but = "with recomputation in the backward, they would take"
-        return Cost(again, kept, lambda time, digits: duration(target.device.seconds(int(time)), digits), but, worth)
+        why = f"which saves {human(stored)}B of {form.graph.query} x {form.graph.key} elements"
+        return Cost(again, kept, lambda time, digits: duration(target.device.seconds(int(time)), digits), but, worth, why)
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         split, _ = split_best(graph, context.sizes, context.device)

@@ -33,6 +33,15 @@ def counted(operations: float, digits: int = 3) -> str:
     return f"{human(int(operations), digits)} multiply-add{'s' * (operations != 1)}"
 
 
+def as_long(one: float, other: float) -> str:
+    """A time as a multiple of another.
+
+    >>> as_long(0.321, 0.112)
+    '2.87 times as long'
+    """
+    return f"{one / other:.3g} times as long"
+
+
 def instead(one: Number, other: Number, formatted: Callable[[Number, int], str]) -> str:
     """'One figure instead of another', with the 3 to 6 digits that distinguish them.
 

@@ -123,6 +123,7 @@ def _of_rewritten(form: Scored, context: Context) -> Cost:
         duration,
         f"with {what}, attention would take",
         TIE,
+        "as near as predictions are: it gains with the length",
         where_of(form.graph, context.sizes, context.target),
     )
 

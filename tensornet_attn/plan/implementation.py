@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.model import Graph, Kernel, Step, Use
-from tensornet_attn.plan.figures import instead
+from tensornet_attn.plan.figures import as_long, instead
 from tensornet_attn.plan.target import Target
 
 Place = TypeVar("Place")
@@ -38,8 +38,8 @@ class Cost:
     """The predicted cost of a form in an implementation, and the cost of the alternative.
 
     `said`: formats a cost with a number of digits. `but`: the text before both costs if the implementation does not
-    pay off. `worth`: the implementation pays off up to this multiple of the other cost. `where`: what follows the
-    costs, if they are those of another device.
+    pay off. `worth`: the implementation pays off up to this multiple of the other cost, and `why` says why. `where`: the
+    device of the costs if it is another one, which then tell their ratio alone.
     """
 
     own: float
@@ -47,6 +47,7 @@ class Cost:
     said: Callable[[float, int], str]
     but: str
     worth: float = 1
+    why: str = ""
     where: str = ""
 
     @property
@@ -54,7 +55,10 @@ class Cost:
         return self.own <= self.worth * self.other
 
     def __str__(self) -> str:
-        return f"{instead(self.own, self.other, self.said)}{self.where}"
+        costs = instead(self.own, self.other, self.said)
+        if self.where:
+            costs = f"{as_long(self.own, self.other)} at the rates of {self.where}"
+        return f"{costs}, {self.why}" if self.why and self.pays and self.own > self.other else costs
 
 
 @dataclass(frozen=True)

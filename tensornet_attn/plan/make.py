@@ -6,7 +6,7 @@ reduces the time of the complete plan. The first implementation that accepts a f
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tensornet_attn import limits
@@ -42,7 +42,8 @@ def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, f
         tables = tables[-1:] if target.strict else tables
         ways = WAYS if target.demanding else WAYS[:1]
         every = [_in_ways(graph, backend, target, table, ways) for table in tables]
-        plans = min(every, key=lambda plans: price_of(plans[AS_PRICED].schedule, sizes, target).seconds)
+        cheapest = _cheapest([plans[AS_PRICED] for plans in every])
+        plans = next(plans for plans in every if plans[AS_PRICED] is cheapest)
     plan = chosen(plans, sizes) if target.demanding else plans[AS_PRICED]
     if target.strict:
         strictly(graph.name, plan.regions, backend)
@@ -114,7 +115,16 @@ def _planned(
     regions = left_out + tuple(Region(name, (name,), context.backend, notes.chosen[name]) for name in replaced)
     regions += tuple(_regions(lowered, context.backend, notes))
     plan = Plan(written, schedule, regions, context.backend, _lengths(context.sizes), context.target)
-    return min([plan, *others], key=lambda one: price_of(one.schedule, context.sizes, context.target).seconds)
+    return _cheapest([plan, *others])
+
+
+def _cheapest(plans: Sequence[Plan]) -> Plan:
+    """The plan with the least predicted time; a single plan is not priced."""
+
+    def seconds(plan: Plan) -> float:
+        return price_of(plan.schedule, plan.target.sizes(plan.graph), plan.target).seconds
+
+    return plans[0] if len(plans) == 1 else min(plans, key=seconds)
 
 
 def _implemented(graph: Graph, context: Context) -> tuple[Graph, dict[str, Lowered]]:

@@ -158,9 +158,8 @@ def seconds_apart(graph: Graph, other: Graph, sizes: Mapping[str, int], target: 
 
 
 def where_of(graph: Graph, sizes: Mapping[str, int], target: Target) -> str:
-    """The device whose rates `seconds_apart` uses, as the end of a sentence; empty if it is the target's."""
-    own = target.device.measured or _reads_once(graph, sizes, target)
-    return "" if own else ", on cpu"
+    """The device whose rates `seconds_apart` uses; empty if it is the target's."""
+    return "" if target.device.measured or _reads_once(graph, sizes, target) else "cpu"
 
 
 def _reads_once(graph: Graph, sizes: Mapping[str, int], target: Target) -> bool:

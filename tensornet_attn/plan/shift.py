@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.plan.figures import duration, instead
-from tensornet_attn.plan.implementation import Context, Lowered, Rewriting
+from tensornet_attn.plan.figures import duration
+from tensornet_attn.plan.implementation import Context, Cost, Lowered, Rewriting
 from tensornet_attn.plan.price import seconds_apart, where_of
 from tensornet_attn.rewrite.engine import everywhere
 from tensornet_attn.rewrite.shift import SHIFT
@@ -18,8 +18,8 @@ def shifted_products(graph: Graph, context: Context) -> Lowered:
     tables = [step.name for step in graph.steps if step.name not in made.step]
     own, other = seconds_apart(made, graph, context.sizes, context.target)
     if own > other:
-        against = f"it would take {instead(own, other, duration)}{where_of(graph, context.sizes, context.target)}"
-        return Lowered(graph, refused=dict.fromkeys(tables, (against,)))
+        cost = Cost(own, other, duration, "it would take", where=where_of(graph, context.sizes, context.target))
+        return Lowered(graph, refused=dict.fromkeys(tables, (f"{cost.but} {cost}",)))
     return Lowered(made, dict.fromkeys(tables, "shifted after the product"))
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from tensornet_attn.cost.devices import GENERIC, costs_on_cpu
+
 LEAST = (8, 0)  # compute capability of the oldest GPUs that the tests compile for
 
 
@@ -30,10 +32,14 @@ def reasons_against(dtype: torch.dtype | None = None) -> list[str]:
     return []
 
 
-def costs_for(device: torch.device | str | None, dtype: torch.dtype | None) -> str:
-    """The entry of the device table used to plan a module on this device: for GPUs, the nearest one."""
-    if not on_gpu(device):
-        return "generic"
+def costs_for(device: torch.device | str | None, dtype: torch.dtype | None, backend: str = "torch") -> str:
+    """The entry of the device table used to plan a module on this device: for GPUs, the nearest one.
+
+    A module on the meta device is planned for a CPU; a GPU that it is moved to plans it again.
+    """
+    kind = device_of(device).type
+    if kind != "cuda":
+        return costs_on_cpu(backend) if kind in ("cpu", "meta") else GENERIC.name
     name = "h200" if torch.cuda.get_device_capability(device) >= (9, 0) else "a100"
     half = (torch.get_default_dtype() if dtype is None else dtype) in (torch.bfloat16, torch.float16)
     return f"{name}-bfloat16" if half else name
@@ -41,7 +47,12 @@ def costs_for(device: torch.device | str | None, dtype: torch.dtype | None) -> s
 
 def on_gpu(device: torch.device | str | None) -> bool:
     """Whether a device is a GPU that Triton compiles for."""
-    return torch.device(torch.get_default_device() if device is None else device).type == "cuda"
+    return device_of(device).type == "cuda"
+
+
+def device_of(device: torch.device | str | None) -> torch.device:
+    """A device; None is torch's default device."""
+    return torch.device(torch.get_default_device() if device is None else device)
 
 
 def mend_interpreter() -> None:
