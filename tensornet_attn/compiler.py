@@ -248,7 +248,7 @@ def explain(design: Source, backend: str = "auto", causal: bool | None = None, *
     if no plan meets the options.
 
     >>> explain("mhsa", workload="decoding").splitlines()[0]
-    'mhsa: backend torch, for decoding on cpu, product orders optimised for n 1, m 4096'
+    'mhsa: backend torch, for decoding on generic, product orders optimised for n 1, m 4096'
     """
     return plan_for(design, backend, causal, **wanted).explain()
 
@@ -261,9 +261,10 @@ def plan_for(
 
     design = _design(design)
     graph, target = build(design, causal), _target_on_cpu(backend, wanted)
-    if backend == "auto" and target.device.measured:
+    if backend == "auto" and not target.device.gpu:
         plan = _on_cpu(graph, target, "float32")
-        return plan if plan.instead else beside_cpp(plan, lambda: plan_of(graph, "cpp", target), _shell_name(design))
+        said = plan.instead or not target.device.measured
+        return plan if said else beside_cpp(plan, lambda: plan_of(graph, "cpp", target), _shell_name(design))
     if backend == "cpp" and (reason := reason_against_cpp()):
         return replace(plan_of(graph, "torch", target), instead=Lowering(backend, (reason,)))
     return plan_of(graph, backend, target)
@@ -271,8 +272,9 @@ def plan_for(
 
 def _target_on_cpu(backend: str, wanted: TargetOptions) -> Target:
     """The target of a module on a CPU for these options."""
-    options: CurrentOptions = {"device_costs": costs_on_cpu(backend), **current(wanted)}
-    return target_from(**options)
+    options = current(wanted)
+    costs = costs_on_cpu(backend, options.get("workload", TRAINING.workload))
+    return target_from(**{"device_costs": costs, **options})
 
 
 def _shell_name(design: spec.Design) -> str:
@@ -352,7 +354,8 @@ def compile(
     compares Triton kernels with the reference, on this device and in this dtype, as C++ kernels always are.
     `workload`: training, prefill (no backward) or decoding (one query, many keys); `n`, `m`, `batch`: sizes to optimise
     for, by default those of the workload. `device_costs`: a name from the device table, `this` for measurements of this
-    machine, or a Device; the default is cpu on a CPU, and on a GPU the most similar one in the table.
+    machine, or a Device; the default is cpu on a CPU, for decoding generic, and on a GPU the most similar one in the
+    table.
     `memory`: the limit of the predicted peak in bytes, such as "2GiB"; without it, C++ kernels may save a quarter of
     the free memory for their backward. `linear_memory`: no tensor has both a query and a key leg, except masks of the
     caller. `strict`: all regions run on `backend`.
@@ -454,7 +457,8 @@ def _planned(
     """
     from tensornet_attn.runtime.triton.target import costs_for, on_gpu, reasons_against
 
-    options: CurrentOptions = {"device_costs": costs_for(device, dtype, backend), **wanted}
+    costs = costs_for(device, dtype, backend, wanted.get("workload", TRAINING.workload))
+    options: CurrentOptions = {"device_costs": costs, **wanted}
     target = target_from(dtype, **options)
     if backend == "auto" and on_gpu(device) and not reasons_against(dtype):
         return fastest(

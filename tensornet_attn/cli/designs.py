@@ -249,7 +249,8 @@ def explain(
         text, data = found.to_text(), found.as_dict()
     elif order:
         graph = build(loaded, causal)
-        text, data = path_text(graph, sizes_at(graph, lengths_of(graph, n, m)), device_named(device or costs_on_cpu(backend))), None
+        costs = device_named(device or costs_on_cpu(backend, options.workload_of(workload, bucket)))
+        text, data = path_text(graph, sizes_at(graph, lengths_of(graph, n, m)), costs), None
     else:
         sizes = TargetOptions(n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory, strict=strict)
         wanted = TargetOptions(workload=options.workload_of(workload, bucket)) | options.priced_for(device) | sizes

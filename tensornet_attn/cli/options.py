@@ -93,7 +93,7 @@ CostsOnCpu = Annotated[
         "--device",
         metavar="NAME",
         help="Device that the plan is priced for, e.g. cpu, generic, h200, or this (see 'doctor --calibrate'). "
-        "[default: cpu, for Triton generic]",
+        "[default: cpu; generic for decoding and Triton]",
         show_default=False,
     ),
 ]

@@ -65,9 +65,13 @@ GENERIC = DEVICES["generic"]
 THIS = "this"
 
 
-def costs_on_cpu(backend: str) -> str:
-    """The entry used for a module on a CPU. Triton's interpreter runs kernels of a GPU, which no rate of a CPU prices."""
-    return GENERIC.name if backend == "triton" else "cpu"
+def costs_on_cpu(backend: str, workload: str) -> str:
+    """The entry used to plan a module on a CPU.
+
+    It is `generic` where the measured rates say nothing: for the kernels of a GPU, which triton's interpreter runs, and
+    for the single queries of decoding, which read all keys for few operations.
+    """
+    return GENERIC.name if backend == "triton" or workload == "decoding" else "cpu"
 
 
 def device_named(name: str) -> Device:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tensornet_attn.cost.devices import GENERIC
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.made import Arguments, Made, Result
@@ -146,7 +147,9 @@ class Decoder:
         return frozenset(found)
 
     def _planned(self, stage: Stage, make: Callable[[Plan], Made], whole: Plan, workload: str) -> _Planned:
-        target = replace(whole.target, workload=workload, n=None, m=None, memory=None)
+        measured = whole.target.device.measured and workload == "decoding"  # but with many queries
+        device = GENERIC if measured else whole.target.device
+        target = replace(whole.target, workload=workload, device=device, n=None, m=None, memory=None)
         backend = "torch" if whole.backend == "cpp" else whole.backend  # nothing is compiled while a call waits
         made_by = partial(make_plan, stage.graph, backend, target)
         plan = _plans.get((stage.graph.to_text(), backend, target), made_by)

@@ -32,14 +32,16 @@ def reasons_against(dtype: torch.dtype | None = None) -> list[str]:
     return []
 
 
-def costs_for(device: torch.device | str | None, dtype: torch.dtype | None, backend: str = "torch") -> str:
+def costs_for(
+    device: torch.device | str | None, dtype: torch.dtype | None, backend: str = "torch", workload: str = "training"
+) -> str:
     """The entry of the device table used to plan a module on this device: for GPUs, the nearest one.
 
     A module on the meta device is planned for a CPU; a GPU that it is moved to plans it again.
     """
     kind = device_of(device).type
     if kind != "cuda":
-        return costs_on_cpu(backend) if kind in ("cpu", "meta") else GENERIC.name
+        return costs_on_cpu(backend, workload) if kind in ("cpu", "meta") else GENERIC.name
     name = "h200" if torch.cuda.get_device_capability(device) >= (9, 0) else "a100"
     half = (torch.get_default_dtype() if dtype is None else dtype) in (torch.bfloat16, torch.float16)
     return f"{name}-bfloat16" if half else name
