@@ -15,6 +15,7 @@ from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import BATCH
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.plan.absorb import ABSORBED, absorbed
+from tensornet_attn.plan.auto import LONGER
 from tensornet_attn.plan.demands import backend_of, strictly
 from tensornet_attn.plan.implementation import Context, Lowered
 from tensornet_attn.plan.implementations import BESIDE_FUSED, BY_KIND, CPP, TORCH, TRITON_ALONE, Table
@@ -42,7 +43,8 @@ def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, f
         tables = tables[-1:] if target.strict else tables
         ways = WAYS if target.demanding else WAYS[:1]
         every = [_in_ways(graph, backend, target, table, ways) for table in tables]
-        cheapest = _cheapest([plans[AS_PRICED] for plans in every])
+        with_kernels = LONGER if target.device.measured else 1.0  # the last table is the one of kernels alone
+        cheapest = _cheapest([plans[AS_PRICED] for plans in every], with_kernels)
         plans = next(plans for plans in every if plans[AS_PRICED] is cheapest)
     plan = chosen(plans, sizes) if target.demanding else plans[AS_PRICED]
     if target.strict:
@@ -118,13 +120,13 @@ def _planned(
     return _cheapest([plan, *others])
 
 
-def _cheapest(plans: Sequence[Plan]) -> Plan:
-    """The plan with the least predicted time; a single plan is not priced."""
-
-    def seconds(plan: Plan) -> float:
-        return price_of(plan.schedule, plan.target.sizes(plan.graph), plan.target).seconds
-
-    return plans[0] if len(plans) == 1 else min(plans, key=seconds)
+def _cheapest(plans: Sequence[Plan], of_last: float = 1.0) -> Plan:
+    """The plan with the least predicted time; the last one may take `of_last` times as long. A single one is not priced."""
+    if len(plans) == 1:
+        return plans[0]
+    seconds = [price_of(plan.schedule, plan.target.sizes(plan.graph), plan.target).seconds for plan in plans]
+    seconds[-1] /= of_last
+    return plans[seconds.index(min(seconds))]
 
 
 def _implemented(graph: Graph, context: Context) -> tuple[Graph, dict[str, Lowered]]:
