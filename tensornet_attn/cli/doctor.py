@@ -105,11 +105,13 @@ def _rates() -> dict[str, str]:
     """The tables of measured rates: of this machine, for `--device this`, and the shipped one, for `--device cpu`."""
     from tensornet_attn.cost.rates import calibration_file, of_this_machine, shipped
 
+    default = f"those of 'cpu', the shipped table of {_machine(shipped())}, {shipped().measured}"
     try:
         this = of_this_machine()
     except InputError as error:
-        return {"this": str(error), "cpu": _table(shipped())}
-    found = {"this": _table(this), "file": str(calibration_file())}
+        return {"prices": default, "this": str(error), "cpu": _table(shipped())}
+    prices = f"{default}; with '--device this' those of this machine, {this.measured}"
+    found = {"prices": prices, "this": _table(this), "file": str(calibration_file())}
     threads = _threads()
     if threads not in (None, this.machine.threads):
         found["threads"] = f"measured with {this.machine.threads}, torch has {threads} now: times will differ"
@@ -131,13 +133,16 @@ def _table(table: Table) -> str:
     from tensornet_attn.cost.sizes import human
 
     days = (date.today() - date.fromisoformat(table.measured)).days
-    own = table.machine
-    where = f"{own.threads} thread{'s' * (own.threads != 1)} of {own.processor}, torch {own.torch}"
     return (
         f"{human(int(table.rate))}FLOPs, {human(int(table.exponentials))}exponentials and "
-        f"{human(int(table.bandwidth))}B per second, {where}; "
-        f"measured {days} day{'s' * (days != 1)} ago by '{table.command}'"
+        f"{human(int(table.bandwidth))}B per second, {_machine(table)}; "
+        f"measured on {table.measured}, {days} day{'s' * (days != 1)} ago, by '{table.command}'"
     )
+
+
+def _machine(table: Table) -> str:
+    own = table.machine
+    return f"{own.threads} thread{'s' * (own.threads != 1)} of {own.processor}, torch {own.torch}"
 
 
 def _optional() -> dict[str, str]:

@@ -7,8 +7,10 @@ bytes, floats. `work.py` and `memory.py` define how each is counted.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass
+from itertools import product
 
 from tensornet_attn.cost.memory import live, moved, saved
 from tensornet_attn.cost.routing import Routing, routed_products
@@ -19,6 +21,7 @@ from tensornet_attn.cost.work import Monomials, elementwise, macs, polynomial, p
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.rewrite.duplicate import beside_output
+from tensornet_attn.rewrite.features import Joined
 
 HEAD = ("MACs", "FLOPs", "elementwise", "moved", "live", "saved")
 UNITS = (
@@ -196,11 +199,16 @@ class Report:
 
 
 def cost(
-    graph: Graph, lengths: Mapping[str, int], batch: int = 1, dtype_bytes: int = 4, as_written: bool = True
+    graph: Graph,
+    lengths: Mapping[str, int],
+    batch: int = 1,
+    dtype_bytes: int = 4,
+    as_written: bool = True,
+    declared: Container[str] | None = None,
 ) -> Cost:
     """The cost of a graph at these lengths of its sequence legs; products of several factors go left to right.
 
-    Raises InputError if a length or the batch is not a positive integer, or a length exceeds a leg's maximum.
+    `declared`: the legs in which formulas are written, by default those of the graph. Raises InputError if a length or the batch is not a positive integer, or a length exceeds a leg's maximum.
     """
     scene = Scene(split_products(graph), sizes_at(graph, lengths), whole("batch", batch), stepwise=as_written)
     live_at, before, monomials, chosen = live(scene), set[str](), Monomials(), Monomials()
@@ -227,7 +235,34 @@ def cost(
     weights = [(scene.stored[tensor.name], tensor.frozen) for tensor in graph.of_role("weight")]
     trainable = sum(size for size, frozen in weights if not frozen)
     frozen = sum(size for size, frozen in weights if frozen)
-    return Cost(tuple(rows.values()), polynomial(monomials), trainable, frozen, polynomial(chosen))
+    formula, routed_formula = (polynomial(_in_declared(scene, of, declared)) for of in (monomials, chosen))
+    return Cost(tuple(rows.values()), formula, trainable, frozen, routed_formula)
+
+
+def _in_declared(scene: Scene, monomials: Monomials, declared: Container[str] | None) -> Monomials:
+    """The monomials in declared legs, where a plan has others.
+
+    A leg of features side by side is the sum of theirs, a copy `d_` of a leg `d` is that leg, another one its size.
+    """
+    spelled: dict[str, list[tuple[str, ...]]] = {}
+    for step in scene.graph.steps:
+        if step.kernel is not None and isinstance(step.form, Joined):
+            features = [tuple(leg for leg in part.legs if leg not in step.legs) for part in step.kernel.body]
+            spelled.setdefault(step.form.leg, features)
+    found: Monomials = Counter()
+    for legs, count in monomials.items():
+        written = Counter({(): count})
+        for leg in legs:
+            internal = declared is not None and leg in scene.graph.leg and leg not in declared
+            if internal and leg not in spelled and leg.rstrip("_") == leg:
+                written = Counter({before: times * scene.sizes[leg] for before, times in written.items()})
+                continue
+            widths, before = spelled.get(leg, [(leg.rstrip("_") if internal else leg,)]), written
+            written = Counter()
+            for (known, times), width in product(before.items(), widths):
+                written[(*known, *width)] += times
+        found.update(written)
+    return found
 
 
 def cost_of(
@@ -244,7 +279,7 @@ def cost_of(
     """
     lengths, width = lengths_of(written, n, m), bytes_of(dtype)
     own, name = cost(written, lengths, batch, width), str(dtype).removeprefix("torch.")
-    best = cost(planned, lengths, batch, width, as_written=False) if planned else None
+    best = cost(planned, lengths, batch, width, as_written=False, declared=written.leg) if planned else None
     return Report(written.name, tuple(lengths.items()), batch, name, own, best)
 
 

@@ -18,7 +18,7 @@ from tensornet_attn.plan.price import scene_of, time_in_blocks, time_of_step
 
 WORTH = 1.25  # accepted slowdown for storing no tensor of queries x keys
 WORTH_ON_GPU = 1.34  # there products take most of the time, and recomputation takes 4 / 3 of their FLOPs
-LITTLE = 2**26  # bytes of these tensors that a device with measured rates stores if that is faster
+LITTLE = 2**26  # bytes of these tensors, at a length that was asked for, that measured rates store if that is faster
 MUCH = 2**32  # bytes of these tensors that are stored for no gain of time, unless memory= allows them
 
 
@@ -41,7 +41,8 @@ class Blockwise(Implementation[Group]):
         again = sum(time_in_blocks(scene, one, target) for one in form.kernels)
         pairs = {leg for leg in (form.graph.query, form.graph.key) if leg}
         stored = sum(target.bytes * scene.elements(part) for part in parts if pairs <= {*part.legs})
-        worth = 1.0 if target.device.measured and stored <= LITTLE else WORTH_ON_GPU if target.device.gpu else WORTH
+        little = target.device.measured and target.n is not None and stored <= LITTLE
+        worth = 1.0 if little else WORTH_ON_GPU if target.device.gpu else WORTH
         worth = inf if target.memory is None and stored > MUCH else worth
         but = "with recomputation in the backward, they would take"
         why = f"which saves {human(stored)}B of {form.graph.query} x {form.graph.key} elements"
