@@ -22,6 +22,7 @@ from tensornet_attn.graph.scope import Scope
 from tensornet_attn.graph.signs import doubtful_normalizers, growing_decays, growing_exponentials
 from tensornet_attn.graph.steps import declare_steps
 from tensornet_attn.graph.tensors import declare_tensors
+from tensornet_attn.ops import OPS
 from tensornet_attn.ops.model import BOXES, kinds_of
 from tensornet_attn.spec.design import SECTIONS, Design
 from tensornet_attn.spec.names import identifier_problem
@@ -194,7 +195,9 @@ def _check_causal(graph: Graph, scope: Scope, causal: bool | None) -> None:
         if box is not None and box.leg == graph.query:
             scores = graph.key in box.operand("of").legs
             mend = f"run it along the key leg '{graph.key}'" if scores else "run a 'cumsum' box over the keys instead"
+            if not (scores or OPS[box.kind].linear):  # no sum that a cumsum could replace
+                mend = f"run it along a leg without positions, or along the keys '{graph.key}' of scores"
         if graph.query not in read:
-            mend = f"give its operand the query leg '{graph.query}', so that a causal mask applies"
+            mend = f"give its operand the query leg '{graph.query}', so that each query has its own under a causal mask"
         hint = f"{mend}, or leave the design non-causal."
         scope.reporter.error("causal-leak", message, scope.paths[step], hint=hint)

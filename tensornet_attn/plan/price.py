@@ -147,7 +147,7 @@ def seconds_apart(graph: Graph, other: Graph, sizes: Mapping[str, int], target: 
 
     They are rates of the device or, if it has none, of the shipped table, whose ratios of implementations then count.
     Steps with values of queries x keys count as blocks of queries where they can be computed in blocks; with measured
-    rates of the device, only if this takes less time. A GPU, which no table describes, has its own prices, and so have
+    rates of the device and a length that was asked for, only if this takes less time. A GPU, which no table describes, has its own prices, and so have
     fewer queries than a block has: they read everything once.
     """
     one, two = (split_best(own, sizes, target.device, target.device.width)[0] for own in (graph, other))
@@ -177,7 +177,8 @@ def _without(graph: Graph, other: Graph, sizes: Mapping[str, int], target: Targe
     for group in groups_of(graph, sizes):
         if group.steps & names and group.reason is None:
             parts = {*group.steps, *group.spread, *(step.name for step in group.kernels)}
-            apart = seconds(step for step in graph.steps if step.name in parts) if target.device.measured else inf
+            stored = target.device.measured and target.n is not None
+            apart = seconds(step for step in graph.steps if step.name in parts) if stored else inf
             found += min(seconds(group.kernels), apart)
             names -= parts
     return found + seconds(step for step in steps if step.name in names)

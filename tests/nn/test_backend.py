@@ -114,7 +114,7 @@ def test_auto_where_a_module_is_moved(monkeypatch: pytest.MonkeyPatch, no_cpp: N
         other = copy.deepcopy(module)
         assert other.plan == module.plan
     both.float()
-    assert (module.plan.backend, module.plan.target.device.name) == ("torch", "generic")
+    assert (module.plan.backend, module.plan.target.device.name) == ("torch", "cpu")
     assert [*module.state_dict()] == [*weights]
     assert pickle.loads(pickle.dumps(other.float())).plan == module.plan
     assert module(torch.zeros(1, 3, 512)).shape == (1, 3, 512)

@@ -138,7 +138,7 @@ def test_capture_gives_any_step(backend: str) -> None:
 def test_explain_says_what_was_chosen_and_what_was_refused() -> None:
     told = compiled("mhsa", "torch").explain().splitlines()
     assert [line for line in told if not line.startswith("    not absorbed weights: ")] == [
-        "mhsa: backend torch, for training on generic, product orders optimised for n 1024, m 1024",
+        "mhsa: backend torch, for training on cpu, product orders optimised for n 1024, m 1024",
         "  Q: one product",
         "  K: one product",
         "  V: one product",

@@ -12,8 +12,10 @@ from tensornet_attn.compiler import plan_of
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
 from tensornet_attn.plan import auto
-from tensornet_attn.plan.auto import faster_on_cpu
+from tensornet_attn.plan.auto import beside_cpp, faster_on_cpu
+from tensornet_attn.plan.target import target_from
 
+ON_CPU = target_from(device_costs="cpu")
 KERNELS = "cpp: its kernels are in the cache, but would"
 
 
@@ -21,7 +23,7 @@ KERNELS = "cpp: its kernels are in the cache, but would"
     ("seconds", "backend", "said"),
     [
         (0.5, "cpp", "torch: it would take 1 second instead of 500 milliseconds"),
-        (1.1, "cpp", "torch: it would take 1 second instead of 1.1 seconds"),
+        (1.1, "cpp", "torch: it would take 1 second instead of 1.1 seconds: kernels that are in the cache win in doubt"),
         (2.0, "torch", f"{KERNELS} take 2 seconds instead of 1 second"),
     ],
 )
@@ -29,7 +31,7 @@ def test_kernels_are_taken_unless_they_clearly_take_longer(
     seconds: float, backend: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = build(ta.load("hard_fish"))
-    cpp, torch = (plan_of(graph, backend) for backend in ("cpp", "torch"))
+    cpp, torch = (plan_of(graph, backend, ON_CPU) for backend in ("cpp", "torch"))
     times = {"cpp": seconds, "torch": 1.0}
     monkeypatch.setattr(auto, "_measured", lambda plan: times[plan.backend])
     found = faster_on_cpu(cpp, lambda: torch)
@@ -45,9 +47,42 @@ def test_kernels_are_taken_where_the_plan_of_torch_misses_its_target() -> None:
     assert faster_on_cpu(cpp, none) is cpp
 
 
+@pytest.mark.parametrize(
+    ("seconds", "command"), [(0.5, "; 'tensornet-attn warm hard_fish' and these options compile them"), (2.0, "")]
+)
+def test_kernels_that_are_not_compiled_are_named_with_the_command(
+    seconds: float, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = build(ta.load("hard_fish"))
+    cpp, torch = (plan_of(graph, backend, ON_CPU) for backend in ("cpp", "torch"))
+    times = {"cpp": seconds, "torch": 1.0}
+    monkeypatch.setattr(auto, "_measured", lambda plan: times[plan.backend])
+    figures = {0.5: "500 milliseconds instead of 1 second", 2.0: "2 seconds instead of 1 second"}[seconds]
+    told = beside_cpp(torch, lambda: cpp, "hard_fish").explain().splitlines()
+    assert told[1] == f"  not cpp: its kernels are not compiled; they would take {figures}{command}"
+    assert beside_cpp(torch, lambda: torch, "hard_fish") is torch  # no region has kernels
+
+
+@pytest.mark.parametrize("device", ["generic", "cpu"])
+@pytest.mark.parametrize("name", ["hard_fish", "thsa", "alibi", "fox", "mgk", "skip_left", "talking_heads", "gau"])
+def test_a_listing_has_the_figures_of_one_device_and_a_reason_for_each_dearer_choice(name: str, device: str) -> None:
+    told = ta.explain(name, device_costs=device)
+    assert ("at the rates of cpu" in told) <= (device == "generic")
+    assert f" on {device}, " in told.splitlines()[0]
+    for figures in re.findall(r"predicted: (.*)$", told, re.MULTILINE):
+        pair = re.fullmatch(r"(.+) (\w*seconds?) instead of (.+) (\w*seconds?)", figures)
+        assert pair is None or pair[2] != pair[4] or float(pair[1]) <= float(pair[3])
+
+
+def test_kernels_win_in_doubt_where_a_backend_asks_for_them() -> None:
+    """Prices of a CPU overestimate kernels that share a product among 64 maps: SDPA took 12 times as long."""
+    cpp = plan_of(build(ta.load("skip_left")), "cpp", ON_CPU)
+    assert cpp.backends["y.p1"] == "cpp"
+
+
 def test_linear_attention_takes_less_time_in_cpp() -> None:
     graph = build(ta.load("linear"))
-    cpp, torch = (plan_of(graph, backend) for backend in ("cpp", "torch"))
+    cpp, torch = (plan_of(graph, backend, ON_CPU) for backend in ("cpp", "torch"))
     found = faster_on_cpu(cpp, lambda: torch)
     assert "cpp" in found.backends.values()
     times = re.search(r"not torch: it would take (.*) milliseconds instead of (.*) milliseconds", found.explain())

@@ -39,9 +39,9 @@ def costs_for(
 
     A module on the meta device is planned for a CPU; a GPU that it is moved to plans it again.
     """
-    kind = device_of(device).type
-    if kind != "cuda":
-        return costs_on_cpu(backend, workload) if kind in ("cpu", "meta") else GENERIC.name
+    if not on_gpu(device):
+        on_cpu = device_of(device).type in ("cpu", "meta")
+        return costs_on_cpu(backend, workload) if on_cpu else GENERIC.name
     name = "h200" if torch.cuda.get_device_capability(device) >= (9, 0) else "a100"
     half = (torch.get_default_dtype() if dtype is None else dtype) in (torch.bfloat16, torch.float16)
     return f"{name}-bfloat16" if half else name
