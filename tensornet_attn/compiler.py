@@ -282,7 +282,8 @@ def _shell_name(design: spec.Design) -> str:
     path = design.document.path
     if path is None or Path(path).is_relative_to(library.folder()):
         return design.name
-    return shlex.quote(str(path))
+    inside = Path(path).resolve()
+    return shlex.quote(str(inside.relative_to(Path.cwd()) if inside.is_relative_to(Path.cwd()) else inside))
 
 
 def warm(

@@ -143,13 +143,16 @@ def test_doctor_measures_this_machine(run, tmp_path: Path, monkeypatch: pytest.M
     assert rates["this"] == (
         "this machine has not been measured; run 'tensornet-attn doctor --calibrate', which takes about 20 seconds."
     )
-    assert rates["cpu"].endswith(" ago by 'tensornet-attn doctor --calibrate'")
+    assert rates["cpu"].endswith(" ago, by 'tensornet-attn doctor --calibrate'")
+    shipped_for = f"those of 'cpu', the shipped table of 1 thread of AMD EPYC, torch {shipped().machine.torch}, "
+    assert rates["prices"] == f"{shipped_for}{shipped().measured}"
     table = replace(shipped(), machine=machine(1), measured=date.today().isoformat())
     monkeypatch.setattr(calibrate, "calibrate", lambda: table)
     measured = run("doctor", "--calibrate", "--json")
     assert (measured.code, measured.err) == (0, "")
     rates = json.loads(measured.out)["rates"]
-    assert "measured 0 days ago" in rates["this"]
+    assert f"measured on {table.measured}, 0 days ago, by" in rates["this"]
+    assert rates["prices"].endswith(f"; with '--device this' those of this machine, {table.measured}")
     assert rates["file"] == str(tmp_path / "tensornet-attn" / "rates.json")
     assert run("explain", "mhsa", "--device", "this").out.startswith("mhsa: backend torch, for training on this, ")
     assert run("doctor", "--calibrate", "-o", str(tmp_path / "other.json")).code == 0
