@@ -395,7 +395,8 @@ def emit_source(
     """The Python source of a design: one nn.Module that imports only torch, and triton if `backend` is triton.
 
     `package`: returns the source that `compile` loads, which imports `tensornet_attn.runtime`. `wanted`: options as in
-    `compile`, but that `device_costs` is generic, so that every machine emits the same text. Raises DesignError, and InputError for `reference`, which evaluates the diagram and has no source.
+    `compile`, except that `device_costs` is generic, so that every machine emits the same text. Raises DesignError, and
+    InputError for `reference`, which evaluates the diagram and has no source.
     """
     if backend == "reference":
         raise InputError("backend 'reference' evaluates the diagram and has no source; use 'torch' or 'triton'.")

@@ -208,7 +208,8 @@ def cost(
 ) -> Cost:
     """The cost of a graph at these lengths of its sequence legs; products of several factors go left to right.
 
-    `declared`: the legs in which formulas are written, by default those of the graph. Raises InputError if a length or the batch is not a positive integer, or a length exceeds a leg's maximum.
+    `declared`: the legs in which formulas are written, by default those of the graph. Raises InputError if a length or
+    the batch is not a positive integer, or a length exceeds a leg's maximum.
     """
     scene = Scene(split_products(graph), sizes_at(graph, lengths), whole("batch", batch), stepwise=as_written)
     live_at, before, monomials, chosen = live(scene), set[str](), Monomials(), Monomials()
@@ -251,7 +252,7 @@ def _in_declared(scene: Scene, monomials: Monomials, declared: Container[str] | 
             spelled.setdefault(step.form.leg, features)
     found: Monomials = Counter()
     for legs, count in monomials.items():
-        written = Counter({(): count})
+        written: Monomials = Counter({(): count})
         for leg in legs:
             internal = declared is not None and leg in scene.graph.leg and leg not in declared
             if internal and leg not in spelled and leg.rstrip("_") == leg:

@@ -41,12 +41,16 @@ class Blockwise(Implementation[Group]):
         again = sum(time_in_blocks(scene, one, target) for one in form.kernels)
         pairs = {leg for leg in (form.graph.query, form.graph.key) if leg}
         stored = sum(target.bytes * scene.elements(part) for part in parts if pairs <= {*part.legs})
-        little = target.device.measured and target.n is not None and stored <= LITTLE
-        worth = 1.0 if little else WORTH_ON_GPU if target.device.gpu else WORTH
-        worth = inf if target.memory is None and stored > MUCH else worth
+        worth = WORTH_ON_GPU if target.device.gpu else WORTH
+        if target.device.measured and target.n is not None and stored <= LITTLE:
+            worth = 1.0
+        any_length = target.device.measured and target.n is None  # small layers are called with long sequences too
+        worth = inf if target.memory is None and (any_length or stored > MUCH) else worth
         but = "with recomputation in the backward, they would take"
         why = f"which saves {human(stored)}B of {form.graph.query} x {form.graph.key} elements"
-        return Cost(again, kept, lambda time, digits: duration(target.device.seconds(int(time)), digits), but, worth, why)
+        return Cost(
+            again, kept, lambda time, digits: duration(target.device.seconds(int(time)), digits), but, worth, why
+        )
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         split, _ = split_best(graph, context.sizes, context.device)

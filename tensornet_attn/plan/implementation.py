@@ -38,8 +38,8 @@ class Cost:
     """The predicted cost of a form in an implementation, and the cost of the alternative.
 
     `said`: formats a cost with a number of digits. `but`: the text before both costs if the implementation does not
-    pay off. `worth`: the implementation pays off up to this multiple of the other cost, and `why` says why. `where`: the
-    device of the costs if it is another one, which then tell their ratio alone.
+    pay off. `worth`: the implementation pays off up to this multiple of the other cost; `why`: the reason. `where`: the
+    device of the costs if it is another one; then only their ratio is printed.
     """
 
     own: float

@@ -121,7 +121,7 @@ def _planned(
 
 
 def _cheapest(plans: Sequence[Plan], of_last: float = 1.0) -> Plan:
-    """The plan with the least predicted time; the last one may take `of_last` times as long. A single one is not priced."""
+    """The plan with the least predicted time; the last one may take `of_last` times as long."""
     if len(plans) == 1:
         return plans[0]
     seconds = [price_of(plan.schedule, plan.target.sizes(plan.graph), plan.target).seconds for plan in plans]

@@ -147,8 +147,8 @@ def seconds_apart(graph: Graph, other: Graph, sizes: Mapping[str, int], target: 
 
     They are rates of the device or, if it has none, of the shipped table, whose ratios of implementations then count.
     Steps with values of queries x keys count as blocks of queries where they can be computed in blocks; with measured
-    rates of the device and a length that was asked for, only if this takes less time. A GPU, which no table describes, has its own prices, and so have
-    fewer queries than a block has: they read everything once.
+    rates of the device and a length that was asked for, only if this takes less time. A GPU, which no table describes,
+    has its own prices, and so have fewer queries than a block has: they read everything once.
     """
     one, two = (split_best(own, sizes, target.device, target.device.width)[0] for own in (graph, other))
     if _reads_once(graph, sizes, target):

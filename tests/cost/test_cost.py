@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import prod
 
 import pytest
 
@@ -328,3 +329,21 @@ parameters: 3, and 1 frozen
 decoding cache: 80 floats for 5 tokens of one sequence
 FLOPs = 2 MACs, elementwise operations not included; moved: read and written; live: in memory while the step runs
 (total: the peak); saved: floats stored for backward, each counted once; k, M, G, T are powers of 1000."""
+
+
+INTERNAL = ["alibi", "deepseek_v3", "fox", "gaussian", "mgk", "mgk_mqa", "mhsa_core", "softmax_smgk"]  # legs of plans
+
+
+@pytest.mark.parametrize("name", INTERNAL)
+def test_formulas_are_written_in_declared_legs(name: str) -> None:
+    design = load(name)
+    report = cost_of(build(design), make_plan(build(design)).schedule, 96, 64)
+    assert report.planned is not None
+    sizes = {**design.legs, **dict(report.lengths)}
+    for formula, total in (
+        (report.planned.formula, report.planned.macs),
+        (report.planned.routed_formula, report.planned.total.routed_macs),
+    ):
+        terms = [term.split() for term in formula.split(" + ")]
+        assert {word for term in terms for word in term if not word.isdigit()} <= {*design.declared_legs}
+        assert sum(prod(int(word) if word.isdigit() else sizes[word] for word in term) for term in terms) == total

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -118,3 +119,30 @@ def test_auto_where_a_module_is_moved(monkeypatch: pytest.MonkeyPatch, no_cpp: N
     assert [*module.state_dict()] == [*weights]
     assert pickle.loads(pickle.dumps(other.float())).plan == module.plan
     assert module(torch.zeros(1, 3, 512)).shape == (1, 3, 512)
+
+
+def test_a_layer_on_a_cpu_has_the_prices_of_a_cpu(no_cpp: None) -> None:
+    """Rates of a CPU are of many queries, so decoding keeps the generic prices; so do emitted files, everywhere alike."""
+
+    def device(**options: Any) -> str:
+        return str(ta.compile("mhsa", **options).plan.target.device.name)
+
+    assert [device(backend=backend) for backend in ("auto", "torch", "inductor")] == ["cpu"] * 3
+    assert [device(device="meta"), device(workload="prefill"), device(device_costs="flops")] == ["cpu", "cpu", "flops"]
+    assert device(workload="decoding") == "generic"
+    with torch.device("meta"):
+        assert device() == "cpu"
+    assert ta.compiler.plan_for("mhsa").target.device.name == "cpu"
+    assert ta.compiler.plan_for("mhsa", "triton").target.device.name == "generic"
+    assert ta.emit_source("mamba2") == ta.emit_source("mamba2", device_costs="generic")
+    assert ta.compile("mamba2", "torch").source != ta.compile("mamba2", "torch", device_costs="generic").source
+
+
+def test_steps_of_decoding_are_priced_as_before(no_cpp: None) -> None:
+    steps = []
+    for device in ("generic", "cpu"):
+        layer = ta.compile("alibi", "torch", device_costs=device)
+        layer(torch.zeros(1, 1, 512), cache=layer.new_cache())
+        (decoder,) = layer._decodes.values()
+        steps.append([planned.plan.schedule.to_text() for planned in decoder._one])
+    assert steps[0] == steps[1]
