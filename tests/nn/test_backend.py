@@ -122,7 +122,7 @@ def test_auto_where_a_module_is_moved(monkeypatch: pytest.MonkeyPatch, no_cpp: N
 
 
 def test_a_layer_on_a_cpu_has_the_prices_of_a_cpu(no_cpp: None) -> None:
-    """Rates of a CPU are of many queries, so decoding keeps the generic prices; so do emitted files, everywhere alike."""
+    """Rates of a CPU are of many queries, so decoding keeps generic prices; so do emitted files, everywhere alike."""
 
     def device(**options: Any) -> str:
         return str(ta.compile("mhsa", **options).plan.target.device.name)

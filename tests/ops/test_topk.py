@@ -69,7 +69,7 @@ def test_routers(design: dict[str, Any], gates: Any, backend: str) -> None:
 @pytest.mark.parametrize("design", [DEEPSEEK, MIXTRAL], ids=["deepseek", "mixtral"])
 def test_the_chosen_experts_alone_are_computed(design: dict[str, Any]) -> None:
     """Though a box stands between the choice and the products."""
-    assert "y: grouped experts: rows sorted by expert" in ta.compile(design, n=1024).explain()
+    assert "y: grouped experts: rows sorted by expert" in ta.compile(design, n=1024, device_costs="generic").explain()
     few, every = (part for part in ta.cost(design, n=64).written.formula.split(" + ")[:2])
     assert (few, every) == ("n f e", "2 n f e l")
     assert "e l" not in ta.cost(design, n=64).written.routed_formula
@@ -101,7 +101,7 @@ def test_experts_with_biases(backend: str) -> None:
 def test_gates_with_negative_scale_are_no_shares_of_the_chosen() -> None:
     """Minus infinity times a negative number weighs most."""
     design = router({"G": {"softmax": "e", "scale": -1, "of": {"topk": "e", "k": 2, "fill": "-inf", "of": "s"}}})
-    assert "y: grouped experts" not in ta.compile(design, n=1024).explain()
+    assert "y: grouped experts" not in ta.compile(design, n=1024, device_costs="generic").explain()
 
 
 def test_what_chooses_gets_gradients_of_zero() -> None:

@@ -142,7 +142,7 @@ def test_the_block_keeps_to_its_budget() -> None:
 
 
 def test_a_block_has_no_more_rows_than_there_are_queries() -> None:
-    plan = ta.compile("talking_heads", n=100).explain()
+    plan = ta.compile("talking_heads", n=100, device_costs="generic").explain()
     assert "blockwise: 100 queries at a time" in str(plan)
 
 

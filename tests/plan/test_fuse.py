@@ -254,7 +254,9 @@ def test_wide_scores_are_priced_as_measured(name: str) -> None:
     """d 128, e 64, n 1,024 on one core: fused attention takes half of the time of the first two, twice the last's."""
     own, fused = WIDE[name]
     legs = {"f": 1024, "h": "head 8", **own["legs"]}
-    told = ta.compile({"tensornet": 1, "name": "wide", "extends": "mhsa", **own, "legs": legs}).explain()
+    told = ta.compile(
+        {"tensornet": 1, "name": "wide", "extends": "mhsa", **own, "legs": legs}, device_costs="generic"
+    ).explain()
     assert (FUSED in told) == fused
 
 

@@ -69,7 +69,7 @@ def test_what_the_map_reads_is_made_once(name: str, causal: bool) -> None:
 @pytest.mark.parametrize("name", STAYS)
 def test_what_stays(name: str) -> None:
     steps, wanted = STAYS[name]
-    plan = ta.compile(diagram(steps)).plan
+    plan = ta.compile(diagram(steps), device_costs="generic").plan
     assert ways(plan.explain()) == wanted
     assert not any(step.name in ("A.V", "A.Vs", "A.copy") for step in plan.schedule.steps)
     stored = {step.name for step in plan.schedule.steps if {"n", "m"} <= {*step.legs}}

@@ -69,7 +69,7 @@ def test_refused_with_the_reason_and_still_right(name: str) -> None:
 
 
 def test_short_sequences_keep_their_scores() -> None:
-    told = ta.compile("linear", n=16).explain()
+    told = ta.compile("linear", n=16, device_costs="generic").explain()
     reason = "summing over the keys first would cost 1.06 M multiply-adds instead of 262 k multiply-adds"
     assert CHOSEN not in told
     assert f"\n    not linear attention: {reason}" in told
@@ -81,7 +81,7 @@ def test_shipped_designs(name: str, causal: bool) -> None:
     chunk = {"thsa_elu": 16, "thsa_square": 16, "kernel_fish": 128, "kernel_gfish": 128}.get(name, 64)
     how = f", in chunks of {chunk}" if causal else ""
     told = f"  A.o: {CHOSEN}{how}; with a run-time mask, the scores are computed"
-    assert told in ta.compile(name, causal=causal).explain().splitlines()
+    assert told in ta.compile(name, causal=causal, device_costs="generic").explain().splitlines()
 
 
 @pytest.mark.parametrize("name", ["linear", "kernel_gfish"])
