@@ -39,7 +39,7 @@ def test_names_numbers_backends_and_aims_are_content() -> None:
     assert all(other.plan is not base.plan for other in others)
     assert len({other.source for other in others if other.source}) >= 4
     assert "Wx" in dict(others[4].named_parameters())
-    assert ta.compile(ta.load(text.replace("d ** -0.5", "2")), device_costs="generic").plan is not others[5].plan
+    assert ta.compile(ta.load(text.replace("d ** -0.5", "2"))).plan is not others[5].plan
 
 
 def test_what_it_says_about_itself_is_content() -> None:
@@ -63,7 +63,7 @@ def test_what_is_refused_is_not_kept() -> None:
     for _ in range(2):
         with pytest.raises(ta.InputError):
             ta.compile("mhsa", memory=1)
-    assert ta.compile("mhsa", memory=2**50, device_costs="generic").plan.offers
+    assert ta.compile("mhsa", memory=2**50).plan.offers
 
 
 def test_the_oldest_goes_first() -> None:
