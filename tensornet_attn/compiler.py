@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from ctypes import CDLL
 from dataclasses import replace
@@ -13,8 +12,7 @@ from warnings import warn
 from weakref import ref
 
 from tensornet_attn import spec
-from tensornet_attn.cost.devices import costs_on_cpu
-from tensornet_attn.errors import DesignError, InputError, MissingPartError, Problem, nearest
+from tensornet_attn.errors import DesignError, InputError, Problem, nearest, need_triton
 from tensornet_attn.graph import Graph, build, problems_of
 from tensornet_attn.graph.doubts import doubts_of_float16
 from tensornet_attn.keywords import caller
@@ -22,7 +20,15 @@ from tensornet_attn.plan.auto import beside_cpp, faster_on_cpu, fastest
 from tensornet_attn.plan.cache import Cache
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Lowering
-from tensornet_attn.plan.target import TRAINING, CurrentOptions, Target, TargetOptions, current, target_from
+from tensornet_attn.plan.target import (
+    TRAINING,
+    CurrentOptions,
+    Target,
+    TargetOptions,
+    current,
+    target_from,
+    target_on_cpu,
+)
 from tensornet_attn.spec import library, read
 from tensornet_attn.spec.read import Source
 from tensornet_attn.version import __version__
@@ -260,30 +266,16 @@ def plan_for(
     from tensornet_attn.runtime.cpp import reason_against_cpp
 
     design = _design(design)
-    graph, target = build(design, causal), _target_on_cpu(backend, wanted)
+    graph, target = build(design, causal), target_on_cpu(backend, wanted)
     if backend == "auto" and not target.device.gpu:
         plan = _on_cpu(graph, target, "float32")
-        said = plan.instead or not target.device.measured
-        return plan if said else beside_cpp(plan, lambda: plan_of(graph, "cpp", target), _shell_name(design))
+        if plan.instead or not target.device.measured:
+            return plan
+        name = library.name_in_command(design.name, design.document.path)
+        return beside_cpp(plan, lambda: plan_of(graph, "cpp", target), name)
     if backend == "cpp" and (reason := reason_against_cpp()):
         return replace(plan_of(graph, "torch", target), instead=Lowering(backend, (reason,)))
     return plan_of(graph, backend, target)
-
-
-def _target_on_cpu(backend: str, wanted: TargetOptions) -> Target:
-    """The target of a module on a CPU for these options."""
-    options = current(wanted)
-    costs = costs_on_cpu(backend, options.get("workload", TRAINING.workload))
-    return target_from(**{"device_costs": costs, **options})
-
-
-def _shell_name(design: spec.Design) -> str:
-    """How a command names a design: a shipped name, otherwise the path of its file, or its name if it has none."""
-    path = design.document.path
-    if path is None or Path(path).is_relative_to(library.folder()):
-        return design.name
-    inside = Path(path).resolve()
-    return shlex.quote(str(inside.relative_to(Path.cwd()) if inside.is_relative_to(Path.cwd()) else inside))
 
 
 def warm(
@@ -299,7 +291,7 @@ def warm(
 
     if dtype not in CPP_DTYPES:
         raise InputError(f"there are no C++ kernels for dtype '{dtype}'; {nearest(dtype, CPP_DTYPES)}")
-    plan = plan_of(build(_design(design), causal), "cpp", _target_on_cpu("cpp", wanted))
+    plan = plan_of(build(_design(design), causal), "cpp", target_on_cpu("cpp", wanted))
     texts = _native(plan)
     if texts and (reasons := _against_cpp(texts, dtype)):
         raise InputError(f"{plan.graph.name}: C++ kernels cannot be used: {'; '.join(reasons)}")
@@ -428,14 +420,6 @@ def kernels(
     if "triton" not in plan.backends.values():
         return []
     return used_by_module(CompiledDesign(design, plan, _realise, None, dtype or torch.bfloat16), plan.graph, target)
-
-
-def need_triton() -> None:
-    """Raises MissingPartError if triton is not installed."""
-    from importlib.util import find_spec
-
-    if find_spec("triton") is None:
-        raise MissingPartError("kernels need triton, which is not installed: run 'pip install triton' on Linux.")
 
 
 def _design(source: Source) -> spec.Design:
@@ -578,7 +562,7 @@ def _emitted(design: spec.Design, plan: Plan, alone: bool = False) -> Emitted:
     from tensornet_attn.draw.text import step_lines
     from tensornet_attn.emit.module import emit
 
-    words = design.about, design.source, _origin(design)
+    words = design.about, design.source, library.origin(design.name, design.document.path)
     return _sources.get(
         (plan, plan.graph.to_text(), words, alone),
         lambda: emit(plan, *words, step_lines(plan.graph), __version__, alone),
@@ -613,13 +597,6 @@ def _compared_library(text: str, dtype: str) -> CDLL | str:
     from tensornet_attn.verify.kernels import reason_against
 
     return cpp_built(text, dtype, partial(reason_against, plan, text))
-
-
-def _origin(design: spec.Design) -> str:
-    """The path of a shipped design in the repository, or the name of another design."""
-    path = design.document.path
-    shipped = path is not None and Path(path).parent.parent == library.folder()
-    return f"specs/{Path(path).parent.name}/{Path(path).name}" if shipped and path else f"the design '{design.name}'"
 
 
 __all__ = ["BACKENDS", "Graph", "check", "compile", "cost", "draw", "emit_source", "list_designs", "load", "reference"]

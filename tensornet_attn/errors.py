@@ -90,3 +90,11 @@ def _window(text: str, caret: int, width: int = 100) -> tuple[str, int]:
         return clean, min(caret, len(clean))
     start = max(0, min(caret - width // 2, len(clean) - width))
     return clean[start : start + width], caret - start
+
+
+def need_triton() -> None:
+    """Raises MissingPartError if triton is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("triton") is None:
+        raise MissingPartError("kernels need triton, which is not installed: run 'pip install triton' on Linux.")

@@ -12,7 +12,7 @@ from typing import TypedDict, cast
 from warnings import warn
 
 from tensornet_attn import limits
-from tensornet_attn.cost.devices import GENERIC, Device, device_named
+from tensornet_attn.cost.devices import GENERIC, Device, costs_on_cpu, device_named
 from tensornet_attn.cost.sizes import dtype_bytes, sizes_at, whole
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph.model import Graph
@@ -147,6 +147,13 @@ def target_from(
     device = device_costs if isinstance(device_costs, Device) else device_named(device_costs)
     kind = "float32" if dtype is None or memory is None else str(dtype).removeprefix("torch.")
     return Target(workload, device, n, m, batch, kind, bytes_of(memory), linear_memory, strict)
+
+
+def target_on_cpu(backend: str, wanted: TargetOptions) -> Target:
+    """The target of a module on a CPU for these options. Raises InputError."""
+    options = current(wanted)
+    costs = costs_on_cpu(backend, options.get("workload", TRAINING.workload))
+    return target_from(**{"device_costs": costs, **options})
 
 
 def bytes_of(memory: int | str | None) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from shlex import quote
 
 from tensornet_attn.errors import InputError, nearest
 
@@ -48,3 +49,17 @@ def file_of(name: str) -> Path | None:
 def family_of(name: str) -> str:
     """The folder of a shipped design: the short name of the paper."""
     return path_of(name).parent.name
+
+
+def name_in_command(name: str, path: Path | str | None) -> str:
+    """How a command names a design: a shipped name, otherwise the path of its file, or its name if it has none."""
+    if path is None or Path(path).is_relative_to(folder()):
+        return name
+    inside = Path(path).resolve()
+    return quote(str(inside.relative_to(Path.cwd()) if inside.is_relative_to(Path.cwd()) else inside))
+
+
+def origin(name: str, path: Path | str | None) -> str:
+    """The path of a shipped design in the repository, or the name of another design."""
+    shipped = path is not None and Path(path).parent.parent == folder()
+    return f"specs/{Path(path).parent.name}/{Path(path).name}" if shipped and path else f"the design '{name}'"
