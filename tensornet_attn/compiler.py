@@ -28,6 +28,7 @@ from tensornet_attn.plan.target import (
     current,
     target_from,
     target_on_cpu,
+    target_priced,
 )
 from tensornet_attn.spec import library, read
 from tensornet_attn.spec.read import Source
@@ -347,8 +348,7 @@ def compile(
     compares Triton kernels with the reference, on this device and in this dtype, as C++ kernels always are.
     `workload`: training, prefill (no backward) or decoding (one query, many keys); `n`, `m`, `batch`: sizes to optimise
     for, by default those of the workload. `device_costs`: a name from the device table, `this` for measurements of this
-    machine, or a Device; the default is cpu on a CPU, for decoding generic, and on a GPU the most similar one in the
-    table.
+    machine, or a Device; the default is cpu on a CPU, for decoding generic, and on a GPU the most similar one.
     `memory`: the limit of the predicted peak in bytes, such as "2GiB"; without it, C++ kernels may save a quarter of
     the free memory for their backward. `linear_memory`: no tensor has both a query and a key leg, except masks of the
     caller. `strict`: all regions run on `backend`.
@@ -387,8 +387,7 @@ def emit_source(
     """The Python source of a design: one nn.Module that imports only torch, and triton if `backend` is triton.
 
     `package`: returns the source that `compile` loads, which imports `tensornet_attn.runtime`. `wanted`: options as in
-    `compile`, except that `device_costs` is generic, so that every machine emits the same text. Raises DesignError, and
-    InputError for `reference`, which evaluates the diagram and has no source.
+    `compile`; `device_costs` is generic by default. Raises DesignError, and InputError for `reference`, which has none.
     """
     if backend == "reference":
         raise InputError("backend 'reference' evaluates the diagram and has no source; use 'torch' or 'triton'.")
@@ -443,9 +442,8 @@ def _planned(
     """
     from tensornet_attn.runtime.triton.target import costs_for, on_gpu, reasons_against
 
-    costs = costs_for(device, dtype, backend, wanted.get("workload", TRAINING.workload))
-    options: CurrentOptions = {"device_costs": costs, **wanted}
-    target = target_from(dtype, **options)
+    workload = wanted.get("workload", TRAINING.workload)
+    target = target_priced(costs_for(device, dtype, backend, workload), wanted, dtype)
     if backend == "auto" and on_gpu(device) and not reasons_against(dtype):
         return fastest(
             lambda: plan_of(graph, "torch", target),

@@ -267,11 +267,11 @@ def _kernels(design: Design, dtype: str, causal: bool | None) -> list[Used]:
     import torch
 
     from tensornet_attn import compiler
-    from tensornet_attn.errors import InputError, nearest
+    from tensornet_attn.errors import InputError, nearest, need_triton
 
     if dtype not in KERNEL_DTYPES:
         raise InputError(f"there are no kernels for dtype '{dtype}'; {nearest(dtype, KERNEL_DTYPES)}")
-    compiler.need_triton()
+    need_triton()
     from tensornet_attn.runtime.triton.survey import TARGETS
 
     return [one for target in TARGETS for one in compiler.kernels(design, target, getattr(torch, dtype), causal)]

@@ -33,7 +33,7 @@ def doctor(
 ) -> None:
     """Report versions, devices and missing dependencies."""
     if kernels:  # takes minutes, and needs no GPU
-        from tensornet_attn.compiler import need_triton
+        from tensornet_attn.errors import need_triton
 
         need_triton()
         from tensornet_attn.runtime.triton.survey import FAMILIES, survey, tables

@@ -153,7 +153,13 @@ def target_on_cpu(backend: str, wanted: TargetOptions) -> Target:
     """The target of a module on a CPU for these options. Raises InputError."""
     options = current(wanted)
     costs = costs_on_cpu(backend, options.get("workload", TRAINING.workload))
-    return target_from(**{"device_costs": costs, **options})
+    return target_priced(costs, options)
+
+
+def target_priced(costs: str, wanted: CurrentOptions, dtype: object = None) -> Target:
+    """The target for these options, priced for `costs` unless they name a device. Raises InputError."""
+    options: CurrentOptions = {"device_costs": costs, **wanted}
+    return target_from(dtype, **options)
 
 
 def bytes_of(memory: int | str | None) -> int | None:
