@@ -68,6 +68,6 @@ class SoftmaxSMGK(nn.Module):
         k = A_k.flatten(-3, -2)  # ... h (r m) w
         v = V.transpose(-3, -2)  # ... h m d
         keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
-        o = attend(q, k, v, keep, bias, 1, keys=self.logpi.shape[1])  # ... h n d
+        o = attend(q, k, v, keep, bias, 1, keys=self.logpi.shape[1], logarithms=True)  # ... h n d
 
         return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -12,7 +12,6 @@ from tensornet_attn.compare.section import mean_of, quantile
 from tensornet_attn.search.rank import Confirmed, confirmed, front, hypervolumes
 from tensornet_attn.search.space import COSTS, Choice, Space
 from tensornet_attn.search.study import ARMS, Rung, Study
-from tensornet_attn.search.study_file import callable_task
 from tensornet_attn.search.trial import BOUND, COMPLETE, Trial, values_at
 
 LEAST = 2  # minimum number of values on each side of an effect
@@ -206,7 +205,7 @@ def task(rung: Rung) -> str:
 
 def measure(rung: Rung) -> str:
     """The name of the quality of a rung; larger is better."""
-    if callable_task(rung.task):
+    if rung.calls:
         return "quality"
     return "accuracy" if rung.measure == "accuracy" else "minus the loss, nats"
 

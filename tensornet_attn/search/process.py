@@ -21,7 +21,6 @@ from typing import Any, cast
 
 from tensornet_attn.errors import TensornetError
 from tensornet_attn.search.study import CLIMB, Job, NotFiniteError, called
-from tensornet_attn.search.study_file import callable_task
 from tensornet_attn.search.trial import COMPLETE, DIVERGED, FAILED, LATE, MEMORY
 
 GRACE = 10.0  # seconds between SIGTERM and SIGKILL
@@ -194,7 +193,7 @@ def main(send: Connection, job: Job, log: str) -> None:
     os.close(file)
     threading.Thread(target=_end_with_the_worker, daemon=True).start()
     try:
-        if job.kind == CLIMB and callable_task(job.study.rungs[job.rung - 1].task):
+        if job.kind == CLIMB and job.study.rungs[job.rung - 1].calls:
             outcome = Outcome(COMPLETE, called(job))
         else:
             from tensornet_attn.search.training import compute  # imports torch, which user functions may not need

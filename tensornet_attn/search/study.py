@@ -63,6 +63,11 @@ class Rung(_Model):
     measure: Literal["accuracy", "loss"] = "accuracy"
     score: Score = "best"
 
+    @property
+    def calls(self) -> bool:
+        """Whether the task is a function of the user; a study in progress has recorded the samples of a recipe."""
+        return ":" in self.task and "task_samples" not in self.run
+
 
 class Study(_Model):
     """A study, as stored in `study.yaml`. With one worker, equal studies propose equal designs.

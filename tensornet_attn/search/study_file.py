@@ -202,7 +202,7 @@ def _least(given: Any, most: int) -> Any:
 
 def check_rungs(study: Study) -> None:
     """Raises InputError if the task or run of a rung is invalid, with the trainer's messages."""
-    for place, rung in trained(study):
+    for place, rung in _with_recipes(study):
         try:
             own = next((key for key in rung.run if key in OWN), None)
             if own is not None:
@@ -216,9 +216,14 @@ def check_rungs(study: Study) -> None:
             raise InputError("\n".join(f"rung {place}: {line}" for line in str(error).splitlines())) from error
 
 
-def trained(study: Study) -> Iterator[tuple[int, Rung]]:
-    """The rungs with a task to train on, with their number from 1."""
+def _with_recipes(study: Study) -> Iterator[tuple[int, Rung]]:
+    """The rungs of a study as written that have a task to train on, with their number from 1. Raises InputError."""
     return ((place, rung) for place, rung in enumerate(study.rungs, 1) if not callable_task(rung.task))
+
+
+def trained(study: Study) -> Iterator[tuple[int, Rung]]:
+    """The rungs of a study in progress that have a task to train on, with their number from 1."""
+    return ((place, rung) for place, rung in enumerate(study.rungs, 1) if not rung.calls)
 
 
 def fitted(study: Study, space: Space) -> Study:
@@ -227,7 +232,7 @@ def fitted(study: Study, space: Space) -> Study:
     A model sets its width on the leg of each design's input. This leg must have one size in all designs, otherwise the
     trained designs would differ from the priced ones. Raises InputError for several sizes, or another width in a rung.
     """
-    rungs, own = list(study.rungs), list(trained(study))
+    rungs, own = list(study.rungs), list(_with_recipes(study))
     width = width_of(space) if own else 0
     for place, rung in own:
         if rung.run.get("width", width) != width:
