@@ -15,7 +15,7 @@ from tensornet_attn.plan.model import Plan
 from tensornet_attn.plan.price import price_of
 from tensornet_attn.plan.triton import Tiles
 from tensornet_attn.tiles.cpp.saved import seconds_again, seconds_saved, width_of
-from tensornet_attn.tiles.cpp.source import Region, region_of
+from tensornet_attn.tiles.cpp.source import Region, biased_region_of, region_of
 from tensornet_attn.tiles.model import Program
 
 
@@ -72,4 +72,7 @@ def memory_of_kernels(plan: Plan) -> int | None:
 
 @lru_cache(64)
 def _region(graph: Graph, step: Step) -> Region:
-    return region_of(graph, step)
+    """The C++ of a kernel, of which that for float masks can be printed too. Raises Unfit."""
+    region = region_of(graph, step)
+    biased_region_of(graph, step, region)
+    return region

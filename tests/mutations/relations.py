@@ -120,4 +120,18 @@ RELATIONS = (
         "A traced topk fixes the number of keys.",
         ("test_export.py::test_functions_of_lengths",),
     ),
+    Mutation(
+        "runtime/softmax.py",
+        "if logarithms and bias is not None:",
+        "if False:",
+        "Fused attention of key mixtures reads float masks that absorb what tells the keys apart.",
+        ("relations/test_relations.py::test_shipped_designs[mgk]",),
+    ),
+    Mutation(
+        "emit/precision.py",
+        "if writer.graph.output not in writer.wide:",
+        "if True:",
+        "A half layer returns a logarithm in float32.",
+        ("relations/test_log_of_nothing.py::test_one_number_in_each_dtype[dtype0-decoding]",),
+    ),
 )

@@ -140,11 +140,12 @@ def logarithms_of_nothing_are_finite(subject: Subject) -> None:
             logarithm(data, subject.draw)
     if not valid(data := pruned(data)):
         raise NotApplicable("a causal design reads the mean of its logarithms")
+    subject = replace(subject, data=data)
     rows, hidden = subject.rows((2,), 5, 7), subject.mask(2, 7)
     hidden = hidden[:, : rows.keys]
     hidden[0] = False
     for dtype in subject.draw.sample([F64, torch.float32, torch.bfloat16, torch.float16], 2):
-        typed, leaves = replace(subject, data=data, dtype=dtype), [x.to(dtype) for x in rows.leaves]
+        typed, leaves = replace(subject, dtype=dtype), [x.to(dtype) for x in rows.leaves]
         wanted, outcome = (
             typed.results(lambda *xs: typed.run(*xs, key_mask=hidden, module=module), leaves, module)  # noqa: B023
             for module in (typed.oracle, typed.module)
