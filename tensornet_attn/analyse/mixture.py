@@ -15,6 +15,7 @@ from tensornet_attn.graph.model import Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.ops import OPS
 
 Tensor = torch.Tensor
 
@@ -78,7 +79,7 @@ def _sums(graph: Graph) -> Iterator[tuple[str, list[Term], str | None]]:
 def _components(graph: Graph) -> Iterator[tuple[Step, Use, str]]:
     """The boxes that add exponentials of scores over a leg besides the keys, with the scores and this leg."""
     for step in graph.steps:
-        if step.box is not None and step.box.kind == "logsumexp" and {graph.query, graph.key} <= {*step.legs}:
+        if step.box is not None and OPS[step.box.kind].log_of_sum and {graph.query, graph.key} <= {*step.legs}:
             yield step, step.box.operand("of"), str(step.box.leg)
     for attention in attentions(graph).values():
         if isinstance(attention.weighting, Softmax):

@@ -87,7 +87,7 @@ def section(text: str, title: str) -> str:
 def leads(folder: Path, link: str) -> bool:
     """Whether the file is there, and the title in it."""
     name, _, title = link.partition("#")
-    path = folder / name
+    path, title = folder / name, title.replace("-", "[ -]")
     return path.is_file() and (
         not title or re.search(rf"^#+ {title}$", path.read_text("utf-8"), re.I | re.M) is not None
     )
