@@ -251,7 +251,10 @@ def test_other_sizes_of_summed_legs_take_torch(passes: list[int]) -> None:
 
 def test_a_row_that_all_queries_share_has_the_gradient_of_all(passes: list[int]) -> None:
     design = ta.load("abc", legs={"f": 8, "h": 2, "r": 3})
-    made, plain = (ta.compile(design, own, False, dtype=torch.float64) for own in ("cpp", "reference"))
+    made, plain = (
+        ta.compile(design, backend, False, dtype=torch.float64, device_costs="generic")
+        for backend in ("cpp", "reference")
+    )
     plain.load_state_dict(made.state_dict())
     x = torch.randn(2, 7, 8, dtype=torch.float64)
     one, other = (torch.autograd.grad(run(x).square().sum(), [*run.parameters()]) for run in (made, plain))
