@@ -21,9 +21,9 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def modules(source: Any, causal: bool | None, backend: str = "torch") -> tuple[Any, Any]:
+def modules(source: Any, causal: bool | None, backend: str = "torch", **options: Any) -> tuple[Any, Any]:
     design = ta.load(source)
-    ours, oracle = (ta.compile(design, own, causal, dtype=torch.float64) for own in (backend, "reference"))
+    ours, oracle = (ta.compile(design, own, causal, dtype=torch.float64, **options) for own in (backend, "reference"))
     state = {name: draw(*value.shape, seed=i) for i, (name, value) in enumerate(oracle.state_dict().items())}
     ours.load_state_dict(state)
     oracle.load_state_dict(state)

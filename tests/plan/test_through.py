@@ -106,7 +106,7 @@ def hold(ours: Any, oracle: Any) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", MOVES)
 def test_queries_move_into_the_scores_and_the_result_is_the_same(name: str, causal: bool) -> None:
-    ours, oracle = modules(MOVES[name], causal)
+    ours, oracle = modules(MOVES[name], causal, device_costs="generic")
     assert MOVED in ours.explain().splitlines()
     hold(ours, oracle)
 

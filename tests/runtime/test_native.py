@@ -203,7 +203,7 @@ def test_auto_takes_what_warm_has_compiled(tmp_path: Any, monkeypatch: pytest.Mo
     assert ta.compile(design).plan.backend == "cpp"
     assert "C++ kernels" in ta.explain(design)
     assert early.plan.backend == "torch"
-    assert ta.compile("mhsa").plan.backend == "torch"
+    assert ta.compile("sigma_moe").plan.backend == "torch"
     message = refusal(ta.compile, design, backend="torch", n=4096, memory=4096)
     assert refusal(ta.compile, design, n=4096, memory=4096) == message
 
@@ -224,7 +224,7 @@ def test_warm_says_what_it_made() -> None:
     done = CliRunner().invoke(app, ["warm", "hard_fish"])
     assert done.exit_code == 0, done.output
     assert f"hard_fish: {cpp.cpp_folder()}" in done.output
-    assert "torch computes all of it" in CliRunner().invoke(app, ["warm", "mhsa"]).output
+    assert "torch computes all of it" in CliRunner().invoke(app, ["warm", "sigma_moe"]).output
     with pytest.raises(InputError, match="dtype 'int8'"):
         ta.warm("hard_fish", dtype="int8")
 
