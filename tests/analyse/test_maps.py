@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.analyse.maps import attention_steps
+from tensornet_attn.analyse.maps import attention_steps, blended_steps, with_implied
 from tests.refusals import refusal
 
 
@@ -302,7 +302,8 @@ def test_every_shipped_design(name: str) -> None:
     graph = layer.plan.graph
     shapes = [[6 if graph.leg[leg].sequence else graph.leg[leg].size for leg in t.legs] for t in graph.of_role("input")]
     maps = ta.attention_maps(layer, *(torch.randn(2, *shape) for shape in shapes))
-    assert set(maps) == {step.name for step in attention_steps(graph)}
+    shown = {step.name for step in (*attention_steps(graph), *blended_steps(graph))}
+    assert set(maps) == shown | with_implied(graph)[1].keys()
     for step, found in maps.items():
         if name == "rwkv4" and step == "own":  # of ones alone, without an input
             continue
