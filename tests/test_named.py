@@ -45,7 +45,7 @@ MISTAKES = [
     ),
     (
         "__main__:parity",
-        f"the task '__main__:parity': module '__main__' ('{sys.modules['__main__'].__file__}') has no 'parity'; what a "
+        "the task '__main__:parity': module '__main__' ('{folder}/script.py') has no 'parity'; what a "
         "script or notebook defines is found there only: move it to a module.",
     ),
 ]
@@ -54,6 +54,7 @@ MISTAKES = [
 @pytest.mark.parametrize(("name", "message"), MISTAKES)
 def test_a_name_that_is_wrong(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own_modules.write(monkeypatch, tmp_path, "own_task")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", f"{tmp_path}/script.py", raising=False)
     assert refusal(task_named, name) == message.replace("{folder}", str(tmp_path))
 
 

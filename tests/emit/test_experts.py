@@ -23,7 +23,8 @@ NAMES = pytest.mark.parametrize("name", SIZES)
 
 def made(name: str, **options: object) -> nn.Module:
     torch.manual_seed(0)
-    return ta.compile(ta.load(name, legs=SIZES[name], settings={"k": 2}), **options).eval()
+    design = ta.load(name, legs=SIZES[name], settings={"k": 2})
+    return ta.compile(design, device_costs="generic", **options).eval()
 
 
 def lines(source: str) -> list[str]:

@@ -26,7 +26,7 @@ def made(source: Any, backend: str = "torch", k: int = 2, e: int = 16, seed: int
     sizes = {"f": 12, "e": e, "l": 5} if source == "sigma_moe" else SIZES | {"e": e}
     design = ta.load(source, legs=sizes, settings={"k": k}) if isinstance(source, str) else ta.load(source)
     torch.manual_seed(seed)
-    return ta.compile(design, backend, dtype=torch.float64, **options).eval()
+    return ta.compile(design, backend, dtype=torch.float64, device_costs="generic", **options).eval()
 
 
 def twins(source: Any, **options: Any) -> tuple[nn.Module, nn.Module]:
