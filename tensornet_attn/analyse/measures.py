@@ -298,14 +298,14 @@ def map_eigenvalues(maps: Maps | Tensor | Iterable[Maps | Tensor]) -> Eigenvalue
     >>> map_eigenvalues([torch.eye(2), torch.eye(2), torch.eye(2).flip(0)]).values.tolist()
     [1.3333333333333333, 0.6666666666666666, 0.0]
     """
-    given = list(batches_of(maps))
-    sizes = list(dict.fromkeys(tuple(part.values.shape[-2:]) for part in given))
+    batches = list(batches_of(maps))
+    sizes = list(dict.fromkeys(tuple(batch.values.shape[-2:]) for batch in batches))
     if len(sizes) > 1:
         (n, m), (other, wide) = sizes[:2]
         raise InputError(f"the matrices have different sizes, {n} x {m} and {other} x {wide}; give one size.")
-    if not any(part.by_head.shape[:2].numel() for part in given):
+    if not any(batch.by_head.shape[:2].numel() for batch in batches):
         raise InputError("there are no attention matrices, because the batch is empty.")
-    rows = torch.cat([_finite(part).flatten(2).flatten(0, 1) for part in given])
+    rows = torch.cat([_finite(batch).flatten(2).flatten(0, 1) for batch in batches])
     matrices, entries = rows.shape
     along = 1 if matrices <= entries else 0  # sums over the longer side, in chunks
     parts = (part.double() for part in rows.split(max(1, CHUNK // max(1, rows.shape[1 - along])), along))

@@ -50,15 +50,15 @@ def mixture_weights(module: CompiledDesign) -> dict[str, Mixture]:
     graph = compiled(module, "mixture_weights").plan.graph
     names = dict.fromkeys(use.name for _, terms, _ in _sums(graph) for term in terms for use in term.factors)
     values = values_without_positions(module, list(names))
-    found = {}
+    mixtures = {}
     for name, terms, component in _sums(graph):
         legs = tuple(
             dict.fromkeys(leg for term in terms for use in term.factors for leg in use.legs if leg != component)
         )
         legs = legs if component is None else (*legs, component)
         total = sum((_product(graph, term, values, legs) for term in terms), torch.zeros((), dtype=torch.float64))
-        found[name] = Mixture(legs, total if component is None else total.softmax(-1))
-    return found
+        mixtures[name] = Mixture(legs, total if component is None else total.softmax(-1))
+    return mixtures
 
 
 def _sums(graph: Graph) -> Iterator[tuple[str, list[Term], str | None]]:

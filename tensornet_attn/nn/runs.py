@@ -48,8 +48,8 @@ def compiled_forward(emitted: Callable[..., Any], name: str) -> Callable[..., An
     from torch._dynamo.exc import FailOnRecompileLimitHit
 
     limit: dict[str, Any] = {"recompile_limit": COMPILATIONS}
-    known = limit.keys() <= signature(torch.compile).parameters.keys()  # in newer releases of torch
-    compiled: Any = torch.compile(emitted, fullgraph=True, **(limit if known else {}))
+    takes_limit = limit.keys() <= signature(torch.compile).parameters.keys()  # in newer releases of torch
+    compiled: Any = torch.compile(emitted, fullgraph=True, **(limit if takes_limit else {}))
 
     def forward(*given: Any, **options: Any) -> Any:
         try:

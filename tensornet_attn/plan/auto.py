@@ -62,14 +62,14 @@ def beside_cpp(torch: Plan, cpp: Make, name: str) -> Plan:
     `name`: of the design in the command. A plan without such kernels stays as it is.
     """
     try:
-        other = cpp()
+        kernels = cpp()
     except InputError:  # only torch meets the target
         return torch
-    if "cpp" not in other.backends.values():
+    if "cpp" not in kernels.backends.values():
         return torch
-    own, others = map(_measured, (other, torch))
-    command = f"; 'tensornet-attn warm {name}' and these options compile them" * (own < others)
-    reason = f"its kernels are not compiled; they would take {instead(own, others, duration)}{command}"
+    seconds, seconds_now = map(_measured, (kernels, torch))
+    command = f"; 'tensornet-attn warm {name}' and these options compile them" if seconds < seconds_now else ""
+    reason = f"its kernels are not compiled; they would take {instead(seconds, seconds_now, duration)}{command}"
     return replace(torch, instead=Lowering("cpp", (reason,)))
 
 

@@ -58,9 +58,9 @@ class States(OfBoxes["Mixed"]):
         return [step.name for step in sums(graph)]
 
     def form(self, graph: Graph, place: str) -> Mixed | None:
-        found = read_of(graph, graph.step[place])
-        decays = found is not None and graph.query in legs_in(found.key)
-        return Mixed(graph, found) if found is not None and _mixed(found) and not decays else None
+        read = read_of(graph, graph.step[place])
+        decays = read is not None and graph.query in legs_in(read.key)
+        return Mixed(graph, read) if read is not None and _mixed(read) and not decays else None
 
     def unsupported(self, form: Mixed, context: Context) -> tuple[str, ...]:
         return (form.parts,) if isinstance(form.parts, str) else ()
@@ -141,8 +141,8 @@ def sums_as_maps(graph: Graph, context: Context) -> Lowered:
 
 def as_map(graph: Graph, box: Step) -> Graph | None:
     """The graph in which a map is applied to the values, in place of a sum; None if no query reads it by a feature."""
-    found = read_of(graph, box)
-    return _as_map(graph, found) if found is not None and not _mixed(found) else None
+    read = read_of(graph, box)
+    return _as_map(graph, read) if read is not None and not _mixed(read) else None
 
 
 def read_of(graph: Graph, box: Step) -> Read | None:

@@ -372,8 +372,8 @@ def serve(out: str, storage: str, name: str) -> int:
         study = read_study(Path(out) / CONFIG)
         store = open_store(storage, study, name, identity())
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        own = (rung.task.partition(":")[0] for rung in study.rungs if ":" in rung.task)
-        modules = (*(TRAINING if next(trained(study), None) is not None else FUNCTIONS), *own)
+        named = (rung.task.partition(":")[0] for rung in study.rungs if ":" in rung.task)
+        modules = (*(TRAINING if next(trained(study), None) is not None else FUNCTIONS), *named)
         with reached(store.shown):
             Worker(store, study, load(study.space), Path(out), Nursery(modules)).work()
     except KeyboardInterrupt:
