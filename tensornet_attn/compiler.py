@@ -12,15 +12,7 @@ from warnings import warn
 from weakref import ref
 
 from tensornet_attn import spec
-from tensornet_attn.errors import DesignError, InputError, Problem, nearest, need_triton
-from tensornet_attn.graph import Graph, build, problems_of
-from tensornet_attn.graph.doubts import doubts_of_float16
-from tensornet_attn.keywords import caller
-from tensornet_attn.plan.auto import beside_cpp, faster_on_cpu, fastest
-from tensornet_attn.plan.cache import Cache
-from tensornet_attn.plan.make import make_plan
-from tensornet_attn.plan.model import Lowering
-from tensornet_attn.plan.target import (
+from tensornet_attn.cost.target import (
     TRAINING,
     CurrentOptions,
     Target,
@@ -30,6 +22,14 @@ from tensornet_attn.plan.target import (
     target_on_cpu,
     target_priced,
 )
+from tensornet_attn.errors import DesignError, InputError, Problem, nearest, need_triton
+from tensornet_attn.graph import Graph, build, problems_of
+from tensornet_attn.graph.doubts import doubts_of_float16
+from tensornet_attn.keywords import caller
+from tensornet_attn.plan.auto import beside_cpp, faster_on_cpu, fastest
+from tensornet_attn.plan.cache import Cache
+from tensornet_attn.plan.make import make_plan
+from tensornet_attn.plan.model import Lowering
 from tensornet_attn.spec import library, read
 from tensornet_attn.spec.read import Source
 from tensornet_attn.version import __version__

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 
 from tensornet_attn.cost import device_named
+from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.paper import TABLES, Compared, Comparison, Row, Table, compare
 from tensornet_attn.cost.paper.compare import Split
 from tensornet_attn.graph import Graph
-from tensornet_attn.plan.order import split_best
 
 FLOPS = device_named("flops")
 

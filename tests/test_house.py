@@ -28,8 +28,9 @@ LAYERS = (
     "rewrite",
     "cost",
     "tiles",
-    "plan",
     "emit",
+    "kernels",
+    "plan",
     "draw",
     "runtime",
     "nn",
@@ -50,7 +51,20 @@ LAYERS = (
     "search",
     "cli",
 )
-WITHOUT_TORCH = FREE | {"ir", "spec", "graph", "special", "rewrite", "cost", "tiles", "plan", "emit", "draw", "report"}
+WITHOUT_TORCH = FREE | {
+    "ir",
+    "spec",
+    "graph",
+    "special",
+    "rewrite",
+    "cost",
+    "tiles",
+    "emit",
+    "kernels",
+    "plan",
+    "draw",
+    "report",
+}
 TORCH_WHEN_NEEDED = {"ops", "compiler", "cli", "__init__"}  # inside functions only
 NETWORK = {"socket", "ssl", "http", "urllib", "ftplib", "smtplib", "xmlrpc", "requests", "httpx", "aiohttp", "urllib3"}
 SERVES = "tensornet_attn/cli/serve.py"  # files, to this machine alone

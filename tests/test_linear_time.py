@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import tensornet_attn as ta
+from tensornet_attn.cost.target import TRAINING, Target
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Box, FusedAttention, Graph, Kernel
 from tensornet_attn.plan.make import make_plan
-from tensornet_attn.plan.target import TRAINING, Target
 from tests.designs.cases import CASES
 from tests.shipped import graph_of
 from tests.work import allocated, flops

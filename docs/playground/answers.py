@@ -12,13 +12,13 @@ from importlib import import_module
 from typing import Any
 
 from tensornet_attn import compiler
+from tensornet_attn.cost.target import Target, TargetOptions, current, target_from
 from tensornet_attn.draw import to_dot
 from tensornet_attn.draw.render import description
 from tensornet_attn.draw.themes import theme_named
 from tensornet_attn.errors import DesignError, InputError, Problem, TensornetError
 from tensornet_attn.graph import examine
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.plan.target import Target, TargetOptions, current, target_from
 from tensornet_attn.rewrite.table import firings
 from tensornet_attn.spec import Design, read
 from tensornet_attn.spec.read import Reading

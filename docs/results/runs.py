@@ -24,9 +24,9 @@ import tensornet_attn as ta
 from tensornet_attn.analyse.maps import analysed as has_maps
 from tensornet_attn.compare.section import mean_of
 from tensornet_attn.cost import cost, device_named, lengths_of, sizes_at
+from tensornet_attn.cost.order import split_best
 from tensornet_attn.graph import build
 from tensornet_attn.nn.module import CompiledDesign
-from tensornet_attn.plan.order import split_best
 from tensornet_attn.train.trained import open_run
 
 HERE = Path(__file__).parent

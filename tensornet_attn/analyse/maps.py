@@ -21,7 +21,7 @@ from tensornet_attn.nn.module import CompiledDesign, leaves
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.operation import aligned
 from tensornet_attn.ops.topk import groups_of
-from tensornet_attn.plan.states import read_of
+from tensornet_attn.rewrite.reads import read_of
 from tensornet_attn.runtime.maps import in_best_groups
 
 Tensor = torch.Tensor

@@ -33,12 +33,12 @@ from tensornet_attn.cost.seconds import (
     parts_of,
 )
 from tensornet_attn.cost.sizes import sizes_at
+from tensornet_attn.cost.target import Target
 from tensornet_attn.graph import Graph, build
 from tensornet_attn.graph.pairs import split_products
+from tensornet_attn.kernels.native import NATIVE
 from tensornet_attn.plan.make import candidates, make_plan
 from tensornet_attn.plan.model import Plan
-from tensornet_attn.plan.native import NATIVE
-from tensornet_attn.plan.target import Target
 from tensornet_attn.plan.ways import BLOCKS, DENSE
 from tensornet_attn.spec import Design
 

@@ -15,10 +15,10 @@ from tensornet_attn import compiler
 from tensornet_attn.bench.measure import is_gpu
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.sizes import dtype_bytes, lengths_of, whole
+from tensornet_attn.cost.target import CurrentOptions
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import Graph, build
 from tensornet_attn.ir import arithmetic
-from tensornet_attn.plan.target import CurrentOptions
 from tensornet_attn.spec import Design, library
 
 Tensor = torch.Tensor

@@ -23,9 +23,9 @@ from tensornet_attn.bench.measure import is_gpu
 from tensornet_attn.bench.model import pair_bytes
 from tensornet_attn.bench.own import OwnLayer, own_layer
 from tensornet_attn.cost.sizes import parameters
-from tensornet_attn.plan.fuse import FUSED
+from tensornet_attn.cost.target import target_from
+from tensornet_attn.kernels.attention import FUSED
 from tensornet_attn.plan.make import candidates
-from tensornet_attn.plan.target import target_from
 from tensornet_attn.verify.kernels import reason_against_triton
 
 OURS = ("auto", "torch", "inductor", "cpp", "triton")

@@ -24,13 +24,13 @@ from tensornet_attn.bench.case import FORWARD, Case
 from tensornet_attn.bench.machine import Rates
 from tensornet_attn.cost.products import Shape
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.cost.shapes import exponentials, shapes
+from tensornet_attn.cost.shapes import exponentials, matmuls
 from tensornet_attn.cost.sizes import dtype_bytes, sizes_at
+from tensornet_attn.cost.target import target_from
 from tensornet_attn.cost.work import products
 from tensornet_attn.graph import Graph
 from tensornet_attn.graph.model import Step
 from tensornet_attn.graph.pairs import split_products
-from tensornet_attn.plan.target import target_from
 
 SAVED = 4  # copies of a pair tensor that autograd saves without fused operations
 AT_ONCE = 3  # copies alive during a step: operand, masked operand, result
@@ -74,7 +74,7 @@ def work_of(schedule: Graph, case: Case, kind: str) -> tuple[list[tuple[Shape, f
     """The FLOPs of a schedule by shape, and its exponentials, over the whole batch."""
     scene, found, exps = scene_of(schedule, case), list[tuple[Shape, float]](), 0
     for step in scene.graph.steps:
-        own = shapes(scene, step)
+        own = matmuls(scene, step)
         found += [
             (shape, 2 * _times(scene, step, kind) * macs * float(visible_share(scene, legs)))
             for shape, legs, macs in own

@@ -26,13 +26,13 @@ from tensornet_attn import compiler
 from tensornet_attn.bench.case import Case, runner
 from tensornet_attn.bench.machine import select, start_worker, tidy
 from tensornet_attn.bench.measure import Clock, by_clock, calls_for, is_gpu, turns
+from tensornet_attn.cost.price import price_of
+from tensornet_attn.cost.target import Target, target_from
 from tensornet_attn.errors import InputError
+from tensornet_attn.kernels.native import NATIVE
 from tensornet_attn.plan.auto import faster_on_cpu
 from tensornet_attn.plan.make import candidates
 from tensornet_attn.plan.model import Plan
-from tensornet_attn.plan.native import NATIVE
-from tensornet_attn.plan.price import price_of
-from tensornet_attn.plan.target import Target, target_from
 from tensornet_attn.report.words import aligned
 
 WITHIN = 0.10  # of the best candidate

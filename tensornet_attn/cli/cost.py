@@ -143,9 +143,9 @@ def sweep(asked: Sweep, causal: bool | None = None) -> Swept:
     """Computes the costs of a sweep. Raises InputError and DesignError."""
     from tensornet_attn import compiler
     from tensornet_attn.cost import device_named, sizes_at
+    from tensornet_attn.cost.order import split_best
     from tensornet_attn.cost.sweep import Priced, swept
     from tensornet_attn.graph import build
-    from tensornet_attn.plan.order import split_best
 
     device = device_named("flops")
 
@@ -165,8 +165,8 @@ def _show_table(name: str, as_json: bool) -> None:
     For `all`, text output has all tables in sequence, and JSON output a list of tables.
     """
     from tensornet_attn.cost.devices import device_named
+    from tensornet_attn.cost.order import split_best
     from tensornet_attn.cost.paper import ALL, compare, tables_named
-    from tensornet_attn.plan.order import split_best
 
     device = device_named("flops")
     tables = tables_named(name)

@@ -159,7 +159,7 @@ def compile_design(
     optimised for.
     """
     from tensornet_attn import compiler
-    from tensornet_attn.plan.target import TargetOptions
+    from tensornet_attn.cost.target import TargetOptions
 
     sizes = TargetOptions(n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory)
     wanted = TargetOptions(workload=options.workload_of(workload, bucket), device_costs=device) | sizes
@@ -189,7 +189,7 @@ def warm(
     Files that `tensornet-attn compile` writes are planned for the device generic by default.
     """
     from tensornet_attn import compiler
-    from tensornet_attn.plan.target import TargetOptions
+    from tensornet_attn.cost.target import TargetOptions
 
     sizes = TargetOptions(workload=workload, n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory)
     wanted = options.priced_for(device) | sizes
@@ -229,11 +229,11 @@ def explain(
     """
     from tensornet_attn import compiler
     from tensornet_attn.cost.devices import costs_on_cpu, device_named
+    from tensornet_attn.cost.order import path_text
     from tensornet_attn.cost.sizes import lengths_of, sizes_at
+    from tensornet_attn.cost.target import TargetOptions
     from tensornet_attn.graph import build
     from tensornet_attn.plan.decoding import decoding_of
-    from tensornet_attn.plan.order import path_text
-    from tensornet_attn.plan.target import TargetOptions
     from tensornet_attn.rewrite.table import firings, shown
 
     data: Any

@@ -14,8 +14,8 @@ from tensornet_attn import limits
 from tensornet_attn.errors import DesignError
 
 if TYPE_CHECKING:
+    from tensornet_attn.cost.target import TargetOptions
     from tensornet_attn.models.read import ModelSpec
-    from tensornet_attn.plan.target import TargetOptions
     from tensornet_attn.spec import Design
 
 Pairs = list[str] | None

@@ -9,13 +9,12 @@ two products. Time on a `Device`: rows are gathered, multiplied and scattered; t
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.cost.scene import HELD, Scene, word
+from tensornet_attn.cost.scene import HELD
 from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ops import OPS
@@ -118,52 +117,6 @@ def chosen_of(topk: Step) -> tuple[str, Arith]:
     """The leg that a topk chooses along, and the number of chosen entries."""
     assert topk.box is not None
     return str(topk.box.leg), topk.box.number("k")
-
-
-def experts_of(step: Step) -> Experts:
-    """The choice and the products of a kernel 'experts'."""
-    assert isinstance(step.form, Experts)
-    return step.form
-
-
-def experts_work(scene: Scene, step: Step) -> dict[Legs, int]:
-    """MACs by legs: those of the chosen experts, with k in place of their leg, unless one product has all experts."""
-    form, found = experts_of(step), Counter[Legs]()
-    k = word(chosen_of(form.topk)[1])
-    for product in form.products:
-        result = (*product.tokens, *product.heads, product.expert, *product.own)
-        for legs in ((*result, *product.summed), *([result] if product.gated else [])):
-            count = product.expert if product.at_once else k
-            found[tuple(count if leg == product.expert else leg for leg in scene.ordered(legs))] += 1
-    for part in step.kernel.body if step.kernel is not None else ():
-        if part.attention is not None:  # attention of the chosen heads
-            op, expert = part.attention, form.products[-1].expert
-            for legs in ((*op.query.legs, *op.key.legs), (*op.scores, *op.value.legs)):
-                found[tuple(k if leg == expert else leg for leg in scene.ordered(legs))] += 1
-    return dict(found)
-
-
-def experts_kept(scene: Scene, step: Step) -> dict[str, int]:
-    """Gates and indices of the chosen experts; rows between two products, for the chosen experts.
-
-    Kernels that choose themselves save the rows of all experts before their product, or the chosen ones after it.
-    """
-    topk, products = experts_of(step).topk, experts_of(step).products
-    along, k = chosen_of(topk)
-    rows = scene.size(leg for leg in topk.legs if leg != along) * int(scene.number(k))
-    rows *= scene.batch if step.name in scene.batched else 1
-    if not products:
-        return {f"{topk.name}: chosen": 2 * rows}
-    between, counted = step.kernel.body[:-1] if step.kernel else (), {*products[-1].gate.legs}
-    if (last := products[-1]).at_once:
-        width, out_width = scene.size(last.summed), scene.size(last.own)
-        each, size = int(scene.number(k)), out_width
-        if before_product(last, scene.size(last.heads), width, out_width):
-            each, size = scene.size((last.expert,)), width
-        return {f"{last.step.name}: rows of experts": rows // int(scene.number(k)) * each * size}
-    return {
-        f"{one.name}: chosen rows": rows * scene.size(leg for leg in one.legs if leg not in counted) for one in between
-    }
 
 
 def in_one_product(product: Product, topk: Step, k: int, sizes: Mapping[str, int]) -> bool:

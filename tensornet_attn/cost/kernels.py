@@ -1,59 +1,86 @@
-"""Costs of kernels, which the planner makes of several steps: by default the costs of these steps, stored as one.
+"""The costs of kernels, which the planner makes of several steps: by default those of the steps inside, stored as one.
 
-A kind of kernel that does less work, or saves more, has an entry in `WORK` or `SAVED_BY_KERNELS`.
+Each kind of kernel has a file in `kernels/`, whose class says what differs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from tensornet_attn.cost.band import band_kept, band_work
-from tensornet_attn.cost.experts import chosen_of, experts_kept, experts_of, experts_work
-from tensornet_attn.cost.linear import (
-    decays,
-    linear_chunk,
-    linear_kept,
-    linear_work,
-    sums_elementwise,
-    sums_kept,
-    sums_work,
-)
+from tensornet_attn.cost.devices import Device
+from tensornet_attn.cost.products import Matmul
+from tensornet_attn.cost.rates import Table
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.cost.states import states_chunked, states_elementwise, states_kept, states_work
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import split_products
+from tensornet_attn.ir.values import Legs
 
-Work = Callable[[Scene, Step], "dict[tuple[str, ...], int]"]
-Saved = Callable[[Scene, Step], "dict[str, int]"]
-WORK: dict[str, Work] = {
-    "band": band_work,
-    "experts": experts_work,
-    "linear": linear_work,
-    "states": states_work,
-    "sums": sums_work,
-}  # MACs of one batch element, by the legs they run over
-WITHOUT_PAIRS = {*WORK} - {"band"}  # kernels that compute no values of queries x keys
-SAVED_BY_KERNELS: dict[str, Saved] = {
-    "band": band_kept,
-    "experts": experts_kept,
-    "linear": linear_kept,
-    "states": states_kept,
-    "sums": sums_kept,
-}  # floats saved for backward besides operands and result, by name
+Parts = dict[str, float]  # seconds, by what is measured together
 
-ELEMENTWISE: dict[str, Callable[[Scene, Step], int]] = {
-    "states": states_elementwise,
-    "sums": sums_elementwise,
-}  # elementwise operations over the whole batch
-CHUNKED: dict[str, Callable[[Scene, Step], int]] = {
-    "linear": linear_chunk,
-    "states": states_chunked,
-}  # keys in a chunk of a causal kernel, 0 if it has none
 
-DECAYS: dict[str, Callable[[Scene, Step], list[int]]] = {
-    "linear": decays,
-}  # decay factors inside the chunks of a causal kernel, by term
+class KernelCost:
+    """The costs of one kind of kernel. A method that returns None leaves the answer to the steps inside.
+
+    `pairs`: it computes values of queries x keys. `native`: by C++ of its own, which may take memory for what it saves.
+    """
+
+    kind = ""
+    pairs = True
+    native = False
+
+    def macs(self, scene: Scene, step: Step) -> Mapping[Legs, int] | None:
+        """MACs of one batch element, by the legs they run over."""
+        return None
+
+    def elementwise(self, scene: Scene, step: Step) -> int | None:
+        """Elementwise operations over the whole batch."""
+        return None
+
+    def exponentials(self, scene: Scene, step: Step) -> int:
+        """Exponentials over the whole batch besides those of the steps inside."""
+        return 0
+
+    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
+        """Floats saved for backward besides operands and result, by name."""
+        return {}
+
+    def chunk(self, scene: Scene, step: Step) -> int:
+        """Keys in a chunk; 0 if it is not computed in chunks."""
+        return 0
+
+    def keys_met(self, scene: Scene, step: Step) -> int | None:
+        """The keys that each query meets, if blocks beyond its bands are skipped; None if it meets all keys."""
+        return None
+
+    def inside(self, scene: Scene, step: Step) -> Scene:
+        """The scene of the steps inside, in primitive steps."""
+        return inside(scene, step)[0]
+
+    def matmuls(self, scene: Scene, step: Step) -> list[Matmul] | None:
+        """The matrix products by shape; None: by the roles of the legs of its MACs."""
+        return None
+
+    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts | None:
+        """The seconds at the rates of a table, by kind of part; None: products, exponentials, passes and calls."""
+        return None
+
+    def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int] | None:
+        """Elements of temporary memory, forward and backward; None: by the size of the operands."""
+        return None
+
+
+KERNELS: dict[str, Any] = {}  # the implementations by kind: the files of `kernels/` add themselves
+
+
+def cost_of(step: Step) -> KernelCost:
+    """The costs of the kind of a kernel; its defaults for steps that are no kernels, and kinds without a file."""
+    found: KernelCost = KERNELS.get(step.kernel.kind, ANY) if step.kernel is not None else ANY
+    return found
+
+
+ANY = KernelCost()
 
 
 def unfolded(graph: Graph) -> Graph:
@@ -70,14 +97,6 @@ def inside(scene: Scene, step: Step) -> tuple[Scene, list[Step]]:
     names = step.kernel.steps
     owners = [(part, part.name if part.name in whole.step else _owner(part.name)) for part in inner.graph.steps]
     return inner, [part for part, owner in owners if owner in names]
-
-
-def inside_chosen(scene: Scene, step: Step) -> Scene:
-    """The scene inside a kernel of grouped experts, which have only the chosen ones."""
-    form = experts_of(step)
-    count = int(scene.number(chosen_of(form.topk)[1]))
-    inner, _ = inside(scene, step)
-    return replace(inner, sizes={**inner.sizes, **{one.expert: count for one in form.products}})
 
 
 def _owner(name: str) -> str:

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tensornet_attn.cost.kernels import SAVED_BY_KERNELS
+from tensornet_attn.cost.kernels import cost_of
 from tensornet_attn.cost.scene import BLOCK_OF_STATES, HELD, Scene
 from tensornet_attn.graph.model import Box, Step, Use
 from tensornet_attn.ops import OPS
@@ -113,9 +113,8 @@ def saved(scene: Scene, step: Step) -> Saved:
     if step.box is not None:
         return _box(scene, step, step.box)
     if step.kernel is not None:
-        kind = step.kernel.kind
-        own = SAVED_BY_KERNELS[kind](scene, step) if kind in SAVED_BY_KERNELS else {}
-        return _kept(scene, step.kernel.uses) | {step.name: scene.stored[step.name]} | own
+        result = {step.name: scene.stored[step.name]}
+        return _kept(scene, step.kernel.uses) | result | cost_of(step).saved(scene, step)
     attention = step.attention
     assert attention is not None
     batch = scene.batch if step.name in scene.batched else 1

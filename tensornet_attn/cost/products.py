@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp, log, log2
+from typing import NamedTuple
+
+from tensornet_attn.ir.values import Legs
 
 NEAREST = 3  # measured shapes between which a rate is interpolated
 WIDEST = 1024  # a side from which the rate no longer changes
@@ -37,6 +40,17 @@ class Shape:
         small, large = sorted((self.rows, self.columns))
         sides = (log2(min(max(side, 1), WIDEST)) for side in (small, large, self.summed))
         return (2.0 * (self.batch > 1), *sides)
+
+
+class Matmul(NamedTuple):
+    """Products of a step: the shape of one call, the legs, and the multiply-adds over all calls and the whole batch.
+
+    The legs say whether a product runs over pairs of positions, of which masks may hide some.
+    """
+
+    shape: Shape
+    legs: Legs
+    macs: float
 
 
 @dataclass(frozen=True)

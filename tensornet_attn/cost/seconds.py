@@ -31,10 +31,9 @@ from dataclasses import replace
 from itertools import chain, permutations
 from math import ceil, isqrt
 
-from tensornet_attn.cost.band import Band, Block, in_spans, keys_met, reach_in
-from tensornet_attn.cost.experts import Experts, held
-from tensornet_attn.cost.kernels import inside_chosen
-from tensornet_attn.cost.linear import STRETCH
+from tensornet_attn.cost.blocks import STRETCH
+from tensornet_attn.cost.experts import held
+from tensornet_attn.cost.kernels import Parts, cost_of
 from tensornet_attn.cost.memory import moved
 from tensornet_attn.cost.products import (
     NARROW,
@@ -46,11 +45,11 @@ from tensornet_attn.cost.products import (
 )
 from tensornet_attn.cost.rates import DROPOUT, ELEMENTWISE, NOISE, SINUSOID, Table
 from tensornet_attn.cost.scene import BLOCK_OF_STATES, LONG_ROW, Scene
-from tensornet_attn.cost.shapes import between, block_of, exponentials, shapes, that_sees
+from tensornet_attn.cost.shapes import between, exponentials, matmuls
 from tensornet_attn.graph.alike import factors_apart, one_row, summed_by_reader
 from tensornet_attn.graph.attention import cached
 from tensornet_attn.graph.inside import linear_in_cpp
-from tensornet_attn.graph.model import Contraction, Function, FusedAttention, Graph, Step, Term, Use, body_graph
+from tensornet_attn.graph.model import Contraction, Function, FusedAttention, Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import Recurrence, scans
 from tensornet_attn.graph.signs import doubtful_normalizers
@@ -62,7 +61,6 @@ WIDTH = 4  # bytes of an element: tables are in float32
 MASKS, MASK = 2, "mask"  # passes that replace hidden scores before weighting, and their weights after it
 GRADIENTS = 2  # passes of a backward, in those of its forward: gradients are read and written
 CALLS = 30  # operations of a kernel that computes more than one product, or of one attention in it
-CALLS_OF_EXPERT = 12
 SCANNED = 20  # reads and writes of a state in a scan: exponentials, padding, two operations in parts, their ends
 CALLS_OF_SCAN = 7  # of a position in its parts, of which there are as many: two operations, views
 CALLS_OF_CPP = 60  # of a C++ kernel: operands, pointers and steps
@@ -71,7 +69,6 @@ MODULE, PAGES, OF_MAPS = "module", "pages", "maps"
 NATIVE, LINEAR_IN_CPP = "native", "native linear"  # the kinds of C++ kernels
 CAUSAL, CAUSAL_ATTENTION, MASKED_ATTENTION = Function("causal"), "causal attention", "masked attention"
 SKIPPED = 512  # keys in a block of fused attention on a CPU
-Parts = dict[str, float]
 
 
 def seconds_of(scene: Scene, step: Step, table: Table, backward: bool) -> float:
@@ -84,6 +81,11 @@ def module_seconds(table: Table, backward: bool) -> float:
     return efficient({MODULE: table.module[backward]}, table, backward)
 
 
+def passes_of(learned: bool) -> int:
+    """The passes of a step over its operands, in those of its forward."""
+    return 1 + GRADIENTS if learned else 1
+
+
 def efficient(parts: Parts, table: Table, backward: bool) -> float:
     """The sum of parts, each by its efficiency."""
     return sum(table.efficiency_of(kind, backward) * own for kind, own in parts.items())
@@ -93,63 +95,39 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
     """The seconds of a step at the rates of the table, by kind of part."""
     cpp = step.name in linear_in_cpp(scene.graph)
     table = replace(table, maps=()) if cpp else table  # C++ has its own
-    found = _apart(scene, step, table, backward)
+    found = parts_inside(scene, step, table, backward)
     if not cpp:
-        made = _made(scene, step, table, backward)
+        made = drawn_and_dropped(scene, step, table, backward)
         return found | {OF_MAPS: found.get(OF_MAPS, 0.0) + made} if made else found
     learned = backward and step.name in scene.learned
-    again = learned * sum(_exponentials(scene, step, table))
+    again = learned * sum(of_exponentials(scene, step, table))
     kept = {LINEAR_IN_CPP: again + sum(own for kind, own in found.items() if kind != PAGES and "call" not in kind)}
     if step.kernel is not None:
         kept |= {PAGES: found[PAGES], f"{NATIVE} calls": CALLS_OF_CPP * table.call[learned]}
     return kept
 
 
-def _apart(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
-    """The seconds of a step by operations of torch, or of blocks in C++."""
+def parts_inside(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    """The seconds of a step by operations of torch, or of blocks in C++, without what a call draws."""
     if step.name in one_row(scene.graph):
         scene = replace(scene, sizes={**scene.sizes, str(scene.graph.query): 1})
         step = _of_factors(scene.graph, step)
     elif summed_by_reader(scene.graph, step) or step.name in scene.inside_scans:
         return {}
+    of_kernel = cost_of(step).seconds(scene, step, table, backward)
+    if of_kernel is not None:
+        return of_kernel
     found: defaultdict[str, float] = defaultdict(float)
     learned = backward and step.name in scene.learned
-    call, times = table.call[learned], (1 + GRADIENTS) if learned else 1
+    call, times = table.call[learned], passes_of(learned)
     if read := scene.scans_in_blocks.get(step.name):
         states, positions = scene.elements(read.box.operand("of")), scene.sizes[str(read.box.leg)]
         found[ELEMENTWISE] = times * STATES * WIDTH * states / table.pass_rate(WIDTH * BLOCK_OF_STATES)
         found["call"] = 2 * (times + learned) * positions * table.call[False]
         return found
-    if isinstance(step.form, Block):
-        native = step.kernel is not None and step.kernel.kind == NATIVE
-        (block, parts), table = block_of(scene, step), replace(table, maps=()) if native else table
-        seen, graph = _seen(scene, step, block), scene.graph
-        wide = {leg.name for leg in graph.legs if leg.name == graph.key or leg.kind == "relative"}
-        for part, often in parts:
-            every = (part.legs, *(use.legs for use in part.op.uses))
-            inner = seen if any(graph.query in legs and wide & {*legs} for legs in every) else block
-            for again in (False, True) if learned else (False,):  # a backward computes a block again
-                for kind, own in _apart(inner, part, table, again).items():
-                    found[_inside(step, kind)] += often * own
-                found[OF_MAPS] += often * _made(inner, part, table, backward)
-        if native:
-            del found["call"], found[OF_MAPS]
-            found[f"{NATIVE} calls"] += CALLS_OF_CPP * call
-            return found
-        blocks = max((often for _, often in parts), default=1.0)
-        found["blockwise calls"] += CALLS * call * blocks
-        return found
     if step.attention is not None:
-        kind = _masked(scene, step.attention)
-        found[kind] = _attention(scene, step, step.attention, table, learned, kind)
-    elif isinstance(step.form, Band):  # keys and values are padded, and copied into spans; the result is cropped
-        spans, op = in_spans(scene, step), step.form.attention
-        passed = sum(5 * _accessed(spans.elements(use), table) for use in (op.key, op.value))
-        found[MASKED_ATTENTION] = _attention(spans, step, op, table, learned, MASKED_ATTENTION)
-        found[ELEMENTWISE] = times * (passed + 2 * _accessed(scene.elements(step), table))
-        found["call"] = CALLS * call
-    elif isinstance(step.form, Experts):
-        found |= _experts(scene, step, step.form, table, learned)
+        kind = attention_kind(scene, step.attention)
+        found[kind] = attention_seconds(scene, step, step.attention, table, learned, kind)
     elif step.contraction is not None and scene.view(step):
         pass
     elif _is_product(step) and _sums_products(scene.graph, step):  # they are written, then read
@@ -160,7 +138,7 @@ def _apart(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         found["product"] = _product(scene, step, table, learned)
         found[PAGES] = _pages((step, *step.op.uses) if learned else (step,), scene, table)
     else:
-        products = sum(2 * macs / table.product_rate(shape) for shape, _, macs in shapes(scene, step))
+        products = sum(2 * macs / table.product_rate(shape) for shape, _, macs in matmuls(scene, step))
         passed = WIDTH * moved(scene, step) / table.pass_rate(WIDTH * scene.elements(step))
         if scans(step):  # in strides
             positions, row = scene.sizes[str(scene.graph.query)], scene.elements(step, scene.graph.query)
@@ -170,26 +148,19 @@ def _apart(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         chunked = between(scene, step)
         if chunked:  # operands are copied into chunks; scores are masked and states summed up
             passed = 2 * passed + sum(
-                4 * kept / min(kept, STRETCH) * _accessed(min(kept, STRETCH), table) for kept in chunked
+                4 * kept / min(kept, STRETCH) * accessed(min(kept, STRETCH), table) for kept in chunked
             )
         kind = kind_of(step) + " in chunks" * bool(chunked)
-        exps, maps = _exponentials(scene, step, table, learned)
+        exps, maps = of_exponentials(scene, step, table, learned)
         found[kind] = times * (products + passed) + exps
         found[OF_MAPS] = maps
         found[PAGES] = times * _pages((step,), scene, table)
         if step.box is not None and OPS[step.box.kind].runs_along and scene.graph.masks(step):
-            found[MASK] = (MASKS + learned) * 2 * _accessed(scene.elements(step), table)
+            found[MASK] = (MASKS + learned) * 2 * accessed(scene.elements(step), table)
         if products:
             found[f"{kind} calls"] = CALLS * call
     found["call"] += call
     return found
-
-
-def _inside(step: Step, kind: str) -> str:
-    """The kind of a part that is computed in blocks; C++ kernels call no operations inside."""
-    if step.kernel is not None and step.kernel.kind == NATIVE:
-        return {"product": NATIVE, "call": "call"}.get(kind, f"{NATIVE} passes")
-    return "blockwise" if kind in ("product", "call") else kind
 
 
 def _of_factors(graph: Graph, step: Step) -> Step:
@@ -198,14 +169,14 @@ def _of_factors(graph: Graph, step: Step) -> Step:
     return step if pair is None else replace(step, op=Contraction((Term(ONE, tuple(use for use, _ in pair)),)))
 
 
-def _exponentials(scene: Scene, step: Step, table: Table, learned: bool = False) -> tuple[float, float]:
+def of_exponentials(scene: Scene, step: Step, table: Table, learned: bool = False) -> tuple[float, float]:
     """The exponentials of softmaxes and kernels, and what a map takes besides its passes."""
     if step.box is not None and step.box.function is not None:
         return 0.0, scene.elements(step) * table.of_map(step.box.function.to_text(to_text), learned)
     return sum(count for _, count in exponentials(scene, step)) / table.exponentials, 0.0
 
 
-def _made(scene: Scene, step: Step, table: Table, training: bool) -> float:
+def drawn_and_dropped(scene: Scene, step: Step, table: Table, training: bool) -> float:
     """Numbers of a call: noise and sines of positions that a step reads, and its dropout."""
     tensors = [tensor for use in step.op.uses if (tensor := scene.graph.tensor.get(use.name))]
     noise = sum(scene.stored[one.name] for one in tensors if one.role == "noise" and (training or one.always))
@@ -223,53 +194,12 @@ def kind_of(step: Step) -> str:
     return step.box.kind if own and step.box is not None else ELEMENTWISE
 
 
-def _experts(scene: Scene, step: Step, form: Experts, table: Table, learned: bool) -> Parts:
-    """Products with the chosen experts, maps between them, and attention of the chosen heads.
-
-    The rows of one expert are gathered in a cache; their products are read for each head, put back and added.
-    """
-    assert step.kernel is not None
-    times, few, found = (1 + GRADIENTS) if learned else 1, inside_chosen(scene, step), defaultdict[str, float](float)
-    batch, calls = scene.batch if step.name in scene.batched else 1, CALLS
-    for one, (shape, _, macs) in zip(form.products, shapes(scene, step), strict=False):
-        calls += CALLS_OF_EXPERT * scene.size((one.expert, *one.heads))
-        large = shape.rows * shape.summed >= table.projected[0] and _takes(shape, table, False)
-        each = _projected(shape, table, False) if large else 3 * (_multiplied(shape, table),)
-        found["product"] += macs / shape.macs * sum(each[:times])
-        put = _accessed(batch * few.size((*one.tokens, one.expert, *one.own)), table)
-        put += 2 * _accessed(batch * few.size((*one.tokens, *one.own)), table)
-        found[ELEMENTWISE] += times * few.size(one.heads) * put
-    for part in step.kernel.body:
-        if part.attention is not None:
-            calls += CALLS * scene.size({*part.attention.scores} - {scene.graph.query, part.attention.leg})
-            kind = _masked(scene, part.attention)
-            found[kind] += _attention(few, part, part.attention, table, learned, kind)
-        elif part.box is not None:
-            exps, maps = _exponentials(few, part, table, learned)
-            found[ELEMENTWISE] += times * 2 * _accessed(few.elements(part), table) + exps
-            found[OF_MAPS] += maps
-    found["call"] += calls * table.call[learned]
-    return found
-
-
-def _masked(scene: Scene, op: FusedAttention) -> str:
+def attention_kind(scene: Scene, op: FusedAttention) -> str:
     masks = (*op.masks, CAUSAL) if scene.graph.causal else op.masks
     if not masks:
         return "attention"
     plain = scene.sizes[op.leg] <= causal_up_to(masks, scene.graph.values) and not op.beside
     return CAUSAL_ATTENTION if plain else MASKED_ATTENTION
-
-
-def _seen(scene: Scene, step: Step, block: Scene) -> Scene:
-    """A block with the keys that the blocks of a kernel read on average: if it is causal, none after the last query."""
-    query, key = str(scene.graph.query), str(scene.graph.key)
-    n, m = scene.sizes[query], scene.sizes[key]
-    after = reach_in(body_graph(scene.graph, step))[1]
-    if n != m or after is None or after > 0:
-        return block
-    met = keys_met(scene, step) or m
-    share = min(1.0, (m - met + (met + block.sizes[query]) / 2) / m)
-    return that_sees(block, max(1, round(share * block.sizes[key])))
 
 
 def _is_product(step: Step) -> bool:
@@ -286,35 +216,35 @@ def _sums_products(graph: Graph, step: Step) -> bool:
 
 def _product(scene: Scene, step: Step, table: Table, learned: bool) -> float:
     """A product of two tensors, and the products of their gradients."""
-    ((shape, _, _),) = shapes(scene, step)
+    ((shape, _, _),) = matmuls(scene, step)
     if _projects(scene, step, shape, table):
-        seconds, *backward = _projected(shape, table, _cancelling(scene.graph))
+        seconds, *backward = projected(shape, table, _cancelling(scene.graph))
     else:
-        seconds, *backward = (_multiplied(own, table) for own in (shape, *gradients(shape)))
+        seconds, *backward = (multiplied(own, table) for own in (shape, *gradients(shape)))
     wanted = sum(use.name in scene.learned for use in step.op.uses) if learned else 0
     return seconds + sum(sorted(backward)[:wanted])
 
 
-def _projected(shape: Shape, table: Table, exact: bool) -> tuple[float, float, float]:
+def projected(shape: Shape, table: Table, exact: bool) -> tuple[float, float, float]:
     """A product with a weight by oneDNN, that of the gradient of the rows, and that of the weight's, if it is wide."""
     of_rows, of_weight = gradients(shape)
     wide = min(shape.columns, shape.summed) >= NARROW_PARTS * table.machine.threads and _in_parts(table)
-    last = _by_onednn(of_weight, table, True) if wide else _multiplied(of_weight, table)
+    last = _by_onednn(of_weight, table, True) if wide else multiplied(of_weight, table)
     return _by_onednn(shape, table, exact), _by_onednn(of_rows, table, exact), last
 
 
-def _multiplied(shape: Shape, table: Table) -> float:
+def multiplied(shape: Shape, table: Table) -> float:
     """A product, and its result written."""
-    return 2 * shape.macs / table.product_rate(shape) + _accessed(shape.batch * shape.rows * shape.columns, table)
+    return 2 * shape.macs / table.product_rate(shape) + accessed(shape.batch * shape.rows * shape.columns, table)
 
 
 def _by_onednn(shape: Shape, table: Table, exact: bool) -> float:
     """The same by oneDNN; of an exact product or a long sum, parts are copied, and their products added."""
-    result = _accessed(shape.batch * shape.rows * shape.columns, table)
+    result = accessed(shape.batch * shape.rows * shape.columns, table)
     seconds = 2 * shape.macs / table.projected[1] + result
     if exact or shape.summed > ONEDNN_LONGEST:
         copied = shape.batch * max(shape.rows, shape.columns) * shape.summed
-        seconds += 3 * (ceil(shape.summed / ONEDNN_PART) - 1) * result + 2 * _accessed(copied, table)
+        seconds += 3 * (ceil(shape.summed / ONEDNN_PART) - 1) * result + 2 * accessed(copied, table)
     return seconds
 
 
@@ -323,7 +253,7 @@ def _in_parts(table: Table) -> bool:
     return table.projected[0] <= PROJECTED_ZEN5
 
 
-def _accessed(elements: int, table: Table) -> float:
+def accessed(elements: int, table: Table) -> float:
     """A tensor read or written once."""
     return WIDTH * elements / table.pass_rate(WIDTH * elements)
 
@@ -336,10 +266,10 @@ def _projects(scene: Scene, step: Step, shape: Shape, table: Table) -> bool:
     weights, pair = held(scene.graph), {scene.graph.query, scene.graph.key}
     rows = [use for use in step.op.uses if use.name not in weights]
     large = len(rows) == 1 and scene.elements(rows[0]) >= table.projected[0] and not pair <= {*rows[0].legs}
-    return large and _takes(shape, table, _cancelling(scene.graph))
+    return large and takes_projected(shape, table, _cancelling(scene.graph))
 
 
-def _takes(shape: Shape, table: Table, exact: bool) -> bool:
+def takes_projected(shape: Shape, table: Table, exact: bool) -> bool:
     """Whether oneDNN computes products of this shape."""
     narrow = min(shape.columns, shape.summed) < NARROW
     return not narrow and (_in_parts(table) or (shape.summed <= ONEDNN_LONGEST and not exact))
@@ -367,17 +297,17 @@ def gradients(shape: Shape) -> tuple[Shape, Shape]:
     return left, Shape(shape.batch, shape.summed, shape.columns, shape.rows)
 
 
-def _attention(scene: Scene, step: Step, op: FusedAttention, table: Table, learned: bool, kind: str) -> float:
+def attention_seconds(scene: Scene, step: Step, op: FusedAttention, table: Table, learned: bool, kind: str) -> float:
     """Pairs of queries and keys at the wider of both widths, and copies of keys and values for heads they lack."""
     batch = scene.batch if step.name in scene.batched else 1
     width = scene.size({*op.query.legs} & {*op.key.legs} - {*op.scores})
     width = max(width, scene.size({*op.value.legs} - {*op.scores}))
     heads = [leg for leg in op.scores if leg not in (scene.graph.query, op.leg)]
     lacking = [(use, scene.size(leg for leg in heads if leg not in use.legs)) for use in (op.key, op.value)]
-    copies = 2 * _accessed(sum(scene.elements(use) * times for use, times in lacking if times > 1), table)
+    copies = 2 * accessed(sum(scene.elements(use) * times for use, times in lacking if times > 1), table)
     pairs = float(batch * scene.size(op.scores))
     queries = scene.size({*op.scores} & {str(scene.graph.query)})
     if kind == CAUSAL_ATTENTION:  # blocks of keys beyond the last query of a block are skipped
         keys = scene.sizes[op.leg]
         pairs *= min(1.0, (keys + SKIPPED) / (2 * keys))
-    return pairs * table.of_pair(queries, width, learned) + ((1 + GRADIENTS) if learned else 1) * copies
+    return pairs * table.of_pair(queries, width, learned) + (passes_of(learned)) * copies

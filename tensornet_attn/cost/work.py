@@ -23,8 +23,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tensornet_attn.cost.band import keys_met
-from tensornet_attn.cost.kernels import ELEMENTWISE, WORK, inside
+from tensornet_attn.cost.kernels import cost_of, inside
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.sizes import sizes_at, whole
 from tensornet_attn.graph.model import Contraction, Graph, Step
@@ -39,10 +38,11 @@ def products(scene: Scene, step: Step) -> Monomials:
     """MACs of a step for one batch element, by the legs they run over."""
     found: Monomials = Counter()
     if step.kernel is not None:
-        if step.kernel.kind in WORK:
-            return Counter(WORK[step.kernel.kind](scene, step))
+        of_kernel = cost_of(step).macs(scene, step)
+        if of_kernel is not None:
+            return Counter(of_kernel)
         inner, parts = inside(scene, step)
-        met = keys_met(scene, step)
+        met = cost_of(step).keys_met(scene, step)
         for legs, count in sum((products(inner, part) for part in parts), Counter()).items():
             if met is not None and _pairs(scene) <= {*legs}:
                 found[tuple(leg for leg in legs if leg != scene.graph.key)] += met * count
@@ -81,11 +81,12 @@ def training_macs(graph: Graph, lengths: Mapping[str, int], batch: int = 1) -> i
 
 def elementwise(scene: Scene, step: Step) -> int:
     """Elementwise operations of a step over the whole batch."""
-    if step.kernel is not None and step.kernel.kind in ELEMENTWISE:
-        return ELEMENTWISE[step.kernel.kind](scene, step)
     if step.kernel is not None:
+        of_kernel = cost_of(step).elementwise(scene, step)
+        if of_kernel is not None:
+            return of_kernel
         inner, parts = inside(scene, step)
-        met = keys_met(scene, step)
+        met = cost_of(step).keys_met(scene, step)
         few = inner if met is None else replace(inner, sizes={**inner.sizes, str(scene.graph.key): met})
         return sum(elementwise(few if _pairs(scene) <= {*part.legs} else inner, part) for part in parts)
     if step.contraction is not None:

@@ -8,22 +8,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from textwrap import wrap
+from typing import Protocol
 
-from tensornet_attn.emit.attention import emit_attention
+from tensornet_attn.cost.kernels import KERNELS
+from tensornet_attn.cost.target import Target
 from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import emit_contraction
-from tensornet_attn.emit.experts import gates_inside
 from tensornet_attn.emit.freed import freed
 from tensornet_attn.emit.functions import all_names, carried, imported, names_read, replaced
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.initial import init_lines
-from tensornet_attn.emit.kernels import KERNELS
 from tensornet_attn.emit.leaves import bind_leaves, bind_lengths, open_forward, stored
-from tensornet_attn.emit.linear import apart_in_reader, emit_total, one_row_of_queries
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
 from tensornet_attn.emit.names import Names, class_name, docstring_text, harmless
 from tensornet_attn.emit.precision import in_precision, rounded
-from tensornet_attn.emit.scan import emit_read
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import behind
@@ -33,8 +31,6 @@ from tensornet_attn.graph.precision import kept_wide, scores
 from tensornet_attn.graph.scanned import inside_reads, read_scans
 from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.ir.values import shape_comment
-from tensornet_attn.plan.model import Plan
-from tensornet_attn.plan.native import memory_of_kernels
 from tensornet_attn.rewrite.duplicate import beside_output
 from tensornet_attn.rewrite.hidden import hiding
 
@@ -58,6 +54,21 @@ MODULES = (
 )
 
 
+class Planned(Protocol):
+    """The plan of a design, see `plan.model.Plan`."""
+
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def schedule(self) -> Graph: ...
+    @property
+    def backend(self) -> str: ...
+    @property
+    def target(self) -> Target: ...
+    @property
+    def kernel_memory(self) -> int | None: ...
+
+
 @dataclass(frozen=True)
 class Emitted:
     """Source text, the name of the class it defines, and the texts of its C++ kernels."""
@@ -68,7 +79,7 @@ class Emitted:
 
 
 def emit(
-    plan: Plan,
+    plan: Planned,
     about: str = "",
     source: str = "",
     origin: str = "",
@@ -87,7 +98,7 @@ def emit(
     writer = Writer(graph, names, instead=replaced(plan.backend))
     known = kept_wide(plan.graph) & graph.step.keys()
     writer.wide = kept_wide(graph, known | scores(graph) if plan.target.workload == "decoding" else known)
-    writer.memory, writer.cancelling = memory_of_kernels(plan), bool(doubtful_normalizers(plan.graph))
+    writer.memory, writer.cancelling = plan.kernel_memory, bool(doubtful_normalizers(plan.graph))
     writer.target, writer.cpp = plan.target, plan.backend == "cpp"
     forward = _forward(writer, plan.graph if observed else None)
     init = init_lines(writer, plan.graph)
@@ -243,17 +254,19 @@ def _group(step: Step) -> tuple[str, bool]:
 def _emit_step(writer: Writer, step: Step) -> None:
     graph, tiles = writer.graph, "linear_attention" in writer.instead
     if summed_with(graph, step, tiles):
-        emit_total(writer, step)
+        KERNELS["linear"].emit_total(writer, step)
     elif found := read_scans(graph).get(step.name):
-        emit_read(writer, step, found)
+        KERNELS["scan"].emit_read(writer, step, found)
     elif step.name in inside_reads(graph):
         return
-    elif step.contraction is not None and not (apart_in_reader(writer, step) or inside_kernels(graph, step, tiles)):
-        with one_row_of_queries(writer, step):
+    elif step.contraction is not None and not (
+        KERNELS["sums"].apart_in_reader(writer, step) or inside_kernels(graph, step, tiles)
+    ):
+        with KERNELS["sums"].one_row_of_queries(writer, step):
             emit_contraction(writer, step)
     elif step.contraction is not None or (
         inside_kernels(graph, step, tiles)
-        or gates_inside(writer, step)
+        or KERNELS["experts"].gates_inside(writer, step)
         or any(summed_with(graph, reader, tiles) for reader, _ in writer.readers[step.name])
     ):
         return  # part of the call that reads it
@@ -261,10 +274,10 @@ def _emit_step(writer: Writer, step: Step) -> None:
         emit_box(writer, step)
     elif step.kernel is not None:
         writer.hidden = dict(step.kernel.hidden)
-        KERNELS[step.kernel.kind](writer, step)
+        KERNELS[step.kernel.kind].emit(writer, step)
         writer.hidden = {}
     else:
-        emit_attention(writer, step)
+        KERNELS["attention"].emit(writer, step)
 
 
 def _paragraphs(groups: Sequence[Sequence[str]], depth: int) -> list[str]:

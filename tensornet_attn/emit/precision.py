@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tensornet_attn.cost.band import Block
-from tensornet_attn.emit.join import exact_parts
+from tensornet_attn.cost.blocks import Block
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.precision import elementwise, exponents_of, few_rows
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ir.values import Value
 from tensornet_attn.ops import OPS
+from tensornet_attn.rewrite.scores import exact_parts
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from textwrap import wrap
 from typing import Any
 
 from tensornet_attn.cost.experts import chooses
+from tensornet_attn.cost.target import TRAINING, Target
 from tensornet_attn.emit import layout
 from tensornet_attn.emit.names import Names, locals_of
 from tensornet_attn.emit.numbers import OF_LENGTHS, integer_text, number_text
@@ -18,7 +19,6 @@ from tensornet_attn.ir.arithmetic import Arith, evaluate
 from tensornet_attn.ir.arithmetic import names as arithmetic_names
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value, shape_comment
 from tensornet_attn.ops import OPS
-from tensornet_attn.plan.target import TRAINING, Target
 
 _INLINE = 64  # maximum characters of an expression nested in another
 

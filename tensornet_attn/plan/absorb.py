@@ -14,15 +14,15 @@ from functools import cache
 from itertools import product
 from math import prod
 
-from tensornet_attn.cost.band import Band
+from tensornet_attn.cost.figures import duration, instead
+from tensornet_attn.cost.price import time_of
 from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.recurrence import Recurrence
-from tensornet_attn.plan.figures import duration, instead
-from tensornet_attn.plan.fuse import operation, softmaxes
-from tensornet_attn.plan.implementation import Context, Lowered
-from tensornet_attn.plan.price import time_of
+from tensornet_attn.kernels.band import Band
+from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.rewrite.engine import Rule, rewritten
+from tensornet_attn.rewrite.fused import operation, softmaxes
 from tensornet_attn.rewrite.products import ABSORPTIONS, CHAIN, KEY, VALUE
 from tensornet_attn.rewrite.scores import RULES as SCORES
 from tensornet_attn.tiles.legs import quadratic

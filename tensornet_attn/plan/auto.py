@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tensornet_attn.cost.devices import DEVICES
+from tensornet_attn.cost.figures import as_long, duration, instead
+from tensornet_attn.cost.price import price_of
 from tensornet_attn.errors import InputError
 from tensornet_attn.plan.demands import against_linear
-from tensornet_attn.plan.figures import as_long, duration, instead
 from tensornet_attn.plan.model import Lowering, Plan
-from tensornet_attn.plan.price import price_of
 
 Make = Callable[[], Plan]
 LONGER = 1.2  # times the time of torch that cached C++ kernels may be predicted to take: predictions err by as much

@@ -26,10 +26,10 @@ from tensornet_attn.graph.recurrence import (
     sums,
 )
 from tensornet_attn.ir.arithmetic import ONE, Negative, Number
+from tensornet_attn.kernels.powers import WrittenOut, written_out
 from tensornet_attn.ops.conv import convolves, hides_rows
 from tensornet_attn.ops.delta_rule import legs_of
 from tensornet_attn.ops.operation import without
-from tensornet_attn.plan.powers import WrittenOut, written_out
 from tensornet_attn.rewrite.change import fresh, leg_like, with_legs, with_steps, with_uses, without_dead
 
 TINY = Number(1e-30)  # added to a sum that is at least 1 if any key is visible

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith
+from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
 from tensornet_attn.ops.conv import convolves, source_of
-from tensornet_attn.plan.implementation import Context, Lowered, Rewriting
 from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, with_steps
 
 

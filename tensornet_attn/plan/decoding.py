@@ -15,9 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from tensornet_attn.cost.band import reach_of
+from tensornet_attn.cost.blocks import reach_of
 from tensornet_attn.cost.decoding import cheapest
 from tensornet_attn.cost.report import Report, cost_of
+from tensornet_attn.cost.target import TRAINING
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.causal import causal_leaks, looks_back
@@ -26,18 +27,17 @@ from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.graph.visibility import by_distance, lookahead
 from tensornet_attn.ir.arithmetic import ONE, names
 from tensornet_attn.ir.steps import Contraction, Term
+from tensornet_attn.kernels.blocks import exits, groups
+from tensornet_attn.kernels.implementation import Context
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.conv import convolves, left_of
-from tensornet_attn.plan.blocks import exits, groups
 from tensornet_attn.plan.carried import PLACE, VISIBLE, Carried, carried, of_last
 from tensornet_attn.plan.distribute import DISTRIBUTION
 from tensornet_attn.plan.duplicate import DUPLICATES
 from tensornet_attn.plan.hoist import FOR_EACH, HOISTS
-from tensornet_attn.plan.implementation import Context
 from tensornet_attn.plan.implementations import TORCH
 from tensornet_attn.plan.normalized import NORMALIZED
 from tensornet_attn.plan.parts import Decoding, Given, Kept, Part
-from tensornet_attn.plan.target import TRAINING
 from tensornet_attn.rewrite.change import fresh, leg_like, with_uses
 from tensornet_attn.tiles.legs import quadratic
 

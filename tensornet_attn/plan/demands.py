@@ -9,7 +9,7 @@ from tensornet_attn.graph.model import FusedAttention, Graph, Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.graph.recurrence import CAUSAL, erases
 from tensornet_attn.ir.arithmetic import evaluate
-from tensornet_attn.plan.implementations import BY_KIND
+from tensornet_attn.kernels import KERNELS
 from tensornet_attn.plan.model import Plan, Region
 from tensornet_attn.tiles.legs import quadratic
 
@@ -47,7 +47,7 @@ def against_linear(plan: Plan) -> str:
 
 def backend_of(step: Step, asked: str) -> str:
     """The backend that a step of the schedule runs on; inductor runs opaque kernels on torch."""
-    own = BY_KIND.get(step.kernel.kind) if step.kernel else None
+    own = KERNELS.get(step.kernel.kind) if step.kernel else None
     if asked == "triton":
         return "triton" if erases(step) or (own is not None and own.on_triton(step.form)) else "torch"
     if asked == "cpp":

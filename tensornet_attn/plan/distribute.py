@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from tensornet_attn.graph.attention import Reader, attentions, readers_of
 from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, times
-from tensornet_attn.plan.implementation import Context, Lowered, Rewriting
+from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
 from tensornet_attn.rewrite.change import legs_in, read_once, with_steps
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensornet_attn.graph.model import Graph
+from tensornet_attn.kernels.attention import FUSED
+from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
 from tensornet_attn.plan.distribute import distribution
-from tensornet_attn.plan.fuse import FUSED
-from tensornet_attn.plan.implementation import Context, Lowered, Rewriting
 from tensornet_attn.rewrite.duplicate import maps_of, scores_of_their_own
 
 

@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tensornet_attn.plan.band import BAND
-from tensornet_attn.plan.blockwise import BLOCKWISE
+from tensornet_attn.kernels import KERNELS
+from tensornet_attn.kernels.attention import FUSED
+from tensornet_attn.kernels.band import BAND
+from tensornet_attn.kernels.blockwise import BLOCKWISE
+from tensornet_attn.kernels.experts import EXPERTS
+from tensornet_attn.kernels.implementation import Implementation, Rewriting
+from tensornet_attn.kernels.linear import LINEAR
+from tensornet_attn.kernels.native import NATIVE
+from tensornet_attn.kernels.states import STATES
+from tensornet_attn.kernels.sums import CUMSUM
+from tensornet_attn.kernels.tiles import TRITON
+from tensornet_attn.ops.registered import registered
+from tensornet_attn.plan.as_maps import SUMS
 from tensornet_attn.plan.convolve import WITH_WEIGHTS
-from tensornet_attn.plan.cumsum import CUMSUM
 from tensornet_attn.plan.distribute import DISTRIBUTION
 from tensornet_attn.plan.duplicate import BESIDE_KERNELS, DUPLICATES
-from tensornet_attn.plan.experts import EXPERTS
-from tensornet_attn.plan.fuse import FUSED
 from tensornet_attn.plan.hoist import FOR_EACH, HOISTS
-from tensornet_attn.plan.implementation import Implementation, Rewriting
-from tensornet_attn.plan.linear import LINEAR
-from tensornet_attn.plan.native import NATIVE
 from tensornet_attn.plan.normalized import NORMALIZED
 from tensornet_attn.plan.shift import SHIFTED
-from tensornet_attn.plan.states import STATES, SUMS
 from tensornet_attn.plan.through import THROUGH
-from tensornet_attn.plan.triton import TRITON
+
+_ADDED: list[Implementation[Any]] = []
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rewritings of the diagram, then implementations."""
+    """Rewritings of the diagram, then implementations in the order in which they are asked: added ones first."""
 
     rewritings: tuple[Rewriting, ...]
-    rows: tuple[Implementation[Any], ...]
+    implementations: tuple[Implementation[Any], ...]
+
+    @property
+    def rows(self) -> tuple[Implementation[Any], ...]:
+        return (*_ADDED, *self.implementations)
+
+
+@contextmanager
+def another_implementation(row: Implementation[Any]) -> Iterator[None]:
+    """Adds an implementation to all tables inside a `with` block. Raises InputError if its kind is in use."""
+    with registered(KERNELS, row.kind, row, "kind of kernel"):
+        _ADDED.append(row)
+        try:
+            yield
+        finally:
+            _ADDED.remove(row)
 
 
 REWRITINGS = (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, FOR_EACH, DUPLICATES, DISTRIBUTION, SUMS)
@@ -40,14 +62,13 @@ TORCH = Table(
 # C++ kernels beside fused attention, and in its place: where scores mix several products, they need less work. They
 # cannot shift a product with a table of keys, so the rewrite would leave these scores to blocks of queries.
 CPP = (
-    Table(REWRITINGS, (*TORCH.rows[:-1], NATIVE, BLOCKWISE)),
+    Table(REWRITINGS, (*TORCH.implementations[:-1], NATIVE, BLOCKWISE)),
     Table(
         (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, FOR_EACH, SUMS),
         (BAND, STATES, LINEAR, CUMSUM, EXPERTS, NATIVE, BLOCKWISE),
     ),
 )
 # A Triton kernel reads all values of one map, and skips keys outside a band.
-KERNELS = (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, BESIDE_KERNELS, DISTRIBUTION, SUMS)
-TRITON_ALONE = Table(KERNELS, (STATES, LINEAR, CUMSUM, TRITON, BAND, FUSED, EXPERTS, BLOCKWISE))
-BESIDE_FUSED = Table(KERNELS, (STATES, LINEAR, CUMSUM, FUSED, TRITON, BAND, EXPERTS, BLOCKWISE))
-BY_KIND = {row.kind: row for row in (*TRITON_ALONE.rows, NATIVE) if row.kind}
+BESIDE_TILES = (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, BESIDE_KERNELS, DISTRIBUTION, SUMS)
+TRITON_ALONE = Table(BESIDE_TILES, (STATES, LINEAR, CUMSUM, TRITON, BAND, FUSED, EXPERTS, BLOCKWISE))
+BESIDE_FUSED = Table(BESIDE_TILES, (STATES, LINEAR, CUMSUM, FUSED, TRITON, BAND, EXPERTS, BLOCKWISE))

@@ -11,18 +11,19 @@ from dataclasses import dataclass, field, replace
 
 from tensornet_attn import limits
 from tensornet_attn.cost.experts import Experts
+from tensornet_attn.cost.order import split_best
+from tensornet_attn.cost.price import price_of
+from tensornet_attn.cost.target import TRAINING, Target
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import BATCH
 from tensornet_attn.graph.recurrence import Recurrence
+from tensornet_attn.kernels import KERNELS
+from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.plan.absorb import ABSORBED, absorbed
 from tensornet_attn.plan.auto import LONGER
 from tensornet_attn.plan.demands import backend_of, strictly
-from tensornet_attn.plan.implementation import Context, Lowered
-from tensornet_attn.plan.implementations import BESIDE_FUSED, BY_KIND, CPP, TORCH, TRITON_ALONE, Table
+from tensornet_attn.plan.implementations import BESIDE_FUSED, CPP, TORCH, TRITON_ALONE, Table
 from tensornet_attn.plan.model import Lowering, Plan, Region
-from tensornet_attn.plan.order import split_best
-from tensornet_attn.plan.price import price_of
-from tensornet_attn.plan.target import TRAINING, Target
 from tensornet_attn.plan.ways import AS_PRICED, WAYS, Way, alternatives, chosen
 from tensornet_attn.rewrite.whole import gone, simplified
 from tensornet_attn.tiles.legs import quadratic
@@ -163,8 +164,8 @@ class _Notes:
 def _regions(lowered: Graph, backend: str, notes: _Notes) -> Iterator[Region]:
     """A region for each kernel and for each other step of the diagram, in execution order."""
     for step in lowered.steps:
-        if step.kernel and step.kernel.kind not in BY_KIND:
-            continue  # features side by side, part of the attention that reads them
+        if step.kernel and KERNELS[step.kernel.kind].in_reader:
+            continue
         steps = step.fused.steps if step.fused else (step.name,)
         against = dict.fromkeys(low for name in steps for low in notes.refused.get(name, []) if low.against)
         if step.fused or not step.nested:

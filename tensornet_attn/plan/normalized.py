@@ -12,10 +12,10 @@ from tensornet_attn.graph.attention import Normalize, attentions
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import Number
+from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
 from tensornet_attn.plan.distribute import Blend, blend_of
 from tensornet_attn.plan.duplicate import duplicated_scores
 from tensornet_attn.plan.hoist import hoisted_values, map_for_each
-from tensornet_attn.plan.implementation import Context, Lowered, Rewriting
 from tensornet_attn.rewrite.change import fresh, read_once, with_steps, with_uses
 
 

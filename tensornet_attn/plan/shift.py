@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from tensornet_attn.cost.figures import duration
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.plan.figures import duration
-from tensornet_attn.plan.implementation import Context, Cost, Lowered, Rewriting
-from tensornet_attn.plan.price import seconds_apart, where_of
+from tensornet_attn.kernels.apart import seconds_apart, where_of
+from tensornet_attn.kernels.implementation import Context, Cost, Lowered, Rewriting
 from tensornet_attn.rewrite.engine import everywhere
 from tensornet_attn.rewrite.shift import SHIFT
 

@@ -14,10 +14,10 @@ from itertools import count
 from tensornet_attn.graph.attention import Attention, Masked, Normalize, Reader, attentions, readers_of
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number
-from tensornet_attn.plan.decay import decay_alone
-from tensornet_attn.plan.implementation import Context, Lowered, Rewriting
-from tensornet_attn.plan.states import as_map
+from tensornet_attn.kernels.decay import decay_alone
+from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
 from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, spread, with_steps, without_dead
+from tensornet_attn.rewrite.reads import as_map
 
 
 def through_maps(graph: Graph, context: Context) -> Lowered:

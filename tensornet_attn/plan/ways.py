@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from tensornet_attn.cost.price import price_of
 from tensornet_attn.errors import InputError
+from tensornet_attn.kernels.attention import FUSED
+from tensornet_attn.kernels.band import BAND
+from tensornet_attn.kernels.blockwise import BLOCKWISE
+from tensornet_attn.kernels.implementation import Context
+from tensornet_attn.kernels.linear import LINEAR
 from tensornet_attn.plan.absorb import ABSORBED
-from tensornet_attn.plan.band import BAND
-from tensornet_attn.plan.blockwise import BLOCKWISE
 from tensornet_attn.plan.demands import against_linear
 from tensornet_attn.plan.distribute import DISTRIBUTION
 from tensornet_attn.plan.duplicate import DUPLICATES
-from tensornet_attn.plan.fuse import FUSED
 from tensornet_attn.plan.hoist import FOR_EACH
-from tensornet_attn.plan.implementation import Context
-from tensornet_attn.plan.linear import LINEAR
 from tensornet_attn.plan.model import Offer, Plan
 from tensornet_attn.plan.normalized import NORMALIZED
-from tensornet_attn.plan.price import price_of
 
 DENSE, BLOCKS = "dense", "blocks of queries instead of fused attention"
 AS_PRICED = "the cheapest implementation of each region"

@@ -13,9 +13,16 @@ from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.softmax import sink_of
-from tensornet_attn.rewrite.change import legs_in, plain_number, read_once, terms_of, with_steps, with_uses
+from tensornet_attn.rewrite.change import (
+    legs_in,
+    plain_number,
+    read_once,
+    terms_of,
+    with_steps,
+    with_uses,
+)
 from tensornet_attn.rewrite.engine import Rule
-from tensornet_attn.rewrite.features import SIDE_BY_SIDE
+from tensornet_attn.rewrite.features import SIDE_BY_SIDE, Joined
 from tensornet_attn.rewrite.pattern import Choices, Match, pattern
 
 
@@ -176,3 +183,11 @@ RULES = (
     ),
     SIDE_BY_SIDE,
 )
+
+
+def exact_parts(graph: Graph, step: Step) -> list[Step]:
+    """The parts of a join, and of its counterpart, that are added to scores and whose differences matter."""
+    met = [one for one in graph.steps if isinstance(one.form, Joined) and one.form == step.form]  # both sides
+    alone = [part for one in met if one.kernel for part in one.kernel.body if {*part.legs} < {*one.legs}]
+    large = any(grows(graph, use) for part in alone for use in part.op.uses)
+    return [part for part in alone if part.op.uses] if large else []

@@ -8,13 +8,13 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from tensornet_attn.cost import cost, sizes_at
+from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.work import macs
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Box, Contraction
 from tensornet_attn.graph.pairs import batched, split_products, summed
 from tensornet_attn.ops import OPS
-from tensornet_attn.plan.order import split_best
 from tensornet_attn.spec import load
 from tensornet_attn.spec.library import names
 from tests.memory import kept

@@ -9,13 +9,13 @@ from math import prod
 import pytest
 
 from tensornet_attn.cost import Cost, StepCost, cost, cost_of, device_named, dtype_bytes, sizes_at
+from tensornet_attn.cost.price import price_of
+from tensornet_attn.cost.target import Target
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Box, Contraction, Function, FusedAttention, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number, parse
 from tensornet_attn.plan.make import make_plan
-from tensornet_attn.plan.price import price_of
-from tensornet_attn.plan.target import Target
 from tensornet_attn.spec import load
 from tests.refusals import refusal
 

@@ -8,17 +8,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tensornet_attn as ta
 from tensornet_attn.cost import sizes_at
-from tensornet_attn.cost.linear import linear_kept
+from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.target import TRAINING
 from tensornet_attn.cost.work import macs, polynomial, products
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.pairs import split_products
-from tensornet_attn.plan.implementation import Context
+from tensornet_attn.kernels.implementation import Context
+from tensornet_attn.kernels.linear import LINEAR
 from tensornet_attn.plan.implementations import TORCH
-from tensornet_attn.plan.linear import LINEAR
-from tensornet_attn.plan.order import split_best
-from tensornet_attn.plan.target import TRAINING
 from tensornet_attn.runtime import linear, maps
 
 SMALL = {"linear": {"f": 64, "h": 2}, "mlk": {"f": 64, "h": 2}, "thsa_elu": {"f": 16, "r": 16, "s": 16, "h": 4}}
@@ -65,5 +64,5 @@ def test_multiply_adds_are_those_that_torch_counts(name: str, causal: bool, monk
 @pytest.mark.parametrize("causal", [False, True])
 def test_floats_kept_are_no_pairs(name: str, causal: bool) -> None:
     short, long = (scene_of(name, causal, n) for n in (1024, 4096))
-    kept = [sum(linear_kept(scene, scene.graph.step["A.o"]).values()) for scene in (short, long)]
+    kept = [sum(LINEAR.saved(scene, scene.graph.step["A.o"]).values()) for scene in (short, long)]
     assert kept[1] <= 4 * kept[0]

@@ -7,6 +7,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.cost import cost, device_named, sizes_at
+from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.routing import Routing, routed_products
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.work import products
@@ -14,7 +15,6 @@ from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Box, Contraction
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.plan.make import make_plan
-from tensornet_attn.plan.order import split_best
 from tensornet_attn.reference import evaluate
 from tensornet_attn.spec import load
 

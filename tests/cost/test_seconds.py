@@ -9,19 +9,20 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.cost import products, scene
+from tensornet_attn.cost.blocks import STRETCH
 from tensornet_attn.cost.devices import device_of
-from tensornet_attn.cost.linear import STRETCH
+from tensornet_attn.cost.price import price_of, scene_of
 from tensornet_attn.cost.products import Measured, Shape
 from tensornet_attn.cost.rates import Each, Efficiency, Machine, Pair, Table
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.seconds import parts_of, seconds_of
-from tensornet_attn.cost.shapes import block_of, shapes
+from tensornet_attn.cost.shapes import matmuls
+from tensornet_attn.cost.target import Target
 from tensornet_attn.graph import build
 from tensornet_attn.graph.pairs import split_products
+from tensornet_attn.kernels.blockwise import BLOCKWISE
+from tensornet_attn.kernels.native import NATIVE
 from tensornet_attn.plan.make import candidates, make_plan
-from tensornet_attn.plan.native import NATIVE
-from tensornet_attn.plan.price import price_of, scene_of
-from tensornet_attn.plan.target import Target
 from tensornet_attn.runtime import products as runtime
 from tensornet_attn.runtime.linear import stretch_of
 from tensornet_attn.runtime.maps import MAP_PART
@@ -123,7 +124,7 @@ def test_a_core_mixes_heads_of_values_in_one_product() -> None:
     graph, target = build(ta.load("thsa_elu")), Target("prefill", n=1024)
     schedule = split_products(make_plan(graph, "torch", target).schedule)
     scene = scene_of(schedule, target.sizes(graph), target)
-    assert {shape for shape, _, _ in shapes(scene, schedule.step["A.o"])} == {Shape(1, 1024, 512, 512)}
+    assert {shape for shape, _, _ in matmuls(scene, schedule.step["A.o"])} == {Shape(1, 1024, 512, 512)}
 
 
 def test_passes_of_a_long_causal_kernel_stay_in_the_caches() -> None:
@@ -268,7 +269,7 @@ def test_maps_and_noise_take_their_measured_seconds_for_each_number() -> None:
 
 def test_a_block_of_queries_meets_as_many_relative_positions_as_it_has_rows_and_keys() -> None:
     scene = scene_of_plan("transformer_xl", 1024)
-    block, _ = block_of(scene, scene.graph.step["y.p1"])
+    block, _ = BLOCKWISE.block_of(scene, scene.graph.step["y.p1"])
     assert block.sizes["p"] == block.sizes["n"] + 1024 - 1
 
 

@@ -11,10 +11,10 @@ from torch.utils.flop_counter import FlopCounterMode
 import tensornet_attn as ta
 from tensornet_attn.compiler import plan_of
 from tensornet_attn.cost.report import cost
+from tensornet_attn.cost.target import target_from
 from tensornet_attn.cost.work import training_macs
 from tensornet_attn.graph import build
 from tensornet_attn.plan.make import make_plan
-from tensornet_attn.plan.target import target_from
 from tests.masked import design
 
 LENGTHS = {"n": 24, "m": 24}

@@ -361,7 +361,7 @@ AROUND = (
         ("nn/test_backend.py::test_steps_of_decoding_are_priced_as_before",),
     ),
     Mutation(
-        "plan/native.py",
+        "kernels/native.py",
         "    biased_region_of(graph, step, region)\n",
         "",
         "A C++ kernel is planned whose form for float masks cannot be printed.",

@@ -129,14 +129,14 @@ COMPILER = (
         ("cost/test_cost.py::test_a_frozen_weight_saves_no_input",),
     ),
     Mutation(
-        "cost/linear.py",
+        "kernels/linear.py",
         "found[(query, *read, *parts.result)] += chunk",
         "pass",
         "The cost of causal linear attention leaves out what scores inside a chunk read.",
         ("cost/test_linear.py::test_formulas[linear-True]",),
     ),
     Mutation(
-        "cost/experts.py",
+        "kernels/experts.py",
         "count if leg == product.expert else leg",
         "leg",
         "A product with chosen experts costs what all experts cost.",
@@ -166,7 +166,7 @@ COMPILER = (
     ),
     # Planning
     Mutation(
-        "plan/fuse.py",
+        "rewrite/fused.py",
         "dropout, found.written,",
         "dropout, (),",
         "Fused attention forgets the design's own mask.",
@@ -180,28 +180,28 @@ COMPILER = (
         ("ops/test_softmax.py::test_values_and_gradients_of_some[fused-heads-causal and window(2, 0)-True]",),
     ),
     Mutation(
-        "plan/experts.py",
+        "kernels/experts.py",
         "made = other if len(other.chosen) > len(made.chosen) else made",
         "made = made",
         "Experts are all computed where a norm stands behind the choice.",
         ("ops/test_topk.py::test_the_chosen_experts_alone_are_computed[deepseek]",),
     ),
     Mutation(
-        "plan/price.py",
+        "cost/price.py",
         "KEEPS, AGAIN = (3, 3), (4, 3)",
         "KEEPS, AGAIN = (1, 1), (1, 1)",
         "A training step is priced like a forward.",
         ("plan/test_price.py::test_a_longer_run_takes_longer_and_a_backward_more",),
     ),
     Mutation(
-        "plan/target.py",
+        "cost/target.py",
         '"decoding": Workload(1, 4096, backward=False)',
         '"decoding": Workload(4096, 4096, backward=False)',
         "Decoding is planned for as many queries as keys, and no weights are absorbed.",
         ("plan/test_absorb.py::test_mla_at_decoding_attends_to_its_latent",),
     ),
     Mutation(
-        "plan/linear.py",
+        "kernels/linear.py",
         "terms.append(replace(term, query=",
         "terms.append(replace(term, coefficient=ONE, query=",
         "Linear attention loses the coefficients of its scores.",
@@ -282,7 +282,7 @@ COMPILER = (
         ("plan/test_blockwise.py::test_the_result_is_the_same[5-5-the mean and the sum over keys]",),
     ),
     Mutation(
-        "emit/attention.py",
+        "kernels/attention.py",
         'options += [f"causal={causal}"] if causal != "False" else []',
         "options += []",
         "Fused attention of a causal design sees later keys.",

@@ -22,14 +22,14 @@ from functools import cache
 
 from tensornet_attn.compiler import plan_of
 from tensornet_attn.cost.memory import saved
+from tensornet_attn.cost.price import Price, price_of
 from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.target import target_from
 from tensornet_attn.errors import DesignError
 from tensornet_attn.graph.model import Box, Contraction, Function, FusedAttention, Kernel, Step, Use
 from tensornet_attn.graph.pairs import BATCH, split_products
 from tensornet_attn.ir.arithmetic import Arith, evaluate, names, to_text
 from tensornet_attn.plan.model import Plan
-from tensornet_attn.plan.price import Price, price_of
-from tensornet_attn.plan.target import target_from
 from tests.shipped import graph_of
 
 WORDS = {

@@ -9,13 +9,13 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.cost.devices import DEVICES
+from tensornet_attn.cost.target import WORKLOADS, Target
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import FusedAttention, Kernel
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.plan.absorb import ABSORBED
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Plan
-from tensornet_attn.plan.target import WORKLOADS, Target
 from tests.designs.cases import drawn, normal, same
 
 TWO = {"x": "n f", "memory": "m f"}

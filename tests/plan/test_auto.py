@@ -9,11 +9,11 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.compiler import plan_of
+from tensornet_attn.cost.target import target_from
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
 from tensornet_attn.plan import auto
 from tensornet_attn.plan.auto import beside_cpp, faster_on_cpu
-from tensornet_attn.plan.target import target_from
 
 ON_CPU = target_from(device_costs="cpu")
 KERNELS = "cpp: its kernels are in the cache, but would"

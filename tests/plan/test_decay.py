@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 import tensornet_attn as ta
+from tensornet_attn.cost.target import Target
 from tensornet_attn.graph import build
 from tensornet_attn.plan.make import make_plan
-from tensornet_attn.plan.target import Target
 from tensornet_attn.runtime.decay import decay_attention, decayed_reads
 from tensornet_attn.runtime.softmax import masked_softmax
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.plan.figures import counted, duration, instead
+from tensornet_attn.cost.figures import counted, duration, instead
 
 DURATIONS = {
     0.0: "0 microseconds",

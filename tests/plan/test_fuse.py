@@ -9,11 +9,11 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.cost.devices import DEVICES
+from tensornet_attn.cost.target import Target
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Contraction
 from tensornet_attn.graph.pairs import primitive, split_products
 from tensornet_attn.plan.make import make_plan
-from tensornet_attn.plan.target import Target
 
 FUSED = "\n  A: fused attention: scaled_dot_product_attention, the scores are never stored"
 Q, K, V = "x[n f] Wq[f h d] -> n h d", "x[m f] Wk[f h d] -> m h d", "x[m f] Wv[f h e] -> m h e"

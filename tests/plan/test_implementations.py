@@ -8,15 +8,16 @@ import pytest
 import torch
 
 import tensornet_attn as ta
+from tensornet_attn.cost.target import Target
 from tensornet_attn.graph import build
 from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.model import Graph
+from tensornet_attn.kernels import KERNELS
+from tensornet_attn.kernels.attention import FUSED, Scored
+from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes
 from tensornet_attn.plan import make
-from tensornet_attn.plan.fuse import FUSED, Scored
-from tensornet_attn.plan.implementation import Context, Cost, Lowered, OfBoxes
-from tensornet_attn.plan.implementations import BY_KIND, TORCH
+from tensornet_attn.plan.implementations import TORCH
 from tensornet_attn.plan.make import make_plan
-from tensornet_attn.plan.target import Target
 
 
 @dataclass
@@ -72,7 +73,7 @@ def test_a_row_that_cannot_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_kernel_is_of_a_row(name: str) -> None:
     """But for features side by side, which are part of the attention that reads them."""
     kinds = {step.kernel.kind for step in make_plan(build(ta.load(name))).schedule.steps if step.kernel}
-    assert kinds <= {*BY_KIND, "join"}
+    assert kinds <= KERNELS.keys()
 
 
 def test_what_was_priced_is_what_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ import pytest
 from tensornet_attn import limits
 from tensornet_attn.cost import cost, sizes_at
 from tensornet_attn.cost.devices import DEVICES, GENERIC, Device
+from tensornet_attn.cost.order import order, path_text, price, split_best
 from tensornet_attn.graph import build
 from tensornet_attn.graph.pairs import BATCH, left_to_right, primitive, split_products
-from tensornet_attn.plan.order import order, path_text, price, split_best
 from tensornet_attn.spec import load
 from tensornet_attn.spec.library import names
 

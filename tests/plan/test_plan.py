@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import tensornet_attn as ta
+from tensornet_attn.cost.target import WORKLOADS
 from tensornet_attn.graph import build
 from tensornet_attn.plan.make import make_plan
-from tensornet_attn.plan.target import WORKLOADS
 
 
 @pytest.mark.parametrize("name", ta.list_designs())

@@ -7,13 +7,13 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.cost.devices import DEVICES
+from tensornet_attn.cost.price import price_of
+from tensornet_attn.cost.target import Target
 from tensornet_attn.graph import build
-from tensornet_attn.plan.experts import EXPERTS
-from tensornet_attn.plan.fuse import FUSED
-from tensornet_attn.plan.linear import LINEAR
+from tensornet_attn.kernels.attention import FUSED
+from tensornet_attn.kernels.experts import EXPERTS
+from tensornet_attn.kernels.linear import LINEAR
 from tensornet_attn.plan.make import candidates, make_plan
-from tensornet_attn.plan.price import price_of
-from tensornet_attn.plan.target import Target
 from tests.memory import peak, training_peak
 
 N, F = 1024, 128

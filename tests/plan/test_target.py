@@ -8,8 +8,8 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.cost.devices import DEVICES
+from tensornet_attn.cost.target import TRAINING, Target, bytes_of, target_from
 from tensornet_attn.graph import build
-from tensornet_attn.plan.target import TRAINING, Target, bytes_of, target_from
 from tests.refusals import refusal
 
 

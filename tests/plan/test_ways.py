@@ -9,10 +9,10 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.cost.devices import DEVICES, Device
+from tensornet_attn.cost.target import WORKLOADS, Target
 from tensornet_attn.graph import build
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Plan
-from tensornet_attn.plan.target import WORKLOADS, Target
 from tensornet_attn.plan.ways import WAYS
 from tests.designs.cases import CASES, compiled, drawn, inputs_of, normal, same
 from tests.refusals import refusal

@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -14,6 +16,7 @@ from math import prod
 from tensornet_attn.cost.experts import (
     Experts,
     Product,
+    before_product,
     chooses,
     chosen_of,
     chosen_time,
@@ -22,17 +25,43 @@ from tensornet_attn.cost.experts import (
     read_product,
     topk_of,
 )
+from tensornet_attn.cost.figures import duration
+from tensornet_attn.cost.kernels import Parts
+from tensornet_attn.cost.order import order
+from tensornet_attn.cost.price import scene_of, time_of_step
+from tensornet_attn.cost.products import Matmul, Shape
+from tensornet_attn.cost.rates import ELEMENTWISE, Table
 from tensornet_attn.cost.routing import Routing, chosen_behind
-from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.cost.scene import Scene, word
+from tensornet_attn.cost.seconds import (
+    CALLS,
+    OF_MAPS,
+    accessed,
+    attention_kind,
+    attention_seconds,
+    multiplied,
+    of_exponentials,
+    passes_of,
+    projected,
+    takes_projected,
+)
+from tensornet_attn.cost.shapes import matmuls
+from tensornet_attn.emit.boxes import emit_box
+from tensornet_attn.emit.experts import add_biases, choose, name_of_chosen, product_text
+from tensornet_attn.emit.layout import split
+from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
-from tensornet_attn.plan.figures import duration
-from tensornet_attn.plan.implementation import AtPlaces, Context, Cost, Lowered, kernel
-from tensornet_attn.plan.order import order
-from tensornet_attn.plan.price import scene_of, seconds_apart, time_of_step
+from tensornet_attn.ir.values import Legs
+from tensornet_attn.kernels.apart import seconds_apart
+from tensornet_attn.kernels.attention import options_of
+from tensornet_attn.kernels.implementation import AtPlaces, Context, Cost, Lowered, kernel
+from tensornet_attn.ops.map import arguments, row
 from tensornet_attn.rewrite.change import fresh, with_steps, with_uses
 from tensornet_attn.rewrite.change import product as product_of
 
 Hidden = tuple[tuple[Step, Product | None], ...]  # the steps before the last product; a Product for each that is one
+CALLS_OF_EXPERT = 12
 
 
 @dataclass(frozen=True)
@@ -79,7 +108,7 @@ class Gated:
 class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
     """Products with a topk as a factor, for which computing only the chosen experts is possible and cheaper."""
 
-    name, kind, opaque = "grouped experts", "experts", True
+    name, kind, opaque, pairs = "grouped experts", "experts", True, False
 
     def places(self, graph: Graph) -> list[tuple[str, Use]]:
         return [(step.name, use) for step, use in graph.uses() if topk_of(graph, use.name) is not None]
@@ -155,6 +184,127 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
 
     def on_triton(self, form: object) -> bool:
         return isinstance(form, Experts)
+
+    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+        """MACs of the chosen experts, with k in place of their leg, unless one product has all experts."""
+        form, found = experts_of(step), Counter[Legs]()
+        k = word(chosen_of(form.topk)[1])
+        for product in form.products:
+            result = (*product.tokens, *product.heads, product.expert, *product.own)
+            for legs in ((*result, *product.summed), *([result] if product.gated else [])):
+                count = product.expert if product.at_once else k
+                found[tuple(count if leg == product.expert else leg for leg in scene.ordered(legs))] += 1
+        for part in step.kernel.body if step.kernel is not None else ():
+            if part.attention is not None:  # attention of the chosen heads
+                op, expert = part.attention, form.products[-1].expert
+                for legs in ((*op.query.legs, *op.key.legs), (*op.scores, *op.value.legs)):
+                    found[tuple(k if leg == expert else leg for leg in scene.ordered(legs))] += 1
+        return dict(found)
+
+    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
+        """Gates and indices of the chosen experts; rows between two products, for the chosen experts.
+
+        Kernels that choose themselves save the rows of all experts before their product, or the chosen ones after it.
+        """
+        topk, products = experts_of(step).topk, experts_of(step).products
+        along, k = chosen_of(topk)
+        rows = scene.size(leg for leg in topk.legs if leg != along) * int(scene.number(k))
+        rows *= scene.batch if step.name in scene.batched else 1
+        if not products:
+            return {f"{topk.name}: chosen": 2 * rows}
+        between, counted = step.kernel.body[:-1] if step.kernel else (), {*products[-1].gate.legs}
+        if (last := products[-1]).at_once:
+            width, out_width = scene.size(last.summed), scene.size(last.own)
+            each, size = int(scene.number(k)), out_width
+            if before_product(last, scene.size(last.heads), width, out_width):
+                each, size = scene.size((last.expert,)), width
+            return {f"{last.step.name}: rows of experts": rows // int(scene.number(k)) * each * size}
+        return {
+            f"{one.name}: chosen rows": rows * scene.size(leg for leg in one.legs if leg not in counted)
+            for one in between
+        }
+
+    def inside(self, scene: Scene, step: Step) -> Scene:
+        """The scene inside a kernel, which has only the chosen experts."""
+        form, inner = experts_of(step), super().inside(scene, step)
+        count = int(scene.number(chosen_of(form.topk)[1]))
+        return replace(inner, sizes={**inner.sizes, **{product.expert: count for product in form.products}})
+
+    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
+        """The products of the rows that a chosen expert has on average; attention of chosen heads."""
+        few, found = self.inside(scene, step), list[Matmul]()
+        batch = scene.batch if step.name in scene.batched else 1
+        for product in experts_of(step).products:
+            result = (*product.tokens, *product.heads, product.expert, *product.own)
+            experts, summed, width = map(scene.size, ((*product.heads, product.expert), product.summed, product.own))
+            rows = batch * (scene if product.at_once else few).size(result) // width
+            shape = Shape(1, max(1, rows // experts), width, summed)
+            found.append(Matmul(shape, (*result, *product.summed), float(rows * width * (summed + product.gated))))
+        attended = (part for part in step.kernel.body if part.attention) if step.kernel else ()
+        return found + [matmul for part in attended for matmul in matmuls(few, part)]
+
+    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+        """Products with the chosen experts, maps between them, and attention of the chosen heads.
+
+        The rows of one expert are gathered in a cache; their products are read for each head, put back and added.
+        """
+        assert step.kernel is not None
+        learned, few = backward and step.name in scene.learned, self.inside(scene, step)
+        times, calls, batch = passes_of(learned), CALLS, scene.batch if step.name in scene.batched else 1
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for product, (shape, _, macs) in zip(experts_of(step).products, self.matmuls(scene, step), strict=False):
+            calls += CALLS_OF_EXPERT * scene.size((product.expert, *product.heads))
+            large = shape.rows * shape.summed >= table.projected[0] and takes_projected(shape, table, False)
+            each = projected(shape, table, False) if large else 3 * (multiplied(shape, table),)
+            seconds["product"] += macs / shape.macs * sum(each[:times])
+            put = accessed(batch * few.size((*product.tokens, product.expert, *product.own)), table)
+            put += 2 * accessed(batch * few.size((*product.tokens, *product.own)), table)
+            seconds[ELEMENTWISE] += times * few.size(product.heads) * put
+        for part in step.kernel.body:
+            if part.attention is not None:
+                calls += CALLS * scene.size({*part.attention.scores} - {scene.graph.query, part.attention.leg})
+                kind = attention_kind(scene, part.attention)
+                seconds[kind] += attention_seconds(few, part, part.attention, table, learned, kind)
+            elif part.box is not None:
+                exps, maps = of_exponentials(few, part, table, learned)
+                seconds[ELEMENTWISE] += times * 2 * accessed(few.elements(part), table) + exps
+                seconds[OF_MAPS] += maps
+        seconds["call"] += (calls + 1) * table.call[learned]
+        return seconds
+
+    def emit(self, writer: Writer, step: Step) -> None:
+        """Emits one kernel: the choice of experts, or the computation of the experts that a topk chose."""
+        assert step.kernel is not None
+        form = experts_of(step)
+        topk, products = form.topk, {product.step.name: product for product in form.products}
+        if chosen_inside(writer, step):
+            return  # part of the calls that read it
+        if not (products and form.products[-1].at_once):
+            choose(writer, topk)
+        inside = _inside(writer, step.kernel)
+        if len(step.kernel.body) > 1:
+            names, k = ", ".join(step.kernel.steps[:-1]), writer.integer(chosen_of(topk)[1])
+            writer.line(f"# {names}: leg {products[step.name].expert} has the {k} chosen entries only")
+        for part in step.kernel.body:
+            if part.name in products:
+                value = product_text(inside, products[part.name], topk)
+                inside.bind(part.name, value.text, value.legs, value.level)
+            elif part.attention is not None:
+                _attention(inside, part, form, topk, _of_products(step.kernel.body, products))
+            elif part.contraction is not None and len(part.contraction.terms) > 1:
+                add_biases(inside, part, next(iter(products.values())), topk)
+            elif products and part.contraction is not None:  # a renamed value
+                inside.values[part.name] = inside.value(part.contraction.uses[0])
+            elif products:
+                emit_box(inside, part)
+
+    def gates_inside(self, writer: Writer, step: Step) -> bool:
+        """Whether kernels compute a map themselves: all its readers are choices that kernels make."""
+        box, readers = step.box, writer.readers[step.name]
+        if box is None or box.function is None or arguments(box) or not readers or step.name in writer.graph.results:
+            return False
+        choices = all(isinstance(one.form, Experts) and chosen_inside(writer, one) for one, _ in readers)
+        return choices and bool(row(box).triton and row(box).slope)
 
 
 EXPERTS = GroupedExperts()
@@ -380,3 +530,61 @@ def _without_unread(graph: Graph) -> Graph:
         if step.name in parts and step.name not in graph.readers and step.name not in graph.results:
             graph = with_steps(graph, {step.name: []})
     return graph
+
+
+def experts_of(step: Step) -> Experts:
+    """The choice and the products of a kernel 'experts'."""
+    assert isinstance(step.form, Experts)
+    return step.form
+
+
+def chosen_inside(writer: Writer, step: Step) -> bool:
+    """Whether a step is a choice that all its readers make: kernels that compute all experts in one product."""
+    readers = writer.readers[step.name]
+    if experts_of(step).products or not readers or step.name in writer.graph.results:
+        return False
+    return all(chooses(reader) for reader, _ in readers)
+
+
+def _inside(writer: Writer, kernel: Kernel) -> Writer:
+    """A copy of the writer that knows the steps inside a kernel; they hold rows of the chosen experts."""
+    inside = copy(writer)
+    steps = (part for step in writer.graph.steps for part in (kernel.body if step.op is kernel else (step,)))
+    inside.graph = replace(writer.graph, steps=tuple(dict.fromkeys(steps)))
+    new = {part.name: writer.names.fresh(part.name.replace(".", "_")) for part in kernel.body[:-1]}
+    inside.local = writer.local | new
+    inside.batched = writer.batched | set(new)
+    return inside
+
+
+def _of_products(body: Iterable[Step], products: Iterable[str]) -> set[str]:
+    """The products with chosen weights, and what is computed from them: their rows are those of the chosen heads."""
+    found = {*products}
+    for part in body:
+        found |= {part.name} if any(use.name in found for use in part.op.uses) else set()
+    return found
+
+
+def _attention(writer: Writer, step: Step, form: Experts, topk: Step, chosen_only: Collection[str]) -> None:
+    """Attention of the queries that chose each head; the leg of the heads counts the chosen ones.
+
+    `chosen_only`: the steps whose rows are those of the chosen heads.
+    """
+    op, last, chosen = step.attention, form.products[-1], name_of_chosen(topk)
+    assert op is not None
+    tokens = (last.tokens, (last.expert,))
+    q, k, v = (writer.value(use) for use in op.uses)
+    contracted = tuple(leg for leg in q.legs if leg in k.legs and leg not in op.scores)
+    own = tuple(leg for leg in v.legs if leg not in op.scores)
+    places = writer.values[chosen].renamed(topk.legs, last.gate.legs).grouped(tokens)
+    rows = q.grouped((*tokens, contracted))
+    if op.query.name not in chosen_only:
+        rows = writer.call("chosen_rows", rows, places)
+    sides = [
+        x.grouped(((last.expert,) if last.expert in x.legs else (), (op.leg,), width))
+        for x, width in ((k, contracted), (v, own))
+    ]
+    text = writer.call(
+        "attend_chosen", rows, *sides, places, writer.size(last.expert), *options_of(writer, op, (last.expert,))
+    )
+    writer.bind(step.name, text + split(-1, [*map(writer.size, own)]), (*last.tokens, last.expert, *own))

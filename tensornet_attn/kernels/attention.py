@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
+from math import inf, prod
 
-from tensornet_attn.graph.attention import Attention, Reader, Softmax, attentions
-from tensornet_attn.graph.model import FusedAttention, Graph, Step, Use
-from tensornet_attn.ir.arithmetic import times
-from tensornet_attn.plan.figures import duration
-from tensornet_attn.plan.implementation import Context, Cost, Lowered, OfBoxes
-from tensornet_attn.plan.price import seconds_apart, where_of
-from tensornet_attn.rewrite.change import with_steps
+from tensornet_attn.cost.figures import duration
+from tensornet_attn.emit.layout import columns, split
+from tensornet_attn.emit.masks import attention_keep
+from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.attention import Softmax, attentions
+from tensornet_attn.graph.model import Function, FusedAttention, Graph, Step
+from tensornet_attn.graph.visibility import causal_up_to
+from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.kernels.apart import seconds_apart, where_of
+from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes
 from tensornet_attn.rewrite.duplicate import STATE_APART
 from tensornet_attn.rewrite.engine import Trace, everywhere, rewritten
+from tensornet_attn.rewrite.fused import fuse, operation, softmaxes
 from tensornet_attn.rewrite.scores import RULES
 
 
@@ -40,7 +44,7 @@ class Scored:
 class Fused(OfBoxes[Scored]):
     """Fused attention wherever possible. If this enables it, scores for states and losses are computed separately."""
 
-    name, alone = "fused attention", True
+    name, kind, alone = "fused attention", "attention", True
 
     def places(self, graph: Graph) -> list[str]:
         return softmaxes(graph)
@@ -80,6 +84,26 @@ class Fused(OfBoxes[Scored]):
         plain, separate = super().lowered(graph, context), _apart(graph)
         other = plain if separate is None else super().lowered(separate, context)
         return other if len(other.chosen) > len(plain.chosen) else plain
+
+    def emit(self, writer: Writer, step: Step) -> None:
+        """Emits one fused call."""
+        assert step.attention is not None
+        op, query, key = step.attention, str(writer.graph.query), str(step.attention.leg)
+        q, k, v = (writer.value(use) for use in (op.query, op.key, op.value))
+        heads = head_order(op, query)
+        contracted = tuple(leg for leg in q.legs if leg in k.legs and leg not in op.scores)
+        own = tuple(leg for leg in v.legs if leg not in op.scores)
+        shared = tuple(leg for leg in heads if leg in k.legs or leg in v.legs)
+        writer.line(
+            f"# {op.steps[-1]} and {op.steps[-1]} {op.value.name}: one fused call; the scores are not materialised"
+        )
+        names = [
+            _tensor(writer, "q", q, heads, (query,), contracted),
+            _tensor(writer, "k", k, shared, (*op.beside, key), contracted),
+            _tensor(writer, "v", v, shared, (key,), own),
+        ]
+        text = writer.call("attend", *names, *options_of(writer, op, heads))
+        _bind(writer, step, text, (*heads, query, *own), len(heads), len(own))
 
 
 TIE = 1.1  # within the error of predictions, the fused call is taken, which gains with the length
@@ -135,58 +159,74 @@ def _widths(op: FusedAttention, made: Graph, sizes: Mapping[str, int]) -> tuple[
     return width, other
 
 
-def softmaxes(graph: Graph) -> list[str]:
-    """The names of the softmax boxes over the key leg."""
-    return [name for name, found in attentions(graph).items() if isinstance(found.weighting, Softmax)]
+CAUSAL = Function("causal")
 
 
-def operation(found: Attention) -> FusedAttention | str:
-    """The fused operation for a softmax, its scores and its reader, or the first reason why it cannot be fused."""
-    if not found.terms:
-        return f"the scores are {found.origin}, not a product of a query and a key tensor"
-    if found.shared:
-        return "the scores or the attention map are also used elsewhere"
-    term, reader = found.terms[0], found.reader("no values: it is mixed first")
-    if len(found.terms) > 1:
-        return f"the scores sum {len(found.terms)} products"
-    if len(term.factors) != 2:
-        return f"the scores are a product of {len(term.factors)} tensors, not two"
-    if found.unread:
-        return found.unread
-    if not len(term.query) == len(term.key) == 1:
-        return "the scores are not a product of a query tensor and a key tensor"
-    (query,), (key,) = term.query, term.key
-    if not {*query.legs} & {*key.legs} - {*found.of.legs}:
-        return "no leg is contracted between query and key"
-    if isinstance(reader, str):
-        return reader
-    assert isinstance(found.weighting, Softmax)
-    (value,), (leg, *beside) = reader.values, found.weighting.legs
-    if {*beside} & {*value.legs, *query.legs, *reader.step.legs}:
-        return "the values depend on the key's component"
-    scale, dropout = times(term.coefficient, found.weighting.scale), found.weighting.dropout
-    legs, steps, sink = found.box.legs, (found.of.name, found.box.name), found.weighting.sink
-    return FusedAttention(leg, query, key, value, legs, scale, dropout, found.written, steps, tuple(beside), sink)
+def head_order(op: FusedAttention, query: str) -> Legs:
+    """The heads, those of key or value first, so that consecutive query heads share a key head."""
+    heads = tuple(leg for leg in op.scores if leg not in (query, op.leg, *op.beside))
+    shared = tuple(leg for leg in heads if leg in op.key.legs or leg in op.value.legs)
+    return shared + tuple(leg for leg in heads if leg not in shared)
 
 
-def fuse(graph: Graph, box: str) -> Graph:
-    """The graph with the box and its two products fused into one operation. Raises ValueError if that is impossible."""
-    found = attentions(graph)[box]
-    op = operation(found)
-    if isinstance(op, str):
-        raise ValueError(op)
-    return placed(found, Step(f"{box}.o", op, result_legs(op)))
+def masks_of(writer: Writer, op: FusedAttention) -> tuple[Function, ...]:
+    """The masks of the box, plus `causal` if the design is causal."""
+    return (*op.masks, CAUSAL) if writer.graph.causal and CAUSAL not in op.masks else op.masks
 
 
-def placed(found: Attention, step: Step) -> Graph:
-    """The graph with a step in place of a box, its scores and its product with the values."""
-    reader = found.reader()
-    assert isinstance(reader, Reader)
-    new = {found.of.name: [], found.box.name: [], reader.step.name: [step, reader.reading(Use(step.name, step.legs))]}
-    return with_steps(found.graph, new)
+def options_of(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
+    """The arguments of the call after query, key and value."""
+    masks = masks_of(writer, op)
+    written = tuple(leg for leg in op.scores if leg not in (writer.graph.query, op.leg, *op.beside))
+    longest = causal_up_to(masks, writer.graph.values)
+    causal = str(longest == inf)
+    if 0 < longest < inf:  # in a short call, the masks hide later keys only
+        causal = writer.call("up_to", writer.length(op.leg), str(int(longest)))
+    keep = attention_keep(writer, masks, tuple(written.index(leg) for leg in heads), causal)
+    dropout = writer.number(op.dropout)
+    options = [*keep, writer.scale(op.scale)]
+    if dropout not in ("0", "0.0"):
+        options.append(f"dropout={dropout} if self.training else 0.0")
+    options += [f"causal={causal}"] if causal != "False" else []
+    options += [f"keys={' * '.join(map(writer.size, op.beside))}"] if op.beside else []
+    options += ["logarithms=True"] if op.logarithms else []
+    return [*options, *sink_options(writer, op, heads)]
 
 
-def result_legs(op: FusedAttention) -> tuple[str, ...]:
-    """The legs of the fused operation's result in order: heads, query leg, then the value's own legs."""
-    kept = tuple(leg for leg in op.scores if leg not in (op.leg, *op.beside))
-    return kept + tuple(leg for leg in op.value.legs if leg not in op.scores)
+def sink_options(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
+    """The arguments for a sink, laid out as [heads, query leg, 1] with ones for missing legs."""
+    if op.sink is None:
+        return []
+    query, value = str(writer.graph.query), writer.value(op.sink)
+    own, along = {*heads} & {*value.legs}, (query,) if query in value.legs else ()
+    if own in (set(), {*heads}):
+        text = value.grouped((heads if own else (), along, ()))
+    else:
+        text = value.grouped((*((leg,) if leg in own else () for leg in heads), along, ()))
+        text = writer.call("over_heads", text, *map(writer.size, heads))
+    sink = writer.operand("sink", value, (heads if own else (), along, ()), text)
+    writer.functions.add("attention_beside_sink")
+    return [f"sink={sink}", "call=attention_beside_sink"]
+
+
+def over_all_heads(writer: Writer, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
+    """An operand that has some of the heads, as [heads, sequence, width] of all of them; empty for others."""
+    own = {*heads} & {*value.legs}
+    if own in (set(), {*heads}):
+        return ""
+    text = value.grouped((*((leg,) if leg in own else () for leg in heads), sequence, width))
+    return writer.call("over_heads", text, *map(writer.size, heads))
+
+
+def _tensor(writer: Writer, name: str, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
+    """A line that lays an operand out as [heads, sequence, width]: one head if it has none of them, else all."""
+    own, text = {*heads} & {*value.legs}, over_all_heads(writer, value, heads, sequence, width)
+    return writer.operand(name, value, (heads if own else (), sequence, width), text)
+
+
+def _bind(writer: Writer, step: Step, text: str, legs: Legs, heads: int, own: int) -> None:
+    """Binds the result; its heads stay flattened until a reader needs them."""
+    text += columns([*map(writer.size, legs[heads + 1 :])])
+    unpack = split(-2 - own, [*map(writer.size, legs[:heads])])
+    text, unpack = (text, unpack) if heads else (text + unpack, "")
+    writer.named(step.name, text, legs, packed=max(heads, 1), unpack=unpack)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from tensornet_attn.cost.band import IN_BAND, LEAST, Block, budget_of, reach_in_both
+from tensornet_attn.cost.blocks import IN_BAND, LEAST, Block, budget_of, reach_in_both
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.hidden import counting, hider
 from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use, body_graph

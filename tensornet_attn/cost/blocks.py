@@ -6,14 +6,12 @@ right keys per query, independent of the number of keys.
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf, isinf
 
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.cost.scene import Scene
 from tensornet_attn.graph.causal import areas_seen, looks_back
-from tensornet_attn.graph.model import FusedAttention, Graph, Step, body_graph
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.visibility import visible_areas
 from tensornet_attn.ir.areas import Areas, distances, reach_and_prefix
 from tensornet_attn.ops import OPS
@@ -21,6 +19,8 @@ from tensornet_attn.ops import OPS
 BLOCKS = (32, 256)  # minimum and maximum number of queries in a block within a band
 BUDGET = 1 << 22  # bytes of the largest float32 tensor of a block: fastest on two cores of a CPU; 2 to 8 MB are similar
 BUDGET_ON_GPU = 1 << 26  # an H200 reads and writes as many bytes in 30 microseconds, and launches an operation in 10
+CHUNKS = (16, 128)  # minimum and maximum keys in a chunk of a causal scan
+STRETCH = 1 << 19  # scores inside chunks that a causal kernel computes at a time, so that they stay in the caches
 LEAST = 16  # minimum rows of a block
 IN_BAND = 64  # rows of a block within a band: fewer spend more time on calls than they save, more leave the cache
 
@@ -70,14 +70,6 @@ class Reach:
 
 
 @dataclass(frozen=True)
-class Band:
-    """An attention whose masks bound how far a query sees."""
-
-    attention: FusedAttention
-    reach: Reach
-
-
-@dataclass(frozen=True)
 class Block:
     """Steps that are computed for one block of queries at a time: the inner steps, and the one that others read.
 
@@ -96,27 +88,12 @@ def budget_of(device: Device) -> int:
 
 def reach_of(graph: Graph, box: Step) -> Reach | None:
     """How far the masks of a box let a query see; None if a side has no bound that is known before run time."""
-    return _reach(visible_areas(graph.masks(box), graph.values))
+    return bounded(visible_areas(graph.masks(box), graph.values))
 
 
-def _reach(areas: Areas) -> Reach | None:
+def bounded(areas: Areas) -> Reach | None:
     (near, far), prefix = reach_and_prefix(areas)
     return Reach(int(far), int(-near), prefix) if max(far, -near) < inf else None
-
-
-def keys_met(scene: Scene, step: Step) -> int | None:
-    """The keys that each query meets in a kernel that skips blocks beyond its bands; None if it meets all keys."""
-    graph, form = scene.graph, step.form
-    if isinstance(form, Band):
-        reach: Reach | None = form.reach
-    elif isinstance(form, Block) and form.tiled:
-        reach = _reach(areas_seen(body_graph(graph, step)))
-    elif isinstance(form, Block):
-        met = reach_in_both(body_graph(graph, step))
-        return None if met is None else min(met.keys, scene.sizes[str(graph.key)])
-    else:
-        return None
-    return None if reach is None else min(reach.span, scene.sizes[str(graph.key)])
 
 
 def reach_in_both(graph: Graph) -> Reach | None:
@@ -137,41 +114,3 @@ def reach_in(graph: Graph) -> tuple[int | None, int | None, int]:
         (near, far), prefix = distances(areas) or (0, 0), 0
     near = max(near, 0) if looks_back(graph) else near
     return None if isinf(far) else int(far), None if isinf(near) else int(-near), prefix
-
-
-def band_of(step: Step) -> Band:
-    """The attention and reach of a kernel 'band'."""
-    assert isinstance(step.form, Band)
-    return step.form
-
-
-def in_spans(scene: Scene, step: Step) -> Scene:
-    """The scene of a kernel 'band' as it runs: its blocks of queries, with a span of keys each, are the batch."""
-    op, reach = band_of(step).attention, band_of(step).reach
-    query = str(scene.graph.query)
-    blocks = max(2, -(-scene.sizes[query] // reach.block))
-    return replace(scene, sizes={**scene.sizes, query: reach.block, op.leg: reach.span}, batch=scene.batch * blocks)
-
-
-def band_work(scene: Scene, step: Step) -> dict[tuple[str, ...], int]:
-    """MACs of one batch element: each query meets one span of keys, and reads their values."""
-    op, reach = band_of(step).attention, band_of(step).reach
-    found: Counter[tuple[str, ...]] = Counter()
-    for use in (op.key, op.value):
-        legs = {*op.query.legs, *use.legs} if use == op.key else {*op.scores, *use.legs}
-        found[scene.ordered(legs - {op.leg})] += reach.span
-    return found
-
-
-def band_kept(scene: Scene, step: Step) -> dict[str, int]:
-    """Floats saved besides operands and result: keys and values repeated in overlapping spans; log-sum-exps."""
-    op, reach = band_of(step).attention, band_of(step).reach
-    batch = scene.batch if step.name in scene.batched else 1
-    n, m = (scene.sizes[leg] for leg in (str(scene.graph.query), op.leg))
-    more = max(0, -(-n // reach.block) * reach.span - m)
-    sides = {"keys": op.key, "values": op.value}
-    found = {
-        f"{name} in spans": more * scene.size(leg for leg in use.legs if leg != op.leg) for name, use in sides.items()
-    }
-    found["log-sum-exp"] = scene.size(leg for leg in op.scores if leg != op.leg)
-    return {f"{step.name}: {name}": batch * floats for name, floats in found.items()}

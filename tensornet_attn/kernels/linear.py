@@ -3,31 +3,54 @@
 So does a softmax whose scores depend on keys only: a mean of values weighted by exponentials of these scores.
 
 # A.of = Q K;  A = normalize over m of A.of;  y = A V Wo     ->     A.o = linear(Q, K, V);  y = A.o Wo
+
+MACs of a term, with F the features (legs that q and k share and the scores lack) and V the values' own legs and those
+that a core mixes:
+
+    k v and q (k v)              m heads F V and n heads F V
+    row sums                     n heads F, or with a core n heads and the core's legs
+    with decay, chunks of C      n C heads, or n C heads F if features decay (scores inside a chunk)
+    causal, chunks of C          n C heads F (scores inside a chunk) and n C heads V (scores times values)
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from math import prod
+from math import log2, prod
 
+from tensornet_attn.cost.blocks import CHUNKS
 from tensornet_attn.cost.devices import DEVICES
-from tensornet_attn.cost.linear import chunk_of, linear_work
+from tensornet_attn.cost.figures import counted, duration
+from tensornet_attn.cost.order import order
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.graph.attention import Attention, Legs, Reader, ScoreTerm, Softmax, attentions
+from tensornet_attn.emit.layout import columns
+from tensornet_attn.emit.sides import (
+    eps_text,
+    feature_of_side,
+    laid,
+    mask_options,
+    matrix,
+    sides_maps,
+    small_legs,
+    term_text,
+)
+from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.attention import Attention, Masked, Reader, ScoreTerm, Softmax, attentions
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.model import Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import Recurrence, linear, recurrence_of, sums, unmasked
 from tensornet_attn.ir.arithmetic import ONE, Number
-from tensornet_attn.plan.decay import decay_alone, decay_sides
-from tensornet_attn.plan.figures import counted, duration
-from tensornet_attn.plan.implementation import Context, Cost, Lowered, OfBoxes, kernel
-from tensornet_attn.plan.order import order
-from tensornet_attn.plan.powers import WrittenOut, written_out
-from tensornet_attn.plan.price import seconds_apart
+from tensornet_attn.ir.values import Legs
+from tensornet_attn.kernels.apart import seconds_apart
+from tensornet_attn.kernels.decay import decay_alone, decay_sides
+from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes, kernel
+from tensornet_attn.kernels.powers import WrittenOut, written_out
 from tensornet_attn.rewrite.change import fresh, with_steps, without_dead
+from tensornet_attn.tiles.cpp.linear import linear_source
 
 DENSE = "with a run-time mask, the scores are computed"
 PLAIN = (("scale", ONE), ("dropout", Number(0)))
@@ -59,7 +82,7 @@ class Linear(OfBoxes[Summed]):
     Also softmaxes whose scores depend on keys only, and sums over keys of decaying scores.
     """
 
-    name, kind, alone = "linear attention", "linear", True
+    name, kind, alone, pairs = "linear attention", "linear", True, False
 
     def places(self, graph: Graph) -> list[str]:
         found = [name for name, one in attentions(graph).items() if one.compares]
@@ -95,7 +118,7 @@ class Linear(OfBoxes[Summed]):
             return Cost(own, instead, duration, "summing over the keys first would take")
         step = form.made.step[f"{form.box}.o"]
         known = {leg.name: leg.size or 1 for leg in opened.graph.legs} | dict(context.sizes)
-        work = linear_work(Scene(form.made, known), step)
+        work = self.macs(Scene(form.made, known), step)
         first = sum(count * prod(known[leg] for leg in legs) for legs, count in work.items())
         other = _dense(recurrence_of(step), opened.steps, known)
         ahead: float = 1
@@ -126,6 +149,103 @@ class Linear(OfBoxes[Summed]):
             return False
         sides = (form.terms[0].query, form.terms[0].key, () if form.value is None else (form.value,))
         return all(side and {*form.heads} <= {*side[0].legs} for side in sides)
+
+    def chunk(self, scene: Scene, step: Step) -> int:
+        """Keys per chunk of a kernel; 0 if it is not causal."""
+        parts = recurrence_of(step)
+        return chunk_of(scene.graph, parts, scene.sizes) if parts.causal(scene.graph) else 0
+
+    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+        """MACs of one batch element, by the legs they run over (a leg in two roles occurs twice)."""
+        parts, found = recurrence_of(step), Counter[Legs]()
+        chunk, key = self.chunk(scene, step), str(scene.graph.key)
+        query = key if chunk else str(scene.graph.query)  # a scan pads queries to the number of keys
+        for term in parts.terms:
+            stored, read = heads_of(parts, term)
+            found[(key, *stored, *term.features, *parts.result)] += 1
+            found[(query, *read, *term.features, *parts.result)] += 1
+            if _normalized(parts):
+                found[(query, *read, *(term.groups + parts.mixed if term.core else term.features))] += 1
+            if chunk:
+                found[(query, *read, *term.features)] += chunk
+                found[(query, *read, *parts.result)] += chunk
+            if chunk and term.decays:
+                found[(query, *read, *term.decayed)] += chunk
+            if chunk and term.core:
+                found[(query, *read, *term.groups, *parts.mixed)] += chunk
+        return dict(found)
+
+    def decay_factors(self, scene: Scene, step: Step) -> list[int]:
+        """The decay factors inside the chunks of a causal kernel, by term: one exponential each."""
+        parts, chunk = recurrence_of(step), self.chunk(scene, step)
+        batch = scene.batch if step.name in scene.batched else 1
+        rows = batch * scene.sizes[str(scene.graph.query)] * chunk
+        return [
+            rows * scene.size((*heads_of(parts, term)[1], *term.decayed)) * bool(term.decays) for term in parts.terms
+        ]
+
+    def exponentials(self, scene: Scene, step: Step) -> int:
+        return sum(self.decay_factors(scene, step))
+
+    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
+        """Floats saved for backward besides operands and result: states, row sums, and scores inside the chunks."""
+        parts, found = recurrence_of(step), dict[str, int]()
+        batch = scene.batch if step.name in scene.batched else 1
+        rows, chunk = scene.sizes[str(scene.graph.query)], self.chunk(scene, step)
+        for i, (term, factors) in enumerate(zip(parts.terms, self.decay_factors(scene, step), strict=True)):
+            stored, read = heads_of(parts, term)
+            state = scene.size((*stored, *term.features, *parts.result))
+            found[f"{step.name}: states {i}"] = batch * state * (-(-rows // chunk) if chunk else 1)
+            if chunk:
+                own = scene.size((*read, *(term.groups or parts.mixed))) + scene.size((*read, *parts.mixed)) * bool(
+                    term.core
+                )
+                found[f"{step.name}: scores {i}"] = batch * rows * chunk * own
+            if factors:  # and the scores before decay
+                found[f"{step.name}: decay {i}"] = 2 * factors
+        if _normalized(parts):
+            found[f"{step.name}: row sums"] = batch * rows * scene.size((*parts.heads, *parts.mixed))
+        return found
+
+    def emit(self, writer: Writer, step: Step) -> None:
+        """Emits one call."""
+        parts, query, key = recurrence_of(step), str(writer.graph.query), str(writer.graph.key)
+        assert parts.value is not None
+        box = parts.box.name
+        writer.line(
+            f"# {box} and {box} {parts.value.name}: sums over {key} first; no {query} by {key} tensor is formed"
+        )
+        small = small_legs(writer, [step])
+        terms = ", ".join(term_text(writer, parts, term, small) for term in parts.terms)
+        v = laid(writer, "v", matrix(writer.value(parts.value), parts.heads, (key,), parts.result))
+        call = "decay_attention" if parts.decaying else "linear_attention"
+        text = writer.call(
+            call, f"[{terms}]", v, *_options(writer, parts), *_maps(writer, parts, small), *cpp_option(writer, [step])
+        )
+        text += columns([*map(writer.size, parts.result)])
+        writer.named(step.name, text, (*parts.heads, query, *parts.result))
+
+    def emit_total(self, writer: Writer, step: Step) -> None:
+        """Emits a sum of kernels, see `graph/inside.py`, as one call that reads queries, keys and values once."""
+        kernels = [writer.graph.step[use.name] for use in step.op.uses]
+        every, query, key = [recurrence_of(one) for one in kernels], str(writer.graph.query), str(writer.graph.key)
+        boxes, value = ", ".join(parts.box.name for parts in every), every[0].value
+        assert value is not None
+        writer.line(
+            f"# the sum of {boxes} times {value.name}: sums over {key} first; no {query} by {key} tensor is formed"
+        )
+        small = small_legs(writer, kernels)
+        sides = [term_text(writer, parts, parts.terms[0], small)[1:-1] for parts in every]
+        v = laid(writer, "v", matrix(writer.value(value), every[0].heads, (key,), every[0].result))
+        terms = [
+            f"({side}, {', '.join(sides_maps(writer, parts, small))}, {eps_text(writer, parts)})"
+            for side, parts in zip(sides, every, strict=True)
+        ]
+        options = [*mask_options(writer, every[0]), *cpp_option(writer, kernels)]
+        text = writer.call("linear_attentions", f"[{', '.join(terms)}]", v, *options)
+        writer.named(
+            step.name, text + columns([*map(writer.size, every[0].result)]), (*every[0].heads, query, *every[0].result)
+        )
 
 
 LINEAR = Linear()
@@ -256,3 +376,61 @@ def _joined(name: str, uses: Sequence[Use], needed: set[str], last: Legs, before
     legs = tuple(sorted(legs, key=lambda leg: leg in last))
     before.append(Step(name, Contraction((Term(ONE, tuple(uses)),)), legs))
     return Use(name, legs)
+
+
+def chunk_of(graph: Graph, parts: Recurrence, sizes: Mapping[str, int] | None = None) -> int:
+    """Keys per chunk of a causal scan: a power of two near the square root of features times values of a head.
+
+    With this size, scores inside chunks and states between chunks have similar size and cost. If each feature decays
+    separately, the scores inside a chunk are computed feature by feature, so chunks are short.
+    """
+    if any(term.decayed for term in parts.terms):
+        return CHUNKS[0]
+    known = {leg.name: leg.size or 1 for leg in graph.legs} | dict(sizes or {})
+    features = max(prod(known[leg] for leg in term.features) for term in parts.terms)
+    root: int = 2 ** round(log2(features * prod(known[leg] for leg in parts.own)) / 2)
+    return min(max(root, CHUNKS[0]), CHUNKS[1])
+
+
+def heads_of(parts: Recurrence, term: ScoreTerm) -> tuple[Legs, Legs]:
+    """The heads for which keys and values are summed, and those for which queries read the sums."""
+    values = () if parts.value is None else (parts.value,)
+    stored = {leg for use in (*term.key, *term.core, *values, *(b for _, b in term.decays)) for leg in use.legs}
+    read = stored.union(*(use.legs for use in (*term.query, *(a for a, _ in term.decays))))
+    return tuple(leg for leg in parts.heads if leg in stored), tuple(leg for leg in parts.heads if leg in read)
+
+
+def _normalized(parts: Recurrence) -> bool:
+    return not isinstance(parts.weighting, Masked)
+
+
+def _options(writer: Writer, parts: Recurrence) -> list[str]:
+    """The further arguments of the call."""
+    eps = eps_text(writer, parts)
+    options = [*mask_options(writer, parts), *([f"eps={eps}"] if eps not in ("0", "0.0", "None") else [])]
+    options += ["normalize=False"] if isinstance(parts.weighting, Masked) else ["softmax=True"] if parts.alone else []
+    return [*options, *([f"causal=True, chunk={chunk_of(writer.graph, parts)}"] if parts.causal(writer.graph) else [])]
+
+
+def _maps(writer: Writer, parts: Recurrence, small: Legs) -> list[str]:
+    """The argument with the maps of the query side and the key side, if the kernel applies them."""
+    if parts.decaying or len(parts.terms) > 1:
+        return []
+    sides = sides_maps(writer, parts, small)
+    if sides == ["None", "None"]:
+        return []
+    none = '""' if "linear_attention" in writer.instead else "None"
+    return [f"maps=({', '.join(none if side == 'None' else side for side in sides)})"]
+
+
+def cpp_option(writer: Writer, kernels: Sequence[Step]) -> list[str]:
+    """The argument with the C++ of kernels that one call computes, a constant beside the class; nothing without C++."""
+    if not all(step.kernel is not None and step.kernel.cpp for step in kernels):
+        return []
+    every = [(parts, parts.terms[0]) for parts in map(recurrence_of, kernels)]
+    sides = [(feature_of_side(writer, p, t.query[0]), feature_of_side(writer, p, t.key[0])) for p, t in every]
+    text, name = linear_source(sides).strip(), writer.names.fresh(f"{writer.local[kernels[0].name]}_cpp")
+    small = tuple(writer.graph.leg[leg].size for leg in small_legs(writer, kernels))
+    writer.native.append(text)
+    writer.functions |= {f'{name} = LinearCpp(r"""\n{text}\n"""{f", {small}" if small else ""})'}
+    return [f"cpp={name}"]

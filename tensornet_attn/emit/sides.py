@@ -1,66 +1,21 @@
-"""Emits linear attention: operands laid out as [heads, sequence, features], then one call."""
+"""The operands of recurrences as text: sides laid out as [heads, sequence, features], their maps, masks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
 
-from tensornet_attn.cost.linear import chunk_of
 from tensornet_attn.emit.contract import scaled
-from tensornet_attn.emit.layout import columns
 from tensornet_attn.emit.masks import takes_mask
-from tensornet_attn.emit.precision import sums_wide
 from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.alike import Factor, factors_apart, is_ones, one_row, summed_by_reader
 from tensornet_attn.graph.attention import Masked, Normalize, ScoreTerm
 from tensornet_attn.graph.model import Step, Use
-from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums_keys
+from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value
 from tensornet_attn.ops.map import row
 from tensornet_attn.ops.maps import MAPS, Map
-from tensornet_attn.tiles.cpp.linear import linear_source
 from tensornet_attn.tiles.features import Feature, feature_of
 from tensornet_attn.tiles.model import Node
-
-
-def emit_linear(writer: Writer, step: Step) -> None:
-    """Emits one call."""
-    parts, query, key = recurrence_of(step), str(writer.graph.query), str(writer.graph.key)
-    assert parts.value is not None
-    box = parts.box.name
-    writer.line(f"# {box} and {box} {parts.value.name}: sums over {key} first; no {query} by {key} tensor is formed")
-    small = _small(writer, [step])
-    terms = ", ".join(_term(writer, parts, term, small) for term in parts.terms)
-    v = _line(writer, "v", _matrix(writer.value(parts.value), parts.heads, (key,), parts.result))
-    call = "decay_attention" if parts.decaying else "linear_attention"
-    text = writer.call(
-        call, f"[{terms}]", v, *_options(writer, parts), *_maps(writer, parts, small), *cpp_option(writer, [step])
-    )
-    text += columns([*map(writer.size, parts.result)])
-    writer.named(step.name, text, (*parts.heads, query, *parts.result))
-
-
-def emit_total(writer: Writer, step: Step) -> None:
-    """Emits a sum of kernels, see `graph/inside.py`, as one call that reads queries, keys and values once."""
-    kernels = [writer.graph.step[use.name] for use in step.op.uses]
-    every, query, key = [recurrence_of(one) for one in kernels], str(writer.graph.query), str(writer.graph.key)
-    boxes, value = ", ".join(parts.box.name for parts in every), every[0].value
-    assert value is not None
-    writer.line(f"# the sum of {boxes} times {value.name}: sums over {key} first; no {query} by {key} tensor is formed")
-    small = _small(writer, kernels)
-    sides = [_term(writer, parts, parts.terms[0], small)[1:-1] for parts in every]
-    v = _line(writer, "v", _matrix(writer.value(value), every[0].heads, (key,), every[0].result))
-    terms = [
-        f"({side}, {', '.join(sides_maps(writer, parts, small))}, {_eps(writer, parts)})"
-        for side, parts in zip(sides, every, strict=True)
-    ]
-    options = [*_masks(writer, every[0]), *cpp_option(writer, kernels)]
-    text = writer.call("linear_attentions", f"[{', '.join(terms)}]", v, *options)
-    writer.named(
-        step.name, text + columns([*map(writer.size, every[0].result)]), (*every[0].heads, query, *every[0].result)
-    )
 
 
 def unmapped(writer: Writer, use: Use) -> tuple[Value, str]:
@@ -95,17 +50,6 @@ def _indented(line: str) -> str:
     return "\n".join(f"    {part}" for part in wrapped(line, 4))
 
 
-def _maps(writer: Writer, parts: Recurrence, small: Legs) -> list[str]:
-    """The argument with the maps of the query side and the key side, if the kernel applies them."""
-    if parts.decaying or len(parts.terms) > 1:
-        return []
-    sides = sides_maps(writer, parts, small)
-    if sides == ["None", "None"]:
-        return []
-    none = '""' if "linear_attention" in writer.instead else "None"
-    return [f"maps=({', '.join(none if side == 'None' else side for side in sides)})"]
-
-
 def sides_maps(writer: Writer, parts: Recurrence, small: Legs = ()) -> list[str]:
     """The maps of the query side and the key side of the only term."""
     return [_map_of_side(writer, parts, side, small) for side in (parts.terms[0].query, parts.terms[0].key)]
@@ -136,7 +80,7 @@ def feature_of_side(writer: Writer, parts: Recurrence, use: Use) -> Feature:
     return feature_of(graph, use, inside, row, {*parts.heads, *parts.mixed}, parts.terms[0].features)
 
 
-def _small(writer: Writer, kernels: Sequence[Step]) -> Legs:
+def small_legs(writer: Writer, kernels: Sequence[Step]) -> Legs:
     """The legs that features of kernels sum over."""
     found = {
         leg
@@ -170,65 +114,7 @@ def _in_torch(writer: Writer, node: Node, names: Sequence[str], small: Legs) -> 
     return Value(" * ".join(part.text if part.level == PRODUCT else part.atom for part in parts), (), False, PRODUCT)
 
 
-def cpp_option(writer: Writer, kernels: Sequence[Step]) -> list[str]:
-    """The argument with the C++ of kernels that one call computes, a constant beside the class; nothing without C++."""
-    if not all(step.kernel is not None and step.kernel.cpp for step in kernels):
-        return []
-    every = [(parts, parts.terms[0]) for parts in map(recurrence_of, kernels)]
-    sides = [(feature_of_side(writer, p, t.query[0]), feature_of_side(writer, p, t.key[0])) for p, t in every]
-    text, name = linear_source(sides).strip(), writer.names.fresh(f"{writer.local[kernels[0].name]}_cpp")
-    small = tuple(writer.graph.leg[leg].size for leg in _small(writer, kernels))
-    writer.native.append(text)
-    writer.functions |= {f'{name} = LinearCpp(r"""\n{text}\n"""{f", {small}" if small else ""})'}
-    return [f"cpp={name}"]
-
-
-def emit_sums(writer: Writer, step: Step) -> None:
-    """Emits one call that sums the scores along the keys."""
-    parts, query = recurrence_of(step), str(writer.graph.query)
-    writer.line(f"# {parts.box.name}: sums over {writer.graph.key}; no {query} by {writer.graph.key} tensor is formed")
-    if (pair := _factors_apart(writer, step)) is not None:
-        groups = parts.heads[:-2], (str(writer.graph.key),)
-        sides = [_line(writer, "k", _matrix(writer.value(use), *groups, own)) for use, own in pair]
-        ones = writer.value(parts.terms[0].query[0]).text
-        writer.named(step.name, writer.call("outer_sums", ones, *sides, *_masks(writer, parts)), (*parts.heads, query))
-        return
-    terms = ", ".join(_term(writer, parts, term) for term in parts.terms)
-    options = [*_masks(writer, parts), *(["causal=True"] if parts.causal(writer.graph) else [])]
-    options += ["wide=True"] if sums_wide(writer, step.name) else []
-    if step.name in one_row(writer.graph):
-        options.append(f"one_row={'mask is None' if takes_mask(writer.graph) else 'True'}")
-    writer.named(step.name, writer.call("cumulative_sums", f"[{terms}]", *options), (*parts.heads, query))
-
-
-def apart_in_reader(writer: Writer, step: Step) -> bool:
-    """Whether a step is a product of two key parts that the sum over the keys computes itself, see `factors_apart`."""
-    return summed_by_reader(writer.graph, step) and not sums_wide(writer, writer.readers[step.name][0][0].name)
-
-
-def _factors_apart(writer: Writer, step: Step) -> tuple[Factor, Factor] | None:
-    """The two factors of the keys of a sum in the dtype of its operands, if one matmul sums them; else None."""
-    return None if sums_wide(writer, step.name) else factors_apart(writer.graph, step)
-
-
-@contextmanager
-def one_row_of_queries(writer: Writer, step: Step) -> Iterator[None]:
-    """In this context, ones of a product that only a sum with one row reads have one row, unless a call has a mask."""
-    graph, readers = writer.graph, writer.readers[step.name]
-    reader = readers[0][0] if len(readers) == 1 and step.nested else None
-    ones = [use.name for use in step.op.uses if use.legs == (graph.query,) and is_ones(graph, use.name)]
-    if reader is None or len(ones) != 1 or not sums_keys(reader):
-        yield
-        return
-    own = writer.values[ones[0]]
-    if reader.name in one_row(graph):
-        row = "[: 1 if mask is None else None]" if takes_mask(graph) else "[:1]"
-        writer.values[ones[0]] = replace(own, text=f"{own.text}{row}")
-    yield
-    writer.values[ones[0]] = own
-
-
-def _term(writer: Writer, parts: Recurrence, term: ScoreTerm, small: Legs = ()) -> str:
+def term_text(writer: Writer, parts: Recurrence, term: ScoreTerm, small: Legs = ()) -> str:
     """The names of query side, key side and core, each on a line of its own."""
     query, key = str(writer.graph.query), str(writer.graph.key)
     q = _operands(writer, "q", parts, term.query, query, term, small)
@@ -242,7 +128,7 @@ def _term(writer: Writer, parts: Recurrence, term: ScoreTerm, small: Legs = ()) 
         return f"({q}, {k})"
     value = writer.value(term.core[0])
     heads = parts.heads if value.batched or {*parts.heads} & {*value.legs} else ()
-    return f"({q}, {k}, {_line(writer, 'core', _matrix(value, heads, term.groups, parts.mixed))})"
+    return f"({q}, {k}, {laid(writer, 'core', matrix(value, heads, term.groups, parts.mixed))})"
 
 
 def _operands(
@@ -250,11 +136,11 @@ def _operands(
 ) -> str:
     """The name of a side, or of the operands of its features."""
     if not uses or _is_map(writer, uses[0]):
-        return _line(writer, name, _side(writer, parts, uses, row, term))
+        return laid(writer, name, _side(writer, parts, uses, row, term))
     feature = feature_of_side(writer, parts, uses[0])
     behind = () if feature.alone else small
     made = [
-        _line(writer, name, _matrix(writer.value(one.use), parts.heads, (row,), term.features, behind))
+        laid(writer, name, matrix(writer.value(one.use), parts.heads, (row,), term.features, behind))
         for one in feature.operands
     ]
     return made[0] if feature.alone else f"({', '.join(made)}{',' * (len(made) == 1)})"
@@ -264,8 +150,8 @@ def _decay(writer: Writer, parts: Recurrence, name: str, uses: Sequence[Use], de
     """The name of one side of the exponents, summed if several factors of a term decay."""
     sequence = str(writer.graph.query if name == "a" else writer.graph.key)
     features = [decayed if {*decayed} & {*use.legs} else () for use in uses]
-    made = [_matrix(writer.value(use), parts.heads, (sequence,), own) for use, own in zip(uses, features, strict=True)]
-    return _line(writer, name, (" + ".join(text for text, _ in made), max((shape for _, shape in made), key=len)))
+    made = [matrix(writer.value(use), parts.heads, (sequence,), own) for use, own in zip(uses, features, strict=True)]
+    return laid(writer, name, (" + ".join(text for text, _ in made), max((shape for _, shape in made), key=len)))
 
 
 def _side(writer: Writer, parts: Recurrence, uses: tuple[Use, ...], sequence: str, term: ScoreTerm) -> tuple[str, str]:
@@ -277,14 +163,14 @@ def _side(writer: Writer, parts: Recurrence, uses: tuple[Use, ...], sequence: st
         text, shape = ones, f"{sequence} 1"
         value = Value(text, (sequence, "1"), False)
     else:
-        text, shape = _matrix(unmapped(writer, use)[0], parts.heads, (sequence,), term.features)
+        text, shape = matrix(unmapped(writer, use)[0], parts.heads, (sequence,), term.features)
         if ones:
             text, shape = f"{text} * {ones}", shape.replace(" 1 ", f" {sequence} ")
         value = Value(text, (), True, PRODUCT if ones else ATOM)
     return (scaled(writer, term.coefficient, value).text if query else text), shape
 
 
-def _matrix(value: Value, heads: Legs, rows: Legs, columns: Legs, small: Legs = ()) -> tuple[str, str]:
+def matrix(value: Value, heads: Legs, rows: Legs, columns: Legs, small: Legs = ()) -> tuple[str, str]:
     """A value as [heads..., rows, columns, small...], ones along missing legs, and its shape in words."""
     order = (*heads, *rows, *columns, *small)
     missing = [leg for leg in order if leg not in value.legs]
@@ -299,7 +185,7 @@ def _dimension(group: Legs, missing: list[str]) -> str:
     return f"({' '.join(group)})" if len(group) > 1 else group[0] if group and group[0] not in missing else "1"
 
 
-def _line(writer: Writer, name: str, made: tuple[str, str]) -> str:
+def laid(writer: Writer, name: str, made: tuple[str, str]) -> str:
     """The name of a value, on a line of its own if it has none."""
     if made[0].isidentifier():
         return made[0]
@@ -312,22 +198,14 @@ def _line(writer: Writer, name: str, made: tuple[str, str]) -> str:
     return local
 
 
-def _options(writer: Writer, parts: Recurrence) -> list[str]:
-    """The further arguments of the call."""
-    eps = _eps(writer, parts)
-    options = [*_masks(writer, parts), *([f"eps={eps}"] if eps not in ("0", "0.0", "None") else [])]
-    options += ["normalize=False"] if isinstance(parts.weighting, Masked) else ["softmax=True"] if parts.alone else []
-    return [*options, *([f"causal=True, chunk={chunk_of(writer.graph, parts)}"] if parts.causal(writer.graph) else [])]
-
-
-def _eps(writer: Writer, parts: Recurrence) -> str:
+def eps_text(writer: Writer, parts: Recurrence) -> str:
     """What is added to row sums; None if rows are not divided by their sums."""
     if isinstance(parts.weighting, Masked):
         return "None"
     return writer.number(parts.weighting.eps) if isinstance(parts.weighting, Normalize) else "0"
 
 
-def _masks(writer: Writer, parts: Recurrence) -> list[str]:
+def mask_options(writer: Writer, parts: Recurrence) -> list[str]:
     """The masks of the call, and the number of dimensions before the sequence."""
     written = tuple(leg for leg in parts.box.legs if leg not in (writer.graph.query, writer.graph.key))
     order = tuple(written.index(leg) for leg in (*parts.heads, *parts.mixed))

@@ -1,12 +1,25 @@
-"""Emits kernel 'blockwise': a function of a block of query rows, and the call that runs it block by block."""
+"""Blocks of queries: steps with values of queries x keys run as a function of some rows, called block by block."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from math import inf, prod
 from textwrap import wrap
 
-from tensornet_attn.cost.band import reach_in
+from tensornet_attn.cost.blocks import BUDGET, IN_BAND, LEAST, Block, bounded, reach_in, reach_in_both
+from tensornet_attn.cost.devices import Device
+from tensornet_attn.cost.figures import duration
+from tensornet_attn.cost.kernels import Parts, inside
+from tensornet_attn.cost.order import split_best
+from tensornet_attn.cost.price import scene_of, time_in_blocks, time_of_step
+from tensornet_attn.cost.products import Matmul
+from tensornet_attn.cost.rates import Table
+from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.seconds import CALLS, CALLS_OF_CPP, NATIVE, OF_MAPS, drawn_and_dropped, parts_inside
+from tensornet_attn.cost.shapes import matmuls
+from tensornet_attn.cost.sizes import human
 from tensornet_attn.emit.freed import freed
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.leaves import filled_text
@@ -15,12 +28,14 @@ from tensornet_attn.emit.names import Names
 from tensornet_attn.emit.rows import BlockWriter, RowsPrinter, mask_gradient
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.causal import areas_seen
 from tensornet_attn.graph.model import Box, Graph, Kernel, Step, Tensor, Use, body_graph
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ir.values import Legs, Value, permuted
+from tensornet_attn.kernels.blocks import Group, block_of, drops, groups_of, keys_of, rows_in_band, rows_of, steps_with
+from tensornet_attn.kernels.implementation import Context, Cost, Implementation, Lowered
 from tensornet_attn.ops import OPS
-from tensornet_attn.plan.blocks import block_of, drops, keys_of, rows_in_band
 from tensornet_attn.rewrite.change import leaf
 from tensornet_attn.rewrite.hidden import hiding
 from tensornet_attn.tiles.legs import made_inside, unbounded
@@ -28,6 +43,10 @@ from tensornet_attn.tiles.model import Node, below
 from tensornet_attn.tiles.rows import RowsProgram, rows_gradients, rows_program
 
 _INDENT = "    "
+WORTH = 1.25  # accepted slowdown for storing no tensor of queries x keys
+WORTH_ON_GPU = 1.34  # there products take most of the time, and recomputation takes 4 / 3 of their FLOPs
+LITTLE = 2**26  # bytes of these tensors, at a length that was asked for, that measured rates store if that is faster
+MUCH = 2**32  # bytes of these tensors that are stored for no gain of time, unless memory= allows them
 
 
 @dataclass(frozen=True)
@@ -52,6 +71,169 @@ class Operand:
     def place(self, leg: str | None) -> int:
         """The dimension of a leg, from the end; 0 if the operand lacks the leg."""
         return self.legs.index(leg) - len(self.legs) if leg is not None and leg in self.legs else 0
+
+
+class InBlocks(Implementation[Group]):
+    """An implementation that computes steps for one block of queries at a time."""
+
+    def keys_met(self, scene: Scene, step: Step) -> int | None:
+        graph = body_graph(scene.graph, step)
+        if block_form(step).tiled:
+            met = bounded(areas_seen(graph))
+            return None if met is None else min(met.span, scene.sizes[str(scene.graph.key)])
+        met = reach_in_both(graph)
+        return None if met is None else min(met.keys, scene.sizes[str(scene.graph.key)])
+
+    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
+        """The products of one block of queries, and their multiply-adds in all blocks."""
+        block, parts = self.block_of(scene, step)
+        return [matmul._replace(macs=often * matmul.macs) for part, often in parts for matmul in matmuls(block, part)]
+
+    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+        """The steps inside for each block; with a backward, again, and their gradients."""
+        found: defaultdict[str, float] = defaultdict(float)
+        learned = backward and step.name in scene.learned
+        (block, parts), graph = self.block_of(scene, step), scene.graph
+        table = replace(table, maps=()) if self.native else table
+        seen, call = self._seen(scene, step, block), table.call[learned]
+        wide = {leg.name for leg in graph.legs if leg.name == graph.key or leg.kind == "relative"}
+        for part, often in parts:
+            every = (part.legs, *(use.legs for use in part.op.uses))
+            inner = seen if any(graph.query in legs and wide & {*legs} for legs in every) else block
+            for again in (False, True) if learned else (False,):  # a backward computes a block again
+                for kind, seconds in parts_inside(inner, part, table, again).items():
+                    found[self._kind(kind)] += often * seconds
+                found[OF_MAPS] += often * drawn_and_dropped(inner, part, table, backward)
+        if self.native:
+            del found["call"], found[OF_MAPS]
+            found[f"{NATIVE} calls"] += CALLS_OF_CPP * call
+            return found
+        blocks = max((often for _, often in parts), default=1.0)
+        found["blockwise calls"] += CALLS * call * blocks
+        return found
+
+    def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int] | None:
+        """All values of a block with a query leg, unless it is computed in tiles."""
+        form = block_form(step)
+        if form.tiled:
+            return None
+        query, keys = str(scene.graph.query), scene.sizes[str(scene.graph.key)]
+        batch = scene.batch if step.name in scene.batched else 1
+        rows = min(rows_of(scene.graph, step, keys * batch, device), scene.sizes[query])
+        values = sum(scene.size(leg for leg in part.legs if leg != query) for part in form.inside)
+        return (batch * rows * values,) * 2
+
+    def _kind(self, kind: str) -> str:
+        """The kind of a part that is computed in blocks."""
+        if self.native:
+            return {"product": NATIVE, "call": "call"}.get(kind, f"{NATIVE} passes")
+        return "blockwise" if kind in ("product", "call") else kind
+
+    def block_of(self, scene: Scene, step: Step) -> tuple[Scene, list[tuple[Step, float]]]:
+        """The scene of one block of queries, and the steps inside with the number of times they run."""
+        form, (inner, parts) = block_form(step), inside(scene, step)
+        query, key = str(scene.graph.query), str(scene.graph.key)
+        met = self.keys_met(scene, step)
+        keys = scene.sizes[key] if met is None else met
+        pairs = [part.legs for part in form.inside if {query, key} <= {*part.legs}]
+        widest = max((scene.size({*legs} - {query, key}) for legs in pairs), default=1)
+        batch = scene.batch if step.name in scene.batched else 1
+        rows = max(LEAST, BUDGET // max(1, 4 * widest * keys * batch))
+        rows = rows if form.tiled or met is None else min(rows, IN_BAND)
+        rows = max(1, min(scene.sizes[query], rows))
+        calls = scene.sizes[query] / rows
+        block = _that_sees(replace(inner, sizes={**inner.sizes, query: rows}), keys)
+        rowwise = [query in {leg for use in part.op.uses for leg in use.legs} | {*part.legs} for part in parts]
+        return block, [(part, calls if own else 1.0) for part, own in zip(parts, rowwise, strict=True)]
+
+    def _seen(self, scene: Scene, step: Step, block: Scene) -> Scene:
+        """A block with the keys that its blocks read on average: if it is causal, none after the last query."""
+        query, key = str(scene.graph.query), str(scene.graph.key)
+        n, m = scene.sizes[query], scene.sizes[key]
+        after = reach_in(body_graph(scene.graph, step))[1]
+        if n != m or after is None or after > 0:
+            return block
+        met = self.keys_met(scene, step) or m
+        share = min(1.0, (m - met + (met + block.sizes[query]) / 2) / m)
+        return _that_sees(block, max(1, round(share * block.sizes[key])))
+
+
+class Blockwise(InBlocks):
+    """Groups of steps with query and key legs that no earlier row computes, if blocks save enough memory."""
+
+    name, kind, opaque = "blocks of queries", "blockwise", True
+
+    def unsupported(self, form: Group, context: Context) -> tuple[str, ...]:
+        reason = form.reason or (None if context.always else too_small(form, context))
+        return () if reason is None else (reason,)
+
+    def cost(self, form: Group, context: Context) -> Cost | None:
+        """The time of blocks, with recomputation in the backward, and that of the separate steps."""
+        if context.always:
+            return None
+        scene, target = scene_of(form.graph, context.sizes, context.target), context.target
+        parts = dict.fromkeys(part for body in form.bodies for part in body)
+        kept = sum(time_of_step(scene, part, target) for part in parts)
+        again = sum(time_in_blocks(scene, one, target) for one in form.kernels)
+        pairs = {leg for leg in (form.graph.query, form.graph.key) if leg}
+        stored = sum(target.bytes * scene.elements(part) for part in parts if pairs <= {*part.legs})
+        worth = WORTH_ON_GPU if target.device.gpu else WORTH
+        if target.device.measured and target.n is not None and stored <= LITTLE:
+            worth = 1.0
+        any_length = target.device.measured and target.n is None  # small layers are called with long sequences too
+        worth = inf if target.memory is None and (any_length or stored > MUCH) else worth
+        but = "with recomputation in the backward, they would take"
+        why = f"which saves {human(stored)}B of {form.graph.query} x {form.graph.key} elements"
+        return Cost(
+            again, kept, lambda time, digits: duration(target.device.seconds(int(time)), digits), but, worth, why
+        )
+
+    def emit(self, writer: Writer, step: Step) -> None:
+        emit_blockwise(writer, step)
+
+    def lowered(self, graph: Graph, context: Context) -> Lowered:
+        split, _ = split_best(graph, context.sizes, context.device)
+        chosen, refused, costs, removed = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, str](), set[str]()
+        made: dict[str, Step] = {}
+        for group in groups_of(split, context.sizes):
+            reasons, cost = self.judged(group, context)
+            if reasons:
+                refused |= {name: reasons for name in group.steps if not split.step[name].nested}
+                continue
+            removed |= group.steps | group.spread
+            made |= {step.name: step for step in group.kernels}
+            for step in group.kernels:
+                query, keys = (context.sizes[str(leg)] for leg in (graph.query, graph.key))
+                count = min(rows_of(split, step, keys, context.device), query)
+                rows = f"blockwise: {count} queries at a time, recomputed in the backward"
+                chosen[step.name] = f"{rows}, without a tensor of {graph.query} x {graph.key} elements"
+                costs |= {} if cost is None else {step.name: str(cost)}
+        return Lowered(replace(graph, steps=tuple(steps_with(graph, split, made, removed))), chosen, refused, costs)
+
+
+BLOCKWISE = Blockwise()
+
+
+def too_small(group: Group, context: Context) -> str | None:
+    """Why blocks do not pay off: they save no more elements than their operands have. None if they do."""
+    known = {leg.name: leg.size or context.sizes[leg.name] for leg in group.graph.legs}
+    inside = dict.fromkeys(part for body in group.bodies for part in body[:-1])
+    spared = sum(prod(known[leg] for leg in step.legs) for step in inside)
+    kept = sum(prod(known[leg] for leg in use.legs) for use in {use for one in group.kernels for use in one.op.uses})
+    return None if spared > kept else f"blocks would save {spared:,} elements, no more than the {kept:,} of operands"
+
+
+def block_form(step: Step) -> Block:
+    """The steps of a kernel that is computed in blocks."""
+    assert isinstance(step.form, Block)
+    return step.form
+
+
+def _that_sees(block: Scene, keys: int) -> Scene:
+    """A block of queries that sees so many keys, at as few relative positions."""
+    graph, rows = block.graph, block.sizes[str(block.graph.query)]
+    relative = [leg.name for leg in graph.legs if leg.kind == "relative" and leg.size is None]
+    return replace(block, sizes={**block.sizes, str(graph.key): keys, **dict.fromkeys(relative, rows + keys - 1)})
 
 
 def emit_blockwise(writer: Writer, step: Step, cpp: Callable[[str, list[Operand], Legs], str] | None = None) -> None:

@@ -11,26 +11,22 @@ launches each one. If the device has a table of measured rates, `cost/seconds.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import inf
 
-from tensornet_attn.cost.band import LEAST, Block
+from tensornet_attn.cost.blocks import STRETCH, Block
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.cost.kernels import inside
-from tensornet_attn.cost.linear import STRETCH
+from tensornet_attn.cost.kernels import cost_of, inside
 from tensornet_attn.cost.memory import moved, peak
 from tensornet_attn.cost.scene import BLOCK_OF_STATES, Scene
 from tensornet_attn.cost.seconds import module_seconds, seconds_of
 from tensornet_attn.cost.shapes import between
+from tensornet_attn.cost.target import Target
 from tensornet_attn.cost.work import elementwise, macs
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, split_products
 from tensornet_attn.graph.recurrence import erases
-from tensornet_attn.plan.blocks import groups_of, rows_of
-from tensornet_attn.plan.order import split_best
-from tensornet_attn.plan.target import Target
 from tensornet_attn.rewrite.duplicate import beside_output
 
 KEEPS, AGAIN = (3, 3), (4, 3)  # FLOPs and bytes of forward and backward, as multiples of the forward's
@@ -71,8 +67,9 @@ def scratch(device: Device, scene: Scene, step: Step) -> tuple[int, int]:
     attention in chunks copies all operands, and computes a stretch of chunks at a time.
     """
     op = step.attention
-    if isinstance(step.form, Block) and not step.form.tiled:
-        return (_block(device, scene, step, step.form),) * 2
+    of_kernel = cost_of(step).scratch(scene, step, device)
+    if of_kernel is not None:
+        return of_kernel
     if op:
         heads = [leg for leg in op.scores if leg not in (scene.graph.query, op.leg, *op.beside)]
         repeated = sum(
@@ -90,13 +87,6 @@ def scratch(device: Device, scene: Scene, step: Step) -> tuple[int, int]:
     read = [scene.stored[use.name] for use in step.op.uses]
     chunked, largest = sum(min(kept, STRETCH) for kept in between(scene, step)), max(read, default=0)
     return sum(read) + chunked if chunked else largest, largest
-
-
-def _block(device: Device, scene: Scene, step: Step, block: Block) -> int:
-    query, keys = str(scene.graph.query), scene.sizes[str(scene.graph.key)]
-    batch = scene.batch if step.name in scene.batched else 1
-    rows = min(rows_of(scene.graph, step, keys * batch, device), scene.sizes[query])
-    return batch * rows * sum(scene.size(leg for leg in part.legs if leg != query) for part in block.inside)
 
 
 def time_of_step(scene: Scene, step: Step, target: Target) -> int:
@@ -140,48 +130,6 @@ def time_in_blocks(scene: Scene, step: Step, target: Target) -> int:
         return sum(time(own, moved(inner, part)) for own, part in zip(work, parts, strict=True))
     operands = sum(scene.elements(use) for use in scene.distinct(step.op.uses))
     return time(sum(work), scene.elements(step) + operands)
-
-
-def seconds_apart(graph: Graph, other: Graph, sizes: Mapping[str, int], target: Target) -> tuple[float, float]:
-    """The seconds of the steps that only one of two graphs has, at measured rates and in the best orders of products.
-
-    They are rates of the device or, if it has none, of the shipped table, whose ratios of implementations then count.
-    Steps with values of queries x keys count as blocks of queries where they can be computed in blocks; with measured
-    rates of the device and a length that was asked for, only if this takes less time. A GPU, which no table describes,
-    has its own prices, and so have fewer queries than a block has: they read everything once.
-    """
-    one, two = (split_best(own, sizes, target.device, target.device.width)[0] for own in (graph, other))
-    if _reads_once(graph, sizes, target):
-        first, second = (target.device.seconds(time_of(own, sizes, target)) for own in (one, two))
-        return first, second
-    return _without(one, two, sizes, target), _without(two, one, sizes, target)
-
-
-def where_of(graph: Graph, sizes: Mapping[str, int], target: Target) -> str:
-    """The device whose rates `seconds_apart` uses; empty if it is the target's."""
-    return "" if target.device.measured or _reads_once(graph, sizes, target) else "cpu"
-
-
-def _reads_once(graph: Graph, sizes: Mapping[str, int], target: Target) -> bool:
-    return target.device.gpu or sizes[str(graph.query)] < LEAST
-
-
-def _without(graph: Graph, other: Graph, sizes: Mapping[str, int], target: Target) -> float:
-    """The seconds of the steps of a primitive graph that the other one lacks."""
-    scene, steps = scene_of(graph, sizes, target), [step for step in graph.steps if step not in other.steps]
-
-    def seconds(counted: Iterable[Step]) -> float:
-        return sum(seconds_of(scene, step, target.device.rates, target.backward) for step in counted)
-
-    names, found = {step.name for step in steps}, 0.0
-    for group in groups_of(graph, sizes):
-        if group.steps & names and group.reason is None:
-            parts = {*group.steps, *group.spread, *(step.name for step in group.kernels)}
-            stored = target.device.measured and target.n is not None
-            apart = seconds(step for step in graph.steps if step.name in parts) if stored else inf
-            found += min(seconds(group.kernels), apart)
-            names -= parts
-    return found + seconds(step for step in steps if step.name in names)
 
 
 def scene_of(graph: Graph, sizes: Mapping[str, int], target: Target) -> Scene:

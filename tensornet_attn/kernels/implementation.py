@@ -11,10 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from tensornet_attn.cost.devices import Device
+from tensornet_attn.cost.figures import as_long, instead
+from tensornet_attn.cost.kernels import KernelCost
+from tensornet_attn.cost.target import Target
+from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.model import Graph, Kernel, Step, Use
-from tensornet_attn.plan.figures import as_long, instead
-from tensornet_attn.plan.target import Target
 
 Place = TypeVar("Place")
 Form = TypeVar("Form")
@@ -97,16 +99,19 @@ class Rewriting(NamedTuple):
     compared: bool = False
 
 
-class Implementation(ABC, Generic[Form]):
-    """A row of the table. `kind`: the kind of its kernels, if any. `alone`: it computes maps without storing them.
+class Implementation(KernelCost, ABC, Generic[Form]):
+    """One way to compute forms of a diagram: what it takes, the kernels that it makes, their costs and their text.
 
-    `opaque`: torch.compile treats its kernels as one operation each.
+    `kind`: of its kernels, the name of its file. `alone`: it computes maps without storing them.
+
+    `opaque`: torch.compile treats its kernels as one operation each. `in_reader`: they are part of the kernel that
+    reads them, which `explain` lists.
     """
 
     name: str
-    kind = ""
     alone = False
     opaque = False
+    in_reader = False
 
     def unsupported(self, form: Form, context: Context) -> tuple[str, ...]:
         """Why it cannot compute a form, in sentences; empty if it can."""
@@ -139,6 +144,10 @@ class Implementation(ABC, Generic[Form]):
     def in_cpp(self, graph: Graph, step: Step) -> bool:
         """Whether C++ has a kernel for a kernel of this kind."""
         return False
+
+    def emit(self, writer: Writer, step: Step) -> None:
+        """Emits the call of a kernel."""
+        raise NotImplementedError(f"'{self.name}' makes no kernels.")
 
     def marked(self, graph: Graph) -> Graph:
         """Marks the kernels of this kind that C++ computes."""

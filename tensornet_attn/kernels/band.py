@@ -1,0 +1,201 @@
+"""Banded softmax attention, computed in blocks: each block of queries reads one span of keys.
+
+# A.of = Q K;  A = softmax over m of A.of, masked to a band;  y = A V Wo     ->     A.o = band(Q, K, V);  y = A.o Wo
+
+A block of B queries reads the keys from `left` before its first query to `right` after its last: B + left + right keys
+per query, independent of the number of keys.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from tensornet_attn.cost.blocks import Reach, reach_of
+from tensornet_attn.cost.kernels import Parts
+from tensornet_attn.cost.products import Matmul
+from tensornet_attn.cost.rates import ELEMENTWISE, Table
+from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.seconds import CALLS, MASKED_ATTENTION, accessed, attention_seconds, passes_of
+from tensornet_attn.cost.shapes import of_attention
+from tensornet_attn.emit.layout import columns, split
+from tensornet_attn.emit.masks import sees_text, takes_mask
+from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.attention import Attention, Softmax, attentions
+from tensornet_attn.graph.model import Contraction, FusedAttention, Graph, Kernel, Step, Term, Use
+from tensornet_attn.graph.recurrence import CAUSAL
+from tensornet_attn.graph.visibility import interval
+from tensornet_attn.ir.arithmetic import ONE
+from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.kernels.attention import head_order, masks_of, over_all_heads, sink_options
+from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes
+from tensornet_attn.rewrite.fused import operation, placed, result_legs, softmaxes
+
+DEARER = 1.5  # cost of a key in a block relative to a key in masked fused attention over all keys, on a CPU
+
+
+@dataclass(frozen=True)
+class Band:
+    """An attention whose masks bound how far a query sees."""
+
+    attention: FusedAttention
+    reach: Reach
+
+
+def band_of(step: Step) -> Band:
+    """The attention and reach of a kernel 'band'."""
+    assert isinstance(step.form, Band)
+    return step.form
+
+
+@dataclass(frozen=True)
+class Masked:
+    """A softmax box with masks that bound distances; `op`: the box as fused attention, or why it cannot be fused."""
+
+    attention: Attention
+    op: FusedAttention | str
+    reach: Reach | None
+
+
+class Banded(OfBoxes[Masked]):
+    """Softmax boxes whose queries see a band of keys, computed in blocks if a block reads few enough keys."""
+
+    name, kind, alone = "banded attention", "band", True
+
+    def places(self, graph: Graph) -> list[str]:
+        return softmaxes(graph)
+
+    def form(self, graph: Graph, place: str) -> Masked | None:
+        found = attentions(graph)[place]
+        if not isinstance(found.weighting, Softmax) or all(mask == CAUSAL for mask in found.masks):
+            return None  # no softmax, or no mask that bounds a distance
+        return Masked(found, operation(found), reach_of(graph, found.box))
+
+    def unsupported(self, form: Masked, context: Context) -> tuple[str, ...]:
+        if isinstance(form.op, str):
+            return (form.op,)
+        if form.reach is None:
+            return ("its masks do not bound the distance of visible keys",)
+        nothing = form.reach.left + form.reach.right < 0 and not form.reach.prefix
+        return ("its masks together hide every key",) if nothing else ()
+
+    def cost(self, form: Masked, context: Context) -> Cost:
+        """The number of keys that each query reads, weighted by the higher cost of a key in a block."""
+        reach, keys = form.reach, context.sizes[str(form.attention.graph.key)]
+        assert reach is not None
+
+        but = f"blocks of {reach.block:,} queries would read {reach.span:,} keys each, and a key in a block costs"
+        but += f" {DEARER} times as much as in fused attention:"
+        return Cost(DEARER * reach.span, keys, lambda count, digits: f"the cost of {count:,.0f} keys", but)
+
+    def lower(self, form: Masked, context: Context) -> Lowered:
+        """Replaces the box and its two products by one kernel."""
+        found, op, reach = form.attention, form.op, form.reach
+        assert not isinstance(op, str)
+        assert reach is not None
+        name, legs = f"{found.box.name}.o", result_legs(op)
+        product = Contraction((Term(ONE, (Use(found.box.name, found.box.legs), op.value)),))
+        body = (found.graph.step[found.of.name], found.box, Step(name, product, legs))
+        uses = (Use(use, found.graph.legs_of(use)) for use in dict.fromkeys(use.name for use in op.uses))
+        step = Step(name, Kernel(self.kind, tuple(uses), body, Band(op, reach)), legs)
+        prefix = f", including the first {reach.prefix}" if reach.prefix else ""
+        blocks = f"blocks of {reach.block} queries read {reach.span} keys each{prefix}; other scores are never computed"
+        return Lowered(placed(found, step), {name: f"{self.name}: {blocks}"})
+
+    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+        """MACs of one batch element: each query meets one span of keys, and reads their values."""
+        op, reach = band_of(step).attention, band_of(step).reach
+        found: Counter[Legs] = Counter()
+        for use in (op.key, op.value):
+            legs = {*op.query.legs, *use.legs} if use == op.key else {*op.scores, *use.legs}
+            found[scene.ordered(legs - {op.leg})] += reach.span
+        return found
+
+    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
+        """Floats saved besides operands and result: keys and values repeated in overlapping spans; log-sum-exps."""
+        op, reach = band_of(step).attention, band_of(step).reach
+        batch = scene.batch if step.name in scene.batched else 1
+        n, m = (scene.sizes[leg] for leg in (str(scene.graph.query), op.leg))
+        more = max(0, -(-n // reach.block) * reach.span - m)
+        sides = {"keys": op.key, "values": op.value}
+        found = {
+            f"{name} in spans": more * scene.size(leg for leg in use.legs if leg != op.leg)
+            for name, use in sides.items()
+        }
+        found["log-sum-exp"] = scene.size(leg for leg in op.scores if leg != op.leg)
+        return {f"{step.name}: {name}": batch * floats for name, floats in found.items()}
+
+    def keys_met(self, scene: Scene, step: Step) -> int:
+        return min(band_of(step).reach.span, scene.sizes[str(scene.graph.key)])
+
+    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
+        spans, row = in_spans(scene, step), str(scene.graph.query)
+        share = scene.batch * scene.sizes[row] / (spans.batch * spans.sizes[row])  # without rows that pad a block
+        batch = spans.batch if step.name in scene.batched else 1
+        blocks = of_attention(spans, band_of(step).attention, batch)
+        return [matmul._replace(macs=share * matmul.macs) for matmul in blocks]
+
+    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+        """Keys and values are padded, and copied into spans; the result is cropped."""
+        learned, spans, op = backward and step.name in scene.learned, in_spans(scene, step), band_of(step).attention
+        passed = sum(5 * accessed(spans.elements(use), table) for use in (op.key, op.value))
+        passed += 2 * accessed(scene.elements(step), table)
+        return {
+            MASKED_ATTENTION: attention_seconds(spans, step, op, table, learned, MASKED_ATTENTION),
+            ELEMENTWISE: passes_of(learned) * passed,
+            "call": (CALLS + 1) * table.call[learned],
+        }
+
+    def emit(self, writer: Writer, step: Step) -> None:
+        """Emits one call."""
+        op, query, key = band_of(step).attention, str(writer.graph.query), str(writer.graph.key)
+        q, k, v = (writer.value(use) for use in (op.query, op.key, op.value))
+        heads = head_order(op, query)
+        contracted = tuple(leg for leg in q.legs if leg in k.legs and leg not in op.scores)
+        own = tuple(leg for leg in v.legs if leg not in op.scores)
+        shared = tuple(leg for leg in heads if leg in k.legs or leg in v.legs)
+        writer.line(f"# {op.steps[-1]} and {op.steps[-1]} {op.value.name}: in blocks, only keys near the band")
+        names = [
+            _tensor(writer, "q", q, heads, (query,), contracted),
+            _tensor(writer, "k", k, shared, (key,), contracted),
+            _tensor(writer, "v", v, shared, (key,), own),
+        ]
+        text = writer.call("attend_band", *names, *_options(writer, op, band_of(step).reach, heads))
+        text += columns([*map(writer.size, own)]) + split(-1 - len(own), [*map(writer.size, heads)])
+        writer.named(step.name, text, (query, *heads, *own))
+
+
+BAND = Banded()
+
+
+def in_spans(scene: Scene, step: Step) -> Scene:
+    """The scene of a kernel 'band' as it runs: its blocks of queries, with a span of keys each, are the batch."""
+    op, reach = band_of(step).attention, band_of(step).reach
+    query = str(scene.graph.query)
+    blocks = max(2, -(-scene.sizes[query] // reach.block))
+    return replace(scene, sizes={**scene.sizes, query: reach.block, op.leg: reach.span}, batch=scene.batch * blocks)
+
+
+def _tensor(writer: Writer, name: str, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
+    """A line that lays an operand out as [sequence, heads, width]: one head if it has none of them, else all."""
+    own, text = {*heads} & {*value.legs}, over_all_heads(writer, value, heads, sequence, width)
+    text += ".transpose(-3, -2)" if text else ""
+    return writer.operand(name, value, (sequence, heads if own else (), width), text)
+
+
+def _options(writer: Writer, op: FusedAttention, reach: Reach, heads: Legs) -> list[str]:
+    """The arguments of the call after query, key and value."""
+    mask = "mask" if takes_mask(writer.graph) else "None"
+    if mask == "mask" and len(heads) > 1:
+        written = tuple(leg for leg in op.scores if leg not in (writer.graph.query, op.leg))
+        order = ", ".join(str(written.index(leg)) for leg in heads)
+        mask = writer.call("heads_together", mask, writer.batch_dims, f"({order})")
+    options = [str(reach.left), str(reach.right), str(reach.block), mask, "key_mask", writer.batch_dims]
+    options += [writer.scale(op.scale)]
+    dropout = writer.number(op.dropout)
+    options += [] if dropout in ("0", "0.0") else [f"dropout={dropout} if self.training else 0.0"]
+    options += ["tied=True"] if writer.graph.tied else []
+    masks = masks_of(writer, op)
+    if not interval(masks, writer.graph.values):
+        options += [f"sees={sees_text(writer, masks)}", *([f"prefix={reach.prefix}"] if reach.prefix else [])]
+    return [*options, *sink_options(writer, op, heads)]

@@ -1,0 +1,127 @@
+"""Regions of queries x keys as C++ kernels, for a CPU: the tile programs of Triton, in other text."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+
+from tensornet_attn.cost.figures import duration, instead
+from tensornet_attn.cost.sizes import human
+from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.ir.values import Legs
+from tensornet_attn.kernels.blocks import Group
+from tensornet_attn.kernels.blockwise import Operand, emit_blockwise, too_small
+from tensornet_attn.kernels.implementation import Context
+from tensornet_attn.kernels.tiles import Tiles, operand_legs
+from tensornet_attn.rewrite.change import leaf
+from tensornet_attn.tiles.cpp.saved import seconds_again, seconds_saved, width_of
+from tensornet_attn.tiles.cpp.source import Region, biased_region_of, region_of, source
+from tensornet_attn.tiles.model import Program
+
+_INDENT = "    "
+
+
+class Native(Tiles):
+    """Groups of steps with values of queries x keys that C++ can compute, where blocks save enough memory."""
+
+    name, kind, native = "C++ kernels", "native", True
+
+    def fit(self, graph: Graph, step: Step) -> Program:
+        return _region(graph, step).program
+
+    def unsupported(self, form: Group, context: Context) -> tuple[str, ...]:
+        reason = None if context.always else too_small(form, context)
+        return () if reason is None else (reason,)
+
+    def describe(self, graph: Graph, step: Step, context: Context) -> str:
+        made, target = _region(graph, step), context.target
+        if not made.saved or not target.backward or target.linear_memory:
+            return super().describe(graph, step, context)
+        pairs = target.batch * prod(map(made.places.programs_of, made.programs))
+        for side, block in zip(made.program.pair, made.block, strict=True):
+            pairs *= -(-context.sizes[side] // block) * block
+        many = {node: pairs * made.program.tiles(node.heads) for node in made.saved}
+        again = sum(seconds_again(width_of(graph, made.program, node)) * many[node] for node in many)
+        price = instead(seconds_saved() * sum(many.values()), again, duration)
+        names = ", ".join(f"'{name}'" for name in dict.fromkeys(node.name for node in many))
+        limit = "a quarter of the free memory" if target.memory is None else "the limit"
+        return (
+            f"{self.name}; training saves the products {names}, {human(target.bytes * sum(many.values()))}B, "
+            f"if they fit into {limit}: {price} to compute them again"
+        )
+
+    def on_triton(self, form: object) -> bool:
+        return False
+
+    def in_cpp(self, graph: Graph, step: Step) -> bool:
+        return True
+
+    def emit(self, writer: Writer, step: Step) -> None:
+        """Emits the call of `blockwise`; the C++ is registered beside the class."""
+        made = region_of(writer.graph, step)
+        biased = biased_region_of(writer.graph, step, made)
+
+        def registered(tile: str, operands: list[Operand], result: Legs) -> str:
+            name = writer.names.fresh(f"{writer.local[step.name]}_cpp")
+            text = source(made, biased).strip()
+            writer.native.append(text)
+            parts = _parts(writer, made, operands, result)
+            if biased is not None:
+                parts.append(f"biased=dict({', '.join(_parts(writer, biased, operands, result))})")
+            lines = [f'f"{{__name__}}.{name}",', *(f"{part}," for part in parts), f'text=r"""\n{text}\n""",']
+            writer.functions |= {f"{name} = cpp_region(\n" + "\n".join(_INDENT + line for line in lines) + "\n)"}
+            return name
+
+        emit_blockwise(writer, step, registered)
+
+
+NATIVE = Native()
+
+
+@lru_cache(64)
+def _region(graph: Graph, step: Step) -> Region:
+    """The C++ of a kernel, of which that for float masks can be printed too. Raises Unfit."""
+    region = region_of(graph, step)
+    biased_region_of(graph, step, region)
+    return region
+
+
+def _parts(writer: Writer, made: Region, operands: list[Operand], result: Legs) -> list[str]:
+    """What the runtime knows of a region, as arguments."""
+    graph, program = writer.graph, made.program
+    places = {operand.name: place for place, operand in enumerate(operands)}
+    by_use = {operand.use: place for place, operand in enumerate(operands) if operand.use is not None}
+    lengths = {program.query: "n", program.key: "m", **dict.fromkeys(program.relative, "n + m - 1")}
+
+    def size(leg: str) -> str | int:
+        return lengths.get(leg) or graph.leg[leg].size or 1
+
+    found = []
+    for operand in program.operands:
+        use = leaf(graph, operand.use)
+        place = by_use[use]
+        own = dict(zip(operand.use.legs, use.legs, strict=True))
+        legs = operand_legs(program, operand)
+        order = tuple(operands[place].legs.index(own[leg]) for leg in legs)
+        sides = tuple(len(program.widths.get(axis, (axis,))) for axis in operand.axes)
+        shared = any(leg not in operand.heads for leg in made.programs)
+        found.append((place, order, tuple(map(size, legs)), len(operand.heads), sides, shared))
+    heads = made.places.laid
+    after = [leg for leg in program.legs if leg not in heads and leg != program.query]
+    laid = [leg for leg in (*heads, program.query, *after) if leg in program.legs]
+    order = tuple(laid.index(leg) for leg in result)
+    before = tuple(size(leg) for leg in heads if leg in program.legs)
+    masks = places.get("mask"), places.get("key_mask"), len(program.others)
+    return [
+        f"operands=({', '.join(map(repr, found))},)",
+        f"masks={masks}",
+        f"result=({before}, {tuple(map(size, after))}, {order})",
+        f"programs={prod(map(made.places.programs_of, made.programs))}",
+        f"maps={made.program.statistics}",
+        f"gradients={tuple(dict.fromkeys(made.gradients))}",
+        f"block={made.block}",
+        *([f"saves={0 if writer.target.linear_memory else made.saves}"] if made.saved else []),
+        f"stores={tuple(made.stores)}",
+        *([] if writer.memory is None else [f"memory={writer.memory}"]),
+    ]

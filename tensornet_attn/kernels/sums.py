@@ -1,0 +1,150 @@
+"""Sums over keys of products of a query part and a key part: one cumulative sum of the key part.
+
+# since.of = one[n] gate[m];  since = sum over the visible m of since.of     ->     since = one times a cumulative sum
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from tensornet_attn.cost.scene import Scene
+from tensornet_attn.emit.masks import takes_mask
+from tensornet_attn.emit.precision import sums_wide
+from tensornet_attn.emit.sides import laid, mask_options, matrix, term_text
+from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.alike import Factor, factors_apart, is_ones, one_row, summed_by_reader
+from tensornet_attn.graph.attention import ScoreTerm
+from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.recurrence import Recurrence, cumulative, recurrence_of, sums, sums_keys
+from tensornet_attn.ir.values import Legs
+from tensornet_attn.kernels.implementation import Context, Lowered, OfBoxes, kernel
+from tensornet_attn.kernels.linear import canonical, featured, heads_of, written
+from tensornet_attn.rewrite.change import with_steps
+
+DESCRIPTION = {True: "a cumulative sum over the keys", False: "a sum over the keys, once for all queries"}
+
+
+@dataclass(frozen=True)
+class Summed:
+    """A sum over keys and its graph."""
+
+    graph: Graph
+    found: Recurrence
+
+
+class CumulativeSums(OfBoxes[Summed]):
+    """Sums over keys that separate into query and key parts; never more operations than computing the scores."""
+
+    name, kind, pairs = "cumulative sums", "sums", False
+
+    def places(self, graph: Graph) -> list[str]:
+        return [step.name for step in sums(graph)]
+
+    def form(self, graph: Graph, place: str) -> Summed | None:
+        found = cumulative(graph, graph.step[place])
+        if not isinstance(found, Recurrence) or found.decays:
+            return None
+        terms = tuple(_with_the_keys(graph, found, term) for term in found.terms)
+        return Summed(graph, replace(found, terms=terms))
+
+    def lower(self, form: Summed, context: Context) -> Lowered:
+        """Replaces the sum and the product that it sums by one kernel."""
+        graph, found, before = form.graph, form.found, list[Step]()
+        step = found.box
+        assert step.box is not None
+        of = step.box.operand("of")
+        terms = canonical(graph, found, of.legs, before)
+        body = (written(of.name, terms, of.legs), step)
+        own = replace(found, terms=tuple(featured(found, term) for term in terms))
+        made = replace(step, op=kernel(self.kind, graph, before, body, own))
+        return Lowered(
+            with_steps(graph, {of.name: [], step.name: [*before, made]}), {step.name: DESCRIPTION[found.causal(graph)]}
+        )
+
+    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+        """MACs of one batch element, by the legs they run over: the products of the query parts with the sums."""
+        parts, found = recurrence_of(step), Counter[Legs]()
+        for term in parts.terms:
+            found[(str(scene.graph.query), *heads_of(parts, term)[1], *term.features)] += 1
+        return dict(found)
+
+    def elementwise(self, scene: Scene, step: Step) -> int:
+        """Operations over the whole batch: one addition per element of the key parts, and additions of terms."""
+        parts = recurrence_of(step)
+        batch = scene.batch if step.name in scene.batched else 1
+        rows = scene.sizes[str(scene.graph.key)]
+        added = sum(rows * scene.size((*heads_of(parts, term)[0], *term.features)) for term in parts.terms)
+        return batch * (added + (len(parts.terms) - 1) * scene.size(step.legs))
+
+    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
+        """Floats saved for backward besides operands and result: the cumulative sums, or one sum for all queries."""
+        parts, found = recurrence_of(step), dict[str, int]()
+        batch = scene.batch if step.name in scene.batched else 1
+        rows = scene.sizes[str(scene.graph.query)] if parts.causal(scene.graph) else 1
+        for i, term in enumerate(parts.terms):
+            found[f"{step.name}: sums {i}"] = batch * rows * scene.size((*heads_of(parts, term)[0], *term.features))
+        return found
+
+    def emit(self, writer: Writer, step: Step) -> None:
+        """Emits one call that sums the scores along the keys."""
+        parts, query = recurrence_of(step), str(writer.graph.query)
+        writer.line(
+            f"# {parts.box.name}: sums over {writer.graph.key}; no {query} by {writer.graph.key} tensor is formed"
+        )
+        if (pair := _factors_apart(writer, step)) is not None:
+            groups = parts.heads[:-2], (str(writer.graph.key),)
+            sides = [laid(writer, "k", matrix(writer.value(use), *groups, own)) for use, own in pair]
+            ones = writer.value(parts.terms[0].query[0]).text
+            writer.named(
+                step.name, writer.call("outer_sums", ones, *sides, *mask_options(writer, parts)), (*parts.heads, query)
+            )
+            return
+        terms = ", ".join(term_text(writer, parts, term) for term in parts.terms)
+        options = [*mask_options(writer, parts), *(["causal=True"] if parts.causal(writer.graph) else [])]
+        options += ["wide=True"] if sums_wide(writer, step.name) else []
+        if step.name in one_row(writer.graph):
+            options.append(f"one_row={'mask is None' if takes_mask(writer.graph) else 'True'}")
+        writer.named(step.name, writer.call("cumulative_sums", f"[{terms}]", *options), (*parts.heads, query))
+
+    def apart_in_reader(self, writer: Writer, step: Step) -> bool:
+        """Whether a sum over the keys computes a product of two key parts itself, see `factors_apart`."""
+        return summed_by_reader(writer.graph, step) and not sums_wide(writer, writer.readers[step.name][0][0].name)
+
+    @contextmanager
+    def one_row_of_queries(self, writer: Writer, step: Step) -> Iterator[None]:
+        """In this context, ones that only a sum with one row reads have one row, unless a call has a mask."""
+        graph, readers = writer.graph, writer.readers[step.name]
+        reader = readers[0][0] if len(readers) == 1 and step.nested else None
+        ones = [use.name for use in step.op.uses if use.legs == (graph.query,) and is_ones(graph, use.name)]
+        if reader is None or len(ones) != 1 or not sums_keys(reader):
+            yield
+            return
+        own = writer.values[ones[0]]
+        if reader.name in one_row(graph):
+            row = "[: 1 if mask is None else None]" if takes_mask(graph) else "[:1]"
+            writer.values[ones[0]] = replace(own, text=f"{own.text}{row}")
+        yield
+        writer.values[ones[0]] = own
+
+
+def _with_the_keys(graph: Graph, found: Recurrence, term: ScoreTerm) -> ScoreTerm:
+    """A term of several key factors that all queries read alike: the weights of these factors belong to the keys.
+
+    # one[n] K[m d] x[m f] W[f e]: K (x W) is summed for each d and e by one product; K x has a number for each d and f
+    """
+    if len(term.key) < 2 or not all(is_ones(graph, use.name) for use in term.query):
+        return term
+    moved = [use for use in term.core if not {*use.legs} <= {*found.box.legs}]
+    moved += [use for use in term.core if any({*use.legs} <= {*key.legs} for key in term.key) and use not in moved]
+    return replace(term, key=(*term.key, *moved), core=tuple(use for use in term.core if use not in moved))
+
+
+CUMSUM = CumulativeSums()
+
+
+def _factors_apart(writer: Writer, step: Step) -> tuple[Factor, Factor] | None:
+    """The two factors of the keys of a sum in the dtype of its operands, if one matmul sums them; else None."""
+    return None if sums_wide(writer, step.name) else factors_apart(writer.graph, step)

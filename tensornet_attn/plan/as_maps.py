@@ -1,0 +1,22 @@
+"""Sums over the keys that queries read along a feature leg, as maps that linear attention computes."""
+
+from __future__ import annotations
+
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.recurrence import sums
+from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
+from tensornet_attn.kernels.linear import LINEAR
+from tensornet_attn.rewrite.reads import as_map
+
+
+def sums_as_maps(graph: Graph, context: Context) -> Lowered:
+    """Turns each sum over keys that queries read along a feature leg into a map, if linear attention accepts it."""
+    made = graph
+    for box in sums(graph):
+        trial = as_map(made, made.step[box.name])
+        if trial is not None:
+            made = trial if LINEAR.takes(trial, f"{box.name}.map", context) else made
+    return Lowered(made)
+
+
+SUMS = Rewriting("sums as maps", sums_as_maps)
