@@ -72,9 +72,11 @@ class NormedMaps(OfBoxes[Normed]):
 
     def emit(self, writer: Writer, step: Step) -> None:
         assert isinstance(step.form, Normed)
-        writer.functions |= {"def normed(x, f):\n    return f(nn.functional.rms_norm(x, x.shape[-1:], eps=0.0))"}
-        rows = writer.value(step.form.norm.op.uses[0]).arranged(step.form.norm.legs)
-        writer.named(step.name, f"normed({rows.text}, nn.functional.silu)", step.legs)
+        norm = step.form.norm
+        assert norm.box is not None
+        writer.functions |= {"def normed(x, eps, f):\n    return f(nn.functional.rms_norm(x, x.shape[-1:], eps=eps))"}
+        rows, eps = writer.value(norm.op.uses[0]).arranged(norm.legs).text, writer.number(norm.box.number("eps"))
+        writer.named(step.name, f"normed({rows}, {eps}, nn.functional.silu)", step.legs)
 
 
 @pytest.fixture(autouse=True)
