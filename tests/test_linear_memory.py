@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tensornet_attn as ta
+from tensornet_attn.kernels import blocks
 from tensornet_attn.plan.cache import Cache
 from tests.memory import slope, training_peak
 
@@ -24,7 +25,7 @@ def peaks(name: str, width: int, lengths: tuple[int, ...]) -> list[int]:
 @pytest.mark.parametrize("name", QUICK)
 def test_memory_is_linear(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With small blocks: what a block takes at every length would else hide a map of all pairs."""
-    monkeypatch.setattr("tensornet_attn.kernels.blocks.budget_of", lambda device: 1 << 16)
+    monkeypatch.setattr(blocks, "budget_of", lambda device: 1 << 16)
     for kept in ("_plans", "_sources"):  # nothing of these blocks is left for others
         monkeypatch.setattr(f"tensornet_attn.compiler.{kept}", Cache(most=4))
     lengths = (1024, 4096)

@@ -24,11 +24,14 @@ class KernelCost:
     """The costs of one kind of kernel. A method that returns None leaves the answer to the steps inside.
 
     `pairs`: it computes values of queries x keys. `native`: by C++ of its own, which may take memory for what it saves.
+    `stepwise`: a GPU launches the steps inside one by one. `saves_result`: for backward.
     """
 
     kind = ""
     pairs = True
     native = False
+    stepwise = False
+    saves_result = True
 
     def macs(self, scene: Scene, step: Step) -> Mapping[Legs, int] | None:
         """MACs of one batch element, by the legs they run over."""

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tensornet_attn.cost.kernels import cost_of
-from tensornet_attn.cost.scene import BLOCK_OF_STATES, HELD, Scene
+from tensornet_attn.cost.scene import HELD, Scene
 from tensornet_attn.graph.model import Box, Step, Use
 from tensornet_attn.ops import OPS
 
@@ -105,15 +105,11 @@ def saved(scene: Scene, step: Step) -> Saved:
         if len(step.contraction.terms) != 1 or len(step.contraction.uses) != 2:
             return {}
         left, right = step.contraction.uses
-        found = _kept(scene, [a for a, b in ((left, right), (right, left)) if b.name in scene.learned])
-        if read := scene.scans_in_blocks.get(step.name):
-            states = scene.elements(read.box.operand("of"))
-            found[f"{step.name}: states"] = (states - 1) // BLOCK_OF_STATES * states // scene.sizes[str(read.box.leg)]
-        return found
+        return _kept(scene, [a for a, b in ((left, right), (right, left)) if b.name in scene.learned])
     if step.box is not None:
         return _box(scene, step, step.box)
     if step.kernel is not None:
-        result = {step.name: scene.stored[step.name]}
+        result = {step.name: scene.stored[step.name]} if cost_of(step).saves_result else {}
         return _kept(scene, step.kernel.uses) | result | cost_of(step).saved(scene, step)
     attention = step.attention
     assert attention is not None

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from tensornet_attn.cost.blocks import STRETCH, Block
+from tensornet_attn.cost.blocks import STRETCH
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.kernels import cost_of, inside
 from tensornet_attn.cost.memory import moved, peak
-from tensornet_attn.cost.scene import BLOCK_OF_STATES, Scene
+from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.seconds import module_seconds, seconds_of
 from tensornet_attn.cost.shapes import between
 from tensornet_attn.cost.target import Target
@@ -61,10 +61,9 @@ def scratch(device: Device, scene: Scene, step: Step) -> tuple[int, int]:
     """Elements of temporary memory of a step, forward and backward, as measured on a CPU.
 
     Usually one copy of the largest operand in another layout. Fused attention expands keys and values to the heads
-    that they lack; its backward does so for their gradients too. The delta rule stores `DELTA` copies of all operands,
-    in chunks. A block of queries stores all its values with a query leg. A scan in blocks stores states, their decay
-    and its exponential; its backward the states, their decay, and gradients of both and of four factors. Linear
-    attention in chunks copies all operands, and computes a stretch of chunks at a time.
+    that they lack; its backward does so for their gradients too. The delta rule stores `DELTA` copies of all
+    operands, in chunks. A block of queries stores all its values with a query leg. Linear attention in chunks
+    copies all operands, and computes a stretch of chunks at a time.
     """
     op = step.attention
     of_kernel = cost_of(step).scratch(scene, step, device)
@@ -76,13 +75,10 @@ def scratch(device: Device, scene: Scene, step: Step) -> tuple[int, int]:
             scene.elements(use) * scene.size(leg for leg in heads if leg not in use.legs) for use in (op.key, op.value)
         )
         return repeated, 2 * repeated
-    if scan := scene.scans_in_blocks.get(step.name):
-        states = min(BLOCK_OF_STATES, scene.elements(scan.box.operand("of")))
-        return 3 * states, 8 * states
     if erases(step):
         operands = sum(scene.elements(use) for use in step.op.uses)
         return DELTA * operands, 2 * DELTA * operands
-    if scene.view(step) or step.name in scene.inside_scans:
+    if scene.view(step):
         return 0, 0
     read = [scene.stored[use.name] for use in step.op.uses]
     chunked, largest = sum(min(kept, STRETCH) for kept in between(scene, step)), max(read, default=0)
@@ -93,7 +89,7 @@ def time_of_step(scene: Scene, step: Step, target: Target) -> int:
     """The time of a step, in the device's units."""
     if target.device.measured:
         return target.device.units(seconds_of(scene, step, target.device.rates, target.backward))
-    if target.device.gpu and isinstance(step.form, Block) and not step.form.tiled:
+    if target.device.gpu and cost_of(step).stepwise:
         return time_in_blocks(scene, step, target)
     more, numbers = _widened(scene, step) if step.attention else (0, 0)
     work = 2 * (macs(scene, step) + more) + elementwise(scene, step)

@@ -12,13 +12,12 @@ from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.pairs import batched
-from tensornet_attn.graph.scanned import ReadScan, read_scans
 from tensornet_attn.ir.arithmetic import Arith, evaluate, parse, to_text
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs
 
 HELD = frozenset({"weight", "constant", "state"})  # roles of tensors that belong to the module
-LONG_ROW, BLOCK_OF_STATES = 1 << 12, 1 << 17  # states at a position from which a scan takes blocks; those of a block
+LONG_ROW = 1 << 12  # states at a position from which a scan takes blocks
 
 
 @dataclass(frozen=True)
@@ -52,27 +51,11 @@ class Scene:
         return frozenset(found)
 
     @cached_property
-    def scans_in_blocks(self) -> dict[str, ReadScan]:
-        """The scans, by the product that reads them, with so many states at a position that no tensor has all."""
-        found = {} if self.stepwise else read_scans(self.graph)
-        return {
-            name: one
-            for name, one in found.items()
-            if self.elements(one.box.operand("of")) >= LONG_ROW * self.sizes[str(one.box.leg)]
-        }
-
-    @cached_property
-    def inside_scans(self) -> frozenset[str]:
-        """The steps that these scans compute."""
-        return frozenset().union(*(one.inside for one in self.scans_in_blocks.values()))
-
-    @cached_property
     def inside(self) -> frozenset[str]:
-        """The steps and constants without memory: steps of these scans, constants of queries x keys in kernels."""
+        """The constants without memory: those of queries x keys in kernels."""
         pair, readers = {self.graph.query, self.graph.key}, self.graph.readers
         made = (tensor for tensor in self.graph.of_role("constant") if pair <= {*tensor.legs} and not tensor.stored)
-        apart = {one.name for one in made if all(step.kernel for step, _ in readers.get(one.name, ()))}
-        return self.inside_scans | apart
+        return frozenset(one.name for one in made if all(step.kernel for step, _ in readers.get(one.name, ())))
 
     @cached_property
     def storage(self) -> dict[str, str]:

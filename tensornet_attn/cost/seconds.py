@@ -44,7 +44,7 @@ from tensornet_attn.cost.products import (
     Shape,
 )
 from tensornet_attn.cost.rates import DROPOUT, ELEMENTWISE, NOISE, SINUSOID, Table
-from tensornet_attn.cost.scene import BLOCK_OF_STATES, LONG_ROW, Scene
+from tensornet_attn.cost.scene import LONG_ROW, Scene
 from tensornet_attn.cost.shapes import between, exponentials, matmuls
 from tensornet_attn.graph.alike import factors_apart, one_row, summed_by_reader
 from tensornet_attn.graph.attention import cached
@@ -64,7 +64,6 @@ CALLS = 30  # operations of a kernel that computes more than one product, or of 
 SCANNED = 20  # reads and writes of a state in a scan: exponentials, padding, two operations in parts, their ends
 CALLS_OF_SCAN = 7  # of a position in its parts, of which there are as many: two operations, views
 CALLS_OF_CPP = 60  # of a C++ kernel: operands, pointers and steps
-STATES = 12  # reads and writes of the states in a block: factors, products, decays, states, and what is read of them
 MODULE, PAGES, OF_MAPS = "module", "pages", "maps"
 NATIVE, LINEAR_IN_CPP = "native", "native linear"  # the kinds of C++ kernels
 CAUSAL, CAUSAL_ATTENTION, MASKED_ATTENTION = Function("causal"), "causal attention", "masked attention"
@@ -112,7 +111,7 @@ def parts_inside(scene: Scene, step: Step, table: Table, backward: bool) -> Part
     if step.name in one_row(scene.graph):
         scene = replace(scene, sizes={**scene.sizes, str(scene.graph.query): 1})
         step = _of_factors(scene.graph, step)
-    elif summed_by_reader(scene.graph, step) or step.name in scene.inside_scans:
+    elif summed_by_reader(scene.graph, step):
         return {}
     of_kernel = cost_of(step).seconds(scene, step, table, backward)
     if of_kernel is not None:
@@ -120,11 +119,6 @@ def parts_inside(scene: Scene, step: Step, table: Table, backward: bool) -> Part
     found: defaultdict[str, float] = defaultdict(float)
     learned = backward and step.name in scene.learned
     call, times = table.call[learned], passes_of(learned)
-    if read := scene.scans_in_blocks.get(step.name):
-        states, positions = scene.elements(read.box.operand("of")), scene.sizes[str(read.box.leg)]
-        found[ELEMENTWISE] = times * STATES * WIDTH * states / table.pass_rate(WIDTH * BLOCK_OF_STATES)
-        found["call"] = 2 * (times + learned) * positions * table.call[False]
-        return found
     if step.attention is not None:
         kind = attention_kind(scene, step.attention)
         found[kind] = attention_seconds(scene, step, step.attention, table, learned, kind)

@@ -36,15 +36,19 @@ def takes_mask(graph: Graph) -> bool:
 
 
 def takes_key_mask(graph: Graph) -> bool:
-    steps = any(unmasked(step) or hides_rows(graph, step.box) for step in graph.steps)
+    steps = any(unmasked(step) or hides_rows(graph, step.box) for step in _unfolded(graph))
     return bool(masked_legs(graph)) or steps or omits_hidden_keys(graph)
+
+
+def _unfolded(graph: Graph) -> list[Step]:
+    """The steps, and those inside kernels."""
+    return [step for whole in graph.steps for step in (whole.kernel.body if whole.kernel is not None else (whole,))]
 
 
 def masked_legs(graph: Graph) -> list[Legs]:
     """The legs of each box that masks act on."""
-    steps = [step for whole in graph.steps for step in (whole.kernel.body if whole.kernel is not None else (whole,))]
-    boxes = [step.box.operand("of").legs for step in steps if step.box is not None and graph.masked(step)]
-    return boxes + [step.attention.scores for step in steps if step.attention is not None]
+    boxes = [step.box.operand("of").legs for step in _unfolded(graph) if step.box is not None and graph.masked(step)]
+    return boxes + [step.attention.scores for step in _unfolded(graph) if step.attention is not None]
 
 
 def keep_and_bias(writer: Writer, step: Step, layout: Legs) -> tuple[str, str]:

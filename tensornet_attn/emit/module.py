@@ -10,7 +10,8 @@ from itertools import groupby
 from textwrap import wrap
 from typing import Protocol
 
-from tensornet_attn.cost.kernels import KERNELS
+from tensornet_attn.cost.kernels import KERNELS, cost_of
+from tensornet_attn.cost.price import price_of
 from tensornet_attn.cost.target import Target
 from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import emit_contraction
@@ -28,7 +29,6 @@ from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.inside import inside_kernels, summed_with
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.precision import kept_wide, scores
-from tensornet_attn.graph.scanned import inside_reads, read_scans
 from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.ir.values import shape_comment
 from tensornet_attn.rewrite.duplicate import beside_output
@@ -65,8 +65,6 @@ class Planned(Protocol):
     def backend(self) -> str: ...
     @property
     def target(self) -> Target: ...
-    @property
-    def kernel_memory(self) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ def emit(
     writer = Writer(graph, names, instead=replaced(plan.backend))
     known = kept_wide(plan.graph) & graph.step.keys()
     writer.wide = kept_wide(graph, known | scores(graph) if plan.target.workload == "decoding" else known)
-    writer.memory, writer.cancelling = plan.kernel_memory, bool(doubtful_normalizers(plan.graph))
+    writer.memory, writer.cancelling = _kernel_memory(plan), bool(doubtful_normalizers(plan.graph))
     writer.target, writer.cpp = plan.target, plan.backend == "cpp"
     forward = _forward(writer, plan.graph if observed else None)
     init = init_lines(writer, plan.graph)
@@ -108,6 +106,18 @@ def emit(
     head = _docstring(plan.graph, about, origin, header, version)
     imports = "\n".join([_imports(names_read("\n".join([code, *functions]))), *([""] if lines else []), *lines])
     return Emitted("\n\n\n".join([f"{head}\n\n{imports}", code, *functions]) + "\n", name, tuple(writer.native))
+
+
+def _kernel_memory(plan: Planned) -> int | None:
+    """The bytes that each C++ kernel may store or save for its backward: what the limit leaves beyond the peak.
+
+    None without a limit: then a call takes a part of what is free.
+    """
+    native = [step for step in plan.schedule.steps if cost_of(step).native]
+    if not native or plan.target.memory is None:
+        return None
+    peak = price_of(plan.schedule, plan.target.sizes(plan.graph), plan.target).bytes
+    return max(0, plan.target.memory - peak) // len(native)
 
 
 def _docstring(graph: Graph, about: str, origin: str, header: Sequence[str], version: str) -> str:
@@ -255,10 +265,6 @@ def _emit_step(writer: Writer, step: Step) -> None:
     graph, tiles = writer.graph, "linear_attention" in writer.instead
     if summed_with(graph, step, tiles):
         KERNELS["linear"].emit_total(writer, step)
-    elif found := read_scans(graph).get(step.name):
-        KERNELS["scan"].emit_read(writer, step, found)
-    elif step.name in inside_reads(graph):
-        return
     elif step.contraction is not None and not (
         KERNELS["sums"].apart_in_reader(writer, step) or inside_kernels(graph, step, tiles)
     ):

@@ -95,15 +95,15 @@ def _adds_wide(graph: Graph, name: str, reader: Step) -> bool:
     """Whether a reader accepts a 32-bit operand besides 16-bit ones: exponents of decays, exact columns, tiles."""
     if reader.kernel is not None:
         return kernel_takes_wide(graph, name, reader)
-    forms = [step.form for step in graph.steps if isinstance(step.form, Recurrence)]
-    return any(use.name == reader.name for form in forms for use in exponents_of(form)) and elementwise(reader)
+    exponents = {use.name for step in graph.steps for use in exponents_of(step)}
+    return reader.name in exponents and elementwise(reader)
 
 
 def kernel_takes_wide(graph: Graph, name: str, step: Step) -> bool:
     """Whether a kernel accepts a 32-bit operand besides 16-bit ones."""
     if isinstance(step.form, Block):
         return step.form.tiled
-    if isinstance(step.form, Recurrence) and name in {use.name for use in exponents_of(step.form)}:
+    if name in {use.name for use in exponents_of(step)}:
         return True
     assert step.kernel is not None
     adding = [part for part in step.kernel.body if any(use.name == name for use in part.op.uses)]

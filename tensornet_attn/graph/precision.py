@@ -93,9 +93,16 @@ def few_rows(graph: Graph, step: Step) -> bool:
     return True
 
 
-def exponents_of(form: Recurrence) -> set[Use]:
-    """The exponents of the decays of a recurrence."""
-    return {use for term in form.terms for uses in (*term.decays, term.own) for use in uses}
+def exponents_of(step: Step) -> set[Use]:
+    """The exponents of the decays that a kernel reads."""
+    if isinstance(step.form, Recurrence):
+        return {use for term in step.form.terms for uses in (*term.decays, term.own) for use in uses}
+    body = step.kernel.body if step.kernel is not None else ()
+    decays = {use for part in body for use in _logarithms(part)}
+    for part in reversed(body):
+        if elementwise(part) and any(use.name == part.name for use in decays):
+            decays |= {*part.op.uses}
+    return {use for use in decays if use.name not in {part.name for part in body}}
 
 
 def _exponents(graph: Graph) -> set[str]:
@@ -122,8 +129,8 @@ def _added(graph: Graph, step: Step) -> Iterator[Use]:
 
 def _logarithms(step: Step) -> Iterator[Use]:
     """The logarithmic decays that a step reads."""
-    if isinstance(step.form, Recurrence):
-        yield from exponents_of(step.form)
+    if step.kernel is not None:
+        yield from exponents_of(step)
     for role, use in step.box.operands if step.box is not None else ():
         if role in OPS[step.box.kind].logarithms:  # type: ignore[union-attr]
             yield use

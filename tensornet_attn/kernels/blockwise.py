@@ -161,7 +161,7 @@ class InBlocks(Implementation[Group]):
 class Blockwise(InBlocks):
     """Groups of steps with query and key legs that no earlier row computes, if blocks save enough memory."""
 
-    name, kind, opaque = "blocks of queries", "blockwise", True
+    name, kind, opaque, stepwise = "blocks of queries", "blockwise", True, True
 
     def unsupported(self, form: Group, context: Context) -> tuple[str, ...]:
         reason = form.reason or (None if context.always else too_small(form, context))

@@ -1,41 +1,176 @@
-"""Emits a scan and the product that reads it as one call, in which no tensor has all states."""
+"""A scan that one product reads: one call computes both, in which no tensor has all states.
+
+# h = scan over m of (k v, decay);  y = sum over s of h[m d s] C[n s]     ->     y = scan_reads(k, v, decay, C)
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tensornet_attn.cost.devices import Device
+from tensornet_attn.cost.kernels import Parts, inside
+from tensornet_attn.cost.memory import saved
+from tensornet_attn.cost.order import split_best
+from tensornet_attn.cost.products import Matmul
+from tensornet_attn.cost.rates import ELEMENTWISE, Table
+from tensornet_attn.cost.scene import LONG_ROW, Scene
+from tensornet_attn.cost.seconds import WIDTH, parts_of, passes_of
+from tensornet_attn.cost.shapes import matmuls
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Graph, Step, Use
-from tensornet_attn.graph.scanned import ReadScan, factors_of
+from tensornet_attn.graph.model import Box, Graph, Step, Use
+from tensornet_attn.graph.recurrence import scans
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.kernels.implementation import Context, Implementation, Lowered
+from tensornet_attn.kernels.blocks import steps_with
+from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, kernel
+
+BLOCK_OF_STATES = 1 << 17  # states in a block
+STATES = 12  # reads and writes of the states in a block: factors, products, decays, states, and what is read of them
+
+
+@dataclass(frozen=True)
+class ReadScan:
+    """`box`: the scan. `read`: what its states are multiplied by, which lacks the last leg that remains.
+
+    `legs`: those of the states, the last of which is summed. `inside`: the scan, and the products of its operands.
+    """
+
+    box: Box
+    read: Use
+    legs: Legs
+    inside: frozenset[str]
 
 
 class Scan(Implementation[ReadScan]):
-    """Scans that one product reads."""
+    """Scans that nothing but one product reads, which sums over one of their legs.
 
-    name, kind = "scans that are read once", "scan"
+    Rows with many states are computed in blocks of positions that stay in a cache; other rows, and rows on a GPU, by
+    the steps inside.
+    """
+
+    name, kind = "scan that is read once", "scan"
+    saves_result, stepwise = False, True
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
-        return Lowered(graph)
+        split, _ = split_best(graph, context.sizes, context.device, context.device.width)
+        kernels, removed = dict[str, Step](), set[str]()
+        for step in split.steps:
+            for form in _read(split, step):
+                body = [part for part in split.steps if part.name in form.inside]
+                kernels[step.name] = replace(step, op=kernel(self.kind, split, (), (*body, step), form))
+                removed |= form.inside
+        if not kernels:
+            return Lowered(graph)
+        steps = tuple(steps_with(graph, split, kernels, removed))
+        return Lowered(replace(graph, steps=steps), dict.fromkeys(kernels, f"{self.name}: no tensor has all states"))
 
-    def emit_read(self, writer: Writer, step: Step, found: ReadScan) -> None:
-        """Emits one call."""
-        assert step.contraction is not None
-        key, query, (term,) = str(found.box.leg), str(writer.graph.query), step.contraction.terms
-        sides = [_side(writer, found, found.box.operand(role), (key, *found.legs)) for role in ("of", "decay")]
-        read = writer.value(found.read).aligned((query, *found.legs)).text
-        text = writer.call("scan_reads", *sides, read, str(len(found.legs)), "key_mask")
-        value = writer.scaled(term.coefficient, Value(text, (query, *found.legs[:-1]), True))
+    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
+        """The states before each block; of short rows, what the steps inside save."""
+        inner, parts = inside(scene, step)
+        states, form = self._states(inner, step), read_scan(step)
+        if not self._in_blocks(inner, step):
+            return {name: count for part in parts for name, count in saved(inner, part).items()}
+        blocks = (states - 1) // BLOCK_OF_STATES
+        return {f"{step.name}: states": blocks * states // scene.sizes[str(form.box.leg)]}
+
+    def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int]:
+        """States, their decay and its exponential; in the backward, gradients of both and of four factors too."""
+        inner, parts = inside(scene, step)
+        if self._in_blocks(inner, step):
+            states = min(BLOCK_OF_STATES, self._states(inner, step))
+            return 3 * states, 8 * states
+        return (sum(inner.elements(part) for part in parts[:-1]),) * 2
+
+    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
+        inner, parts = inside(scene, step)
+        return [matmul for part in parts for matmul in matmuls(inner, part)]
+
+    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+        """Passes over blocks that stay in a cache, and calls for each position; of short rows, the steps inside."""
+        inner, parts = inside(scene, step)
+        seconds: defaultdict[str, float] = defaultdict(float)
+        if not self._in_blocks(inner, step):
+            for part in parts:
+                for kind, each in parts_of(inner, part, table, backward).items():
+                    seconds[kind] += each
+            return seconds
+        learned, positions = backward and step.name in scene.learned, scene.sizes[str(read_scan(step).box.leg)]
+        times, rate = passes_of(learned), table.pass_rate(WIDTH * BLOCK_OF_STATES)
+        seconds[ELEMENTWISE] = times * STATES * WIDTH * self._states(inner, step) / rate
+        seconds["call"] = 2 * (times + learned) * positions * table.call[False]
+        return seconds
+
+    def emit(self, writer: Writer, step: Step) -> None:
+        assert step.kernel is not None
+        form, (*_, reader) = read_scan(step), step.kernel.body
+        assert reader.contraction is not None
+        key, query, (term,) = str(form.box.leg), str(writer.graph.query), reader.contraction.terms
+        factors = {part.name: part for part in step.kernel.body}
+        sides = [_side(writer, factors, form.box.operand(role), (key, *form.legs)) for role in ("of", "decay")]
+        read = writer.value(form.read).aligned((query, *form.legs)).text
+        text = writer.call("scan_reads", *sides, read, str(len(form.legs)), "key_mask")
+        value = writer.scaled(term.coefficient, Value(text, (query, *form.legs[:-1]), True))
         writer.bind(step.name, value.text, value.legs, value.level)
+
+    def _states(self, inner: Scene, step: Step) -> int:
+        return inner.elements(read_scan(step).box.operand("of"))
+
+    def _in_blocks(self, inner: Scene, step: Step) -> bool:
+        positions = inner.sizes[str(read_scan(step).box.leg)]
+        return not inner.stepwise and self._states(inner, step) >= LONG_ROW * positions
 
 
 SCAN = Scan()
 
 
-def _side(writer: Writer, found: ReadScan, use: Use, legs: Legs) -> str:
+def read_scan(step: Step) -> ReadScan:
+    """The scan and its reader of a kernel 'scan'."""
+    assert isinstance(step.form, ReadScan)
+    return step.form
+
+
+def _read(graph: Graph, step: Step) -> Iterator[ReadScan]:
+    """The scan that only a product reads."""
+    terms = step.contraction.terms if step.contraction is not None else ()
+    if len(terms) != 1 or len(terms[0].factors) != 2:
+        return
+    for use, other in (terms[0].factors, terms[0].factors[::-1]):
+        scan = _alone(graph, use)
+        if scan is None or scan.box is None or not scans(scan) or "state" in dict(scan.box.operands):
+            continue
+        summed = [leg for leg in use.legs if leg not in step.legs]
+        kept = [leg for leg in step.legs if leg in use.legs and leg != graph.query]
+        kept.sort(key=lambda leg: leg not in other.legs)
+        fits = (
+            graph.query in step.legs
+            and {*step.legs} | {*other.legs} <= {*use.legs}
+            and {*summed, graph.query} <= {*other.legs}
+        )
+        if fits and len(summed) == 1 and kept and kept[-1] not in other.legs:
+            products = [part for use in scan.box.uses if (part := _alone(graph, use)) and len(_factors(part)) == 2]
+            yield ReadScan(scan.box, other, (*kept, *summed), frozenset(part.name for part in (scan, *products)))
+
+
+def _factors(step: Step) -> tuple[Use, ...]:
+    """The factors of a product without a sum; else none."""
+    terms = step.contraction.terms if step.contraction is not None else ()
+    if len(terms) != 1 or {*step.legs} != {leg for use in terms[0].factors for leg in use.legs}:
+        return ()
+    return terms[0].factors
+
+
+def _alone(graph: Graph, use: Use) -> Step | None:
+    """The step of a use that is its only one."""
+    step = graph.step.get(use.name)
+    alone = step is not None and len(graph.readers[use.name]) == 1 and use.legs == step.legs
+    return step if alone and use.name not in graph.results else None
+
+
+def _side(writer: Writer, inside: dict[str, Step], use: Use, legs: Legs) -> str:
     """The factors of an operand, as a tuple."""
-    if use.name not in found.inside:
+    step = inside.get(use.name)
+    if step is None or step.contraction is None:
         return f"({writer.value(use).aligned(legs).text},)"
-    step = writer.graph.step[use.name]
-    assert step.contraction is not None
-    first, second = (writer.value(factor).aligned(legs) for factor in factors_of(step))
+    first, second = (writer.value(factor).aligned(legs) for factor in _factors(step))
     return f"({writer.scaled(step.contraction.terms[0].coefficient, first).text}, {second.text})"

@@ -15,6 +15,7 @@ from tensornet_attn.kernels.experts import EXPERTS
 from tensornet_attn.kernels.implementation import Implementation, Rewriting
 from tensornet_attn.kernels.linear import LINEAR
 from tensornet_attn.kernels.native import NATIVE
+from tensornet_attn.kernels.scan import SCAN
 from tensornet_attn.kernels.states import STATES
 from tensornet_attn.kernels.sums import CUMSUM
 from tensornet_attn.kernels.tiles import TRITON
@@ -57,18 +58,18 @@ def another_implementation(row: Implementation[Any]) -> Iterator[None]:
 REWRITINGS = (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, FOR_EACH, DUPLICATES, DISTRIBUTION, SUMS)
 TORCH = Table(
     (SHIFTED, *REWRITINGS),
-    (BAND, STATES, LINEAR, CUMSUM, FUSED, EXPERTS, BLOCKWISE),
+    (BAND, STATES, LINEAR, CUMSUM, FUSED, EXPERTS, BLOCKWISE, SCAN),
 )
 # C++ kernels beside fused attention, and in its place: where scores mix several products, they need less work. They
 # cannot shift a product with a table of keys, so the rewrite would leave these scores to blocks of queries.
 CPP = (
-    Table(REWRITINGS, (*TORCH.implementations[:-1], NATIVE, BLOCKWISE)),
+    Table(REWRITINGS, (*TORCH.implementations[:-2], NATIVE, BLOCKWISE, SCAN)),
     Table(
         (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, FOR_EACH, SUMS),
-        (BAND, STATES, LINEAR, CUMSUM, EXPERTS, NATIVE, BLOCKWISE),
+        (BAND, STATES, LINEAR, CUMSUM, EXPERTS, NATIVE, BLOCKWISE, SCAN),
     ),
 )
 # A Triton kernel reads all values of one map, and skips keys outside a band.
 BESIDE_TILES = (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, BESIDE_KERNELS, DISTRIBUTION, SUMS)
-TRITON_ALONE = Table(BESIDE_TILES, (STATES, LINEAR, CUMSUM, TRITON, BAND, FUSED, EXPERTS, BLOCKWISE))
-BESIDE_FUSED = Table(BESIDE_TILES, (STATES, LINEAR, CUMSUM, FUSED, TRITON, BAND, EXPERTS, BLOCKWISE))
+TRITON_ALONE = Table(BESIDE_TILES, (STATES, LINEAR, CUMSUM, TRITON, BAND, FUSED, EXPERTS, BLOCKWISE, SCAN))
+BESIDE_FUSED = Table(BESIDE_TILES, (STATES, LINEAR, CUMSUM, FUSED, TRITON, BAND, EXPERTS, BLOCKWISE, SCAN))

@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass
 from warnings import warn
 
 from tensornet_attn.cost.figures import duration
-from tensornet_attn.cost.kernels import cost_of
-from tensornet_attn.cost.price import price_of
 from tensornet_attn.cost.sizes import human
 from tensornet_attn.cost.target import TRAINING, Target
 from tensornet_attn.graph.model import Graph
@@ -80,18 +78,6 @@ class Plan:
     def backends(self) -> dict[str, str]:
         """The backend of each region, by the region's name, without those that a rewrite removed."""
         return {region.name: region.backend for region in self.regions if not region.removed}
-
-    @property
-    def kernel_memory(self) -> int | None:
-        """The bytes that each C++ kernel may store or save for its backward: what the limit leaves beyond the peak.
-
-        None without a limit: then a call takes a part of what is free.
-        """
-        native = [step for step in self.schedule.steps if cost_of(step).native]
-        if not native or self.target.memory is None:
-            return None
-        peak = price_of(self.schedule, self.target.sizes(self.graph), self.target).bytes
-        return max(0, self.target.memory - peak) // len(native)
 
     @property
     def bucket(self) -> tuple[tuple[str, int], ...]:

@@ -12,6 +12,7 @@ from tensornet_attn.cost.blocks import BUDGET, LEAST
 from tensornet_attn.cost.devices import GENERIC
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Kernel
+from tensornet_attn.kernels import blocks
 from tensornet_attn.kernels.blocks import block_of, keys_of, rows_of
 from tensornet_attn.plan.cache import Cache
 from tensornet_attn.plan.make import make_plan
@@ -34,8 +35,8 @@ def kernels(source: Any) -> list[Any]:
 
 def modules(source: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     """Ours, in blocks of two rows, and the oracle, with the same weights."""
-    monkeypatch.setattr("tensornet_attn.kernels.blocks.LEAST", 2)
-    monkeypatch.setattr("tensornet_attn.kernels.blocks.budget_of", lambda device: 4)
+    monkeypatch.setattr(blocks, "LEAST", 2)
+    monkeypatch.setattr(blocks, "budget_of", lambda device: 4)
     for kept in ("_plans", "_sources"):  # nothing of these blocks is left for others
         monkeypatch.setattr(f"tensornet_attn.compiler.{kept}", Cache(most=4))
     loaded = ta.load(source)

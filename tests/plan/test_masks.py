@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
+from tensornet_attn.kernels import blocks
 from tests.agreement import in_chunks, modules
 from tests.masked import CAUSAL, MANY, MASKS, design, matrix
 from tests.random_call import F64, assert_same, results
@@ -64,8 +65,8 @@ def test_code_is_the_reference_in_values_and_gradients(mask: str, plan: str) -> 
 @pytest.mark.parametrize("kind", ["softmax", "normalize", "keep"])
 @pytest.mark.parametrize("mask", MASKS)
 def test_blocks_of_queries_are_the_reference(mask: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensornet_attn.kernels.blocks.LEAST", 4)
-    monkeypatch.setattr("tensornet_attn.kernels.blocks.budget_of", lambda device: 4)
+    monkeypatch.setattr(blocks, "LEAST", 4)
+    monkeypatch.setattr(blocks, "budget_of", lambda device: 4)
     oracle, module = modules(design(mask, kind, wide=True, own=False))
     assert "blockwise" in module.explain()
     for n, m in ((N, N), (4, N), (N, 9)):
@@ -94,8 +95,8 @@ def test_a_block_has_the_keys_that_its_rows_may_see(mask: str, causal: bool, rea
 
 
 def test_second_derivatives_of_a_block_that_lacks_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensornet_attn.kernels.blocks.LEAST", 4)
-    monkeypatch.setattr("tensornet_attn.kernels.blocks.budget_of", lambda device: 4)
+    monkeypatch.setattr(blocks, "LEAST", 4)
+    monkeypatch.setattr(blocks, "budget_of", lambda device: 4)
     x, found = torch.randn(1, N, 6, dtype=F64, requires_grad=True), []
     for module in modules(design("causal and (window(w, 0) or prefix(p))", wide=True)):
         (gradient,) = torch.autograd.grad(module(x).square().sum(), x, create_graph=True)
@@ -108,8 +109,8 @@ def test_second_derivatives_of_a_block_that_lacks_keys(monkeypatch: pytest.Monke
 def test_a_block_without_the_first_keys_knows_where_it_is(
     mask: str, bias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tensornet_attn.kernels.blocks.LEAST", 4)
-    monkeypatch.setattr("tensornet_attn.kernels.blocks.budget_of", lambda device: 4)
+    monkeypatch.setattr(blocks, "LEAST", 4)
+    monkeypatch.setattr(blocks, "budget_of", lambda device: 4)
     source = design(mask, wide=True, own=False)
     source["legs"] |= {"far": {"t": "relative"}, "near": {"t": "relative 3"}}.get(bias, {}) | {"d": "head 3"}
     source["weights"] |= {"near": {"B": "t h"}, "far": {"u": "h d"}, "place": {"u": "h d"}}.get(bias, {})
