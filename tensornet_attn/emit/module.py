@@ -152,6 +152,7 @@ def _imports(read: frozenset[str]) -> str:
     """The imports of a module whose code reads these global names; a local of the same name reads none."""
     own = [f"import {name}" for name in MODULES if name.partition(".")[0] in read]
     own += ["from dataclasses import dataclass"] if "dataclass" in read else []
+    own += ["from typing import NamedTuple"] if "NamedTuple" in read else []
     lines = ["\n".join(own) + "\n"] if own else []
     lines += ["import torch"]
     lines += ["import torch.nn.functional as F"] if "F" in read else []

@@ -106,17 +106,21 @@ def _parts(writer: Writer, made: Region, operands: list[Operand], result: Legs) 
         order = tuple(operands[place].legs.index(own[leg]) for leg in legs)
         sides = tuple(len(program.widths.get(axis, (axis,))) for axis in operand.axes)
         shared = any(leg not in operand.heads for leg in made.programs)
-        found.append((place, order, tuple(map(size, legs)), len(operand.heads), sides, shared))
+        sizes = tuple(map(size, legs))
+        found.append(
+            f"CppOperand(place={place}, order={order}, sizes={sizes}, heads={len(operand.heads)}, sides={sides}, "
+            f"shared={shared})"
+        )
     heads = made.places.laid
     after = [leg for leg in program.legs if leg not in heads and leg != program.query]
     laid = [leg for leg in (*heads, program.query, *after) if leg in program.legs]
     order = tuple(laid.index(leg) for leg in result)
     before = tuple(size(leg) for leg in heads if leg in program.legs)
-    masks = places.get("mask"), places.get("key_mask"), len(program.others)
+    masks = f"mask={places.get('mask')}, keys={places.get('key_mask')}, others={len(program.others)}"
     return [
-        f"operands=({', '.join(map(repr, found))},)",
-        f"masks={masks}",
-        f"result=({before}, {tuple(map(size, after))}, {order})",
+        f"operands=({', '.join(found)},)",
+        f"masks=CppMasks({masks})",
+        f"result=CppResult(before={before}, after={tuple(map(size, after))}, order={order})",
         f"programs={prod(map(made.places.programs_of, made.programs))}",
         f"maps={made.program.statistics}",
         f"gradients={tuple(dict.fromkeys(made.gradients))}",

@@ -1,6 +1,7 @@
 """Blockwise functions of queries, recomputed in the backward: memory linear in n and m."""
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -10,12 +11,83 @@ from tensornet_attn.runtime.operations import applied, exports_onnx, one_by_one,
 from tensornet_attn.runtime.products import autocast_dtype, autocast_kind
 
 KEEP = 8  # a call is differentiated by torch, which keeps maps, if a block could be this many times as large
-FUNCTIONS: dict = {}  # name: (function, legs of each operand, query dimension of the result), see `block_function`
+FUNCTIONS: dict = {}  # name: BlockFunction
 GRADIENTS: dict = {}  # name: (gradient function, names of the operands), see `block_gradient`
 CALL = (  # the schema of a call
     "bool[] present, SymInt n, SymInt m, SymInt[] batch, SymInt[] block, bool training, SymInt[] sizes, "
     "ScalarType? cast"
 )
+
+
+class Call(NamedTuple):
+    """A call of `blockwise`: which operands are `present`, numbers of queries and keys, batch dimensions.
+
+    `block`: see `blockwise`. `sizes`: those that no operand shows. `cast`: the dtype of autocast.
+    """
+
+    present: list[bool]
+    n: int
+    m: int
+    batch: list[int]
+    block: list[int]
+    training: bool
+    sizes: list[int]
+    cast: torch.dtype | None
+
+    @property
+    def least(self) -> int:
+        """The minimum rows of a block."""
+        return self.block[0]
+
+    @property
+    def pairs(self) -> int:
+        """The maximum pairs of query and key in a block."""
+        return self.block[1]
+
+    @property
+    def keys_counted(self) -> int:
+        """The keys that a row counts as."""
+        return max(1, self.m, *self.block[2:3])
+
+    @property
+    def elements(self) -> int:
+        """The length of the first batch dimension."""
+        return self.batch[0] if self.batch else 1
+
+
+class Piece(NamedTuple):
+    """What one block computes: `elements` of the first batch dimension from `element`, and `rows` from `first`."""
+
+    element: int
+    elements: int
+    first: int
+    rows: int
+
+
+class OperandLegs(NamedTuple):
+    """The dimensions of an operand, from the end, 0 if it lacks the leg; see `block_function`."""
+
+    rows: int
+    span: int
+    keys: int
+    reach: tuple[int | None, int | None, int]
+    own: int | None
+
+
+class KeysSeen(NamedTuple):
+    """The keys visible to a piece: the first `prefix` ones, and `near` ones from `begin` on."""
+
+    prefix: int
+    begin: int
+    near: int
+
+
+class BlockFunction(NamedTuple):
+    """A function of a block, the legs of its operands, and the query dimension of its result."""
+
+    function: object
+    legs: tuple[OperandLegs, ...]
+    out: int
 
 
 class Rows:
@@ -28,18 +100,17 @@ class Rows:
 
     def __init__(
         self,
-        piece: tuple,
-        call: tuple,
-        keys: tuple[int, int, int],
+        piece: Piece,
+        call: Call,
+        keys: KeysSeen,
         random: torch.Generator | None,
         device: torch.device,
     ):
-        _, self.n, self.keys, batch, _, self.training, self.sizes, _ = call
-        _, elements, first, count = piece
-        self.prefix, self.begin, near = keys
-        self.m = self.prefix + near
-        self.batch = [elements, *batch[1:]] if batch else []
-        self.first, self.count = first + self.keys - self.n, count
+        self.n, self.keys, self.training, self.sizes = call.n, call.m, call.training, call.sizes
+        self.prefix, self.begin = keys.prefix, keys.begin
+        self.m = keys.prefix + keys.near
+        self.batch = [piece.elements, *call.batch[1:]] if call.batch else []
+        self.first, self.count = piece.first + call.m - call.n, piece.rows
         self._device, self.random = device, random
         self._at: Tensor | None = None
 
@@ -75,7 +146,9 @@ def block_function(
         none = [0] * len(rows)
         places = zip(rows, spans or none, keys or none, legs or none, strict=True)
         name = own_name(f"{function.__module__}.{function.__name__}", FUNCTIONS)
-        FUNCTIONS[name] = function, tuple((*own[:-1], reach, own[-1]) for own in places), out
+        FUNCTIONS[name] = BlockFunction(
+            function, tuple(OperandLegs(row, span, key, reach, own) for row, span, key, own in places), out
+        )
         return name
 
     return known
@@ -122,52 +195,53 @@ def blockwise(
     dense = traced and exports_onnx()
     seed = torch.randint(2**62, (), device="cpu") if random and not dense else None
     cast = autocast_dtype(given[0])
-    call = ([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)
+    call = Call([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)
     legs = legs_of(tile, call)
-    for x, (rows, *_) in zip(given, legs, strict=True):
-        if rows and x.shape[rows] not in (1, n):
-            own, shape = tile.split(".")[-1], list(x.shape)
-            raise ValueError(f"'{own}': an operand has shape {shape}; it must have 1 or {n} rows in dimension {rows}.")
+    for x, leg in zip(given, legs, strict=True):
+        if leg.rows and x.shape[leg.rows] not in (1, n):
+            name, shape = tile.split(".")[-1], list(x.shape)
+            raise ValueError(
+                f"'{name}': an operand has shape {shape}; it must have 1 or {n} rows in dimension {leg.rows}."
+            )
     if dense or (seed is None and (is_step(call) if traced else is_small(call))):
-        piece = (0, batch[0] if batch else 1, 0, n)
-        keys = (0, 0, m) if dense else keys_seen(legs, piece, call)
-        parts = given if keys == (0, 0, m) else [seen(x, i, legs, piece, call) for i, x in enumerate(given)]
+        piece, every = Piece(0, call.elements, 0, n), KeysSeen(0, 0, m)
+        keys = every if dense else keys_seen(legs, piece, call)
+        parts = given if keys == every else [seen(x, i, legs, piece, call) for i, x in enumerate(given)]
         rows = Rows(piece, call, keys, None, given[0].device)
-        return FUNCTIONS[tile][0](rows, *operands_of(parts, call))
+        return FUNCTIONS[tile].function(rows, *operands_of(parts, call))
     if traced:
         return blockwise_forward(given, seed, tile, *call)
     return applied(Blockwise, seed, (tile, *call), *given)
 
 
-def is_small(call: tuple) -> bool:
+def is_small(call: Call) -> bool:
     """Whether one block holds the whole call; with gradients, KEEP of them."""
-    _, n, m, batch, (_, pairs, *more), *_ = call
-    return n * max(m, *more[:1], 1) * math.prod(batch) * (KEEP if torch.is_grad_enabled() else 1) <= pairs
+    pairs = call.n * call.keys_counted * math.prod(call.batch)
+    return pairs * (KEEP if torch.is_grad_enabled() else 1) <= call.pairs
 
 
-def is_step(call: tuple) -> bool:
+def is_step(call: Call) -> bool:
     """Whether traced code knows that there are no more rows than in the smallest block, and needs no gradients."""
-    return not torch.is_grad_enabled() and surely(call[1] <= call[4][0])
+    return not torch.is_grad_enabled() and surely(call.n <= call.least)
 
 
-def computed(tile: str, given: list[Tensor], call: tuple, rows: Rows) -> Tensor:
+def computed(tile: str, given: list[Tensor], call: Call, rows: Rows) -> Tensor:
     """Calls the function of a block under the autocast dtype of the call."""
-    with torch.autocast(autocast_kind(given[0]), call[-1], call[-1] is not None, False):
-        return FUNCTIONS[tile][0](rows, *operands_of(given, call))
+    with torch.autocast(autocast_kind(given[0]), call.cast, call.cast is not None, False):
+        return FUNCTIONS[tile].function(rows, *operands_of(given, call))
 
 
-def operands_of(given: list[Tensor] | tuple[Tensor, ...], call: tuple) -> list[Tensor | None]:
+def operands_of(given: list[Tensor] | tuple[Tensor, ...], call: Call) -> list[Tensor | None]:
     """All operands, with None for absent ones."""
     some = iter(given)
-    return [next(some) if is_present else None for is_present in call[0]]
+    return [next(some) if is_present else None for is_present in call.present]
 
 
-def blocks(tile: str, given: list[Tensor], seed: Tensor | None, call: tuple):
-    """Yields (piece, Rows, parts of the operands); a piece is (first element, elements, first row, rows)."""
+def blocks(tile: str, given: list[Tensor], seed: Tensor | None, call: Call):
+    """Yields (piece, Rows, parts of the operands)."""
     legs, random = legs_of(tile, call), None if seed is None else torch.Generator(given[0].device)
     # operands that every block reads whole are made contiguous once
-    found = zip(given, legs, strict=True)
-    given = [x if rows or x.dtype == torch.bool else x.contiguous() for x, (rows, *_) in found]
+    given = [x if leg.rows or x.dtype == torch.bool else x.contiguous() for x, leg in zip(given, legs, strict=True)]
     for number, piece in enumerate(pieces_of(given, legs, call)):
         if random is not None and seed is not None:
             random.manual_seed(int(seed.item()) + number)
@@ -175,21 +249,22 @@ def blocks(tile: str, given: list[Tensor], seed: Tensor | None, call: tuple):
         yield piece, Rows(piece, call, keys_seen(legs, piece, call), random, given[0].device), parts
 
 
-def pieces_of(given: list[Tensor], legs: list[tuple], call: tuple) -> list[tuple[int, int, int, int]]:
+def pieces_of(given: list[Tensor], legs: list[OperandLegs], call: Call) -> list[Piece]:
     """The pieces of the whole call."""
-    _, n, m, batch, (least, pairs, *more), *_ = call
-    every = batch[0] if batch else 1
-    batched = any(in_batch(x, own, batch) for x, (*_, own) in zip(given, legs, strict=True))
-    row = max(1, m, *more[:1]) * max(1, math.prod(batch[1:] if batched else batch))  # pairs per row
-    block = min(max(least, pairs // row), *more[1:], max(1, n))
-    elements = max(1, pairs // (row * block)) if batched else every
-    starts = [(element, min(elements, every - element)) for element in range(0, max(1, every), max(1, elements))]
-    return [(*start, first, min(block, n - first)) for start in starts for first in range(0, max(1, n), block)]
+    batched = any(in_batch(x, leg.own, call.batch) for x, leg in zip(given, legs, strict=True))
+    row = call.keys_counted * max(1, math.prod(call.batch[1:] if batched else call.batch))  # pairs per row
+    rows = min(max(call.least, call.pairs // row), *call.block[3:], max(1, call.n))
+    elements = max(1, call.pairs // (row * rows)) if batched else call.elements
+    return [
+        Piece(element, min(elements, call.elements - element), first, min(rows, call.n - first))
+        for element in range(0, max(1, call.elements), max(1, elements))
+        for first in range(0, max(1, call.n), rows)
+    ]
 
 
-def legs_of(tile: str, call: tuple) -> list[tuple]:
-    """(query leg, relative leg, key leg, reach of the function, number of legs) of each present operand."""
-    return [legs for legs, is_present in zip(FUNCTIONS[tile][1], call[0], strict=True) if is_present]
+def legs_of(tile: str, call: Call) -> list[OperandLegs]:
+    """The legs of each present operand."""
+    return [legs for legs, is_present in zip(FUNCTIONS[tile].legs, call.present, strict=True) if is_present]
 
 
 def in_batch(x: Tensor, own: int | None, batch: list[int]) -> bool:
@@ -198,41 +273,42 @@ def in_batch(x: Tensor, own: int | None, batch: list[int]) -> bool:
     return bool(batch) and has and x.shape[0] > 1
 
 
-def keys_seen(legs: list[tuple], piece: tuple, call: tuple) -> tuple[int, int, int]:
-    """(number of first keys, begin, number of other keys) visible to a piece.
-
-    The other keys are all keys, or those in reach of its first and last row.
-    """
-    _, n, m, *_ = call
-    left, right, prefix = next((reach for _, _, keys, reach, _ in legs if keys), (None, None, 0))
-    _, _, first, count = piece
-    end = m if right is None else min(m, max(first + count + m - n + right, 1, prefix))
-    begin = 0 if left is None else max(0, min(first + m - n - left, end - 1))
-    return (prefix, begin, end - begin) if prefix < begin else (0, 0, end) if prefix else (0, begin, end - begin)
+def keys_seen(legs: list[OperandLegs], piece: Piece, call: Call) -> KeysSeen:
+    """The keys visible to a piece: all keys, or those in reach of its first and last row besides the first ones."""
+    left, right, prefix = next((leg.reach for leg in legs if leg.keys), (None, None, 0))
+    first, m = piece.first + call.m - call.n, call.m
+    end = m if right is None else min(m, max(first + piece.rows + right, 1, prefix))
+    begin = 0 if left is None else max(0, min(first - left, end - 1))
+    if prefix >= begin and prefix:
+        return KeysSeen(0, 0, end)
+    return KeysSeen(prefix if prefix < begin else 0, begin, end - begin)
 
 
-def places(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> list[list[tuple[int, int, int]]]:
+def places(
+    x: Tensor, place: int, legs: list[OperandLegs], piece: Piece, call: Call
+) -> list[list[tuple[int, int, int]]]:
     """The slices (dimension, first, length) of an operand that a piece sees; dimensions of size 1 are not sliced.
 
     Two lists, for the first keys and for the nearby ones, if keys between them are skipped.
     """
-    (element, elements, first, count), (rows, span, key, _, own) = piece, legs[place]
-    prefix, begin, keys = keys_seen(legs, piece, call)
-    found = [(rows, first, count), (span, first + call[2] - begin - keys, count + keys - 1)]
-    found = [place for place in found if place[0] and x.shape[place[0]] > 1]
-    found += [(-x.ndim, element, elements)] if in_batch(x, own, call[3]) else []
-    if not key or x.shape[key] == 1:
-        return [found]
-    return [[(key, *some), *found] for some in ([(0, prefix)] if prefix else []) + [(begin, keys)]]
+    leg, keys = legs[place], keys_seen(legs, piece, call)
+    span = leg.span, piece.first + call.m - keys.begin - keys.near, piece.rows + keys.near - 1
+    slices = [(leg.rows, piece.first, piece.rows), span]
+    slices = [(dim, first, length) for dim, first, length in slices if dim and x.shape[dim] > 1]
+    slices += [(-x.ndim, piece.element, piece.elements)] if in_batch(x, leg.own, call.batch) else []
+    if not leg.keys or x.shape[leg.keys] == 1:
+        return [slices]
+    near = [(leg.keys, keys.begin, keys.near), *slices]
+    return [[(leg.keys, 0, keys.prefix), *slices], near] if keys.prefix else [near]
 
 
-def seen(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> Tensor:
+def seen(x: Tensor, place: int, legs: list[OperandLegs], piece: Piece, call: Call) -> Tensor:
     """The part of an operand that a piece sees."""
     parts = views(x, place, legs, piece, call)
-    return parts[0] if len(parts) == 1 else torch.cat(parts, legs[place][2])
+    return parts[0] if len(parts) == 1 else torch.cat(parts, legs[place].keys)
 
 
-def views(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> list[Tensor]:
+def views(x: Tensor, place: int, legs: list[OperandLegs], piece: Piece, call: Call) -> list[Tensor]:
     """The same part as views of x."""
     found = []
     for part in places(x, place, legs, piece, call):
@@ -243,18 +319,17 @@ def views(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -
 
 
 def split_as_seen(
-    one: Tensor, x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple
+    one: Tensor, x: Tensor, place: int, legs: list[OperandLegs], piece: Piece, call: Call
 ) -> tuple[Tensor, ...]:
     """Splits a tensor shaped like the result of `seen` into parts shaped like the `views` of x."""
     parts = places(x, place, legs, piece, call)
-    return one.split([spot[0][2] for spot in parts], legs[place][2]) if len(parts) > 1 else (one,)
+    return one.split([spot[0][2] for spot in parts], legs[place].keys) if len(parts) > 1 else (one,)
 
 
-def result_part(whole: Tensor, tile: str, piece: tuple, call: tuple) -> Tensor:
+def result_part(whole: Tensor, tile: str, piece: Piece, call: Call) -> Tensor:
     """The part of the result that a piece computes."""
-    element, elements, first, count = piece
-    whole = whole.narrow(FUNCTIONS[tile][2], first, count)
-    return whole.narrow(0, element, elements) if call[3] and elements < call[3][0] else whole
+    whole = whole.narrow(FUNCTIONS[tile].out, piece.first, piece.rows)
+    return whole.narrow(0, piece.element, piece.elements) if call.batch and piece.elements < call.elements else whole
 
 
 @torch.library.custom_op(
@@ -264,7 +339,7 @@ def result_part(whole: Tensor, tile: str, piece: tuple, call: tuple) -> Tensor:
 )
 def blockwise_forward(given, seed, tile, *call):
     """`blockwise` as a custom operation; `given`: the operands that are `present`."""
-    whole = None
+    call, whole = Call(*call), None
     for piece, rows, parts in blocks(tile, given, seed, call):
         part = computed(tile, parts, call, rows)
         whole = result_like(part, tile, piece, call) if whole is None else whole
@@ -272,30 +347,30 @@ def blockwise_forward(given, seed, tile, *call):
     return whole
 
 
-def result_like(part: Tensor, tile: str, piece: tuple, call: tuple) -> Tensor:
+def result_like(part: Tensor, tile: str, piece: Piece, call: Call) -> Tensor:
     """An empty tensor for all rows and the whole batch."""
     shape = list(part.shape)
-    shape[FUNCTIONS[tile][2]] = call[1]
-    if call[3] and piece[1] < call[3][0]:
-        shape[0] = call[3][0]
+    shape[FUNCTIONS[tile].out] = call.n
+    if call.batch and piece.elements < call.elements:
+        shape[0] = call.elements
     return part.new_empty(shape)
 
 
 @blockwise_forward.register_fake
 def blockwise_shape(given, seed, tile, *call):
     """The shape of the result, from one row on fake tensors: as many rows as keys would compare traced sizes."""
-    piece = (0, call[3][0] if call[3] else 1, 0, 1)
-    rows = Rows(piece, call, (0, 0, call[2]), None, given[0].device)
-    every = zip(given, legs_of(tile, call), strict=True)
-    parts = [x.new_empty(shape_of_row(x, rows_at, span, call)) for x, (rows_at, span, *_) in every]
-    with CastEinsum(call[-1]):
+    call = Call(*call)
+    piece = Piece(0, call.elements, 0, 1)
+    rows = Rows(piece, call, KeysSeen(0, 0, call.m), None, given[0].device)
+    parts = [x.new_empty(shape_of_row(x, leg, call)) for x, leg in zip(given, legs_of(tile, call), strict=True)]
+    with CastEinsum(call.cast):
         return result_like(computed(tile, parts, call, rows), tile, piece, call)
 
 
-def shape_of_row(x: Tensor, rows: int, span: int, call: tuple) -> list[int]:
+def shape_of_row(x: Tensor, leg: OperandLegs, call: Call) -> list[int]:
     """The shape of what one row sees of an operand."""
     return [
-        1 if rows == dim else call[2] if span == dim and size != 1 else size
+        1 if leg.rows == dim else call.m if leg.span == dim and size != 1 else size
         for dim, size in enumerate(x.shape, -x.ndim)
     ]
 
@@ -321,6 +396,7 @@ class CastEinsum(torch.overrides.TorchFunctionMode):
 )
 def blockwise_backward(gradient, wanted, given, seed, tile, *call):
     """The gradients of the operands with indices `wanted`, accumulated in at least float32."""
+    call = Call(*call)
     legs = legs_of(tile, call)
     exact = [torch.promote_types(given[i].dtype, torch.float32) for i in wanted]
     totals = [torch.zeros(given[i].shape, dtype=d, device=gradient.device) for i, d in zip(wanted, exact, strict=True)]
@@ -334,13 +410,13 @@ def blockwise_backward(gradient, wanted, given, seed, tile, *call):
     return [total.to(given[i].dtype) for i, total in zip(wanted, totals, strict=True)]
 
 
-def backward_of_block(own: Tensor, parts: list[Tensor], wanted: list[int], tile: str, call: tuple, rows: Rows) -> tuple:
+def backward_of_block(own: Tensor, parts: list[Tensor], wanted: list[int], tile: str, call: Call, rows: Rows) -> tuple:
     """The gradients of a block's operands with indices `wanted`; `own`: the gradient of its result."""
     function, names = GRADIENTS[tile]
-    names_given = [name for name, is_present in zip(names, call[0], strict=True) if is_present]
-    with torch.autocast(autocast_kind(parts[0]), call[-1], call[-1] is not None, False):
+    names_given = [name for name, is_present in zip(names, call.present, strict=True) if is_present]
+    with torch.autocast(autocast_kind(parts[0]), call.cast, call.cast is not None, False):
         every = function(rows, own, {names_given[i] for i in wanted}, *operands_of(parts, call))
-    found = [one for one, is_present in zip(every, call[0], strict=True) if is_present]
+    found = [one for one, is_present in zip(every, call.present, strict=True) if is_present]
     return tuple(torch.zeros_like(parts[i]) if found[i] is None else fitted(found[i], parts[i]) for i in wanted)
 
 
@@ -362,7 +438,7 @@ def blockwise_gradients(gradient, wanted, given, *rest):
 
 def blockwise_setup_context(ctx, inputs, output):
     """Saves the operands, and nothing as large as a block."""
-    given, seed, *ctx.call = inputs
+    given, seed, *ctx.call = inputs  # the name of the function, and the fields of the call
     ctx.save_for_backward(*given, seed)
 
 
@@ -429,6 +505,7 @@ def rows_twice(seconds, gradient, wanted, asked, given, seed, tile, *call) -> li
 
     `seconds`: the gradients of its results. Plain code, block by block, with derivatives of every order.
     """
+    call = Call(*call)
     legs, totals = legs_of(tile, call), [torch.zeros_like(given[i]) for i in asked]
     owns: dict[int, list[Tensor]] = {}
     for piece, rows, parts in blocks(tile, given, seed, call):
@@ -441,13 +518,13 @@ def rows_twice(seconds, gradient, wanted, asked, given, seed, tile, *call) -> li
         own = result_part(gradient, tile, piece, call)
         pull = torch.func.vjp(again, own, *(parts[i] for i in asked))[1]
         one, *some = pull(tuple(seen(x, i, legs, piece, call) for x, i in zip(seconds, wanted, strict=True)))
-        owns.setdefault(piece[0], []).append(one)
+        owns.setdefault(piece.element, []).append(one)
         found = zip(totals, asked, some, strict=True)
         totals = [total + among_zeros(one, given[i], i, legs, piece, call) for total, i, one in found]
-    return [torch.cat([torch.cat(same, FUNCTIONS[tile][2]) for same in owns.values()]), *totals]
+    return [torch.cat([torch.cat(same, FUNCTIONS[tile].out) for same in owns.values()]), *totals]
 
 
-def among_zeros(one: Tensor, x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> Tensor:
+def among_zeros(one: Tensor, x: Tensor, place: int, legs: list[OperandLegs], piece: Piece, call: Call) -> Tensor:
     """The contribution of a piece to x, padded with zeros to the shape of x: the adjoint of `seen`."""
     found = []
     parts = zip(places(x, place, legs, piece, call), split_as_seen(one, x, place, legs, piece, call), strict=True)

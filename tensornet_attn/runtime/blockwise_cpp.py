@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.blockwise import CALL, BlockwiseGradient, blockwise, operands_of
+from tensornet_attn.runtime.blockwise import CALL, BlockwiseGradient, Call, blockwise, operands_of
 from tensornet_attn.runtime.native import (
     cpp_forward,
     cpp_gradients,
@@ -39,7 +39,7 @@ def blockwise_in_cpp(
         wide = [x.float() if x is not None and x.dtype in HALVES else x for x in operands]
         out = blockwise_in_cpp(cpp, tile, wide, n, m, batch, block, training, random, sizes)
         return rounded_to(out, given[0].dtype)
-    call = ([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)
+    call = Call([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)
     cpp = for_mask(cpp, operands)
     if not runs_cpp(cpp, operands, call):
         return blockwise(tile, operands, n, m, batch, block, training, random, sizes)
@@ -57,12 +57,14 @@ def blockwise_in_cpp(
 )
 def blockwise_cpp(given, seed, tile, cpp, *call):
     """`blockwise` in C++: the result with its legs in the order of the C++, and the statistics of its rows."""
+    call = Call(*call)
     return cpp_forward(cpp, operands_of(given, call), call, seed)[:2]
 
 
 @blockwise_cpp.register_fake
 def blockwise_cpp_shapes(given, seed, tile, cpp, *call):
     """The shapes of the result and the statistics."""
+    call = Call(*call)
     return cpp_shapes(cpp, operands_of(given, call), call)
 
 
@@ -74,8 +76,9 @@ def blockwise_cpp_shapes(given, seed, tile, cpp, *call):
 )
 def blockwise_cpp_backward(gradient, out, rows, wanted, given, seed, cpp, *call):
     """The gradients of the operands with indices `wanted`; `gradient`: that of the result of `blockwise_cpp`."""
+    call = Call(*call)
     every = cpp_gradients(cpp, operands_of(given, call), call, out, rows, None, gradient, seed)
-    places = [place for place, is_present in enumerate(call[0]) if is_present]
+    places = [place for place, is_present in enumerate(call.present) if is_present]
     found = [every.get(places[i], torch.zeros(1, dtype=given[i].dtype)) for i in wanted]
     return [
         x.expand(given[i].shape).clone(memory_format=torch.contiguous_format)
@@ -113,8 +116,8 @@ class BlockwiseCpp(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, seed, saves, call, *given):
-        tile, cpp, *ctx.call = call
-        ctx.tile, ctx.cpp = tile, cpp
+        ctx.tile, ctx.cpp, *fields = call
+        cpp, ctx.call = ctx.cpp, Call(*fields)
         out, rows, saved, ctx.held = cpp_forward(cpp, operands_of(given, ctx.call), ctx.call, seed, saves)
         ctx.save_for_backward(*given, out, rows, saved, seed)
         return for_caller(cpp, out)
@@ -137,5 +140,5 @@ class BlockwiseCpp(torch.autograd.Function):
             return None, None, None, *(found[wanted.index(i)] if i in wanted else None for i in range(len(given)))
         gradient, ctx.held = for_cpp(ctx.cpp, gradient), None
         every = cpp_gradients(ctx.cpp, operands_of(given, ctx.call), ctx.call, out, rows, saved, gradient, seed)
-        places = [place for place, is_present in enumerate(ctx.call[0]) if is_present]
+        places = [place for place, is_present in enumerate(ctx.call.present) if is_present]
         return None, None, None, *(every.get(place) if i in wanted else None for i, place in enumerate(places))

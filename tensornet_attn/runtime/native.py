@@ -4,10 +4,12 @@ import contextlib
 import ctypes
 import math
 import pathlib
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from tensornet_attn.runtime.blockwise import Call
 from tensornet_attn.runtime.cpp import cpp_library
 from tensornet_attn.runtime.masks import run_time_mask, visible_and_bias
 from tensornet_attn.runtime.operations import exports_onnx, own_name
@@ -23,14 +25,41 @@ STORED = 1 << 24  # bytes of tiles that a thread stores, if they hold enough que
 FEWEST_ROWS = 8
 
 
+class CppOperand(NamedTuple):
+    """An operand of the C++: its `place` among those of `blockwise`, and the order of its legs, heads before sides.
+
+    `sizes`: in this order, "n", "m", or "n + m - 1" if known in a call only. `heads`: their number; `sides`: the legs
+    of each side; `shared`: whether programs share it.
+    """
+
+    place: int
+    order: tuple[int, ...]
+    sizes: tuple[int | str, ...]
+    heads: int
+    sides: tuple[int, ...]
+    shared: bool
+
+
+class CppMasks(NamedTuple):
+    """The places of mask and key mask, None if there is none, and the number of other legs of the mask."""
+
+    mask: int | None
+    keys: int | None
+    others: int
+
+
+class CppResult(NamedTuple):
+    """The sizes before and after the query leg, and the order of legs for the caller."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    order: tuple[int, ...]
+
+
 class CppRegion:
     """The C++ of a region, and how it reads the operands of `blockwise`.
 
-    `operands`: for each operand of the C++ its place among those of `blockwise`, the order of its legs (heads, then
-    sides), their sizes in this order ("n", "m", or "n + m - 1" if known in a call only), the number of heads, of legs
-    of each side, and whether programs share it. `masks`: places of mask and key mask, None if there is none, and the
-    number of other legs of the mask. `result`: sizes before and after the query leg, and the order of legs for the
-    caller. `programs`: their number for a block of one batch element; `maps`: the number of statistics of a row;
+    `programs`: their number for a block of one batch element; `maps`: the number of statistics of a row;
     `gradients`: the operands, by place among these, that have one. `block`: the queries and keys of a tile.
     `saves`: the number of tiles that a block of a program saves for the backward, None if the C++ can save none.
     `stores`: forward and backward, the tiles of each block of keys that a thread stores, and the numbers of each key
@@ -117,34 +146,34 @@ def cpp_region(name: str, biased: dict | None = None, **parts) -> str:
 
 def for_mask(name: str, operands: list[Tensor | None]) -> str:
     """The name of the region for a call's mask: a float mask may have its own."""
-    at = CPP_REGIONS[name].masks[0]
+    at = CPP_REGIONS[name].masks.mask
     mask = None if at is None else operands[at]
     plain = mask is None or mask.dtype == torch.bool or name + BIASED not in CPP_REGIONS
     return name if plain else name + BIASED
 
 
-def runs_cpp(name: str, operands: list[Tensor | None], call: tuple) -> bool:
+def runs_cpp(name: str, operands: list[Tensor | None], call: Call) -> bool:
     """Whether the C++ computes a call: CPU tensors of one dtype and full size, no autocast, no transform of torch.func.
 
     Gradients of masks and of given noise are left to the functions of blocks.
     """
-    region, (_, n, m, batch, *_, cast) = CPP_REGIONS[name], call
+    region, n, m = CPP_REGIONS[name], call.n, call.m
     floats = [x for x in operands if x is not None and x.dtype != torch.bool]
     kind = floats[0].dtype
-    if cast is not None or kind not in CPP_KINDS or 0 in (n, m, *batch):
+    if call.cast is not None or kind not in CPP_KINDS or 0 in (n, m, *call.batch):
         return False
     if any(x.dtype != kind or not x.is_cpu for x in floats):
         return False
     lengths = {"n": n, "m": m, "n + m - 1": max(n + m - 1, 0)}
-    own = {region.operands[number][0] for number in region.gradients}
-    for place, order, sizes, *_ in region.operands:
-        x = operands[place]
-        if x is not None and (x.requires_grad and place not in own):
+    differentiated = {region.operands[number].place for number in region.gradients}
+    for operand in region.operands:
+        x = operands[operand.place]
+        if x is not None and (x.requires_grad and operand.place not in differentiated):
             return False
-        for leg, size in zip(order, sizes, strict=True):
-            if x is not None and x.shape[leg - len(order)] != lengths.get(size, size):
+        for leg, size in zip(operand.order, operand.sizes, strict=True):
+            if x is not None and x.shape[leg - len(operand.order)] != lengths.get(size, size):
                 return False
-    mask = None if region.masks[0] is None else operands[region.masks[0]]
+    mask = None if region.masks.mask is None else operands[region.masks.mask]
     if mask is not None and mask.requires_grad:
         return False
     if torch.compiler.is_compiling():
@@ -160,14 +189,14 @@ def in_rows(x: Tensor, sides: int) -> bool:
     return close and (sides < 2 or x.shape[-2] == 1 or x.stride(-2) >= max(1, x.shape[-1]))
 
 
-def own_batch(name: str, operands: list[Tensor | None], call: tuple) -> list[int]:
+def own_batch(name: str, operands: list[Tensor | None], call: Call) -> list[int]:
     """The batch dimensions of a result: those of its operands, and all of them if it draws noise."""
-    region, batch = CPP_REGIONS[name], call[3]
+    region, batch = CPP_REGIONS[name], call.batch
     at, at_keys, _ = region.masks
     found = []
-    for place, order, *_ in region.operands:
-        x = operands[place]
-        found.append(batch if x is None else x.shape[: x.ndim - len(order)])
+    for operand in region.operands:
+        x = operands[operand.place]
+        found.append(batch if x is None else x.shape[: x.ndim - len(operand.order)])
     if at is not None and operands[at] is not None and operands[at].ndim > 2:
         found.append(operands[at].shape[: len(batch)])
     if at_keys is not None and operands[at_keys] is not None:
@@ -180,28 +209,28 @@ def own_batch(name: str, operands: list[Tensor | None], call: tuple) -> list[int
 class CppCall:
     """The arguments of a call: pointers to operands, and the steps between their entries along each dimension."""
 
-    def __init__(self, name: str, operands: list[Tensor | None], call: tuple):
-        _, self.n, self.m, _, _, self.training, *_ = call
+    def __init__(self, name: str, operands: list[Tensor | None], call: Call):
+        self.n, self.m, self.training = call.n, call.m, call.training
         self.region, self.given, self.batch = CPP_REGIONS[name], operands, own_batch(name, operands, call)
         self.count = math.prod(self.batch)
         self.dtype = next(x.dtype for x in operands if x is not None and x.dtype != torch.bool)
         self.tensors: list[Tensor | None] = []
         self.steps: list[int] = []
-        for own in self.region.operands:
-            self.take(*self.arranged(*own))
-        self.take_masks(*self.region.masks)
+        for operand in self.region.operands:
+            self.take(*self.arranged(operand))
+        self.take_masks(self.region.masks)
 
     def take(self, x: Tensor | None, steps: list[int]) -> None:
         self.tensors.append(x)
         self.steps += steps
 
-    def arranged(self, place, order, _, heads, sides, *rest) -> tuple[Tensor | None, list[int]]:
+    def arranged(self, operand: CppOperand) -> tuple[Tensor | None, list[int]]:
         """An operand as the C++ reads it, [batch,] heads, sides, and its steps."""
-        x = self.given[place]
+        x, heads, sides = self.given[operand.place], operand.heads, operand.sides
         if x is None:
             return None, [0] * (1 + heads + len(sides))
-        lead = x.ndim - len(order)
-        x = permuted(x, order)
+        lead = x.ndim - len(operand.order)
+        x = permuted(x, operand.order)
         for side, legs in enumerate(sides):
             x = x.flatten(lead + heads + side, lead + heads + side + legs - 1) if legs > 1 else x
         x = x if in_rows(x, len(sides)) else x.contiguous()
@@ -212,8 +241,9 @@ class CppCall:
             steps[-2] = x.shape[-1]  # BLAS refuses less, even of one row
         return x, steps if lead and x.shape[0] > 1 else [0, *steps[min(1, lead) :]]
 
-    def take_masks(self, at: int | None, at_keys: int | None, others: int) -> None:
+    def take_masks(self, masks: CppMasks) -> None:
         """The masks of the call: visibility and bias [batch, others, n, m] with the same steps, and keys [batch, m]."""
+        at, at_keys, others = masks
         found = visible_and_bias(None if at is None else self.given[at])
         steps = [0] * (2 + others)
         for x in found:
@@ -326,22 +356,23 @@ class CppCall:
         workers, made, steps = self.workers("backward", saved is not None), list[Tensor](), list[int]()
         threads = workers[0]
         for number in self.region.gradients:
-            _, _, sizes, heads, sides, shared = self.region.operands[number]
-            x = self.tensors[number]
-            batched = x.ndim > heads + len(sides) and (x.shape[0] > 1 or self.count == 1)
-            few = self.count * self.region.programs < threads and "n" not in sizes
-            copies = threads if shared or few or not batched else 1  # workers add to a copy each
+            operand, x = self.region.operands[number], self.tensors[number]
+            dims = operand.heads + len(operand.sides)
+            batched = x.ndim > dims and (x.shape[0] > 1 or self.count == 1)
+            few = self.count * self.region.programs < threads and "n" not in operand.sizes
+            copies = threads if operand.shared or few or not batched else 1  # workers add to a copy each
             # One copy has the memory order of the operand, which the products before it made.
             made.append(x.new_zeros((copies, *x.shape)) if copies > 1 else torch.zeros_like(x)[None])
             own = made[-1].stride()[1:]
-            lead = x.ndim - heads - len(sides)
+            lead = x.ndim - dims
             steps += [made[-1].stride(0) if copies > 1 else 0, *([*own] if batched else [0, *own[lead:]])]
         self.run("backward", [out, rows, *self.optional(saved), gradient.contiguous(), *made], steps, seed, workers)
         found = dict[int, Tensor]()
         for number, x in zip(self.region.gradients, made, strict=True):
-            place, order, *_ = self.region.operands[number]
-            x = self.restored(x.sum(0) if x.shape[0] > 1 else x[0], self.given[place], order)
-            found[place] = x + found[place] if place in found else x  # keys and values may be one tensor
+            operand = self.region.operands[number]
+            x = self.restored(x.sum(0) if x.shape[0] > 1 else x[0], self.given[operand.place], operand.order)
+            before = found.get(operand.place)  # keys and values may be one tensor
+            found[operand.place] = x if before is None else x + before
         return found
 
     def restored(self, made: Tensor, x: Tensor, order: tuple[int, ...]) -> Tensor:
@@ -353,7 +384,7 @@ class CppCall:
 
 
 def cpp_forward(
-    name: str, operands: list[Tensor | None], call: tuple, seed: Tensor | None, saves: bool = False
+    name: str, operands: list[Tensor | None], call: Call, seed: Tensor | None, saves: bool = False
 ) -> tuple[Tensor, Tensor, Tensor | None, Held | None]:
     """The result in the order of the C++, the statistics of its rows; products for the backward, and their bytes.
 
@@ -367,19 +398,18 @@ def cpp_forward(
     return out, rows, saved, held
 
 
-def cpp_shapes(name: str, operands: list[Tensor | None], call: tuple) -> tuple[Tensor, Tensor]:
+def cpp_shapes(name: str, operands: list[Tensor | None], call: Call) -> tuple[Tensor, Tensor]:
     """Empty tensors like those of `cpp_forward`."""
     like = next(x for x in operands if x is not None and x.dtype != torch.bool)
-    region, n, batch = CPP_REGIONS[name], call[1], own_batch(name, operands, call)
-    before, after, _ = region.result
-    rows = (math.prod(batch) * region.programs, region.maps, n)
-    return like.new_empty((*batch, *before, n, *after)), like.new_empty(rows)
+    region, batch = CPP_REGIONS[name], own_batch(name, operands, call)
+    rows = (math.prod(batch) * region.programs, region.maps, call.n)
+    return like.new_empty((*batch, *region.result.before, call.n, *region.result.after)), like.new_empty(rows)
 
 
 def cpp_gradients(
     name: str,
     operands: list[Tensor | None],
-    call: tuple,
+    call: Call,
     out: Tensor,
     rows: Tensor,
     saved: Tensor | None,
@@ -395,12 +425,12 @@ def cpp_gradients(
 
 def for_caller(name: str, out: Tensor) -> Tensor:
     """The result with its legs in the order of the functions of blocks."""
-    return permuted(out, CPP_REGIONS[name].result[2])
+    return permuted(out, CPP_REGIONS[name].result.order)
 
 
 def for_cpp(name: str, gradient: Tensor) -> Tensor:
     """The gradient of `for_caller`'s result in the order of the C++."""
-    order = CPP_REGIONS[name].result[2]
+    order = CPP_REGIONS[name].result.order
     return permuted(gradient, [order.index(i) for i in range(len(order))])
 
 

@@ -8,7 +8,18 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import tensornet_attn as ta
-from tensornet_attn.runtime.blockwise import Rows, among_zeros, block_function, blockwise, keys_seen, pieces_of, seen
+from tensornet_attn.runtime.blockwise import (
+    Call,
+    OperandLegs,
+    Piece,
+    Rows,
+    among_zeros,
+    block_function,
+    blockwise,
+    keys_seen,
+    pieces_of,
+    seen,
+)
 from tests.runtime.blockwise_cases import (
     BATCHES,
     LENGTHS,
@@ -104,6 +115,15 @@ def test_layouts_of_operands_do_not_matter() -> None:
     same(mixed(*spread), mixed_plain(*spread), [P, q, k, v])
 
 
+def call_of(n: int, m: int, batch: list[int], block: tuple[int, ...] = (1, 1)) -> Call:
+    return Call([], n, m, batch, list(block), False, [], None)
+
+
+def rows_of(dims: int) -> OperandLegs:
+    """Those of an operand with so many dimensions that are not of the batch, rows but last."""
+    return OperandLegs(-2, 0, 0, NO_LATER, dims)
+
+
 @pytest.mark.parametrize(
     ("legs", "shape"),
     [
@@ -120,8 +140,8 @@ def test_layouts_of_operands_do_not_matter() -> None:
     ],
 )
 def test_what_a_block_gives_stands_where_the_block_sees(legs: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    places = [(*legs[:3], NO_LATER, legs[3])]
-    where = 0, places, (1, 2, 4, 3), (None, 9, 6, [5])  # the first operand, legs, piece, call
+    row, span, key, dims = legs
+    where = 0, [OperandLegs(row, span, key, NO_LATER, dims)], Piece(1, 2, 4, 3), call_of(9, 6, [5])
     x = some(*shape).detach()
     part = seen(x, *where)
     assert part.shape[-2] == (3 if legs[0] and shape[-2] > 1 else 2 if shape == (5, 3) else shape[-2])
@@ -135,8 +155,8 @@ def test_what_a_block_gives_stands_where_the_block_sees(legs: tuple[int, ...], s
 
 def test_rows_that_see_no_later_key_have_no_later_relative_position() -> None:
     x = torch.arange(14)  # of 9 queries and 6 keys: from the first query at the last key, -5, to 8
-    legs = [(0, -1, 0, NO_LATER, 0), (0, 0, -2, NO_LATER, 0)]
-    assert seen(x, 0, legs, (0, 1, 4, 3), (None, 9, 6, [1])).tolist() == list(range(6, 12))
+    legs = [OperandLegs(0, -1, 0, NO_LATER, 0), OperandLegs(0, 0, -2, NO_LATER, 0)]
+    assert seen(x, 0, legs, Piece(0, 1, 4, 3), call_of(9, 6, [1])).tolist() == list(range(6, 12))
 
 
 @pytest.mark.parametrize(
@@ -155,9 +175,9 @@ def test_rows_that_see_no_later_key_have_no_later_relative_position() -> None:
     ],
 )
 def test_a_piece_has_the_keys_that_its_rows_reach(
-    reach: tuple[int | None, int | None, int], piece: tuple[int, ...], wanted: tuple[int, int, int]
+    reach: tuple[int | None, int | None, int], piece: tuple[int, int, int, int], wanted: tuple[int, int, int]
 ) -> None:
-    assert keys_seen([(0, 0, -2, reach, 0)], piece, (None, 9, 12, [1])) == wanted
+    assert keys_seen([OperandLegs(0, 0, -2, reach, 0)], Piece(*piece), call_of(9, 12, [1])) == wanted
 
 
 @pytest.mark.parametrize(
@@ -174,20 +194,20 @@ def test_a_piece_has_the_keys_that_its_rows_reach(
 def test_pieces_have_rows_of_one_element_where_they_can(
     n: int, m: int, batch: list[int], pairs: int, wanted: list[tuple[int, ...]]
 ) -> None:
-    x, call = torch.zeros(*batch, n, 2), (None, n, m, batch, [2, pairs])
-    assert pieces_of([x], [(-2, 0, 0, 2)], call) == wanted
+    x, call = torch.zeros(*batch, n, 2), call_of(n, m, batch, (2, pairs))
+    assert pieces_of([x], [rows_of(2)], call) == wanted
     if len(batch) == 1 and batch[0]:  # nothing is told of the batch, or nothing has one: it is not taken apart
         alone = {(0, batch[0])}
-        assert {piece[:2] for piece in pieces_of([x], [(-2, 0, 0, 0)], call)} == alone
-        assert {piece[:2] for piece in pieces_of([x[0]], [(-2, 0, 0, 2)], call)} == alone
+        assert {piece[:2] for piece in pieces_of([x], [rows_of(0)], call)} == alone
+        assert {piece[:2] for piece in pieces_of([x[0]], [rows_of(2)], call)} == alone
 
 
 def test_pieces_within_a_band_have_as_many_rows_at_any_length() -> None:
-    x, block = torch.zeros(3, 9, 2), [4, 16, 1, 4]
+    x, block = torch.zeros(3, 9, 2), (4, 16, 1, 4)
     for m in (1, 4, 100):
-        found = pieces_of([x], [(-2, 0, 0, 2)], (None, 9, m, [3], block))
+        found = pieces_of([x], [rows_of(2)], call_of(9, m, [3], block))
         assert {(first, count) for _, _, first, count in found} == {(0, 4), (4, 4), (8, 1)}
-    assert pieces_of([x], [(-2, 0, 0, 2)], (None, 9, 2, [3], block))[0] == (0, 2, 0, 4)  # 2 elements x 4 rows x 2 keys
+    assert pieces_of([x], [rows_of(2)], call_of(9, 2, [3], block))[0] == (0, 2, 0, 4)  # 2 elements x 4 rows x 2 keys
 
 
 def test_noise_and_dropout_are_drawn_alike_in_the_backward() -> None:
