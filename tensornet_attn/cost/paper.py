@@ -28,7 +28,7 @@ from fractions import Fraction
 from pathlib import Path
 from textwrap import wrap
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from tensornet_attn.cost.report import Cost, cost
 from tensornet_attn.cost.sizes import columns, sizes_at
@@ -44,10 +44,7 @@ NAMES = ("epa", "fish", "mgk", "tuformer", "fmm", "swin")
 ALL = "all"  # selects every table
 WIDTH = 118
 SCALES = {"": 1, "M": 10**6, "G": 10**9}
-COLUMNS = {  # keys of `as_dict`, and their titles
-    "model": "model", "unit": "unit", "printed": "printed", "stated": "formula", "recount": "recount", "paper": "paper",
-    "ours": "ours", "ours_dense": "ours, dense", "state": "state",
-}  # fmt: skip
+TITLES = {"stated": "formula", "ours_dense": "ours, dense"}  # of columns, other than keys of `as_dict`
 _PRINTED = re.compile(r"\d+(?:\.(\d+))?( ?)(M|G||%)")
 _BOUND = "more than "
 KEYS = (  # of `as_dict`, but `adjustments` and `values`
@@ -55,7 +52,6 @@ KEYS = (  # of `as_dict`, but `adjustments` and `values`
     "formula", "stated", "percentage_of",
 )  # fmt: skip
 
-T = TypeVar("T")
 Formula = str
 Formulas = Mapping[str, Formula]
 Values = Mapping[str, int]
@@ -120,7 +116,7 @@ class Count:
     note: str | None = None
     source: str = "counted"
     rounding: Rounding = PLAIN
-    percentage_of: Formula | None = None
+    percentage_of: Formula = "0"
 
 
 @dataclass(frozen=True)
@@ -179,21 +175,17 @@ class Paper(NamedTuple):
             values |= {letter: int(size)} if size else self.sizes[word]
 
         def parts(factors: Iterable[tuple[str, object]]) -> tuple[Part, ...]:
-            design = {"design": shown.get("design")}
-            return tuple(Part(**design | self.parts[key], times=str(times)) for key, times in factors)
+            own = {"design": shown.get("design")}
+            return tuple(Part(**{**own, **self.parts[key]}, times=str(times)) for key, times in factors)
 
         def terms(keys: Iterable[str]) -> tuple[Adjustment, ...]:
             fields = (self.terms[key] for key in keys)
             return tuple(Adjustment(name, formula, self.notes.get(why, why)) for name, formula, why in fields)
 
-        read = {
-            "parts": parts,
-            "whole": parts,
-            "adjustments": terms,
-            "rest": terms,
-            "note": self.notes.get,
+        read: Mapping[str, Callable[[Any], Any]] = {
+            "parts": parts, "whole": parts, "adjustments": terms, "rest": terms, "note": self.notes.get,
             "rounding": Rounding._make,
-        }
+        }  # fmt: skip
         counts = []
         for column, unit in section.get("counts", {"printed": shown.get("unit", "figure")}).items():
             if unit in kind:
@@ -369,11 +361,9 @@ def compare(table: Table, split: Split) -> Comparison:
         adjustments = tuple((term, number(term.formula, values)) for term in count.adjustments)
         difference = sum(value for _, value in adjustments)
         paper = ours + difference
-        whole = total(count.whole, unit, values) if count.whole else None
-        if count.percentage_of:
-            whole = number(count.percentage_of, values)
+        whole = total(count.whole, unit, values) + number(count.percentage_of, values) or None
         recount = as_printed(paper, printed, whole, count.rounding) if printed else None
-        right = stated in (None, paper) and (recount == printed or _exceeds(recount, printed))
+        right = stated in (None, paper) and (not printed or not recount or _agree(printed, recount))
         state = "reproduced" if right else "differs"
         return Compared(row, count, state, stated, ours, dense, adjustments, difference, paper, recount, whole)
 
@@ -388,67 +378,60 @@ def _design(source: str | Mapping[str, Any]) -> Any:
     return document.data["model"]["layers"][0]["mixer"]["design"]
 
 
-def _exceeds(displayed: str | None, printed: str | None) -> bool:
-    """Whether a count is above a printed bound.
+def _agree(printed: str, recount: str) -> bool:
+    """Whether a count in printed form is the printed number, or above a bound.
 
-    >>> _exceeds("33%", "more than 30%"), _exceeds("30%", "more than 30%"), _exceeds("33%", "30%")
-    (True, False, False)
+    >>> _agree("170.4M", "170.4M"), _agree("more than 30%", "33%"), _agree("more than 30%", "30%")
+    (True, True, False)
     """
-    if not displayed or not printed or not printed.startswith(_BOUND):
-        return False
-    return Decimal(displayed.rstrip("%")) > Decimal(printed.removeprefix(_BOUND).rstrip("%"))
+    if printed.startswith(_BOUND):
+        return Decimal(recount.rstrip("%")) > Decimal(printed.removeprefix(_BOUND).rstrip("%"))
+    return printed == recount
 
 
 def _lines(numbers: Sequence[Mapping[str, Any]], marks: Mapping[str, str]) -> list[str]:
     """The rows of one printed table, without empty columns."""
-    shown = {key: [number[key] for number in numbers] for key in COLUMNS}
-    if any(shown["printed"]):
-        del shown["stated"]
-    if shown["ours"] == shown["ours_dense"]:
-        del shown["ours_dense"]
-    shown = {key: cells for key, cells in shown.items() if key == "printed" or any(cell is not None for cell in cells)}
-    shown["state"] = [f"{number['state']} {marks.get(number['note'], '')}".rstrip() for number in numbers]
-    table = [[COLUMNS[key], *map(_cell, cells)] for key, cells in shown.items()]
+    recount = "recount" if any(number["printed"] for number in numbers) else "stated"
+    keys = ["model", "unit", "printed", recount, "paper", "ours", "ours_dense"]
+    if all(number["ours_dense"] == number["ours"] for number in numbers):
+        keys.pop()
+    rows = [[*(TITLES.get(key, key) for key in keys), "state"]]
+    for number in numbers:
+        state = f"{number['state']} {marks.get(number['note'], '')}".rstrip()
+        cells = (f"{cell:,}" if isinstance(cell, int) else cell or "-" for cell in map(number.get, keys))
+        rows.append([*cells, state])
+    table = [cells for cells in zip(*rows, strict=True) if cells[0] == "printed" or {*cells[1:]} != {"-"}]
     return columns([*zip(*table, strict=True)], left=(0, 1, len(table) - 1))
 
 
-def _cell(cell: str | int | None) -> str:
-    return f"{cell:,}" if isinstance(cell, int) else cell or "-"
-
-
-def _grouped(pairs: Iterable[tuple[Any, T]]) -> dict[Any, dict[T, None]]:
-    """The values of each key, in order."""
-    groups: dict[Any, dict[T, None]] = {}
-    for key, value in pairs:
-        groups.setdefault(key, {})[value] = None
-    return groups
+def _kind(number: Compared) -> str:
+    return number.row.kind or number.row.model
 
 
 def _formulas(numbers: Sequence[Compared]) -> Iterator[str]:
-    formulas = [(number.count.unit, number.count.formula, number.row) for number in numbers if number.count.formula]
-    names = [row.model if row.where == "equations" else row.kind or row.model for _, _, row in formulas]
-    for (unit, formula), models in _grouped(
-        ((unit, formula), name) for (unit, formula, _), name in zip(formulas, names, strict=True)
-    ).items():
-        yield from _wrapped(f"{unit} of {'; '.join(models)}: {formula}", 2)
+    models: dict[tuple[str, Formula], list[str]] = {}
+    for number in numbers:
+        if number.count.formula:
+            name = number.row.model if number.row.where == "equations" else _kind(number)
+            models.setdefault((number.count.unit, number.count.formula), []).append(name)
+    for (unit, formula), names in models.items():
+        yield from _wrapped(f"{unit} of {'; '.join(dict.fromkeys(names))}: {formula}", 2)
 
 
 def _differences(numbers: Sequence[Compared]) -> Iterator[str]:
-    """Adjustments by unit and name, with the models that have them if others do not."""
-    terms = [
-        (number.count.unit, term, number.row.kind or number.row.model)
-        for number in numbers
-        for term, _ in number.adjustments
-    ]
-    kinds = _grouped((unit, kind) for unit, _, kind in terms)
-    having = _grouped(((unit, term), kind) for unit, term, kind in terms)
-    for unit in kinds:
-        for name, named in _grouped((term.name, term) for by, term, _ in terms if by == unit).items():
-            yield from _wrapped(f"{unit}, {name}: {' '.join(dict.fromkeys(term.why for term in named))}", 2)
-            for term in named:
-                some = having[unit, term]
-                models = f" ({'; '.join(some)})" if some.keys() != kinds[unit].keys() else ""
-                yield from _wrapped(f"{term.formula}{models}", 6)
+    """Adjustments by unit and name, with the kinds of rows that have them if others do not."""
+    units: dict[str, dict[str, dict[Adjustment, list[str]]]] = {}  # kinds by unit, name and term
+    for number in numbers:
+        for term, _ in number.adjustments:
+            kinds = units.setdefault(number.count.unit, {}).setdefault(term.name, {}).setdefault(term, [])
+            kinds.append(_kind(number))
+    for unit, names in units.items():
+        every = {kind for terms in names.values() for kinds in terms.values() for kind in kinds}
+        for name, terms in names.items():
+            yield from _wrapped(f"{unit}, {name}: {' '.join(dict.fromkeys(term.why for term in terms))}", 2)
+            for term, kinds in terms.items():
+                some = f" ({'; '.join(dict.fromkeys(kinds))})" if {*kinds} != every else ""
+                yield from _wrapped(f"{term.formula}{some}", 6)
 
 
 def _wrapped(text: str, indent: int = 0) -> list[str]:
