@@ -46,7 +46,8 @@ MEASURES = {
 class Sweep:
     """A request: the sources of designs, and `axes`, the sizes of each leg or length that varies.
 
-    `against_legs`: sizes of the other design, fixed or arithmetic over the sizes of a point; no axis changes them.
+    `legs`: fixed sizes, also of the lengths n and m. `against_legs`: sizes of the other design, fixed or arithmetic
+    over the sizes of a point; no axis changes them.
     """
 
     designs: tuple[str, ...]
@@ -124,12 +125,7 @@ class Swept:
             "against": self.against,
             "beside": list(self.beside),
             "axes": {name: list(sizes) for name, sizes in sweep.axes.items()},
-            "legs": dict(sweep.legs),
-            "against_legs": dict(sweep.against_legs),
-            "settings": dict(sweep.settings),
-            "batch": sweep.batch,
-            "dtype": sweep.dtype,
-            "order": sweep.order,
+            **{name: getattr(sweep, name) for name in ("legs", "against_legs", "settings", "batch", "dtype", "order")},
             "measures": {name: MEASURES[name] for name in sweep.measures},
             "points": [point.as_dict() for point in self.points],
         }
@@ -171,11 +167,19 @@ def _check(sweep: Sweep, designs: Sequence[Design]) -> None:
     legs = {leg for design in designs for leg in _legs(design)}
     _known([*sweep.legs, *sweep.axes], {*legs, *LENGTHS}, "no design here has a leg")
     _known(sweep.settings, {name for design in designs for name in design.settings}, "no design here has a setting")
-    for name in sweep.axes:
-        if name in sweep.legs or {"n": sweep.n, "m": sweep.m}.get(name) is not None:
+    fixed = [*sweep.legs, *_lengths(sweep)]
+    for name in fixed:
+        if name in sweep.axes:
             raise InputError(f"'{name}' has a fixed size and several sizes; give it only once, several with --over.")
+        if fixed.count(name) > 1:
+            raise InputError(f"'{name}' has two sizes; give it only once.")
     if sweep.against_legs and sweep.against is None:
         raise InputError("sizes of another design are given, but no other design; name it with --against.")
+
+
+def _lengths(sweep: Sweep) -> dict[str, int]:
+    """The fixed lengths, besides those among the legs."""
+    return {name: size for name, size in (("n", sweep.n), ("m", sweep.m)) if size is not None}
 
 
 def _known(given: Iterable[str], known: set[str], what: str) -> None:
@@ -221,17 +225,17 @@ class _Pricer:
 
     def one(self, source: str, sizes: Mapping[str, int], fixed: Mapping[str, int]) -> Mapping[str, int]:
         """The measures of a design at the sizes that it has; `fixed` sizes take precedence."""
-        design, given = self.designs[source], {**self.sweep.legs, **sizes, **fixed}
-        legs = {leg: size for leg, size in given.items() if leg in design.legs and leg not in LENGTHS}
+        design, chosen = self.designs[source], {**self.sweep.legs, **_lengths(self.sweep), **sizes, **fixed}
+        legs = {leg: size for leg, size in chosen.items() if leg in design.legs and leg not in LENGTHS}
         settings = {name: value for name, value in self.sweep.settings.items() if name in design.settings}
         key = repr((source, legs, settings))
         if key not in self.graphs:
             self.graphs[key] = self.price(self.load(design, legs, settings))
         priced = self.graphs[key]
-        n, m = ({"n": self.sweep.n, "m": self.sweep.m, **sizes, **fixed}[name] for name in LENGTHS)
+        n, m = (chosen.get(name) for name in LENGTHS)
         point = repr((key, n, m))
         if point not in self.found:
-            lengths = lengths_of(priced.graph, n, m)
+            lengths = lengths_of(priced.graph, n, m)  # type: ignore[arg-type] # refuses a length that is no integer
             self.found[point] = self.measured(priced.at(lengths), lengths)
         return self.found[point]
 
@@ -271,9 +275,8 @@ def head(found: Swept) -> str:
     names = ", ".join(dict.fromkeys(point.design for point in found.points))
     against = f" against {found.against}" if found.against else ""
     beside = f", beside {' and '.join(found.beside)}" if found.beside else ""
-    lengths = {"n": sweep.n, "m": sweep.m}
-    given = {name: size for name, size in lengths.items() if size is not None and name not in sweep.axes}
-    sizes = ", ".join(f"{name} = {size}" for name, size in {**sweep.legs, **sweep.settings, **given}.items())
+    fixed = {**sweep.legs, **sweep.settings, **_lengths(sweep)}
+    sizes = ", ".join(f"{name} = {size}" for name, size in fixed.items())
     own = ", ".join(f"{name} = {size}" for name, size in sweep.against_legs.items())
     other = f"; {found.against} {own}" if own else ""
     counted = f"batch {sweep.batch}, {sweep.dtype}, {ORDERS[sweep.order]}"
