@@ -92,6 +92,34 @@ def test_to_text():
     assert text == TEXT
 
 
+SWIN = """\
+swin: Nguyen et al., Improving Transformer with an Admixture of Attention Heads (NeurIPS 2022), table 5: Swin-T
+convention of the paper: all parameters; multiply-adds of products, and 5 operations per element that a LayerNorm
+  reads.
+letters: c channels and N tokens of the first stage.
+
+table 5
+model                       unit        printed  recount          paper           ours  state
+Softmax-12/24: mhsa         parameters    28.3M    28.3M     28,288,354     28,288,354  reproduced
+Softmax-12/24: mhsa         MACs        4618.24  4618.24  4,509,194,496  4,490,566,656  reproduced [1]
+Hard-GFiSH-6/12: hard_fish  parameters    26.2M    26.2M     26,221,138     26,221,138  reproduced [2]
+Hard-GFiSH-6/12: hard_fish  MACs        4372.48  4372.48  4,270,607,616  4,251,979,776  reproduced [1]
+
+notes:
+  [1] the column's head is FLOPs (10^9), but it has GMACs of 1,024 images: 4.51 x 1,024 and 4.27 x 1,024, from the
+    MACs of one image rounded to two digits. The counts here are for one image.
+  [2] with one linear layer that mixes the heads. With the two layers of GFiSH, it would be 4.28 GMACs per image.
+
+paper = ours, and:
+  MACs, norms: 5 operations per element that a norm reads, as in the counter fvcore; we count them as elementwise.
+      5 * (2 * (2 + 2 / 2 + 6 / 4 + 2 / 8) + 1 + (1 + 1 / 2 + 1 / 4) + 1 / 8) * c * N
+"""
+
+
+def test_a_table_of_a_paper_in_full():
+    assert compared("swin").to_text() == SWIN
+
+
 def test_a_difference_that_no_note_explains_is_still_shown():
     macs = replace(SMALL.counts[0], printed="1.1M")
     (number,) = compare_row(replace(SMALL, counts=(macs,)), split)
