@@ -23,8 +23,7 @@ def compare_row(row: Row, split: Split) -> tuple[Compared, ...]:
 
 def file_of(cells: Cells) -> str:
     """The name of our file of the model in a printed row of EPA, possibly at other sizes."""
-    name = cells["sizes"].split()[0]
-    return f"{name}_sigmoid" if cells.get("sel. mode") == "sigmoid" and cells["Model"] == "MoA" else name
+    return cells["sizes"].split()[0]
 
 
 def printed(name: str, where: str) -> list[Cells]:

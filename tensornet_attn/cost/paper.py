@@ -183,7 +183,7 @@ class Paper(NamedTuple):
             return tuple(Adjustment(name, formula, self.notes.get(why, why)) for name, formula, why in fields)
 
         read: Mapping[str, Callable[[Any], Any]] = {
-            "parts": parts, "whole": parts, "adjustments": terms, "rest": terms, "note": self.notes.get,
+            "parts": parts, "whole": parts, "adjustments": terms, "rest": terms, "note": self.notes.__getitem__,
             "rounding": Rounding._make,
         }  # fmt: skip
         counts = []
@@ -288,10 +288,7 @@ class Compared:
 
     def as_dict(self) -> dict[str, Any]:
         fields = vars(self.row) | vars(self.count) | vars(self)
-        adjustments = [
-            {"name": term.name, "value": value, "formula": term.formula, "why": term.why}
-            for term, value in self.adjustments
-        ]
+        adjustments = [{"name": term.name, "value": value} | term._asdict() for term, value in self.adjustments]
         return {key: fields[key] for key in KEYS} | {"adjustments": adjustments, "values": dict(self.row.values)}
 
 

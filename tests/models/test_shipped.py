@@ -80,12 +80,13 @@ def loaded(name: str, h: int, d: int, e: int | None, k: int | None) -> ta.models
 def rows() -> list[tuple[str, str, Compared, Cells]]:
     """(file, unit, number, cells) of all that tables 2 to 6 of Few Heads Are Enough print of parameters and MACs."""
     found = []
-    for section in (f"table {i}" for i in range(2, 7)):
-        numbers = [n for n in compared("epa").numbers if n.row.where == section]
-        names = list(dict.fromkeys((n.row.model, id(n.row)) for n in numbers))
-        for (_, key), cells in zip(names, printed("epa", section), strict=True):
-            own = [n for n in numbers if id(n.row) == key and n.count.unit in ("parameters", "MACs")]
-            found += [(file_of(cells), n.count.unit, n, cells) for n in own]
+    for where in (f"table {i}" for i in range(2, 7)):
+        lines = iter(printed("epa", where))
+        for number in (n for n in compared("epa").numbers if n.row.where == where):
+            if number.count.unit == "parameters":  # the first number of a row
+                cells = next(lines)
+            if number.count.unit in ("parameters", "MACs"):
+                found.append((file_of(cells), number.count.unit, number, cells))
     return found
 
 
