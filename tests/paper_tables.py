@@ -6,8 +6,7 @@ from functools import cache
 
 from tensornet_attn.cost import device_named
 from tensornet_attn.cost.order import split_best
-from tensornet_attn.cost.paper import TABLES, Compared, Comparison, Row, Table, compare
-from tensornet_attn.cost.paper.compare import Split
+from tensornet_attn.cost.paper import TABLES, Cells, Compared, Comparison, Row, Split, Table, compare, paper_named
 from tensornet_attn.graph import Graph
 
 FLOPS = device_named("flops")
@@ -20,6 +19,16 @@ def split(graph: Graph, sizes: dict[str, int]) -> Graph:
 def compare_row(row: Row, split: Split) -> tuple[Compared, ...]:
     """Each count of a row."""
     return compare(Table("row", "a test", "ours", (row,)), split).numbers
+
+
+def file_of(cells: Cells) -> str:
+    """The name of our file of the model in a printed row of EPA, possibly at other sizes."""
+    return cells["sizes"].split()[0]
+
+
+def printed(name: str, where: str) -> list[Cells]:
+    """The cells of a printed table."""
+    return paper_named(name).printed(where)
 
 
 @cache

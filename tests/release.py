@@ -63,7 +63,10 @@ x = torch.randn(1, 20, 32)
 torch.testing.assert_close(layer(x), plain(x), rtol=1e-3, atol=1e-4)
 """,
 }
-IN_WHEEL = ("tensornet_attn/__init__.py", "tensornet_attn/py.typed", "tensornet_attn/_specs/baselines/mhsa.yaml")
+IN_WHEEL = (
+    "tensornet_attn/__init__.py", "tensornet_attn/py.typed", "tensornet_attn/_specs/baselines/mhsa.yaml",
+    "tensornet_attn/cost/papers/epa.toml",
+)  # fmt: skip
 IN_SDIST = (
     "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "SECURITY.md", "Makefile",
     "constraints.txt", "specs/baselines/mhsa.yaml", "tests/conftest.py", "docs/language.md", "docs/tutorial.md",

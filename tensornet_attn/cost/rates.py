@@ -10,14 +10,14 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from datetime import date
 from functools import cache, cached_property
 from importlib import metadata, resources
 from itertools import pairwise
-from math import exp, isfinite, log
+from math import exp, log
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from tensornet_attn.cost.products import Measured, Shape, rate_at
 from tensornet_attn.errors import InputError
@@ -242,57 +242,27 @@ def completed(table: Table) -> Table:
 
 def from_dict(found: Mapping[str, Any]) -> Table:
     """The table of its JSON form. Raises ValueError, KeyError or TypeError if the form is wrong."""
-    machine = Machine(**found["machine"])
-    date.fromisoformat(found["measured"])
-    texts = (machine.processor, machine.torch, found["measured"], found["command"])
-    if not all(isinstance(text, str) for text in texts):
-        raise TypeError("text")
-    table = Table(
-        machine,
-        found["measured"],
-        found["command"],
-        tuple(Measured(_shape(one["shape"]), _positive(one["flops"])) for one in found["products"]),
-        (_count(found["projected"][0]), _positive(found["projected"][1])),
-        tuple((_count(size), _positive(rate)) for size, rate in found["passes"]),
-        _positive(found["bandwidth"]),
-        _positive(found["exponentials"]),
-        tuple(Each(str(one["name"]), _positive(one["forward"]), _positive(one["training"])) for one in found["maps"]),
-        _both(found["call"]),
-        _both(found["module"]),
-        tuple(
-            Pair(_count(one["queries"]), _count(one["width"]), _positive(one["forward"]), _positive(one["training"]))
-            for one in found["attention"]
-        ),
-        tuple(
-            Efficiency(str(one["kind"]), _positive(one["forward"]), _positive(one["training"]))
-            for one in found["efficiency"]
-        ),
-    )
+    table: Table = _checked(Table, {name: value for name, value in found.items() if name != "format"})
+    date.fromisoformat(table.measured)
     if not (table.products and table.passes and table.attention and table.efficiency):
         raise ValueError("empty")
     return table
 
 
-def _shape(found: Mapping[str, Any]) -> Shape:
-    return Shape(*(_count(found[name]) for name in ("batch", "rows", "columns", "summed")))
-
-
-def _count(value: object) -> int:
-    if type(value) is not int or not 0 < value < 10**18:
-        raise ValueError("count")
-    return value
-
-
-def _positive(value: object) -> float:
-    if type(value) not in (int, float) or not isfinite(value) or not 0 < value < 1e18:  # type: ignore[arg-type,operator]
-        raise ValueError("number")
-    return float(value)  # type: ignore[arg-type]
-
-
-def _both(value: object) -> tuple[float, float]:
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        raise ValueError("not two numbers")
-    return _positive(value[0]), _positive(value[1])
+def _checked(kind: Any, value: Any) -> Any:
+    """The value of a type: a record of its fields, a tuple of its items, a text, a positive number or integer."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        types = get_type_hints(kind)
+        if types.keys() != value.keys():
+            raise KeyError(*types)
+        return kind(**{name: _checked(types[name], value[name]) for name in types})
+    if items := get_args(kind):
+        kinds = items[:1] * len(value) if items[-1] is Ellipsis else items
+        return tuple(_checked(*pair) for pair in zip(kinds, value, strict=True))
+    accepted = (int, float) if kind is float else (kind,)
+    if type(value) not in accepted or (kind is not str and not (0 < value < 1e18)):
+        raise ValueError("not a text, or a positive number")
+    return kind(value)
 
 
 def machine(threads: int) -> Machine:

@@ -248,9 +248,9 @@ def _in_declared(scene: Scene, monomials: Monomials, declared: Container[str] | 
     spelled: dict[str, list[tuple[str, ...]]] = {}
     for step in scene.graph.steps:
         if step.kernel is not None and isinstance(step.form, Joined):
-            features = [tuple(leg for leg in part.legs if leg not in step.legs) for part in step.kernel.body]
+            features = [tuple(leg for leg in factor.legs if leg not in step.legs) for factor in step.kernel.body]
             spelled.setdefault(step.form.leg, features)
-    found: Monomials = Counter()
+    spelling: Monomials = Counter()
     for legs, count in monomials.items():
         written: Monomials = Counter({(): count})
         for leg in legs:
@@ -260,10 +260,10 @@ def _in_declared(scene: Scene, monomials: Monomials, declared: Container[str] | 
                 continue
             widths, before = spelled.get(leg, [(leg.rstrip("_") if internal else leg,)]), written
             written = Counter()
-            for (known, times), width in product(before.items(), widths):
-                written[(*known, *width)] += times
-        found.update(written)
-    return found
+            for (spelt, times), width in product(before.items(), widths):
+                written[(*spelt, *width)] += times
+        spelling.update(written)
+    return spelling
 
 
 def cost_of(
@@ -279,9 +279,9 @@ def cost_of(
     m is ignored if a design has no key leg. Raises InputError as `cost` does.
     """
     lengths, width = lengths_of(written, n, m), bytes_of(dtype)
-    own, name = cost(written, lengths, batch, width), str(dtype).removeprefix("torch.")
+    as_written, name = cost(written, lengths, batch, width), str(dtype).removeprefix("torch.")
     best = cost(planned, lengths, batch, width, as_written=False, declared=written.leg) if planned else None
-    return Report(written.name, tuple(lengths.items()), batch, name, own, best)
+    return Report(written.name, tuple(lengths.items()), batch, name, as_written, best)
 
 
 def _fused(step: Step, row: str) -> tuple[str, ...]:
@@ -301,11 +301,11 @@ def _table(word: str, cost: Cost) -> list[tuple[str, ...]]:
     """The rows of the steps and the total, and the total in evaluation if it differs."""
     totals = [cost.total, cost.evaluation] if any(step.training for step in cost.steps) else [cost.total]
     labels = [*map(_label, cost.steps), *(row.step for row in totals)]
-    found: list[tuple[str, ...]] = [(word, *HEAD)]
+    rows: list[tuple[str, ...]] = [(word, *HEAD)]
     for label, row in zip(labels, (*cost.steps, *totals), strict=True):
         counts = map(human, (row.macs, row.flops, row.elementwise))
-        found.append((f"  {label}", *counts, _bytes(row.bytes), _bytes(row.live_bytes), human(row.saved_floats)))
-    return found
+        rows.append((f"  {label}", *counts, _bytes(row.bytes), _bytes(row.live_bytes), human(row.saved_floats)))
+    return rows
 
 
 def _label(row: StepCost) -> str:

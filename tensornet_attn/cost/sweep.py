@@ -46,7 +46,8 @@ MEASURES = {
 class Sweep:
     """A request: the sources of designs, and `axes`, the sizes of each leg or length that varies.
 
-    `against_legs`: sizes of the other design, fixed or arithmetic over the sizes of a point; no axis changes them.
+    `legs`: fixed sizes, also of the lengths n and m. `against_legs`: sizes of the other design, fixed or arithmetic
+    over the sizes of a point; no axis changes them.
     """
 
     designs: tuple[str, ...]
@@ -92,10 +93,10 @@ class Point:
         return self.values[measure] if self.against is None else self.ratio(measure)
 
     def as_dict(self) -> dict[str, object]:
-        found: dict[str, object] = {"design": self.design, "sizes": dict(self.sizes), "values": dict(self.values)}
+        fields: dict[str, object] = {"design": self.design, "sizes": dict(self.sizes), "values": dict(self.values)}
         if self.against is not None:
-            found |= {"against": dict(self.against), "ratios": {name: self.ratio(name) for name in self.values}}
-        return found
+            fields |= {"against": dict(self.against), "ratios": {name: self.ratio(name) for name in self.values}}
+        return fields
 
 
 @dataclass(frozen=True)
@@ -109,13 +110,13 @@ class Swept:
 
     def series(self) -> dict[str, list[Point]]:
         """The points along the first axis, grouped by design and other axes: `gfish, g = 2`."""
-        found: dict[str, list[Point]] = {}
+        curves: dict[str, list[Point]] = {}
         rest = [*self.sweep.axes][1:]
         several = len(self.sweep.designs) > 1
         for point in self.points:
             words = [point.design] * several + [f"{name} = {point.sizes[name]}" for name in rest]
-            found.setdefault(", ".join(words) or point.design, []).append(point)
-        return found
+            curves.setdefault(", ".join(words) or point.design, []).append(point)
+        return curves
 
     def as_dict(self) -> dict[str, object]:
         sweep = self.sweep
@@ -124,12 +125,7 @@ class Swept:
             "against": self.against,
             "beside": list(self.beside),
             "axes": {name: list(sizes) for name, sizes in sweep.axes.items()},
-            "legs": dict(sweep.legs),
-            "against_legs": dict(sweep.against_legs),
-            "settings": dict(sweep.settings),
-            "batch": sweep.batch,
-            "dtype": sweep.dtype,
-            "order": sweep.order,
+            **{name: getattr(sweep, name) for name in ("legs", "against_legs", "settings", "batch", "dtype", "order")},
             "measures": {name: MEASURES[name] for name in sweep.measures},
             "points": [point.as_dict() for point in self.points],
         }
@@ -171,17 +167,25 @@ def _check(sweep: Sweep, designs: Sequence[Design]) -> None:
     legs = {leg for design in designs for leg in _legs(design)}
     _known([*sweep.legs, *sweep.axes], {*legs, *LENGTHS}, "no design here has a leg")
     _known(sweep.settings, {name for design in designs for name in design.settings}, "no design here has a setting")
-    for name in sweep.axes:
-        if name in sweep.legs or {"n": sweep.n, "m": sweep.m}.get(name) is not None:
+    fixed = [*sweep.legs, *_lengths(sweep)]
+    for name in fixed:
+        if name in sweep.axes:
             raise InputError(f"'{name}' has a fixed size and several sizes; give it only once, several with --over.")
+        if fixed.count(name) > 1:
+            raise InputError(f"'{name}' has two sizes; give it only once.")
     if sweep.against_legs and sweep.against is None:
         raise InputError("sizes of another design are given, but no other design; name it with --against.")
 
 
-def _known(given: Iterable[str], known: set[str], what: str) -> None:
-    for name in given:
-        if name not in known:
-            raise InputError(f"{what} '{name}': {nearest(name, known)}")
+def _lengths(sweep: Sweep) -> dict[str, int]:
+    """The fixed lengths, besides those among the legs."""
+    return {name: size for name, size in (("n", sweep.n), ("m", sweep.m)) if size is not None}
+
+
+def _known(names: Iterable[str], declared: set[str], what: str) -> None:
+    for name in names:
+        if name not in declared:
+            raise InputError(f"{what} '{name}': {nearest(name, declared)}")
 
 
 def _legs(design: Design) -> Iterator[str]:
@@ -198,91 +202,88 @@ class _Pricer:
     load: Load
     price: Price
     graphs: dict[str, Priced] = field(default_factory=dict)
-    found: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    values: dict[str, Mapping[str, int]] = field(default_factory=dict)
 
     def points(self) -> Iterator[Point]:
         sweep = self.sweep
-        for source in sweep.designs:
-            for values in product(*sweep.axes.values()):
-                sizes = dict(zip(sweep.axes, values, strict=True))
-                own, against = self.total(source, sizes, {}), None
-                if sweep.against is not None:
-                    known = {**{leg: size for leg, size in sweep.legs.items() if isinstance(size, int)}, **sizes}
-                    fixed = {leg: _arithmetic(leg, text, known) for leg, text in sweep.against_legs.items()}
-                    against = self.total(sweep.against, sizes, fixed)
-                yield Point(self.designs[source].name, sizes, own, against)
+        for source, values in product(sweep.designs, product(*sweep.axes.values())):
+            sizes, against = dict(zip(sweep.axes, values, strict=True)), None
+            if sweep.against is not None:
+                numbers = {leg: size for leg, size in {**sweep.legs, **sizes}.items() if isinstance(size, int)}
+                fixed = {leg: _arithmetic(leg, formula, numbers) for leg, formula in sweep.against_legs.items()}
+                against = self.total(sweep.against, sizes, fixed)
+            yield Point(self.designs[source].name, sizes, self.total(source, sizes, {}), against)
 
     def total(self, source: str, sizes: Mapping[str, int], fixed: Mapping[str, int]) -> Mapping[str, int]:
         """A design and those beside it, run one after the other: values add up, except memory at the peak."""
-        parts = [self.one(source, sizes, fixed), *(self.one(other, sizes, {}) for other in self.sweep.beside)]
-        total = {name: sum(part[name] for part in parts) for name in MEASURES}
-        total["peak"] = max(part["peak"] - part["weights"] for part in parts) + sum(part["weights"] for part in parts)
+        designs = [self.of(source, sizes, fixed), *(self.of(beside, sizes, {}) for beside in self.sweep.beside)]
+        total = {name: sum(values[name] for values in designs) for name in designs[0]}
+        total["peak"] = max(values["peak"] - values["weights"] for values in designs) + total["weights"]
         return {name: total[name] for name in self.sweep.measures}
 
-    def one(self, source: str, sizes: Mapping[str, int], fixed: Mapping[str, int]) -> Mapping[str, int]:
+    def of(self, source: str, sizes: Mapping[str, int], fixed: Mapping[str, int]) -> Mapping[str, int]:
         """The measures of a design at the sizes that it has; `fixed` sizes take precedence."""
-        design, given = self.designs[source], {**self.sweep.legs, **sizes, **fixed}
-        legs = {leg: size for leg, size in given.items() if leg in design.legs and leg not in LENGTHS}
+        design, chosen = self.designs[source], {**self.sweep.legs, **_lengths(self.sweep), **sizes, **fixed}
+        legs = {leg: size for leg, size in chosen.items() if leg in design.legs and leg not in LENGTHS}
         settings = {name: value for name, value in self.sweep.settings.items() if name in design.settings}
         key = repr((source, legs, settings))
         if key not in self.graphs:
             self.graphs[key] = self.price(self.load(design, legs, settings))
         priced = self.graphs[key]
-        n, m = ({"n": self.sweep.n, "m": self.sweep.m, **sizes, **fixed}[name] for name in LENGTHS)
+        n, m = (chosen.get(name) for name in LENGTHS)
         point = repr((key, n, m))
-        if point not in self.found:
-            lengths = lengths_of(priced.graph, n, m)
-            self.found[point] = self.measured(priced.at(lengths), lengths)
-        return self.found[point]
+        if point not in self.values:
+            lengths = lengths_of(priced.graph, n, m)  # type: ignore[arg-type] # refuses a length that is no integer
+            self.values[point] = self.measured(priced.at(lengths), lengths)
+        return self.values[point]
 
     def measured(self, graph: Graph, lengths: Mapping[str, int]) -> Mapping[str, int]:
         batch, width = self.sweep.batch, dtype_bytes(self.sweep.dtype)
-        found = cost(graph, lengths, batch, width)
+        price = cost(graph, lengths, batch, width)
         return {
-            "macs": found.macs,
-            "routed": found.total.routed_macs,
+            "macs": price.macs,
+            "routed": price.total.routed_macs,
             "training": training_macs(graph, lengths, batch),
-            "parameters": found.parameters,
-            "saved": found.total.saved_floats,
-            "peak": found.total.live_bytes,
-            "weights": width * (found.parameters + found.frozen),
+            "parameters": price.parameters,
+            "saved": price.total.saved_floats,
+            "peak": price.total.live_bytes,
+            "weights": width * (price.parameters + price.frozen),
         }
 
 
-def _arithmetic(leg: str, text: int | float | str, known: Mapping[str, int]) -> int:
+def _arithmetic(leg: str, formula: int | float | str, numbers: Mapping[str, int]) -> int:
     """A size of the other design. Raises InputError."""
-    where = f"the size of '{leg}' of the other design, '{text}'"
+    where = f"the size of '{leg}' of the other design, '{formula}'"
     try:
-        tree = parse(text)
+        tree = parse(formula)
         for name in names(tree):
-            if name.name not in known:
-                raise InputError(f"{where}, has the unknown name '{name.name}': {nearest(name.name, known)}")
-        value = evaluate(tree, known)
+            if name.name not in numbers:
+                raise InputError(f"{where}, has the unknown name '{name.name}': {nearest(name.name, numbers)}")
+        size = evaluate(tree, numbers)
     except Refusal as refusal:
         raise InputError(f"{where}: {refusal.message}") from None
-    if not isinstance(value, int):
-        raise InputError(f"{where}, is {value}, but must be an integer.")
-    return value
+    if not isinstance(size, int):
+        raise InputError(f"{where}, is {size}, but must be an integer.")
+    return size
 
 
-def head(found: Swept) -> str:
+def head(table: Swept) -> str:
     """`gfish against mhsa, beside mlp: g = 2; batch 1, float32, as planned`."""
-    sweep = found.sweep
-    names = ", ".join(dict.fromkeys(point.design for point in found.points))
-    against = f" against {found.against}" if found.against else ""
-    beside = f", beside {' and '.join(found.beside)}" if found.beside else ""
-    lengths = {"n": sweep.n, "m": sweep.m}
-    given = {name: size for name, size in lengths.items() if size is not None and name not in sweep.axes}
-    sizes = ", ".join(f"{name} = {size}" for name, size in {**sweep.legs, **sweep.settings, **given}.items())
-    own = ", ".join(f"{name} = {size}" for name, size in sweep.against_legs.items())
-    other = f"; {found.against} {own}" if own else ""
+    sweep = table.sweep
+    names = ", ".join(dict.fromkeys(point.design for point in table.points))
+    against = f" against {table.against}" if table.against else ""
+    beside = f", beside {' and '.join(table.beside)}" if table.beside else ""
+    fixed = {**sweep.legs, **sweep.settings, **_lengths(sweep)}
+    sizes = ", ".join(f"{name} = {size}" for name, size in fixed.items())
+    others = ", ".join(f"{name} = {size}" for name, size in sweep.against_legs.items())
+    legs = f"; {table.against} {others}" if others else ""
     counted = f"batch {sweep.batch}, {sweep.dtype}, {ORDERS[sweep.order]}"
-    return f"{names}{against}{beside}: {f'{sizes}{other}; ' if sizes or other else ''}{counted}"
+    return f"{names}{against}{beside}: {f'{sizes}{legs}; ' if sizes or legs else ''}{counted}"
 
 
-def _rows(found: Swept, measure: str) -> list[str]:
-    series = found.series()
-    axis, sizes = next(iter(found.sweep.axes.items()))
+def _rows(table: Swept, measure: str) -> list[str]:
+    series = table.series()
+    axis, sizes = next(iter(table.sweep.axes.items()))
     rows = [[f"{axis} =", *(str(size) for size in sizes)]]
     rows += [[name, *(cell(point, measure) for point in points)] for name, points in series.items()]
     return columns(rows)

@@ -117,6 +117,12 @@ n = 64  0.787  0.728
 """
 
 
+def test_a_length_among_the_legs_is_that_length():
+    asked = Sweep(("mhsa",), {"f": (64,)}, ("macs",))
+    for lengths in ({"n": 64}, {"m": 32}):
+        assert sweep(replace(asked, legs=lengths)).points == sweep(replace(asked, **lengths)).points
+
+
 def test_to_text():
     assert sweep(replace(RATIOS, measures=("macs", "parameters"))).to_text() == TEXT
 
@@ -156,6 +162,7 @@ REFUSED = [
      "the size of 'h' of the other design, 'f / 3', is 21.333333333333332, but must be an integer."),
     ({"against_legs": {"heads": 2}}, "the other design has no leg 'heads': known here: d, f, h, m, n."),
     ({"axes": {"g": (1, 2)}}, "'g' has a fixed size and several sizes; give it only once, several with --over."),
+    ({"m": 64, "legs": {"m": 32}}, "'m' has two sizes; give it only once."),
     ({"n": 64}, "'n' has a fixed size and several sizes; give it only once, several with --over."),
     ({"against_legs": {"h": "f / 0"}}, "the size of 'h' of the other design, 'f / 0': 'f / 0' divides by zero."),
     ({"axes": {"n": tuple(range(1, POINTS + 2))}},
