@@ -250,11 +250,17 @@ def max_gradient(x: Tensor, gradient: Tensor, dim: int) -> Tensor:
 
 
 def masked_logsumexp(x: Tensor, keep: Tensor | None = None) -> Tensor:
-    """logsumexp of the visible entries, of none a number for minus infinity: [..., m] -> [...]."""
-    nothing = max(-1e15, torch.finfo(x.dtype).min / 2)  # differences of two such rows are finite
-    if keep is None:
+    """logsumexp of the visible entries, of none a number for minus infinity: [..., m] -> [...].
+
+    Masked entries are relative to the largest: the backward of `logsumexp` subtracts its result, which at -1e9 has lost
+    the logarithm of the number of keys.
+    """
+    nothing, most = max(-1e15, torch.finfo(x.dtype).min / 2), largest_number(x)  # differences of `nothing` are finite
+    if keep is None or not x.shape[-1]:
         return x.logsumexp(-1) if x.shape[-1] else x.sum(-1) + nothing
-    return torch.where(keep.any(-1), torch.where(keep, x, -largest_number(x)).logsumexp(-1), nothing)
+    x = torch.where(keep, x, -most)
+    largest = x.detach().amax(-1, keepdim=True).clamp(-most, most)
+    return torch.where(keep.any(-1), (x - largest).logsumexp(-1) + largest[..., 0], nothing)
 
 
 def added(x: Tensor, bias: Tensor | None) -> Tensor:
