@@ -32,6 +32,7 @@ from tests.hidden_cases import (
     Case,
     S,
     check,
+    check_overflow,
     check_padded,
     check_rows,
     module_of,
@@ -67,6 +68,11 @@ def test_no_map_is_left_out() -> None:
 def test_every_map_in_every_box(place: int) -> None:
     case, dtype, bad = turned(place)
     check(case, PLANS, 24, dtype, bad)
+
+
+@pytest.mark.parametrize("options", [*PLANS, ("cpp", {})], ids=str)
+def test_products_that_overflow(options: tuple[str, dict[str, Any]]) -> None:
+    check_overflow(*options)
 
 
 @pytest.mark.parametrize("n", [64, 1024])

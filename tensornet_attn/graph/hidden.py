@@ -129,7 +129,8 @@ def _both(one: Seen, other: Seen) -> Seen:
 def zero_outside(graph: Graph, batched: Container[str]) -> dict[str, frozenset[Visible]]:
     """Maps the step of each box to a set of visible entries; its operands are zero at all other entries.
 
-    Only boxes `hide` in `batched` count; others contain entries that are visible in any element of a batch.
+    Only boxes `hide` in `batched` count; others contain entries that are visible in any element of a batch. Products do
+    not count: another factor may be infinite or NaN there.
     """
     steps = [part for step in graph.steps for part in flattened(step)]
     legs = _legs_of(graph, steps)
@@ -137,13 +138,15 @@ def zero_outside(graph: Graph, batched: Container[str]) -> dict[str, frozenset[V
     return {step.name: _zero(graph, step.op.uses, zeros, legs) for step in steps if step.box is not None}
 
 
-def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf, batched: Container[str] = ()) -> _Zeros:
+def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf, batched: Container[str] | None = None) -> _Zeros:
     found: dict[str, frozenset[Visible]] = {}
     powers: dict[str, frozenset[Visible]] = {}  # the same for minus infinity, whose exp is zero
     for step in steps:
         box = step.box
         if step.contraction is not None:
-            terms = [_zero(graph, term.factors, found, legs) for term in step.contraction.terms]
+            products = [term.factors for term in step.contraction.terms]
+            counted = [factors if batched is None or len(factors) == 1 else () for factors in products]
+            terms = [_zero(graph, factors, found, legs) for factors in counted]
             same = frozenset.intersection(*terms) or (frozenset({KEYS}) if all(terms) else _NOWHERE)
             found[step.name] = _all_translated(graph, same, _own(step.legs))
         elif box is None:
@@ -152,7 +155,7 @@ def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf, batched: Containe
             found[step.name] = frozenset({visible_to(graph, step)})
         elif OPS[box.kind].scales:
             found[step.name] = _zero(graph, box.uses, found, legs)
-        elif len(box.seen) == 1 and step.name in batched:
+        elif len(box.seen) == 1 and step.name in (batched or ()):
             known = {0: found, -inf: powers}.get(box.number("fill").value)  # type: ignore[union-attr]
             if known is not None:
                 (known[step.name],) = box.seen

@@ -104,9 +104,8 @@ def errors(outcome: Results, wanted: Results) -> dict[str, float]:
 def not_a_number_is_seen(subject: Subject) -> None:
     """NaN in an input comes out where the reference has NaN for it, if another number in its place matters there.
 
-    Other outputs are the reference's; recurrences, computed in chunks, may spread it to all rows, and what a mask of
-    pairs hides may be multiplied by zeros. Torch's own attention computes without its fused kernel, which may give
-    zeros for a query that is NaN (docs/pytorch.md).
+    Other outputs are the reference's; recurrences, computed in chunks, may spread it to all rows. Torch's own attention
+    computes without its fused kernel, which may give zeros for a query that is NaN (docs/pytorch.md).
     """
     subject.module.eval()
     subject.oracle.eval()
@@ -128,7 +127,7 @@ def not_a_number_is_seen(subject: Subject) -> None:
         matters = reduce(torch.logical_or, ((other - before).abs() > 1e-6 for other in others))
         assert outcome[matters & wanted.isnan()].isnan().all(), f"input {place}: NaN is lost"
         recurrent = any(step.box is not None and OPS[step.box.kind].recurrent for step in subject.graph.steps)
-        if not recurrent and "mask" not in options:  # which hides pairs: rows must be finite behind it
+        if not recurrent:
             rest = wanted.isfinite()
             assert_same({"output": outcome[rest]}, {"output": wanted[rest]})
 
