@@ -34,12 +34,17 @@ def looks(graph: Graph, shown: Iterable[str] = ()) -> dict[str, tuple[Seen, ...]
 
     `shown` names steps that are wholly visible, like the output, updates of states, and losses.
     """
-    return _seen(graph, shown)[0]
+    return (_seen(graph, shown) if shown else _all_seen(graph))[0]
 
 
 def seen_by_readers(graph: Graph) -> dict[str, Seen]:
     """Maps each tensor and step to what its readers see of it, in its own legs; other entries are unspecified."""
-    return _seen(graph, ())[1]
+    return _all_seen(graph)[1]
+
+
+@cached
+def _all_seen(graph: Graph) -> tuple[dict[str, tuple[Seen, ...]], dict[str, Seen]]:
+    return _seen(graph, ())
 
 
 def _seen(graph: Graph, shown: Iterable[str]) -> tuple[dict[str, tuple[Seen, ...]], dict[str, Seen]]:
@@ -215,10 +220,14 @@ def left_out(graph: Graph) -> frozenset[str]:
     return frozenset(found)
 
 
-def hider(graph: Graph, steps: Iterable[Step], term: Term) -> Use | None:
-    """A factor from outside of these steps, read on keys alone, that can be zero at hidden keys. None if none."""
+def hider(graph: Graph, steps: Iterable[Step], term: Term, seen: Mapping[str, tuple[Seen, ...]]) -> Use | None:
+    """A factor from outside of these steps, read on keys alone, that can be zero at hidden keys. None if none.
+
+    `seen`: the `looks` of the graph. A step that sees hidden keys, as a norm over the keys does, needs its operand whole.
+    """
     inside = {step.name for step in steps}
-    others = {use.name for step in steps for use in step.op.uses if not _on_keys(graph, use)}
+    reads = [pair for step in steps for pair in zip(step.op.uses, seen[step.name], strict=True)]
+    others = {use.name for use, look in reads if look == EVERYTHING or not _on_keys(graph, use)}
     keys = [use for use in term.factors if _on_keys(graph, use)]
     return next((use for use in keys if use.name not in inside | others), None)
 
