@@ -223,7 +223,7 @@ def left_out(graph: Graph) -> frozenset[str]:
 def hider(graph: Graph, steps: Iterable[Step], term: Term, seen: Mapping[str, tuple[Seen, ...]]) -> Use | None:
     """A factor from outside of these steps, read on keys alone, that can be zero at hidden keys. None if none.
 
-    `seen`: the `looks` of the graph. A step that sees hidden keys, as a norm over the keys does, needs its operand whole.
+    `seen`: the `looks` of the graph. A step that sees hidden keys, as a norm over keys does, needs its operand whole.
     """
     inside = {step.name for step in steps}
     reads = [pair for step in steps for pair in zip(step.op.uses, seen[step.name], strict=True)]
