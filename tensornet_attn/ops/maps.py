@@ -205,10 +205,10 @@ _ROWS = (
         keeps_sign=True, zero=_at_zero, saves="result",
     ),
     Map(
-        "power", lambda torch, x, p: x**p, "{atom} ** {a}", "power_of({x}, {a})",
+        "power", lambda torch, x, p: x**p, "", "power_of({x}, {a})",
         "tl.where({d} == 0, 0.0, {d} * {a} * power_of({x}, {a} - 1))", usage="power(2)", arguments=1,
         least_of=lambda numbers: 0 if numbers[0] % 2 == 0 else -inf,
-        keeps_sign=True, zero=lambda numbers: numbers[0] > 0, level=PRODUCT,
+        keeps_sign=True, zero=lambda numbers: numbers[0] > 0,
     ),
     Map(
         "clamp", lambda torch, x, a, b: x.clamp(_limit(torch, x, a), _limit(torch, x, b)), "",

@@ -126,7 +126,17 @@ SLOPES = {elu1: elu1_slope, elu1_neg: elu1_neg_slope, torch.tanh: tanh_slope, No
 
 def reciprocal(x: Tensor) -> Tensor:
     """1 / x, and 0 if x is 0, also in the gradient."""
-    return torch.where(x == 0, 0, torch.where(x == 0, 1, x).reciprocal())
+    return torch.where(x == 0, 0, steep(torch.where(x == 0, 1, x)).reciprocal()).to(x.dtype)
+
+
+def power(x: Tensor, p: float) -> Tensor:
+    """x ** p."""
+    return (steep(x) ** p).to(x.dtype)
+
+
+def steep(x: Tensor) -> Tensor:
+    """The operand of a map whose slope may exceed float16, though its result does not: 1e-5 ** -0.5, or 1 / 1e-3."""
+    return x.float() if x.dtype == torch.float16 else x
 
 
 def elu(x: Tensor) -> Tensor:
