@@ -58,8 +58,8 @@ class MapOperation(Operation):
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
         value, own = lines.value(box.operand("of")), row(box)
         numbers = [lines.number(tree) for tree in arguments(box)]
-        if not own.torch:
-            lines.bind(step.name, lines.call(own.name, value.text, *numbers), value.legs)
+        if "{" not in own.torch:
+            lines.bind(step.name, lines.call(own.torch or own.name, value.text, *numbers), value.legs)
             return
         filled = own.torch.format(x=value.text, atom=value.atom, **dict(zip("ab", numbers, strict=False)))
         lines.bind(step.name, filled, value.legs, own.level)

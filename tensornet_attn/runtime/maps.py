@@ -129,7 +129,7 @@ def reciprocal(x: Tensor) -> Tensor:
     return torch.where(x == 0, 0, steep(torch.where(x == 0, 1, x)).reciprocal()).to(x.dtype)
 
 
-def power(x: Tensor, p: float) -> Tensor:
+def raised_to(x: Tensor, p: float) -> Tensor:
     """x ** p."""
     return (steep(x) ** p).to(x.dtype)
 
