@@ -68,14 +68,12 @@ def doubts_of_float16(graph: Graph, schedule: Graph) -> Iterator[str]:
         why = "products with it overflow float16 after some thousand positions"
         hint = f"use bfloat16, or divide by the length, e.g. by the factor '1 / {leg}' in the sum."
         yield f"{graph.name}: {what}, so {why}; {hint}"
-    for step in schedule.steps:
-        if step.box is None or step.box.function != Function("reciprocal") or step.name in graph.step:
+    for divisor in schedule.steps:
+        if divisor.box is None or divisor.box.function != Function("reciprocal") or divisor.name in graph.step:
             continue
-        of = schedule.step.get(step.box.operand("of").name)
+        of = schedule.step.get(divisor.box.operand("of").name)
         if of is not None and _sums(schedule, of):
-            what = (
-                f"'{step.name.rpartition('.')[0]}' is normalised after products with it are summed over '{graph.key}'"
-            )
+            what = f"'{divisor.name.rpartition('.')[0]}' is normalised after products with it are summed over '{graph.key}'"
             why = "the sums may overflow float16 after some thousand positions"
             yield f"{graph.name}: {what}, so {why}; use bfloat16."
 
