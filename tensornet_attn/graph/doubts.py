@@ -73,7 +73,8 @@ def doubts_of_float16(graph: Graph, schedule: Graph) -> Iterator[str]:
             continue
         of = schedule.step.get(divisor.box.operand("of").name)
         if of is not None and _sums(schedule, of):
-            what = f"'{divisor.name.rpartition('.')[0]}' is normalised after products with it are summed over '{graph.key}'"
+            name = divisor.name.rpartition(".")[0]
+            what = f"'{name}' is normalised after products with it are summed over '{graph.key}'"
             why = "the sums may overflow float16 after some thousand positions"
             yield f"{graph.name}: {what}, so {why}; use bfloat16."
 

@@ -26,9 +26,9 @@ class Map:
     """An elementwise function of x and numbers.
 
     `reference(torch, x, *numbers)` is its plain implementation. `torch` is its PyTorch text, or the name of a function
-    of the runtime; if it is empty, the function has the name of the map. `finite`: the map and its derivative are finite
-    at all numbers. `least` is a lower bound; `least_of` computes it from the numbers, given as minus infinity if unknown.
-    `keeps_sign`: it is nonnegative at nonnegative x. `saves`: the tensor saved for the backward.
+    of the runtime; if it is empty, the function has the name of the map. `finite`: the map and its derivative are
+    finite at all numbers. `least` is a lower bound; `least_of` computes it from the numbers, given as minus infinity if
+    unknown. `keeps_sign`: it is nonnegative at nonnegative x. `saves`: the tensor saved for the backward.
     """
 
     name: str
