@@ -360,11 +360,11 @@ def compile(
     design = _design(design)
     device, dtype = placed(design.name, device, dtype)
     graph = build(design, causal)
-    for doubt in doubts_of_float16(graph) if str(dtype) == "torch.float16" else ():
-        warn(doubt, stacklevel=caller())
     planned = partial(_verified if verify_kernels else _planned, graph, backend, current(wanted))
     again = planned if backend == "auto" else None
     module = CompiledDesign(design, planned(device, dtype), _realise, device, dtype, again)
+    for doubt in doubts_of_float16(graph, module.plan.schedule) if str(dtype) == "torch.float16" else ():
+        warn(doubt, stacklevel=caller())
     if tune:
         from tensornet_attn.nn.tune import tune_design
 

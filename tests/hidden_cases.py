@@ -338,3 +338,28 @@ def check_padded(module: nn.Module, bad: float, rough: float = 1e-10) -> None:
     for got, want, place in zip(found, wanted, [..., *places, *[...] * len(found)], strict=False):
         torch.testing.assert_close(got[place], want, rtol=0, atol=rough * max(1.0, want.abs().max().item()))
         assert got.count_nonzero() == got[place].count_nonzero(), "a hidden key has a gradient"
+
+
+def check_overflow(backend: str, options: dict[str, Any]) -> None:
+    """A product is zero where `keep` hides it, though one factor is zero there and another one infinite."""
+    design = {
+        "tensornet": 1,
+        "name": "overflow",
+        "legs": {"n": "query", "m": "key", "h": 2, "d": 2},
+        "inputs": {"q": "n d", "k": "m d", "a": "n", "b": "m"},
+        "weights": {"W": "h"},
+        "diagram": {
+            "D": {"map": "exp", "of": {"map": "tanh", "of": "a[n] - b[m] -> n m"}},
+            "A": {"keep": "m", "mask": ["causal"], "of": "q[n d] k[m d] D[n m] -> n m"},
+            "y": "A[n m] b[m] W[h] -> n h",
+        },
+        "output": "y",
+    }
+    draw, n = torch.Generator().manual_seed(0), 40
+    inputs = [torch.rand(n, *wide, generator=draw, dtype=F64) for wide in ((2,), (2,), (), ())]
+    inputs[0][0] = inputs[1][-1] = 1e200  # the product of the first query and the last key is infinite
+    plans = (("reference", {}), (backend, options))
+    wanted, outcome = (results(module_of(design, name, F64, **more), inputs, {}) for name, more in plans)
+    for got, want in zip(outcome, wanted, strict=True):
+        assert want.isfinite().all()
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tensornet_attn.graph.hidden import omits_hidden_keys
 from tensornet_attn.graph.model import Box, Graph
 from tensornet_attn.ops import OPS
 
@@ -64,7 +65,7 @@ class Call:
         found: dict[str, Any] = {}
         if pairs and not fast and self.draw.random() < 0.5:
             found["mask"] = self.mask(pairs)
-        if (masked or fast) and self.draw.random() < 0.5:
+        if (masked or fast or omits_hidden_keys(self.graph)) and self.draw.random() < 0.5:
             shape = (*self.batch, self.lengths[self.graph.key])
             found["key_mask"] = torch.rand(shape, generator=self.generator) < 0.7
         return found

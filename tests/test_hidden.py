@@ -32,6 +32,7 @@ from tests.hidden_cases import (
     Case,
     S,
     check,
+    check_overflow,
     check_padded,
     check_rows,
     module_of,
@@ -67,6 +68,35 @@ def test_no_map_is_left_out() -> None:
 def test_every_map_in_every_box(place: int) -> None:
     case, dtype, bad = turned(place)
     check(case, PLANS, 24, dtype, bad)
+
+
+@pytest.mark.parametrize("options", [*PLANS, ("cpp", {})], ids=str)
+def test_products_that_overflow(options: tuple[str, dict[str, Any]]) -> None:
+    check_overflow(*options)
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpp"])
+def test_a_norm_over_keys_reads_what_a_product_hides(backend: str) -> None:
+    """The keys are operands of both: the norm divides by all of them, and the product omits those of the key mask."""
+    design = {
+        "tensornet": 1,
+        "name": "norm_of_scores",
+        "legs": {"n": "query", "m": "key", "h": 2},
+        "inputs": {"q": "n", "k": "m"},
+        "weights": {"W": "h"},
+        "diagram": {
+            "S": "q[n] k[m] W[h] -> h n m",
+            "B": {"l2norm": "m", "of": "S"},
+            "y": "B[h n m] k[m] -> n h",
+        },
+        "output": "y",
+    }
+    inputs = [torch.randn(2, n, generator=torch.Generator().manual_seed(n), dtype=F64) for n in (5, 7)]
+    key_mask = torch.tensor([[1, 0, 1, 1, 0, 1, 0], [0] * 7]) > 0
+    wanted, outcome = (
+        results(module_of(design, name, F64), inputs, {"key_mask": key_mask}) for name in ("reference", backend)
+    )
+    torch.testing.assert_close(outcome, wanted)
 
 
 @pytest.mark.parametrize("n", [64, 1024])

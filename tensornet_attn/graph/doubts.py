@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tensornet_attn.graph.attention import behind
-from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.graph.model import Function, Graph, Step, Use
 from tensornet_attn.graph.padding import rotated
+from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.graph.signs import growing_sums
 from tensornet_attn.ops import OPS
 
@@ -57,13 +58,32 @@ def rotated_alone(graph: Graph) -> Iterator[tuple[str, str]]:
                     yield use.name, others[0].name
 
 
-def doubts_of_float16(graph: Graph) -> Iterator[str]:
-    """Warns of sums whose products overflow float16, where the reciprocal of a product becomes 0."""
+def doubts_of_float16(graph: Graph, schedule: Graph) -> Iterator[str]:
+    """Warns of sums whose products overflow float16, where the reciprocal of a product becomes 0.
+
+    `schedule`: the graph of the plan, which may divide sums over the keys only after it has multiplied them.
+    """
     for step, leg in growing_sums(graph):
         what = f"'{step}' sums values that are never negative over '{leg}', and nothing divides the sum"
         why = "products with it overflow float16 after some thousand positions"
         hint = f"use bfloat16, or divide by the length, e.g. by the factor '1 / {leg}' in the sum."
         yield f"{graph.name}: {what}, so {why}; {hint}"
+    for divisor in schedule.steps:
+        if divisor.box is None or divisor.box.function != Function("reciprocal") or divisor.name in graph.step:
+            continue
+        of = schedule.step.get(divisor.box.operand("of").name)
+        if of is not None and _sums(schedule, of):
+            name = divisor.name.rpartition(".")[0]
+            what = f"'{name}' is normalised after products with it are summed over '{graph.key}'"
+            why = "the sums may overflow float16 after some thousand positions"
+            yield f"{graph.name}: {what}, so {why}; use bfloat16."
+
+
+def _sums(schedule: Graph, step: Step) -> bool:
+    """Whether a step is a sum over the keys that a kernel computes, or such a sum and a number."""
+    if step.contraction is not None:
+        return all(use.name in schedule.step and _sums(schedule, schedule.step[use.name]) for use in step.op.uses)
+    return isinstance(step.form, Recurrence) and step.form.value is None
 
 
 def _normalizes(step: Step) -> bool:

@@ -34,12 +34,17 @@ def looks(graph: Graph, shown: Iterable[str] = ()) -> dict[str, tuple[Seen, ...]
 
     `shown` names steps that are wholly visible, like the output, updates of states, and losses.
     """
-    return _seen(graph, shown)[0]
+    return (_seen(graph, shown) if shown else _all_seen(graph))[0]
 
 
 def seen_by_readers(graph: Graph) -> dict[str, Seen]:
     """Maps each tensor and step to what its readers see of it, in its own legs; other entries are unspecified."""
-    return _seen(graph, ())[1]
+    return _all_seen(graph)[1]
+
+
+@cached
+def _all_seen(graph: Graph) -> tuple[dict[str, tuple[Seen, ...]], dict[str, Seen]]:
+    return _seen(graph, ())
 
 
 def _seen(graph: Graph, shown: Iterable[str]) -> tuple[dict[str, tuple[Seen, ...]], dict[str, Seen]]:
@@ -129,7 +134,8 @@ def _both(one: Seen, other: Seen) -> Seen:
 def zero_outside(graph: Graph, batched: Container[str]) -> dict[str, frozenset[Visible]]:
     """Maps the step of each box to a set of visible entries; its operands are zero at all other entries.
 
-    Only boxes `hide` in `batched` count; others contain entries that are visible in any element of a batch.
+    Only boxes `hide` in `batched` count; others contain entries that are visible in any element of a batch. Products do
+    not count: another factor may be infinite or NaN there.
     """
     steps = [part for step in graph.steps for part in flattened(step)]
     legs = _legs_of(graph, steps)
@@ -137,13 +143,15 @@ def zero_outside(graph: Graph, batched: Container[str]) -> dict[str, frozenset[V
     return {step.name: _zero(graph, step.op.uses, zeros, legs) for step in steps if step.box is not None}
 
 
-def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf, batched: Container[str] = ()) -> _Zeros:
+def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf, batched: Container[str] | None = None) -> _Zeros:
     found: dict[str, frozenset[Visible]] = {}
     powers: dict[str, frozenset[Visible]] = {}  # the same for minus infinity, whose exp is zero
     for step in steps:
         box = step.box
         if step.contraction is not None:
-            terms = [_zero(graph, term.factors, found, legs) for term in step.contraction.terms]
+            products = [term.factors for term in step.contraction.terms]
+            counted = [factors if batched is None or len(factors) == 1 else () for factors in products]
+            terms = [_zero(graph, factors, found, legs) for factors in counted]
             same = frozenset.intersection(*terms) or (frozenset({KEYS}) if all(terms) else _NOWHERE)
             found[step.name] = _all_translated(graph, same, _own(step.legs))
         elif box is None:
@@ -152,7 +160,7 @@ def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf, batched: Containe
             found[step.name] = frozenset({visible_to(graph, step)})
         elif OPS[box.kind].scales:
             found[step.name] = _zero(graph, box.uses, found, legs)
-        elif len(box.seen) == 1 and step.name in batched:
+        elif len(box.seen) == 1 and step.name in (batched or ()):
             known = {0: found, -inf: powers}.get(box.number("fill").value)  # type: ignore[union-attr]
             if known is not None:
                 (known[step.name],) = box.seen
@@ -212,10 +220,14 @@ def left_out(graph: Graph) -> frozenset[str]:
     return frozenset(found)
 
 
-def hider(graph: Graph, steps: Iterable[Step], term: Term) -> Use | None:
-    """A factor from outside of these steps, read on keys alone, that can be zero at hidden keys. None if none."""
+def hider(graph: Graph, steps: Iterable[Step], term: Term, seen: Mapping[str, tuple[Seen, ...]]) -> Use | None:
+    """A factor from outside of these steps, read on keys alone, that can be zero at hidden keys. None if none.
+
+    `seen`: the `looks` of the graph. A step that sees hidden keys, as a norm over keys does, needs its operand whole.
+    """
     inside = {step.name for step in steps}
-    others = {use.name for step in steps for use in step.op.uses if not _on_keys(graph, use)}
+    reads = [pair for step in steps for pair in zip(step.op.uses, seen[step.name], strict=True)]
+    others = {use.name for use, look in reads if look == EVERYTHING or not _on_keys(graph, use)}
     keys = [use for use in term.factors if _on_keys(graph, use)]
     return next((use for use in keys if use.name not in inside | others), None)
 

@@ -12,7 +12,7 @@ from math import prod
 
 from tensornet_attn.cost.blocks import IN_BAND, LEAST, Block, budget_of, reach_in_both
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.graph.hidden import counting, hider
+from tensornet_attn.graph.hidden import counting, hider, looks
 from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use, body_graph
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ops import OPS
@@ -56,7 +56,7 @@ class Group:
         """Why hidden keys would count in a product of a kernel; None if an operand can be zero there."""
         for step in body:
             for term in counting(self.graph).get(step.name, ()):
-                if hider(self.graph, body, term) is None:
+                if hider(self.graph, body, term, looks(self.graph)) is None:
                     return f"'{step.name}' sums keys, and reads no tensor in which the key mask could hide them"
         return None
 

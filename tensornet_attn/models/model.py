@@ -182,11 +182,13 @@ class Positions(nn.Module):
         of key_mask [batch, seen + n], not the padding.
         """
         n, given = seen + x.shape[1], positions is not None
+        if positions is not None and self.kind in ("learned", "sinusoid"):
+            _check_given(positions, x.shape[:2])
         if positions is None and key_mask is not None and self.kind in ("learned", "sinusoid"):
             positions = (key_mask.cumsum(1) - 1).clamp(min=0)[:, seen:]
         if self.kind == "learned":
             if positions is not None and (given or n > self.length):  # those of tokens are less than n
-                self._check(positions)
+                self._check_learned(positions)
             elif n > self.length:
                 raise InputError(
                     f"the call reaches {n} positions, but the model has learned {self.length}: shorten it."
@@ -197,7 +199,7 @@ class Positions(nn.Module):
             x = x + sinusoid(places.flatten(), x.shape[2], x.dtype).unflatten(0, places.shape)
         return self.dropout(x)
 
-    def _check(self, positions: Tensor) -> None:
+    def _check_learned(self, positions: Tensor) -> None:
         """Raises InputError for a position that was not learned.
 
         On a GPU and in torch.compile, where reading it would wait, an assertion of the device fails as in nn.Embedding.
@@ -208,6 +210,12 @@ class Positions(nn.Module):
             torch._assert_async(right, sentence)
         elif not bool(right):
             raise InputError(sentence)
+
+
+def _check_given(positions: Tensor, shape: torch.Size) -> None:
+    """Raises InputError unless these are integers of this shape, or of one row for all."""
+    if positions.dtype not in (torch.int64, torch.int32) or positions.shape not in (shape, shape[1:], (1, shape[1])):
+        raise InputError(f"'positions' is {_given(positions)}; give {list(shape)}, torch.int64.")
 
 
 def check_tokens(

@@ -7,7 +7,7 @@ from math import inf
 
 from tensornet_attn.ir.arithmetic import Arith, evaluate, names
 from tensornet_attn.ir.steps import Box, Function, Step
-from tensornet_attn.ir.values import ATOM, Legs
+from tensornet_attn.ir.values import Legs
 from tensornet_attn.ops import maps
 from tensornet_attn.ops.given import Graph, KernelTiles, Lines, Run, Scene, Tensor, Tile
 from tensornet_attn.ops.model import BoxModel, LegName, Operand
@@ -58,11 +58,9 @@ class MapOperation(Operation):
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
         value, own = lines.value(box.operand("of")), row(box)
         numbers = [lines.number(tree) for tree in arguments(box)]
-        if not own.torch:
-            lines.bind(step.name, lines.call(own.name, value.text, *numbers), value.legs)
+        if "{" not in own.torch:
+            lines.bind(step.name, lines.call(own.torch or own.name, value.text, *numbers), value.legs)
             return
-        if own.level != ATOM:
-            numbers = [text if text.replace(".", "").isdigit() else f"({text})" for text in numbers]
         filled = own.torch.format(x=value.text, atom=value.atom, **dict(zip("ab", numbers, strict=False)))
         lines.bind(step.name, filled, value.legs, own.level)
 

@@ -25,10 +25,10 @@ _LOG1P = "maximum_of({x}, 0.0) + tl.log(1 + exp_of(-tl.abs({x})))"
 class Map:
     """An elementwise function of x and numbers.
 
-    `reference(torch, x, *numbers)` is its plain implementation. `torch` is its PyTorch text; if it is empty, the
-    runtime has a function of its name. `finite`: the map and its derivative are finite at all numbers. `least` is a
-    lower bound; `least_of` computes it from the numbers, given as minus infinity if unknown. `keeps_sign`: it is
-    nonnegative at nonnegative x. `saves`: the tensor saved for the backward.
+    `reference(torch, x, *numbers)` is its plain implementation. `torch` is its PyTorch text, or the name of a function
+    of the runtime; if it is empty, the function has the name of the map. `finite`: the map and its derivative are
+    finite at all numbers. `least` is a lower bound; `least_of` computes it from the numbers, given as minus infinity if
+    unknown. `keeps_sign`: it is nonnegative at nonnegative x. `saves`: the tensor saved for the backward.
     """
 
     name: str
@@ -205,10 +205,10 @@ _ROWS = (
         keeps_sign=True, zero=_at_zero, saves="result",
     ),
     Map(
-        "power", lambda torch, x, p: x**p, "{atom} ** {a}", "power_of({x}, {a})",
+        "power", lambda torch, x, p: x**p, "raised_to", "power_of({x}, {a})",
         "tl.where({d} == 0, 0.0, {d} * {a} * power_of({x}, {a} - 1))", usage="power(2)", arguments=1,
         least_of=lambda numbers: 0 if numbers[0] % 2 == 0 else -inf,
-        keeps_sign=True, zero=lambda numbers: numbers[0] > 0, level=PRODUCT,
+        keeps_sign=True, zero=lambda numbers: numbers[0] > 0,
     ),
     Map(
         "clamp", lambda torch, x, a, b: x.clamp(_limit(torch, x, a), _limit(torch, x, b)), "",

@@ -89,14 +89,19 @@ class LogSumExpOperation(Reduction):
     def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
         """A row without an entry above minus infinity gives -1e15, or half of the least number of float16.
 
-        Differences of such rows are finite, and in other dtypes their squares and sums too.
+        Differences of such rows are finite, and in other dtypes their squares and sums too. Entries are relative to the
+        largest one, because the backward of `logsumexp` subtracts its result, which rounding may have made that entry.
         """
         import torch
 
+        most = torch.finfo(value.dtype).max
         keep = keep & (value != -math.inf)
-        some, nothing = keep.any(axis, keepdim=True), max(-1e15, torch.finfo(value.dtype).min / 2)
+        some, nothing = keep.any(axis, keepdim=True), max(-1e15, -most / 2)
+        if not value.shape[axis]:
+            return value.sum(axis) + nothing
         value = value.where(keep, -math.inf).where(some, 0)
-        return value.logsumexp(axis).where(some.squeeze(axis), nothing)
+        largest = value.detach().amax(axis, keepdim=True).clamp(-most, most)
+        return ((value - largest).logsumexp(axis) + largest.squeeze(axis)).where(some.squeeze(axis), nothing)
 
     def tile_summed(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
         x, visible = tiles.masked(box.operand("of"))

@@ -128,7 +128,7 @@ class _Hiding:
         parts = [*flattened(step)]
         for part in parts:
             for term in self.counting.get(part.name, ()):
-                factor = hider(self.graph, parts, term)
+                factor = hider(self.graph, parts, term, self.looks)
                 assert factor is not None, f"no operand of '{step.name}' hides keys from '{part.name}'"
                 new.setdefault(factor.name, self.hidden(step, leaf(self.graph, factor), BY_KEY, _FACTOR))
         self.rows |= {step.name} if any(use.name in self.rows - new.keys() for use in kernel.uses) else set()

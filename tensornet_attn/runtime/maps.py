@@ -126,7 +126,17 @@ SLOPES = {elu1: elu1_slope, elu1_neg: elu1_neg_slope, torch.tanh: tanh_slope, No
 
 def reciprocal(x: Tensor) -> Tensor:
     """1 / x, and 0 if x is 0, also in the gradient."""
-    return torch.where(x == 0, 0, torch.where(x == 0, 1, x).reciprocal())
+    return torch.where(x == 0, 0, steep(torch.where(x == 0, 1, x)).reciprocal()).to(x.dtype)
+
+
+def raised_to(x: Tensor, p: float) -> Tensor:
+    """x ** p."""
+    return (steep(x) ** p).to(x.dtype)
+
+
+def steep(x: Tensor) -> Tensor:
+    """The operand of a map whose slope may exceed float16, though its result does not: 1e-5 ** -0.5, or 1 / 1e-3."""
+    return x.float() if x.dtype == torch.float16 else x
 
 
 def elu(x: Tensor) -> Tensor:
@@ -250,11 +260,17 @@ def max_gradient(x: Tensor, gradient: Tensor, dim: int) -> Tensor:
 
 
 def masked_logsumexp(x: Tensor, keep: Tensor | None = None) -> Tensor:
-    """logsumexp of the visible entries, of none a number for minus infinity: [..., m] -> [...]."""
-    nothing = max(-1e15, torch.finfo(x.dtype).min / 2)  # differences of two such rows are finite
-    if keep is None:
+    """logsumexp of the visible entries, of none a number for minus infinity: [..., m] -> [...].
+
+    Masked entries are relative to the largest: the backward of `logsumexp` subtracts its result, which at -1e9 has lost
+    the logarithm of the number of keys.
+    """
+    nothing, most = max(-1e15, torch.finfo(x.dtype).min / 2), largest_number(x)  # differences of `nothing` are finite
+    if keep is None or not x.shape[-1]:
         return x.logsumexp(-1) if x.shape[-1] else x.sum(-1) + nothing
-    return torch.where(keep.any(-1), torch.where(keep, x, -largest_number(x)).logsumexp(-1), nothing)
+    x = torch.where(keep, x, -most)
+    largest = x.detach().amax(-1, keepdim=True).clamp(-most, most)
+    return torch.where(keep.any(-1), (x - largest).logsumexp(-1) + largest[..., 0], nothing)
 
 
 def added(x: Tensor, bias: Tensor | None) -> Tensor:

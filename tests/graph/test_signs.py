@@ -78,3 +78,11 @@ def test_a_warning_in_float16() -> None:
     with pytest.warns(UserWarning, match="overflow float16") as warned:
         ta.compile("lfish", dtype=torch.float16)
     assert [str(warning.message) for warning in warned] == [f"{what}, so {why}; {hint}"]
+
+
+def test_a_warning_of_sums_that_a_plan_divides_last() -> None:
+    what = "abc: 'P' is normalised after products with it are summed over 'm'"
+    why = "the sums may overflow float16 after some thousand positions"
+    with pytest.warns(UserWarning, match="overflow float16") as warned:
+        ta.compile("abc", dtype=torch.float16)
+    assert [str(warning.message) for warning in warned] == [f"{what}, so {why}; use bfloat16."]

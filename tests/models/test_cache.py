@@ -82,6 +82,9 @@ def test_positions_are_those_given(positions: str) -> None:
     for row in ([[0, 1, 2, 3, 4]], [[9, 10, 11]], [[0, 1, -1]]):
         wanted = "'positions' has values outside 0 to 3, the positions that the model has learned."
         assert refusal(learned, tokens[:1, : len(row[0])], positions=torch.tensor(row)) == wanted
+    for wrong, what in ((torch.zeros(1, 3), "[1, 3] torch.float32"), (torch.arange(2), "[2] torch.int64")):
+        wanted = f"'positions' is {what}; give [1, 3], torch.int64."
+        assert refusal(learned, tokens[:1, :3], positions=wrong) == wanted
     mask = torch.ones(1, 4, dtype=torch.bool)  # counts no more positions than there are
     counts = [reads(lambda: model(tokens[:1, :4], mask)) for model in (learned, tiny.language())]  # noqa: B023
     assert counts[0] == counts[1]

@@ -120,3 +120,19 @@ def test_no_keys_and_hidden_keys_are_alike(backend: str, kind: str) -> None:
     torch.testing.assert_close(others[0], gradients[0])
     assert not gradients[1].any()
     assert hidden.any() == (kind == "logsumexp")
+
+
+@pytest.mark.parametrize("bias", [-1e9, -1e25, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("options", BACKENDS, ids=str)
+def test_the_gradient_of_a_row_of_huge_scores_is_shares(options: tuple[str, dict[str, Any]], bias: float) -> None:
+    """The logarithm of the number of keys is less than a rounding of such a score."""
+    layer = module_of(
+        design({"A": {"logsumexp": "m", "of": "S"}, "y": "A[h n] R[h] -> n h"}), options[0], torch.float32
+    )
+    mask = torch.full((9, 9), bias)
+    q, k = (x.float().requires_grad_() for x in call()[0])
+    scores = torch.einsum("bnhd,bmhd->bhnm", q, k) + mask
+    weights = (scores - scores.detach().amax(-1, keepdim=True)).softmax(-1).detach()
+    wanted = torch.einsum("bhnm,bmhd,h->bnhd", weights, k, layer.R).detach()
+    (gradient,) = torch.autograd.grad(layer(q, k, mask=mask).sum(), q)
+    torch.testing.assert_close(gradient, wanted, rtol=1e-5, atol=1e-6)

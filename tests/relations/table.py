@@ -9,6 +9,7 @@ from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.hidden import omits_hidden_keys
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.padding import padding_of
+from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import names
 from tensornet_attn.ops import OPS
 from tests.relations import relations as of
@@ -101,7 +102,7 @@ TABLE = (
     Relation(of.tokens_are_the_sequence, noiseless),
     Relation(of.documents_are_calls, noiseless),
     Relation(of.chunks_are_the_whole),
-    Relation(of.sequences_are_apart),
+    Relation(of.sequences_are_apart, lambda graph: graph.output in batched(graph)),
     Relation(of.queries_are_apart, separate_queries),
     Relation(of.masks_have_forms, paired),
     Relation(of.nothing_gives_nothing),

@@ -45,6 +45,18 @@ def test_the_same_when_compiled() -> None:
     torch.testing.assert_close(torch.autograd.grad(found.sum(), x), torch.autograd.grad(elu1(x).sum(), x))
 
 
+@pytest.mark.parametrize(
+    ("function", "at", "slope"),
+    [(lambda x: maps.raised_to(x, -0.5), 1e-5, -0.5 * 1e-5**-1.5), (maps.reciprocal, 1e-3, -1e6)],
+    ids=["power", "reciprocal"],
+)
+def test_slopes_beyond_float16(function: Callable[[Tensor], Tensor], at: float, slope: float) -> None:
+    """A gradient of zero stays zero, and a small one has a product that float16 holds."""
+    x = torch.full((2,), at, dtype=torch.float16, requires_grad=True)
+    (gradient,) = torch.autograd.grad(function(x), x, torch.tensor([0, 1e-4], dtype=torch.float16))
+    torch.testing.assert_close(gradient, torch.tensor([0, 1e-4 * slope], dtype=torch.float16), rtol=0.02, atol=0)
+
+
 TRACED: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
     "elu": (maps.elu, F.elu),
     "softplus": (maps.softplus, F.softplus),

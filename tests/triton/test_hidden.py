@@ -18,6 +18,7 @@ from tests.hidden_cases import (
     ROWS,
     Case,
     check,
+    check_overflow,
     check_padded,
     check_rows,
     module_of,
@@ -50,6 +51,10 @@ def test_regions_of_tiles(form: str) -> None:
     regions = on_triton(ta.compile(case.design(), "triton", dtype=F64))
     assert {name.partition(".")[0] for name in regions} == {"y"}  # of two boxes, each has its own
     check(case, KERNELS, 24, F64, torch.nan)
+
+
+def test_products_that_overflow() -> None:
+    check_overflow("triton", {})
 
 
 @pytest.mark.parametrize("name", DECAYS)
