@@ -128,7 +128,8 @@ def _swapped(
     if init == "fresh":
         outside = outside_of(one.module, known(one.module, one.path)[1], family.layout)
         compiled = fresh(outside, design, *options)
-        place = _place(one.module, family, outside.where, bool(compiled.plan.graph.causal))
+        place = _place(one.module, family, outside.where, outside.causal)
+        place = replace(place, looks_back=bool(compiled.plan.graph.causal))
     elif reading is not None and reading.in_models:
         compiled = made_of(one.module, design, *options, where=one.path)
         place = _place(one.module, family, place_of(one.module, one.path), bool(compiled.plan.graph.causal))
