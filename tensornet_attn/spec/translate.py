@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.maps import MAPS
 from tensornet_attn.ops.model import BOXES, kinds_of
+from tensornet_attn.spec.expression import CONCATENATION
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.report import Reporter, meant, printable, written
 
@@ -180,6 +181,8 @@ def _report_box(value: Any, path: Path, reporter: Reporter) -> None:
     hint = reporter.nearest(str(strange[0]), BOXES) if strange else f"name the box with one of: {', '.join(BOXES)}."
     if strange and strange[0] in MAPS:
         hint = f"it is an elementwise map: write 'map: {strange[0]}' in its place."
+    elif strange and strange[0] in ("concat", "concatenate", "cat"):
+        hint = CONCATENATION
     at = (*path, strange[0]) if strange else path
     name = f"there is no box '{printable(str(strange[0]))}'." if strange else "no key here names a box."
     reporter.error("unknown-box", name, at, key=True, hint=hint)
