@@ -36,9 +36,9 @@ def trace(frame, event, _):
     named = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")
     if event == "call" and named and code.co_filename.startswith(package):
         entered.add((code.co_filename, code.co_qualname))
-sys.setprofile(trace)
+sys.settrace(trace)
 ta.emit_source(ta.load("hard_fish"), backend=sys.argv[1])
-sys.setprofile(None)
+sys.settrace(None)
 print(json.dumps([len({{file for file, _ in entered}}), len(entered)]))
 """
 ON_THE_WAY = ("ir", "ops", "spec", "graph", "special", "rewrite", "cost", "tiles", "plan", "emit")
