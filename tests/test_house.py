@@ -208,9 +208,9 @@ def import_by_name_violations(root: Path) -> list[str]:
         for node in ast.walk(tree):
             called = node.func if isinstance(node, ast.Call) else None
             name = getattr(called, "attr", None) or getattr(called, "id", None)
-            if name == "import_module" and path.name != "__init__.py" and isinstance(node, ast.Call):
-                if any(PACKAGE in ast.unparse(argument) for argument in node.args):
-                    found.append(f"{path}:{node.lineno}: import_module")
+            words = map(ast.unparse, node.args) if isinstance(node, ast.Call) and name == "import_module" else ()
+            if any(PACKAGE in word for word in words) and path.name != "__init__.py":
+                found.append(f"{path}:{node.lineno}: import_module")
     return found
 
 

@@ -52,13 +52,12 @@ class StudyResult:
         return {trial.slot: trial for trial in self.trials}[slot]
 
     def __str__(self) -> str:
-        """The front, the best in the first objective first, the finalists, the highest mean first, and what failed.
+        """The front, the best in the first objective first, the finalists, the highest mean first, and failures.
 
         The best finalist may be missing from the front, because the scores of the search determine the front.
         """
-        proposals = [trial for trial in self.trials if trial.slot >= 0]
-        front, among = counted(len(self.front), "design"), counted(len(proposals), "trial")
-        lines = [f"{front} on the front of {among}; results: '{self.out}'"]
+        front, trials = counted(len(self.front), "design"), counted(self.as_dict()["trials"], "trial")
+        lines = [f"{front} on the front of {trials}; results: '{self.out}'"]
         means = {one.of: one.mean.to_text() for one in self.confirmed}
         for trial in self.front:
             values = trial.values or {}
@@ -70,14 +69,9 @@ class StudyResult:
             for one in self.confirmed:
                 texts = [f"quality {means[one.of]}", f"in the search {exact(one.search)}"]
                 lines.append("  ".join(["", *texts, to_text(self.trial(one.of).path)]))
-        failures: dict[str, list[Trial]] = {}
-        for trial in self.trials:
-            if trial.state not in (COMPLETE, BOUND):
-                failures.setdefault(trial.reason, []).append(trial)
-        for reason, trials in failures.items():
-            first, log = trials[0], log_of(self.out, trials[0].slot)
-            lines.append(f"{counted(len(trials), 'trial')} {first.state}, such as {to_text(first.path)}: {reason}")
-            lines.append(f"  log: '{log}'")
+        failures = {trial.reason: trial for trial in reversed(self.trials) if trial.state not in (COMPLETE, BOUND)}
+        for reason, first in failures.items():
+            lines.append(f"{first.state}: {to_text(first.path)}: {reason}\n  log: '{log_of(self.out, first.slot)}'")
         return "\n".join(lines)
 
     __repr__ = __str__

@@ -126,7 +126,7 @@ def test_some_trials_fail(tmp_path: Path) -> None:
     assert [to_text(trial.path).startswith("linear") for trial in failed] == [True]
     log = tmp_path / "logs" / f"slot{failed[0].slot}.log"
     assert str(found).splitlines()[-2:] == [
-        f"1 trial failed, such as {to_text(failed[0].path)}: {functions.RAISED}", f"  log: '{log}'",
+        f"failed: {to_text(failed[0].path)}: {functions.RAISED}", f"  log: '{log}'",
     ]  # fmt: skip
     assert "RuntimeError: the lights went out" in log.read_text()
 
