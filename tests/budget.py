@@ -27,21 +27,21 @@ TRAIL = f"""
 import importlib, inspect, json, os, pkgutil, sys
 import {PACKAGE} as ta
 package = os.path.dirname(ta.__file__) + os.sep
-for module in pkgutil.walk_packages([package], "{PACKAGE}."):
-    if module.name.split(".")[1] in sys.argv[2:]:
-        importlib.import_module(module.name)  # what runs on import is not on the way
-entered = set()
+for room in sys.argv[2:]:  # what runs on import is not on the way
+    for module in pkgutil.walk_packages([package + room], f"{PACKAGE}.{{room}}."):
+        importlib.import_module(module.name)
+load, emit, entered = ta.load, ta.emit_source, set()
 def trace(frame, event, _):
     code = frame.f_code
     named = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")
     if event == "call" and named and code.co_filename.startswith(package):
         entered.add((code.co_filename, code.co_qualname))
-sys.setprofile(trace)
-ta.emit_source(ta.load("hard_fish"), backend=sys.argv[1])
-sys.setprofile(None)
+sys.settrace(trace)
+emit(load("hard_fish"), backend=sys.argv[1])
+sys.settrace(None)
 print(json.dumps([len({{file for file, _ in entered}}), len(entered)]))
 """
-ON_THE_WAY = ("ir", "ops", "spec", "graph", "special", "rewrite", "cost", "tiles", "plan", "emit")
+ON_THE_WAY = "ir ops spec graph special rewrite cost tiles plan emit draw".split()
 
 
 def nodes(tree: ast.AST) -> int:

@@ -17,3 +17,12 @@ def script(name: str) -> ModuleType:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(path.parent))  # as python does with the folder of a script
         return import_module(path.name)
+
+
+def printed(name: str, *words: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What a script prints on standard output for these arguments, run in this process."""
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", [name, *words])
+        assert not script(name).main()
+    return capsys.readouterr().out

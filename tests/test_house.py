@@ -208,8 +208,8 @@ def import_by_name_violations(root: Path) -> list[str]:
         for node in ast.walk(tree):
             called = node.func if isinstance(node, ast.Call) else None
             name = getattr(called, "attr", None) or getattr(called, "id", None)
-            own = isinstance(node, ast.Call) and any(PACKAGE in ast.unparse(argument) for argument in node.args)
-            if name == "import_module" and own and path.name != "__init__.py":
+            words = map(ast.unparse, node.args) if isinstance(node, ast.Call) and name == "import_module" else ()
+            if any(PACKAGE in word for word in words) and path.name != "__init__.py":
                 found.append(f"{path}:{node.lineno}: import_module")
     return found
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import sysconfig
@@ -17,6 +18,7 @@ from tensornet_attn.search import load
 from tensornet_attn.search.evolve import draft
 from tensornet_attn.search.study_file import read
 from tensornet_attn.tasks import task_named
+from tests.scripts import printed
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 
@@ -26,12 +28,9 @@ TRAINED = sorted(path.stem for path in RESULTS.glob("*.json") if "machine" not i
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_tables(name: str, tmp_path: Path) -> None:
-    words = [sys.executable, str(RESULTS / "runs.py"), name, "--table", "--out", str(tmp_path)]
-    scores, found = (
-        subprocess.run([*words, *more], capture_output=True, text=True, check=True).stdout
-        for more in ([], ["--analyses"])
-    )
+def test_tables(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("results/runs", name, "--table", "--out", str(tmp_path))
+    scores, found = (printed(*words, *more, capsys=capsys) for more in ([], ["--analyses"]))
     page = RESULTS.with_suffix(".md").read_text()
     assert len(scores.splitlines()) > 3
     assert scores in page
@@ -93,16 +92,14 @@ STUDIES = RESULTS / "studies"
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in STUDIES.glob("*.json")))
-def test_tables_of_studies(name: str) -> None:
-    words = [sys.executable, str(RESULTS / "studies.py"), name, "--table"]
-    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+def test_tables_of_studies(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    told = printed("results/studies", name, "--table", capsys=capsys)
     assert len(told.splitlines()) >= 2 + 2 * 3  # two arms of three studies
     assert told in (RESULTS.parent / "search-results.md").read_text()
 
 
-def test_the_spread_of_scores_that_the_page_shows() -> None:
-    words = [sys.executable, str(RESULTS / "studies.py"), "small_copying", "--spread"]
-    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+def test_the_spread_of_scores_that_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    told = printed("results/studies", "small_copying", "--spread", capsys=capsys)
     assert "".join(f"    {line}\n" for line in told.splitlines()) in (RESULTS.parent / "search-results.md").read_text()
 
 
@@ -114,3 +111,11 @@ def test_studies_can_be_run_again(name: str) -> None:
     study = read(STUDIES / f"{name}.yaml", {})
     assert study.finalists >= 2
     assert len(draft(study, load(study.space), 0, ()).proposal.path) > 1
+
+
+def test_prices(capsys: pytest.CaptureFixture[str]) -> None:
+    """Layers with one source are not timed; of the others, the ratio is printed."""
+    words = ("mhsa", "mamba2", "--n", "8", "--rounds", "3", "--seconds", "0.1")
+    mhsa, mamba2 = printed("results/prices", *words, capsys=capsys).splitlines()
+    assert mhsa.endswith("  the same source")
+    assert re.search(r"n +8  cpu / generic \d+\.\d\d in 3 rounds \(generic .* ms, cpu .* ms\)$", mamba2)

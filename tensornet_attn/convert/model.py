@@ -128,7 +128,8 @@ def _swapped(
     if init == "fresh":
         outside = outside_of(one.module, known(one.module, one.path)[1], family.layout)
         compiled = fresh(outside, design, *options)
-        place = _place(one.module, family, outside.where, bool(compiled.plan.graph.causal))
+        looks_back = bool(compiled.plan.graph.causal)
+        place = replace(_place(one.module, family, outside.where, outside.causal), looks_back=looks_back)
     elif reading is not None and reading.in_models:
         compiled = made_of(one.module, design, *options, where=one.path)
         place = _place(one.module, family, place_of(one.module, one.path), bool(compiled.plan.graph.causal))
@@ -142,19 +143,21 @@ def _swapped(
             trained = replace(trained, buckets=_of_the_first(one, every))
         compiled = start_from(trained, design, *options)
         place = _place(one.module, family, trained.where, trained.causal)
-        if trained.rope_base is not None:
-            scaling = scaling_of(trained.rope_scaling)
-            rope = Rope(trained.rope_base, family.layout.interleaved, family.layout.once, scaling)
-            place = replace(place, rope=rope)
-        if trained.alibi:
-            place = replace(place, alibi=Alibi(family.layout.alibi, trained.weights["Wq"].shape[1]))
-        place = replace(place, window=trained.window, cross=trained.cross)
+        layout, base = family.layout, trained.rope_base
+        place = replace(
+            place,
+            rope=None
+            if base is None
+            else Rope(base, layout.interleaved, layout.once, scaling_of(trained.rope_scaling)),
+            alibi=Alibi(layout.alibi, trained.weights["Wq"].shape[1]) if trained.alibi else None,
+            window=trained.window,
+            cross=trained.cross,
+        )
         if trained.buckets is not None:
             graph, first = compiled.plan.graph, not trained.buckets.given
-            held = graph.of_role("weight") if first else graph.of_role("input")
-            table = next(
-                one.name for one in held if {graph.leg[leg].size for leg in one.legs} == {*trained.buckets.weight.shape}
-            )
+            shape = {*trained.buckets.weight.shape}
+            held = graph.of_role("weight" if first else "input")
+            table = next(tensor.name for tensor in held if {graph.leg[leg].size for leg in tensor.legs} == shape)
             place = replace(place, table=table, gives=first)
     place = replace(place, backend=options[0])
     entry, *rest = compiled.plan.graph.of_role("input")

@@ -83,7 +83,8 @@ class MultiheadAttention(nn.Module):
             made = fitted(compiler.load(design, sizes, settings), dropout, bias)
         except DesignError as error:
             raise InputError(
-                f"'{loaded.name}' does not fit embed_dim={embed_dim} and num_heads={num_heads}: {error}"
+                f"'{loaded.name}' does not fit embed_dim={embed_dim} and num_heads={num_heads}; change them, or set "
+                f"legs with legs={{...}}: {error}"
             ) from error
         check_output(build(made), embed_dim)
         self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first

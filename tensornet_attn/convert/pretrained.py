@@ -102,7 +102,8 @@ def put(model: Any, found: list[tuple[str, Place, list[str]]]) -> None:
     shared = Shared()
     for design, place, paths in found:
         module = model.get_submodule(paths[0])
-        new = swap_of(module, place)(compiler.compile(design, place.backend, place.causal), place, module, shared)
+        compiled = compiler.compile(design, place.backend, place.causal or place.looks_back)
+        new = swap_of(module, place)(compiled, place, module, shared)
         for path in paths:
             parent, _, name = path.rpartition(".")
             setattr(model.get_submodule(parent), name, new)

@@ -105,7 +105,7 @@ class Place:
     the dropout and the LayerNorm after the attention, which are kept. `layer`: its index in caches. `backend`: the
     backend of the design, for saving. `biased`: it is in a stack with relative position biases, such as T5's; `table`
     is their weight, and `gives` is true for the first attention, which passes it to the others. `cross`: keys and
-    values come from another sequence.
+    values come from another sequence. `looks_back`: the design is causal, even if the attention was not.
     """
 
     where: str
@@ -122,6 +122,7 @@ class Place:
     cross: bool = False
     table: str = ""
     gives: bool = False
+    looks_back: bool = False
 
     @property
     def counted(self) -> bool:

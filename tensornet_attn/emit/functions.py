@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from symtable import symtable
@@ -53,8 +53,9 @@ def _module(path: Path) -> str:
 
 def items(source: str, module: str = "") -> Iterator[tuple[str, Item]]:
     """Yields (name, item) for each top-level statement except imports and docstrings."""
+    lines = source.split("\n")
     for node in ast.parse(source).body:
-        text = "\n".join(source.split("\n")[_first_line(node) - 1 : node.end_lineno])
+        text = "\n".join(lines[_first_line(node) - 1 : node.end_lineno])
         reads = names_read(text)
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name, Item(text, reads, _owner(node.decorator_list), module)
@@ -65,6 +66,7 @@ def items(source: str, module: str = "") -> Iterator[tuple[str, Item]]:
             yield text, Item(text, reads, _owner([node.value]), module)
 
 
+@lru_cache(1 << 12)
 def names_read(text: str) -> frozenset[str]:
     """The global names that a text reads; names bound inside functions do not count.
 

@@ -54,7 +54,13 @@ def for_each_gradient(backward, gradient: torch.Tensor) -> list[torch.Tensor]:
     return [torch._add_batch_dim(torch.stack(same), 0, level) for same in zip(*found, strict=True)]
 
 
-@torch.compiler.assume_constant_result
+def constant_in_traces(function):
+    """`torch.compiler.assume_constant_result`, which imports torch._dynamo: a second, even if nothing is traced."""
+    function._dynamo_marked_constant = True
+    return function
+
+
+@constant_in_traces
 def exports_onnx() -> bool:
     """Whether `torch.onnx.export` traces: a program for ONNX has neither operations of this file nor all of torch."""
     return torch.onnx.is_in_onnx_export()

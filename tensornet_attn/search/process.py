@@ -221,6 +221,9 @@ def state_of(error: Exception) -> str:
 
 
 def sentence(error: Exception) -> str:
-    """The first line of an error; with its type, unless it is a TensornetError."""
+    """The first line of an error; with its type and the line that raised it, unless it is a TensornetError."""
     first = (str(error).strip() or type(error).__name__).split("\n", 1)[0][:300]
-    return first if isinstance(error, TensornetError) else f"{type(error).__name__}: {first}"
+    if isinstance(error, TensornetError):
+        return first
+    line = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {first} ({Path(line.filename).name}:{line.lineno})"

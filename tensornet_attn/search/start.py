@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from tensornet_attn.errors import InputError, MissingPartError
-from tensornet_attn.report.words import exact
+from tensornet_attn.report.words import counted, exact
 from tensornet_attn.search.evolve import draft
 from tensornet_attn.search.rank import Confirmed, confirmed, front
 from tensornet_attn.search.read import load
 from tensornet_attn.search.space import Space, to_text
-from tensornet_attn.search.study import CONFIG, DATABASE, NAME, Study, prepare
+from tensornet_attn.search.study import CONFIG, DATABASE, NAME, Study, log_of, prepare
 from tensornet_attn.search.study_file import SHORT, read
-from tensornet_attn.search.trial import Trial
+from tensornet_attn.search.trial import BOUND, COMPLETE, Trial
 from tensornet_attn.spec.sources import Source
 from tensornet_attn.tasks.recipe import Recipe
 
@@ -52,11 +52,12 @@ class StudyResult:
         return {trial.slot: trial for trial in self.trials}[slot]
 
     def __str__(self) -> str:
-        """The front, the best in the first objective first, and the finalists, the highest mean first, as text.
+        """The front, the best in the first objective first, the finalists, the highest mean first, and failures.
 
         The best finalist may be missing from the front, because the scores of the search determine the front.
         """
-        lines = [f"{len(self.front)} designs on the front of {self.as_dict()['trials']} trials; results: '{self.out}'"]
+        front, trials = counted(len(self.front), "design"), counted(self.as_dict()["trials"], "trial")
+        lines = [f"{front} on the front of {trials}; results: '{self.out}'"]
         means = {one.of: one.mean.to_text() for one in self.confirmed}
         for trial in self.front:
             values = trial.values or {}
@@ -68,6 +69,9 @@ class StudyResult:
             for one in self.confirmed:
                 texts = [f"quality {means[one.of]}", f"in the search {exact(one.search)}"]
                 lines.append("  ".join(["", *texts, to_text(self.trial(one.of).path)]))
+        failures = {trial.reason: trial for trial in reversed(self.trials) if trial.state not in (COMPLETE, BOUND)}
+        for reason, first in failures.items():
+            lines.append(f"{first.state}: {to_text(first.path)}: {reason}\n  log: '{log_of(self.out, first.slot)}'")
         return "\n".join(lines)
 
     __repr__ = __str__

@@ -19,7 +19,7 @@ COMPLETE, FAILED, DIVERGED, MEMORY, LATE, BOUND = (
     "complete", "failed", "not finite", "out of memory", "timed out", "out of bounds",
 )  # fmt: skip
 HINTS = {  # what to do if all trials end in a state
-    FAILED: "fix the cause",
+    FAILED: "fix the cause, which 'logs' in --out shows whole",
     DIVERGED: "set lower learning rates",
     MEMORY: "raise 'gibibytes', or use a space of smaller designs",
     LATE: "raise 'seconds', or train for fewer steps",

@@ -17,6 +17,7 @@ FACTOR = "give each tensor its legs, and write factors first, e.g. '(d ** -0.5) 
 SUM = "parentheses contain only numbers; write a sum of tensors as a step, 's: x[n f] + z[n f] -> n f', and use s[n f]."
 LEGS = "separate the names of legs with spaces, e.g. 'n f'."
 CALL = "write a name, with any arguments in parentheses, e.g. 'band(5)'."
+CONCATENATION = "for a concatenation add a product for each part, e.g. 'x[n f] Wx[f g] + z[n e] Wz[e g] -> n g'."
 JOINED = {  # hints for operators of other languages
     "&": "join masks with 'and'.",
     "|": "join masks with 'or'.",
@@ -237,10 +238,7 @@ def _use(stream: Stream, need_legs: bool, joined: bool) -> UseText:
         if need_legs:
             hint = f"e.g. '{token.text}[n f]', or '{token.text}[]' for a scalar; write arithmetic in parentheses."
             if stream.at("("):
-                hint = (
-                    "an expression calls no functions: use a box in a step of its own, and for a concatenation add a "
-                    "product for each part, e.g. 'x[n f] Wx[f g] + z[n e] Wz[e g] -> n g'."
-                )
+                hint = f"an expression calls no functions: use a box in a step of its own, and {CONCATENATION}"
             raise Refusal("no-legs", f"'{token.text}' has no legs here.", hint, token.span)
         return UseText(token.text, None, token.span)
     stream.take()

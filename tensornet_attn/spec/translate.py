@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.maps import MAPS
 from tensornet_attn.ops.model import BOXES, kinds_of
+from tensornet_attn.spec.expression import CONCATENATION
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.report import Reporter, meant, printable, written
 
@@ -177,12 +178,16 @@ def _report_box(value: Any, path: Path, reporter: Reporter) -> None:
         reporter.error("two-boxes", message, (*path, kinds[1]), key=True, hint=hint)
         return
     strange = [key for key in value if key not in ("of", "mask", "scale", "by", "k", "eps")]
-    hint = reporter.nearest(str(strange[0]), BOXES) if strange else f"name the box with one of: {', '.join(BOXES)}."
-    if strange and strange[0] in MAPS:
-        hint = f"it is an elementwise map: write 'map: {strange[0]}' in its place."
-    at = (*path, strange[0]) if strange else path
-    name = f"there is no box '{printable(str(strange[0]))}'." if strange else "no key here names a box."
-    reporter.error("unknown-box", name, at, key=True, hint=hint)
+    if not strange:
+        hint = f"name the box with one of: {', '.join(BOXES)}."
+        reporter.error("unknown-box", "no key here names a box.", path, key=True, hint=hint)
+        return
+    box, *_ = strange
+    if box in MAPS:
+        hint = f"it is an elementwise map: write 'map: {box}' in its place."
+    else:
+        hint = CONCATENATION if box in ("concat", "cat") else reporter.nearest(str(box), BOXES)
+    reporter.error("unknown-box", f"there is no box '{printable(str(box))}'.", (*path, box), key=True, hint=hint)
 
 
 def _known(path: Path, reporter: Reporter) -> list[str]:

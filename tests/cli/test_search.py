@@ -32,7 +32,7 @@ def test_search(run, space: str, tmp_path: Path) -> None:
     found = run("search", space, *FUNCTION, *bounds, "--out", str(out))
     assert found.code == 0
     first, line = found.out.splitlines()
-    assert first == f"1 designs on the front of 1 trials; results: '{out}'"
+    assert first == f"1 design on the front of 1 trial; results: '{out}'"
     assert line.endswith("  parameters 1,024  mhsa; f = 16; h = 4")
     again = run("search", "--out", str(out), "--json")
     assert (again.code, again.err) == (0, "")

@@ -40,6 +40,20 @@ def test_few_modules_are_imported(command: str, most: int) -> None:
     assert int(done.stderr) < most
 
 
+CALL = """
+import sys
+import torch, tensornet_attn as ta
+layer = ta.compile(ta.load("mhsa", legs={"f": 16}))
+layer(torch.randn(2, 3, 16, requires_grad=True)).sum().backward()
+print(sorted({"sympy", "torch._dynamo"} & sys.modules.keys()))
+"""
+
+
+def test_a_layer_that_nothing_traces_does_not_import_what_traces() -> None:
+    done = subprocess.run([sys.executable, "-c", CALL], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_the_demo_runs_the_layer_that_make_compiles(capsys: pytest.CaptureFixture[str]) -> None:
     main()
     assert "agrees with the reference in float64" in capsys.readouterr().out

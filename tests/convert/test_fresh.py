@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tensornet_attn.convert.loading import load_converted
 from tensornet_attn.convert.model import convert_model
 from tensornet_attn.errors import InputError
 from tests.convert import models
@@ -102,3 +103,32 @@ def test_what_does_not_fit(design: Any, options: dict[str, Any], message: str) -
 def test_another_start() -> None:
     wanted = "init is 'trained' or 'fresh', not 'zeros'."
     assert refusal(convert_model, models.made("bert"), "mhsa", init="zeros") == wanted
+
+
+@pytest.mark.parametrize("design", ["fmm1_causal", "gla"])
+def test_a_causal_design_in_a_model_that_looks_ahead(design: str, tmp_path: Path) -> None:
+    """Masks hide the padding; no mask of such a model hides later keys, but the design does."""
+    torch.manual_seed(0)
+    model = convert_model(models.model_of("bert"), design, init="fresh", legs={"h": 4}).double().eval()
+    alone = models.inputs("bert", "right")
+    padded = models.outputs(model, alone)
+    changed = {**alone, "input_ids": alone["input_ids"].clone()}
+    changed["input_ids"][:, 4:] += 1
+    torch.testing.assert_close(models.outputs(model, changed)[:4], padded[:4])
+    for row, length in enumerate((9, 6, 3)):
+        short = {name: value[row : row + 1, :length] for name, value in alone.items()}
+        start = sum((9, 6, 3)[:row])
+        torch.testing.assert_close(models.outputs(model, short), padded[start : start + length])
+    model.save_pretrained(tmp_path)
+    torch.testing.assert_close(models.outputs(load_converted(tmp_path), alone), padded)
+
+
+def test_a_causal_design_in_torch_layers() -> None:
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(24, 4, 32, batch_first=True), 2).eval()
+    convert_model(encoder, "fmm1_causal", init="fresh", legs={"h": 4})
+    x, hidden = torch.randn(2, 5, 24), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    y = encoder(x, src_key_padding_mask=hidden)
+    torch.testing.assert_close(y[1, :3], encoder(x[1:, :3])[0])
+    masked = encoder(x, mask=torch.ones(5, 5).triu(1).bool(), src_key_padding_mask=hidden)
+    torch.testing.assert_close(masked[~hidden], y[~hidden])

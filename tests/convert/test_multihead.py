@@ -323,5 +323,6 @@ def test_calls_that_are_refused() -> None:
 
 def test_heads_that_do_not_fit_the_width() -> None:
     assert refusal(ta.nn.MultiheadAttention, "mhsa", 64, 7).startswith(
-        "'mhsa' does not fit embed_dim=64 and num_heads=7: mhsa.yaml:11:6: bad-size: leg 'd' is f / h = 9.14286"
+        "'mhsa' does not fit embed_dim=64 and num_heads=7; change them, or set legs with legs={...}: mhsa.yaml:11:6: "
+        "bad-size: leg 'd' is f / h = 9.14286"
     )

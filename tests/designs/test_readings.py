@@ -55,6 +55,13 @@ def gfish_lm_release(w: Weights, x: Tensor, see: Tensor, noise: dict[str, Tensor
     return merged(rows((mixed / Q.shape[-1] ** 0.5).exp(), see), V, w)
 
 
+def hard_mish(w: Weights, x: Tensor, see: Tensor) -> Tensor:
+    """Eq. 10 without noise: one map, the same for all heads."""
+    Q, K, V = heads(w, x)
+    mixed = einsum("g,bgnm->bnm", w["P"], dots(Q, K))[:, None].expand(-1, V.shape[2], -1, -1)
+    return merged(rows((mixed / Q.shape[-1] ** 0.5).exp(), see), V, w)
+
+
 def over_root_of_length(Q: Tensor, K: Tensor, see: Tensor) -> Tensor:
     """phi(q) . phi(k), each divided by the fourth root of the length."""
     return dots(phi(Q) / N**0.25, phi(K) / N**0.25) * see
@@ -175,7 +182,12 @@ def chosen(gates: Tensor) -> Tensor:
     return torch.where(gates >= gates.topk(2).values[..., -1:], gates, 0)
 
 
-SIZES = {"epa_scale_printed": {"e": 4}, "gfish_lm_release": {"g": 2}, "mgk_prior_by_key": {"m": "key 7"}}
+SIZES = {
+    "epa_scale_printed": {"e": 4},
+    "gfish_lm_release": {"g": 2},
+    "hard_mish": {"g": 2},
+    "mgk_prior_by_key": {"m": "key 7"},
+}
 FILES = sorted(FOLDER.glob("*.yaml"))
 
 

@@ -165,7 +165,7 @@ def test_functions_have_no_static_rung(tmp_path: Path) -> None:
 
 
 HOPES = [
-    (FAILED, "The lights went out.", "The lights went out; fix the cause"),
+    (FAILED, "The lights went out.", "The lights went out; fix the cause, which 'logs' in --out shows whole"),
     (MEMORY, "Too large.", "Too large; raise 'gibibytes', or use a space of smaller designs"),
     (LATE, "Late.", "Late; raise 'seconds', or train for fewer steps"),
     (DIVERGED, "Not finite.", "Not finite; set lower learning rates"),

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import tensornet_attn as ta
+from tensornet_attn.report.words import counted
 from tensornet_attn.search.rank import confirmed
+from tensornet_attn.search.space import to_text
 from tensornet_attn.search.start import StudyResult
 from tensornet_attn.search.study import CONFIG, read_study
 from tensornet_attn.search.team import Team
@@ -36,7 +38,7 @@ def test_a_study(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         seed = found.study.seed_of(trial.essence) if trial.fresh is None else trial.fresh
         assert trial.quality == functions.quality(ta.load(trial.design), seed)
     assert str(found).startswith(
-        f"{len(found.front)} designs on the front of 3 trials; results: '{tmp_path}'\n  quality "
+        f"{counted(len(found.front), 'design')} on the front of 3 trials; results: '{tmp_path}'\n  quality "
     )
     assert json.loads(json.dumps(found.as_dict()))["front"][0]["slot"] == found.front[0].slot
     assert read_study(tmp_path / CONFIG) == found.study
@@ -109,10 +111,24 @@ def test_a_space_that_is_smaller_than_the_study(tmp_path: Path) -> None:
 
 def test_all_trials_fail(tmp_path: Path) -> None:
     words = (
-        "all 2 trials failed, 2 with this reason: RuntimeError: the lights went out; fix the cause, and restart with"
+        f"all 2 trials failed, 2 with this reason: {functions.RAISED}; fix the cause, which 'logs' in --out shows "
+        "whole, and restart with"
     )
     for _ in range(2):  # the second time it is known before anything is started
         assert refusal(searched, tmp_path, functions.raises, trials=1) == f"{words} another --out."
+
+
+def test_some_trials_fail(tmp_path: Path) -> None:
+    """The search goes on, and its result names what failed, with the line and the log."""
+    found = searched(tmp_path, functions.raises_for_linear, baseline=False)
+    failed = [trial for trial in found.trials if trial.state == "failed"]
+    assert (len(found.trials), {trial.reason for trial in failed}) == (3, {functions.RAISED})
+    assert [to_text(trial.path).startswith("linear") for trial in failed] == [True]
+    log = tmp_path / "logs" / f"slot{failed[0].slot}.log"
+    assert str(found).splitlines()[-2:] == [
+        f"failed: {to_text(failed[0].path)}: {functions.RAISED}", f"  log: '{log}'",
+    ]  # fmt: skip
+    assert "RuntimeError: the lights went out" in log.read_text()
 
 
 def test_another_study_in_the_folder(tmp_path: Path) -> None:
