@@ -42,8 +42,8 @@ AROUND = (
     ),
     Mutation(
         "runtime/blockwise.py",
-        "first + m - n - left, end - 1",
-        "first + m - n - left + 1, end - 1",
+        "max(0, min(first - left, end - 1))",
+        "max(0, min(first - left + 1, end - 1))",
         "A block of queries lacks the farthest key that its first one sees.",
         ("plan/test_masks.py::test_blocks_of_queries_are_the_reference",),
     ),
