@@ -38,7 +38,7 @@ def plain_files(pairs: int | None = None) -> Iterator[None]:
     """In this context, modules run the files that need only torch; a block of queries has so many pairs."""
     fresh = (patch.object(compiler, cache, Cache(most=4)) for cache in ("_sources", "_plans"))
     alone = patch.object(compiler, "_emitted", partial(compiler._emitted, alone=True))
-    blocks = patch("tensornet_attn.plan.blocks.budget_of", lambda device: pairs or 1 << 17)
+    blocks = patch("tensornet_attn.kernels.blocks.budget_of", lambda device: pairs or 1 << 17)
     with alone, blocks, next(fresh), next(fresh):
         yield
 
