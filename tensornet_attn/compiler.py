@@ -386,8 +386,9 @@ def emit_source(
 ) -> str:
     """The Python source of a design: one nn.Module that imports only torch, and triton if `backend` is triton.
 
-    `package`: returns the source that `compile` loads, which imports `tensornet_attn.runtime`. `wanted`: options as in
-    `compile`; `device_costs` is generic by default. Raises DesignError, and InputError for `reference`, which has none.
+    A file that needs only torch calls plain torch; it is not tuned for a processor. `package`: returns the source that
+    `compile` loads, which imports the faster functions of `tensornet_attn.runtime`. `wanted`: options as in `compile`;
+    `device_costs` is generic by default. Raises DesignError, and InputError for `reference`, which has none.
     """
     if backend == "reference":
         raise InputError("backend 'reference' evaluates the diagram and has no source; use 'torch' or 'triton'.")

@@ -155,8 +155,8 @@ def compile_design(
     """Write the PyTorch module of a design.
 
     The module is one file that needs only torch, or torch and triton with --backend triton. With --package it is
-    shorter and needs tensornet_attn. The module is correct for all lengths; the options only select what its plan is
-    optimised for.
+    shorter and faster, and needs tensornet_attn. The module is correct for all lengths; the options only select what
+    its plan is optimised for.
     """
     from tensornet_attn import compiler
     from tensornet_attn.cost.target import TargetOptions

@@ -250,7 +250,7 @@ def _projected(writer: Writer, left: Value, weight: Value, count: int) -> Value:
     matrix = weight.atom if own < 2 else f"{weight.atom}.flatten({count})"
     if count > 1:
         matrix += f".flatten(0, {count - 1})" if own else ".flatten()"
-    large, exact = left.batched and own, ["exact=True"] if writer.cancelling else []
+    large, exact = left.batched and own and not writer.plain, ["exact=True"] if writer.cancelling else []
     text = writer.call("projected", left.text, matrix, *exact) if large else f"{left.text} @ {matrix}"
     if own > 1:
         text = f"{text if large else f'({text})'}.unflatten(-1, {weight.atom}.shape[{count}:])"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 
 _VIEW = re.compile(r"(\w+)(\.mT|\.(transpose|movedim|flatten|unflatten|unsqueeze|squeeze)\([^()]*\)|\[[^][]*\])*")
-_HIDDEN = re.compile(r"hide\((\w+),")
+_HIDDEN = re.compile(r"(?:hide\()?(\w+)(?:, | if key_mask is None else )")
 
 
 def freed(groups: Sequence[Sequence[str]], long: Collection[str], after: str = "") -> list[list[str]]:

@@ -17,6 +17,7 @@ from symtable import symtable
 from tensornet_attn.emit.wrap import WIDTH, filled
 
 RUNTIME = "tensornet_attn.runtime"
+PLAIN = f"{RUNTIME}.plain"  # whose functions replace those of the same names in files that need only torch
 FILES = ("*.py", "triton/configure.py", "triton/kernels/*.py")  # in `runtime`
 BY_TRITON = (  # functions that Triton kernels replace, with the same arguments
     "decay_attention delta_rule expert_rows expert_sums gated_delta_rule gated_expert_sums linear_attention top_chosen "
@@ -35,16 +36,26 @@ class Item:
 
 
 @cache
-def library() -> dict[str, Item]:
-    """All statements that can be copied, by name, in import order; a bare call has its text as name."""
-    folder = Path(__file__).resolve().parents[1] / RUNTIME.rpartition(".")[2]
+def library(plain: bool = False) -> dict[str, Item]:
+    """All statements that can be copied, by name, in import order; a bare call has its text as name.
+
+    `plain`: with the functions of `runtime/plain.py`, which need no registrations, in place of others.
+    """
+    if plain:
+        forms = dict(items(_path(PLAIN).read_text(encoding="utf-8"), PLAIN))
+        return {name: item for name, item in library().items() if item.owner not in forms} | forms
+    folder = _path(RUNTIME).with_suffix("")
     paths = {_module(path.relative_to(folder)): path for pattern in FILES for path in sorted(folder.glob(pattern))}
-    texts = {module: path.read_text(encoding="utf-8") for module, path in paths.items()}
+    texts = {module: path.read_text(encoding="utf-8") for module, path in paths.items() if module != PLAIN}
     before = {module: [name for name in texts if f"from {name} import" in text] for module, text in texts.items()}
     found: dict[str, Item] = {}
     for module in TopologicalSorter(before).static_order():
         found |= dict(items(texts[module], module))
     return found
+
+
+def _path(module: str) -> Path:
+    return Path(__file__).resolve().parents[2].joinpath(*module.split(".")).with_suffix(".py")
 
 
 def _module(path: Path) -> str:
@@ -103,13 +114,13 @@ def replaced(backend: str) -> dict[str, str]:
 
 def names() -> frozenset[str]:
     """All names that emitted code may copy; local names avoid them."""
-    return frozenset(name for name in library() if name.isidentifier())
+    return frozenset(name for name in (*library(), *library(plain=True)) if name.isidentifier())
 
 
 @cache
 def all_names() -> frozenset[str]:
     """All names that these functions read, such as `ValueError`; the class must not have one of them."""
-    return frozenset().union(names(), *(item.reads for item in library().values()))
+    return frozenset().union(names(), *(item.reads for own in (False, True) for item in library(own).values()))
 
 
 def imported(used: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -129,19 +140,21 @@ def _import(module: str, wanted: list[str]) -> list[str]:
     return [line] if len(line) <= WIDTH else [f"from {module} import (", *(f"    {row}" for row in rows), ")"]
 
 
-def carried(used: Iterable[str]) -> list[str]:
+def carried(used: Iterable[str], plain: bool = False) -> list[str]:
     """The source texts of the used functions, their dependencies and their registrations, in the order of the library.
 
-    `used`: names in the library, and texts of functions written for this file only, which come last.
+    `used`: names in the library, and texts of functions written for this file only, which come last. `plain`: see
+    `library`.
     """
-    texts = sorted(text for text in used if text not in library())
-    todo = [name for name in used if name in library()]
-    todo += sorted(name for text in texts for _, item in items(text) for name in item.reads & library().keys())
+    known = library(plain)
+    texts = sorted(text for text in used if text not in known)
+    todo = [name for name in used if name in known]
+    todo += sorted(name for text in texts for _, item in items(text) for name in item.reads & known.keys())
     wanted: set[str] = set()
     while todo:
         name = todo.pop()
         if name not in wanted:
             wanted.add(name)
-            todo += sorted(library()[name].reads & library().keys())
-            todo += [key for key, item in library().items() if item.owner == name]
-    return [item.text for name, item in library().items() if name in wanted] + texts
+            todo += sorted(known[name].reads & known.keys())
+            todo += [key for key, item in known.items() if item.owner == name]
+    return [item.text for name, item in known.items() if name in wanted] + texts

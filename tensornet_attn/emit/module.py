@@ -88,8 +88,9 @@ def emit(
 ) -> Emitted:
     """Emits the module of a plan. `header`: the printed diagram; `origin`: what the source is generated from.
 
-    `alone`: include the functions that the code calls; otherwise import them from `tensornet_attn.runtime`. `observed`:
-    `forward` returns the steps of the diagram that it computes, by name: (value, its layout as in the diagram).
+    `alone`: include the functions that the code calls, in plain forms if the backend is torch; otherwise import them
+    from `tensornet_attn.runtime`. `observed`: `forward` returns the steps of the diagram that it computes, by name:
+    (value, its layout as in the diagram).
     """
     name = class_name(plan.graph.name, (about, source), all_names())
     graph, names = hiding(plan.schedule, keys=True), Names(function_names() | {name})
@@ -98,9 +99,10 @@ def emit(
     writer.wide = kept_wide(graph, known | scores(graph) if plan.target.workload == "decoding" else known)
     writer.memory, writer.cancelling = _kernel_memory(plan), bool(doubtful_normalizers(plan.graph))
     writer.target, writer.cpp = plan.target, plan.backend == "cpp"
+    writer.plain = alone and plan.backend == "torch"
     forward = _forward(writer, plan.graph if observed else None)
     init = init_lines(writer, plan.graph)
-    lines, functions = ([], carried(writer.functions)) if alone else imported(writer.functions)
+    lines, functions = ([], carried(writer.functions, writer.plain)) if alone else imported(writer.functions)
     body = "\n".join(line for line in ["", *_indented([*init, "", *forward])])
     code = f"class {name}(nn.Module):{body}"
     head = _docstring(plan.graph, about, origin, header, version)

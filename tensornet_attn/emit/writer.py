@@ -40,6 +40,7 @@ class Writer:
     cancelling: bool = False  # whether rows may be divided by sums near zero
     memory: int | None = None  # bytes that a kernel may take for itself; None: a part of the free memory
     cpp: bool = False  # C++ kernels compute what they can
+    plain: bool = False  # the file needs only torch: functions in plain forms, products as operators
     native: list[str] = field(default_factory=list)  # the texts of the C++ kernels
     regions: list[tuple[object, Any]] = field(default_factory=list)  # structures of programs, and their Triton kernels
     target: Target = TRAINING  # of the plan

@@ -102,7 +102,9 @@ class Fused(OfBoxes[Scored]):
             _tensor(writer, "k", k, shared, (*op.beside, key), contracted),
             _tensor(writer, "v", v, shared, (key,), own),
         ]
-        text = writer.call("attend", *names, *options_of(writer, op, heads))
+        alike = contracted == own and all({*heads} <= {*value.legs} for value in (q, k, v))
+        options = options_of(writer, op, heads)
+        text = writer.call(_function(writer, op, alike, options), *names, *options)
         _bind(writer, step, text, (*heads, query, *own), len(heads), len(own))
 
 
@@ -162,6 +164,13 @@ def _widths(op: FusedAttention, made: Graph, sizes: Mapping[str, int]) -> tuple[
 CAUSAL = Function("causal")
 
 
+def _function(writer: Writer, op: FusedAttention, alike: bool, options: list[str]) -> str:
+    """The function to call; `alike`: query, key and value have the same heads and one width."""
+    if not writer.plain or (alike and all("=" not in option or "dropout=" in option for option in options)):
+        return "attend"
+    return "attend_joined" if op.logarithms else "attend_heads"
+
+
 def head_order(op: FusedAttention, query: str) -> Legs:
     """The heads, those of key or value first, so that consecutive query heads share a key head."""
     heads = tuple(leg for leg in op.scores if leg not in (query, op.leg, *op.beside))
@@ -189,7 +198,7 @@ def options_of(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
         options.append(f"dropout={dropout} if self.training else 0.0")
     options += [f"causal={causal}"] if causal != "False" else []
     options += [f"keys={' * '.join(map(writer.size, op.beside))}"] if op.beside else []
-    options += ["logarithms=True"] if op.logarithms else []
+    options += ["logarithms=True"] if op.logarithms and not writer.plain else []
     return [*options, *sink_options(writer, op, heads)]
 
 
@@ -205,6 +214,8 @@ def sink_options(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
         text = value.grouped((*((leg,) if leg in own else () for leg in heads), along, ()))
         text = writer.call("over_heads", text, *map(writer.size, heads))
     sink = writer.operand("sink", value, (heads if own else (), along, ()), text)
+    if writer.plain:
+        return [f"sink={sink}"]
     writer.functions.add("attention_beside_sink")
     return [f"sink={sink}", "call=attention_beside_sink"]
 

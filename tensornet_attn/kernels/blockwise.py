@@ -250,12 +250,13 @@ def emit_blockwise(writer: Writer, step: Step, cpp: Callable[[str, list[Operand]
     result = _forward(inner, program, step)
     local, block = writer.local[step.name], _block(writer, step)
     tile = writer.names.fresh(f"{local}_rows")
-    back, _ = _inside(writer, step, op, nearby, inner.sizes)
-    gradients = _backward(back, program, operands, result)
-    forward = _function(tile, inner, operands, op, result, reach)
-    writer.functions |= (
-        inner.functions | back.functions | {f"{forward}\n\n\n{_gradient(tile, back, operands, gradients)}"}
-    )
+    texts = []
+    if not writer.plain:  # autograd differentiates plain code
+        back, _ = _inside(writer, step, op, nearby, inner.sizes)
+        texts.append(_gradient(tile, back, operands, _backward(back, program, operands, result)))
+        writer.functions |= back.functions
+    texts.insert(0, _function(tile, inner, operands, op, result, reach))
+    writer.functions |= inner.functions | {"\n\n\n".join(texts)}
     arguments = _arguments(writer, inner, operands, tile, block)
     function, how = "blockwise", "blockwise"
     if cpp is not None:
@@ -328,7 +329,7 @@ def _inside(
     inner = BlockWriter(
         inner_graph, Names(function_names() | {"rows", "wanted"}), [[]], sizes=[] if sizes is None else sizes
     )
-    inner.nearby, inner.cancelling = nearby, writer.cancelling
+    inner.nearby, inner.cancelling, inner.plain = nearby, writer.cancelling, writer.plain
     inner.lengths = {leg.name: f"rows.{'n' if leg.kind == 'query' else 'keys'}" for leg in graph.legs if leg.sequence}
     return inner, _operands(writer, inner, leaves)
 

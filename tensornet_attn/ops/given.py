@@ -62,6 +62,7 @@ class Lines(Protocol):
     values: dict[str, Any]
     functions: set[str]
     graph: Graph
+    plain: bool
 
     def value(self, use: Use) -> Value: ...
     def number(self, tree: Arith) -> str: ...

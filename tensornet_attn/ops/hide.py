@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isinf
 
 from tensornet_attn.ir.steps import Box, Step
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import SUM, Legs, Value
 from tensornet_attn.ops.given import KernelTiles, Lines, Run, Tensor, Tile
 from tensornet_attn.ops.operation import Operation
 
@@ -24,8 +24,13 @@ class Hide(Operation):
 
     def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
         fill = box.number("fill").value  # type: ignore[union-attr]
-        text = lines.call("hide", value.text, keep, 'float("-inf")' if isinf(fill) else repr(fill))
-        lines.bind(step.name, text, value.legs)
+        filled = 'float("-inf")' if isinf(fill) else repr(fill)
+        condition, _, otherwise = keep.partition(" if ")
+        if lines.plain and value.text.isidentifier() and otherwise == "key_mask is not None else None":
+            text = f"{value.text} if key_mask is None else {value.text}.where({condition}, {filled})"
+            lines.bind(step.name, text, value.legs, SUM)
+        else:
+            lines.bind(step.name, lines.call("hide", value.text, keep, filled), value.legs)
 
     def tile(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
         x, nodes = tiles.value(box.operand("of")), tiles.nodes

@@ -14,7 +14,7 @@ def tile_of(source: str) -> str:
 
 
 def test_a_core_is_folded_into_the_query_of_a_block() -> None:
-    source = ta.emit_source("thsa")
+    source = ta.emit_source("thsa", package=True)
     assert forward_of(source).splitlines()[-7:] == [
         "    # A.of.p1, A.of, A, y.p1: blockwise, recomputed in the backward",
         "    y_1 = blockwise(",
@@ -50,7 +50,7 @@ def test_a_core_is_folded_into_the_query_of_a_block() -> None:
 
 def test_rows_that_scores_read_end_with_their_width() -> None:
     """A block of them is read without a copy that turns it."""
-    source = ta.emit_source(ta.load("thsa", legs={"f": 256, "r": 64, "s": 512}), backend="torch")
+    source = ta.emit_source(ta.load("thsa", legs={"f": 256, "r": 64, "s": 512}), backend="torch", package=True)
     lines = forward_of(source).splitlines()
     first = next(i for i, line in enumerate(lines) if line.strip().startswith("A_q = "))
     assert next(line for line in lines[first:] if "#" in line).endswith("# ... n r f")
@@ -58,15 +58,15 @@ def test_rows_that_scores_read_end_with_their_width() -> None:
 
 def test_products_with_few_columns_are_turned() -> None:
     def last(**legs: int) -> str:
-        forward = tile_of(ta.emit_source(ta.load("talking_heads", legs=legs), backend="torch")).split("\n\n\n")[0]
-        return forward.splitlines()[-1].strip()
+        source = ta.emit_source(ta.load("talking_heads", legs=legs), backend="torch", package=True)
+        return tile_of(source).split("\n\n\n")[0].splitlines()[-1].strip()
 
     assert last() == "return U @ V  # ... e n d"
     assert last(f=64, h=8) == "return (V.transpose(-2, -1) @ U.transpose(-2, -1)).mT  # ... e n d"
 
 
 def test_the_backward_makes_what_is_wanted() -> None:
-    backward = tile_of(ta.emit_source("hard_fish")).split("\n\n\n")[1]
+    backward = tile_of(ta.emit_source("hard_fish", package=True)).split("\n\n\n")[1]
     assert backward.splitlines()[:2] == [
         "@block_gradient(y_1_rows)",
         "def y_1_rows_backward(rows, gradient, wanted, Q, K, P, V, mask, key_mask):",
@@ -76,35 +76,35 @@ def test_the_backward_makes_what_is_wanted() -> None:
 
 
 def test_relative_positions_are_those_of_the_block() -> None:
-    source = ta.emit_source("transformer_xl")
+    source = ta.emit_source("transformer_xl", package=True)
     assert "spans=" in tile_of(source)
     assert "relative_rows(" in tile_of(source)
 
 
 def test_what_is_drawn_is_told() -> None:
-    dropout, noise = (ta.emit_source(ta.load(TAKEN[name])) for name in ("dropout", "noise"))
+    dropout, noise = (ta.emit_source(ta.load(TAKEN[name]), package=True) for name in ("dropout", "noise"))
     assert tile_of(dropout).count("drawn_rows(A_whole, 0.5, rows)") == 2  # forward and backward
     assert "d_A_whole = dropped_rows(gradient @ V.mT, A_entries)" in tile_of(dropout)
     assert "self.training, self.training" in " ".join(forward_of(dropout).split())
     assert 'None if noise is None else noise.get("eps")' in forward_of(noise)
     assert "eps = noise_rows(eps, (*rows.batch, h, rows.at.shape[0], rows.m), 1, rows.training, rows, Q)" in noise
-    assert "self.training" not in forward_of(ta.emit_source(ta.load(TAKEN["causal"])))
+    assert "self.training" not in forward_of(ta.emit_source(ta.load(TAKEN["causal"]), package=True))
 
 
 def test_masks_of_a_step_know_the_rows() -> None:
-    assert "causal_rows(rows)" in tile_of(ta.emit_source(ta.load(TAKEN["causal"])))
-    assert "band_rows(rows, 1)" in tile_of(ta.emit_source(ta.load(TAKEN["a band"])))
-    assert "window_rows(rows, 2, -1)" in tile_of(ta.emit_source(ta.load(TAKEN["a window to one side"])))
+    assert "causal_rows(rows)" in tile_of(ta.emit_source(ta.load(TAKEN["causal"]), package=True))
+    assert "band_rows(rows, 1)" in tile_of(ta.emit_source(ta.load(TAKEN["a band"]), package=True))
+    assert "window_rows(rows, 2, -1)" in tile_of(ta.emit_source(ta.load(TAKEN["a window to one side"]), package=True))
 
 
 def test_two_results_are_two_functions_of_their_own_names() -> None:
-    source = ta.emit_source(ta.load(TAKEN["read twice"]))
+    source = ta.emit_source(ta.load(TAKEN["read twice"]), package=True)
     assert source.count("@block_function(") == 2
     assert forward_of(source).count("blockwise(") == 2
 
 
 def test_gradients_of_several_maps_are_not_copied() -> None:
-    source = ta.emit_source("mgk_hard", backend="torch")
+    source = ta.emit_source("mgk_hard", backend="torch", package=True)
     assert "Q_k[..., None, :, :] @ K.transpose(-3, -2).mT" in source
     assert "d_K = (d_L.mT @ Q_k[..., None, :, :]).transpose(-3, -2) if" in source
     assert "d_Q = d ** -0.5 * (d_L @ K.transpose(-3, -2)).sum(-3) if" in source

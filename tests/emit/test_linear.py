@@ -9,7 +9,7 @@ from .test_source import forward_of
 
 
 def test_linear_reads_as_one_would_write_it() -> None:
-    assert forward_of(ta.emit_source("linear")).splitlines()[-9:] == [
+    assert forward_of(ta.emit_source("linear", package=True)).splitlines()[-9:] == [
         "    # A and A V: sums over m first; no n by m tensor is formed",
         "    q = Q.transpose(-3, -2)  # ... h n d",
         "    k = K.transpose(-3, -2)  # ... h m d",
@@ -23,7 +23,7 @@ def test_linear_reads_as_one_would_write_it() -> None:
 
 
 def test_mixed_heads_and_a_bias() -> None:
-    assert forward_of(ta.emit_source("kernel_gfish", causal=True)).splitlines()[-14:-2] == [
+    assert forward_of(ta.emit_source("kernel_gfish", causal=True, package=True)).splitlines()[-14:-2] == [
         "    A_c1 = mixture @ mixture2.transpose(-2, -1)  # g h",
         "",
         "    # A and A V: sums over m first; no n by m tensor is formed",
@@ -41,17 +41,17 @@ def test_mixed_heads_and_a_bias() -> None:
 
 
 def test_a_mask_that_names_heads_follows_their_order() -> None:
-    lines = forward_of(ta.emit_source(LINEAR["mixed into two legs"])).splitlines()
+    lines = forward_of(ta.emit_source(LINEAR["mixed into two legs"], package=True)).splitlines()
     assert any("heads_together(mask, max(x.ndim, z.ndim) - 2, (0, 1,), 2)" in line for line in lines)
 
 
 def test_eps_and_keep_are_told() -> None:
-    assert ", eps=0.5)" in ta.emit_source(LINEAR["scaled, with eps"])
-    assert ", normalize=False)" in ta.emit_source(LINEAR["kept"])
+    assert ", eps=0.5)" in ta.emit_source(LINEAR["scaled, with eps"], package=True)
+    assert ", normalize=False)" in ta.emit_source(LINEAR["kept"], package=True)
 
 
 def test_a_sum_of_maps_is_one_call() -> None:
-    lines = forward_of(ta.emit_source("linear2")).splitlines()
+    lines = forward_of(ta.emit_source("linear2", package=True)).splitlines()
     (place,) = [i for i, line in enumerate(lines) if "linear_attentions(" in line]
     assert lines[place - 4 : place + 2] == [
         "    # the sum of far1, far2 times V: sums over m first; no n by m tensor is formed",
@@ -66,4 +66,4 @@ def test_a_sum_of_maps_is_one_call() -> None:
 
 
 def test_a_map_that_others_read_stays() -> None:
-    assert "phiQ = elu1(" in forward_of(ta.emit_source("linear", causal=True))
+    assert "phiQ = elu1(" in forward_of(ta.emit_source("linear", causal=True, package=True))

@@ -35,10 +35,10 @@ def forward(
 ) -> Tensor:
     """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
     memory = x if memory is None else memory
-    Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
-    memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
-    K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
-    V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
+    Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
+    memory_hidden = memory if key_mask is None else memory.where(key_mask[..., None], 0)  # ... m f
+    K = (memory_hidden @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+    V = (memory_hidden @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
 
     # A and A V: one fused call; the scores are not materialised
     q = Q.flatten(-3, -2).transpose(-3, -2)  # ... (g j) n d
@@ -47,14 +47,14 @@ def forward(
     keep, bias = visible(
         None, heads_together(mask, max(x.ndim, memory.ndim) - 2, (0, 1)), key_mask, max(x.ndim, memory.ndim) - 2, 1
     )
-    o = attend(q, k, v, keep, bias, self.Wq.shape[3] ** -0.5)  # ... (g j) n d
+    o = attend_heads(q, k, v, keep, bias, self.Wq.shape[3] ** -0.5)  # ... (g j) n d
 
-    return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 2))  # ... n f'''
+    return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 2)  # ... n f'''
     )
 
 
 def test_differential_reads_as_one_would_write_it() -> None:
-    lines = forward_of(ta.emit_source("differential")).splitlines()
+    lines = forward_of(ta.emit_source("differential", package=True)).splitlines()
     assert lines[11:14] == [
         "    lambda1 = exp(self.lq1 @ self.lk1)  # a scalar",
         "    lambda2 = exp(self.lq2 @ self.lk2)  # a scalar",

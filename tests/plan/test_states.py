@@ -120,7 +120,7 @@ def test_few_states_are_mixed_before_many_heads_read_them(name: str, causal: boo
 @pytest.mark.parametrize("name", [name for name in MIXED if name.startswith("with ")])
 def test_what_is_added_to_states_is_added_before_queries_read_them(name: str) -> None:
     """Except numbers without a leg of the states: queries read these on their own."""
-    source = ta.emit_source(ta.load(MIXED[name]))
+    source = ta.emit_source(ta.load(MIXED[name]), package=True)
     assert ("added=" in source.partition("def mixed_states")[0]) == (name != "with numbers beside")
 
 
@@ -160,7 +160,7 @@ def test_nothing_is_added_to_a_sum_that_is_read_as_attention(source: dict[str, A
 def test_keys_and_values_and_the_same_keys_alone_are_one_call(causal: bool) -> None:
     design = ta.load("hard_lfish", legs={"f": 4, "h": 4, "g": 2, "d": 3, "e": 2})
     source = yaml.safe_load(design.to_yaml()) | {"causal": causal}
-    forward = ta.emit_source(source).partition("def forward")[2].partition("\n\n\n")[0]
+    forward = ta.emit_source(source, package=True).partition("def forward")[2].partition("\n\n\n")[0]
     assert "KV_read, z_read = mixed_states_and_blockwise(" in forward
     assert "mixed_states(" not in forward
     hold(source)

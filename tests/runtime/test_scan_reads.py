@@ -78,7 +78,7 @@ def test_a_sum_over_queries_is_no_read() -> None:
     """It has all queries' states."""
     design = DESIGN.replace("causal: true", "causal: false").replace("y: 0.5 * H[n a s h] C[n h s] Wo[h a f] -> n f",
         "G: H[n a s h] C[n h s] -> a h\n  y: G[a h] x[n f] Wo[h a f] -> n f")  # fmt: skip
-    assert "scan_reads(\n" not in ta.emit_source(design, backend="torch")
+    assert "scan_reads(\n" not in ta.emit_source(design, backend="torch", package=True)
     beside_reference(design, torch.randn(2, 5, 8, dtype=torch.float64))
 
 
@@ -115,7 +115,7 @@ def test_gradients_of_gradients_and_of_functions() -> None:
 
 def test_the_call_of_a_design_beside_the_reference() -> None:
     torch.manual_seed(0)
-    assert "scan_reads(\n" in ta.emit_source(DESIGN, backend="torch")
+    assert "scan_reads(\n" in ta.emit_source(DESIGN, backend="torch", package=True)
     x = torch.randn(2, 11, 8, dtype=torch.float64)
     beside_reference(DESIGN, x)
     beside_reference(DESIGN, x, key_mask=torch.rand(2, 11) < 0.7)
