@@ -24,14 +24,13 @@ class KernelCost:
     """The costs of one kind of kernel. A method that returns None leaves the answer to the steps inside.
 
     `pairs`: it computes values of queries x keys. `native`: by C++ of its own, which may take memory for what it saves.
-    `stepwise`: a GPU launches the steps inside one by one. `saves_result`: for backward.
+    `stepwise`: a GPU launches the steps inside one by one.
     """
 
     kind = ""
     pairs = True
     native = False
     stepwise = False
-    saves_result = True
 
     def macs(self, scene: Scene, step: Step) -> Mapping[Legs, int] | None:
         """MACs of one batch element, by the legs they run over."""
@@ -44,6 +43,10 @@ class KernelCost:
     def exponentials(self, scene: Scene, step: Step) -> int:
         """Exponentials over the whole batch besides those of the steps inside."""
         return 0
+
+    def kept(self, scene: Scene, step: Step) -> dict[str, int] | None:
+        """Floats of operands and result saved for backward, by their memory; None: of all, as they are."""
+        return None
 
     def saved(self, scene: Scene, step: Step) -> dict[str, int]:
         """Floats saved for backward besides operands and result, by name."""

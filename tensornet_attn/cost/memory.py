@@ -11,7 +11,11 @@ get gradients, as in plain PyTorch:
 
     product of two               each factor, if the other one gets a gradient; coefficients are not tensors
     linear combination           nothing
-    fused attention              query, key, value, result, one log-sum-exp per row of scores
+    fused attention              query, key, value, result at one width, one log-sum-exp per row of scores
+    attention within a band      the same of its blocks, with copies of keys and values
+    features side by side        what the products of their parts save
+    grouped experts              the order of all experts, chosen gates, rows of operands, what boxes between them save
+    linear attention             operands, before maps that its tiles compute, and states; chunks copy the operands
     other fused operations       operands and result, and additions by kind
     boxes                        by `ops`: operands, the result, one number per row, k positions per row
     scans in blocks              operands, and the states before each block; no tensor has the other states
@@ -31,7 +35,7 @@ from dataclasses import dataclass
 
 from tensornet_attn.cost.kernels import cost_of
 from tensornet_attn.cost.scene import HELD, Scene
-from tensornet_attn.graph.model import Box, Step, Use
+from tensornet_attn.graph.model import Box, FusedAttention, Step, Use
 from tensornet_attn.ops import OPS
 
 Saved = dict[str, int]  # elements, by the name of the memory
@@ -81,41 +85,62 @@ def peak(scene: Scene, backward: bool, scratch: Scratch) -> Peak:
     trained = sum(stored[t.name] for t in scene.graph.of_role("weight") if not t.frozen)  # size of their gradients
     drawn = {t.name for t in scene.graph.of_role("noise") if t.name in last and (backward or t.always)}
     inputs = {storage[tensor.name] for tensor in scene.graph.of_role("input")}
-    kept: Saved = {}
+    keeps: Saved = {}
     found, standing = [Peak(weights, "the weights")], (inputs | drawn) - module_tensors
     for i, step in enumerate(scene.graph.steps):
         standing |= {storage[step.name]} - module_tensors
         own, own_backward = scratch(scene, step)
         if backward:
-            kept |= saved(scene, step)
-        alive = kept | {name: stored[name] for name in standing}
+            keeps |= saved(scene, step)
+        alive = keeps | {name: stored[name] for name in standing}
         found.append(Peak(weights + sum(alive.values()) + own, step.name))
         if backward:
             gradients = sum(stored[name] for name in standing if name in scene.learned)
-            found.append(Peak(weights + trained + sum(kept.values()) + gradients + own_backward, step.name))
+            found.append(Peak(weights + trained + sum(keeps.values()) + gradients + own_backward, step.name))
         standing = {name for name in standing if last.get(name, i) > i or name in inputs}
     return max(found, key=lambda one: one.numbers)
 
 
 def saved(scene: Scene, step: Step) -> Saved:
     """The tensors that the backward of a step needs; the same memory has the same name in every step."""
-    if step.name not in scene.learned:
+    if step.name not in scene.learned or step.name in scene.inside_kernels:
         return {}
     if step.contraction is not None:
         if len(step.contraction.terms) != 1 or len(step.contraction.uses) != 2:
             return {}
         left, right = step.contraction.uses
-        return _kept(scene, [a for a, b in ((left, right), (right, left)) if b.name in scene.learned])
+        found = kept(scene, [a for a, b in ((left, right), (right, left)) if b.name in scene.learned])
+        return found
     if step.box is not None:
         return _box(scene, step, step.box)
     if step.kernel is not None:
-        result = {step.name: scene.stored[step.name]} if cost_of(step).saves_result else {}
-        return _kept(scene, step.kernel.uses) | result | cost_of(step).saved(scene, step)
-    attention = step.attention
-    assert attention is not None
-    batch = scene.batch if step.name in scene.batched else 1
-    rows = batch * scene.size(leg for leg in attention.scores if leg not in (attention.leg, *attention.beside))
-    return _kept(scene, attention.uses) | {step.name: scene.stored[step.name], f"{step.name}: log-sum-exp": rows}
+        own = cost_of(step).kept(scene, step)
+        own = kept(scene, step.kernel.uses) | {step.name: scene.stored[step.name]} if own is None else own
+        return own | cost_of(step).saved(scene, step)
+    assert step.attention is not None
+    return attention_saved(scene, step, step.attention)
+
+
+def attention_saved(scene: Scene, step: Step, op: FusedAttention) -> Saved:
+    """Query, key, value and result at the wider of both widths; values once for each key of a position.
+
+    Keys and values are repeated for heads that they lack if the other one has them, or with a sink.
+    """
+    heads = [leg for leg in op.scores if leg not in (scene.graph.query, op.leg, *op.beside)]
+    width, out_width = (scene.size({*use.legs} - {*op.scores}) for use in (op.query, op.value))
+    wide = max(width, out_width)
+    copies = {"query": 1, "key": 1, "value": scene.size(op.beside)}
+    for role, use, other in (("key", op.key, op.value), ("value", op.value, op.key)):
+        lacking = [leg for leg in heads if leg not in use.legs]
+        if op.sink is not None or ({*lacking} & {*other.legs} and {*heads} & {*use.legs}):
+            copies[role] *= scene.size(lacking)
+    found = kept(scene, (op.sink,) if op.sink else ())
+    for (role, times), use, own in zip(copies.items(), op.uses, (width, width, out_width), strict=False):
+        same = times == 1 and own == wide
+        found |= kept(scene, (use,)) if same else {f"{step.name}: {role}": scene.elements(use) * times * wide // own}
+    padded = step.name if out_width == wide else f"{step.name}: padded"  # of which the result is a view
+    rows = (scene.batch if step.name in scene.batched else 1) * scene.size((*heads, str(scene.graph.query)))
+    return found | {padded: scene.stored[step.name] * wide // out_width, f"{step.name}: log-sum-exp": rows}
 
 
 def _box(scene: Scene, step: Step, box: Box) -> Saved:
@@ -128,15 +153,18 @@ def _box(scene: Scene, step: Step, box: Box) -> Saved:
             dropout = dict(box.numbers).get("dropout")
             inside = dropout is not None and scene.number(dropout) != 0  # the result before dropout is another tensor
             found[f"{step.name}: before dropout" if inside else step.name] = scene.stored[step.name]
+        elif kind == "inner":
+            found[f"{step.name}: inner"] = scene.stored[step.name]
         elif kind in ("row", "chosen"):
             each = int(scene.number(box.number("k"))) if kind == "chosen" else 1
             found[f"{step.name}: {kind} {i}"] = scene.elements(box.operand("of"), without=box.leg) * each
         else:
-            found |= _kept(scene, (box.operand(kind),))
+            found |= kept(scene, (box.operand(kind),))
     return found | OPS[box.kind].also_saved(scene, step, box)
 
 
-def _kept(scene: Scene, uses: tuple[Use, ...] | list[Use]) -> Saved:
+def kept(scene: Scene, uses: tuple[Use, ...] | list[Use]) -> Saved:
+    """The memories of these uses, without those of the module."""
     module_tensors = {tensor.name for tensor in scene.graph.tensors if tensor.role in HELD}
     names = (scene.storage[use.name] for use in uses)
     return {name: scene.stored[name] for name in names if name not in module_tensors}

@@ -91,23 +91,20 @@ def time_of_step(scene: Scene, step: Step, target: Target) -> int:
         return target.device.units(seconds_of(scene, step, target.device.rates, target.backward))
     if target.device.gpu and cost_of(step).stepwise:
         return time_in_blocks(scene, step, target)
-    more, numbers = _widened(scene, step) if step.attention else (0, 0)
-    work = 2 * (macs(scene, step) + more) + elementwise(scene, step)
-    moves = target.device.width * (moved(scene, step) + numbers)
+    work = 2 * macs(scene, step) + elementwise(scene, step)
+    moves = target.device.width * (moved(scene, step) + (_widened(scene, step) if step.attention else 0))
     flops, bytes_ = (AGAIN if step.fused else KEEPS) if target.backward and step.name in scene.learned else (1, 1)
     return target.device.time(flops * work, bytes_ * moves)
 
 
-def _widened(scene: Scene, step: Step) -> tuple[int, int]:
-    """Additional MACs and elements moved by fused attention, which pads query, key and value to one width."""
+def _widened(scene: Scene, step: Step) -> int:
+    """Additional elements moved by fused attention, which pads query, key and value to one width."""
     op = step.attention
     assert op is not None
     width = scene.size({*op.query.legs} & {*op.key.legs} - {*op.scores})
     own = scene.size({*op.value.legs} - {*op.scores})
     narrow = () if own == width else (op.value,) if own < width else (op.query, op.key)
-    batch = scene.batch if step.name in scene.batched else 1
-    wide = sum(scene.elements(use) // min(own, width) * max(own, width) for use in narrow)
-    return batch * scene.size(op.scores) * abs(width - own), 2 * wide  # written and read again
+    return 2 * sum(scene.elements(use) // min(own, width) * max(own, width) for use in narrow)  # written and read again
 
 
 def time_in_blocks(scene: Scene, step: Step, target: Target) -> int:

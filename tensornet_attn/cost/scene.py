@@ -10,7 +10,8 @@ from math import prod
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.attention import behind
-from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.graph.inside import inside_kernels
+from tensornet_attn.graph.model import FusedAttention, Graph, Step, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import Arith, evaluate, parse, to_text
 from tensornet_attn.ir.tokens import Refusal
@@ -49,6 +50,12 @@ class Scene:
             if step.name in passing and any(use.name in found for use in step.op.uses):
                 found.add(step.name)
         return frozenset(found)
+
+    @cached_property
+    def inside_kernels(self) -> frozenset[str]:
+        """The steps that kernels of linear attention compute inside."""
+        made = () if self.stepwise else (step for step in self.graph.steps if inside_kernels(self.graph, step))
+        return frozenset(step.name for step in made)
 
     @cached_property
     def inside(self) -> frozenset[str]:
@@ -99,6 +106,12 @@ class Scene:
         skipped = {without, self.graph.query} if what.name in one_row(self.graph) else {without}
         legs = [leg for leg in what.legs if leg not in skipped]
         return self.size(legs) * (self.batch if what.name in self.batched else 1)
+
+    def pairs(self, op: FusedAttention) -> list[Legs]:
+        """The legs of both products of fused attention, which pads the narrower of scores and values."""
+        both = [self.ordered((*op.scores, *legs)) for legs in ((*op.query.legs, *op.key.legs), op.value.legs)]
+        wider = max(both, key=self.size)
+        return both if self.size(both[0]) == self.size(both[1]) else [wider, wider]
 
     def ordered(self, legs: Iterable[str]) -> Legs:
         """The legs, each once, in the order of their declaration."""

@@ -28,6 +28,8 @@ from tensornet_attn.ops import OPS
 
 def matmuls(scene: Scene, step: Step) -> list[Matmul]:
     """The matrix products of a primitive step or kernel."""
+    if step.name in one_row(scene.graph):
+        scene = replace(scene, sizes={**scene.sizes, str(scene.graph.query): 1})
     products_of_kernel = cost_of(step).matmuls(scene, step)
     if products_of_kernel is not None:
         return products_of_kernel
@@ -47,9 +49,8 @@ def of_attention(scene: Scene, op: FusedAttention, batch: int) -> list[Matmul]:
     """The scores and the sums of values of one call."""
     heads = batch * scene.size({*op.scores} - {scene.graph.query, op.leg})
     queries, keys = scene.size({*op.scores} & {str(scene.graph.query)}), scene.size((op.leg,))
-    width = scene.size({*op.query.legs} & {*op.key.legs} - {*op.scores})
-    value = scene.size({*op.value.legs} - {*op.scores})
-    both = Shape(heads, queries, keys, width), Shape(heads, queries, value, keys)
+    width = max(scene.size({*use.legs} - {*op.scores}) for use in (op.query, op.value))
+    both = Shape(heads, queries, keys, width), Shape(heads, queries, width, keys)
     return [Matmul(shape, tuple(op.scores), float(shape.macs)) for shape in both]
 
 

@@ -3,7 +3,9 @@
 MACs (FLOPs = 2 MACs), each the product of the sizes of a set of legs, times the batch:
 
     product that sums a leg      all legs of the pair
-    fused attention              legs of query and key; legs of scores and value. Masks do not reduce the count
+    fused attention              legs of query and key; legs of scores and value, both at the wider of their widths.
+                                 Masks do not reduce the count
+    a sum that all queries read  without the query leg
     a kernel within bands        only the keys that a block of queries meets
     delta rule                   by its definition, one key at a time; chunks of C keys take m C (2.5 d + 1.5 e) +
                                  m (d d + 3 d e) + m / C d d e at n = m. m d e more if the state decays, and if values
@@ -26,6 +28,7 @@ from dataclasses import replace
 from tensornet_attn.cost.kernels import cost_of, inside
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.sizes import sizes_at, whole
+from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.model import Contraction, Graph, Step
 from tensornet_attn.graph.pairs import split_products, summed
 from tensornet_attn.ir.arithmetic import Arith
@@ -35,7 +38,14 @@ Monomials = Counter[tuple[str, ...]]  # legs, in the order of the design's legs:
 
 
 def products(scene: Scene, step: Step) -> Monomials:
-    """MACs of a step for one batch element, by the legs they run over."""
+    """MACs of a step for one batch element, by the legs they run over; one row of what all queries read alike."""
+    found = _products(scene, step)
+    if step.name not in one_row(scene.graph):
+        return found
+    return Counter({tuple(leg for leg in legs if leg != scene.graph.query): count for legs, count in found.items()})
+
+
+def _products(scene: Scene, step: Step) -> Monomials:
     found: Monomials = Counter()
     if step.kernel is not None:
         of_kernel = cost_of(step).macs(scene, step)
@@ -49,8 +59,7 @@ def products(scene: Scene, step: Step) -> Monomials:
             else:
                 found[legs] += count
     elif step.attention is not None:
-        found[scene.ordered((*step.attention.query.legs, *step.attention.key.legs))] += 1
-        found[scene.ordered((*step.attention.scores, *step.attention.value.legs))] += 1
+        found.update(scene.pairs(step.attention))
     elif step.box is not None:
         return Counter(OPS[step.box.kind].products(scene, step, step.box))
     elif (op := step.contraction) is not None and len(op.uses) == 2 and len(op.terms) == 1 and summed(step):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from tensornet_attn.cost.blocks import Reach, reach_of
 from tensornet_attn.cost.kernels import Parts
+from tensornet_attn.cost.memory import attention_saved, kept
 from tensornet_attn.cost.products import Matmul
 from tensornet_attn.cost.rates import ELEMENTWISE, Table
 from tensornet_attn.cost.scene import Scene
@@ -106,24 +107,22 @@ class Banded(OfBoxes[Masked]):
         """MACs of one batch element: each query meets one span of keys, and reads their values."""
         op, reach = band_of(step).attention, band_of(step).reach
         found: Counter[Legs] = Counter()
-        for use in (op.key, op.value):
-            legs = {*op.query.legs, *use.legs} if use == op.key else {*op.scores, *use.legs}
-            found[scene.ordered(legs - {op.leg})] += reach.span
+        for legs in scene.pairs(op):
+            found[tuple(leg for leg in legs if leg != op.leg)] += reach.span
         return found
 
-    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
-        """Floats saved besides operands and result: keys and values repeated in overlapping spans; log-sum-exps."""
-        op, reach = band_of(step).attention, band_of(step).reach
-        batch = scene.batch if step.name in scene.batched else 1
-        n, m = (scene.sizes[leg] for leg in (str(scene.graph.query), op.leg))
-        more = max(0, -(-n // reach.block) * reach.span - m)
-        sides = {"keys": op.key, "values": op.value}
-        found = {
-            f"{name} in spans": more * scene.size(leg for leg in use.legs if leg != op.leg)
-            for name, use in sides.items()
-        }
-        found["log-sum-exp"] = scene.size(leg for leg in op.scores if leg != op.leg)
-        return {f"{step.name}: {name}": batch * floats for name, floats in found.items()}
+    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+        """Those of attention in blocks: keys and values in spans; queries and result are copied to fill or hide rows.
+
+        Where each query sees its own position, no row of the result is hidden.
+        """
+        spans, op, query = in_spans(scene, step), band_of(step).attention, str(scene.graph.query)
+        found = attention_saved(spans, replace(step, op=op), op)
+        whole = spans.batch * spans.sizes[query] == scene.batch * scene.sizes[query]
+        same = {*kept(spans, (op.query,))} if whole else set()
+        if whole and scene.graph.tied and interval(op.masks, scene.graph.values):
+            same.add(step.name)
+        return {name if name in same else f"{step.name}: {name} in blocks": floats for name, floats in found.items()}
 
     def keys_met(self, scene: Scene, step: Step) -> int:
         return min(band_of(step).reach.span, scene.sizes[str(scene.graph.key)])

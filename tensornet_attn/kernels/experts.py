@@ -27,6 +27,7 @@ from tensornet_attn.cost.experts import (
 )
 from tensornet_attn.cost.figures import duration
 from tensornet_attn.cost.kernels import Parts
+from tensornet_attn.cost.memory import kept, saved
 from tensornet_attn.cost.order import order
 from tensornet_attn.cost.price import scene_of, time_of_step
 from tensornet_attn.cost.products import Matmul, Shape
@@ -201,28 +202,39 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
                     found[tuple(k if leg == expert else leg for leg in scene.ordered(legs))] += 1
         return dict(found)
 
-    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
-        """Gates and indices of the chosen experts; rows between two products, for the chosen experts.
+    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+        """The order of all experts, chosen gates, rows of operands, what boxes between products save.
 
-        Kernels that choose themselves save the rows of all experts before their product, or the chosen ones after it.
+        Attention of chosen heads keeps the order of its rows twice, and its result is copied for the next product.
+        Kernels that choose themselves keep all operands, the result, and the rows of all experts before their product,
+        or the chosen ones after it.
         """
-        topk, products = experts_of(step).topk, experts_of(step).products
-        along, k = chosen_of(topk)
-        rows = scene.size(leg for leg in topk.legs if leg != along) * int(scene.number(k))
-        rows *= scene.batch if step.name in scene.batched else 1
-        if not products:
-            return {f"{topk.name}: chosen": 2 * rows}
-        between, counted = step.kernel.body[:-1] if step.kernel else (), {*products[-1].gate.legs}
-        if (last := products[-1]).at_once:
+        form, found = experts_of(step), dict[str, int]()
+        if not form.products:
+            return {f"{step.name}: order": scene.elements(step)}
+        if (last := form.products[-1]).at_once:
             width, out_width = scene.size(last.summed), scene.size(last.own)
-            each, size = int(scene.number(k)), out_width
+            each, size = int(scene.number(chosen_of(form.topk)[1])), out_width
             if before_product(last, scene.size(last.heads), width, out_width):
                 each, size = scene.size((last.expert,)), width
-            return {f"{last.step.name}: rows of experts": rows // int(scene.number(k)) * each * size}
-        return {
-            f"{one.name}: chosen rows": rows * scene.size(leg for leg in one.legs if leg not in counted)
-            for one in between
-        }
+            rows = scene.elements(form.topk, without=last.expert) * each * size
+            own = {step.name: scene.stored[step.name], f"{last.step.name}: rows of experts": rows}
+            return kept(scene, step.op.uses) | own
+        assert step.kernel is not None
+        inner = self.inside(scene, step)
+        for product in form.products:
+            own = kept(inner, (product.x,))
+            attended = any(part.name == product.x.name and part.attention for part in step.kernel.body)
+            found |= {f"{step.name}: {name}": floats for name, floats in own.items()} if attended else own
+            if product.gated:
+                found[f"{form.topk.name}: gates"] = inner.elements(product.gate)
+        for part in step.kernel.body:
+            if part.contraction is None:
+                found |= saved(inner, part)
+            if part.attention is not None:
+                order = inner.elements(part) // inner.size({*part.attention.value.legs} - {*part.attention.scores})
+                found[f"{part.name}: order"] = 2 * order
+        return found | {name: floats for name, floats in kept(scene, step.kernel.uses).items() if name in found}
 
     def inside(self, scene: Scene, step: Step) -> Scene:
         """The scene inside a kernel, which has only the chosen experts."""

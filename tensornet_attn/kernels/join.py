@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from tensornet_attn.cost.kernels import inside
+from tensornet_attn.cost.memory import saved
+from tensornet_attn.cost.scene import Scene
 from tensornet_attn.emit.contract import emit_contraction
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Graph, Step
@@ -20,6 +23,11 @@ class Join(Implementation[Joined]):
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         return Lowered(graph)
+
+    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+        """What the products of its parts save."""
+        inner, parts = inside(scene, step)
+        return {name: floats for part in parts for name, floats in saved(inner, part).items()}
 
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits the parts, each laid out as [shared legs..., own legs flattened], then the concatenation."""

@@ -25,6 +25,7 @@ from math import log2, prod
 from tensornet_attn.cost.blocks import CHUNKS
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.figures import counted, duration
+from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.order import order
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.emit.layout import columns
@@ -52,6 +53,7 @@ from tensornet_attn.kernels.powers import WrittenOut, written_out
 from tensornet_attn.rewrite.change import fresh, with_steps, without_dead
 from tensornet_attn.tiles.cpp.linear import linear_source
 
+SLOW = {"tanh"}  # maps whose features tiles keep, because they take longer to compute than to read
 DENSE = "with a run-time mask, the scores are computed"
 PLAIN = (("scale", ONE), ("dropout", Number(0)))
 SEVERAL_KERNELS = 8  # how many times fewer MACs the kernels of a decay must need to be preferred to that of scores
@@ -179,7 +181,7 @@ class Linear(OfBoxes[Summed]):
         """The decay factors inside the chunks of a causal kernel, by term: one exponential each."""
         parts, chunk = recurrence_of(step), self.chunk(scene, step)
         batch = scene.batch if step.name in scene.batched else 1
-        rows = batch * scene.sizes[str(scene.graph.query)] * chunk
+        rows = batch * scene.sizes[str(scene.graph.key)] * chunk  # a scan pads queries to the number of keys
         return [
             rows * scene.size((*heads_of(parts, term)[1], *term.decayed)) * bool(term.decays) for term in parts.terms
         ]
@@ -187,24 +189,35 @@ class Linear(OfBoxes[Summed]):
     def exponentials(self, scene: Scene, step: Step) -> int:
         return sum(self.decay_factors(scene, step))
 
+    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+        return sides_kept(scene, step, self.chunk(scene, step))
+
     def saved(self, scene: Scene, step: Step) -> dict[str, int]:
-        """Floats saved for backward besides operands and result: states, row sums, and scores inside the chunks."""
+        """Floats saved for backward besides operands and result: states, sums of keys, and scores inside the chunks.
+
+        The states start before the first chunk. A core maps states, whose mixed ones are saved too.
+        """
         parts, found = recurrence_of(step), dict[str, int]()
-        batch = scene.batch if step.name in scene.batched else 1
-        rows, chunk = scene.sizes[str(scene.graph.query)], self.chunk(scene, step)
+        batch, chunk = scene.batch if step.name in scene.batched else 1, self.chunk(scene, step)
+        chunks, query = -(-scene.sizes[str(scene.graph.key)] // chunk) if chunk else 1, str(scene.graph.query)
         for i, (term, factors) in enumerate(zip(parts.terms, self.decay_factors(scene, step), strict=True)):
             stored, read = heads_of(parts, term)
-            state = scene.size((*stored, *term.features, *parts.result))
-            found[f"{step.name}: states {i}"] = batch * state * (-(-rows // chunk) if chunk else 1)
+            features, many = scene.size((*stored, *term.features)), batch * (max(chunks, 2) if chunk else 1)
+            found[f"{step.name}: states {i}"] = many * features * scene.size(parts.result)
+            found[f"{step.name}: sums {i}"] = many * features * _normalized(parts)
+            mixed = scene.size(parts.mixed)
             if chunk:
-                own = scene.size((*read, *(term.groups or parts.mixed))) + scene.size((*read, *parts.mixed)) * bool(
-                    term.core
-                )
-                found[f"{step.name}: scores {i}"] = batch * rows * chunk * own
+                scored = scene.size((*read, *(term.groups or parts.mixed))) + scene.size(read) * mixed * bool(term.core)
+                found[f"{step.name}: scores {i}"] = batch * chunks * chunk**2 * scored
+            elif term.core:
+                found[f"{step.name}: mixed {i}"] = batch * features * scene.size(parts.result)
+                alone = scene.size(term.features) == scene.size(term.groups)
+                rows = features * mixed if alone else scene.size((*read, *term.groups, query))
+                found[f"{step.name}: groups {i}"] = batch * rows
             if factors:  # and the scores before decay
                 found[f"{step.name}: decay {i}"] = 2 * factors
         if _normalized(parts):
-            found[f"{step.name}: row sums"] = batch * rows * scene.size((*parts.heads, *parts.mixed))
+            found[f"{step.name}: row sums"] = batch * scene.sizes[query] * scene.size((*parts.heads, *parts.mixed))
         return found
 
     def emit(self, writer: Writer, step: Step) -> None:
@@ -398,6 +411,33 @@ def heads_of(parts: Recurrence, term: ScoreTerm) -> tuple[Legs, Legs]:
     stored = {leg for use in (*term.key, *term.core, *values, *(b for _, b in term.decays)) for leg in use.legs}
     read = stored.union(*(use.legs for use in (*term.query, *(a for a, _ in term.decays))))
     return tuple(leg for leg in parts.heads if leg in stored), tuple(leg for leg in parts.heads if leg in read)
+
+
+def sides_kept(scene: Scene, step: Step, chunk: int) -> dict[str, int]:
+    """Operands saved for backward, before maps that the kernel computes; whole chunks are copies.
+
+    A result that was divided by its row sums is saved before that.
+    """
+    graph, parts, found = scene.graph, recurrence_of(step), dict[str, int]()
+    if scene.stepwise:
+        return kept(scene, step.op.uses) | {step.name: scene.stored[step.name]}
+    uses, pair = [use for use in step.op.uses if use != parts.added], {graph.query, graph.key}
+    divided = {f"{step.name}: undivided": scene.stored[step.name]} if _normalized(parts) else {}
+    if chunk:
+        rows = -(-scene.sizes[str(graph.key)] // chunk) * chunk
+        for use in uses:
+            copied = tuple(leg for leg in use.legs if leg not in pair)
+            own = {f"{step.name}: {use.name} in chunks": rows * scene.elements(replace(use, legs=copied))}
+            found |= own if pair & {*use.legs} else kept(scene, (use,))
+        return found | divided
+    scaled = {use for term in parts.terms if scene.number(term.coefficient) != 1 for use in term.query}
+    for use in uses:
+        made = graph.step.get(use.name)
+        mapped = made is not None and made.name in scene.inside_kernels
+        found |= kept(scene, made.op.uses if made and mapped else (use,) if use not in scaled else ())
+        if use in scaled or (made and mapped and made.box and made.box.function and made.box.function.name in SLOW):
+            found[f"{step.name}: {use.name}"] = scene.elements(use)
+    return found if parts.one_product or parts.mixes else found | divided
 
 
 def _normalized(parts: Recurrence) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.kernels import Parts, inside
-from tensornet_attn.cost.memory import saved
+from tensornet_attn.cost.memory import kept, saved
 from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.products import Matmul
 from tensornet_attn.cost.rates import ELEMENTWISE, Table
@@ -50,7 +50,7 @@ class Scan(Implementation[ReadScan]):
     """
 
     name, kind = "scan that is read once", "scan"
-    saves_result, stepwise = False, True
+    stepwise = True
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         split, _ = split_best(graph, context.sizes, context.device, context.device.width)
@@ -64,6 +64,9 @@ class Scan(Implementation[ReadScan]):
             return Lowered(graph)
         steps = tuple(steps_with(graph, split, kernels, removed))
         return Lowered(replace(graph, steps=steps), dict.fromkeys(kernels, f"{self.name}: no tensor has all states"))
+
+    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+        return kept(scene, step.op.uses)
 
     def saved(self, scene: Scene, step: Step) -> dict[str, int]:
         """The states before each block; of short rows, what the steps inside save."""

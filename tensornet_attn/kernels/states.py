@@ -28,7 +28,7 @@ from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import Legs, Value, shape_comment
 from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes, kernel
-from tensornet_attn.kernels.linear import DENSE, cpp_option
+from tensornet_attn.kernels.linear import DENSE, cpp_option, sides_kept
 from tensornet_attn.rewrite.change import fresh, legs_in
 from tensornet_attn.rewrite.reads import Read, joined, mixes_heads, placed, read_of
 
@@ -103,6 +103,9 @@ class States(OfBoxes["Mixed"]):
             found += rows * scene.size((*parts.heads, *parts.mixed)) * (chunk * scored + scene.size(parts.own))
             found += -(-rows // chunk) * scene.size((*parts.mixed, *parts.features, *parts.own))
         return batch * found
+
+    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+        return sides_kept(scene, step, self.chunk(scene, step))
 
     def saved(self, scene: Scene, step: Step) -> dict[str, int]:
         """Floats saved for backward besides operands and result: states, mixed states, and scores inside the chunks."""

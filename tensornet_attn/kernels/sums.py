@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.precision import sums_wide
@@ -79,13 +80,15 @@ class CumulativeSums(OfBoxes[Summed]):
         added = sum(rows * scene.size((*heads_of(parts, term)[0], *term.features)) for term in parts.terms)
         return batch * (added + (len(parts.terms) - 1) * scene.size(step.legs))
 
-    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
-        """Floats saved for backward besides operands and result: the cumulative sums, or one sum for all queries."""
+    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+        """The sums if query parts get gradients, and these parts."""
         parts, found = recurrence_of(step), dict[str, int]()
         batch = scene.batch if step.name in scene.batched else 1
         rows = scene.sizes[str(scene.graph.query)] if parts.causal(scene.graph) else 1
         for i, term in enumerate(parts.terms):
-            found[f"{step.name}: sums {i}"] = batch * rows * scene.size((*heads_of(parts, term)[0], *term.features))
+            if any(use.name in scene.learned for use in term.query):
+                found[f"{step.name}: sums {i}"] = batch * rows * scene.size((*heads_of(parts, term)[0], *term.features))
+                found |= kept(scene, term.query)
         return found
 
     def emit(self, writer: Writer, step: Step) -> None:

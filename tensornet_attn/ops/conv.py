@@ -130,7 +130,15 @@ class ConvOperation(Operation):
         return 0 if box.joins else super().operations(scene, step, box)
 
     def saved(self, box: Box) -> tuple[str, ...]:
-        return tuple(role for role, _ in box.operands) if box.joins else ()
+        return tuple(role for role, _ in box.operands if role != "of") if box.joins else ()
+
+    def also_saved(self, scene: Scene, step: Step, box: Box) -> dict[str, int]:
+        """The operand is padded at both ends."""
+        if not box.joins:
+            return {}
+        length = scene.sizes[source_of(scene.graph, box)]
+        rows = scene.elements(box.operand("of")) // length
+        return {f"{step.name}: padded": rows * (length + scene.sizes[str(box.other)] - 1)}
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
         value, source = lines.value(box.operand("of")), source_of(lines.graph, box)

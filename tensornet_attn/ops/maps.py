@@ -44,7 +44,7 @@ class Map:
     least_of: Callable[[Numbers], float] | None = None
     keeps_sign: bool = False
     zero: Callable[[Numbers], bool] = lambda numbers: False  # whether it is zero at zero
-    saves: str = "of"  # or "result"
+    saves: str = "of"  # or "result", or "inner", another tensor as large
     level: int = ATOM  # the operator precedence of its PyTorch text
     operations: int = 1  # for each element
 
@@ -196,7 +196,7 @@ _ROWS = (
     ),
     Map(
         "reciprocal", lambda torch, x: torch.where(x == 0, 0, 1 / torch.where(x == 0, 1, x)), "",
-        "tl.where({x} == 0, 0.0, 1 / {x})", "-{d} * {y} * {y}", keeps_sign=True, saves="result",
+        "tl.where({x} == 0, 0.0, 1 / {x})", "-{d} * {y} * {y}", keeps_sign=True, saves="inner",
     ),
     Map(
         "softcap", lambda torch, x, cap: cap * torch.tanh(x / cap), "", "{a} * (2 / (1 + exp_of(-2 * {x} / {a})) - 1)",

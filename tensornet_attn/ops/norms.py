@@ -150,6 +150,7 @@ class L2NormOperation(Norm):
     model = L2Norm
     keeps_sign = True
     ignores_zeros = "always"
+    saves = ("of", "row", "row")  # root of the sum, and divisor
 
     def of(self, x: Tensor, axis: int, eps: float) -> Tensor:
         return over(x, x.norm(dim=axis, keepdim=True) + eps)

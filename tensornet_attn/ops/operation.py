@@ -58,7 +58,8 @@ class Operation(ABC):
     # Work and memory
     per_element: ClassVar[int] = 0  # elementwise operations for each element of the operand
     exponential: ClassVar[int] = 0  # exponentials for each element of the operand
-    saves: tuple[str, ...] = ()  # saved for backward: operands by role, `result`, `row` (one number a row), `chosen`
+    # saved for backward: operands by role, `result`, `inner` (another one as large), `row` (a number a row), `chosen`
+    saves: tuple[str, ...] = ()
     gradient: ClassVar[str] = ""  # runtime function of the first saved tensor and the gradient; empty: autograd
     operand_gradient: ClassVar[str] = ""  # runtime function of the operand and the gradient, where no mask applies
     row_gradients: ClassVar[Mapping[str, str]] = {}  # gradient functions of operands with one number a row, by role

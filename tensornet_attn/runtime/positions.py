@@ -104,13 +104,15 @@ def rotate(
     if interleaved:
         turned, *others = y.split([width, rest], -1) if rest else [y]
         a, b = turned.unflatten(-1, (half, 2)).unbind(-1)
-        y = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
-        y = torch.cat((y, others[0].expand(*y.shape[:-1], rest)), -1) if others else y
     else:
         a, b, *others = y.split([half, half, rest] if rest else half, -1)
-        a, b = a * cos - b * sin, b * cos + a * sin
-        y = torch.cat((a, b, *(other.expand(*a.shape[:-1], rest) for other in others)), -1)
-    return y.movedim((-2, -1), (sequence_dim, along_dim))
+    parts = [a * cos - b * sin, b * cos + a * sin]
+    parts += [other.expand(*parts[0].shape[:-1], rest) for other in others]
+    # joined where they belong, laid out as x: attention then lays out its result as its reader takes it, without a copy
+    parts = [part.movedim((-2, -1), (sequence_dim, along_dim)) for part in parts]
+    if interleaved:
+        parts[:2] = [torch.stack(parts[:2], along_dim).flatten(along_dim - 1, along_dim)]
+    return torch.cat(parts, along_dim) if len(parts) > 1 else parts[0]
 
 
 STEP: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}  # rotations of a single position, shared by all layers

@@ -1,0 +1,62 @@
+"""What `cost/` predicts of each shipped design equals what its module does: multiply-adds, and floats saved."""
+
+from __future__ import annotations
+
+import pytest
+
+import tensornet_attn as ta
+from tests.cost.oracle import Work, layer, lengths_of, measured, predicted
+from tests.shipped import graph_of
+
+# Why the figures of a design may differ, and which designs: those named differ, and no others.
+REASONS = {
+    "a delta rule counts by its definition, one key at a time; in chunks it multiplies more, and copies operands": (
+        "comba fast_weight1 fast_weight2 fmm_fast_weight1 fmm_fast_weight2 gated_deltanet gated_deltaproduct kda rwkv7"
+    ),
+    "decays run in groups of four chunks, with padding and factors that are not counted": (
+        "gla gsa mamba2 minimax retnet rwkv4"
+    ),
+    "masks do not reduce the count, but a block of queries reads no keys that they hide from all its rows": (
+        "cope gemma2_local stick_breaking thsa_xl"
+    ),
+    "row sums are computed although nothing divides by them, and a core multiplies sums of keys by elements": (
+        "abc kernel_fish kernel_gfish"
+    ),
+    "a weight whose legs lie in another order than its product needs is copied, and the copy kept": (
+        "deepseek_moe mixtral qwen2_moe"
+    ),
+    "a sum over keys of products of elements is computed as one product of matrices": "glfish hard_glfish",
+    "values that depend on no input are laid out for each element of the batch": "fmm1_rows fmm2_rows",
+    "a scan that is read once keeps its negated rates": "mamba1",
+    "dropout of scores keeps its factors, and a loss sums elements": "moa_regularised sigma_moe_regularised",
+    "a product reads part of a padded result in place": "skip_left",
+}
+EXPLAINED = {name: reason for reason, names in REASONS.items() for name in names.split()}
+BYTES = (0.99, 7)  # measured bytes per predicted one: temporaries of kernels are not counted
+SIZES = [(64, 64), pytest.param((128, 1024), marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("name", ta.list_designs())
+def test_work_is_as_predicted(name: str, sizes: tuple[int, int]) -> None:
+    module = layer(name)
+    lengths = lengths_of(module, *sizes)
+    price, work = (sum(rows.values(), Work()) for rows in (predicted(module, lengths), measured(module, lengths)))
+    same = (price.macs, price.saved) == (work.macs, work.saved)
+    assert same != (name in EXPLAINED), f"predicted {price}, measured {work}; {EXPLAINED.get(name, 'no reason')}"
+    assert name in EXPLAINED or BYTES[0] < work.bytes / price.bytes < BYTES[1]
+
+
+def test_few_designs_need_a_reason() -> None:
+    assert len(REASONS) <= 10
+    assert len(ta.list_designs()) - len(EXPLAINED) >= 120
+    assert {*EXPLAINED} <= {*ta.list_designs()}
+
+
+def test_the_oracle_counts_what_torch_multiplies_and_keeps() -> None:
+    """By hand: mhsa with n queries, f features, h heads of width d."""
+    module, (n, f, h, d) = layer("mhsa"), (64, 512, 8, 64)
+    work = sum(measured(module, lengths_of(module, n, n)).values(), Work())
+    assert graph_of("mhsa").leg["f"].size == f
+    assert work.macs == 2 * (4 * n * f * h * d + 2 * n * n * h * d)
+    assert work.saved == 2 * (n * f + 4 * n * h * d + n * h)  # x, queries, keys, values, result; log-sum-exps
