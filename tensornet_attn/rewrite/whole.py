@@ -10,7 +10,6 @@ from tensornet_attn.rewrite.change import kept, seen, with_steps, with_uses
 from tensornet_attn.rewrite.engine import Rule, Trace, everywhere
 from tensornet_attn.rewrite.relu import RELU
 from tensornet_attn.rewrite.simplify import RULES
-from tensornet_attn.rewrite.sink import SINK
 from tensornet_attn.rewrite.structure import SPLITS, split_kron
 
 
@@ -77,7 +76,7 @@ def simplified(graph: Graph) -> tuple[Graph, Trace]:
     >>> simplified(build(load("mhsa_core")))[0].hash == build(load("mhsa")).hash
     True
     """
-    made, trace = everywhere(graph, (*RULES, OWN_NAMES, RELU, SINK))
+    made, trace = everywhere(graph, (*RULES, OWN_NAMES, RELU))
     if any(split_kron(made, step.name) is not None for step in made.steps):
         made, more = everywhere(made, (*SPLITS, *RULES, OWN_NAMES))
         trace += more

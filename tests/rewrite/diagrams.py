@@ -369,20 +369,6 @@ def masked_relus(draw: Draw) -> Diagram:
     )
 
 
-def gated(draw: Draw) -> Diagram:
-    """Attention beside a sink, written with a gate: of scores that both read, or that each has by itself."""
-    own = {"L": "Q[n h d] K[m h d] -> h n m"}
-    apart = {"logsumexp": "m", "of": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"}
-    level, of = draw.choice([({"logsumexp": "m", "of": "L"}, "L[h n m]"), (apart, ATTEND["of"])])
-    mask = draw.choice([[], ["window(1, 0)"]])
-    sink = draw.choice(["b[h]", "s[n h]"])
-    box = {"softmax": "m", "mask": mask, "of": of} | ({} if of == "L[h n m]" else {"scale": "d ** -0.5"})
-    steps = {"s": "x[n f] Ws[f h] -> n h", "A": box, "E": level | {"mask": mask}}
-    steps["G"] = {"map": "sigmoid", "of": f"E[h n] - {sink} -> h n"}
-    read = "A[h n m] G[h n] V[m h e] Wo[h e f] -> n f"
-    return attention(draw, before=own, after=steps, read=read, weights={"b": "h", "Ws": "f h"})
-
-
 def followed(draw: Draw) -> Diagram:
     """Scores that a state follows as well."""
     return attention(
@@ -422,7 +408,6 @@ KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
     "dropout of a map": (dropped,),
     "own names": (mixed_back, mixed_scores),
     "relu of a weight": (relus, masked_relus),
-    "sink of a gate": (gated,),
     "split": (kron, kron_shifted),
     "one map for all": (kron,),
     "weights first": (low_rank,),
