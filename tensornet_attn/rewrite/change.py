@@ -97,13 +97,6 @@ def legs_in(factors: Iterable[Use]) -> set[str]:
     return {leg for use in factors for leg in use.legs}
 
 
-def drop_dead(graph: Graph, place: str) -> Graph | None:
-    """Z = f(X), without a reader   ->   removed"""
-    if place in graph.readers or kept(graph, place):
-        return None
-    return settled(graph, with_steps(graph, {place: []}))
-
-
 def without_dead(graph: Graph, names: Iterable[str]) -> Graph | None:
     """The graph without those of the steps, and of their operands, that have no reader.
 
@@ -113,7 +106,7 @@ def without_dead(graph: Graph, names: Iterable[str]) -> Graph | None:
         gone = graph.step.get(name)
         if gone is None or name in graph.readers or kept(graph, name):
             continue
-        without = drop_dead(graph, name)
+        without = settled(graph, with_steps(graph, {name: []}))
         made = None if without is None else without_dead(without, (use.name for use in gone.op.uses))
         if made is None:
             return None

@@ -1,4 +1,4 @@
-"""Rules that simplify a diagram at one step: remove duplicates and unread steps, and fold constants."""
+"""Rules that simplify a diagram at one step: remove duplicates, and fold constants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tensornet_attn.graph.visibility import hidden_areas
 from tensornet_attn.ir.arithmetic import ONE, Arith, Name
 from tensornet_attn.rewrite.change import (
     draws,
-    drop_dead,
     kept,
     legs_in,
     plain_number,
@@ -242,7 +241,6 @@ def _in_box(graph: Graph, reader: Step, box: Box, name: str, place: int, masked:
 FILLED = "Z = .. + c * F[constant] R.. -> Z = .. + c v * R.."
 ONE_MAP = pattern("one map for all", FILLED, filled, then=partial(covered, masked=True))
 RULES = (
-    Rule("dead step", "Z = f(X), read by nothing -> gone", drop_dead, "structural: Z is any step"),
     pattern("another name", "Z = X -> Z is X", same_legs),
     Rule("identical steps", "Z = f(X); W = f(X) -> Z = f(X); W is Z", merge_identical, "structural: two of any steps"),
     Rule("mask of all", "A = f(S, mask M), M hides nothing -> A = f(S)", drop_masks, "structural: masks of any box"),

@@ -396,7 +396,6 @@ def shared_scores(draw: Draw) -> Diagram:
 
 
 KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
-    "dead step": (twice,),
     "another name": (renamed,),
     "identical steps": (twice, two_maps),
     "mask of all": (in_documents,),
