@@ -8,7 +8,7 @@ from dataclasses import replace
 from tensornet_attn import limits
 from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.model import Contraction, Graph, Leg, Step, Term, Use
-from tensornet_attn.ir.arithmetic import Arith, Binary, Name, Negative, Number, evaluate, names
+from tensornet_attn.ir.arithmetic import Arith, Name, evaluate, names
 from tensornet_attn.ir.arithmetic import times as times
 from tensornet_attn.ir.steps import with_uses as with_uses
 
@@ -143,13 +143,6 @@ def seen(graph: Graph, step: Step) -> Legs:
     if step.box is None or not graph.masked(step):
         return ()
     return tuple(leg for leg in step.box.operand("of").legs if leg not in pair)
-
-
-def plus(graph: Graph, a: Arith, b: Arith) -> Arith:
-    if not any(True for tree in (a, b) for _ in names(tree)):
-        total = evaluate(Binary("+", a, b), {})
-        return Number(total) if total >= 0 else Negative(Number(-total))
-    return Binary("+", a, b)
 
 
 def is_map(graph: Graph, step: Step | None) -> bool:

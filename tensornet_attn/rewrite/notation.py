@@ -23,7 +23,7 @@ from functools import cached_property
 STEP = re.compile(r"(\w+) (=|is) (.*)")
 BOX = re.compile(r"(\w+)\((\w+)((?:, \w+ [\w ]+)*)\)")
 PLUS = re.compile(r" \+ (?![^{(]*[})])")  # outside of brackets
-PRODUCT = re.compile(r"(?:(-?)([\w ]+|\(\w+ \+ \w+\)) \* )?(.*)")
+PRODUCT = re.compile(r"(?:(-?)([\w ]+) \* )?(.*)")
 ITEM = re.compile(r"\{([^}]*)\}|\((\w+)\)|(\w+)(?:\[([^\]]*)\])?(\.\.)?|\.\.")
 
 
@@ -43,7 +43,7 @@ REST = Item("..", many=True)
 
 @dataclass(frozen=True)
 class Product:
-    """`numbers` are names; the coefficient is their product, or their sum if one of them is `+`."""
+    """`numbers` are names; the coefficient is their product."""
 
     items: tuple[Item, ...]
     numbers: tuple[str, ...] = ()
@@ -116,4 +116,4 @@ def read_product(text: str) -> Product:
             items.append(Item(out or name or "", bool(many), holds, bool(out), read_sum(group) if group else None))
         else:
             items.append(REST)
-    return Product(tuple(items), tuple(re.findall(r"\w+|\+", numbers or "")), bool(sign))
+    return Product(tuple(items), tuple((numbers or "").split()), bool(sign))

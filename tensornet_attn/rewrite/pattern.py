@@ -12,7 +12,6 @@ from tensornet_attn.ir.arithmetic import ONE, Arith, Negative
 from tensornet_attn.rewrite.change import (
     fresh,
     legs_in,
-    plus,
     read_instead,
     read_once,
     settled,
@@ -208,10 +207,8 @@ def _kind(step: Step) -> str | None:
 
 
 def _number(match: Match, body: Product | tuple[str, ...]) -> Arith:
-    """The coefficient of a product: the product, or sum, of the bound numbers; unbound names such as 1 count as 1."""
+    """The coefficient of a product: the product of the bound numbers; unbound names such as 1 count as 1."""
     names, negative = (body.numbers, body.negative) if isinstance(body, Product) else (body, False)
-    if "+" in names:
-        return plus(match.graph, *match.numbers[names[0]], *match.numbers[names[-1]])
     found: Arith = ONE
     for number in (number for name in names for number in match.numbers.get(name, ())):
         found = times(found, number)

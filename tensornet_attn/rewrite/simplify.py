@@ -84,16 +84,6 @@ def _renamed(legs: Legs, new: Mapping[str, str]) -> Legs:
     return tuple(new.get(leg, leg) for leg in legs)
 
 
-def _alike(step: Step, term: Term) -> object:
-    """A product without the order of its factors and the names of its summed legs."""
-    factors = sorted(term.factors, key=lambda use: (use.name, use.legs))
-    found: dict[str, str] = {}
-    for use in factors:
-        for leg in use.legs:
-            found.setdefault(leg, leg if leg in step.legs else f"sum {len(found)}")
-    return tuple((use.name, _renamed(use.legs, found)) for use in factors)
-
-
 def _filled(tensor: Tensor | None) -> Arith | None:
     """The number in all entries of a constant, None if they differ."""
     if tensor is None or tensor.role != "constant" or tensor.init is None:
@@ -107,12 +97,6 @@ def _filled(tensor: Tensor | None) -> Arith | None:
 def same_legs(match: Match) -> Match | None:
     """Z has the legs of X, in any order."""
     return match if match.legs("X") == match.legs("Z") else None
-
-
-def alike(match: Match) -> Match | None:
-    """X and Y are the same product up to the order of factors and the names of summed legs."""
-    step, (x, y) = match.steps["Z"], (Term(ONE, match.uses[key]) for key in "XY")
-    return match if x.factors and _alike(step, x) == _alike(step, y) else None
 
 
 def filled(match: Match) -> Match | None:
@@ -244,7 +228,6 @@ RULES = (
     pattern("another name", "Z = X -> Z is X", same_legs),
     Rule("identical steps", "Z = f(X); W = f(X) -> Z = f(X); W is Z", merge_identical, "structural: two of any steps"),
     Rule("mask of all", "A = f(S, mask M), M hides nothing -> A = f(S)", drop_masks, "structural: masks of any box"),
-    pattern("like terms", "Z = .. + a * X.. + b * Y.. -> Z = .. + (a + b) * X..", alike),
     pattern("identity", "Z = .. + c * I[constant] R.. -> Z = .. + c * D..", identity),
     pattern("constant factor", FILLED, filled, then=covered),
     pattern(

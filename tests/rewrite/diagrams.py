@@ -92,10 +92,6 @@ def two_maps(draw: Draw) -> Diagram:
     return attention(draw, after=steps, read="A[h n m] V[m h e] Wo[h e f] + B[n h m] V[m h e] Wo[h e f] -> n f")
 
 
-def alike(draw: Draw) -> Diagram:
-    return attention(draw, of="Q[n h d] K[m h d] - 0.25 * K[m h g2] Q[n h g2] -> h n m", legs={"g2": "d"})
-
-
 def eye(draw: Draw) -> Diagram:
     of = draw.choice(["I[h h2] Q[n h2 d] K[m h d] -> h n m", "I[h2 h] Q[n h d] K[m h2 d] -> h n m"])
     return attention(draw, of=of, legs={"h2": "head h"}, **constants(I="h h2: eye"))
@@ -399,7 +395,6 @@ KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
     "another name": (renamed,),
     "identical steps": (twice, two_maps),
     "mask of all": (in_documents,),
-    "like terms": (alike,),
     "identity": (eye,),
     "constant factor": (uniform, spread, counted, turned),
     "scale of a factor": (scaled,),
