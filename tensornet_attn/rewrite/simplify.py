@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 from tensornet_attn.graph.model import Box, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.visibility import hidden_areas
@@ -146,23 +145,23 @@ def dropped_once(match: Match) -> Match | None:
     return match if not draws(match.graph, inner) and match.one("A").legs == inner.legs == legs else None
 
 
-def covered(graph: Graph, match: Match, masked: bool = False) -> Graph | None:
+def covered(graph: Graph, match: Match) -> Graph | None:
     """The graph without those legs of Z that no factor has. Returns None if a reader needs one of them."""
     step = graph.step[match.steps["Z"].name]
     found = legs_in(step.op.uses)
     for leg in step.legs:
         if leg not in found:
-            narrower = _without_leg(graph, step.name, leg, masked)
+            narrower = _without_leg(graph, step.name, leg)
             if narrower is None:
                 return None
             graph = narrower
     return graph
 
 
-def _without_leg(graph: Graph, name: str, leg: str, masked: bool = False) -> Graph | None:
+def _without_leg(graph: Graph, name: str, leg: str) -> Graph | None:
     """The graph in which a step lacks a broadcast leg of its result. Returns None if a reader needs the leg.
 
-    `masked`: also through boxes with masks of the call, which can then not have this leg.
+    Masks of the call, which act in boxes, can then not have this leg.
 
     # S[h n m] the same for every h;  A = softmax_m S;  y = A[h n m] V[m h e]     ->     A[n m];  y = A[n m] V[m h e]
     """
@@ -174,9 +173,9 @@ def _without_leg(graph: Graph, name: str, leg: str, masked: bool = False) -> Gra
     for reader in dict.fromkeys(reader for reader, _ in graph.readers.get(name, ())):
         own, now = graph.step[reader.name], None
         if own.box is not None:
-            now = _in_box(graph, own, own.box, name, place, masked)
+            now = _in_box(graph, own, own.box, name, place)
         elif own.contraction is not None:
-            now = _in_sum(graph, own, name, place, masked)
+            now = _in_sum(graph, own, name, place)
         if now is None:
             return None
         graph = now
@@ -187,7 +186,7 @@ def _out(legs: tuple[str, ...], place: int) -> tuple[str, ...]:
     return (*legs[:place], *legs[place + 1 :])
 
 
-def _in_sum(graph: Graph, reader: Step, name: str, place: int, masked: bool) -> Graph | None:
+def _in_sum(graph: Graph, reader: Step, name: str, place: int) -> Graph | None:
     """A product that sums the removed leg multiplies by its size instead."""
     terms, lost = list[Term](), set[str]()
     for term in terms_of(reader):
@@ -202,34 +201,31 @@ def _in_sum(graph: Graph, reader: Step, name: str, place: int, masked: bool) -> 
         terms.append(Term(coefficient, factors))
     graph = with_steps(graph, {reader.name: [with_terms(reader, terms)]})
     for leg in sorted(lost - legs_in(use for term in terms for use in term.factors)):
-        now = _without_leg(graph, reader.name, leg, masked)
+        now = _without_leg(graph, reader.name, leg)
         if now is None:
             return None
         graph = now
     return graph
 
 
-def _in_box(graph: Graph, reader: Step, box: Box, name: str, place: int, masked: bool) -> Graph | None:
+def _in_box(graph: Graph, reader: Step, box: Box, name: str, place: int) -> Graph | None:
     """A box that computes the same for all entries of the leg loses it; a box with random numbers keeps it."""
     if box.joins:
         return None
     use = box.operand("of")
     leg = use.legs[place]
-    seen = graph.masked(reader) and graph.query in use.legs and not masked
-    if draws(graph, reader) or seen or leg in box.acting or leg not in reader.legs:
+    if draws(graph, reader) or leg in box.acting or leg not in reader.legs:
         return None
     new = replace(reader, op=replace(box, operands=(("of", Use(name, _out(use.legs, place))),)))
-    return _without_leg(with_steps(graph, {reader.name: [new]}), reader.name, leg, masked)
+    return _without_leg(with_steps(graph, {reader.name: [new]}), reader.name, leg)
 
 
-FILLED = "Z = .. + c * F[constant] R.. -> Z = .. + c v * R.."
-ONE_MAP = pattern("one map for all", FILLED, filled, then=partial(covered, masked=True))
+ONE_MAP = pattern("one map for all", "Z = .. + c * F[constant] R.. -> Z = .. + c v * R..", filled, then=covered)
 RULES = (
     pattern("another name", "Z = X -> Z is X", same_legs),
     Rule("identical steps", "Z = f(X); W = f(X) -> Z = f(X); W is Z", merge_identical, "structural: two of any steps"),
     Rule("mask of all", "A = f(S, mask M), M hides nothing -> A = f(S)", drop_masks, "structural: masks of any box"),
     pattern("identity", "Z = .. + c * I[constant] R.. -> Z = .. + c * D..", identity),
-    pattern("constant factor", FILLED, filled, then=covered),
     pattern(
         "scale of a factor",
         "Q = a * X..; S = c * Q ..; A = softmax(S) -> Q = 1 * X..; S = a c * Q ..; A = softmax(S)",
