@@ -139,12 +139,6 @@ def scale_known(match: Match) -> Match | None:
     return match if match.uses["X"] and scale != ONE and plain_number(match.graph, scale) else None
 
 
-def dropped_once(match: Match) -> Match | None:
-    """A has no dropout, and B reads it under its own leg names."""
-    inner, legs = match.steps["A"], match.steps["B"].legs
-    return match if not draws(match.graph, inner) and match.one("A").legs == inner.legs == legs else None
-
-
 def covered(graph: Graph, match: Match) -> Graph | None:
     """The graph without those legs of Z that no factor has. Returns None if a reader needs one of them."""
     step = graph.step[match.steps["Z"].name]
@@ -235,10 +229,5 @@ RULES = (
         "scale of the scores",
         "S = c * X..; A = softmax(S, scale s) -> S = 1 * X..; A = softmax(S, scale c s)",
         scale_known,
-    ),
-    pattern(
-        "dropout of a map",
-        "A = softmax(S); B = dropout(A, dropout p) -> A = softmax(S, dropout p); B is A",
-        dropped_once,
     ),
 )

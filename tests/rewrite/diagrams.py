@@ -139,12 +139,6 @@ def scaled(draw: Draw) -> Diagram:
     return attention(draw, before=before, of=f"{second}u[n h d] K[m h d] -> h n m")
 
 
-def dropped(draw: Draw) -> Diagram:
-    """A map of which a box of its own drops entries; in evaluation both are the same."""
-    read = READ.replace("A[", "B[")
-    return attention(draw, after={"B": {"dropout": draw.choice([0, 0.25]), "of": "A"}}, read=read)
-
-
 def kron(draw: Draw, shifted: bool = False) -> Diagram:
     """A structured core, its matrices in either order, and a part that is not square."""
     matrices = draw.choice(
@@ -398,7 +392,6 @@ KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
     "identity": (eye,),
     "scale of a factor": (scaled,),
     "scale of the scores": (scaled,),
-    "dropout of a map": (dropped,),
     "own names": (mixed_back, mixed_scores),
     "relu of a weight": (relus, masked_relus),
     "split": (kron, kron_shifted),
