@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 STEP = re.compile(r"(\w+) (=|is) (.*)")
-BOX = re.compile(r"(\w+)\((\w+)((?:, \w+ [\w ]+)*)\)")
+BOX = re.compile(r"(\w+)\((\w+)\)")
 PLUS = re.compile(r" \+ (?![^{(]*[})])")  # outside of brackets
 PRODUCT = re.compile(r"(?:(-?)([\w ]+) \* )?(.*)")
 ITEM = re.compile(r"\{([^}]*)\}|\((\w+)\)|(\w+)(?:\[([^\]]*)\])?(\.\.)?|\.\.")
@@ -68,11 +68,10 @@ class Sum:
 
 @dataclass(frozen=True)
 class BoxOf:
-    """A box such as `softmax(S, scale s)`: its kind, its operand, and its numbers by name."""
+    """A box such as `softmax(S)`: its kind and its operand."""
 
     kind: str
     of: str
-    numbers: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,8 +93,7 @@ def read_side(text: str) -> Side:
         name, word, body = step.groups()
         box = BOX.fullmatch(body)
         if box is not None:
-            numbers = (number.split() for number in box[3].split(", ")[1:])
-            found[name] = BoxOf(box[1], box[2], tuple((key, tuple(names)) for key, *names in numbers))
+            found[name] = BoxOf(box[1], box[2])
         else:
             found[name] = Same(body) if word == "is" else read_sum(body)
     return found

@@ -12,7 +12,6 @@ from tensornet_attn.rewrite.change import (
     draws,
     kept,
     legs_in,
-    plain_number,
     read_instead,
     terms_of,
     times,
@@ -128,17 +127,6 @@ def identity(match: Match) -> Match | None:
     return None if any(len({*own.legs}) < len(own.legs) for own in made) else match.but(uses={"D": made})
 
 
-def scale_inside(match: Match) -> Match | None:
-    """Q has a coefficient."""
-    return match if match.uses["X"] and match.numbers["a"] != (ONE,) else None
-
-
-def scale_known(match: Match) -> Match | None:
-    """S has a coefficient other than 1 that is known before run time."""
-    (scale,) = match.numbers["c"]
-    return match if match.uses["X"] and scale != ONE and plain_number(match.graph, scale) else None
-
-
 def covered(graph: Graph, match: Match) -> Graph | None:
     """The graph without those legs of Z that no factor has. Returns None if a reader needs one of them."""
     step = graph.step[match.steps["Z"].name]
@@ -220,14 +208,4 @@ RULES = (
     Rule("identical steps", "Z = f(X); W = f(X) -> Z = f(X); W is Z", merge_identical, "structural: two of any steps"),
     Rule("mask of all", "A = f(S, mask M), M hides nothing -> A = f(S)", drop_masks, "structural: masks of any box"),
     pattern("identity", "Z = .. + c * I[constant] R.. -> Z = .. + c * D..", identity),
-    pattern(
-        "scale of a factor",
-        "Q = a * X..; S = c * Q ..; A = softmax(S) -> Q = 1 * X..; S = a c * Q ..; A = softmax(S)",
-        scale_inside,
-    ),
-    pattern(
-        "scale of the scores",
-        "S = c * X..; A = softmax(S, scale s) -> S = 1 * X..; A = softmax(S, scale c s)",
-        scale_known,
-    ),
 )

@@ -116,12 +116,6 @@ def turned(draw: Draw) -> Diagram:
     return attention(draw, before=before, of=of, weights={"E": "p h d"}, legs=legs, **ones)
 
 
-def scaled(draw: Draw) -> Diagram:
-    first, second = draw.choice(["0.5 * ", "(d ** -0.5) * ", ""]), draw.choice(["-2 * ", "(1 / h) * "])
-    before = {"u": f"{first}x[n f] Wq[f h d] -> n h d"}
-    return attention(draw, before=before, of=f"{second}u[n h d] K[m h d] -> h n m")
-
-
 def kron(draw: Draw, shifted: bool = False) -> Diagram:
     """A structured core, its matrices in either order, and a part that is not square."""
     matrices = draw.choice(
@@ -373,8 +367,6 @@ KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
     "identical steps": (twice, two_maps),
     "mask of all": (in_documents,),
     "identity": (eye,),
-    "scale of a factor": (scaled,),
-    "scale of the scores": (scaled,),
     "relu of a weight": (relus, masked_relus),
     "split": (kron, kron_shifted),
     "one map for all": (kron, uniform, spread, counted, turned),
