@@ -34,7 +34,7 @@ from tensornet_attn.ops.conv import convolves, left_of
 from tensornet_attn.plan.carried import PLACE, VISIBLE, Carried, carried, of_last
 from tensornet_attn.plan.distribute import DISTRIBUTION
 from tensornet_attn.plan.duplicate import DUPLICATES
-from tensornet_attn.plan.hoist import FOR_EACH, HOISTS
+from tensornet_attn.plan.hoist import HOISTS
 from tensornet_attn.plan.implementations import TORCH
 from tensornet_attn.plan.normalized import NORMALIZED
 from tensornet_attn.plan.parts import Decoding, Given, Kept, Part
@@ -109,7 +109,7 @@ class _PositionsUnknown(Exception):
 def _apart(graph: Graph) -> Graph:
     """The graph in which the maps of a blend are applied to values separately, if all then have implementations."""
     context = Context(TRAINING.sizes(graph), TRAINING, "torch", TORCH.rows)
-    for rewriting in (NORMALIZED, HOISTS, FOR_EACH, DUPLICATES, DISTRIBUTION) if graph.key else ():
+    for rewriting in (NORMALIZED, HOISTS, DUPLICATES, DISTRIBUTION) if graph.key else ():
         graph = rewriting.apply(graph, context).graph
     return graph
 

@@ -18,29 +18,23 @@ from tensornet_attn.rewrite.change import draws, fresh, kept, with_steps
 
 
 def hoisted_values(graph: Graph, context: Context) -> Lowered:
-    """Hoists the product of each map, or blend of maps, whose readers all have the same values."""
-    made = graph
+    """Hoists the products of maps, or blends of maps, with their values; copies a map for each of several values.
+
+    It makes no copies if a copy would be stored, or if dropout makes them differ.
+    """
+    hoisted = graph
     for box in graph.steps:
-        values = list(_values(made, box))
-        made = _hoisted(made, box, box.name, values[0]) if len(values) == 1 else made
-    return Lowered(made)
-
-
-def map_for_each(graph: Graph, context: Context) -> Lowered:
-    """Copies a map for each of the values that its readers have, if then no copy of the map is stored."""
-    made = graph
-    for name in attentions(graph):
-        box = made.step[name]
-        values = list(_values(made, box))
-        if len(values) > 1 and not draws(made, box):
-            trial, names = _for_each(made, box, values)
+        values = list(_values(hoisted, box))
+        if len(values) == 1:
+            hoisted = _hoisted(hoisted, box, box.name, values[0])
+        elif values and box.name in attentions(graph) and not draws(hoisted, box):
+            trial, names = _for_each(hoisted, box, values)
             duplicated = duplicated_scores(trial, context).graph
-            made = trial if all(context.takes(duplicated, name) for name in names) else made
-    return Lowered(made)
+            hoisted = trial if all(context.takes(duplicated, name) for name in names) else hoisted
+    return Lowered(hoisted)
 
 
 HOISTS = Rewriting("hoisted values", hoisted_values)
-FOR_EACH = Rewriting("a map for each of its values", map_for_each)
 
 
 def _values(graph: Graph, box: Step) -> dict[Use, None]:

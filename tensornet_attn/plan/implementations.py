@@ -24,7 +24,7 @@ from tensornet_attn.plan.as_maps import SUMS
 from tensornet_attn.plan.convolve import WITH_WEIGHTS
 from tensornet_attn.plan.distribute import DISTRIBUTION
 from tensornet_attn.plan.duplicate import BESIDE_KERNELS, DUPLICATES
-from tensornet_attn.plan.hoist import FOR_EACH, HOISTS
+from tensornet_attn.plan.hoist import HOISTS
 from tensornet_attn.plan.normalized import NORMALIZED
 from tensornet_attn.plan.shift import SHIFTED
 from tensornet_attn.plan.through import THROUGH
@@ -55,7 +55,7 @@ def another_implementation(row: Implementation[Any]) -> Iterator[None]:
             _ADDED.remove(row)
 
 
-REWRITINGS = (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, FOR_EACH, DUPLICATES, DISTRIBUTION, SUMS)
+REWRITINGS = (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, DUPLICATES, DISTRIBUTION, SUMS)
 TORCH = Table(
     (SHIFTED, *REWRITINGS),
     (BAND, STATES, LINEAR, CUMSUM, FUSED, EXPERTS, BLOCKWISE, SCAN),
@@ -65,11 +65,11 @@ TORCH = Table(
 CPP = (
     Table(REWRITINGS, (*TORCH.implementations[:-2], NATIVE, BLOCKWISE, SCAN)),
     Table(
-        (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, FOR_EACH, SUMS),
+        (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, SUMS),
         (BAND, STATES, LINEAR, CUMSUM, EXPERTS, NATIVE, BLOCKWISE, SCAN),
     ),
 )
 # A Triton kernel reads all values of one map, and skips keys outside a band.
-BESIDE_TILES = (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, BESIDE_KERNELS, DISTRIBUTION, SUMS)
+BESIDE_TILES = (WITH_WEIGHTS, THROUGH, NORMALIZED, BESIDE_KERNELS, DISTRIBUTION, SUMS)
 TRITON_ALONE = Table(BESIDE_TILES, (STATES, LINEAR, CUMSUM, TRITON, BAND, FUSED, EXPERTS, BLOCKWISE, SCAN))
 BESIDE_FUSED = Table(BESIDE_TILES, (STATES, LINEAR, CUMSUM, FUSED, TRITON, BAND, EXPERTS, BLOCKWISE, SCAN))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from warnings import warn
 
 from tensornet_attn.cost.figures import duration
 from tensornet_attn.cost.sizes import human
@@ -78,18 +77,6 @@ class Plan:
     def backends(self) -> dict[str, str]:
         """The backend of each region, by the region's name, without those that a rewrite removed."""
         return {region.name: region.backend for region in self.regions if not region.removed}
-
-    @property
-    def bucket(self) -> tuple[tuple[str, int], ...]:
-        """Deprecated name of `lengths`."""
-        warn("Plan.bucket is deprecated; use Plan.lengths instead.", FutureWarning, stacklevel=2)
-        return self.lengths
-
-    @property
-    def aim(self) -> Target:
-        """Deprecated name of `target`."""
-        warn("Plan.aim is deprecated; use Plan.target instead.", FutureWarning, stacklevel=2)
-        return self.target
 
     def region_of(self, step: str) -> str:
         """The name of the region of a step of the schedule; the step's own name if it has no region."""

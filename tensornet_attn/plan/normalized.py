@@ -15,7 +15,7 @@ from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
 from tensornet_attn.plan.distribute import Blend, blend_of
 from tensornet_attn.plan.duplicate import duplicated_scores
-from tensornet_attn.plan.hoist import hoisted_values, map_for_each
+from tensornet_attn.plan.hoist import hoisted_values
 from tensornet_attn.rewrite.change import fresh, read_once, with_steps, with_uses
 
 
@@ -27,7 +27,7 @@ def rows_of_blends(graph: Graph, context: Context) -> Lowered:
         if trial is None:
             continue
         others = _others(made, made.step[box.name])
-        single = map_for_each(hoisted_values(trial, context).graph, context).graph  # so that each map has one reader
+        single = hoisted_values(trial, context).graph  # so that each map has one reader
         duplicated = duplicated_scores(single, context).graph
         if all(context.takes(duplicated, name) for name in attentions(duplicated) if name not in others):
             made, chosen[f"{box.name}.rows"] = single, f"the maps of '{box.name}' are applied to ones as well as values"

@@ -16,7 +16,7 @@ from tensornet_attn.plan.absorb import ABSORBED
 from tensornet_attn.plan.demands import against_linear
 from tensornet_attn.plan.distribute import DISTRIBUTION
 from tensornet_attn.plan.duplicate import DUPLICATES
-from tensornet_attn.plan.hoist import FOR_EACH
+from tensornet_attn.plan.hoist import HOISTS
 from tensornet_attn.plan.model import Offer, Plan
 from tensornet_attn.plan.normalized import NORMALIZED
 
@@ -42,13 +42,13 @@ class Way:
         return replace(context, rows=rows, always=self.always, forced=self.forced)
 
 
-NOT_DENSE = [one.name for one in (NORMALIZED, FOR_EACH, DUPLICATES, DISTRIBUTION)]
+NOT_DENSE = [one.name for one in (NORMALIZED, HOISTS, DUPLICATES, DISTRIBUTION)]
 NOT_DENSE += [one.name for one in (BAND, LINEAR, FUSED, BLOCKWISE)]
 WAYS = (
     Way(AS_PRICED),
     Way("blocks of queries wherever possible", always=True),
-    Way(BLOCKS, (FUSED.name, FOR_EACH.name), always=True),
-    Way("blocks of queries instead of linear attention", (LINEAR.name, FOR_EACH.name, NORMALIZED.name), always=True),
+    Way(BLOCKS, (FUSED.name, HOISTS.name), always=True),
+    Way("blocks of queries instead of linear attention", (LINEAR.name, HOISTS.name, NORMALIZED.name), always=True),
     Way(DENSE, (ABSORBED, *NOT_DENSE)),
     Way("keys and values as written", (ABSORBED,)),
 )

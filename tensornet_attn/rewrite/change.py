@@ -8,7 +8,7 @@ from dataclasses import replace
 from tensornet_attn import limits
 from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.model import Contraction, Graph, Leg, Step, Term, Use
-from tensornet_attn.ir.arithmetic import Arith, Binary, Name, Negative, Number, evaluate, names
+from tensornet_attn.ir.arithmetic import Arith, Name, evaluate, names
 from tensornet_attn.ir.arithmetic import times as times
 from tensornet_attn.ir.steps import with_uses as with_uses
 
@@ -97,13 +97,6 @@ def legs_in(factors: Iterable[Use]) -> set[str]:
     return {leg for use in factors for leg in use.legs}
 
 
-def drop_dead(graph: Graph, place: str) -> Graph | None:
-    """Z = f(X), without a reader   ->   removed"""
-    if place in graph.readers or kept(graph, place):
-        return None
-    return settled(graph, with_steps(graph, {place: []}))
-
-
 def without_dead(graph: Graph, names: Iterable[str]) -> Graph | None:
     """The graph without those of the steps, and of their operands, that have no reader.
 
@@ -113,7 +106,7 @@ def without_dead(graph: Graph, names: Iterable[str]) -> Graph | None:
         gone = graph.step.get(name)
         if gone is None or name in graph.readers or kept(graph, name):
             continue
-        without = drop_dead(graph, name)
+        without = settled(graph, with_steps(graph, {name: []}))
         made = None if without is None else without_dead(without, (use.name for use in gone.op.uses))
         if made is None:
             return None
@@ -150,13 +143,6 @@ def seen(graph: Graph, step: Step) -> Legs:
     if step.box is None or not graph.masked(step):
         return ()
     return tuple(leg for leg in step.box.operand("of").legs if leg not in pair)
-
-
-def plus(graph: Graph, a: Arith, b: Arith) -> Arith:
-    if not any(True for tree in (a, b) for _ in names(tree)):
-        total = evaluate(Binary("+", a, b), {})
-        return Number(total) if total >= 0 else Negative(Number(-total))
-    return Binary("+", a, b)
 
 
 def is_map(graph: Graph, step: Step | None) -> bool:

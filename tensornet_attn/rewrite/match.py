@@ -125,12 +125,12 @@ class Matcher:
         box = step.box
         if box is None or box.kind != body.kind:
             return
-        use, numbers = box.operand("of"), {name: (box.number(key),) for key, (name,) in body.numbers}
+        use = box.operand("of")
         source = match.graph.step.get(use.name)
         if body.of not in self.side:
-            yield match.but({name: step}, {body.of: (use,)}, numbers)
+            yield match.but({name: step}, {body.of: (use,)})
         elif source is not None and source.op is not None and read_once(match.graph, use.name) is not None:
-            yield from self.step(match.but({name: step}, {body.of: (use,)}, numbers), body.of, source)
+            yield from self.step(match.but({name: step}, {body.of: (use,)}), body.of, source)
 
     def sum(self, match: Match, name: str, body: Sum, terms: tuple[Term, ...]) -> Iterator[Match]:
         """The matches of a sum; the last product varies slowest."""

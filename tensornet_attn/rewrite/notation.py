@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 STEP = re.compile(r"(\w+) (=|is) (.*)")
-BOX = re.compile(r"(\w+)\((\w+)((?:, \w+ [\w ]+)*)\)")
+BOX = re.compile(r"(\w+)\((\w+)\)")
 PLUS = re.compile(r" \+ (?![^{(]*[})])")  # outside of brackets
-PRODUCT = re.compile(r"(?:(-?)([\w ]+|\(\w+ \+ \w+\)) \* )?(.*)")
+PRODUCT = re.compile(r"(?:(-?)([\w ]+) \* )?(.*)")
 ITEM = re.compile(r"\{([^}]*)\}|\((\w+)\)|(\w+)(?:\[([^\]]*)\])?(\.\.)?|\.\.")
 
 
@@ -43,7 +43,7 @@ REST = Item("..", many=True)
 
 @dataclass(frozen=True)
 class Product:
-    """`numbers` are names; the coefficient is their product, or their sum if one of them is `+`."""
+    """`numbers` are names; the coefficient is their product."""
 
     items: tuple[Item, ...]
     numbers: tuple[str, ...] = ()
@@ -68,11 +68,10 @@ class Sum:
 
 @dataclass(frozen=True)
 class BoxOf:
-    """A box such as `softmax(S, scale s)`: its kind, its operand, and its numbers by name."""
+    """A box such as `softmax(S)`: its kind and its operand."""
 
     kind: str
     of: str
-    numbers: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,8 +93,7 @@ def read_side(text: str) -> Side:
         name, word, body = step.groups()
         box = BOX.fullmatch(body)
         if box is not None:
-            numbers = (number.split() for number in box[3].split(", ")[1:])
-            found[name] = BoxOf(box[1], box[2], tuple((key, tuple(names)) for key, *names in numbers))
+            found[name] = BoxOf(box[1], box[2])
         else:
             found[name] = Same(body) if word == "is" else read_sum(body)
     return found
@@ -116,4 +114,4 @@ def read_product(text: str) -> Product:
             items.append(Item(out or name or "", bool(many), holds, bool(out), read_sum(group) if group else None))
         else:
             items.append(REST)
-    return Product(tuple(items), tuple(re.findall(r"\w+|\+", numbers or "")), bool(sign))
+    return Product(tuple(items), tuple((numbers or "").split()), bool(sign))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from tensornet_attn import limits
@@ -12,7 +12,6 @@ from tensornet_attn.ir.arithmetic import ONE, Arith, Negative
 from tensornet_attn.rewrite.change import (
     fresh,
     legs_in,
-    plus,
     read_instead,
     read_once,
     settled,
@@ -99,9 +98,7 @@ class Pattern:
             if isinstance(body, Same):
                 same = match.one(body.name)
                 graph = read_instead(graph, step.name, same.name, tuple(step.legs.index(leg) for leg in same.legs))
-            elif isinstance(body, BoxOf):
-                graph = with_steps(graph, {step.name: [_with_numbers(match, step, body)]})
-            else:
+            elif isinstance(body, Sum):
                 graph = self.with_sum(graph, match, name, body)
         if graph is None:
             return None
@@ -207,25 +204,14 @@ def _kind(step: Step) -> str | None:
     return step.box.kind if step.box is not None else "" if step.contraction is not None else None
 
 
-def _number(match: Match, body: Product | tuple[str, ...]) -> Arith:
-    """The coefficient of a product: the product, or sum, of the bound numbers; unbound names such as 1 count as 1."""
-    names, negative = (body.numbers, body.negative) if isinstance(body, Product) else (body, False)
-    if "+" in names:
-        return plus(match.graph, *match.numbers[names[0]], *match.numbers[names[-1]])
+def _number(match: Match, body: Product) -> Arith:
+    """The coefficient of a product: the product of the bound numbers; unbound names such as 1 count as 1."""
     found: Arith = ONE
-    for number in (number for name in names for number in match.numbers.get(name, ())):
+    for number in (number for name in body.numbers for number in match.numbers.get(name, ())):
         found = times(found, number)
-    if negative:
+    if body.negative:
         return found.of if isinstance(found, Negative) else Negative(found)
     return found
-
-
-def _with_numbers(match: Match, step: Step, body: BoxOf) -> Step:
-    """A box with new numbers; `scale c s` is c times s."""
-    assert step.box is not None
-    new = {key: _number(match, names) for key, names in body.numbers}
-    numbers = tuple((key, new.get(key, value)) for key, value in step.box.numbers)
-    return replace(step, op=replace(step.box, numbers=numbers))
 
 
 def _flat(items: tuple[Item, ...]) -> Iterator[Item]:

@@ -1,20 +1,17 @@
-"""Rules that simplify a diagram at one step: remove duplicates and unread steps, and fold constants."""
+"""Rules that simplify a diagram at one step: remove duplicates, and fold constants."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 from tensornet_attn.graph.model import Box, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.visibility import hidden_areas
 from tensornet_attn.ir.arithmetic import ONE, Arith, Name
 from tensornet_attn.rewrite.change import (
     draws,
-    drop_dead,
     kept,
     legs_in,
-    plain_number,
     read_instead,
     terms_of,
     times,
@@ -85,16 +82,6 @@ def _renamed(legs: Legs, new: Mapping[str, str]) -> Legs:
     return tuple(new.get(leg, leg) for leg in legs)
 
 
-def _alike(step: Step, term: Term) -> object:
-    """A product without the order of its factors and the names of its summed legs."""
-    factors = sorted(term.factors, key=lambda use: (use.name, use.legs))
-    found: dict[str, str] = {}
-    for use in factors:
-        for leg in use.legs:
-            found.setdefault(leg, leg if leg in step.legs else f"sum {len(found)}")
-    return tuple((use.name, _renamed(use.legs, found)) for use in factors)
-
-
 def _filled(tensor: Tensor | None) -> Arith | None:
     """The number in all entries of a constant, None if they differ."""
     if tensor is None or tensor.role != "constant" or tensor.init is None:
@@ -108,12 +95,6 @@ def _filled(tensor: Tensor | None) -> Arith | None:
 def same_legs(match: Match) -> Match | None:
     """Z has the legs of X, in any order."""
     return match if match.legs("X") == match.legs("Z") else None
-
-
-def alike(match: Match) -> Match | None:
-    """X and Y are the same product up to the order of factors and the names of summed legs."""
-    step, (x, y) = match.steps["Z"], (Term(ONE, match.uses[key]) for key in "XY")
-    return match if x.factors and _alike(step, x) == _alike(step, y) else None
 
 
 def filled(match: Match) -> Match | None:
@@ -146,40 +127,23 @@ def identity(match: Match) -> Match | None:
     return None if any(len({*own.legs}) < len(own.legs) for own in made) else match.but(uses={"D": made})
 
 
-def scale_inside(match: Match) -> Match | None:
-    """Q has a coefficient."""
-    return match if match.uses["X"] and match.numbers["a"] != (ONE,) else None
-
-
-def scale_known(match: Match) -> Match | None:
-    """S has a coefficient other than 1 that is known before run time."""
-    (scale,) = match.numbers["c"]
-    return match if match.uses["X"] and scale != ONE and plain_number(match.graph, scale) else None
-
-
-def dropped_once(match: Match) -> Match | None:
-    """A has no dropout, and B reads it under its own leg names."""
-    inner, legs = match.steps["A"], match.steps["B"].legs
-    return match if not draws(match.graph, inner) and match.one("A").legs == inner.legs == legs else None
-
-
-def covered(graph: Graph, match: Match, masked: bool = False) -> Graph | None:
+def covered(graph: Graph, match: Match) -> Graph | None:
     """The graph without those legs of Z that no factor has. Returns None if a reader needs one of them."""
     step = graph.step[match.steps["Z"].name]
     found = legs_in(step.op.uses)
     for leg in step.legs:
         if leg not in found:
-            narrower = _without_leg(graph, step.name, leg, masked)
+            narrower = _without_leg(graph, step.name, leg)
             if narrower is None:
                 return None
             graph = narrower
     return graph
 
 
-def _without_leg(graph: Graph, name: str, leg: str, masked: bool = False) -> Graph | None:
+def _without_leg(graph: Graph, name: str, leg: str) -> Graph | None:
     """The graph in which a step lacks a broadcast leg of its result. Returns None if a reader needs the leg.
 
-    `masked`: also through boxes with masks of the call, which can then not have this leg.
+    Masks of the call, which act in boxes, can then not have this leg.
 
     # S[h n m] the same for every h;  A = softmax_m S;  y = A[h n m] V[m h e]     ->     A[n m];  y = A[n m] V[m h e]
     """
@@ -191,9 +155,9 @@ def _without_leg(graph: Graph, name: str, leg: str, masked: bool = False) -> Gra
     for reader in dict.fromkeys(reader for reader, _ in graph.readers.get(name, ())):
         own, now = graph.step[reader.name], None
         if own.box is not None:
-            now = _in_box(graph, own, own.box, name, place, masked)
+            now = _in_box(graph, own, own.box, name, place)
         elif own.contraction is not None:
-            now = _in_sum(graph, own, name, place, masked)
+            now = _in_sum(graph, own, name, place)
         if now is None:
             return None
         graph = now
@@ -204,7 +168,7 @@ def _out(legs: tuple[str, ...], place: int) -> tuple[str, ...]:
     return (*legs[:place], *legs[place + 1 :])
 
 
-def _in_sum(graph: Graph, reader: Step, name: str, place: int, masked: bool) -> Graph | None:
+def _in_sum(graph: Graph, reader: Step, name: str, place: int) -> Graph | None:
     """A product that sums the removed leg multiplies by its size instead."""
     terms, lost = list[Term](), set[str]()
     for term in terms_of(reader):
@@ -219,49 +183,29 @@ def _in_sum(graph: Graph, reader: Step, name: str, place: int, masked: bool) -> 
         terms.append(Term(coefficient, factors))
     graph = with_steps(graph, {reader.name: [with_terms(reader, terms)]})
     for leg in sorted(lost - legs_in(use for term in terms for use in term.factors)):
-        now = _without_leg(graph, reader.name, leg, masked)
+        now = _without_leg(graph, reader.name, leg)
         if now is None:
             return None
         graph = now
     return graph
 
 
-def _in_box(graph: Graph, reader: Step, box: Box, name: str, place: int, masked: bool) -> Graph | None:
+def _in_box(graph: Graph, reader: Step, box: Box, name: str, place: int) -> Graph | None:
     """A box that computes the same for all entries of the leg loses it; a box with random numbers keeps it."""
     if box.joins:
         return None
     use = box.operand("of")
     leg = use.legs[place]
-    seen = graph.masked(reader) and graph.query in use.legs and not masked
-    if draws(graph, reader) or seen or leg in box.acting or leg not in reader.legs:
+    if draws(graph, reader) or leg in box.acting or leg not in reader.legs:
         return None
     new = replace(reader, op=replace(box, operands=(("of", Use(name, _out(use.legs, place))),)))
-    return _without_leg(with_steps(graph, {reader.name: [new]}), reader.name, leg, masked)
+    return _without_leg(with_steps(graph, {reader.name: [new]}), reader.name, leg)
 
 
-FILLED = "Z = .. + c * F[constant] R.. -> Z = .. + c v * R.."
-ONE_MAP = pattern("one map for all", FILLED, filled, then=partial(covered, masked=True))
+ONE_MAP = pattern("one map for all", "Z = .. + c * F[constant] R.. -> Z = .. + c v * R..", filled, then=covered)
 RULES = (
-    Rule("dead step", "Z = f(X), read by nothing -> gone", drop_dead, "structural: Z is any step"),
     pattern("another name", "Z = X -> Z is X", same_legs),
     Rule("identical steps", "Z = f(X); W = f(X) -> Z = f(X); W is Z", merge_identical, "structural: two of any steps"),
     Rule("mask of all", "A = f(S, mask M), M hides nothing -> A = f(S)", drop_masks, "structural: masks of any box"),
-    pattern("like terms", "Z = .. + a * X.. + b * Y.. -> Z = .. + (a + b) * X..", alike),
     pattern("identity", "Z = .. + c * I[constant] R.. -> Z = .. + c * D..", identity),
-    pattern("constant factor", FILLED, filled, then=covered),
-    pattern(
-        "scale of a factor",
-        "Q = a * X..; S = c * Q ..; A = softmax(S) -> Q = 1 * X..; S = a c * Q ..; A = softmax(S)",
-        scale_inside,
-    ),
-    pattern(
-        "scale of the scores",
-        "S = c * X..; A = softmax(S, scale s) -> S = 1 * X..; A = softmax(S, scale c s)",
-        scale_known,
-    ),
-    pattern(
-        "dropout of a map",
-        "A = softmax(S); B = dropout(A, dropout p) -> A = softmax(S, dropout p); B is A",
-        dropped_once,
-    ),
 )

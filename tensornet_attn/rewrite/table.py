@@ -8,7 +8,7 @@ from itertools import groupby
 
 from tensornet_attn.graph.attention import Softmax, attentions
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.rewrite import duplicate, products, relu, scores, shift, simplify, sink, structure, whole
+from tensornet_attn.rewrite import duplicate, products, relu, scores, shift, simplify, structure, whole
 from tensornet_attn.rewrite.engine import Firing, Rule, Trace, everywhere, rewritten
 
 
@@ -21,9 +21,7 @@ class Group:
     rules: tuple[Rule, ...]
 
 
-SIMPLE = Group(
-    "simpler", "applied to every diagram", (*simplify.RULES, whole.OWN_NAMES, relu.RELU, sink.SINK, *structure.SPLITS)
-)
+SIMPLE = Group("simpler", "applied to every diagram", (*simplify.RULES, relu.RELU, *structure.SPLITS))
 CHOICES = (
     Group("weights first", "chosen by the search for the order of a product", (products.WEIGHTS,)),
     Group("values side by side", "chosen by the search for the order of a product", (products.MIXED, products.BESIDE)),

@@ -80,10 +80,10 @@ COMPILER = (
     # Rewriting
     Mutation(
         "rewrite/simplify.py",
-        "A = softmax(S, scale c s)",
-        "A = softmax(S, scale c)",
-        "The scale of a softmax is lost where its scores have one of their own.",
-        (f"{RULE}[scale of the scores]",),
+        "if hidden_areas((mask,), graph.values))",
+        "if mask.arguments)",
+        "A mask without a number, such as causal, is dropped together with one that hides nothing.",
+        (f"{RULE}[mask of all]",),
     ),
     Mutation(
         "rewrite/scores.py",

@@ -70,12 +70,7 @@ def test_relative_legs_follow() -> None:
 
 
 def test_old_names_still_work_with_a_warning() -> None:
-    plan = ta.compile("mhsa", workload="decoding").plan
     with pytest.warns(FutureWarning, match="'bucket' is deprecated; use workload="):
         assert ta.explain("mhsa", bucket="decoding") == ta.explain("mhsa", workload="decoding")
-    with pytest.warns(FutureWarning, match=r"Plan\.bucket is deprecated; use Plan\.lengths"):
-        assert plan.bucket == plan.lengths == (("n", 1), ("m", 4096))
-    with pytest.warns(FutureWarning, match=r"Plan\.aim is deprecated; use Plan\.target"):
-        assert plan.aim == plan.target
     with pytest.raises(ta.InputError, match="'bucket' is the deprecated name of 'workload'; give only 'workload'"):
         ta.explain("mhsa", bucket="decoding", workload="decoding")

@@ -61,23 +61,6 @@ def in_documents(draw: Draw) -> Diagram:
     return made
 
 
-def mixed_back(draw: Draw) -> Diagram:
-    """Maps mixed over heads, the new ones read by the letter of the old ones, at once or behind a box."""
-    mixed = {"M": "A[h n m] M1[h u] -> u n m"}
-    boxed = {"B": {"map": "tanh", "of": "M[h n m]"}}
-    after = draw.choice([mixed, mixed | boxed, mixed | {"B": "A[h n m] - 0.5 * M[h n m] -> h n m"}])
-    name = "B" if "B" in after else "M"
-    read = f"{name}[h n m] V[m h e] Wo[h e f] -> n f"
-    return attention(draw, after=after, read=read, weights={"M1": "h u"}, legs={"u": "head h"})
-
-
-def mixed_scores(draw: Draw) -> Diagram:
-    """Scores mixed over heads, which a box reads by the letter of the old ones."""
-    own = {"S": "Q[n h d] K[m h d] P[h u] -> u n m"}
-    of = draw.choice(["S[h n m]", {"map": "tanh", "of": "S[h n m]"}])
-    return attention(draw, of=of, before=own, weights={"P": "h u"}, legs={"u": "head h"})
-
-
 def twice(draw: Draw) -> Diagram:
     order = draw.choice(["n h d", "h n d", "d n h"])
     own = {"R": f"Wq[f h d] x[n f] -> {order}"}
@@ -90,10 +73,6 @@ def two_maps(draw: Draw) -> Diagram:
     other = {"softmax": "m", "of": {"map": "tanh", "of": "Q[n h d] K[m h d] -> h n m"}}
     steps = {"B": box, "A": other}
     return attention(draw, after=steps, read="A[h n m] V[m h e] Wo[h e f] + B[n h m] V[m h e] Wo[h e f] -> n f")
-
-
-def alike(draw: Draw) -> Diagram:
-    return attention(draw, of="Q[n h d] K[m h d] - 0.25 * K[m h g2] Q[n h g2] -> h n m", legs={"g2": "d"})
 
 
 def eye(draw: Draw) -> Diagram:
@@ -135,18 +114,6 @@ def turned(draw: Draw) -> Diagram:
     before = {"T": {"rel_shift": "p", "to": "m", "of": "B[g] Q[n h d] E[p h d] -> g h n p"}}
     of, legs = "Q[n h d] K[m h d] + T[g h n m] B[g] -> h n m", {"p": "relative 2"}
     return attention(draw, before=before, of=of, weights={"E": "p h d"}, legs=legs, **ones)
-
-
-def scaled(draw: Draw) -> Diagram:
-    first, second = draw.choice(["0.5 * ", "(d ** -0.5) * ", ""]), draw.choice(["-2 * ", "(1 / h) * "])
-    before = {"u": f"{first}x[n f] Wq[f h d] -> n h d"}
-    return attention(draw, before=before, of=f"{second}u[n h d] K[m h d] -> h n m")
-
-
-def dropped(draw: Draw) -> Diagram:
-    """A map of which a box of its own drops entries; in evaluation both are the same."""
-    read = READ.replace("A[", "B[")
-    return attention(draw, after={"B": {"dropout": draw.choice([0, 0.25]), "of": "A"}}, read=read)
 
 
 def kron(draw: Draw, shifted: bool = False) -> Diagram:
@@ -369,20 +336,6 @@ def masked_relus(draw: Draw) -> Diagram:
     )
 
 
-def gated(draw: Draw) -> Diagram:
-    """Attention beside a sink, written with a gate: of scores that both read, or that each has by itself."""
-    own = {"L": "Q[n h d] K[m h d] -> h n m"}
-    apart = {"logsumexp": "m", "of": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"}
-    level, of = draw.choice([({"logsumexp": "m", "of": "L"}, "L[h n m]"), (apart, ATTEND["of"])])
-    mask = draw.choice([[], ["window(1, 0)"]])
-    sink = draw.choice(["b[h]", "s[n h]"])
-    box = {"softmax": "m", "mask": mask, "of": of} | ({} if of == "L[h n m]" else {"scale": "d ** -0.5"})
-    steps = {"s": "x[n f] Ws[f h] -> n h", "A": box, "E": level | {"mask": mask}}
-    steps["G"] = {"map": "sigmoid", "of": f"E[h n] - {sink} -> h n"}
-    read = "A[h n m] G[h n] V[m h e] Wo[h e f] -> n f"
-    return attention(draw, before=own, after=steps, read=read, weights={"b": "h", "Ws": "f h"})
-
-
 def followed(draw: Draw) -> Diagram:
     """Scores that a state follows as well."""
     return attention(
@@ -410,21 +363,13 @@ def shared_scores(draw: Draw) -> Diagram:
 
 
 KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
-    "dead step": (twice,),
     "another name": (renamed,),
     "identical steps": (twice, two_maps),
     "mask of all": (in_documents,),
-    "like terms": (alike,),
     "identity": (eye,),
-    "constant factor": (uniform, spread, counted, turned),
-    "scale of a factor": (scaled,),
-    "scale of the scores": (scaled,),
-    "dropout of a map": (dropped,),
-    "own names": (mixed_back, mixed_scores),
     "relu of a weight": (relus, masked_relus),
-    "sink of a gate": (gated,),
     "split": (kron, kron_shifted),
-    "one map for all": (kron,),
+    "one map for all": (kron, uniform, spread, counted, turned),
     "weights first": (low_rank,),
     "mixed map into its reader": (mixed,),
     "values side by side": (mixed,),

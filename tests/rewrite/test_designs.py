@@ -51,7 +51,6 @@ def test_a_simple_diagram_is_simple_already(name: str) -> None:
         "mhsa_core": ["split", "one map for all", "identity"],
         "hard_gfish": ["relu of a weight"],
         "hard_glfish": ["relu of a weight", "another name"],  # without the weight, the relu is of KV itself
-        "tpa": ["scale of a factor", "scale of a factor", "scale of the scores"],  # one over its ranks, as in the paper
     }
     assert [firing.rule.name for firing in trace] == fired.get(name, [])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 import torch
@@ -28,9 +27,6 @@ def drawn(name: str, seed: int) -> Graph:
     """A random diagram in which the rule may fire, after the rules that it builds on."""
     draw = random.Random(f"{name} {seed}")
     graph = build(ta.load(draw.choice(KINDS[name])(draw)), causal=draw.random() < 0.5)
-    if name == "dead step":
-        spare = [replace(step, name=f"{step.name}2") for step in graph.steps if step.name in ("Q", "R")]
-        graph = replace(graph, steps=(*graph.steps[:-1], *spare, graph.steps[-1]))
     return everywhere(graph, [RULES[other] for other in BEFORE.get(name, ())])[0]
 
 
