@@ -9,7 +9,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 from warnings import warn
-from weakref import ref
 
 from tensornet_attn import spec
 from tensornet_attn.cost.target import (
@@ -32,6 +31,7 @@ from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Lowering
 from tensornet_attn.spec import library, read
 from tensornet_attn.spec.read import Source
+from tensornet_attn.verify.before_use import compare_before_use
 from tensornet_attn.version import __version__
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ BACKENDS = ("auto", "reference", "torch", "inductor", "cpp", "triton")
 BOTH = "triton beside fused attention"  # the backend of the plan in which Triton computes what torch cannot fuse
 _plans: Cache[Plan] = Cache(most=256)  # by the text of the graph, which includes its names; backend; target
 _sources: Cache[Emitted] = Cache(most=256)
-_compared_on: list[tuple[ref[Plan], frozenset[str]]] = []  # plans of living layers, and the texts of their libraries
 
 
 class Options(TargetOptions, total=False):
@@ -552,7 +551,7 @@ def _realise(design: spec.Design, plan: Plan) -> Made:
     if plan.backend == "reference":
         return Made("", reference_run, evaluate)
     emitted = _emitted(design, plan)
-    _compare_before_use(plan, emitted.native)
+    compare_before_use(plan, emitted.native)
     run = emitted_run(emitted.source, emitted.class_name, plan, plan.backend == "inductor")
     return Made(emitted.source, run, evaluate)
 
@@ -573,29 +572,8 @@ def _native(plan: Plan) -> tuple[str, ...]:
     from tensornet_attn.emit.module import emit
 
     texts = _sources.get((plan, plan.graph.to_text()), lambda: emit(plan)).native
-    _compare_before_use(plan, texts)
+    compare_before_use(plan, texts)
     return texts
-
-
-def _compare_before_use(plan: Plan, texts: tuple[str, ...]) -> None:
-    """Libraries of these texts are compared with the reference, on this plan, when they are first loaded."""
-    from tensornet_attn.runtime.cpp import CPP_FINDERS
-
-    CPP_FINDERS["package"] = _compared_library
-    living = [entry for entry in _compared_on if (other := entry[0]()) is not None and other is not plan]
-    _compared_on[:] = [*living, (ref(plan), frozenset(texts))]
-
-
-def _compared_library(text: str, dtype: str) -> CDLL | str:
-    """The C++ library of a text, or the reason why there is none; one of no known plan needs its record."""
-    from tensornet_attn.runtime.cpp import cpp_built, cpp_verified
-
-    plan = next((plan for held, texts in _compared_on if text in texts and (plan := held()) is not None), None)
-    if plan is None:
-        return cpp_verified(text, dtype)
-    from tensornet_attn.verify.kernels import reason_against
-
-    return cpp_built(text, dtype, partial(reason_against, plan, text))
 
 
 __all__ = ["BACKENDS", "Graph", "check", "compile", "cost", "draw", "emit_source", "list_designs", "load", "reference"]

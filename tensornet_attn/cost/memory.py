@@ -109,8 +109,7 @@ def saved(scene: Scene, step: Step) -> Saved:
         if len(step.contraction.terms) != 1 or len(step.contraction.uses) != 2:
             return {}
         left, right = step.contraction.uses
-        found = kept(scene, [a for a, b in ((left, right), (right, left)) if b.name in scene.learned])
-        return found
+        return kept(scene, [a for a, b in ((left, right), (right, left)) if b.name in scene.learned])
     if step.box is not None:
         return _box(scene, step, step.box)
     if step.kernel is not None:

@@ -47,7 +47,7 @@ class Named(OfBoxes[Scored]):
 
 
 def explained(monkeypatch: pytest.MonkeyPatch, row: Named) -> str:
-    monkeypatch.setattr(make, "TORCH", replace(TORCH, rows=(row, *TORCH.rows)))
+    monkeypatch.setattr(make, "TORCH", replace(TORCH, implementations=(row, *TORCH.rows)))
     return make_plan(build(ta.load("mhsa")), target=Target(n=10)).explain()
 
 

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 import tensornet_attn as ta
 from tensornet_attn.errors import InputError
-from tensornet_attn.plan.model import Plan
 from tensornet_attn.runtime import blockwise, cpp, native
 from tensornet_attn.verify import kernels
 from tests.refusals import refusal
@@ -212,20 +211,15 @@ def test_a_process_forgets_the_plans_of_modules_that_are_gone() -> None:
     (text,) = ta.compiler._native(layer.plan)
     plan = ref(layer.plan)
     copied = deepcopy(layer)
-    assert known_plan(text) is not None
+    assert plan_of_library(text) is not None
     del copied
     gc.collect()
-    assert known_plan(text) is not None  # that of the layer, whichever came last
+    assert plan_of_library(text) is not None  # that of the layer, whichever came last
     del layer
     for cache in (ta.compiler._plans, ta.compiler._sources):
         cache.clear()
     gc.collect()
-    assert (plan(), known_plan(text)) == (None, None)
-
-
-def known_plan(text: str) -> Plan | None:
-    """The plan on which a library of this text would be compared."""
-    return next((plan for held, texts in ta.compiler._compared_on if text in texts and (plan := held())), None)
+    assert (plan(), plan_of_library(text)) == (None, None)
 
 
 def test_a_wrong_library_of_a_call_leaves_the_call_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
