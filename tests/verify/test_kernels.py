@@ -21,6 +21,7 @@ import tensornet_attn as ta
 from tensornet_attn.errors import InputError
 from tensornet_attn.runtime import blockwise, cpp, native
 from tensornet_attn.verify import kernels
+from tensornet_attn.verify.before_use import plan_of_library
 from tests.refusals import refusal
 
 pytestmark = pytest.mark.skipif(bool(cpp.reason_against_cpp()), reason="there is no C++ compiler")
@@ -150,7 +151,7 @@ def test_kernels_of_float_masks_are_compared(compared: list[str], monkeypatch: p
 
 def wrongly_printed(monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str]) -> None:
     """Prints other C++ from now on."""
-    from tensornet_attn.emit import native
+    from tensornet_attn.kernels import native
 
     source = native.source
 
@@ -163,6 +164,7 @@ def wrongly_printed(monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str
 
 
 def test_a_file_alone_uses_a_library_beside_its_record(compared: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
     design, x = small("in_a_file"), torch.randn(2, 9, 12)
     ran, run = list[str](), native.CppCall.run
     plain, source = ta.compile(design, "torch"), ta.emit_source(design, backend="cpp")
