@@ -205,9 +205,8 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
     def kept(self, scene: Scene, step: Step) -> dict[str, int]:
         """The order of all experts, chosen gates, rows of operands, what boxes between products save.
 
-        Attention of chosen heads keeps the order of its rows twice, and its result is copied for the next product.
-        Kernels that choose themselves keep all operands, the result, and the rows of all experts before their product,
-        or the chosen ones after it.
+        Attention of chosen heads keeps its order twice, and a copy of its result. Kernels that choose themselves keep
+        operands, result, and the rows of all experts before their product, or the chosen ones after it.
         """
         form, found = experts_of(step), dict[str, int]()
         if not form.products:
@@ -220,21 +219,20 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             rows = scene.elements(form.topk, without=last.expert) * each * size
             own = {step.name: scene.stored[step.name], f"{last.step.name}: rows of experts": rows}
             return kept(scene, step.op.uses) | own
-        assert step.kernel is not None
-        inner = self.inside(scene, step)
+        inner, body = self.inside(scene, step), step.kernel.body if step.kernel else ()
         for product in form.products:
             own = kept(inner, (product.x,))
-            attended = any(part.name == product.x.name and part.attention for part in step.kernel.body)
+            attended = any(part.name == product.x.name and part.attention for part in body)
             found |= {f"{step.name}: {name}": floats for name, floats in own.items()} if attended else own
             if product.gated:
                 found[f"{form.topk.name}: gates"] = inner.elements(product.gate)
-        for part in step.kernel.body:
+        for part in body:
             if part.contraction is None:
                 found |= saved(inner, part)
             if part.attention is not None:
                 order = inner.elements(part) // inner.size({*part.attention.value.legs} - {*part.attention.scores})
                 found[f"{part.name}: order"] = 2 * order
-        return found | {name: floats for name, floats in kept(scene, step.kernel.uses).items() if name in found}
+        return found | {name: floats for name, floats in kept(scene, step.op.uses).items() if name in found}
 
     def inside(self, scene: Scene, step: Step) -> Scene:
         """The scene inside a kernel, which has only the chosen experts."""

@@ -74,8 +74,9 @@ class Scan(Implementation[ReadScan]):
         states, form = self._states(inner, step), read_scan(step)
         if not self._in_blocks(inner, step):
             return {name: count for part in parts for name, count in saved(inner, part).items()}
-        blocks = (states - 1) // BLOCK_OF_STATES
-        return {f"{step.name}: states": blocks * states // scene.sizes[str(form.box.leg)]}
+        batch = scene.batch if step.name in scene.batched else 1  # blocks are of one batch element
+        blocks = batch * ((states // batch - 1) // BLOCK_OF_STATES)
+        return {f"{step.name}: states": blocks * (states // batch) // scene.sizes[str(form.box.leg)]}
 
     def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int]:
         """States, their decay and its exponential; in the backward, gradients of both and of four factors too."""
