@@ -36,10 +36,11 @@ AGAIN = 2  # times that a design which is too slow is measured once more
 SAMPLE = 0.02  # seconds of one measurement; faster calls are repeated until one takes as long
 # By name: the options of `emit_source`. An A100 is sm_80, an H200 is sm_90; their prices may choose other tiles.
 EMITTED = {
-    "torch": {"backend": "torch", "device_costs": "generic"},
-    "cpp": {"backend": "cpp", "device_costs": "generic"},
-    "triton sm_80": {"backend": "triton", "device_costs": "a100"},
-    "triton sm_90": {"backend": "triton", "device_costs": "h200"},
+    "torch": {"backend": "torch", "device_costs": "generic", "package": True},
+    "torch alone": {"backend": "torch", "device_costs": "generic"},
+    "cpp": {"backend": "cpp", "device_costs": "generic", "package": True},
+    "triton sm_80": {"backend": "triton", "device_costs": "a100", "package": True},
+    "triton sm_90": {"backend": "triton", "device_costs": "h200", "package": True},
 }
 
 WORKER = r'''
@@ -217,7 +218,7 @@ def compare(old: Worker, new: Worker, design: str, given: argparse.Namespace) ->
     return row
 
 
-def emitted(worker: Worker, design: str, options: dict[str, str]) -> list[str]:
+def emitted(worker: Worker, design: str, options: dict[str, Any]) -> list[str]:
     """The lines of the emitted text, or the error of the design."""
     try:
         return str(worker.ask("emitted", name=design, options=options)["text"]).splitlines()
