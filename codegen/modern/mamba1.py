@@ -73,14 +73,12 @@ class Mamba1(nn.Module):
         speed = exp(self.A)  # a s
         tu = to_narrow(t * u_hidden, x)  # ... m a
         del u_hidden
-
         Y_1 = scan_reads(
             (tu[..., None], B[..., None, :]), (-t[..., None], speed), C[..., None, :], 2, key_mask
         )  # ... n a
         del B, C, t, tu
         Y = Y_1 + self.D * u  # ... n a
         del u, Y_1
-
         gate = F.silu(projected(x, self.Wz))  # ... n a
         gated = Y * gate  # ... n a
         return projected(gated, self.Wo)  # ... n f

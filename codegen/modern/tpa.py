@@ -67,9 +67,9 @@ class TPA(nn.Module):
 
         Va = projected(x_hidden, self.Wva.flatten(1)).unflatten(-1, self.Wva.shape[1:])  # ... m r h
         Vb = projected(x_hidden, self.Wvb.flatten(1)).unflatten(-1, self.Wvb.shape[1:])  # ... m r d
-        Q = Qa.mT @ Qb  # ... n h d
+        Q = 1 / self.Wqa.shape[1] * (Qa.mT @ Qb)  # ... n h d
         del Qa, Qb
-        K = Ka.mT @ Kb  # ... m h d
+        K = 1 / self.Wka.shape[1] * (Ka.mT @ Kb)  # ... m h d
         del Ka, Kb
         V = 1 / self.Wka.shape[1] * (Va.mT @ Vb)  # ... m h d
         del Va, Vb
@@ -79,9 +79,6 @@ class TPA(nn.Module):
         k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         keep, bias = visible(None, mask, key_mask, x.ndim - 2, 1)
-        o = attend(
-            q, k, v, keep, bias, 1 / self.Wka.shape[1] * (1 / self.Wqa.shape[1]) * self.Wqb.shape[2] ** -0.5,
-            causal=True,
-        )  # ... h n d
+        o = attend(q, k, v, keep, bias, self.Wqb.shape[2] ** -0.5, causal=True)  # ... h n d
 
         return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

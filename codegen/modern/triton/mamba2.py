@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.linear import cumulative_sums
-from tensornet_attn.runtime.maps import softplus
+from tensornet_attn.runtime.maps import raised_to, softplus
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.precision import to_wide
 from tensornet_attn.runtime.products import projected
@@ -119,7 +119,7 @@ class Mamba2(nn.Module):
         square = square_of.mean(-1)  # ... n
         del square_of
 
-        root = (square + 1e-05) ** (-0.5)  # ... n
+        root = raised_to(square + 1e-05, -0.5)  # ... n
         del square
 
         normed_1 = gated * root[..., None, None]  # ... n h d

@@ -74,9 +74,9 @@ class TPA(nn.Module):
 
         Va = projected(x_hidden, self.Wva.flatten(1)).unflatten(-1, self.Wva.shape[1:])  # ... m r h
         Vb = projected(x_hidden, self.Wvb.flatten(1)).unflatten(-1, self.Wvb.shape[1:])  # ... m r d
-        Q = Qa.mT @ Qb  # ... n h d
+        Q = 1 / self.Wqa.shape[1] * (Qa.mT @ Qb)  # ... n h d
         del Qa, Qb
-        K = Ka.mT @ Kb  # ... m h d
+        K = 1 / self.Wka.shape[1] * (Ka.mT @ Kb)  # ... m h d
         del Ka, Kb
         V = 1 / self.Wka.shape[1] * (Va.mT @ Vb)  # ... m h d
         del Va, Vb
@@ -84,7 +84,7 @@ class TPA(nn.Module):
         # A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
             y_1_tiles, [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2)], n, m, (*x.shape[:-2],), mask,
-            key_mask, [1 / self.Wka.shape[1] * (1 / self.Wqa.shape[1]) * self.Wqb.shape[2] ** -0.5],
+            key_mask, [self.Wqb.shape[2] ** -0.5],
         )  # ... h n d
 
         return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
