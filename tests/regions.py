@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import tensornet_attn as ta
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Box, FusedAttention, Graph, Kernel
+from tensornet_attn.graph.model import Box, Graph, Kernel
 from tensornet_attn.plan.model import Plan
 from tests.designs.case import N
 from tests.designs.cases import CASES, drawn, normal
@@ -126,6 +126,4 @@ def kinds(plan: Plan) -> set[str]:
             found.add(step.op.kind)
         elif isinstance(step.op, Box):
             found.add(f"{step.op.kind} box")
-        elif isinstance(step.op, FusedAttention):
-            found.add("attention")
     return found

@@ -249,6 +249,28 @@ def test_hidden_keys_of_a_product_of_scores_alone() -> None:
         ta.compile(data, linear_memory=True)
 
 
+@pytest.mark.parametrize("mask", [[], ["band(1)"]], ids=str)
+@pytest.mark.parametrize("options", PLANS, ids=str)
+def test_rows_of_a_tensor_that_is_query_and_key(options: tuple[str, dict[str, Any]], mask: list[str]) -> None:
+    """Its hidden rows are queries too: a second attention that reads their results as keys must not see them."""
+    data = {
+        "tensornet": 1,
+        "name": "shared",
+        "legs": {"n": "query", "m": "key", "f": 6, "d": 4},
+        "inputs": {"x": "n f"},
+        "weights": {"W": "f d", "U": "d f"},
+        "diagram": {
+            "s": "x[n f] W[f d] -> n d",
+            "A": {"softmax": "m", "mask": mask, "of": "s[n d] s[m d] -> n m"},
+            "r": "A[n m] x[m f] -> n f",
+            "B": {"softmax": "m", "of": "x[n f] r[m f] -> n m"},
+            "y": "B[n m] s[m d] U[d f] -> n f",
+        },
+        "output": "y",
+    }
+    check_rows(module_of(data, options[0], F64, **options[1]), torch.nan, without=0)
+
+
 @pytest.mark.parametrize("name", ["softmax", "sigmoid", "two maps", "distance"])
 def test_rows_that_a_key_mask_hides_from_cpp(name: str) -> None:
     check_rows(module_of(rows_design(name), "cpp", F64), torch.nan)

@@ -12,7 +12,7 @@ from torch import nn
 import tensornet_attn as ta
 from tensornet_attn.cost.target import TRAINING, Target
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Box, FusedAttention, Graph, Kernel
+from tensornet_attn.graph.model import Box, Graph, Kernel
 from tensornet_attn.plan.make import make_plan
 from tests.designs.cases import CASES
 from tests.shipped import graph_of
@@ -33,8 +33,7 @@ def linear(graph: Graph, target: Target = TRAINING) -> bool:
     kinds = {step.op.kind for step in schedule.steps if isinstance(step.op, Kernel)}
     rule = any(isinstance(step.op, Box) and step.op.kind == "delta_rule" for step in schedule.steps)
     pairs = any({graph.query, graph.key} <= {*step.legs} for step in schedule.steps)
-    attention = any(isinstance(step.op, FusedAttention) for step in schedule.steps)
-    return bool(kinds or rule) and kinds <= LINEAR and not (pairs or attention)
+    return bool(kinds or rule) and kinds <= LINEAR and not pairs
 
 
 # The shipped designs that a plan makes linear, at the lengths of LONG or those of any plan: most of them causal too.

@@ -24,9 +24,7 @@ from tensornet_attn.bench.rates import Best, copy_rate, exponential_rate, map_ra
 from tensornet_attn.cost.rates import CALIBRATE, KEPT, Efficiency, Pair, Table, completed, machine
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.seconds import (
-    CAUSAL_ATTENTION,
     LINEAR_IN_CPP,
-    MASKED_ATTENTION,
     MODULE,
     OF_MAPS,
     PAGES,
@@ -36,6 +34,7 @@ from tensornet_attn.cost.sizes import sizes_at
 from tensornet_attn.cost.target import Target
 from tensornet_attn.graph import Graph, build
 from tensornet_attn.graph.pairs import split_products
+from tensornet_attn.kernels.attention import CAUSAL_ATTENTION, MASKED_ATTENTION
 from tensornet_attn.kernels.native import NATIVE
 from tensornet_attn.plan.make import candidates, make_plan
 from tensornet_attn.plan.model import Plan

@@ -26,6 +26,7 @@ from tensornet_attn.cost.sizes import parameters
 from tensornet_attn.cost.target import target_from
 from tensornet_attn.kernels.attention import FUSED
 from tensornet_attn.plan.make import candidates
+from tensornet_attn.rewrite.fused import FusedAttention
 from tensornet_attn.verify.kernels import reason_against_triton
 
 OURS = ("auto", "torch", "inductor", "cpp", "triton")
@@ -117,7 +118,7 @@ def fused(case: Case, kind: str, limit: float) -> Contestant:
     """
     target = target_from(**case.wanted(kind))
     plan = candidates(case.graph, "torch", target, (FORCED,))[FORCED]
-    if not any(step.attention is not None for step in plan.schedule.steps):
+    if not any(isinstance(step.form, FusedAttention) for step in plan.schedule.steps):
         raise SkippedError(f"no rewrite of '{case.design.name}' at n = {case.n} allows fused attention.")
     if plan.schedule.to_text() == compiler.plan_of(case.graph, "torch", target).schedule.to_text():
         raise SkippedError("it is the same as 'torch'.")

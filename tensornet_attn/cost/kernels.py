@@ -5,7 +5,7 @@ Each kind of kernel has a file in `kernels/`, whose class says what differs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -72,6 +72,18 @@ class KernelCost:
         """The seconds at the rates of a table, by kind of part; None: products, exponentials, passes and calls."""
         return None
 
+    def padding(self, scene: Scene, step: Step) -> int:
+        """Elements moved besides operands and result, for operands that it pads."""
+        return 0
+
+    def pairs_stored(self, graph: Graph, step: Step, backward: bool) -> Iterator[str]:
+        """The tensors of queries x keys that it stores besides its result, in words."""
+        yield from ()
+
+    def replaced(self, step: Step) -> tuple[str, ...]:
+        """The steps of the diagram that it computes, the one that names it last: those inside, then its own."""
+        return tuple(dict.fromkeys((*(step.kernel.steps if step.kernel is not None else ()), step.name)))
+
     def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int] | None:
         """Elements of temporary memory, forward and backward; None: by the size of the operands."""
         return None
@@ -87,6 +99,11 @@ def cost_of(step: Step) -> KernelCost:
 
 
 ANY = KernelCost()
+
+
+def steps_of(step: Step) -> tuple[str, ...]:
+    """The steps of the diagram that a step computes, the one that names it last."""
+    return cost_of(step).replaced(step)
 
 
 def unfolded(graph: Graph) -> Graph:

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 
 from tensornet_attn.cost.kernels import cost_of
 from tensornet_attn.cost.scene import HELD, Scene
-from tensornet_attn.graph.model import Box, FusedAttention, Step, Use
+from tensornet_attn.graph.model import Box, Step, Use
 from tensornet_attn.ops import OPS
 
 Saved = dict[str, int]  # elements, by the name of the memory
@@ -112,34 +112,9 @@ def saved(scene: Scene, step: Step) -> Saved:
         return kept(scene, [a for a, b in ((left, right), (right, left)) if b.name in scene.learned])
     if step.box is not None:
         return _box(scene, step, step.box)
-    if step.kernel is not None:
-        own = cost_of(step).kept(scene, step)
-        own = kept(scene, step.kernel.uses) | {step.name: scene.stored[step.name]} if own is None else own
-        return own | cost_of(step).saved(scene, step)
-    assert step.attention is not None
-    return attention_saved(scene, step, step.attention)
-
-
-def attention_saved(scene: Scene, step: Step, op: FusedAttention) -> Saved:
-    """Query, key, value and result at the wider of both widths; values once for each key of a position.
-
-    Keys and values are repeated for heads that they lack if the other one has them, or with a sink.
-    """
-    heads = [leg for leg in op.scores if leg not in (scene.graph.query, op.leg, *op.beside)]
-    width, out_width = (scene.size({*use.legs} - {*op.scores}) for use in (op.query, op.value))
-    wide = max(width, out_width)
-    copies = {"query": 1, "key": 1, "value": scene.size(op.beside)}
-    for role, use, other in (("key", op.key, op.value), ("value", op.value, op.key)):
-        lacking = [leg for leg in heads if leg not in use.legs]
-        if op.sink is not None or ({*lacking} & {*other.legs} and {*heads} & {*use.legs}):
-            copies[role] *= scene.size(lacking)
-    found = kept(scene, (op.sink,) if op.sink else ())
-    for (role, times), use, own in zip(copies.items(), op.uses, (width, width, out_width), strict=False):
-        same = times == 1 and own == wide
-        found |= kept(scene, (use,)) if same else {f"{step.name}: {role}": scene.elements(use) * times * wide // own}
-    padded = step.name if out_width == wide else f"{step.name}: padded"  # of which the result is a view
-    rows = (scene.batch if step.name in scene.batched else 1) * scene.size((*heads, str(scene.graph.query)))
-    return found | {padded: scene.stored[step.name] * wide // out_width, f"{step.name}: log-sum-exp": rows}
+    own = cost_of(step).kept(scene, step)
+    own = kept(scene, step.op.uses) | {step.name: scene.stored[step.name]} if own is None else own
+    return own | cost_of(step).saved(scene, step)
 
 
 def _box(scene: Scene, step: Step, box: Box) -> Saved:

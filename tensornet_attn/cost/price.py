@@ -65,16 +65,9 @@ def scratch(device: Device, scene: Scene, step: Step) -> tuple[int, int]:
     operands, in chunks. A block of queries stores all its values with a query leg. Linear attention in chunks
     copies all operands, and computes a stretch of chunks at a time.
     """
-    op = step.attention
     of_kernel = cost_of(step).scratch(scene, step, device)
     if of_kernel is not None:
         return of_kernel
-    if op:
-        heads = [leg for leg in op.scores if leg not in (scene.graph.query, op.leg, *op.beside)]
-        repeated = sum(
-            scene.elements(use) * scene.size(leg for leg in heads if leg not in use.legs) for use in (op.key, op.value)
-        )
-        return repeated, 2 * repeated
     if erases(step):
         operands = sum(scene.elements(use) for use in step.op.uses)
         return DELTA * operands, 2 * DELTA * operands
@@ -92,19 +85,9 @@ def time_of_step(scene: Scene, step: Step, target: Target) -> int:
     if target.device.gpu and cost_of(step).stepwise:
         return time_in_blocks(scene, step, target)
     work = 2 * macs(scene, step) + elementwise(scene, step)
-    moves = target.device.width * (moved(scene, step) + (_widened(scene, step) if step.attention else 0))
-    flops, bytes_ = (AGAIN if step.fused else KEEPS) if target.backward and step.name in scene.learned else (1, 1)
+    moves = target.device.width * (moved(scene, step) + cost_of(step).padding(scene, step))
+    flops, bytes_ = (AGAIN if step.kernel else KEEPS) if target.backward and step.name in scene.learned else (1, 1)
     return target.device.time(flops * work, bytes_ * moves)
-
-
-def _widened(scene: Scene, step: Step) -> int:
-    """Additional elements moved by fused attention, which pads query, key and value to one width."""
-    op = step.attention
-    assert op is not None
-    width = scene.size({*op.query.legs} & {*op.key.legs} - {*op.scores})
-    own = scene.size({*op.value.legs} - {*op.scores})
-    narrow = () if own == width else (op.value,) if own < width else (op.query, op.key)
-    return 2 * sum(scene.elements(use) // min(own, width) * max(own, width) for use in narrow)  # written and read again
 
 
 def time_in_blocks(scene: Scene, step: Step, target: Target) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass
 from itertools import product
 
+from tensornet_attn.cost.kernels import steps_of
 from tensornet_attn.cost.memory import live, moved, saved
 from tensornet_attn.cost.routing import Routing, routed_products
 from tensornet_attn.cost.scene import Scene
@@ -285,16 +286,17 @@ def cost_of(
 
 
 def _fused(step: Step, row: str) -> tuple[str, ...]:
-    """The other steps that a fused operation computes: the scores, and the product with the values."""
-    others = tuple(name for name in (step.fused.steps if step.fused else ()) if name != row)
-    return (*others, f"{row} {step.attention.value.name}") if step.attention else others
+    """The other steps that a kernel computes: the scores, and the product with the values."""
+    if step.kernel is None:
+        return ()
+    names, last = steps_of(step), step.kernel.body[-1]
+    unnamed = () if last.name in names else (" ".join(use.name for use in last.op.uses),)
+    return (*(name for name in names if name != row), *unnamed)
 
 
 def _row(step: Step) -> str:
     """The step of the diagram that an operation belongs to: `y` for `y.p1`, `A` for fused attention around it."""
-    if step.attention:
-        return step.attention.steps[-1]
-    return re.sub(r"\.p\d+$", "", step.name)
+    return re.sub(r"\.p\d+$", "", steps_of(step)[-1])
 
 
 def _table(word: str, cost: Cost) -> list[tuple[str, ...]]:

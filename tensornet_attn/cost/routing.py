@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from tensornet_attn.cost.scene import Scene, word
 from tensornet_attn.cost.work import Monomials, products
-from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.graph.model import Graph, Step, Use, body_graph
 from tensornet_attn.ir.arithmetic import Arith, evaluate
 from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import plain_number
@@ -53,10 +53,13 @@ class Routing:
     needed: Mapping[str, Choices]
 
     @staticmethod
-    def of(graph: Graph) -> Routing:
-        """Two passes: nonzero entries from the first step on, needed entries from the last step back."""
+    def of(graph: Graph, asked: Mapping[str, Choices] | None = None) -> Routing:
+        """Two passes: nonzero entries from the first step on, needed entries from the last step back.
+
+        `asked`: the entries that are needed of results; all by default.
+        """
         nonzero: dict[str, Choices] = {}
-        needed: dict[str, Choices] = dict.fromkeys(graph.results, NONE)
+        needed = dict(asked or dict.fromkeys(graph.results, NONE))
         routing = Routing(graph, nonzero, needed)
         for step in graph.steps:
             nonzero[step.name] = routing.left_by(step)
@@ -87,15 +90,17 @@ class Routing:
 
     def asked_by(self, step: Step) -> Iterable[tuple[Use, Choices]]:
         """The entries that a step needs of each operand, in the operand's own leg names."""
-        box, attention, asked = step.box, step.attention, self.needed.get(step.name, NONE)
+        box, asked = step.box, self.needed.get(step.name, NONE)
+        if step.kernel is not None:
+            inside = Routing.of(body_graph(self.graph, step), {step.name: asked}).needed
+            yield from ((use, inside[use.name]) for use in step.op.uses)
+            return
         if step.contraction is not None:
             parts = [
                 (use, asked | self.zeros((*term.factors[:i], *term.factors[i + 1 :])))
                 for term in step.contraction.terms
                 for i, use in enumerate(term.factors)
             ]
-        elif attention is not None:
-            parts = [(use, _apart(asked, (attention.leg,))) for use in attention.uses]
         elif box is None or OPS[box.kind].selects or OPS[box.kind].recurrent:  # these need all entries
             parts = [(use, NONE) for use in step.op.uses]
         else:

@@ -11,7 +11,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.inside import inside_kernels
-from tensornet_attn.graph.model import FusedAttention, Graph, Step, Use
+from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import Arith, evaluate, parse, to_text
 from tensornet_attn.ir.tokens import Refusal
@@ -106,12 +106,6 @@ class Scene:
         skipped = {without, self.graph.query} if what.name in one_row(self.graph) else {without}
         legs = [leg for leg in what.legs if leg not in skipped]
         return self.size(legs) * (self.batch if what.name in self.batched else 1)
-
-    def pairs(self, op: FusedAttention) -> list[Legs]:
-        """The legs of both products of fused attention, which pads the narrower of scores and values."""
-        both = [self.ordered((*op.scores, *legs)) for legs in ((*op.query.legs, *op.key.legs), op.value.legs)]
-        wider = max(both, key=self.size)
-        return both if self.size(both[0]) == self.size(both[1]) else [wider, wider]
 
     def ordered(self, legs: Iterable[str]) -> Legs:
         """The legs, each once, in the order of their declaration."""

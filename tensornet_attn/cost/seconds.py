@@ -49,11 +49,10 @@ from tensornet_attn.cost.shapes import between, exponentials, matmuls
 from tensornet_attn.graph.alike import factors_apart, one_row, summed_by_reader
 from tensornet_attn.graph.attention import cached
 from tensornet_attn.graph.inside import linear_in_cpp
-from tensornet_attn.graph.model import Contraction, Function, FusedAttention, Graph, Step, Term, Use
+from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import Recurrence, scans
 from tensornet_attn.graph.signs import doubtful_normalizers
-from tensornet_attn.graph.visibility import causal_up_to
 from tensornet_attn.ir.arithmetic import ONE, Number, to_text
 from tensornet_attn.ops import OPS
 
@@ -66,8 +65,6 @@ CALLS_OF_SCAN = 7  # of a position in its parts, of which there are as many: two
 CALLS_OF_CPP = 60  # of a C++ kernel: operands, pointers and steps
 MODULE, PAGES, OF_MAPS = "module", "pages", "maps"
 NATIVE, LINEAR_IN_CPP = "native", "native linear"  # the kinds of C++ kernels
-CAUSAL, CAUSAL_ATTENTION, MASKED_ATTENTION = Function("causal"), "causal attention", "masked attention"
-SKIPPED = 512  # keys in a block of fused attention on a CPU
 
 
 def seconds_of(scene: Scene, step: Step, table: Table, backward: bool) -> float:
@@ -119,10 +116,7 @@ def parts_inside(scene: Scene, step: Step, table: Table, backward: bool) -> Part
     found: defaultdict[str, float] = defaultdict(float)
     learned = backward and step.name in scene.learned
     call, times = table.call[learned], passes_of(learned)
-    if step.attention is not None:
-        kind = attention_kind(scene, step.attention)
-        found[kind] = attention_seconds(scene, step, step.attention, table, learned, kind)
-    elif step.contraction is not None and scene.view(step):
+    if step.contraction is not None and scene.view(step):
         pass
     elif _is_product(step) and _sums_products(scene.graph, step):  # they are written, then read
         operands, own = [scene.elements(use) for use in step.op.uses], scene.elements(step)
@@ -186,14 +180,6 @@ def kind_of(step: Step) -> str:
         return step.kernel.kind
     own = step.box is not None and (OPS[step.box.kind].runs_along or OPS[step.box.kind].recurrent)
     return step.box.kind if own and step.box is not None else ELEMENTWISE
-
-
-def attention_kind(scene: Scene, op: FusedAttention) -> str:
-    masks = (*op.masks, CAUSAL) if scene.graph.causal else op.masks
-    if not masks:
-        return "attention"
-    plain = scene.sizes[op.leg] <= causal_up_to(masks, scene.graph.values) and not op.beside
-    return CAUSAL_ATTENTION if plain else MASKED_ATTENTION
 
 
 def _is_product(step: Step) -> bool:
@@ -289,19 +275,3 @@ def gradients(shape: Shape) -> tuple[Shape, Shape]:
     """
     left = Shape(shape.batch, shape.rows, shape.summed, shape.columns)
     return left, Shape(shape.batch, shape.summed, shape.columns, shape.rows)
-
-
-def attention_seconds(scene: Scene, step: Step, op: FusedAttention, table: Table, learned: bool, kind: str) -> float:
-    """Pairs of queries and keys at the wider of both widths, and copies of keys and values for heads they lack."""
-    batch = scene.batch if step.name in scene.batched else 1
-    width = scene.size({*op.query.legs} & {*op.key.legs} - {*op.scores})
-    width = max(width, scene.size({*op.value.legs} - {*op.scores}))
-    heads = [leg for leg in op.scores if leg not in (scene.graph.query, op.leg)]
-    lacking = [(use, scene.size(leg for leg in heads if leg not in use.legs)) for use in (op.key, op.value)]
-    copies = 2 * accessed(sum(scene.elements(use) * times for use, times in lacking if times > 1), table)
-    pairs = float(batch * scene.size(op.scores))
-    queries = scene.size({*op.scores} & {str(scene.graph.query)})
-    if kind == CAUSAL_ATTENTION:  # blocks of keys beyond the last query of a block are skipped
-        keys = scene.sizes[op.leg]
-        pairs *= min(1.0, (keys + SKIPPED) / (2 * keys))
-    return pairs * table.of_pair(queries, width, learned) + (passes_of(learned)) * copies

@@ -20,7 +20,7 @@ from tensornet_attn.cost.products import Matmul, Shape
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.work import products
 from tensornet_attn.graph.alike import one_row
-from tensornet_attn.graph.model import FusedAttention, Step
+from tensornet_attn.graph.model import Step
 from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ops import OPS
@@ -34,8 +34,6 @@ def matmuls(scene: Scene, step: Step) -> list[Matmul]:
     if products_of_kernel is not None:
         return products_of_kernel
     batch = scene.batch if step.name in scene.batched else 1
-    if step.attention is not None:
-        return of_attention(scene, step.attention, batch)
     if step.contraction is not None:
         return _product(scene, step)
     chunk, of_roles = cost_of(step).chunk(scene, step), list[Matmul]()
@@ -43,15 +41,6 @@ def matmuls(scene: Scene, step: Step) -> list[Matmul]:
         shape = _of_roles(scene, step, legs, batch, chunk if count >= chunk else 0)
         of_roles.append(Matmul(shape, legs, float(count * batch * scene.size(legs))))
     return of_roles
-
-
-def of_attention(scene: Scene, op: FusedAttention, batch: int) -> list[Matmul]:
-    """The scores and the sums of values of one call."""
-    heads = batch * scene.size({*op.scores} - {scene.graph.query, op.leg})
-    queries, keys = scene.size({*op.scores} & {str(scene.graph.query)}), scene.size((op.leg,))
-    width = max(scene.size({*use.legs} - {*op.scores}) for use in (op.query, op.value))
-    both = Shape(heads, queries, keys, width), Shape(heads, queries, width, keys)
-    return [Matmul(shape, tuple(op.scores), float(shape.macs)) for shape in both]
 
 
 def _product(scene: Scene, step: Step) -> list[Matmul]:
@@ -95,9 +84,6 @@ def _of_roles(scene: Scene, step: Step, legs: Sequence[str], batch: int, chunk: 
 
 def exponentials(scene: Scene, step: Step) -> list[tuple[tuple[str, ...], int]]:
     """The exponentials, and similar functions, of a step in the forward, by the legs of what they are taken of."""
-    batch = scene.batch if step.name in scene.batched else 1
-    if step.attention is not None:
-        return [(step.attention.scores, batch * scene.size(step.attention.scores))]
     if step.kernel is not None:
         kernel, pair = cost_of(step), {scene.graph.query, scene.graph.key}
         parts, inner = inside(scene, step)[1], kernel.inside(scene, step)

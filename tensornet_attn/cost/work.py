@@ -31,7 +31,6 @@ from tensornet_attn.cost.sizes import sizes_at, whole
 from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.model import Contraction, Graph, Step
 from tensornet_attn.graph.pairs import split_products, summed
-from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ops import OPS
 
 Monomials = Counter[tuple[str, ...]]  # legs, in the order of the design's legs: number of occurrences
@@ -58,8 +57,6 @@ def _products(scene: Scene, step: Step) -> Monomials:
                 found[tuple(leg for leg in legs if leg != scene.graph.key)] += met * count
             else:
                 found[legs] += count
-    elif step.attention is not None:
-        found.update(scene.pairs(step.attention))
     elif step.box is not None:
         return Counter(OPS[step.box.kind].products(scene, step, step.box))
     elif (op := step.contraction) is not None and len(op.uses) == 2 and len(op.terms) == 1 and summed(step):
@@ -100,13 +97,8 @@ def elementwise(scene: Scene, step: Step) -> int:
         return sum(elementwise(few if _pairs(scene) <= {*part.legs} else inner, part) for part in parts)
     if step.contraction is not None:
         return _contraction(scene, step, step.contraction)
-    if step.box is not None:
-        return OPS[step.box.kind].operations(scene, step, step.box)
-    op = step.attention
-    assert op is not None
-    scores = scene.size(op.scores) * (scene.batch if step.name in scene.batched else 1)
-    acts = _acts(scene, op.scale, 1) + _acts(scene, op.dropout, 0)
-    return scores * (OPS["softmax"].per_element + bool(op.masks) + acts)
+    assert step.box is not None
+    return OPS[step.box.kind].operations(scene, step, step.box)
 
 
 def _pairs(scene: Scene) -> set[str]:
@@ -129,10 +121,6 @@ def _contraction(scene: Scene, step: Step, op: Contraction) -> int:
     if len(op.uses) == 1 and len(op.terms) == 1 and summed(step):
         count += scene.elements(op.uses[0])
     return count
-
-
-def _acts(scene: Scene, value: Arith, neutral: int) -> int:
-    return int(scene.number(value) != neutral)
 
 
 def polynomial(monomials: Monomials) -> str:

@@ -10,7 +10,7 @@ from tensornet_attn.draw.kept import NOTHING, Marks
 from tensornet_attn.draw.overlay import NONE, Overlay
 from tensornet_attn.draw.scene import END, LAST, Bond, Frame, Node, Path, Scene, Wire, drawn_apart
 from tensornet_attn.draw.words import box_words, coefficient_words, factor_words, is_one, look_of
-from tensornet_attn.graph.model import Box, Contraction, FusedAttention, Graph, Leg, Step, Term, Use
+from tensornet_attn.graph.model import Box, Contraction, Graph, Leg, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, to_text
 from tensornet_attn.ops import OPS
 
@@ -118,9 +118,7 @@ class _Painter:
     def step(self, step: Step, wires: Wires, frame: str | None, path: Path, named: bool = True) -> None:
         """Draws a step inline, with its name unless it is nested in a box or `named` is false."""
         named = named and (not step.nested or step.name in self.kept)
-        if step.attention is not None:
-            self.attention(step.attention, wires, frame, path)
-        elif step.box is not None:
+        if step.box is not None:
             self.box(step, step.box, wires, frame, path, named)
         elif step.contraction is None:
             raise TypeError(f"'{step.name}' is planned: unfold the graph before drawing it.")
@@ -245,20 +243,6 @@ class _Painter:
         inner = {leg: self.wire(leg, frame, wires) for leg in wires}
         self.source(rule, inner)
         self.border(None, wires, inner, frame, path)
-
-    def attention(self, op: FusedAttention, wires: Wires, frame: str | None, path: Path) -> None:
-        """Draws a fused attention as its unfused computation."""
-        scores = Contraction((Term(ONE, (op.query, op.key)),))
-        numbers = (("scale", op.scale), ("dropout", op.dropout))
-        box = Box("softmax", op.leg, (("of", Use("scores", op.scores)),), numbers, op.masks)
-        wires = wires | {leg: self.wire(leg, frame) for leg in (*op.scores, *op.value.legs) if leg not in wires}
-        inside = self.frame("softmax", box_words(self.graph, Step("scores", box, op.scores)), frame)
-        inner = {leg: self.wire(leg, inside, wires) for leg in op.scores}
-        self.product(scores.terms[0], inner, inside, (*path, (0, 0), (0, 0)))
-        port = self.border(op.leg, {leg: wires[leg] for leg in op.scores}, inner, inside, (*path, (0, 0)))
-        if op.sink is not None and port is not None:
-            self.role("sink", op.sink, port, inside, (*path, (0, 0), (0, 1)))
-        self.use(op.value, wires, frame, (*path, (0, 1)))
 
 
 def _legs(uses: Iterable[Use]) -> list[str]:

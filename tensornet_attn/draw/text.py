@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tensornet_attn.draw.core import core_words
 from tensornet_attn.draw.kept import NOTHING, Marks, kept_lines
 from tensornet_attn.draw.words import box_words, call_words, factor_words, is_one, plain, scale_words, signed, use_words
-from tensornet_attn.graph.model import Box, Contraction, FusedAttention, Graph, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph.model import Box, Contraction, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import to_text as arithmetic
 from tensornet_attn.ops import OPS
 
@@ -105,8 +105,6 @@ def _operation(graph: Graph, step: Step, fold: bool, known: bool) -> str:
     """An operation as text; `known` if the context determines the legs of its result."""
     if step.contraction is not None:
         return _sum(step.contraction) if known else f"{_sum(step.contraction)} -> {' '.join(step.legs)}"
-    if step.attention is not None:
-        return _attention(step.attention)
     if step.kernel is not None:
         return f"{step.kernel.kind} of {', '.join(map(use_words, step.kernel.uses))}"
     assert step.box is not None
@@ -162,10 +160,3 @@ def _operand(graph: Graph, use: Use, fold: bool) -> str:
     number = step is not None and not (step.op.uses or step.legs)
     text, atom = _inner(graph, use, fold, known=number)
     return text if atom or number else f"({text})"
-
-
-def _attention(op: FusedAttention) -> str:
-    words = [f"softmax over {op.leg}", *(call_words(mask) for mask in op.masks)]
-    words += [f"dropout = {arithmetic(op.dropout)}"] if arithmetic(op.dropout) != "0" else []
-    scale = "" if is_one(op.scale) else f"{scale_words(op.scale)} * "
-    return f"({', '.join(words)} of {scale}{use_words(op.query)} {use_words(op.key)}) {use_words(op.value)}"

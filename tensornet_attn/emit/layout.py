@@ -20,7 +20,7 @@ def batched(graph: Graph) -> frozenset[str]:
     for step in graph.steps:
         box = step.box
         hides = box is not None and (graph.masked(step) or OPS[box.kind].recurrent or box.seen == BY_KEY)
-        hides = hides or hides_rows(graph, box) or step.fused is not None
+        hides = hides or hides_rows(graph, box) or step.kernel is not None
         if hides or any(use.name in found for use in step.op.uses):
             found.add(step.name)
     return frozenset(found)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.hidden import BY_KEY, omits_hidden_keys
+from tensornet_attn.graph.hidden import BY_KEY, flat_steps, omits_hidden_keys
 from tensornet_attn.graph.model import Function, Graph, Seen, Step, Visible
 from tensornet_attn.graph.recurrence import unmasked
 from tensornet_attn.graph.visibility import condition, written_numbers
@@ -36,19 +36,13 @@ def takes_mask(graph: Graph) -> bool:
 
 
 def takes_key_mask(graph: Graph) -> bool:
-    steps = any(unmasked(step) or hides_rows(graph, step.box) for step in _unfolded(graph))
+    steps = any(unmasked(step) or hides_rows(graph, step.box) for step in flat_steps(graph))
     return bool(masked_legs(graph)) or steps or omits_hidden_keys(graph)
-
-
-def _unfolded(graph: Graph) -> list[Step]:
-    """The steps, and those inside kernels."""
-    return [step for whole in graph.steps for step in (whole.kernel.body if whole.kernel is not None else (whole,))]
 
 
 def masked_legs(graph: Graph) -> list[Legs]:
     """The legs of each box that masks act on."""
-    boxes = [step.box.operand("of").legs for step in _unfolded(graph) if step.box is not None and graph.masked(step)]
-    return boxes + [step.attention.scores for step in _unfolded(graph) if step.attention is not None]
+    return [step.box.operand("of").legs for step in flat_steps(graph) if step.box is not None and graph.masked(step)]
 
 
 def keep_and_bias(writer: Writer, step: Step, layout: Legs) -> tuple[str, str]:

@@ -260,8 +260,8 @@ def _emit_steps(writer: Writer, steps: Sequence[Step]) -> None:
 
 
 def _group(step: Step) -> tuple[str, bool]:
-    """Groups lines: a named step with the steps nested in it; fused attention separately."""
-    return step.name.partition(".")[0], step.fused is not None
+    """Groups lines: a named step with the steps nested in it; kernels separately."""
+    return step.name.partition(".")[0], step.kernel is not None
 
 
 def _emit_step(writer: Writer, step: Step) -> None:
@@ -285,8 +285,6 @@ def _emit_step(writer: Writer, step: Step) -> None:
         writer.hidden = dict(step.kernel.hidden)
         KERNELS[step.kernel.kind].emit(writer, step)
         writer.hidden = {}
-    else:
-        KERNELS["attention"].emit(writer, step)
 
 
 def _paragraphs(groups: Sequence[Sequence[str]], depth: int) -> list[str]:

@@ -103,8 +103,9 @@ def kernel_takes_wide(graph: Graph, name: str, step: Step) -> bool:
     """Whether a kernel accepts a 32-bit operand besides 16-bit ones."""
     if isinstance(step.form, Block):
         return step.form.tiled
-    if name in {use.name for use in exponents_of(step)}:
-        return True
     assert step.kernel is not None
-    adding = [part for part in step.kernel.body if any(use.name == name for use in part.op.uses)]
+    names = {name, *(tensor for tensor, hidden in step.kernel.hidden if hidden == name)}
+    if names & {use.name for use in exponents_of(step)}:
+        return True
+    adding = [part for part in step.kernel.body if any(use.name in names for use in part.op.uses)]
     return {*adding} <= {*exact_parts(graph, step)} and all(map(elementwise, adding))

@@ -25,7 +25,7 @@ from tensornet_attn.graph.labelling import canonical_order
 from tensornet_attn.graph.normal import arithmetic_text, function_text, masks_text, values_texts
 from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints, marks, wires
 from tensornet_attn.ir.arithmetic import Arith
-from tensornet_attn.ir.steps import Function, FusedAttention, Step, Tensor
+from tensornet_attn.ir.steps import Step, Tensor
 from tensornet_attn.spec.sizes import Leg
 
 HEADER = "canonical form 1"  # change it if the text of any design changes: caches and results store hashes
@@ -155,20 +155,13 @@ def _use(made: Incidence, step: Step, place: int, joint: Joint, part: int) -> No
 
 def _operation(graph: Diagram, step: Step) -> str:
     """A step's operation with its parameters and all masks that apply, including the design's `causal`."""
-    box, kernel, op = step.box, step.kernel, step.attention
+    box, kernel = step.box, step.kernel
     if box is not None:
         words = [box.kind, *_numbers(graph, box.numbers), masks_text(graph.masks(step), graph), box.mode or ""]
         return " ".join(word for word in (*words, function_text(box.function, graph) if box.function else "") if word)
     if kernel is not None:
         return f"{kernel.kind} {' '.join(kernel.steps)}"  # plans are not compared by canonical form
-    if op is None:
-        return "sum"
-    words = ["attention", *_numbers(graph, (("scale", op.scale), ("dropout", op.dropout)))]
-    return " ".join([*words, masks_text(_masks(graph, op), graph)]).strip()
-
-
-def _masks(graph: Diagram, op: FusedAttention) -> tuple[Function, ...]:
-    return (*op.masks, Function("causal")) if graph.causal and graph.query in op.scores else op.masks
+    return "sum"
 
 
 def _numbers(graph: Diagram, numbers: tuple[tuple[str, Arith], ...]) -> list[str]:

@@ -48,7 +48,7 @@ def _all_seen(graph: Graph) -> tuple[dict[str, tuple[Seen, ...]], dict[str, Seen
 
 
 def _seen(graph: Graph, shown: Iterable[str]) -> tuple[dict[str, tuple[Seen, ...]], dict[str, Seen]]:
-    steps = [part for step in graph.steps for part in flattened(step)]
+    steps = flat_steps(graph)
     legs = _legs_of(graph, steps)
     zeros = _zeros(graph, steps, legs)
     seen = dict.fromkeys((*graph.results, *shown), EVERYTHING)
@@ -76,9 +76,14 @@ def _legs_of(graph: Graph, steps: Iterable[Step]) -> _LegsOf:
     return {tensor.name: tensor.legs for tensor in graph.tensors} | {step.name: step.legs for step in steps}
 
 
+def flat_steps(graph: Graph) -> list[Step]:
+    """The steps of a graph, with those inside kernels in place of the kernels."""
+    return [inner for step in graph.steps for inner in flattened(step)]
+
+
 def flattened(step: Step) -> Iterator[Step]:
     """The steps inside a kernel under unique names; another step, and a kernel of parts that are joined, itself."""
-    body = step.kernel.body if step.kernel is not None else ()
+    body = [inner for nested in (step.kernel.body if step.kernel is not None else ()) for inner in flattened(nested)]
     if not body or body[-1].name != step.name:
         yield step
         return
@@ -137,7 +142,7 @@ def zero_outside(graph: Graph, batched: Container[str]) -> dict[str, frozenset[V
     Only boxes `hide` in `batched` count; others contain entries that are visible in any element of a batch. Products do
     not count: another factor may be infinite or NaN there.
     """
-    steps = [part for step in graph.steps for part in flattened(step)]
+    steps = flat_steps(graph)
     legs = _legs_of(graph, steps)
     zeros = _zeros(graph, steps, legs, batched)
     return {step.name: _zero(graph, step.op.uses, zeros, legs) for step in steps if step.box is not None}
@@ -180,7 +185,7 @@ def _zero(graph: Graph, factors: Iterable[Use], zeros: _Zeros, legs: _LegsOf) ->
 
 def omits_hidden_keys(graph: Graph) -> bool:
     """Whether a product sums the key leg, so that a key mask hides keys from it."""
-    return any(_sums(graph, part, term) for step in graph.steps for part in flattened(step) for term in _terms(part))
+    return any(_sums(graph, step, term) for step in flat_steps(graph) for term in _terms(step))
 
 
 @cached
@@ -189,7 +194,7 @@ def counting(graph: Graph) -> Mapping[str, tuple[Term, ...]]:
 
     The steps inside of a kernel have the names that `flattened` gives them.
     """
-    steps = [part for step in graph.steps for part in flattened(step)]
+    steps = flat_steps(graph)
     sums = {step.name: [term for term in _terms(step) if _sums(graph, step, term)] for step in steps}
     if not any(sums.values()):
         return {}
@@ -253,10 +258,8 @@ def _looks(graph: Graph, step: Step, own: Seen, zeros: _Zeros, legs: _LegsOf) ->
     elif step.box is not None:
         for role, use in step.box.operands:
             yield _translated(graph, _through(graph, step, step.box, role, own), _own(use.legs))
-    elif step.kernel is not None:
-        yield from (_translated(graph, own, _own(use.legs)) for use in step.kernel.uses)
     else:
-        yield from (EVERYTHING, BY_KEY, BY_KEY, EVERYTHING)[: len(step.op.uses)]
+        yield from (_translated(graph, own, _own(use.legs)) for use in step.op.uses)
 
 
 def _through(graph: Graph, step: Step, box: Box, role: str, own: Seen) -> Seen:

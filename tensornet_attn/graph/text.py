@@ -27,7 +27,7 @@ from tensornet_attn import limits
 from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.ir.arithmetic import ONE, Arith, Negative, Number
 from tensornet_attn.ir.arithmetic import to_text as arithmetic
-from tensornet_attn.ir.steps import Box, Contraction, Function, FusedAttention, Loss, Step, Tensor, Term, Use
+from tensornet_attn.ir.steps import Box, Contraction, Function, Loss, Step, Tensor, Term, Use
 from tensornet_attn.ops import OPS
 from tensornet_attn.spec.sizes import Leg
 
@@ -91,10 +91,8 @@ def _operation(step: Step) -> str:
     if step.kernel is not None:
         parts = (f"{' '.join(part.legs) or 'one'}: {_operation(part)}" for part in step.kernel.body)
         return f"{step.kernel.kind}({'; '.join(parts)})"
-    if step.box is not None:
-        return _box(step.box)
-    assert step.attention is not None
-    return _attention(step.attention)
+    assert step.box is not None
+    return _box(step.box)
 
 
 def sum_text(op: Contraction) -> str:
@@ -125,15 +123,6 @@ def _box(box: Box) -> str:
     parts += [f"mask {call_text(mask)}" for mask in box.masks]
     parts += [f"{OPS[box.kind].mode_key} {box.mode}"] if box.mode is not None else []
     return f"{box.kind}({'; '.join(parts)})"
-
-
-def _attention(op: FusedAttention) -> str:
-    parts = [f"query {use_text(op.query)}", f"key {use_text(op.key)}", f"value {use_text(op.value)}"]
-    parts += [f"sink {use_text(op.sink)}"] if op.sink is not None else []
-    parts += [f"over {op.leg}"]
-    parts += [f"scores {' '.join(op.scores)}", f"scale {_number(op.scale)}", f"dropout {_number(op.dropout)}"]
-    parts += [f"mask {call_text(mask)}" for mask in op.masks]
-    return f"attention({'; '.join([*parts, f'steps {chr(32).join(op.steps)}'])})"
 
 
 def use_text(use: Use) -> str:

@@ -38,12 +38,7 @@ def joints(step: Step) -> tuple[Joint, ...]:
         return tuple(_joint("factor", part, use, step.legs, part) for part, use in parts)
     if step.box is not None:
         return tuple(_joint(role, WHOLE, use, use.legs) for role, use in step.box.operands)
-    op = step.attention
-    if op is None:
-        return tuple(_joint("operand", WHOLE, use, use.legs) for use in step.op.uses)
-    scores = [_joint(role, WHOLE, use, op.scores, 1) for role, use in (("query", op.query), ("key", op.key))]
-    sink = [] if op.sink is None else [_joint("sink", WHOLE, op.sink, op.sink.legs)]
-    return (*scores, _joint("value", WHOLE, op.value, op.value.legs), *sink)
+    return tuple(_joint("operand", WHOLE, use, use.legs) for use in step.op.uses)
 
 
 def wires(step: Step) -> tuple[Wire, ...]:
@@ -56,8 +51,6 @@ def wires(step: Step) -> tuple[Wire, ...]:
 
 def marks(step: Step) -> dict[str, str]:
     """The roles of legs in a box: `over` its leg, `to` the second leg of rope and rel_shift, `part` of a joined leg."""
-    if step.attention is not None:
-        return dict.fromkeys(step.attention.scores, "score") | {step.attention.leg: "over"}
     if step.box is None:
         return {}
     ends = ((step.box.leg, "over"), (step.box.other, "to"))

@@ -145,41 +145,14 @@ class Box:
 
 
 @dataclass(frozen=True)
-class FusedAttention:
-    """Softmax attention as one fused operation, created by the planner; the scores are never stored in memory.
-
-    softmax over `leg` of scale * (query . key), times value, summed over `leg`. Legs that query and key share and the
-    scores lack are summed inside. `steps` names the steps of the diagram that it replaces. The softmax also runs over
-    the legs `beside`, which the key has and the value lacks: several keys of one position. `logarithms`: a softmax of
-    their logsumexp is written, to which float masks are added. `sink` is a further score without a value.
-    """
-
-    leg: str
-    query: Use
-    key: Use
-    value: Use
-    scores: tuple[str, ...]  # legs of the softmax box, in the order written
-    scale: Arith
-    dropout: Arith
-    masks: tuple[Function, ...]
-    steps: tuple[str, ...]
-    beside: tuple[str, ...] = ()
-    sink: Use | None = None
-    logarithms: bool = False
-
-    @property
-    def uses(self) -> tuple[Use, ...]:
-        return (self.query, self.key, self.value, *([self.sink] if self.sink else []))
-
-
-@dataclass(frozen=True)
 class Kernel:
     """Several steps of the diagram as one operation, created by the planner; `kind` names its implementation.
 
     `body` has the original steps; the last has the name and the result of the kernel's step. `uses` are the outside
-    tensors that the body reads, each once, under their own leg names. `form` describes the same computation in the
-    named fields of its kind, derived from the body. `hidden`: (tensor, step) pairs; on the key leg, the step is read
-    instead of the tensor, whose hidden keys may be infinite. `cpp`: generated C++ computes it.
+    tensors that the body reads, each once, under their own leg names, with sequence legs as they are read. `form`
+    describes the same computation in the named fields of its kind, derived from the body. `hidden`: (tensor, step)
+    pairs; on the key leg, the step is read instead of the tensor, whose hidden keys may be infinite. `cpp`: generated
+    C++ computes it.
     """
 
     kind: str
@@ -202,7 +175,7 @@ class Step:
     """
 
     name: str
-    op: Contraction | Box | FusedAttention | Kernel
+    op: Contraction | Box | Kernel
     legs: tuple[str, ...]
 
     @property
@@ -230,16 +203,6 @@ class Step:
         return self.op.form if isinstance(self.op, Kernel) else None
 
     @property
-    def attention(self) -> FusedAttention | None:
-        """The operation if it is fused attention, otherwise None."""
-        return self.op if isinstance(self.op, FusedAttention) else None
-
-    @property
-    def fused(self) -> FusedAttention | Kernel | None:
-        """The operation if the planner fused it from several steps, otherwise None."""
-        return self.op if isinstance(self.op, FusedAttention | Kernel) else None
-
-    @property
     def arithmetic(self) -> tuple[Arith, ...]:
         """The coefficients of a sum of products, or the numbers of a box."""
         if isinstance(self.op, Contraction):
@@ -249,15 +212,11 @@ class Step:
 
 def with_uses(step: Step, change: Callable[[Use], Use]) -> Step:
     """A step, other than a kernel, with `change` applied to all its uses."""
-    if step.attention is not None:
-        query, key, value, *sink = map(change, step.attention.uses)
-        changed = replace(step.attention, query=query, key=key, value=value, sink=next(iter(sink), None))
-        return replace(step, op=changed)
     if step.box is not None:
         operands = tuple((role, change(use)) for role, use in step.box.operands)
         return replace(step, op=replace(step.box, operands=operands))
-    terms = step.contraction.terms if step.contraction is not None else ()
-    sums = tuple(replace(term, factors=tuple(map(change, term.factors))) for term in terms)
+    assert step.contraction is not None
+    sums = tuple(replace(term, factors=tuple(map(change, term.factors))) for term in step.contraction.terms)
     return replace(step, op=Contraction(sums))
 
 

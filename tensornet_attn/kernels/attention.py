@@ -5,24 +5,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf, prod
+from math import inf
+from typing import NamedTuple
 
+from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.figures import duration
+from tensornet_attn.cost.kernels import Parts
+from tensornet_attn.cost.memory import kept
+from tensornet_attn.cost.price import scene_of
+from tensornet_attn.cost.products import Matmul, Shape
+from tensornet_attn.cost.rates import Table
+from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.seconds import accessed, passes_of
 from tensornet_attn.emit.layout import columns, split
 from tensornet_attn.emit.masks import attention_keep
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import Softmax, attentions
-from tensornet_attn.graph.model import Function, FusedAttention, Graph, Step
+from tensornet_attn.graph.model import Function, Graph, Step, Use
 from tensornet_attn.graph.visibility import causal_up_to
+from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.kernels.apart import seconds_apart, where_of
 from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes
+from tensornet_attn.ops import OPS
+from tensornet_attn.rewrite.change import with_steps
 from tensornet_attn.rewrite.duplicate import STATE_APART
 from tensornet_attn.rewrite.engine import Trace, everywhere, rewritten
-from tensornet_attn.rewrite.fused import fuse, operation, softmaxes
+from tensornet_attn.rewrite.fused import FusedAttention, fuse, operation, softmaxes
 from tensornet_attn.rewrite.scores import RULES
 
 
@@ -61,7 +74,7 @@ class Fused(OfBoxes[Scored]):
 
     def cost(self, form: Scored, context: Context) -> Cost | None:
         assert not isinstance(form.op, str)
-        width, value = _widths(form.op, form.made, context.sizes)
+        width, value = _widths(scene_of(form.made, context.sizes, context.target), form.op)
         return _of_rewritten(form, context) if form.trace or width >= PADDED * value else None
 
     def judged(self, form: Scored, context: Context) -> tuple[tuple[str, ...], Cost | None]:
@@ -74,7 +87,7 @@ class Fused(OfBoxes[Scored]):
         fused = _covering(fuse(form.made, form.box), name, form.graph)
         how = f", after {', '.join(dict.fromkeys(firing.rule.name for firing in form.trace))}" if form.trace else ""
         chosen = {name: f"{self.name}: scaled_dot_product_attention, the scores are never stored{how}"}
-        made_before = {step.name for step in fused.steps if step.fused and step.name not in form.graph.step} - {name}
+        made_before = {step.name for step in fused.steps if step.kernel and step.name not in form.graph.step} - {name}
         return Lowered(fused, chosen | dict.fromkeys(made_before, "features side by side"))
 
     def takes(self, graph: Graph, place: str, context: Context) -> bool:
@@ -85,27 +98,65 @@ class Fused(OfBoxes[Scored]):
         other = plain if separate is None else super().lowered(separate, context)
         return other if len(other.chosen) > len(plain.chosen) else plain
 
+    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+        """MACs of one batch element, of both products. Masks do not reduce them."""
+        return dict(Counter(pairs_of(scene, attention_of(step))))
+
+    def elementwise(self, scene: Scene, step: Step) -> int:
+        op = attention_of(step)
+        acts = bool(op.masks) + (scene.number(op.scale) != 1) + (scene.number(op.dropout) != 0)
+        return _batch(scene, step) * scene.size(op.scores) * (OPS["softmax"].per_element + acts)
+
+    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+        return attention_saved(scene, step, attention_of(step))
+
+    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
+        return of_attention(scene, attention_of(step), _batch(scene, step))
+
+    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+        learned, kind = backward and step.name in scene.learned, kind_of(scene, step)
+        seconds = attention_seconds(scene, step, attention_of(step), table, learned, kind)
+        return {kind: seconds, "call": table.call[learned]}
+
+    def padding(self, scene: Scene, step: Step) -> int:
+        """Query, key and value are padded to one width: written and read again."""
+        op = attention_of(step)
+        width, value = _widths(scene, op)
+        narrow = () if value == width else (op.value,) if value < width else (op.query, op.key)
+        return 2 * sum(scene.elements(use) // min(value, width) * max(value, width) for use in narrow)
+
+    def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int]:
+        """Keys and values are repeated for heads that they lack; the backward does so for their gradients too."""
+        op = attention_of(step)
+        copied = sum(scene.elements(use) * times for use, times in _repeated(scene, op, op.beside))
+        return copied, 2 * copied
+
+    def pairs_stored(self, graph: Graph, step: Step, backward: bool) -> Iterator[str]:
+        op = attention_of(step)
+        masks = masks_of(graph, op)
+        if masks and (masks != (CAUSAL,) or op.beside):
+            yield f"the mask [{graph.query} {op.leg}] of fused attention"
+        if backward and evaluate(op.dropout, graph.values) != 0:
+            yield "all scores, which PyTorch's fused attention needs for dropout on a CPU"
+
+    def replaced(self, step: Step) -> tuple[str, ...]:
+        return attention_of(step).steps
+
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits one fused call."""
-        assert step.attention is not None
-        op, query, key = step.attention, str(writer.graph.query), str(step.attention.leg)
-        q, k, v = (writer.value(use) for use in (op.query, op.key, op.value))
-        heads = head_order(op, query)
-        contracted = tuple(leg for leg in q.legs if leg in k.legs and leg not in op.scores)
-        own = tuple(leg for leg in v.legs if leg not in op.scores)
-        shared = tuple(leg for leg in heads if leg in k.legs or leg in v.legs)
-        writer.line(
-            f"# {op.steps[-1]} and {op.steps[-1]} {op.value.name}: one fused call; the scores are not materialised"
-        )
+        op, query = attention_of(step), str(writer.graph.query)
+        of = operands_of(writer, op)
+        box, value = op.steps[-1], writer.hidden.get(op.value.name, op.value.name)
+        writer.line(f"# {box} and {box} {value}: one fused call; the scores are not materialised")
         names = [
-            _tensor(writer, "q", q, heads, (query,), contracted),
-            _tensor(writer, "k", k, shared, (*op.beside, key), contracted),
-            _tensor(writer, "v", v, shared, (key,), own),
+            _tensor(writer, "q", of.query, of.heads, (query,), of.width),
+            _tensor(writer, "k", of.key, of.shared, (*op.beside, op.leg), of.width),
+            _tensor(writer, "v", of.value, of.shared, (op.leg,), of.columns),
         ]
-        alike = contracted == own and all({*heads} <= {*value.legs} for value in (q, k, v))
-        options = options_of(writer, op, heads)
+        alike = of.width == of.columns and all({*of.heads} <= {*value.legs} for value in of[:3])
+        options = options_of(writer, op, of.heads)
         text = writer.call(_function(writer, op, alike, options), *names, *options)
-        _bind(writer, step, text, (*heads, query, *own), len(heads), len(own))
+        _bind(writer, step, text, (*of.heads, query, *of.columns), len(of.heads), len(of.columns))
 
 
 TIE = 1.1  # within the error of predictions, the fused call is taken, which gains with the length
@@ -121,14 +172,14 @@ def _apart(graph: Graph) -> Graph | None:
 
 def _covering(fused: Graph, name: str, before: Graph) -> Graph:
     """Adds to the attention all steps of the diagram that it replaces, and whether logarithms are among them."""
-    step = fused.step[name]
-    assert step.attention is not None
-    *_, box = step.attention.steps
+    op, kernel = attention_of(fused.step[name]), fused.step[name].kernel
+    assert kernel is not None
+    *_, box = op.steps
     removed = [own.name for own in before.steps if own.name not in fused.step and own.name != box]
     written = before.step[box].box
-    logarithms = bool(step.attention.beside) and written is not None and written.other is None
-    new = replace(step, op=replace(step.attention, steps=(*removed, box), logarithms=logarithms))
-    return replace(fused, steps=tuple(new if own.name == name else own for own in fused.steps))
+    logarithms = bool(op.beside) and written is not None and written.other is None
+    form = replace(op, steps=(*removed, box), logarithms=logarithms)
+    return with_steps(fused, {name: [replace(fused.step[name], op=replace(kernel, form=form))]})
 
 
 def _of_rewritten(form: Scored, context: Context) -> Cost:
@@ -139,7 +190,7 @@ def _of_rewritten(form: Scored, context: Context) -> Cost:
     op = form.op
     assert not isinstance(op, str)
     own, other = seconds_apart(fuse(form.made, form.box), form.graph, context.sizes, context.target)
-    width, _ = _widths(op, form.made, context.sizes)
+    width, _ = _widths(scene_of(form.made, context.sizes, context.target), op)
     what = (
         f"its scores as one product of width {width}" if form.trace else f"values padded to the width {width} of keys"
     )
@@ -154,14 +205,9 @@ def _of_rewritten(form: Scored, context: Context) -> Cost:
     )
 
 
-def _widths(op: FusedAttention, made: Graph, sizes: Mapping[str, int]) -> tuple[int, int]:
-    """The widths of a query and of a value; the fused call pads the narrower one with zeros."""
-    query, value = ({*use.legs} - {*op.scores} for use in (op.query, op.value))
-    width, other = (prod(made.leg[leg].size or sizes[leg] for leg in legs) for legs in (query, value))
-    return width, other
-
-
 CAUSAL = Function("causal")
+CAUSAL_ATTENTION, MASKED_ATTENTION = "causal attention", "masked attention"
+SKIPPED = 512  # keys in a block of fused attention on a CPU
 
 
 def _function(writer: Writer, op: FusedAttention, alike: bool, options: list[str]) -> str:
@@ -171,21 +217,120 @@ def _function(writer: Writer, op: FusedAttention, alike: bool, options: list[str
     return "attend_joined" if op.logarithms else "attend_heads"
 
 
-def head_order(op: FusedAttention, query: str) -> Legs:
-    """The heads, those of key or value first, so that consecutive query heads share a key head."""
-    heads = tuple(leg for leg in op.scores if leg not in (query, op.leg, *op.beside))
-    shared = tuple(leg for leg in heads if leg in op.key.legs or leg in op.value.legs)
-    return shared + tuple(leg for leg in heads if leg not in shared)
+def attention_of(step: Step) -> FusedAttention:
+    """The form of a kernel 'attention'."""
+    assert isinstance(step.form, FusedAttention)
+    return step.form
 
 
-def masks_of(writer: Writer, op: FusedAttention) -> tuple[Function, ...]:
+def kind_of(scene: Scene, step: Step) -> str:
+    """The part to which the seconds of a kernel 'attention' count."""
+    op = attention_of(step)
+    masks = masks_of(scene.graph, op)
+    if not masks:
+        return "attention"
+    plain = scene.sizes[op.leg] <= causal_up_to(masks, scene.graph.values) and not op.beside
+    return CAUSAL_ATTENTION if plain else MASKED_ATTENTION
+
+
+def pairs_of(scene: Scene, op: FusedAttention) -> list[Legs]:
+    """The legs of both products of fused attention, which pads the narrower of scores and values."""
+    both = [scene.ordered((*op.scores, *legs)) for legs in ((*op.query.legs, *op.key.legs), op.value.legs)]
+    wider = max(both, key=scene.size)
+    return both if scene.size(both[0]) == scene.size(both[1]) else [wider, wider]
+
+
+def attention_saved(scene: Scene, step: Step, op: FusedAttention) -> dict[str, int]:
+    """Query, key, value and result at the wider of both widths; values once for each key of a position.
+
+    Keys and values are repeated for heads that they lack if the other one has them, or with a sink.
+    """
+    heads = [leg for leg in op.scores if leg not in (scene.graph.query, op.leg, *op.beside)]
+    width, out_width = _widths(scene, op)
+    wide = max(width, out_width)
+    copies = {"query": 1, "key": 1, "value": scene.size(op.beside)}
+    for role, use, other in (("key", op.key, op.value), ("value", op.value, op.key)):
+        lacking = [leg for leg in heads if leg not in use.legs]
+        if op.sink is not None or ({*lacking} & {*other.legs} and {*heads} & {*use.legs}):
+            copies[role] *= scene.size(lacking)
+    found = kept(scene, (op.sink,) if op.sink else ())
+    for (role, times), use, own in zip(copies.items(), op.uses, (width, width, out_width), strict=False):
+        same = times == 1 and own == wide
+        found |= kept(scene, (use,)) if same else {f"{step.name}: {role}": scene.elements(use) * times * wide // own}
+    padded = step.name if out_width == wide else f"{step.name}: padded"  # of which the result is a view
+    rows = (scene.batch if step.name in scene.batched else 1) * scene.size((*heads, str(scene.graph.query)))
+    return found | {padded: scene.stored[step.name] * wide // out_width, f"{step.name}: log-sum-exp": rows}
+
+
+def of_attention(scene: Scene, op: FusedAttention, batch: int) -> list[Matmul]:
+    """The scores and the sums of values of one call."""
+    heads = batch * scene.size({*op.scores} - {scene.graph.query, op.leg})
+    queries, keys = scene.size({*op.scores} & {str(scene.graph.query)}), scene.size((op.leg,))
+    width = max(_widths(scene, op))
+    both = Shape(heads, queries, keys, width), Shape(heads, queries, width, keys)
+    return [Matmul(shape, op.scores, float(shape.macs)) for shape in both]
+
+
+def attention_seconds(scene: Scene, step: Step, op: FusedAttention, table: Table, learned: bool, kind: str) -> float:
+    """Pairs of queries and keys at the wider of both widths, and copies of keys and values for heads they lack."""
+    copies = 2 * accessed(sum(scene.elements(use) * times for use, times in _repeated(scene, op) if times > 1), table)
+    pairs = float(_batch(scene, step) * scene.size(op.scores))
+    queries = scene.size({*op.scores} & {str(scene.graph.query)})
+    if kind == CAUSAL_ATTENTION:  # blocks of keys beyond the last query of a block are skipped
+        keys = scene.sizes[op.leg]
+        pairs *= min(1.0, (keys + SKIPPED) / (2 * keys))
+    return pairs * table.of_pair(queries, max(_widths(scene, op)), learned) + passes_of(learned) * copies
+
+
+def _batch(scene: Scene, step: Step) -> int:
+    return scene.batch if step.name in scene.batched else 1
+
+
+def _widths(scene: Scene, op: FusedAttention) -> tuple[int, int]:
+    """The widths of a query and of a value; the fused call pads the narrower one with zeros."""
+    width = scene.size({*op.query.legs} & {*op.key.legs} - {*op.scores})
+    return width, scene.size({*op.value.legs} - {*op.scores})
+
+
+def _repeated(scene: Scene, op: FusedAttention, others: Legs = ()) -> list[tuple[Use, int]]:
+    """Keys and values, and how often each is repeated for heads that it lacks; `others`: legs that are no heads."""
+    heads = {*op.scores} - {scene.graph.query, op.leg, *others}
+    return [(use, scene.size(heads - {*use.legs})) for use in (op.key, op.value)]
+
+
+def masks_of(graph: Graph, op: FusedAttention) -> tuple[Function, ...]:
     """The masks of the box, plus `causal` if the design is causal."""
-    return (*op.masks, CAUSAL) if writer.graph.causal and CAUSAL not in op.masks else op.masks
+    return (*op.masks, CAUSAL) if graph.causal and CAUSAL not in op.masks else op.masks
+
+
+class Operands(NamedTuple):
+    """Query, key and value of a call, their heads, and the legs of their rows.
+
+    `heads`: those of key or value, which are `shared`, first, so that consecutive query heads share a key head.
+    """
+
+    query: Value
+    key: Value
+    value: Value
+    heads: Legs
+    shared: Legs
+    width: Legs
+    columns: Legs
+
+
+def operands_of(writer: Writer, op: FusedAttention) -> Operands:
+    """The operands of an attention."""
+    query, key, value = (writer.value(use) for use in (op.query, op.key, op.value))
+    heads = [leg for leg in op.scores if leg not in (writer.graph.query, op.leg, *op.beside)]
+    shared = tuple(leg for leg in heads if leg in (*key.legs, *value.legs))
+    width = tuple(leg for leg in query.legs if leg in key.legs and leg not in op.scores)
+    columns = tuple(leg for leg in value.legs if leg not in op.scores)
+    return Operands(query, key, value, (*shared, *(leg for leg in heads if leg not in shared)), shared, width, columns)
 
 
 def options_of(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
     """The arguments of the call after query, key and value."""
-    masks = masks_of(writer, op)
+    masks = masks_of(writer.graph, op)
     written = tuple(leg for leg in op.scores if leg not in (writer.graph.query, op.leg, *op.beside))
     longest = causal_up_to(masks, writer.graph.values)
     causal = str(longest == inf)

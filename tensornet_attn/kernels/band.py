@@ -13,24 +13,32 @@ from dataclasses import dataclass, replace
 
 from tensornet_attn.cost.blocks import Reach, reach_of
 from tensornet_attn.cost.kernels import Parts
-from tensornet_attn.cost.memory import attention_saved, kept
+from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.products import Matmul
 from tensornet_attn.cost.rates import ELEMENTWISE, Table
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.cost.seconds import CALLS, MASKED_ATTENTION, accessed, attention_seconds, passes_of
-from tensornet_attn.cost.shapes import of_attention
+from tensornet_attn.cost.seconds import CALLS, accessed, passes_of
 from tensornet_attn.emit.layout import columns, split
 from tensornet_attn.emit.masks import sees_text, takes_mask
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import Attention, Softmax, attentions
-from tensornet_attn.graph.model import Contraction, FusedAttention, Graph, Kernel, Step, Term, Use
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.recurrence import CAUSAL
 from tensornet_attn.graph.visibility import interval
-from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.kernels.attention import head_order, masks_of, over_all_heads, sink_options
+from tensornet_attn.kernels.attention import (
+    MASKED_ATTENTION,
+    attention_saved,
+    attention_seconds,
+    masks_of,
+    of_attention,
+    operands_of,
+    over_all_heads,
+    pairs_of,
+    sink_options,
+)
 from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes
-from tensornet_attn.rewrite.fused import operation, placed, result_legs, softmaxes
+from tensornet_attn.rewrite.fused import FusedAttention, operation, placed, softmaxes
 
 DEARER = 1.5  # cost of a key in a block relative to a key in masked fused attention over all keys, on a CPU
 
@@ -94,20 +102,16 @@ class Banded(OfBoxes[Masked]):
         found, op, reach = form.attention, form.op, form.reach
         assert not isinstance(op, str)
         assert reach is not None
-        name, legs = f"{found.box.name}.o", result_legs(op)
-        product = Contraction((Term(ONE, (Use(found.box.name, found.box.legs), op.value)),))
-        body = (found.graph.step[found.of.name], found.box, Step(name, product, legs))
-        uses = (Use(use, found.graph.legs_of(use)) for use in dict.fromkeys(use.name for use in op.uses))
-        step = Step(name, Kernel(self.kind, tuple(uses), body, Band(op, reach)), legs)
         prefix = f", including the first {reach.prefix}" if reach.prefix else ""
         blocks = f"blocks of {reach.block} queries read {reach.span} keys each{prefix}; other scores are never computed"
-        return Lowered(placed(found, step), {name: f"{self.name}: {blocks}"})
+        graph = placed(found, op, self.kind, Band(op, reach))
+        return Lowered(graph, {f"{found.box.name}.o": f"{self.name}: {blocks}"})
 
     def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
         """MACs of one batch element: each query meets one span of keys, and reads their values."""
         op, reach = band_of(step).attention, band_of(step).reach
         found: Counter[Legs] = Counter()
-        for legs in scene.pairs(op):
+        for legs in pairs_of(scene, op):
             found[tuple(leg for leg in legs if leg != op.leg)] += reach.span
         return found
 
@@ -117,7 +121,7 @@ class Banded(OfBoxes[Masked]):
         Where each query sees its own position, no row of the result is hidden.
         """
         spans, op, query = in_spans(scene, step), band_of(step).attention, str(scene.graph.query)
-        found = attention_saved(spans, replace(step, op=op), op)
+        found = attention_saved(spans, step, op)
         whole = spans.batch * spans.sizes[query] == scene.batch * scene.sizes[query]
         same = {*kept(spans, (op.query,))} if whole else set()
         if whole and scene.graph.tied and interval(op.masks, scene.graph.values):
@@ -147,21 +151,18 @@ class Banded(OfBoxes[Masked]):
 
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits one call."""
-        op, query, key = band_of(step).attention, str(writer.graph.query), str(writer.graph.key)
-        q, k, v = (writer.value(use) for use in (op.query, op.key, op.value))
-        heads = head_order(op, query)
-        contracted = tuple(leg for leg in q.legs if leg in k.legs and leg not in op.scores)
-        own = tuple(leg for leg in v.legs if leg not in op.scores)
-        shared = tuple(leg for leg in heads if leg in k.legs or leg in v.legs)
+        op, query = band_of(step).attention, str(writer.graph.query)
+        of = operands_of(writer, op)
         writer.line(f"# {op.steps[-1]} and {op.steps[-1]} {op.value.name}: in blocks, only keys near the band")
         names = [
-            _tensor(writer, "q", q, heads, (query,), contracted),
-            _tensor(writer, "k", k, shared, (key,), contracted),
-            _tensor(writer, "v", v, shared, (key,), own),
+            _tensor(writer, "q", of.query, of.heads, (query,), of.width),
+            _tensor(writer, "k", of.key, of.shared, (op.leg,), of.width),
+            _tensor(writer, "v", of.value, of.shared, (op.leg,), of.columns),
         ]
-        text = writer.call("attend_band", *names, *_options(writer, op, band_of(step).reach, heads))
-        text += columns([*map(writer.size, own)]) + split(-1 - len(own), [*map(writer.size, heads)])
-        writer.named(step.name, text, (query, *heads, *own))
+        text = writer.call("attend_band", *names, *_options(writer, op, band_of(step).reach, of.heads))
+        text += columns([*map(writer.size, of.columns)])
+        text += split(-1 - len(of.columns), [*map(writer.size, of.heads)])
+        writer.named(step.name, text, (query, *of.heads, *of.columns))
 
 
 BAND = Banded()
@@ -194,7 +195,7 @@ def _options(writer: Writer, op: FusedAttention, reach: Reach, heads: Legs) -> l
     dropout = writer.number(op.dropout)
     options += [] if dropout in ("0", "0.0") else [f"dropout={dropout} if self.training else 0.0"]
     options += ["tied=True"] if writer.graph.tied else []
-    masks = masks_of(writer, op)
+    masks = masks_of(writer.graph, op)
     if not interval(masks, writer.graph.values):
         options += [f"sees={sees_text(writer, masks)}", *([f"prefix={reach.prefix}"] if reach.prefix else [])]
     return [*options, *sink_options(writer, op, heads)]

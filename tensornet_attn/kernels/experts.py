@@ -26,7 +26,7 @@ from tensornet_attn.cost.experts import (
     topk_of,
 )
 from tensornet_attn.cost.figures import duration
-from tensornet_attn.cost.kernels import Parts
+from tensornet_attn.cost.kernels import Parts, steps_of
 from tensornet_attn.cost.memory import kept, saved
 from tensornet_attn.cost.order import order
 from tensornet_attn.cost.price import scene_of, time_of_step
@@ -38,8 +38,6 @@ from tensornet_attn.cost.seconds import (
     CALLS,
     OF_MAPS,
     accessed,
-    attention_kind,
-    attention_seconds,
     multiplied,
     of_exponentials,
     passes_of,
@@ -55,11 +53,12 @@ from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, U
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.apart import seconds_apart
-from tensornet_attn.kernels.attention import options_of
+from tensornet_attn.kernels.attention import FUSED, attention_of, attention_seconds, kind_of, operands_of, options_of
 from tensornet_attn.kernels.implementation import AtPlaces, Context, Cost, Lowered, kernel
 from tensornet_attn.ops.map import arguments, row
 from tensornet_attn.rewrite.change import fresh, with_steps, with_uses
 from tensornet_attn.rewrite.change import product as product_of
+from tensornet_attn.rewrite.fused import FusedAttention
 
 Hidden = tuple[tuple[Step, Product | None], ...]  # the steps before the last product; a Product for each that is one
 CALLS_OF_EXPERT = 12
@@ -144,7 +143,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             return Cost(own, other, duration, but, worth)
         dense = ours = 0
         for step, product in (*hidden, (last.step, last)):
-            if step.attention is not None:
+            if step.kernel is not None:
                 time = _attention_time(form.graph, step, context)
                 dense, ours = dense + time, ours + time * k // sizes[last.expert]
             elif product is None and _view(step) is None:
@@ -163,8 +162,8 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         last = _last(form, context)
         experts = Experts(form.topk, tuple(one for _, one in (*hidden, (step, last)) if one is not None))
         made = replace(step, op=kernel(self.kind, graph, joined, body, experts))
-        attended = next((one.attention for one, _ in hidden if one.attention is not None), None)
-        inside = f", also in '{attended.steps[-1] if attended else hidden[-1][0].name}'" if hidden else ""
+        attended = next((steps_of(one)[-1] for one, _ in hidden if one.kernel is not None), None)
+        inside = f", also in '{attended or hidden[-1][0].name}'" if hidden else ""
         inside += (
             " for the queries that chose each head (for all queries on a GPU and under torch.compile)"
             if attended
@@ -196,10 +195,9 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
                 count = product.expert if product.at_once else k
                 found[tuple(count if leg == product.expert else leg for leg in scene.ordered(legs))] += 1
         for part in step.kernel.body if step.kernel is not None else ():
-            if part.attention is not None:  # attention of the chosen heads
-                op, expert = part.attention, form.products[-1].expert
-                for legs in ((*op.query.legs, *op.key.legs), (*op.scores, *op.value.legs)):
-                    found[tuple(k if leg == expert else leg for leg in scene.ordered(legs))] += 1
+            if part.kernel is not None:  # attention of the chosen heads
+                for legs, times in FUSED.macs(scene, part).items():
+                    found[tuple(k if leg == form.products[-1].expert else leg for leg in legs)] += times
         return dict(found)
 
     def kept(self, scene: Scene, step: Step) -> dict[str, int]:
@@ -222,15 +220,17 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         inner, body = self.inside(scene, step), step.kernel.body if step.kernel else ()
         for product in form.products:
             own = kept(inner, (product.x,))
-            attended = any(part.name == product.x.name and part.attention for part in body)
+            attended = any(part.name == product.x.name and part.kernel for part in body)
             found |= {f"{step.name}: {name}": floats for name, floats in own.items()} if attended else own
             if product.gated:
                 found[f"{form.topk.name}: gates"] = inner.elements(product.gate)
         for part in body:
             if part.contraction is None:
                 found |= saved(inner, part)
-            if part.attention is not None:
-                order = inner.elements(part) // inner.size({*part.attention.value.legs} - {*part.attention.scores})
+            if part.kernel is not None:
+                order = inner.elements(part) // inner.size(
+                    {*attention_of(part).value.legs} - {*attention_of(part).scores}
+                )
                 found[f"{part.name}: order"] = 2 * order
         return found | {name: floats for name, floats in kept(scene, step.op.uses).items() if name in found}
 
@@ -250,7 +250,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             rows = batch * (scene if product.at_once else few).size(result) // width
             shape = Shape(1, max(1, rows // experts), width, summed)
             found.append(Matmul(shape, (*result, *product.summed), float(rows * width * (summed + product.gated))))
-        attended = (part for part in step.kernel.body if part.attention) if step.kernel else ()
+        attended = (part for part in step.kernel.body if part.kernel) if step.kernel else ()
         return found + [matmul for part in attended for matmul in matmuls(few, part)]
 
     def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
@@ -271,10 +271,10 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             put += 2 * accessed(batch * few.size((*product.tokens, *product.own)), table)
             seconds[ELEMENTWISE] += times * few.size(product.heads) * put
         for part in step.kernel.body:
-            if part.attention is not None:
-                calls += CALLS * scene.size({*part.attention.scores} - {scene.graph.query, part.attention.leg})
-                kind = attention_kind(scene, part.attention)
-                seconds[kind] += attention_seconds(few, part, part.attention, table, learned, kind)
+            if part.kernel is not None:
+                op, kind = attention_of(part), kind_of(scene, part)
+                calls += CALLS * scene.size({*op.scores} - {scene.graph.query, op.leg})
+                seconds[kind] += attention_seconds(few, part, op, table, learned, kind)
             elif part.box is not None:
                 exps, maps = of_exponentials(few, part, table, learned)
                 seconds[ELEMENTWISE] += times * 2 * accessed(few.elements(part), table) + exps
@@ -299,7 +299,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             if part.name in products:
                 value = product_text(inside, products[part.name], topk)
                 inside.bind(part.name, value.text, value.legs, value.level)
-            elif part.attention is not None:
+            elif part.kernel is not None:
                 _attention(inside, part, form, topk, _of_products(step.kernel.body, products))
             elif part.contraction is not None and len(part.contraction.terms) > 1:
                 add_biases(inside, part, next(iter(products.values())), topk)
@@ -488,11 +488,11 @@ def _hidden(graph: Graph, last: Product) -> Hidden | str:
             if isinstance(first, str):
                 return tuple(found) if attended else first
             return ((step, first), *found)
-        if step.attention is not None and not attended:
+        if isinstance(step.form, FusedAttention) and not attended:
             if reason := _not_by_head(graph, step, last):
                 return reason
             found.insert(0, (step, None))
-            use, attended = step.attention.query, True
+            use, attended = step.form.query, True
             continue
         if step.contraction is not None:
             biased = _biased(graph, step, last)
@@ -521,8 +521,7 @@ def _view(step: Step) -> Use | None:
 
 def _not_by_head(graph: Graph, step: Step, last: Product) -> str:
     """Why an attention cannot be computed for each query's chosen heads only; empty if it can."""
-    op = step.attention
-    assert op is not None
+    op = attention_of(step)
     heads = {*op.scores} - {graph.query, op.leg}
     if heads != {last.expert} or op.beside:
         return f"'{op.steps[-1]}' has legs other than positions and '{last.expert}'"
@@ -580,21 +579,18 @@ def _attention(writer: Writer, step: Step, form: Experts, topk: Step, chosen_onl
 
     `chosen_only`: the steps whose rows are those of the chosen heads.
     """
-    op, last, chosen = step.attention, form.products[-1], name_of_chosen(topk)
-    assert op is not None
+    op, last, chosen = attention_of(step), form.products[-1], name_of_chosen(topk)
     tokens = (last.tokens, (last.expert,))
-    q, k, v = (writer.value(use) for use in op.uses)
-    contracted = tuple(leg for leg in q.legs if leg in k.legs and leg not in op.scores)
-    own = tuple(leg for leg in v.legs if leg not in op.scores)
+    of = operands_of(writer, op)
     places = writer.values[chosen].renamed(topk.legs, last.gate.legs).grouped(tokens)
-    rows = q.grouped((*tokens, contracted))
+    rows = of.query.grouped((*tokens, of.width))
     if op.query.name not in chosen_only:
         rows = writer.call("chosen_rows", rows, places)
     sides = [
         x.grouped(((last.expert,) if last.expert in x.legs else (), (op.leg,), width))
-        for x, width in ((k, contracted), (v, own))
+        for x, width in ((of.key, of.width), (of.value, of.columns))
     ]
     text = writer.call(
         "attend_chosen", rows, *sides, places, writer.size(last.expert), *options_of(writer, op, (last.expert,))
     )
-    writer.bind(step.name, text + split(-1, [*map(writer.size, own)]), (*last.tokens, last.expert, *own))
+    writer.bind(step.name, text + split(-1, [*map(writer.size, of.columns)]), (*last.tokens, last.expert, *of.columns))

@@ -19,7 +19,7 @@ from tensornet_attn.cost.price import time_of
 from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.recurrence import Recurrence
-from tensornet_attn.kernels.band import Band
+from tensornet_attn.kernels import KERNELS
 from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.rewrite.engine import Rule, rewritten
 from tensornet_attn.rewrite.fused import operation, softmaxes
@@ -151,7 +151,7 @@ def _makes_no_scores(step: Step) -> bool:
     """Whether a step is fused attention, banded or not, or linear attention."""
     form = step.form
     linear = isinstance(form, Recurrence) and form.value is not None and not form.mixes
-    return step.attention is not None or isinstance(form, Band) or linear
+    return linear or (step.kernel is not None and bool(KERNELS[step.kernel.kind].alone))
 
 
 def _meet(graph: Graph, key: str, value: str) -> bool:

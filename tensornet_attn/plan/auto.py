@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.figures import as_long, duration, instead
+from tensornet_attn.cost.kernels import steps_of
 from tensornet_attn.cost.price import price_of
 from tensornet_attn.errors import InputError
 from tensornet_attn.plan.demands import against_linear
 from tensornet_attn.plan.model import Lowering, Plan
+from tensornet_attn.rewrite.fused import FusedAttention
 
 Make = Callable[[], Plan]
 LONGER = 1.2  # times the time of torch that cached C++ kernels may be predicted to take: predictions err by as much
@@ -87,6 +89,6 @@ def _measured(plan: Plan) -> float:
 
 def _slower(plan: Plan, triton: Plan) -> bool:
     """Whether torch computes a region for which Triton has a kernel, fused attention excepted."""
-    fused = {name for step in plan.schedule.steps if step.attention for name in step.attention.steps}
+    fused = {name for step in plan.schedule.steps if isinstance(step.form, FusedAttention) for name in steps_of(step)}
     own = {name for region in plan.regions if region.backend == "triton" for name in region.steps}
     return any(region.backend == "triton" and not (fused | own) & {*region.steps} for region in triton.regions)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from tensornet_attn.cost.kernels import cost_of, steps_of
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import FusedAttention, Graph, Step
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import split_products
-from tensornet_attn.graph.recurrence import CAUSAL, erases
-from tensornet_attn.ir.arithmetic import evaluate
+from tensornet_attn.graph.recurrence import erases
 from tensornet_attn.kernels import KERNELS
 from tensornet_attn.plan.model import Plan, Region
 from tensornet_attn.tiles.legs import quadratic
@@ -18,19 +18,9 @@ def quadratic_parts(schedule: Graph, backward: bool) -> Iterator[tuple[str, str]
     """(name, description) of each tensor with both a query and a key leg that a schedule stores outside blocks."""
     graph = split_products(schedule)
     for step in graph.steps:
-        if step.attention:
-            yield from ((step.attention.steps[-1], what) for what in _in_attention(graph, step.attention, backward))
-        elif quadratic(graph, step.legs):
+        if quadratic(graph, step.legs):
             yield step.name, f"a tensor [{' '.join(step.legs)}]"
-
-
-def _in_attention(graph: Graph, op: FusedAttention, backward: bool) -> Iterator[str]:
-    """The tensors of queries x keys that fused attention still creates."""
-    masks = (*op.masks, CAUSAL) if graph.causal and CAUSAL not in op.masks else op.masks
-    if masks and (masks != (CAUSAL,) or op.beside):
-        yield f"the mask [{graph.query} {op.leg}] of fused attention"
-    if backward and evaluate(op.dropout, graph.values) != 0:
-        yield "all scores, which PyTorch's fused attention needs for dropout on a CPU"
+        yield from ((steps_of(step)[-1], what) for what in cost_of(step).pairs_stored(graph, step, backward))
 
 
 def against_linear(plan: Plan) -> str:

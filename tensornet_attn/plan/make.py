@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from tensornet_attn import limits
 from tensornet_attn.cost.experts import Experts
+from tensornet_attn.cost.kernels import steps_of
 from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.price import price_of
 from tensornet_attn.cost.target import TRAINING, Target
@@ -166,12 +167,12 @@ def _regions(lowered: Graph, backend: str, notes: _Notes) -> Iterator[Region]:
     for step in lowered.steps:
         if step.kernel and KERNELS[step.kernel.kind].in_reader:
             continue
-        steps = step.fused.steps if step.fused else (step.name,)
+        steps = steps_of(step)
         against = dict.fromkeys(low for name in steps for low in notes.refused.get(name, []) if low.against)
-        if step.fused or not step.nested:
-            how = notes.chosen[step.name] if step.fused else _chosen(step)
+        if step.kernel or not step.nested:
+            how = notes.chosen[step.name] if step.kernel else _chosen(step)
             own, plain, cost = backend_of(step, backend), _plain(lowered, step), notes.costs.get(step.name, "")
-            yield Region(region_name(step), steps, own, how, tuple(against), plain, cost)
+            yield Region(steps[-1], steps, own, how, tuple(against), plain, cost)
 
 
 def _plain(graph: Graph, step: Step) -> bool:
@@ -179,12 +180,7 @@ def _plain(graph: Graph, step: Step) -> bool:
     form = step.form
     small = isinstance(form, Recurrence) and (form.mixes or form.value is None)
     small |= isinstance(form, Experts) and not form.products
-    return (step.fused is None or small) and not quadratic(graph, step.legs)
-
-
-def region_name(step: Step) -> str:
-    """The step that names a region: the box of an attention, the result of another kernel."""
-    return step.fused.steps[-1] if step.fused else step.name
+    return (step.kernel is None or small) and not quadratic(graph, step.legs)
 
 
 def _chosen(step: Step) -> str:

@@ -2,10 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tensornet_attn.graph.attention import Attention, Reader, Softmax, attentions
-from tensornet_attn.graph.model import FusedAttention, Graph, Step, Use
-from tensornet_attn.ir.arithmetic import times
-from tensornet_attn.rewrite.change import with_steps
+from tensornet_attn.graph.model import Contraction, Function, Graph, Kernel, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE, Arith, times
+from tensornet_attn.rewrite.change import leaf, with_steps
+
+
+@dataclass(frozen=True)
+class FusedAttention:
+    """The form of a kernel of softmax attention, which never stores the scores in memory.
+
+    softmax over `leg` of scale * (query . key), times value, summed over `leg`. Legs that query and key share and the
+    scores lack are summed inside. `steps` names the steps of the diagram that it replaces. The softmax also runs over
+    the legs `beside`, which the key has and the value lacks: several keys of one position. `logarithms`: a softmax of
+    their logsumexp is written, to which float masks are added. `sink` is a further score without a value.
+    """
+
+    leg: str
+    query: Use
+    key: Use
+    value: Use
+    scores: tuple[str, ...]  # legs of the softmax box, in the order written
+    scale: Arith
+    dropout: Arith
+    masks: tuple[Function, ...]
+    steps: tuple[str, ...]
+    beside: tuple[str, ...] = ()
+    sink: Use | None = None
+    logarithms: bool = False
+
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        return (self.query, self.key, self.value, *([self.sink] if self.sink else []))
 
 
 def softmaxes(graph: Graph) -> list[str]:
@@ -48,18 +78,17 @@ def fuse(graph: Graph, box: str) -> Graph:
     op = operation(found)
     if isinstance(op, str):
         raise ValueError(op)
-    return placed(found, Step(f"{box}.o", op, result_legs(op)))
+    return placed(found, op, "attention", op)
 
 
-def placed(found: Attention, step: Step) -> Graph:
-    """The graph with a step in place of a box, its scores and its product with the values."""
-    reader = found.reader()
+def placed(found: Attention, op: FusedAttention, kind: str, form: object) -> Graph:
+    """The graph with one kernel in place of a box, its scores and its product with the values."""
+    reader, name = found.reader(), f"{found.box.name}.o"
     assert isinstance(reader, Reader)
-    new = {found.of.name: [], found.box.name: [], reader.step.name: [step, reader.reading(Use(step.name, step.legs))]}
-    return with_steps(found.graph, new)
-
-
-def result_legs(op: FusedAttention) -> tuple[str, ...]:
-    """The legs of the fused operation's result in order: heads, query leg, then the value's own legs."""
-    kept = tuple(leg for leg in op.scores if leg not in (op.leg, *op.beside))
-    return kept + tuple(leg for leg in op.value.legs if leg not in op.scores)
+    heads_and_query = (leg for leg in op.scores if leg not in (op.leg, *op.beside))
+    legs = (*heads_and_query, *(leg for leg in op.value.legs if leg not in op.scores))
+    product = Contraction((Term(ONE, (Use(found.box.name, found.box.legs), op.value)),))
+    body = (found.graph.step[found.of.name], found.box, Step(name, product, legs))
+    uses = dict.fromkeys(leaf(found.graph, use) for use in op.uses)
+    steps = [Step(name, Kernel(kind, tuple(uses), body, form), legs), reader.reading(Use(name, legs))]
+    return with_steps(found.graph, {found.of.name: [], found.box.name: [], reader.step.name: steps})

@@ -131,7 +131,8 @@ class _Hiding:
                 factor = hider(self.graph, parts, term, self.looks)
                 assert factor is not None, f"no operand of '{step.name}' hides keys from '{part.name}'"
                 new.setdefault(factor.name, self.hidden(step, leaf(self.graph, factor), BY_KEY, _FACTOR))
-        self.rows |= {step.name} if any(use.name in self.rows - new.keys() for use in kernel.uses) else set()
+        shown = (use for use in kernel.uses if use.name not in new or not self.on_keys(use.legs))
+        self.rows |= {step.name} if any(use.name in self.rows for use in shown) else set()
         hidden = tuple((name, use.name) for name, use in new.items())
         self.steps.append(replace(step, op=replace(kernel, uses=(*kernel.uses, *new.values()), hidden=hidden)))
 
@@ -146,7 +147,7 @@ class _Hiding:
 
     def own_masks(self, step: Step) -> bool:
         """Whether a step applies masks itself."""
-        return step.fused is not None or self.graph.masked(step)
+        return step.kernel is not None or self.graph.masked(step)
 
     def on_keys(self, legs: Iterable[str]) -> bool:
         return self.graph.key in {*legs} and not self.pairs(legs)

@@ -17,7 +17,7 @@ from tensornet_attn.bench.bench import Bench, Options
 from tensornet_attn.bench.case import FORWARD, PASSES, TRAINING, Case
 from tensornet_attn.bench.contestants import SkippedError, contestant
 from tensornet_attn.cost.devices import DEVICES
-from tensornet_attn.graph.model import FusedAttention
+from tensornet_attn.rewrite.fused import FusedAttention
 from tensornet_attn.runtime.triton.target import interpreting
 from tests.designs.cases import same
 
@@ -36,7 +36,7 @@ def test_the_rewrite_on_attention_is_measured_where_the_plan_is_another() -> Non
     found = contestant("fused", case, TRAINING, 1e9)
     plain = contestant("torch", case, TRAINING, 1e9)
     has = [
-        any(isinstance(step.op, FusedAttention) for step in one.module.plan.schedule.steps) for one in (found, plain)
+        any(isinstance(step.form, FusedAttention) for step in one.module.plan.schedule.steps) for one in (found, plain)
     ]
     assert has == [True, False]
     for result in Bench(Options(("fused",), passes=PASSES, **QUICK)).results([case]):
@@ -56,7 +56,7 @@ def test_planned_for_a_gpu_torch_is_the_rewrite_on_attention(name: str, n: int) 
     (target,) = (target for target in GPU_TARGETS if target.design == name)
     case = Case(ta.load(name, legs=target.legs), n, 4, costs=GPU)
     plan = ta.compile(case.design, "torch", **case.wanted(TRAINING)).plan
-    assert any(isinstance(step.op, FusedAttention) for step in plan.schedule.steps)
+    assert any(isinstance(step.form, FusedAttention) for step in plan.schedule.steps)
 
 
 def test_the_dense_layer_has_as_many_parameters() -> None:

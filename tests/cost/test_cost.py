@@ -14,11 +14,12 @@ from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.target import Target
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Box, Contraction, Function, FusedAttention, Graph, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.ir.arithmetic import ONE, Number, parse
 from tensornet_attn.kernels.scan import SCAN
 from tensornet_attn.plan.make import make_plan
+from tensornet_attn.rewrite.fused import fuse
 from tensornet_attn.spec import load
 from tests.refusals import refusal
 
@@ -63,26 +64,7 @@ MHSA = Graph(
     ),
     "y",
 )
-FUSED = replace(
-    MHSA,
-    steps=(
-        *MHSA.steps[:3],
-        Step(
-            "y.p1",
-            FusedAttention(
-                "m",
-                *map(use, ("Q n h d", "K m h d", "V m h d")),
-                ("h", "n", "m"),
-                parse("d ** -0.5"),
-                Number(0),
-                (),
-                ("A.of", "A"),
-            ),
-            ("n", "h", "d"),
-        ),
-        product("y", ["y.p1 n h d", "Wo h d f"], "n f"),
-    ),
-)
+FUSED = fuse(MHSA, "A")
 N, B = 5, 3
 REPORT = replace(cost_of(MHSA, FUSED, N, None, B), decoding_state=80)
 ROWS = {row.step: row for row in REPORT.written.steps}

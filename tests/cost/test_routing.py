@@ -148,3 +148,12 @@ def test_what_a_choice_passes_through(steps, output, expected):
     expected = expected or f"2 {LOGITS} + 2 n f (1) d"
     found = cost(build(load(CHOICE | {"diagram": diagram})), {"n": 8})
     assert sorted(found.routed_formula.split(" + ")) == sorted(expected.split(" + "))
+
+
+@pytest.mark.parametrize("name", ["head_gated", "moa"])
+def test_kernels_need_the_entries_that_their_steps_need(name):
+    """A plan in kernels needs no more than the diagram as written."""
+    graph = build(load(name), causal=True)
+    written, planned = (cost(one, {"n": 64, "m": 64}) for one in (graph, make_plan(graph, "triton").schedule))
+    assert any(step.kernel for step in make_plan(graph, "triton").schedule.steps)
+    assert planned.total.routed_macs == written.total.routed_macs

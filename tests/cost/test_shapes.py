@@ -33,7 +33,7 @@ def test_a_projection_and_a_fused_attention() -> None:
     scene = scene_of("mhsa", f=32, h=4)
     (query,) = matmuls(scene, scene.graph.step["Q"])
     assert query[0] == Shape(1, 2 * 64, 32, 32)
-    attention = next(step for step in scene.graph.steps if step.attention is not None)
+    attention = next(step for step in scene.graph.steps if step.kernel is not None)
     scores, values = (shape for shape, _, _ in matmuls(scene, attention))
     assert (scores, values) == (Shape(2 * 4, 64, 64, 8), Shape(2 * 4, 64, 8, 64))
     assert exponentials(scene, attention) == [(("h", "n", "m"), 2 * 4 * 64 * 64)]

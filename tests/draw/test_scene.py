@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from tensornet_attn.cost.kernels import unfolded
 from tensornet_attn.draw.core import core
 from tensornet_attn.draw.flatten import flatten
 from tensornet_attn.draw.scene import COPY, PICTURE, drawn_apart, edges
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Contraction, FusedAttention, Graph, Step, Term, Use
-from tensornet_attn.ir.arithmetic import ONE, Number, parse
+from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE
+from tensornet_attn.rewrite.fused import fuse
 from tensornet_attn.spec import load
 from tensornet_attn.spec.library import names as list_designs
 
@@ -96,15 +98,15 @@ def test_doubling_does_not_double_the_picture(graph_of: Any) -> None:
     assert len(flatten(graph).nodes) < 60 * (PICTURE + COPY)
 
 
-def test_a_fused_attention_is_drawn_as_what_it_computes(plain: Graph) -> None:
-    q, k, v = Use("Q", ("n", "h", "d")), Use("K", ("m", "h", "d")), Use("V", ("m", "h", "d"))
-    op = FusedAttention("m", q, k, v, ("h", "n", "m"), parse("d ** -0.5"), Number(0), (), ("A",))
-    steps = (*plain.steps[:3], Step("O", op, ("n", "h", "d")))
-    scene = flatten(Graph("fused", plain.legs, (), plain.tensors, steps, "O"))
+def test_an_unfolded_kernel_is_drawn_as_what_it_computes(plain: Graph) -> None:
+    fused = fuse(build(load("mhsa")), "A")
+    with pytest.raises(TypeError, match=r"'A\.o' is planned: unfold the graph before drawing it"):
+        flatten(fused)
+    scene = flatten(unfolded(fused))
     assert [frame.words for frame in scene.frames if frame.look == "softmax"] == [
-        ("softmax over m", "scale = d ** -0.5")
+        ("A: softmax over m", "scale = d ** -0.5")
     ]
-    assert Counter(n.label for n in scene.nodes if n.look == "weight") == {"Wq": 1, "Wk": 1, "Wv": 1}
+    assert Counter(n.label for n in scene.nodes if n.look == "weight") == {"Wq": 1, "Wk": 1, "Wv": 1, "Wo": 1}
 
 
 @pytest.mark.parametrize("name", list_designs())

@@ -7,8 +7,7 @@ import pytest
 from tensornet_attn.draw import to_text
 from tensornet_attn.draw.text import WIDTH, declaration_lines, step_lines
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import FusedAttention, Graph, Step, Use
-from tensornet_attn.ir.arithmetic import ONE, Number, parse
+from tensornet_attn.graph.model import Graph
 from tensornet_attn.spec import load
 from tensornet_attn.spec.library import names as list_designs
 
@@ -88,16 +87,6 @@ def test_what_a_line_cannot_hold_gets_lines_of_its_own(graph_of: Any) -> None:
     lines = step_lines(graph_of(diagram={"A": {"softmax": "m", "scale": 2, "of": f"{long} -> h n m"}}))
     assert lines[3] == f"A.of[h n m] = {long}"
     assert lines[4] == "A[h n m]    = softmax over m of 2 * A.of[h n m]"
-
-
-def test_a_fused_attention(plain: Graph) -> None:
-    scale, dropout = parse("d ** -0.5"), Number(0)
-    q, k, v = Use("Q", ("n", "h", "d")), Use("K", ("m", "h", "d")), Use("V", ("m", "h", "d"))
-    op = FusedAttention("m", q, k, v, ("h", "n", "m"), scale, dropout, (), ("A", "O"))
-    steps = (*plain.steps[:3], Step("O", op, ("n", "h", "d")))
-    graph = Graph("fused", plain.legs, (), plain.tensors, steps, "O")
-    assert step_lines(graph)[-1] == "O[n h d] = (softmax over m of d ** -0.5 * Q[n h d] K[m h d]) V[m h d]"
-    assert op.scale != ONE
 
 
 @pytest.mark.parametrize("name", list_designs())

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tensornet_attn.graph import Graph, build
-from tensornet_attn.graph.hidden import looks
+from tensornet_attn.graph.hidden import flattened, looks
 from tensornet_attn.graph.model import Seen
+from tensornet_attn.plan.make import make_plan
 from tensornet_attn.spec import load
 
 INPUTS = {"e": "m d", "b": "h n m"}
@@ -135,3 +136,10 @@ def test_what_is_read_with_queries_as_keys_is_seen() -> None:
     graph = made({**D, "S": "D[h n m] + D[h m n] -> h n m", "A": box("keep", "S", "causal"), "y": READ})
     assert text(looks(graph)["S"][1]) == "causal h=h"
     assert text(looks(graph)["D"][0]) == "everything"
+
+
+def test_steps_of_a_kernel_inside_a_kernel_have_names_of_their_own() -> None:
+    (step,) = [step for step in make_plan(build(load("moa"))).schedule.steps if step.name == "y"]
+    steps = [*flattened(step)]
+    assert [one.name for one in steps] == ["y Q", "y A.o A.of", "y A.o A", "y A.o", "y"]
+    assert not any(one.kernel for one in steps)

@@ -8,9 +8,12 @@ import re
 import numpy as np
 import pytest
 
-from tensornet_attn.graph.model import Box, Contraction, FusedAttention, Graph, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph import build
+from tensornet_attn.graph.model import Box, Contraction, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.pairs import BATCH, batched, left_to_right, primitive, split_products, summed
 from tensornet_attn.ir.arithmetic import ONE, Number
+from tensornet_attn.rewrite.fused import fuse
+from tensornet_attn.spec import load
 
 TWO = Number(2)
 
@@ -94,9 +97,10 @@ def test_primitive_steps_stay(line):
     assert split_products(given) == given
 
 
-def test_fused_attention_is_primitive():
-    query = Use("a", ("n", "d"))
-    assert primitive(Step("y", FusedAttention("m", query, query, query, ("n", "m"), ONE, ONE, (), ()), ("n",)))
+def test_a_kernel_is_primitive():
+    given = fuse(build(load("mhsa")), "A")
+    assert primitive(given.step["A.o"])
+    assert split_products(given).step["A.o"] == given.step["A.o"]
 
 
 def test_paths_see_the_batch_and_the_sizes():

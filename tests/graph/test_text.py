@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet_attn as ta
-from tensornet_attn.graph.model import Contraction, Function, FusedAttention, Graph, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph.model import Contraction, Graph, Leg, Step, Tensor, Term
 from tensornet_attn.graph.text import to_text
 from tensornet_attn.ir.arithmetic import ONE, Binary, Call, Name, Negative, Number, parse
+from tensornet_attn.rewrite.fused import fuse
 
 MHSA = """\
 graph mhsa
@@ -112,35 +113,21 @@ def test_the_text_of_every_part() -> None:
     assert to_text(ta.build(ta.load(EVERYTHING))) == EVERYTHING_AS_TEXT
 
 
-def fused(**parts) -> Graph:
-    mhsa = ta.build(ta.load("mhsa"))
-    of = {"query": Use("Q", ("n", "h", "d")), "key": Use("K", ("m", "h", "d")), "value": Use("V", ("m", "h", "d"))}
-    op = {
-        "scores": ("h", "n", "m"),
-        "scale": parse("d ** -0.5"),
-        "dropout": Number(0),
-        "masks": (),
-        "steps": ("A.of", "A"),
-    }
-    attention = Step("A.o", FusedAttention("m", **of, **(op | parts)), ("n", "h", "d"))
-    last = Step("y", Contraction((Term(ONE, (Use("A.o", ("n", "h", "d")), Use("Wo", ("h", "d", "f")))),)), ("n", "f"))
-    return replace(mhsa, steps=(*(step for step in mhsa.steps if step.name in "QKV"), attention, last))
+def fused(**softmax) -> Graph:
+    box = {"softmax": "m", "scale": "d ** -0.5", "of": "Q[n h d] K[m h d] -> h n m"} | softmax
+    return fuse(ta.build(ta.load({"tensornet": 1, "name": "fused", "extends": "mhsa", "diagram": {"A": box}})), "A")
 
 
-def test_fused_attention():
-    line = (
-        "A.o[n h d] = attention(query Q[n h d]; key K[m h d]; value V[m h d]; over m; scores h n m; "
-        "scale d ** -0.5; dropout 0; steps A.of A)"
-    )
-    assert line in to_text(fused()).splitlines()
+def test_the_text_of_a_kernel_is_that_of_its_body():
+    body = "h n m: Q[n h d] K[m h d]; h n m: softmax(A.of[h n m]; over m; scale d ** -0.5; dropout 0)"
+    assert f"A.o[h n d] = attention({body}; h n d: A[h n m] V[m h d])" in to_text(fused()).splitlines()
 
 
-BAND = Function("band", (Number(2),))
-ATTENTIONS = [{}, {"masks": (BAND, BAND, Function("causal"))}, {"steps": ()}, {"dropout": Number(0.1)}]
+ATTENTIONS = [{}, {"mask": ["band(2)", "causal"]}, {"scale": 1}, {"dropout": 0.1}]
 
 
 def test_different_attentions_have_different_texts():
-    assert len({to_text(fused(**parts)) for parts in ATTENTIONS}) == len(ATTENTIONS)
+    assert len({to_text(fused(**softmax)) for softmax in ATTENTIONS}) == len(ATTENTIONS)
 
 
 LEGS = [

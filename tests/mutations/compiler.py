@@ -115,9 +115,9 @@ COMPILER = (
     ),
     # Costs
     Mutation(
-        "cost/scene.py",
-        "return both if self.size(both[0]) == self.size(both[1]) else [wider, wider]",
-        "return both[:1] if self.size(both[0]) == self.size(both[1]) else [wider]",
+        "kernels/attention.py",
+        "return both if scene.size(both[0]) == scene.size(both[1]) else [wider, wider]",
+        "return both[:1] if scene.size(both[0]) == scene.size(both[1]) else [wider]",
         "The cost of fused attention leaves out the product with the values.",
         ("cost/test_cost.py::test_work",),
     ),

@@ -1,8 +1,8 @@
 """Which modules ask an operation for its kind: `ops/`, the language and the two forms; others ask OPS what they need.
 
 A module asks where it compares `.kind` with names of kinds, looks a kind up in a table of them, its own or that of
-another module, or asks `isinstance` of an operation, in place of `Step.box`, `Step.contraction`, `Step.kernel` and
-`Step.attention`. The tables of kernels are the places where a kind of kernel answers.
+another module, or asks `isinstance` of an operation, in place of `Step.box`, `Step.contraction` and `Step.kernel`.
+The tables of kernels are the places where a kind of kernel answers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tensornet_attn.ops import OPS
 NAME = "tensornet_attn"
 PACKAGE = Path(__file__).resolve().parents[2] / NAME
 KINDS = {*OPS, *KERNELS} - {"attention", "native"}  # measured rates have these words too
-OPERATIONS = {"FusedAttention", "Box", "Contraction", "Kernel", *(type(one).__name__ for one in OPS.values())}
+OPERATIONS = {"Box", "Contraction", "Kernel", *(type(one).__name__ for one in OPS.values())}
 MAY = ("ir/", "ops/", "spec/", "graph/attention.py", "graph/recurrence.py")
 TABLES = ("kernels/", "plan/implementations.py")
 
@@ -139,7 +139,7 @@ OTHERS = {"other": {"TABLE"}}
         "from other import TABLE as KNOWN\nbox.kind in KNOWN",
         "match box.kind:\n    case _: pass",
         "isinstance(step.op, Box)",
-        "isinstance(step.op, FusedAttention | Kernel)",
+        "isinstance(step.op, Box | Kernel)",
         "isinstance(OPS[box.kind], SoftmaxOperation)",
     ],
 )

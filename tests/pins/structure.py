@@ -26,10 +26,11 @@ from tensornet_attn.cost.price import Price, price_of
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.target import target_from
 from tensornet_attn.errors import DesignError
-from tensornet_attn.graph.model import Box, Contraction, Function, FusedAttention, Kernel, Step, Use
+from tensornet_attn.graph.model import Box, Contraction, Function, Kernel, Step, Use
 from tensornet_attn.graph.pairs import BATCH, split_products
 from tensornet_attn.ir.arithmetic import Arith, evaluate, names, to_text
 from tensornet_attn.plan.model import Plan
+from tensornet_attn.rewrite.fused import FusedAttention
 from tests.shipped import graph_of
 
 WORDS = {
@@ -113,14 +114,14 @@ class _Writer:
     def step(self, step: Step, called: dict[str, str], indent: str, remark: str = "") -> Iterator[str]:
         text = self.operation(step, called, remark)
         yield f"{indent}{called[step.name]}{self.on(step.legs)} = {text}"
-        if isinstance(step.op, Kernel):
+        if isinstance(step.op, Kernel) and not isinstance(step.form, FusedAttention):
             own = {part.name: f"{called[step.name]}.{i}" for i, part in enumerate(step.op.body, 1)}
             for part in step.op.body:
                 yield from self.step(part, called | own, indent + "  ")
 
     def remark(self, step: Step) -> str:
         """The numbers of what was chosen for a fused operation."""
-        if not isinstance(step.op, Kernel | FusedAttention):
+        if not isinstance(step.op, Kernel):
             return ""
         name = self.plan.region_of(step.name)
         chosen = " ".join(region.chosen for region in self.plan.regions if region.name == name)
@@ -128,7 +129,7 @@ class _Writer:
         return f" ({' '.join(numbers)})" if numbers else ""
 
     def operation(self, step: Step, called: dict[str, str], remark: str) -> str:
-        op = step.op
+        op = step.form if isinstance(step.form, FusedAttention) else step.op
         if isinstance(op, Contraction):
             return " + ".join(self.term(term.coefficient, term.factors, called) for term in op.terms)
         uses = " ".join(self.use(use, called) for use in op.uses)
@@ -141,7 +142,7 @@ class _Writer:
         return WORDS.get(op.kind, op.kind)
 
     def details(self, step: Step) -> Iterator[str]:
-        op = step.op
+        op = step.form if isinstance(step.form, FusedAttention) else step.op
         if isinstance(op, FusedAttention):
             yield f"scores {self.names(op.scores)}"
             yield f"scale {self.number(op.scale)}"

@@ -11,11 +11,12 @@ import tensornet_attn as ta
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.target import WORKLOADS, Target
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import FusedAttention, Kernel
+from tensornet_attn.graph.model import Kernel
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.plan.absorb import ABSORBED
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Plan
+from tensornet_attn.rewrite.fused import FusedAttention
 from tests.designs.cases import drawn, normal, same
 
 TWO = {"x": "n f", "memory": "m f"}
@@ -68,8 +69,8 @@ def refused(made: Plan, name: str) -> str:
 
 
 def attention(made: Plan) -> FusedAttention:
-    (op,) = (step.op for step in made.schedule.steps if isinstance(step.op, FusedAttention))
-    return op
+    (form,) = (step.form for step in made.schedule.steps if isinstance(step.form, FusedAttention))
+    return form
 
 
 def test_mla_at_decoding_attends_to_its_latent() -> None:

@@ -23,12 +23,13 @@ from itertools import product
 
 import torch
 
-from tensornet_attn.graph.model import Box, Function, FusedAttention, Graph, Kernel, Step, Tensor, Term, Use
+from tensornet_attn.graph.model import Box, Function, Graph, Kernel, Step, Tensor, Term, Use
 from tensornet_attn.graph.visibility import numbers, parts_of
 from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, Name, Negative, Number, evaluate, to_text
 from tensornet_attn.ir.steps import LOGIC
 from tensornet_attn.ops import MASKS
 from tensornet_attn.ops.conv import left_of
+from tensornet_attn.rewrite.fused import FusedAttention
 
 P, Q, W = 2305811687022643439, 1152905843511321719, 4  # P = 2 Q + 1; squares have order Q
 POINTS = 2
@@ -277,8 +278,10 @@ class _Run:
             return self.sum(step.contraction.terms, step.legs)
         if step.box is not None:
             return self.box(step, step.box)
-        assert isinstance(step.op, FusedAttention | Kernel)
-        return self.attention(step, step.op) if isinstance(step.op, FusedAttention) else self.kernel(step, step.op)
+        assert step.kernel is not None
+        if isinstance(step.form, FusedAttention):  # its call is made of the form
+            return self.attention(step, step.form)
+        return self.kernel(step, step.kernel)
 
     def sum(self, terms: Iterable[Term], legs: Legs) -> _Block:
         parts = [self.product(term, legs) for term in terms]
