@@ -228,9 +228,8 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             if part.contraction is None:
                 found |= saved(inner, part)
             if part.kernel is not None:
-                order = inner.elements(part) // inner.size(
-                    {*attention_of(part).value.legs} - {*attention_of(part).scores}
-                )
+                op = attention_of(part)
+                order = inner.elements(part) // inner.size({*op.value.legs} - {*op.scores})
                 found[f"{part.name}: order"] = 2 * order
         return found | {name: floats for name, floats in kept(scene, step.op.uses).items() if name in found}
 
