@@ -423,4 +423,32 @@ AROUND = (
         "The states before each block of a scan cost no memory.",
         ("pins/test_costs.py::test_costs_of_designs[mamba1]",),
     ),
+    Mutation(
+        "rewrite/hidden.py",
+        "if use.name not in new or not self.on_keys(use.legs))",
+        "if use.name not in new)",
+        "A kernel that reads one tensor as query and key counts its rows as hidden.",
+        ("test_hidden.py::test_rows_of_a_tensor_that_is_query_and_key",),
+    ),
+    Mutation(
+        "cost/routing.py",
+        "{step.name: asked}).needed",
+        "{step.name: NONE}).needed",
+        "Routed work stops at kernels.",
+        ("cost/test_routing.py::test_kernels_need_the_entries_that_their_steps_need",),
+    ),
+    Mutation(
+        "kernels/linear.py",
+        "(max(chunks, 2) if chunk else 1)",
+        "(chunks if chunk else 1)",
+        "The state before the first chunk costs no memory.",
+        ("cost/test_oracle.py::test_work_is_as_predicted",),
+    ),
+    Mutation(
+        "runtime/plain.py",
+        "return out if keep is None else out.where(keep.any(-1, keepdim=True), 0)",
+        "return out",
+        "Plain attention of a row that sees no key is a mean.",
+        ("emit/test_plain.py::test_relations[mhsa]",),
+    ),
 )
