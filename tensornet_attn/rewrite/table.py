@@ -21,7 +21,7 @@ class Group:
     rules: tuple[Rule, ...]
 
 
-SIMPLE = Group("simpler", "applied to every diagram", (*simplify.RULES, relu.RELU, *structure.SPLITS))
+SIMPLE = Group("simpler", "applied to every diagram", (*simplify.RULES, whole.OWN_NAMES, relu.RELU, *structure.SPLITS))
 CHOICES = (
     Group("weights first", "chosen by the search for the order of a product", (products.WEIGHTS,)),
     Group("values side by side", "chosen by the search for the order of a product", (products.MIXED, products.BESIDE)),

@@ -61,6 +61,23 @@ def in_documents(draw: Draw) -> Diagram:
     return made
 
 
+def mixed_back(draw: Draw) -> Diagram:
+    """Maps mixed over heads, the new ones read by the letter of the old ones, at once or behind a box."""
+    mixed = {"M": "A[h n m] M1[h u] -> u n m"}
+    boxed = {"B": {"map": "tanh", "of": "M[h n m]"}}
+    after = draw.choice([mixed, mixed | boxed, mixed | {"B": "A[h n m] - 0.5 * M[h n m] -> h n m"}])
+    name = "B" if "B" in after else "M"
+    read = f"{name}[h n m] V[m h e] Wo[h e f] -> n f"
+    return attention(draw, after=after, read=read, weights={"M1": "h u"}, legs={"u": "head h"})
+
+
+def mixed_scores(draw: Draw) -> Diagram:
+    """Scores mixed over heads, which a box reads by the letter of the old ones."""
+    own = {"S": "Q[n h d] K[m h d] P[h u] -> u n m"}
+    of = draw.choice(["S[h n m]", {"map": "tanh", "of": "S[h n m]"}])
+    return attention(draw, of=of, before=own, weights={"P": "h u"}, legs={"u": "head h"})
+
+
 def twice(draw: Draw) -> Diagram:
     order = draw.choice(["n h d", "h n d", "d n h"])
     own = {"R": f"Wq[f h d] x[n f] -> {order}"}
@@ -367,6 +384,7 @@ KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
     "identical steps": (twice, two_maps),
     "mask of all": (in_documents,),
     "identity": (eye,),
+    "own names": (mixed_back, mixed_scores),
     "relu of a weight": (relus, masked_relus),
     "split": (kron, kron_shifted),
     "one map for all": (kron, uniform, spread, counted, turned),
