@@ -16,7 +16,7 @@ from .test_source import forward_of
 def call(source: Any, **options: Any) -> list[str]:
     """The lines of the call and of its operands."""
     lines = [line.strip() for line in forward_of(ta.emit_source(source, **options, package=True)).splitlines()]
-    start = next(i for i, line in enumerate(lines) if line.startswith("# A and A V"))
+    start = next(i for i, line in enumerate(lines) if line.startswith("# A and A "))
     return lines[start : lines.index("", start)]
 
 
