@@ -112,10 +112,18 @@ def unfolded(graph: Graph) -> Graph:
     return replace(graph, steps=tuple(dict.fromkeys(steps)))
 
 
+def _parts(graph: Graph) -> Iterator[Step]:
+    """The steps of the unfolded graph, and kernels whose result is not that of a step inside, such as joins."""
+    for step in graph.steps:
+        yield from step.kernel.body if step.kernel else (step,)
+        if step.kernel and step.name not in step.kernel.steps:
+            yield step
+
+
 def inside(scene: Scene, step: Step) -> tuple[Scene, list[Step]]:
     """The scene of the unfolded graph in primitive steps, and the primitive steps of one kernel."""
     assert step.kernel is not None
-    whole = unfolded(scene.graph)
+    whole = replace(scene.graph, steps=tuple(dict.fromkeys(_parts(scene.graph))))
     inner = replace(scene, graph=split_products(whole))
     names = step.kernel.steps
     owners = [(part, part.name if part.name in whole.step else _owner(part.name)) for part in inner.graph.steps]

@@ -285,7 +285,7 @@ def by_head(q: Tensor, k: Tensor, core: Tensor | None = None) -> tuple[Tensor, T
 def earlier_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int) -> Tensor:
     """q k^T v over keys not later than the query, chunk by chunk; the last query is at the last key."""
     n, m = q.shape[-2], k.shape[-2]
-    q, chunks = F.pad(q, (0, 0, m - n, 0)), -(-m // chunk)
+    q, chunks = F.pad(q, (0, 0, m - n, 0)), (m + chunk - 1) // chunk
     q, k, v = (F.pad(t, (0, 0, 0, chunks * chunk - m)).unflatten(-2, (chunks, chunk)) for t in (q, k, v))
     before = F.pad(k.mT @ v, (0, 0, 0, 0, 1, 0)).cumsum(-3)[..., :-1, :, :]
     read = (q @ k.mT).tril() @ v + q @ before
