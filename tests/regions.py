@@ -32,6 +32,7 @@ SLICE: list[Mode] = [
     ("hard_lfish", True),  # states of few heads, mixed before they are read
     ("glfish", True),  # sums over the keys alone
     ("epa_rope", False),  # grouped experts
+    ("mamba1", True),  # a scan that is read once
     ("moa_regularised", True),  # losses
     ("sigma_moe_regularised", None),  # experts dropped out
     ("rwkv7", True),  # a delta rule, a convolution, norms

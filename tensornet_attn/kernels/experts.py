@@ -281,6 +281,9 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         seconds["call"] += (calls + 1) * table.call[learned]
         return seconds
 
+    def plain(self, step: Step) -> bool:
+        return not experts_of(step).products
+
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits one kernel: the choice of experts, or the computation of the experts that a topk chose."""
         assert step.kernel is not None

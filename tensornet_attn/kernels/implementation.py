@@ -149,6 +149,10 @@ class Implementation(KernelCost, ABC, Generic[Form]):
         """Emits the call of a kernel."""
         raise NotImplementedError(f"'{self.name}' makes no kernels.")
 
+    def plain(self, step: Step) -> bool:
+        """Whether a strict plan for C++ or Triton leaves a kernel to torch, as it does products and boxes."""
+        return False
+
     def marked(self, graph: Graph) -> Graph:
         """Marks the kernels of this kind that C++ computes."""
 

@@ -105,6 +105,9 @@ class Scan(Implementation[ReadScan]):
         seconds["call"] = 2 * (times + learned) * positions * table.call[False]
         return seconds
 
+    def plain(self, step: Step) -> bool:
+        return True
+
     def emit(self, writer: Writer, step: Step) -> None:
         assert step.kernel is not None
         form, (*_, reader) = read_scan(step), step.kernel.body

@@ -131,6 +131,9 @@ class States(OfBoxes["Mixed"]):
         lead = parts if scored or other is None else recurrence_of(other)
         return states_chunk(scene.graph, lead, scene.sizes), scored
 
+    def plain(self, step: Step) -> bool:
+        return True
+
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits one call: for one kernel, or for two whose keys are equal, one with values and one without."""
         if step.name in writer.values:

@@ -91,6 +91,9 @@ class CumulativeSums(OfBoxes[Summed]):
                 found |= kept(scene, term.query)
         return found
 
+    def plain(self, step: Step) -> bool:
+        return True
+
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits one call that sums the scores along the keys."""
         parts, query = recurrence_of(step), str(writer.graph.query)

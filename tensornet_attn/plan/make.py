@@ -10,14 +10,12 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tensornet_attn import limits
-from tensornet_attn.cost.experts import Experts
 from tensornet_attn.cost.kernels import steps_of
 from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.price import price_of
 from tensornet_attn.cost.target import TRAINING, Target
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import BATCH
-from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.kernels import KERNELS
 from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.plan.absorb import ABSORBED, absorbed
@@ -176,11 +174,9 @@ def _regions(lowered: Graph, backend: str, notes: _Notes) -> Iterator[Region]:
 
 
 def _plain(graph: Graph, step: Step) -> bool:
-    """Whether a step is a product or box of its own, without values of queries x keys; states and experts included."""
-    form = step.form
-    small = isinstance(form, Recurrence) and (form.mixes or form.value is None)
-    small |= isinstance(form, Experts) and not form.products
-    return (step.kernel is None or small) and not quadratic(graph, step.legs)
+    """Whether a step is a product, a box, or a kernel in place of one, without values of queries x keys."""
+    alone = step.kernel is None or KERNELS[step.kernel.kind].plain(step)
+    return alone and not quadratic(graph, step.legs)
 
 
 def _chosen(step: Step) -> str:
