@@ -43,7 +43,6 @@ SLICE: list[Mode] = [
 ONE_WAY = "stick_breaking gemma2_local kernel_gfish t5 glfish mgk_hard linear2 head_gated cohere based minimax".split()
 CAUSAL = "band linear gla thsa_xl rg_lru skip_left mgk gated_deltanet comba gated_deltaproduct rwkv4".split()
 CAUSAL += ["sigmoid_attention"]  # a logarithm of a length
-CAUSAL += ["mamba1"]  # a scan that one product reads
 CAUSAL += ["mamba2"]  # means of squares
 BOTH_WAYS = "alibi hard_glfish fmm3 lfish fmm_lra_release gpt_oss deberta_v2".split()
 WIDE: list[Mode] = [*SLICE, *((name, True) for name in CAUSAL + BOTH_WAYS), ("deepseek_moe", None)]
