@@ -106,24 +106,23 @@ def steps_of(step: Step) -> tuple[str, ...]:
     return cost_of(step).replaced(step)
 
 
-def unfolded(graph: Graph) -> Graph:
-    """The graph with each kernel replaced by the steps inside it."""
-    steps = [part for step in graph.steps for part in (step.kernel.body if step.kernel else (step,))]
-    return replace(graph, steps=tuple(dict.fromkeys(steps)))
+def unfolded(graph: Graph, joined: bool = False) -> Graph:
+    """The graph with each kernel replaced by the steps inside it.
 
-
-def _parts(graph: Graph) -> Iterator[Step]:
-    """The steps of the unfolded graph, and kernels whose result is not that of a step inside, such as joins."""
+    `joined`: a kernel whose result is not that of a step inside, such as a join, stays behind these.
+    """
+    steps = list[Step]()
     for step in graph.steps:
-        yield from step.kernel.body if step.kernel else (step,)
-        if step.kernel and step.name not in step.kernel.steps:
-            yield step
+        steps += step.kernel.body if step.kernel else (step,)
+        if joined and step.kernel and step.name not in step.kernel.steps:
+            steps.append(step)
+    return replace(graph, steps=tuple(dict.fromkeys(steps)))
 
 
 def inside(scene: Scene, step: Step) -> tuple[Scene, list[Step]]:
     """The scene of the unfolded graph in primitive steps, and the primitive steps of one kernel."""
     assert step.kernel is not None
-    whole = replace(scene.graph, steps=tuple(dict.fromkeys(_parts(scene.graph))))
+    whole = unfolded(scene.graph, joined=True)
     inner = replace(scene, graph=split_products(whole))
     names = step.kernel.steps
     owners = [(part, part.name if part.name in whole.step else _owner(part.name)) for part in inner.graph.steps]

@@ -145,9 +145,9 @@ class Implementation(KernelCost, ABC, Generic[Form]):
         """Whether C++ has a kernel for a kernel of this kind."""
         return False
 
+    @abstractmethod
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits the call of a kernel."""
-        raise NotImplementedError(f"'{self.name}' makes no kernels.")
 
     def plain(self, step: Step) -> bool:
         """Whether a strict plan for C++ or Triton leaves a kernel to torch, as it does products and boxes."""

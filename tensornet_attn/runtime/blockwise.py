@@ -198,7 +198,7 @@ def blockwise(
     call = Call([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)
     legs = legs_of(tile, call)
     for x, leg in zip(given, legs, strict=True):
-        if leg.rows and x.shape[leg.rows] not in (1, n):
+        if leg.rows and 1 != x.shape[leg.rows] != n:
             name, shape = tile.split(".")[-1], list(x.shape)
             raise ValueError(
                 f"'{name}': an operand has shape {shape}; it must have 1 or {n} rows in dimension {leg.rows}."

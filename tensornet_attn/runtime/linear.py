@@ -151,7 +151,7 @@ def divided_reads(reads: list[tuple[Tensor, Tensor]], eps: float) -> Tensor:
     if torch.is_grad_enabled() and total.shape[-1] == 1 and has_few(out):
         return out / row_divisors(total, eps)  # fewer calls
     share = row_shares(total, eps)  # faster than division
-    apart = share.shape[-1] not in (1, out.shape[-1])
+    apart = 1 != share.shape[-1] != out.shape[-1]
     if apart:
         out, share = out.unflatten(-1, (share.shape[-1], -1)), share[..., None]
     alone = not torch.is_grad_enabled() and not torch.compiler.is_compiling()

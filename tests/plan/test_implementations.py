@@ -9,9 +9,10 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.cost.target import Target
+from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph import build
 from tensornet_attn.graph.attention import attentions
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.kernels import KERNELS
 from tensornet_attn.kernels.attention import FUSED, Scored
 from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes
@@ -40,6 +41,9 @@ class Named(OfBoxes[Scored]):
     def cost(self, form: Scored, context: Context) -> Cost:
         keys = context.sizes["m"]
         return Cost(self.price * keys, 100 * keys, lambda coins, digits: f"{coins:,.0f} coins", "it would take")
+
+    def emit(self, writer: Writer, step: Step) -> None:
+        FUSED.emit(writer, step)
 
     def lower(self, form: Scored, context: Context) -> Lowered:
         made = FUSED.lower(form, context)
