@@ -82,7 +82,8 @@ class KernelCost:
 
     def replaced(self, step: Step) -> tuple[str, ...]:
         """The steps of the diagram that it computes, the one that names it last: those inside, then its own."""
-        return tuple(dict.fromkeys((*(step.kernel.steps if step.kernel is not None else ()), step.name)))
+        body = step.kernel.body if step.kernel is not None else ()
+        return tuple(dict.fromkeys((*(name for part in body for name in steps_of(part)), step.name)))
 
     def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int] | None:
         """Elements of temporary memory, forward and backward; None: by the size of the operands."""
@@ -106,23 +107,30 @@ def steps_of(step: Step) -> tuple[str, ...]:
     return cost_of(step).replaced(step)
 
 
-def unfolded(graph: Graph, joined: bool = False) -> Graph:
-    """The graph with each kernel replaced by the steps inside it.
+def unfolded(graph: Graph) -> Graph:
+    """The graph with each kernel replaced by the steps inside it, and by those of kernels there."""
+    return replace(graph, steps=tuple(dict.fromkeys(part for step in graph.steps for part in deep_inside(step))))
 
-    `joined`: a kernel whose result is not that of a step inside, such as a join, stays behind these.
-    """
-    steps = list[Step]()
-    for step in graph.steps:
-        steps += step.kernel.body if step.kernel else (step,)
-        if joined and step.kernel and step.name not in step.kernel.steps:
-            steps.append(step)
-    return replace(graph, steps=tuple(dict.fromkeys(steps)))
+
+def deep_inside(step: Step) -> Iterator[Step]:
+    """The steps inside a kernel, and inside kernels there; another step itself."""
+    if step.kernel is None:
+        yield step
+    for part in step.kernel.body if step.kernel is not None else ():
+        yield from deep_inside(part)
 
 
 def inside(scene: Scene, step: Step) -> tuple[Scene, list[Step]]:
-    """The scene of the unfolded graph in primitive steps, and the primitive steps of one kernel."""
+    """The scene of the graph with the steps of each kernel in its place, and the primitive steps of one kernel.
+
+    A kernel whose result is not that of a step inside, such as a join, stays behind these.
+    """
     assert step.kernel is not None
-    whole = unfolded(scene.graph, joined=True)
+    steps = list[Step]()
+    for own in scene.graph.steps:
+        body = own.kernel.body if own.kernel else ()
+        steps += (*body, own) if all(part.name != own.name for part in body) else body
+    whole = replace(scene.graph, steps=tuple(dict.fromkeys(steps)))
     inner = replace(scene, graph=split_products(whole))
     names = step.kernel.steps
     owners = [(part, part.name if part.name in whole.step else _owner(part.name)) for part in inner.graph.steps]

@@ -103,7 +103,7 @@ def peak(scene: Scene, backward: bool, scratch: Scratch) -> Peak:
 
 def saved(scene: Scene, step: Step) -> Saved:
     """The tensors that the backward of a step needs; the same memory has the same name in every step."""
-    if step.name not in scene.learned or step.name in scene.inside_kernels:
+    if step.name not in scene.learned or step.name in scene.in_tiles:
         return {}
     if step.contraction is not None:
         if len(step.contraction.terms) != 1 or len(step.contraction.uses) != 2:

@@ -10,7 +10,6 @@ from math import prod
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.attention import behind
-from tensornet_attn.graph.inside import inside_kernels
 from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import Arith, evaluate, parse, to_text
@@ -25,13 +24,15 @@ LONG_ROW = 1 << 12  # states at a position from which a scan takes blocks
 class Scene:
     """A primitive graph with the sizes of its legs and a batch size.
 
-    `stepwise`: each step stores its result, as on a GPU and in a diagram as written.
+    `stepwise`: each step stores its result, as on a GPU and in a diagram as written. `in_tiles`: steps whose results a
+    kernel computes a tile at a time, again in the backward.
     """
 
     graph: Graph
     sizes: Mapping[str, int]
     batch: int = 1
     stepwise: bool = False
+    in_tiles: frozenset[str] = frozenset()
 
     @cached_property
     def batched(self) -> frozenset[str]:
@@ -50,12 +51,6 @@ class Scene:
             if step.name in passing and any(use.name in found for use in step.op.uses):
                 found.add(step.name)
         return frozenset(found)
-
-    @cached_property
-    def inside_kernels(self) -> frozenset[str]:
-        """The steps that kernels of linear attention compute inside."""
-        made = () if self.stepwise else (step for step in self.graph.steps if inside_kernels(self.graph, step))
-        return frozenset(step.name for step in made)
 
     @cached_property
     def inside(self) -> frozenset[str]:

@@ -46,14 +46,13 @@ from tensornet_attn.cost.products import (
 from tensornet_attn.cost.rates import DROPOUT, ELEMENTWISE, NOISE, SINUSOID, Table
 from tensornet_attn.cost.scene import LONG_ROW, Scene
 from tensornet_attn.cost.shapes import between, exponentials, matmuls
-from tensornet_attn.graph.alike import factors_apart, one_row, summed_by_reader
+from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.attention import cached
-from tensornet_attn.graph.inside import linear_in_cpp
-from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import Recurrence, scans
 from tensornet_attn.graph.signs import doubtful_normalizers
-from tensornet_attn.ir.arithmetic import ONE, Number, to_text
+from tensornet_attn.ir.arithmetic import Number, to_text
 from tensornet_attn.ops import OPS
 
 WIDTH = 4  # bytes of an element: tables are in float32
@@ -89,7 +88,7 @@ def efficient(parts: Parts, table: Table, backward: bool) -> float:
 
 def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
     """The seconds of a step at the rates of the table, by kind of part."""
-    cpp = step.name in linear_in_cpp(scene.graph)
+    cpp = step.kernel is not None and step.kernel.cpp and isinstance(step.form, Recurrence)
     table = replace(table, maps=()) if cpp else table  # C++ has its own
     found = parts_inside(scene, step, table, backward)
     if not cpp:
@@ -107,9 +106,6 @@ def parts_inside(scene: Scene, step: Step, table: Table, backward: bool) -> Part
     """The seconds of a step by operations of torch, or of blocks in C++, without what a call draws."""
     if step.name in one_row(scene.graph):
         scene = replace(scene, sizes={**scene.sizes, str(scene.graph.query): 1})
-        step = _of_factors(scene.graph, step)
-    elif summed_by_reader(scene.graph, step):
-        return {}
     of_kernel = cost_of(step).seconds(scene, step, table, backward)
     if of_kernel is not None:
         return of_kernel
@@ -149,12 +145,6 @@ def parts_inside(scene: Scene, step: Step, table: Table, backward: bool) -> Part
             found[f"{kind} calls"] = CALLS * call
     found["call"] += call
     return found
-
-
-def _of_factors(graph: Graph, step: Step) -> Step:
-    """A sum that is one product of its factors, as this product; another step as it is."""
-    pair = factors_apart(graph, step)
-    return step if pair is None else replace(step, op=Contraction((Term(ONE, tuple(use for use, _ in pair)),)))
 
 
 def of_exponentials(scene: Scene, step: Step, table: Table, learned: bool = False) -> tuple[float, float]:

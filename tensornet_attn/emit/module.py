@@ -10,7 +10,7 @@ from itertools import groupby
 from textwrap import wrap
 from typing import Protocol
 
-from tensornet_attn.cost.kernels import KERNELS, cost_of
+from tensornet_attn.cost.kernels import KERNELS, cost_of, deep_inside
 from tensornet_attn.cost.price import price_of
 from tensornet_attn.cost.target import Target
 from tensornet_attn.emit.boxes import emit_box
@@ -26,7 +26,6 @@ from tensornet_attn.emit.precision import in_precision, rounded
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import behind
-from tensornet_attn.graph.inside import inside_kernels, summed_with
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.precision import kept_wide, scores
 from tensornet_attn.graph.signs import doubtful_normalizers
@@ -265,24 +264,14 @@ def _group(step: Step) -> tuple[str, bool]:
 
 
 def _emit_step(writer: Writer, step: Step) -> None:
-    graph, tiles = writer.graph, "linear_attention" in writer.instead
-    if summed_with(graph, step, tiles):
-        KERNELS["linear"].emit_total(writer, step)
-    elif step.contraction is not None and not (
-        KERNELS["sums"].apart_in_reader(writer, step) or inside_kernels(graph, step, tiles)
-    ):
-        with KERNELS["sums"].one_row_of_queries(writer, step):
-            emit_contraction(writer, step)
-    elif step.contraction is not None or (
-        inside_kernels(graph, step, tiles)
-        or KERNELS["experts"].gates_inside(writer, step)
-        or any(summed_with(graph, reader, tiles) for reader, _ in writer.readers[step.name])
-    ):
+    if step.contraction is not None:
+        emit_contraction(writer, step)
+    elif KERNELS["experts"].gates_inside(writer, step):
         return  # part of the call that reads it
     elif step.box is not None:
         emit_box(writer, step)
     elif step.kernel is not None:
-        writer.hidden = dict(step.kernel.hidden)
+        writer.hidden, writer.inside = dict(step.kernel.hidden), {part.name: part for part in deep_inside(step)}
         KERNELS[step.kernel.kind].emit(writer, step)
         writer.hidden = {}
 

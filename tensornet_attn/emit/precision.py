@@ -80,11 +80,10 @@ def takes_wide(writer: Writer, name: str, step: Step) -> bool:
     return len(step.box.operands) == 1 or {*roles} <= {*OPS[step.box.kind].logarithms}
 
 
-def sums_wide(writer: Writer, name: str) -> bool:
+def sums_wide(graph: Graph, wide: frozenset[str], name: str) -> bool:
     """Whether a sum over the keys is computed in at least float32: it is kept so, or all its readers take it."""
-    graph = writer.graph
     readers = [step for step, _ in graph.readers.get(name, ())]
-    return name in writer.wide or (bool(readers) and all(_adds_wide(graph, name, reader) for reader in readers))
+    return name in wide or (bool(readers) and all(_adds_wide(graph, name, reader) for reader in readers))
 
 
 def _sums(step: Step) -> bool:

@@ -22,7 +22,7 @@ def unmapped(writer: Writer, use: Use) -> tuple[Value, str]:
     """The value of a use and the map that the kernel applies to it; `None` if there is none."""
     if use.name in writer.values:
         return writer.value(use), "None"
-    step = writer.graph.step[use.name]
+    step = writer.inside.get(use.name) or writer.graph.step[use.name]
     assert step.box is not None
     of, own = step.box.operand("of"), row(step.box)
     value = writer.value(of).renamed(of.legs, step.legs).renamed(step.legs, use.legs)
@@ -68,16 +68,15 @@ def _map_of_side(writer: Writer, parts: Recurrence, side: tuple[Use, ...], small
 
 def _is_map(writer: Writer, use: Use) -> bool:
     """Whether a side is an operand, or one map of it."""
-    box = None if use.name in writer.values else writer.graph.step[use.name].box
+    box = None if use.name in writer.values else writer.inside[use.name].box
     return use.name in writer.values or (box is not None and box.operand("of").name in writer.values)
 
 
 def feature_of_side(writer: Writer, parts: Recurrence, use: Use) -> Feature:
-    """What a kernel computes of a side: the steps that have no value."""
+    """What a kernel computes of a side."""
     graph = writer.graph
-    inside = {name for name in graph.step if name not in writer.values}
     row = str(graph.query if graph.query in use.legs else graph.key)
-    return feature_of(graph, use, inside, row, {*parts.heads, *parts.mixed}, parts.terms[0].features)
+    return feature_of(graph, use, writer.inside, row, {*parts.heads, *parts.mixed}, parts.terms[0].features)
 
 
 def small_legs(writer: Writer, kernels: Sequence[Step]) -> Legs:

@@ -45,6 +45,7 @@ class Writer:
     regions: list[tuple[object, Any]] = field(default_factory=list)  # structures of programs, and their Triton kernels
     target: Target = TRAINING  # of the plan
     hidden: Mapping[str, str] = field(default_factory=dict)  # what a kernel reads on the key leg instead of a tensor
+    inside: Mapping[str, Step] = field(default_factory=dict)  # the steps inside a kernel, by name
     tile_maps: dict[str, str] = field(default_factory=dict)  # maps that kernels apply to tiles: name in this file
     wide: frozenset[str] = frozenset()  # tensors and steps kept in at least float32, see `graph/precision.py`
     rounded: str = ""  # the step whose result is rounded to the dtype of the layer

@@ -1,19 +1,11 @@
-"""Sums over keys that all queries read alike: one row stands for all of them, in calls without a mask.
-
-Such a sum may be one product of two factors of the keys, each with a leg of its own:
-
-# KV.k[m g d e] = K V;  KV[n g d e] = sum over m of each[n] KV.k     ->     KV[1 g d e] = K^T V
-"""
+"""Sums over keys that all queries read alike: one row stands for all of them, in calls without a mask."""
 
 from __future__ import annotations
 
-from tensornet_attn.graph.attention import Legs, cached
-from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.graph.attention import cached
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.recurrence import ONES, Recurrence, sums_keys
-from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ops import OPS
-
-Factor = tuple[Use, Legs]  # and its own legs
 
 
 @cached
@@ -64,35 +56,3 @@ def is_ones(graph: Graph, name: str) -> bool:
     """Whether a tensor is a constant of ones."""
     leaf = graph.tensor.get(name)
     return leaf is not None and leaf.role == "constant" and leaf.init == ONES
-
-
-def factors_apart(graph: Graph, step: Step) -> tuple[Factor, Factor] | None:
-    """The two factors of the keys of a sum with one row that one product sums, else None.
-
-    The heads of the sum are the legs that the factors share, then one leg of each.
-    """
-    parts, key = step.form, str(graph.key)
-    if not isinstance(parts, Recurrence) or len(parts.terms) != 1 or not parts.terms[0].key:
-        return None
-    made = graph.step.get(parts.terms[0].key[0].name)
-    if made is None or made.contraction is None or parts.terms[0].coefficient != ONE or not narrow_after(graph, step):
-        return None
-    if not all(is_ones(graph, use.name) for use in parts.terms[0].query):
-        return None
-    (term, *others), uses = made.contraction.terms, made.op.uses
-    alone = len(graph.readers[made.name]) == 1 and made.nested
-    if others or term.coefficient != ONE or len(uses) != 2 or not alone or parts.terms[0].key[0].legs != made.legs:
-        return None
-    for one, other in (uses, uses[::-1]):
-        shared = tuple(leg for leg in one.legs if leg in other.legs and leg != key)
-        own = [tuple(leg for leg in use.legs if leg not in (*shared, key)) for use in (one, other)]
-        apart = all(key in use.legs for use in uses) and [*map(len, own)] == [1, 1]
-        if apart and {*shared} == {*parts.heads[:-2]} and parts.heads[-2:] == own[0] + own[1]:
-            return (one, own[0]), (other, own[1])
-    return None
-
-
-def summed_by_reader(graph: Graph, step: Step) -> bool:
-    """Whether the only reader of a product of two key parts is a sum that computes it itself, see `factors_apart`."""
-    readers = graph.readers.get(step.name, ()) if step.contraction is not None and step.nested else ()
-    return len(readers) == 1 and factors_apart(graph, readers[0][0]) is not None

@@ -25,7 +25,7 @@ OWN = {Function("window", (Number(0), Number(0))), Function("band", (Number(0),)
 
 def sums_keys(step: Step) -> bool:
     """Whether a kernel sums over keys alone, without scores."""
-    return step.kernel is not None and step.kernel.kind == "sums"
+    return step.kernel is not None and step.kernel.kind in ("sums", "outer")
 
 
 @dataclass(frozen=True)

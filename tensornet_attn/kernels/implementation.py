@@ -6,13 +6,20 @@ It does not refer to other implementations. The planner asks each row of the tab
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.figures import as_long, instead
-from tensornet_attn.cost.kernels import KernelCost
+from tensornet_attn.cost.kernels import KernelCost, Parts, inside
+from tensornet_attn.cost.memory import saved
+from tensornet_attn.cost.products import Matmul
+from tensornet_attn.cost.rates import Table
+from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.seconds import parts_of
+from tensornet_attn.cost.shapes import matmuls
 from tensornet_attn.cost.target import Target
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import attentions
@@ -26,13 +33,14 @@ Form = TypeVar("Form")
 class Lowered:
     """A graph after a lowering: the choices by the step that they create, the rejections by the box they concern.
 
-    `costs`: the figures of the choices, if cost decided.
+    `costs`: the figures of the choices, if cost decided. `more`: words after earlier choices.
     """
 
     graph: Graph
     chosen: dict[str, str] = field(default_factory=dict)
     refused: dict[str, tuple[str, ...]] = field(default_factory=dict)
     costs: dict[str, str] = field(default_factory=dict)
+    more: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -161,6 +169,32 @@ class Implementation(KernelCost, ABC, Generic[Form]):
             return step if own is None or not self.in_cpp(graph, step) else replace(step, op=replace(own, cpp=True))
 
         return replace(graph, steps=tuple(map(made, graph.steps)))
+
+
+class OfSteps(KernelCost):
+    """The costs of kernels that cost what the steps inside do, each by itself."""
+
+    def parts(self, scene: Scene, step: Step) -> list[Step]:
+        """The primitive steps inside."""
+        return inside(scene, step)[1]
+
+    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+        return {}
+
+    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
+        inner = self.inside(scene, step)
+        return {name: count for part in self.parts(scene, step) for name, count in saved(inner, part).items()}
+
+    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
+        inner = self.inside(scene, step)
+        return [matmul for part in self.parts(scene, step) for matmul in matmuls(inner, part)]
+
+    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+        inner, seconds = self.inside(scene, step), defaultdict[str, float](float)
+        for part in self.parts(scene, step):
+            for kind, each in parts_of(inner, part, table, backward).items():
+                seconds[kind] += each
+        return seconds
 
 
 class AtPlaces(Implementation[Form], Generic[Place, Form]):

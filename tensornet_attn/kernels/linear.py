@@ -233,32 +233,15 @@ class Linear(OfBoxes[Summed]):
         v = laid(writer, "v", matrix(writer.value(parts.value), parts.heads, (key,), parts.result))
         call = "decay_attention" if parts.decaying else "linear_attention"
         text = writer.call(
-            call, f"[{terms}]", v, *_options(writer, parts), *_maps(writer, parts, small), *cpp_option(writer, [step])
+            call,
+            f"[{terms}]",
+            v,
+            *_options(writer, parts),
+            *_maps(writer, parts, small),
+            *cpp_option(writer, step, [step]),
         )
         text += columns([*map(writer.size, parts.result)])
         writer.named(step.name, text, (*parts.heads, query, *parts.result))
-
-    def emit_total(self, writer: Writer, step: Step) -> None:
-        """Emits a sum of kernels, see `graph/inside.py`, as one call that reads queries, keys and values once."""
-        kernels = [writer.graph.step[use.name] for use in step.op.uses]
-        every, query, key = [recurrence_of(one) for one in kernels], str(writer.graph.query), str(writer.graph.key)
-        boxes, value = ", ".join(parts.box.name for parts in every), every[0].value
-        assert value is not None
-        writer.line(
-            f"# the sum of {boxes} times {value.name}: sums over {key} first; no {query} by {key} tensor is formed"
-        )
-        small = small_legs(writer, kernels)
-        sides = [term_text(writer, parts, parts.terms[0], small)[1:-1] for parts in every]
-        v = laid(writer, "v", matrix(writer.value(value), every[0].heads, (key,), every[0].result))
-        terms = [
-            f"({side}, {', '.join(sides_maps(writer, parts, small))}, {eps_text(writer, parts)})"
-            for side, parts in zip(sides, every, strict=True)
-        ]
-        options = [*mask_options(writer, every[0]), *cpp_option(writer, kernels)]
-        text = writer.call("linear_attentions", f"[{', '.join(terms)}]", v, *options)
-        writer.named(
-            step.name, text + columns([*map(writer.size, every[0].result)]), (*every[0].heads, query, *every[0].result)
-        )
 
 
 LINEAR = Linear()
@@ -433,7 +416,7 @@ def sides_kept(scene: Scene, step: Step, chunk: int) -> dict[str, int]:
     scaled = {use for term in parts.terms if scene.number(term.coefficient) != 1 for use in term.query}
     for use in uses:
         made = graph.step.get(use.name)
-        mapped = made is not None and made.name in scene.inside_kernels
+        mapped = made is not None and made.name in scene.in_tiles
         found |= kept(scene, made.op.uses if made and mapped else (use,) if use not in scaled else ())
         if use in scaled or (made and mapped and made.box and made.box.function and made.box.function.name in SLOW):
             found[f"{step.name}: {use.name}"] = scene.elements(use)
@@ -463,13 +446,13 @@ def _maps(writer: Writer, parts: Recurrence, small: Legs) -> list[str]:
     return [f"maps=({', '.join(none if side == 'None' else side for side in sides)})"]
 
 
-def cpp_option(writer: Writer, kernels: Sequence[Step]) -> list[str]:
-    """The argument with the C++ of kernels that one call computes, a constant beside the class; nothing without C++."""
+def cpp_option(writer: Writer, step: Step, kernels: Sequence[Step]) -> list[str]:
+    """The argument with the C++ of the kernels of a call, a constant beside the class; nothing without C++."""
     if not all(step.kernel is not None and step.kernel.cpp for step in kernels):
         return []
     every = [(parts, parts.terms[0]) for parts in map(recurrence_of, kernels)]
     sides = [(feature_of_side(writer, p, t.query[0]), feature_of_side(writer, p, t.key[0])) for p, t in every]
-    text, name = linear_source(sides).strip(), writer.names.fresh(f"{writer.local[kernels[0].name]}_cpp")
+    text, name = linear_source(sides).strip(), writer.names.fresh(f"{writer.local[step.name]}_cpp")
     small = tuple(writer.graph.leg[leg].size for leg in small_legs(writer, kernels))
     writer.native.append(text)
     writer.functions |= {f'{name} = LinearCpp(r"""\n{text}\n"""{f", {small}" if small else ""})'}

@@ -5,25 +5,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.kernels import Parts, inside
-from tensornet_attn.cost.memory import kept, saved
+from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.order import split_best
-from tensornet_attn.cost.products import Matmul
 from tensornet_attn.cost.rates import ELEMENTWISE, Table
 from tensornet_attn.cost.scene import LONG_ROW, Scene
-from tensornet_attn.cost.seconds import WIDTH, parts_of, passes_of
-from tensornet_attn.cost.shapes import matmuls
+from tensornet_attn.cost.seconds import WIDTH, passes_of
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Box, Graph, Step, Use
 from tensornet_attn.graph.recurrence import scans
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.kernels.blocks import steps_with
-from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, kernel
+from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, OfSteps, kernel
 
 BLOCK_OF_STATES = 1 << 17  # states in a block
 STATES = 12  # reads and writes of the states in a block: factors, products, decays, states, and what is read of them
@@ -42,7 +39,7 @@ class ReadScan:
     inside: frozenset[str]
 
 
-class Scan(Implementation[ReadScan]):
+class Scan(OfSteps, Implementation[ReadScan]):
     """Scans that nothing but one product reads, which sums over one of their legs.
 
     Rows with many states are computed in blocks of positions that stay in a cache; other rows, and rows on a GPU, by
@@ -70,10 +67,10 @@ class Scan(Implementation[ReadScan]):
 
     def saved(self, scene: Scene, step: Step) -> dict[str, int]:
         """The states before each block; of short rows, what the steps inside save."""
-        inner, parts = inside(scene, step)
+        inner = self.inside(scene, step)
         states, form = self._states(inner, step), read_scan(step)
         if not self._in_blocks(inner, step):
-            return {name: count for part in parts for name, count in saved(inner, part).items()}
+            return super().saved(scene, step)
         batch = scene.batch if step.name in scene.batched else 1  # blocks are of one batch element
         blocks = batch * ((states // batch - 1) // BLOCK_OF_STATES)
         return {f"{step.name}: states": blocks * (states // batch) // scene.sizes[str(form.box.leg)]}
@@ -86,24 +83,15 @@ class Scan(Implementation[ReadScan]):
             return 3 * states, 8 * states
         return (sum(inner.elements(part) for part in parts[:-1]),) * 2
 
-    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
-        inner, parts = inside(scene, step)
-        return [matmul for part in parts for matmul in matmuls(inner, part)]
-
     def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         """Passes over blocks that stay in a cache, and calls for each position; of short rows, the steps inside."""
-        inner, parts = inside(scene, step)
-        seconds: defaultdict[str, float] = defaultdict(float)
+        inner = self.inside(scene, step)
         if not self._in_blocks(inner, step):
-            for part in parts:
-                for kind, each in parts_of(inner, part, table, backward).items():
-                    seconds[kind] += each
-            return seconds
+            return super().seconds(scene, step, table, backward)
         learned, positions = backward and step.name in scene.learned, scene.sizes[str(read_scan(step).box.leg)]
         times, rate = passes_of(learned), table.pass_rate(WIDTH * BLOCK_OF_STATES)
-        seconds[ELEMENTWISE] = times * STATES * WIDTH * self._states(inner, step) / rate
-        seconds["call"] = 2 * (times + learned) * positions * table.call[False]
-        return seconds
+        passes = times * STATES * WIDTH * self._states(inner, step) / rate
+        return {ELEMENTWISE: passes, "call": 2 * (times + learned) * positions * table.call[False]}
 
     def plain(self, step: Step) -> bool:
         return True

@@ -162,7 +162,7 @@ class States(OfBoxes["Mixed"]):
         ]
         if any(text != "None" for text in added):
             options.append(f"added={added[0]}" if len(steps) == 1 else f"added=({', '.join(added)})")
-        options += cpp_option(writer, [step]) if len(steps) > 1 else []
+        options += cpp_option(writer, step, [step]) if len(steps) > 1 else []
         if len(steps) == 1:
             text = writer.call("mixed_states", q, k, v, mix, *options)
             text += split(-1, [*map(writer.size, parts.own)]) + split(
@@ -283,6 +283,7 @@ def with_rows(graph: Graph, step: Step) -> Step | None:
     at = next((place for place, other in enumerate(graph.steps) if other.name == step.name), None)
     if at is None:
         return None
+    step = graph.steps[at]
     own = recurrence_of(step)
     for place, other in enumerate(graph.steps):
         parts = other.form

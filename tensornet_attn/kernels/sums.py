@@ -6,20 +6,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.precision import sums_wide
-from tensornet_attn.emit.sides import laid, mask_options, matrix, term_text
+from tensornet_attn.emit.sides import mask_options, term_text
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.alike import Factor, factors_apart, is_ones, one_row, summed_by_reader
+from tensornet_attn.graph.alike import is_ones, one_row
 from tensornet_attn.graph.attention import ScoreTerm
 from tensornet_attn.graph.model import Graph, Step
-from tensornet_attn.graph.recurrence import Recurrence, cumulative, recurrence_of, sums, sums_keys
+from tensornet_attn.graph.recurrence import Recurrence, cumulative, recurrence_of, sums
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.implementation import Context, Lowered, OfBoxes, kernel
 from tensornet_attn.kernels.linear import canonical, featured, heads_of, written
@@ -100,40 +98,12 @@ class CumulativeSums(OfBoxes[Summed]):
         writer.line(
             f"# {parts.box.name}: sums over {writer.graph.key}; no {query} by {writer.graph.key} tensor is formed"
         )
-        if (pair := _factors_apart(writer, step)) is not None:
-            groups = parts.heads[:-2], (str(writer.graph.key),)
-            sides = [laid(writer, "k", matrix(writer.value(use), *groups, own)) for use, own in pair]
-            ones = writer.value(parts.terms[0].query[0]).text
-            writer.named(
-                step.name, writer.call("outer_sums", ones, *sides, *mask_options(writer, parts)), (*parts.heads, query)
-            )
-            return
         terms = ", ".join(term_text(writer, parts, term) for term in parts.terms)
         options = [*mask_options(writer, parts), *(["causal=True"] if parts.causal(writer.graph) else [])]
-        options += ["wide=True"] if sums_wide(writer, step.name) else []
+        options += ["wide=True"] if sums_wide(writer.graph, writer.wide, step.name) else []
         if step.name in one_row(writer.graph):
             options.append(f"one_row={'mask is None' if takes_mask(writer.graph) else 'True'}")
         writer.named(step.name, writer.call("cumulative_sums", f"[{terms}]", *options), (*parts.heads, query))
-
-    def apart_in_reader(self, writer: Writer, step: Step) -> bool:
-        """Whether a sum over the keys computes a product of two key parts itself, see `factors_apart`."""
-        return summed_by_reader(writer.graph, step) and not sums_wide(writer, writer.readers[step.name][0][0].name)
-
-    @contextmanager
-    def one_row_of_queries(self, writer: Writer, step: Step) -> Iterator[None]:
-        """In this context, ones that only a sum with one row reads have one row, unless a call has a mask."""
-        graph, readers = writer.graph, writer.readers[step.name]
-        reader = readers[0][0] if len(readers) == 1 and step.nested else None
-        ones = [use.name for use in step.op.uses if use.legs == (graph.query,) and is_ones(graph, use.name)]
-        if reader is None or len(ones) != 1 or not sums_keys(reader):
-            yield
-            return
-        own = writer.values[ones[0]]
-        if reader.name in one_row(graph):
-            row = "[: 1 if mask is None else None]" if takes_mask(graph) else "[:1]"
-            writer.values[ones[0]] = replace(own, text=f"{own.text}{row}")
-        yield
-        writer.values[ones[0]] = own
 
 
 def _with_the_keys(graph: Graph, found: Recurrence, term: ScoreTerm) -> ScoreTerm:
@@ -149,8 +119,3 @@ def _with_the_keys(graph: Graph, found: Recurrence, term: ScoreTerm) -> ScoreTer
 
 
 CUMSUM = CumulativeSums()
-
-
-def _factors_apart(writer: Writer, step: Step) -> tuple[Factor, Factor] | None:
-    """The two factors of the keys of a sum in the dtype of its operands, if one matmul sums them; else None."""
-    return None if sums_wide(writer, step.name) else factors_apart(writer.graph, step)

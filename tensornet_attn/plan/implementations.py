@@ -12,13 +12,16 @@ from tensornet_attn.kernels.attention import FUSED
 from tensornet_attn.kernels.band import BAND
 from tensornet_attn.kernels.blockwise import BLOCKWISE
 from tensornet_attn.kernels.experts import EXPERTS
+from tensornet_attn.kernels.features import FEATURES
 from tensornet_attn.kernels.implementation import Implementation, Rewriting
 from tensornet_attn.kernels.linear import LINEAR
 from tensornet_attn.kernels.native import NATIVE
+from tensornet_attn.kernels.outer import OUTER
 from tensornet_attn.kernels.scan import SCAN
 from tensornet_attn.kernels.states import STATES
 from tensornet_attn.kernels.sums import CUMSUM
 from tensornet_attn.kernels.tiles import TRITON
+from tensornet_attn.kernels.total import TOTAL
 from tensornet_attn.ops.registered import registered
 from tensornet_attn.plan.as_maps import SUMS
 from tensornet_attn.plan.convolve import WITH_WEIGHTS
@@ -34,14 +37,17 @@ _ADDED: list[Implementation[Any]] = []
 
 @dataclass(frozen=True)
 class Table:
-    """Rewritings of the diagram, then implementations in the order in which they are asked: added ones first."""
+    """Rewritings of the diagram, then implementations in the order in which they are asked: added ones first.
+
+    Last, kernels get what they compute besides.
+    """
 
     rewritings: tuple[Rewriting, ...]
     implementations: tuple[Implementation[Any], ...]
 
     @property
     def rows(self) -> tuple[Implementation[Any], ...]:
-        return (*_ADDED, *self.implementations)
+        return (*_ADDED, *self.implementations, OUTER, FEATURES, TOTAL)
 
 
 @contextmanager

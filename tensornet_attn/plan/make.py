@@ -153,7 +153,7 @@ class _Notes:
 
     def taken(self, name: str, made: Lowered) -> Graph:
         """The graph of a result of the rewriting or implementation `name`, whose choices are recorded."""
-        self.chosen.update(made.chosen)
+        self.chosen.update(made.chosen | {step: self.chosen[step] + words for step, words in made.more.items()})
         self.costs.update(made.costs)
         for step, reasons in made.refused.items():
             self.refused.setdefault(step, []).append(Lowering(name, reasons))
@@ -169,8 +169,9 @@ def _regions(lowered: Graph, backend: str, notes: _Notes) -> Iterator[Region]:
         against = dict.fromkeys(low for name in steps for low in notes.refused.get(name, []) if low.against)
         if step.kernel or not step.nested:
             how = notes.chosen[step.name] if step.kernel else _chosen(step)
-            own, plain, cost = backend_of(step, backend), _plain(lowered, step), notes.costs.get(step.name, "")
-            yield Region(steps[-1], steps, own, how, tuple(against), plain, cost)
+            cost = next((notes.costs[name] for name in (step.name, *steps) if name in notes.costs), "")
+            plain = _plain(lowered, step)
+            yield Region(steps[-1], steps, backend_of(step, backend), how, tuple(against), plain, cost)
 
 
 def _plain(graph: Graph, step: Step) -> bool:

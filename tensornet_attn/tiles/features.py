@@ -5,7 +5,7 @@ Kmix[m h d] = pi[h r] elu1(K[m h d] + b[r h d])      over r: pi(r) elu1(K + b(r)
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -46,7 +46,7 @@ class Feature:
 
 
 def feature_of(
-    graph: Graph, use: Use, inside: Container[str], row: str, heads: Collection[str], columns: tuple[str, ...]
+    graph: Graph, use: Use, inside: Mapping[str, Step], row: str, heads: Collection[str], columns: tuple[str, ...]
 ) -> Feature:
     """The feature that a use stands for; steps `inside` are computed, others are operands.
 
@@ -63,7 +63,7 @@ def feature_of(
 @dataclass
 class _Feature(Steps):
     graph: Graph
-    inside: Container[str]
+    inside: Mapping[str, Step]
     row: str
     heads: Collection[str]
     columns: tuple[str, ...]
@@ -81,7 +81,7 @@ class _Feature(Steps):
 
     def use(self, use: Use, index: Index) -> Node:
         if use.name in self.inside:
-            return self.tile(self.graph.step[use.name], index)
+            return self.tile(self.inside[use.name], index)
         around = {self.row, *self.columns, *self.heads}
         small = tuple(leg for leg in self.graph.leg if leg in {*use.legs} - around)
         sides = {"row": self.row in use.legs, "column": bool({*self.columns} & {*use.legs})}

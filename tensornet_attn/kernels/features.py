@@ -1,0 +1,143 @@
+"""Features of linear attention that its kernels compute themselves, a tile at a time: maps, and sums over small legs.
+
+# phiK[m d] = elu1(K[m d]);  y = linear(phiQ, phiK, V)     ->     y = linear(Q, K, V), which applies elu1 to tiles
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from tensornet_attn.cost.kernels import KERNELS
+from tensornet_attn.cost.order import split_best
+from tensornet_attn.cost.scene import Scene
+from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.alike import one_row
+from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums_keys
+from tensornet_attn.ir.arithmetic import ONE, names
+from tensornet_attn.kernels.blocks import steps_with
+from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, OfSteps, kernel
+from tensornet_attn.ops.map import arguments, row
+
+INPUTS = 16  # of a feature, for each operand: its values of small legs
+
+
+class Features(OfSteps, Implementation[Recurrence]):
+    """Kernels of linear attention with the features that they compute: those of several operands in C++, else maps."""
+
+    name, kind, pairs = "features inside kernels", "features", False
+
+    def lowered(self, graph: Graph, context: Context) -> Lowered:
+        split, _ = split_best(graph, context.sizes, context.device, context.device.width)
+        kernels, features = _kernels(split, context.backend == "triton"), defaultdict[str, list[Step]](list)
+        if not kernels:
+            return Lowered(graph)
+        for step in split.steps:
+            for reader in dict.fromkeys(kernels.get(step.name, ())):
+                features[reader.name].append(step)
+        around = {name: self._around(split, split.step[name], steps) for name, steps in features.items()}
+        steps = steps_with(graph, split, around, {*kernels})
+        more = {name: f"; inside: {', '.join(part.name for part in parts)}" for name, parts in features.items()}
+        return Lowered(replace(graph, steps=tuple(steps)), more=more)
+
+    def _around(self, graph: Graph, step: Step, features: Sequence[Step]) -> Step:
+        assert step.kernel is not None
+        own = kernel(self.kind, graph, (), (*features, step), step.form)
+        return replace(step, op=replace(own, hidden=step.kernel.hidden, cpp=step.kernel.cpp))
+
+    def inside(self, scene: Scene, step: Step) -> Scene:
+        assert step.kernel is not None
+        inner = super().inside(scene, step)
+        return inner if scene.stepwise else replace(inner, in_tiles=frozenset(step.kernel.steps[:-1]))
+
+    def on_triton(self, form: object) -> bool:
+        return isinstance(form, Recurrence)
+
+    def emit(self, writer: Writer, step: Step) -> None:
+        assert step.kernel is not None
+        own = step.kernel.body[-1]
+        assert own.kernel is not None
+        KERNELS[own.kernel.kind].emit(writer, own)
+
+
+FEATURES = Features()
+
+
+def _kernels(graph: Graph, tiles: bool) -> dict[str, list[Step]]:
+    """The kernels that compute a feature, by its name. `tiles`: Triton computes them."""
+    kernels = dict[str, list[Step]]()  # those that compute a feature, by its name
+    for step in reversed(graph.steps):
+        if step.name not in graph.results and (step.contraction or _is_map(step)):
+            readers = [_kernels_of(graph, step, *read, kernels, tiles) for read in graph.readers.get(step.name, ())]
+            if readers and all(readers):
+                kernels[step.name] = [kernel for found in readers for kernel in found]
+    return kernels
+
+
+def features_inside(step: Step) -> tuple[str, ...]:
+    """The features that a kernel of linear attention computes."""
+    return step.kernel.steps[:-1] if step.kernel is not None and step.kernel.kind == FEATURES.kind else ()
+
+
+def takes_maps(graph: Graph, step: Step, tiles: bool) -> bool:
+    """Whether a step is a kernel that computes tiles in some calls: one term, no decay; causal only in Triton.
+
+    Triton computes no tiles of mixed states.
+    """
+    if not isinstance(step.form, Recurrence) or sums_keys(step) or (step.form.mixes and tiles):
+        return False
+    return step.form.one_product and (tiles or not step.form.causal(graph))
+
+
+def _kernels_of(
+    graph: Graph, step: Step, reader: Step, use: Use, kernels: dict[str, list[Step]], tiles: bool
+) -> list[Step]:
+    """The kernels that compute a feature for this reader: the reader, or those that compute it; none if some cannot."""
+    if reader.kernel is None:
+        found = kernels.get(reader.name, []) if use.legs == step.legs else []
+    else:
+        found = [reader] if takes_maps(graph, reader, tiles) and _is_side(recurrence_of(reader), step.name) else []
+    return found if all(_fits(graph, step, kernel, tiles) for kernel in found) else []
+
+
+def _is_map(step: Step) -> bool:
+    return step.box is not None and step.box.function is not None and not arguments(step.box)
+
+
+def _fits(graph: Graph, step: Step, reader: Step, tiles: bool) -> bool:
+    """Whether features of a side have a step: a map that is the side, or arithmetic of what rows have or share."""
+    kernel, recurrence = reader.kernel, recurrence_of(reader)
+    assert kernel is not None
+    if step.box is not None:
+        text = row(step.box)
+        if (tiles or kernel.cpp) and not (text.triton and text.slope):
+            return False
+        if any(other is reader for other, _ in graph.readers[step.name]):
+            return True
+    if not kernel.cpp or recurrence.mixes:
+        return False
+    terms = step.contraction.terms if step.contraction is not None else ()
+    if any(len(term.factors) > 2 or {leg.name for leg in names(term.coefficient)} & {*graph.leg} for term in terms):
+        return False
+    if any(use.name in one_row(graph) for use in step.op.uses):  # then calls decide which operands rows share
+        return False
+    sequence, columns = str(graph.query if graph.query in step.legs else graph.key), {*recurrence.terms[0].features}
+    whole = {sequence, *recurrence.heads, *columns}
+    shared = [{*use.legs} for use in step.op.uses if not whole <= {*use.legs}]
+    small = {leg for legs in (step.legs, *(use.legs for use in step.op.uses)) for leg in legs} - whole
+    return (
+        whole <= {*step.legs}
+        and len(shared) < len(step.op.uses)
+        and all(sequence not in legs and (columns <= legs or not columns & legs) for legs in shared)
+        and prod(graph.leg[leg].size or INPUTS for leg in small) < INPUTS
+    )
+
+
+def _is_side(recurrence: Recurrence, name: str) -> bool:
+    """Whether the kernel reads a step only as the query side or the key side of its term, as it is."""
+    (term,) = recurrence.terms
+    others = [use for use in (recurrence.value, recurrence.mix, recurrence.added) if use is not None]
+    return term.coefficient == ONE and all(use.name != name for use in others)

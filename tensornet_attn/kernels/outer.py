@@ -1,0 +1,110 @@
+"""Sums over keys of products of two key parts that all queries read alike: one product of matrices.
+
+# KV.k[m g d e] = K[m g d] V[m g e];  KV[n g d e] = sum over m of each[n] KV.k     ->     KV[1 g d e] = K^T V
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensornet_attn.cost.kernels import Parts
+from tensornet_attn.cost.memory import kept
+from tensornet_attn.cost.products import Matmul
+from tensornet_attn.cost.rates import Table
+from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.seconds import parts_inside
+from tensornet_attn.cost.shapes import matmuls
+from tensornet_attn.emit.precision import sums_wide
+from tensornet_attn.emit.sides import laid, mask_options, matrix
+from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.alike import is_ones, narrow_after
+from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.precision import kept_wide
+from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
+from tensornet_attn.ir.arithmetic import ONE
+from tensornet_attn.ir.values import Legs
+from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, kernel
+from tensornet_attn.rewrite.change import with_steps
+
+
+class OuterSums(Implementation[Recurrence]):
+    """Sums with one row whose key side is a product of two operands, each with the heads and one leg of its own."""
+
+    name, kind, pairs = "sum of outer products", "outer", False
+
+    def lowered(self, graph: Graph, context: Context) -> Lowered:
+        chosen, wide = dict[str, str](), kept_wide(graph)
+        for step in graph.steps:
+            product = None if sums_wide(graph, wide, step.name) else _outer_product(graph, step)
+            if product is not None:
+                own = kernel(self.kind, graph, (), (product, step), step.form)
+                graph = with_steps(graph, {product.name: [], step.name: [replace(step, op=own)]})
+                chosen[step.name] = "a sum over the keys, once for all queries, as one product"
+        return Lowered(graph, chosen)
+
+    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+        return {(str(scene.graph.key), *recurrence_of(step).heads): 1}
+
+    def elementwise(self, scene: Scene, step: Step) -> int:
+        return 0
+
+    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+        return kept(scene, _sides(step))
+
+    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
+        return matmuls(scene, _as_product(step))
+
+    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+        return parts_inside(scene, _as_product(step), table, backward)
+
+    def plain(self, step: Step) -> bool:
+        return True
+
+    def emit(self, writer: Writer, step: Step) -> None:
+        recurrence, query, key = recurrence_of(step), str(writer.graph.query), str(writer.graph.key)
+        writer.line(f"# {recurrence.box.name}: sums over {key}; no {query} by {key} tensor is formed")
+        *shared, first, second = recurrence.heads
+        sides = [
+            laid(writer, "k", matrix(writer.value(use), (*shared,), (key,), (leg,)))
+            for use, leg in zip(_sides(step), (first, second), strict=True)
+        ]
+        ones = writer.value(recurrence.terms[0].query[0]).text
+        text = writer.call("outer_sums", ones, *sides, *mask_options(writer, recurrence))
+        writer.named(step.name, text, (*recurrence.heads, query))
+
+
+OUTER = OuterSums()
+
+
+def _outer_product(graph: Graph, step: Step) -> Step | None:
+    """The product of two operands of the keys that a sum with one row reads, if nothing else does; else None.
+
+    The heads of the sum are the legs that the operands share, then one leg of each.
+    """
+    recurrence, key = step.form, str(graph.key)
+    if not isinstance(recurrence, Recurrence) or not narrow_after(graph, step) or len(recurrence.terms) != 1:
+        return None
+    (term,) = recurrence.terms
+    product = graph.step.get(term.key[0].name) if term.key else None
+    if product is None or product.contraction is None or not all(is_ones(graph, use.name) for use in term.query):
+        return None
+    factors, alone = product.contraction.terms[0], len(graph.readers[product.name]) == 1 and product.nested
+    one = term.coefficient == ONE and factors.coefficient == ONE and len(product.contraction.terms) == 1
+    uses = factors.factors
+    if not one or not alone or len(uses) != 2 or term.key[0].legs != product.legs:
+        return None
+    shared = {*uses[0].legs} & {*uses[1].legs}
+    legs = [tuple(leg for leg in use.legs if leg not in shared) for use in uses]
+    fits = key in shared and {*recurrence.heads[:-2]} == shared - {key} and sorted(map(len, legs)) == [1, 1]
+    return product if fits and {*recurrence.heads[-2:]} == {*legs[0], *legs[1]} else None
+
+
+def _sides(step: Step) -> tuple[Use, ...]:
+    """The two operands, in the order of the last legs of the result."""
+    assert step.kernel is not None
+    product, legs = step.kernel.body[0], recurrence_of(step).heads[-2:]
+    return tuple(next(use for use in product.op.uses if leg in use.legs) for leg in legs)
+
+
+def _as_product(step: Step) -> Step:
+    return replace(step, op=Contraction((Term(ONE, _sides(step)),)))

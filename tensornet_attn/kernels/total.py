@@ -1,0 +1,82 @@
+"""Sums of linear attentions to the same values: one call reads queries, keys and values once.
+
+# A = A1.o + A2.o;  A1.o = linear(Q1, K1, V);  A2.o = linear(Q2, K2, V)     ->     A = linear([(Q1, K1), (Q2, K2)], V)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensornet_attn.emit.layout import columns
+from tensornet_attn.emit.sides import eps_text, laid, mask_options, matrix, sides_maps, small_legs, term_text
+from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.recurrence import recurrence_of
+from tensornet_attn.ir.arithmetic import ONE
+from tensornet_attn.kernels.features import features_inside, takes_maps
+from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, OfSteps, kernel
+from tensornet_attn.kernels.linear import DENSE, cpp_option
+from tensornet_attn.rewrite.change import with_steps
+
+
+class Total(OfSteps, Implementation[tuple[Step, ...]]):
+    """Sums of kernels that nothing else reads, each of one product of features, in one call."""
+
+    name, kind, pairs = "sum of linear attentions", "total", False
+
+    def lowered(self, graph: Graph, context: Context) -> Lowered:
+        chosen = dict[str, str]()
+        for step in () if context.backend == "triton" else graph.steps:
+            if kernels := _summed(graph, step):
+                cpp = all(part.kernel and part.kernel.cpp for part in kernels)
+                total = replace(kernel(self.kind, graph, (), (*kernels, step), kernels), cpp=cpp)
+                gone = dict.fromkeys((part.name for part in kernels), ())
+                graph = with_steps(graph, gone | {step.name: [replace(step, op=total)]})
+                names = ", ".join(part.name for part in kernels)
+                features = [name for part in kernels for name in features_inside(part)]
+                inside = f"; inside: {', '.join(features)}" if features else ""
+                chosen[step.name] = f"{self.name}: {names} in one call; the keys are summed first; {DENSE}{inside}"
+        return Lowered(graph, chosen)
+
+    def plain(self, step: Step) -> bool:
+        return True
+
+    def emit(self, writer: Writer, step: Step) -> None:
+        assert step.kernel is not None
+        *kernels, _ = step.kernel.body
+        recurrences = [recurrence_of(part) for part in kernels]
+        first, query, key = recurrences[0], str(writer.graph.query), str(writer.graph.key)
+        assert first.value is not None
+        products = f"{', '.join(recurrence.box.name for recurrence in recurrences)} times {first.value.name}"
+        writer.line(f"# the sum of {products}: sums over {key} first; no {query} by {key} tensor is formed")
+        small = small_legs(writer, kernels)
+        sides = [term_text(writer, recurrence, recurrence.terms[0], small)[1:-1] for recurrence in recurrences]
+        values = laid(writer, "v", matrix(writer.value(first.value), first.heads, (key,), first.result))
+        terms = [
+            f"({side}, {', '.join(sides_maps(writer, recurrence, small))}, {eps_text(writer, recurrence)})"
+            for side, recurrence in zip(sides, recurrences, strict=True)
+        ]
+        options = [*mask_options(writer, first), *cpp_option(writer, step, kernels)]
+        text = writer.call("linear_attentions", f"[{', '.join(terms)}]", values, *options)
+        text += columns([*map(writer.size, first.result)])
+        writer.named(step.name, text, (*first.heads, query, *first.result))
+
+
+TOTAL = Total()
+
+
+def _summed(graph: Graph, step: Step) -> list[Step]:
+    """The kernels whose results a step adds up, if one call computes them all; else none."""
+    kernels, alike = list[Step](), set[object]()
+    for term in step.contraction.terms if step.contraction is not None else ():
+        (use, *others) = term.factors or (None,)
+        part = graph.step.get(use.name) if use is not None and not others and term.coefficient == ONE else None
+        if part is None or use is None or not takes_maps(graph, part, tiles=False):
+            return []
+        alone = len(graph.readers[part.name]) == 1 and part.name not in graph.results
+        if not alone or use.legs != part.legs or {*part.legs} != {*step.legs}:
+            return []
+        recurrence = recurrence_of(part)
+        alike.add((part.legs, recurrence.value, recurrence.heads, recurrence.result, recurrence.box.legs))
+        kernels.append(part)
+    return kernels if len(kernels) > 1 and len(alike) == 1 else []
