@@ -110,8 +110,10 @@ def _with_keys(
     product = Contraction((Term(ONE, (keys, share)),))
     if dropout[1] == 0:
         return _step(scope, name, product, of.legs, path)
-    undropped = _step(scope, f"{name}.whole", product, of.legs)
-    return _step(scope, name, Box("dropout", None, (("of", undropped),), (("dropout", dropout[0]),)), of.legs, path)
+    before_dropout = _step(scope, f"{name}.whole", product, of.legs)
+    return _step(
+        scope, name, Box("dropout", None, (("of", before_dropout),), (("dropout", dropout[0]),)), of.legs, path
+    )
 
 
 def _step(scope: Scope, wish: str, op: Contraction | Box, legs: tuple[str, ...], path: Path | None = None) -> Use:
