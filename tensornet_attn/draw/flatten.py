@@ -226,8 +226,8 @@ class _Painter:
         if acts is None:
             return None
         ended = [wire for leg, wire in inner.items() if leg not in outer or leg == acts]
-        new = [wire for leg, wire in outer.items() if leg not in inner or leg == acts]
-        return self.passage("port", (*ended, *new), frame, path)
+        started = [wire for leg, wire in outer.items() if leg not in inner or leg == acts]
+        return self.passage("port", (*ended, *started), frame, path)
 
     def passage(self, look: str, wires: Iterable[Wire], frame: str, path: Path) -> Node:
         node = self.node(look, "", frame, (*path, LAST), border=True)

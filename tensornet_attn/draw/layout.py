@@ -233,9 +233,9 @@ class Places:
 
     def thing(self, node: str, frame: str | None) -> str:
         """The node itself if it is directly in the frame, or else the inner frame that contains it."""
-        inside, here = node, self.home[node].frame
-        while here is not None and here != frame:
-            inside, here = here, self.frames[here].parent
+        inside, enclosing = node, self.home[node].frame
+        while enclosing is not None and enclosing != frame:
+            inside, enclosing = enclosing, self.frames[enclosing].parent
         return inside
 
     def leaving(self) -> dict[str, int]:
@@ -249,8 +249,8 @@ class Places:
 
     def placed(self, level: Level, sizes: dict[str, Size], blocks: dict[str, Layout], bordered: bool) -> Layout:
         """Orders the rows of a level and places vertices and wires."""
-        offsets = {n: spot.x - block.width / 2 for block in blocks.values() for n, spot in block.nodes.items()}
-        ports = {n: spot.x / block.width for block in blocks.values() for n, spot in block.nodes.items()}
+        offsets = {name: spot.x - block.width / 2 for block in blocks.values() for name, spot in block.nodes.items()}
+        ports = {name: spot.x / block.width for block in blocks.values() for name, spot in block.nodes.items()}
         legs: dict[str, set[str]] = defaultdict(set)
         for arrow in level.arrows:
             if arrow.edge.wire >= 0:

@@ -191,7 +191,11 @@ def sweep_svg(swept: Swept) -> str:
     for measure in swept.sweep.measures:
         ratio = f", ratio to {swept.against}" if swept.against else ""
         drawn = tuple(
-            Curve(name, tuple(p.sizes[axes[0]] for p in points), tuple(p.displayed(measure) for p in points))
+            Curve(
+                name,
+                tuple(point.sizes[axes[0]] for point in points),
+                tuple(point.displayed(measure) for point in points),
+            )
             for name, points in swept.series().items()
         )
         several = [*(["designs"] if len(swept.sweep.designs) > 1 else []), *axes[1:]]

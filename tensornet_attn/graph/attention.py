@@ -231,8 +231,8 @@ class Attention:
         if self.graph.key in reader.step.legs:
             return "the product with the attention map keeps the key leg"
         if len(reader.values) != 1:
-            met = f"{len(reader.values)} tensors" if reader.values else none
-            return f"the attention map is multiplied by {met} along the key leg"
+            values_text = f"{len(reader.values)} tensors" if reader.values else none
+            return f"the attention map is multiplied by {values_text} along the key leg"
         return "the values depend on the query" if self.graph.query in reader.values[0].legs else reader
 
 

@@ -110,9 +110,9 @@ class Search:
             splitter = queue.popleft()
             queued.discard(splitter)
             for start, seen in self._seen(partition, splitter):
-                new = _split(partition, start, seen)
-                largest = None if start in queued else _largest(partition, start, new)
-                fresh = new if start in queued else [cell for cell in (start, *new) if cell != largest]
+                new_cells = _split(partition, start, seen)
+                largest = None if start in queued else _largest(partition, start, new_cells)
+                fresh = new_cells if start in queued else [cell for cell in (start, *new_cells) if cell != largest]
                 queue.extend(fresh)
                 queued.update(fresh)
 
@@ -220,6 +220,6 @@ def _split(partition: Partition, start: int, seen: dict[int, list[int]]) -> list
     return starts[1:]
 
 
-def _largest(partition: Partition, start: int, new: list[int]) -> int:
+def _largest(partition: Partition, start: int, new_cells: list[int]) -> int:
     """The largest part of a split cell; it need not wait, because the others cause the same splits."""
-    return max((start, *new), key=lambda cell: (len(partition.members[cell]), -cell))
+    return max((start, *new_cells), key=lambda cell: (len(partition.members[cell]), -cell))

@@ -55,11 +55,11 @@ def padding_of(graph: Graph, wanted: Collection[str]) -> Padding:
     paired = _paired_tensor(subgraph)
     apart = next(filter(None, (_asks_distance(subgraph, step, False) for step in steps)), None) or paired
     between = next(filter(None, (_asks_distance(subgraph, step, True) for step in steps)), None) or paired
-    met = {leg for step in steps for legs in (step.legs, *(use.legs for use in step.op.uses)) for leg in legs}
+    used_legs = {leg for step in steps for legs in (step.legs, *(use.legs for use in step.op.uses)) for leg in legs}
     alone = (
         length is None
         and by_position is None
-        and graph.key not in met
+        and graph.key not in used_legs
         and not any(convolves(step.box) for step in steps)
     )
     before = length or by_position

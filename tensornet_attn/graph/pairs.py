@@ -73,7 +73,8 @@ def batches(graph: Graph) -> dict[str, frozenset[str]]:
     inputs = frozenset(tensor.name for tensor in graph.of_role("input"))
     role_origins = {"input": frozenset[str](), "noise": inputs}
     origins = {
-        t.name: role_origins[t.role] | {t.name} if t.role in role_origins else frozenset[str]() for t in graph.tensors
+        tensor.name: role_origins[tensor.role] | {tensor.name} if tensor.role in role_origins else frozenset[str]()
+        for tensor in graph.tensors
     }
     for step in graph.steps:
         origins[step.name] = frozenset[str]().union(*(origins.get(use.name, ()) for use in step.op.uses))
@@ -125,7 +126,9 @@ def _products(term: Term, product_legs: Legs, path: Path, names: Iterator[str]) 
     waiting = list(enumerate(term.factors))
     steps: list[Step] = []
     for pair in path:
-        (index, left), (_, right) = sorted((waiting.pop(i) for i in sorted(pair, reverse=True)), key=lambda w: w[0])
+        (index, left), (_, right) = sorted(
+            (waiting.pop(i) for i in sorted(pair, reverse=True)), key=lambda indexed: indexed[0]
+        )
         needed = {leg for _, use in waiting for leg in use.legs} | set(product_legs)
         kept = tuple(leg for leg in dict.fromkeys(left.legs + right.legs) if leg in needed)
         step = Step(next(names), Contraction((Term(ONE, (left, right)),)), kept if waiting else product_legs)

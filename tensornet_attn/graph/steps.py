@@ -157,13 +157,13 @@ def _check_term(scope: Scope, term: Term, written: TermText, result_legs: tuple[
         if leg in result_legs:
             continue
         if times == 1:
-            again = scope.split_again(leg)
+            joined_legs = scope.split_again(leg)
             hint = "add it to the result or to a second tensor, or sum over it with a 'sum' box."
             for use in written.factors:
                 declared = scope.legs_of(use) or ()
                 if leg in declared and use.legs is not None and leg not in [token.name for token in use.legs]:
                     hint = f"'{use.name}' is declared with it: write '{use.name}[{' '.join(declared)}]', or {hint}"
-            hint = f"write '{again}' in its place, to have its legs again." if again else hint
+            hint = f"write '{joined_legs}' in its place, to have its legs again." if joined_legs else hint
             message = f"leg '{leg}' dangles: it is on one tensor of the product and not in the result."
             raise Refusal("dangling", message, hint, _last(written, leg).span)
         if times > 2 and scope.sizes.legs[leg].kind != "head" and leg not in scope.sizes.broken:

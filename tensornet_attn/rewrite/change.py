@@ -37,10 +37,10 @@ def read_once(graph: Graph, name: str) -> Step | None:
     return readers[0][0] if len(readers) == 1 and not kept(graph, name) else None
 
 
-def with_steps(graph: Graph, new: Mapping[str, Iterable[Step]]) -> Graph:
+def with_steps(graph: Graph, replacements: Mapping[str, Iterable[Step]]) -> Graph:
     """The graph with the named steps replaced by other steps."""
     return replace(
-        graph, steps=tuple(replacement for step in graph.steps for replacement in new.get(step.name, [step]))
+        graph, steps=tuple(replacement for step in graph.steps for replacement in replacements.get(step.name, [step]))
     )
 
 
@@ -53,10 +53,10 @@ def settled(before: Graph, after: Graph) -> Graph | None:
 
     Weights and inputs stay in the graph, so that each keeps its gradient, possibly of zeros.
     """
-    gone = before.readers.keys() - after.readers.keys()
-    if any(name in before.tensor and before.tensor[name].role != "constant" for name in gone):
+    unread = before.readers.keys() - after.readers.keys()
+    if any(name in before.tensor and before.tensor[name].role != "constant" for name in unread):
         return None
-    return replace(after, tensors=tuple(tensor for tensor in after.tensors if tensor.name not in gone))
+    return replace(after, tensors=tuple(tensor for tensor in after.tensors if tensor.name not in unread))
 
 
 def plain_number(graph: Graph, tree: Arith) -> bool:
@@ -85,15 +85,19 @@ def _fits(leg: Leg | None, size: int) -> bool:
 
 
 def with_legs(graph: Graph, legs: Iterable[Leg]) -> Graph:
-    new = {leg.name: leg for leg in legs if leg.name not in graph.leg}
-    return replace(graph, legs=(*graph.legs, *new.values()))
+    added = {leg.name: leg for leg in legs if leg.name not in graph.leg}
+    return replace(graph, legs=(*graph.legs, *added.values()))
 
 
 def leaf(graph: Graph, use: Use) -> Use:
     """An operand that a kernel reads from outside, under its own leg names, except that sequence legs are as used."""
     declared = graph.legs_of(use.name)
     return Use(
-        use.name, tuple(new if graph.leg[new].sequence else old for old, new in zip(declared, use.legs, strict=True))
+        use.name,
+        tuple(
+            used_leg if graph.leg[used_leg].sequence else declared_leg
+            for declared_leg, used_leg in zip(declared, use.legs, strict=True)
+        ),
     )
 
 
@@ -136,7 +140,7 @@ def read_instead(graph: Graph, step_name: str, name: str, order: tuple[int, ...]
         return Use(name, tuple(use.legs[i] for i in order)) if use.name == step_name else use
 
     readers = {step.name: [with_uses(step, change)] for step, _ in graph.readers[step_name]}
-    if any(seen(graph, graph.step[name]) != seen(graph, new) for name, (new,) in readers.items()):
+    if any(seen(graph, graph.step[name]) != seen(graph, reader) for name, (reader,) in readers.items()):
         return None
     return settled(graph, with_steps(graph, {**readers, step_name: []}))
 
@@ -176,7 +180,7 @@ def inlined(
     Legs that the source sums are renamed to avoid those of the product. Returns None if this is not possible, or if
     there are too many factors.
     """
-    index, new, terms = outer.factors.index(use), dict[str, Leg](), list[Term]()
+    index, new_legs, terms = outer.factors.index(use), dict[str, Leg](), list[Term]()
     rest = (*outer.factors[:index], *outer.factors[index + 1 :])
     taken = {*legs, *legs_in(outer.factors), *source.legs}
     for term in terms_of(source):
@@ -189,9 +193,9 @@ def inlined(
                 names[leg] = leg
                 continue
             like = leg_like(
-                with_legs(graph, new.values()), leg, declared.size, declared.kind, taken | {*names.values()}
+                with_legs(graph, new_legs.values()), leg, declared.size, declared.kind, taken | {*names.values()}
             )
-            new[like.name], names[leg] = like, like.name
+            new_legs[like.name], names[leg] = like, like.name
         inner = tuple(Use(factor.name, tuple(names[leg] for leg in factor.legs)) for factor in term.factors)
         if len(rest) + len(inner) > limits.FACTORS:
             return None
@@ -201,4 +205,4 @@ def inlined(
                 return None
             coefficient = times(coefficient, Name(leg))
         terms.append(Term(coefficient, (*inner, *rest)))
-    return tuple(terms), tuple(new.values())
+    return tuple(terms), tuple(new_legs.values())

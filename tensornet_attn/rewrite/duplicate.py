@@ -64,8 +64,10 @@ def duplicated(graph: Graph, step_name: str, groups: Iterable[Collection[str]]) 
         def change(use: Use, name: str = name) -> Use:
             return Use(name, use.legs) if use.name == step_name else use
 
-        new: dict[str, list[Step]] = {reader: [with_uses(graph.step[reader], change)] for reader in readers}
-        graph = with_steps(graph, new | {step_name: [graph.step[step_name], replace(graph.step[step_name], name=name)]})
+        rewired: dict[str, list[Step]] = {reader: [with_uses(graph.step[reader], change)] for reader in readers}
+        graph = with_steps(
+            graph, rewired | {step_name: [graph.step[step_name], replace(graph.step[step_name], name=name)]}
+        )
     return graph
 
 

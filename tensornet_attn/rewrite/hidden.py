@@ -78,17 +78,17 @@ class _Hiding:
         power = step.box is not None and step.box.function == _EXP and not self.everywhere
         factor = step.box is None or not OPS[step.box.kind].multiplies
         fill = _FACTOR if factor else _POWER if power else _OPERAND
-        new = []
+        new_uses = []
         for use, look, harm in zip(step.op.uses, self.looks[step.name], harmful, strict=True):
             if use.name in self.doubtful and not harm and not self.own_masks(step):
                 self.doubtful.add(step.name)
-            new.append(self.hidden(step, use, look, fill) if harm else use)
-        self.rows |= {step.name} if any(use.name in self.rows for use in new) else set()
-        new = self.with_zeros(step, new) if step.name in self.counting else new
-        if self.is_empty(step, new):
+            new_uses.append(self.hidden(step, use, look, fill) if harm else use)
+        self.rows |= {step.name} if any(use.name in self.rows for use in new_uses) else set()
+        new_uses = self.with_zeros(step, new_uses) if step.name in self.counting else new_uses
+        if self.is_empty(step, new_uses):
             self.empty.add(step.name)
-        uses = iter(new)
-        self.steps.append(with_uses(step, lambda use: next(uses)) if tuple(new) != step.op.uses else step)
+        uses = iter(new_uses)
+        self.steps.append(with_uses(step, lambda use: next(uses)) if tuple(new_uses) != step.op.uses else step)
 
     def with_zeros(self, step: Step, uses: list[Use]) -> list[Use]:
         """The uses of a step, of which one in each product that sums the keys is zero at hidden keys."""
@@ -121,20 +121,20 @@ class _Hiding:
 
     def add_kernel(self, step: Step, kernel: Kernel) -> None:
         """Adds a kernel, which reads other steps instead of those with hidden keys."""
-        new: dict[str, Use] = {}
+        replacements: dict[str, Use] = {}
         for use, seen in self.read_on_keys(step).items():
             if seen == {BY_KEY}:
-                new[use.name] = self.hidden(step, use, BY_KEY, _FACTOR)
+                replacements[use.name] = self.hidden(step, use, BY_KEY, _FACTOR)
         inner_steps = [*flattened(step)]
         for inner in inner_steps:
             for term in self.counting.get(inner.name, ()):
                 factor = hider(self.graph, inner_steps, term, self.looks)
                 assert factor is not None, f"no operand of '{step.name}' hides keys from '{inner.name}'"
-                new.setdefault(factor.name, self.hidden(step, leaf(self.graph, factor), BY_KEY, _FACTOR))
-        shown = (use for use in kernel.uses if use.name not in new or not self.on_keys(use.legs))
+                replacements.setdefault(factor.name, self.hidden(step, leaf(self.graph, factor), BY_KEY, _FACTOR))
+        shown = (use for use in kernel.uses if use.name not in replacements or not self.on_keys(use.legs))
         self.rows |= {step.name} if any(use.name in self.rows for use in shown) else set()
-        hidden = tuple((name, use.name) for name, use in new.items())
-        self.steps.append(replace(step, op=replace(kernel, uses=(*kernel.uses, *new.values()), hidden=hidden)))
+        hidden = tuple((name, use.name) for name, use in replacements.items())
+        self.steps.append(replace(step, op=replace(kernel, uses=(*kernel.uses, *replacements.values()), hidden=hidden)))
 
     def read_on_keys(self, step: Step) -> dict[Use, set[Seen]]:
         """What a kernel reads that may be infinite at hidden keys, under its own leg names, and what its steps see."""

@@ -116,26 +116,26 @@ class Pattern:
     def with_sum(self, graph: Graph, match: Match, name: str, body: Sum) -> Graph | None:
         """The graph with a sum of the right side. A removed step inside the sum is inlined first."""
         spots, step = match.spots.get(name, ()), match.steps[name]
-        gone = [key for key in self.sides[0] if key not in self.sides[1] and spots and key in spots[0].factors]
-        inner = gone[0] if gone else ""
+        removed = [key for key in self.sides[0] if key not in self.sides[1] and spots and key in spots[0].factors]
+        inner = removed[0] if removed else ""
         if inner:
             inlined = spread(graph, step.name, spots[0].term, match.one(inner), match.steps[inner])
             if inlined is None or any(item.out for product in body.products for item in product.items):
                 return inlined
             graph = inlined
         terms = terms_of(graph.step[step.name])
-        new = list[Step]()
+        new_steps = list[Step]()
         built_terms = [_Term(graph, match, name, inner, self.new).made(product) for product in body.products]
         for built_term in built_terms:
             if built_term is None:
                 return None
-            new += built_term[1]
+            new_steps += built_term[1]
         taken = {spot.term for spot in spots}
         first = min(taken, default=0) if body.rest == "first" else 0
         before = [term for i, term in enumerate(terms) if i < first]
         after = [term for i, term in enumerate(terms) if i >= first and i not in taken]
         new_terms = [*before, *(built_term[0] for built_term in built_terms if built_term is not None), *after]
-        return with_steps(graph, {step.name: [*new, with_terms(step, new_terms)]})
+        return with_steps(graph, {step.name: [*new_steps, with_terms(step, new_terms)]})
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,12 @@ def relu_of_weight(graph: Graph, step_name: str) -> Graph | None:
     signed_data, steps = _signed(graph, step_name, Use(inner.name, data_legs), box)
     signed_weights, more = _signed(graph, f"{step_name}.{weight.name}", weight, box)
     terms = _read(graph, contraction, step_name, list(zip(signed_weights, signed_data, strict=True)))
-    new = {inner.name: [scores], step_name: [*steps, *more], reader.name: [replace(reader, op=Contraction(terms))]}
-    return settled(graph, _into_reader(with_steps(graph, new), reader.name))
+    replacements = {
+        inner.name: [scores],
+        step_name: [*steps, *more],
+        reader.name: [replace(reader, op=Contraction(terms))],
+    }
+    return settled(graph, _into_reader(with_steps(graph, replacements), reader.name))
 
 
 def _into_reader(graph: Graph, name: str) -> Graph:
@@ -69,10 +73,12 @@ def _into_reader(graph: Graph, name: str) -> Graph:
             terms.append(term)
             continue
         others = tuple(use for use in term.factors if use is not used)
-        new, taken = dict(zip(step.legs, used.legs, strict=True)), {*used.legs, *legs_in(others), *reader.legs}
+        leg_names, taken = dict(zip(step.legs, used.legs, strict=True)), {*used.legs, *legs_in(others), *reader.legs}
         summed = {*used.legs} & legs_in(use for use in others if use.name not in with_batch) - {*reader.legs}
         for inner_term in terms_of(step):
-            factors = tuple(Use(use.name, tuple(new.get(leg, leg) for leg in use.legs)) for use in inner_term.factors)
+            factors = tuple(
+                Use(use.name, tuple(leg_names.get(leg, leg) for leg in use.legs)) for use in inner_term.factors
+            )
             weights = legs_in(use for use in factors if use.name not in with_batch)
             if not summed & weights or (legs_in(inner_term.factors) - {*step.legs}) & taken:
                 return graph
@@ -109,9 +115,9 @@ def _read(graph: Graph, contraction: Step, step_name: str, pairs: list[tuple[Use
         if used is None:
             terms.append(term)
             continue
-        new, others = dict(zip(names, used.legs, strict=True)), [use for use in term.factors if use is not used]
+        leg_names, others = dict(zip(names, used.legs, strict=True)), [use for use in term.factors if use is not used]
         for pair in pairs:
-            renamed = (Use(use.name, tuple(new[leg] for leg in use.legs)) for use in pair)
+            renamed = (Use(use.name, tuple(leg_names[leg] for leg in use.legs)) for use in pair)
             terms.append(replace(term, factors=(*renamed, *others)))
     return tuple(terms)
 

@@ -97,9 +97,9 @@ def same_for_all_keys(match: Match, scores: Step, term_index: int) -> Choices:
     read = [term for term in terms if any(match.keys & {*use.legs} for use in term.factors)]
     large = [term for term in terms if any(grows(match.graph, use) for use in term.factors)]
     stay = [*read, *large] if any(term in read for term in large) else read
-    gone = tuple(i for i, term in enumerate(terms) if term not in stay)
-    if read and gone:
-        yield "", gone
+    dropped = tuple(i for i, term in enumerate(terms) if term not in stay)
+    if read and dropped:
+        yield "", dropped
 
 
 def core(match: Match) -> Match | None:

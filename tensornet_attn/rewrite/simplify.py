@@ -70,16 +70,16 @@ def _form(graph: Graph, step: Step) -> tuple[object, Legs]:
             leg_names.setdefault(leg, leg if fixed else f"{len(leg_names)}: {graph.leg[leg].size}")
     if not {*step.legs} <= leg_names.keys():
         return step, step.legs
-    new = with_uses(step, lambda use: Use(use.name, _renamed(use.legs, leg_names)))
-    op, box = new.op, new.box
+    renamed = with_uses(step, lambda use: Use(use.name, _renamed(use.legs, leg_names)))
+    op, box = renamed.op, renamed.box
     if box is not None:
         op = box.renamed(leg_names)
     order = tuple(leg for leg in leg_names if leg in step.legs)
     return (op, _renamed(order, leg_names)), order
 
 
-def _renamed(legs: Legs, new: Mapping[str, str]) -> Legs:
-    return tuple(new.get(leg, leg) for leg in legs)
+def _renamed(legs: Legs, names: Mapping[str, str]) -> Legs:
+    return tuple(names.get(leg, leg) for leg in legs)
 
 
 def _filled(tensor: Tensor | None) -> Arith | None:
@@ -119,10 +119,10 @@ def identity(match: Match) -> Match | None:
     if tensor is None or tensor.role != "constant" or tensor.init is None or tensor.init.name != "eye":
         return None
     sizes = {graph.leg[leg].size for leg in use.legs}
-    gone = next((leg for leg in reversed(use.legs) if leg not in legs), None)
-    if gone is None or len(sizes) > 1 or None in sizes or gone not in legs_in(rest):
+    summed_leg = next((leg for leg in reversed(use.legs) if leg not in legs), None)
+    if summed_leg is None or len(sizes) > 1 or None in sizes or summed_leg not in legs_in(rest):
         return None
-    names = {gone: next(leg for leg in use.legs if leg != gone)}
+    names = {summed_leg: next(leg for leg in use.legs if leg != summed_leg)}
     renamed = tuple(Use(factor.name, _renamed(factor.legs, names)) for factor in rest)
     return None if any(len({*factor.legs}) < len(factor.legs) for factor in renamed) else match.but(uses={"D": renamed})
 
@@ -172,10 +172,10 @@ def _in_sum(graph: Graph, reader: Step, name: str, axis: int) -> Graph | None:
     """A product that sums the removed leg multiplies by its size instead."""
     terms, lost = list[Term](), set[str]()
     for term in terms_of(reader):
-        gone = {use.legs[axis] for use in term.factors if use.name == name}
+        removed_legs = {use.legs[axis] for use in term.factors if use.name == name}
         factors = tuple(Use(use.name, _out(use.legs, axis)) if use.name == name else use for use in term.factors)
         coefficient = term.coefficient
-        for leg in sorted(gone - legs_in(factors)):
+        for leg in sorted(removed_legs - legs_in(factors)):
             if leg in reader.legs:
                 lost.add(leg)
             else:
@@ -198,8 +198,8 @@ def _in_box(graph: Graph, reader: Step, box: Box, name: str, axis: int) -> Graph
     leg = use.legs[axis]
     if draws(graph, reader) or leg in box.acting or leg not in reader.legs:
         return None
-    new = replace(reader, op=replace(box, operands=(("of", Use(name, _out(use.legs, axis))),)))
-    return _without_leg(with_steps(graph, {reader.name: [new]}), reader.name, leg)
+    narrowed = replace(reader, op=replace(box, operands=(("of", Use(name, _out(use.legs, axis))),)))
+    return _without_leg(with_steps(graph, {reader.name: [narrowed]}), reader.name, leg)
 
 
 ONE_MAP = pattern("one map for all", "Z = .. + c * F[constant] R.. -> Z = .. + c v * R..", filled, then=covered)

@@ -146,8 +146,8 @@ class _Splits:
             pieces = zip(self._pieces(tensor), _leaves(tensor.init), *groups, strict=True)  # type: ignore[arg-type]
             return [Tensor(name, "constant", tuple(legs), Function(factor.name)) for name, factor, *legs in pieces]
         before = tensor.stored or tuple((leg,) for leg in tensor.legs)
-        apart = dict(zip(tensor.legs, groups, strict=True))
-        stored = tuple(tuple(leg for old in group for leg in apart[old]) for group in before)
+        group_of = dict(zip(tensor.legs, groups, strict=True))
+        stored = tuple(tuple(leg for joined_leg in group for leg in group_of[joined_leg]) for group in before)
         init = tensor.init
         if tensor.role == "constant" and init is not None and init.name == "ones":
             init = Function("ones")  # its legs define its sizes
@@ -159,7 +159,9 @@ class _Splits:
         return [fresh(self.old, f"{tensor.name}_{factor.name}{i}") for i, factor in enumerate(_leaves(tensor.init))]
 
     def _step(self, step: Step) -> Step:
-        wires = dict.fromkeys([Wire(leg) for leg in step.legs] + [w for joint in joints(step) for w in joint.wires])
+        wires = dict.fromkeys(
+            [Wire(leg) for leg in step.legs] + [wire for joint in joints(step) for wire in joint.wires]
+        )
         split = {wire: parts for wire in wires if (parts := self.parts((step.name, wire)))}
         taken = {wire.leg for wire in wires if wire not in split} | ({wire.leg for wire in wires if not split})
         names = {wire: self._named(parts, wire.leg, taken) for wire, parts in split.items()}

@@ -24,9 +24,9 @@ def own_names(graph: Graph, step_name: str) -> Graph | None:
     for use in step.op.uses:
         for declared, read in _strange(graph, use):
             source = graph.step[use.name]
-            new = _swapped(graph, source, declared, read)
-            if new is not None and _count(graph, new) <= _count(graph, source):
-                renamed = with_steps(graph, {source.name: [new]})
+            renamed_source = _swapped(graph, source, declared, read)
+            if renamed_source is not None and _count(graph, renamed_source) <= _count(graph, source):
+                renamed = with_steps(graph, {source.name: [renamed_source]})
                 pairs = [
                     (_count(renamed, affected), _count(graph, affected)) for affected, _ in graph.readers[source.name]
                 ]

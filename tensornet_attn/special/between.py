@@ -125,11 +125,11 @@ def _without_projections(design: Design, graph: Graph) -> Data:
     names = {side: side if side not in taken else f"{side}_given" for side in SIDES}
     out: dict[str, Any] = edited(data, edit)
     out["diagram"][graph.output], last = _unprojected(out["diagram"][graph.output], graph)
-    gone = {name for pair in side_of for name in pair} | last
+    removed = {name for pair in side_of for name in pair} | last
     stored = (tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state"))
-    if kept := [name for name in stored if name not in gone]:
-        beside = "but the rest of a design must have no weights"
-        raise InputError(f"{graph.name}: without its projections it still has '{kept[0]}', {beside}; {INSTEAD}.")
+    if kept := [name for name in stored if name not in removed]:
+        requirement = "but the rest of a design must have no weights"
+        raise InputError(f"{graph.name}: without its projections it still has '{kept[0]}', {requirement}; {INSTEAD}.")
     out["inputs"] = {names[side]: rows[side] for side in SIDES}
     legs = dict.fromkeys(leg for row in rows.values() for leg in row.split())
     sizes = {leg: graph.leg[leg] for leg in legs if not graph.leg[leg].sequence}

@@ -177,7 +177,7 @@ def _values(graph: Graph, entry: Special, special: Graph, name: str) -> dict[str
         except Refusal as refusal:
             raise Misfit(refusal, path) from None
     if unknown := [weight for weight in entry.weights if weight not in values]:
-        weights = [t.name for t in graph.tensors if t.role in ("weight", "state")]
+        weights = [tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state")]
         message = f"this design has no weight '{unknown[0]}'."
         raise Misfit(
             Refusal("unknown-name", message, nearest(unknown[0], weights)), ("contains", name, "weights", unknown[0])
@@ -210,8 +210,8 @@ def _check_shape(embedded: Embedding, weight: str, path: Path) -> None:
         _check_start(source, embedded.numbers, shape, path)
     if shaped.legs is not None and prod(shaped.sizes) != prod(shape):
         legs = " ".join(f"{leg} {size}" for leg, size in shaped.legs) or "a scalar"
-        mine = " ".join(f"{leg} {size}" for leg, size in zip(graph.legs_of(weight), shape, strict=True))
-        message = f"'{weight}' has the legs {mine or 'of a scalar'}, its value {legs}."
+        weight_legs = " ".join(f"{leg} {size}" for leg, size in zip(graph.legs_of(weight), shape, strict=True))
+        message = f"'{weight}' has the legs {weight_legs or 'of a scalar'}, its value {legs}."
         raise Misfit(
             Refusal("size", message, "legs may be merged or split, but the number of elements must agree."), path
         )
