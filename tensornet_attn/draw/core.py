@@ -22,8 +22,8 @@ def core(graph: Graph) -> frozenset[str]:
     data = {tensor.name for tensor in graph.of_role("input")}  # and the steps that depend on an input
     for step in graph.steps:
         data |= {step.name} if any(use.name in data for use in step.op.uses) else set()
-    normalised = [found for found in attentions(graph).values() if not isinstance(found.weighting, Masked)]
-    inside = behind(graph, (found.of.name for found in normalised))
+    normalised = [attention for attention in attentions(graph).values() if not isinstance(attention.weighting, Masked)]
+    inside = behind(graph, (attention.of.name for attention in normalised))
     sums = [step.contraction for step in graph.steps if step.name in inside and step.contraction is not None]
     return frozenset(
         use.name
@@ -43,7 +43,9 @@ def _mixes(graph: Graph, use: Use, term: Term) -> bool:
     inputs = {tensor.name for tensor in graph.of_role("input")}
     if use.name not in graph.tensor or graph.tensor[use.name].role not in _ROLES or not use.legs:
         return False
-    return not set(use.legs) & (_legs(o for o in term.factors if o.name in inputs) | {graph.query, graph.key})
+    return not set(use.legs) & (
+        _legs(factor for factor in term.factors if factor.name in inputs) | {graph.query, graph.key}
+    )
 
 
 def _legs(uses: Iterable[Use]) -> set[str | None]:

@@ -112,8 +112,8 @@ class _Writer:
     def node(self, within: Any, name: str, label: str, look: dict[str, str], spot: Spot, kind: str) -> None:
         fixed = {"fixedsize": "true"} if look.get("shape") != "plain" else {"fontsize": f"{LEG:g}"}
         outer = DOUBLED["state"] if look.get("peripheries") == "2" else 0.0
-        place = {"pos": self.at(spot.x, spot.y), **_size(spot.width - outer, spot.height - outer)}
-        within.node(name, **{"label": self.escape(label), **self.theme.of(look), **place, **fixed, "class": kind})
+        position = {"pos": self.at(spot.x, spot.y), **_size(spot.width - outer, spot.height - outer)}
+        within.node(name, **{"label": self.escape(label), **self.theme.of(look), **position, **fixed, "class": kind})
 
     def wires(self) -> None:
         for name, (spot, edge) in self.layout.labels.items():

@@ -107,8 +107,8 @@ class _Painter:
         """Draws a tensor, or a step inline; `wires` are by legs of the use."""
         step = self.graph.step.get(use.name)
         if step is not None and step.name not in self.apart:
-            own = dict(zip(step.legs, (wires[leg] for leg in use.legs), strict=True))
-            self.step(step, own, frame, path)
+            step_wires = dict(zip(step.legs, (wires[leg] for leg in use.legs), strict=True))
+            self.step(step, step_wires, frame, path)
         else:
             look = "step" if step is not None else look_of(self.graph.tensor[use.name])
             node = self.node(look, use.name, frame, path, core=use.name in self.core)
@@ -152,15 +152,15 @@ class _Painter:
 
     def numbers(self, frame: str | None, path: Path) -> None:
         """Draws coefficients outside sums, as tensors without legs."""
-        for value in self.scalars.pop():
-            self.node("number", to_text(value), frame, (*path, (1, 0)))
+        for coefficient in self.scalars.pop():
+            self.node("number", to_text(coefficient), frame, (*path, (1, 0)))
 
     def sum(self, contraction: Contraction, wires: Wires, frame: str | None, path: Path) -> None:
         """Draws terms with their signs side by side, bonded to a `+` node with the legs of the result."""
         plus = self.node("plus", "+", frame, (*path, LAST))
         for index, term in enumerate(contraction.terms):
-            own = {leg: wire for leg, wire in wires.items() if leg in _legs(term.factors)}
-            self.term(term, own, plus, frame, (*path, (0, index)))
+            term_wires = {leg: wire for leg, wire in wires.items() if leg in _legs(term.factors)}
+            self.term(term, term_wires, plus, frame, (*path, (0, index)))
         self.source(plus, wires)
 
     def source(self, node: Node, wires: Wires) -> None:
@@ -226,8 +226,8 @@ class _Painter:
         if acts is None:
             return None
         ended = [wire for leg, wire in inner.items() if leg not in outer or leg == acts]
-        new = [wire for leg, wire in outer.items() if leg not in inner or leg == acts]
-        return self.passage("port", (*ended, *new), frame, path)
+        started = [wire for leg, wire in outer.items() if leg not in inner or leg == acts]
+        return self.passage("port", (*ended, *started), frame, path)
 
     def passage(self, look: str, wires: Iterable[Wire], frame: str, path: Path) -> Node:
         node = self.node(look, "", frame, (*path, LAST), border=True)

@@ -24,10 +24,10 @@ def kept_marks(graph: Graph) -> Marks:
     >>> kept_marks(build(load("linear"), causal=True))
     {'A': ('cached: state1[h d_ d]', 'cached: state2[h d]')}
     """
-    found, marks = decoding_of(graph), dict[str, tuple[str, ...]]()
-    for one in found.kept:
-        step = _step(graph, one.name)
-        marks[step] = (*marks.get(step, ()), _words(found, one, step))
+    decoding, marks = decoding_of(graph), dict[str, tuple[str, ...]]()
+    for cached in decoding.kept:
+        step = _step(graph, cached.name)
+        marks[step] = (*marks.get(step, ()), _words(decoding, cached, step))
     return marks
 
 
@@ -44,8 +44,8 @@ def _step(graph: Graph, name: str) -> str:
     return name or graph.output
 
 
-def _words(found: Decoding, one: Kept, step: str) -> str:
-    if one.name == step:
-        which = "all positions" if one.reach is None else f"last {one.reach + 1:,} positions"
-        return f"cached: {which}{' of the memory' * found.memory}"
-    return f"cached: {one.name.removeprefix(f'{step}.')}[{' '.join(one.legs)}]"
+def _words(decoding: Decoding, cached: Kept, step: str) -> str:
+    if cached.name == step:
+        which = "all positions" if cached.reach is None else f"last {cached.reach + 1:,} positions"
+        return f"cached: {which}{' of the memory' * decoding.memory}"
+    return f"cached: {cached.name.removeprefix(f'{step}.')}[{' '.join(cached.legs)}]"

@@ -33,18 +33,18 @@ def lattice_picture(lattice: Any, form: str) -> bytes:
 def lattice_text(lattice: Any) -> str:
     """One line per design, with the designs that it contains directly."""
     names = [name for name in sorted(lattice) if lattice.out_degree(name)]
-    wide, lines = max(map(len, names), default=0), []
+    width, lines = max(map(len, names), default=0), []
     for name in names:
         edges = sorted(lattice[name].items())
         words = [f"{special} (both causal)" if edge.get("causal") else special for special, edge in edges]
-        lines.append(f"{name:<{wide}}  contains  {', '.join(words)}\n")
+        lines.append(f"{name:<{width}}  contains  {', '.join(words)}\n")
     return "".join(lines)
 
 
 def lattice_source(lattice: Any, dots: int | None = None) -> str:
     """DOT text without the designs that have no relations."""
     boxes = nx.condensation(lattice.subgraph([name for name in lattice if lattice.degree(name)]))
-    kept = nx.transitive_reduction(boxes)
+    reduced = nx.transitive_reduction(boxes)
     dot = graphviz_module().Digraph("lattice", graph_attr=dict(_GRAPH), node_attr=dict(_NODE))
     if dots:
         dot.attr(dpi=str(dots))
@@ -52,15 +52,15 @@ def lattice_source(lattice: Any, dots: int | None = None) -> str:
     for box, held in boxes.nodes(data="members"):
         members = sorted(held)
         lines = [", ".join(members[start : start + 3]) for start in range(0, len(members), 3)]
-        own = [lattice.nodes[name].get("family", "") for name in members]
-        fill = _FILLS[families.index(max(sorted(set(own)), key=own.count)) % len(_FILLS)]
+        member_families = [lattice.nodes[name].get("family", "") for name in members]
+        fill = _FILLS[families.index(max(sorted(set(member_families)), key=member_families.count)) % len(_FILLS)]
         dot.node(str(box), label="\n".join(lines), fillcolor=fill, penwidth="1.6" if len(members) > 1 else "1")
-    for one, other in sorted(kept.edges):
-        dot.edge(str(one), str(other), style="dashed" if _causal(lattice, boxes, one, other) else "solid")
+    for general, special in sorted(reduced.edges):
+        dot.edge(str(general), str(special), style="dashed" if _causal(lattice, boxes, general, special) else "solid")
     return str(dot.source)
 
 
-def _causal(lattice: Any, boxes: Any, one: int, other: int) -> bool:
+def _causal(lattice: Any, boxes: Any, general: int, special: int) -> bool:
     """Whether all edges from one box to the other hold only for causal designs."""
-    pairs = [(a, b) for a in boxes.nodes[one]["members"] for b in boxes.nodes[other]["members"]]
+    pairs = [(a, b) for a in boxes.nodes[general]["members"] for b in boxes.nodes[special]["members"]]
     return all(lattice.edges[pair].get("causal") for pair in pairs if lattice.has_edge(*pair))

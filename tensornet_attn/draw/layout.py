@@ -59,24 +59,24 @@ class Layout:
     labels: dict[str, tuple[Spot, Edge]] = field(default_factory=dict)
     curves: list[Curve] = field(default_factory=list)
 
-    def take(self, other: Layout, x: float, y: float) -> None:
+    def take(self, inner: Layout, x: float, y: float) -> None:
         """Adds the content of another layout, moved by x and y."""
-        self.nodes |= {name: spot.moved(x, y) for name, spot in other.nodes.items()}
-        self.frames |= {name: spot.moved(x, y) for name, spot in other.frames.items()}
-        self.titles |= {name: spot.moved(x, y) for name, spot in other.titles.items()}
-        self.labels |= {name: (spot.moved(x, y), edge) for name, (spot, edge) in other.labels.items()}
-        self.curves += [replace(curve, points=tuple((a + x, b + y) for a, b in curve.points)) for curve in other.curves]
+        self.nodes |= {name: spot.moved(x, y) for name, spot in inner.nodes.items()}
+        self.frames |= {name: spot.moved(x, y) for name, spot in inner.frames.items()}
+        self.titles |= {name: spot.moved(x, y) for name, spot in inner.titles.items()}
+        self.labels |= {name: (spot.moved(x, y), edge) for name, (spot, edge) in inner.labels.items()}
+        self.curves += [replace(curve, points=tuple((a + x, b + y) for a, b in curve.points)) for curve in inner.curves]
 
 
 STUB = 12.0  # length of open ends below their frame
 CHANNEL = 9.0  # distance of rows with straight wires
 STEP = 6.0  # additional distance for slanted wires, in steps, so that equal blocks have equal heights
-TALL = 40.0  # minimum height of rows in which things are aligned at the top
+TALL = 40.0  # minimum height of rows in which vertices are aligned at the top
 
 
 @dataclass
 class Placed:
-    """A level with the order of its rows and the horizontal position of each thing. Computes all other positions."""
+    """A level with the order of its rows and the horizontal position of each vertex. Computes all other positions."""
 
     level: Level
     rows: list[list[str]]
@@ -86,8 +86,8 @@ class Placed:
     x: dict[str, float]
 
     def __post_init__(self) -> None:
-        self.made = Layout(width=max((self.x[t] + self.sizes[t][0] / 2 for t in self.x), default=0.0))
-        self.bands: dict[str, tuple[float, float]] = {}  # the top and the bottom of the row of each thing
+        self.made = Layout(width=max((self.x[vertex] + self.sizes[vertex][0] / 2 for vertex in self.x), default=0.0))
+        self.bands: dict[str, tuple[float, float]] = {}  # the top and the bottom of the row of each vertex
         self.out: dict[str, list[Arrow]] = defaultdict(list)
         self.into: dict[str, list[Arrow]] = defaultdict(list)
         for arrow in self.level.arrows:
@@ -96,32 +96,32 @@ class Placed:
 
     def layout(self) -> Layout:
         """Places rows from top to bottom, then wires."""
-        made, level, sizes, blocks, x = self.made, self.level, self.sizes, self.blocks, self.x
+        layout, level, sizes, blocks, x = self.made, self.level, self.sizes, self.blocks, self.x
         y = 0.0
         for index, row in enumerate(self.rows):
             if index:  # distance to the previous row, larger for slanted wires
                 above = [arrow for arrow in level.arrows if arrow.tail in self.rows[index - 1]]
-                slants = [abs((made.nodes[a.port].x if a.port else x[a.tail]) - x[a.head]) for a in above]
+                slants = [abs((layout.nodes[a.port].x if a.port else x[a.tail]) - x[a.head]) for a in above]
                 y += CHANNEL + STEP * min(4, round(max(slants, default=0.0) / 26))
-            on_border = any(thing in self.home and self.home[thing].border for thing in row)
-            high = 0.0 if on_border else max(sizes[thing][1] for thing in row)
-            for thing in row:
-                self.bands[thing] = (y, y + high)
-                wide, own = sizes[thing]
-                middle = y + (high / 2 if on_border or high < TALL else own / 2)
-                if thing not in self.into and not on_border:  # bottom-aligned, because all its wires go down
-                    middle = y + high - own / 2
-                spot = Spot(x[thing], middle, wide, own)
-                if thing in blocks:
-                    made.take(blocks[thing], x[thing] - wide / 2, middle - own / 2)
-                elif thing in level.labels:
-                    made.labels[thing] = (spot, level.labels[thing])
-                elif thing not in level.corners:
-                    made.nodes[thing] = spot
-            y += high
-        made.height = y
-        made.curves += [self.curve(chain) for chain in level.chains]
-        return made
+            on_border = any(vertex in self.home and self.home[vertex].border for vertex in row)
+            row_height = 0.0 if on_border else max(sizes[vertex][1] for vertex in row)
+            for vertex in row:
+                self.bands[vertex] = (y, y + row_height)
+                width, height = sizes[vertex]
+                middle = y + (row_height / 2 if on_border or row_height < TALL else height / 2)
+                if vertex not in self.into and not on_border:  # bottom-aligned, because all its wires go down
+                    middle = y + row_height - height / 2
+                spot = Spot(x[vertex], middle, width, height)
+                if vertex in blocks:
+                    layout.take(blocks[vertex], x[vertex] - width / 2, middle - height / 2)
+                elif vertex in level.labels:
+                    layout.labels[vertex] = (spot, level.labels[vertex])
+                elif vertex not in level.corners:
+                    layout.nodes[vertex] = spot
+            y += row_height
+        layout.height = y
+        layout.curves += [self.curve(chain) for chain in level.chains]
+        return layout
 
     def curve(self, chain: tuple[Arrow, ...]) -> Curve:
         """The curve of a chain of arrows, from its first to its last node."""
@@ -145,8 +145,8 @@ class Placed:
             points += _line(points[-1], (end[0], end[1] + STUB))
         return Curve(chain[0].edge, tail, head, tuple(_joined(points)))
 
-    def at(self, node: str, arrow: Arrow, beside: list[Arrow], way: int) -> Point:
-        """The point where an arrow meets the outline of a node, below (`way` 1) or above (-1).
+    def at(self, node: str, arrow: Arrow, beside: list[Arrow], direction: int) -> Point:
+        """The point where an arrow meets the outline of a node, below (`direction` 1) or above (-1).
 
         `beside` lists all arrows there from left to right. They are spaced, except at nodes of a leg, where they meet.
         """
@@ -157,30 +157,30 @@ class Placed:
             shift = min(8.0, spot.width * 0.62 / (count - 1)) * (beside.index(arrow) - (count - 1) / 2)
         if look not in (*FLAT, *FIXED, "leg", "ones") and spot.width:
             reach *= sqrt(1 - (2 * shift / spot.width) ** 2)
-        return spot.x + shift, spot.y + way * reach
+        return spot.x + shift, spot.y + direction * reach
 
 
-def _bend(one: Point, other: Point) -> list[Point]:
+def _bend(start: Point, end: Point) -> list[Point]:
     """A curve with vertical ends."""
-    middle = (one[1] + other[1]) / 2
-    return [(one[0], middle), (other[0], middle), other]
+    middle = (start[1] + end[1]) / 2
+    return [(start[0], middle), (end[0], middle), end]
 
 
 def _joined(points: list[Point]) -> list[Point]:
     """Merges consecutive vertical pieces of a curve."""
-    found = points[:1]
-    for place in range(1, len(points), 3):
-        piece = points[place : place + 3]
-        if all(abs(x - points[place - 1][0]) < 0.05 for x, _ in [*found[-4:], *piece]) and len(found) > 1:
-            found[-3:] = _line(found[-4], piece[-1])
+    merged = points[:1]
+    for index in range(1, len(points), 3):
+        piece = points[index : index + 3]
+        if all(abs(x - points[index - 1][0]) < 0.05 for x, _ in [*merged[-4:], *piece]) and len(merged) > 1:
+            merged[-3:] = _line(merged[-4], piece[-1])
         else:
-            found += piece
-    return found
+            merged += piece
+    return merged
 
 
-def _line(one: Point, other: Point) -> list[Point]:
-    third = ((other[0] - one[0]) / 3, (other[1] - one[1]) / 3)
-    return [(one[0] + third[0], one[1] + third[1]), (one[0] + 2 * third[0], one[1] + 2 * third[1]), other]
+def _line(start: Point, end: Point) -> list[Point]:
+    third = ((end[0] - start[0]) / 3, (end[1] - start[1]) / 3)
+    return [(start[0] + third[0], start[1] + third[1]), (start[0] + 2 * third[0], start[1] + 2 * third[1]), end]
 
 
 MARGIN = 7.0  # between a frame and its content
@@ -203,80 +203,80 @@ class Places:
         room -= 2 * MARGIN
         blocks = {inner.id: self.part(inner.id, room) for inner in self.scene.inner[frame]}
         inside = self.inside(frame, blocks, room)
-        own = self.frames[frame]
-        wide, high = title_size(own)
-        top = high + (6.0 if high else MARGIN)
-        width = max(inside.width + 2 * MARGIN, wide + 2 * MARGIN)
+        outline = self.frames[frame]
+        title_width, title_height = title_size(outline)
+        top = title_height + (6.0 if title_height else MARGIN)
+        width = max(inside.width + 2 * MARGIN, title_width + 2 * MARGIN)
         bordered = any(node.border for node in self.scene.held[frame])
         height = top + inside.height + (0.0 if bordered else MARGIN)
-        made = Layout(width, height)
-        made.frames[frame] = Spot(width / 2, height / 2, width, height)
-        if high:
-            x = wide / 2 + 6 if own.look in ("step", "part") else width / 2
-            made.titles[frame] = Spot(x, 3 + high / 2, wide, high)
-        made.take(inside, (width - inside.width) / 2, top)
-        return made
+        layout = Layout(width, height)
+        layout.frames[frame] = Spot(width / 2, height / 2, width, height)
+        if title_height:
+            x = title_width / 2 + 6 if outline.look in ("step", "part") else width / 2
+            layout.titles[frame] = Spot(x, 3 + title_height / 2, title_width, title_height)
+        layout.take(inside, (width - inside.width) / 2, top)
+        return layout
 
     def inside(self, frame: str, blocks: dict[str, Layout], room: float) -> Layout:
         """The layout of a frame's content, without the border."""
         nodes = self.scene.held[frame]
-        border = sorted((n for n in nodes if n.border), key=lambda node: self.legs.get(node.id, 0))
-        last = border or ([n for n in nodes if n.look == "tap"] if self.frames[frame].look == "term" else [])
+        border = sorted((node for node in nodes if node.border), key=lambda node: self.legs.get(node.id, 0))
+        last = border or ([node for node in nodes if node.look == "tap"] if self.frames[frame].look == "term" else [])
         sizes = {name: (block.width, block.height) for name, block in blocks.items()}
         sizes |= {node.id: node_size(node) for node in nodes}
-        found = [(edge, self.thing(edge.tail, frame), self.thing(edge.head, frame)) for edge in self.edges[frame]]
-        things = {thing: size[0] + GAP for thing, size in sizes.items() if thing not in {n.id for n in last}}
-        level = level_of(things, [n.id for n in last], found, room)
+        ends = [(edge, self.thing(edge.tail, frame), self.thing(edge.head, frame)) for edge in self.edges[frame]]
+        widths = {vertex: size[0] + GAP for vertex, size in sizes.items() if vertex not in {node.id for node in last}}
+        level = level_of(widths, [node.id for node in last], ends, room)
         sizes |= {name: label_size(edge.label) for name, edge in level.labels.items()}
         sizes |= dict.fromkeys(level.corners, (0.0, 0.0))
         return self.placed(level, sizes, blocks, bool(border))
 
     def thing(self, node: str, frame: str | None) -> str:
         """The node itself if it is directly in the frame, or else the inner frame that contains it."""
-        inside, here = node, self.home[node].frame
-        while here is not None and here != frame:
-            inside, here = here, self.frames[here].parent
+        inside, enclosing = node, self.home[node].frame
+        while enclosing is not None and enclosing != frame:
+            inside, enclosing = enclosing, self.frames[enclosing].parent
         return inside
 
     def leaving(self) -> dict[str, int]:
         """The order of legs from left to right, by node. At a border where a leg changes its name, the outer counts."""
-        found: dict[str, int] = {}
+        positions: dict[str, int] = {}
         for wire in self.scene.wires:
             for end in wire.ends:
-                if end not in found or wire.frame != self.home[end].frame:
-                    found[end] = self.scene.order.index(wire.leg.name)
-        return found
+                if end not in positions or wire.frame != self.home[end].frame:
+                    positions[end] = self.scene.order.index(wire.leg.name)
+        return positions
 
     def placed(self, level: Level, sizes: dict[str, Size], blocks: dict[str, Layout], bordered: bool) -> Layout:
-        """Orders the rows of a level and places things and wires."""
-        offsets = {n: spot.x - block.width / 2 for block in blocks.values() for n, spot in block.nodes.items()}
-        ports = {n: spot.x / block.width for block in blocks.values() for n, spot in block.nodes.items()}
+        """Orders the rows of a level and places vertices and wires."""
+        offsets = {name: spot.x - block.width / 2 for block in blocks.values() for name, spot in block.nodes.items()}
+        ports = {name: spot.x / block.width for block in blocks.values() for name, spot in block.nodes.items()}
         legs: dict[str, set[str]] = defaultdict(set)
         for arrow in level.arrows:
             if arrow.edge.wire >= 0:
                 for end in (arrow.tail, arrow.head):
                     legs[end].add(self.scene.wires[arrow.edge.wire].leg.name)
         query, key = self.scene.sequences  # left and right
-        sides = {thing: (key in legs[thing]) - (query in legs[thing]) for row in level.rows for thing in row}
-        start = [sorted(row, key=lambda thing: sides[thing]) for row in level.rows]
+        sides = {vertex: (key in legs[vertex]) - (query in legs[vertex]) for row in level.rows for vertex in row}
+        start = [sorted(row, key=lambda vertex: sides[vertex]) for row in level.rows]
         if bordered:
             start[-1] = list(level.rows[-1])  # the legs' own order
         rows = Order(start, level.arrows, ports, sides, fixed=bordered).best()
-        widths = {thing: sizes[thing][0] for row in rows for thing in row}
+        widths = {vertex: sizes[vertex][0] for row in rows for vertex in row}
         return Placed(level, rows, sizes, blocks, self.home, spread(rows, level, widths, offsets)).layout()
 
 
 def layout_of(scene: Scene, edges: Iterable[Edge], width: float) -> Layout:
     """The layout of all parts of a picture, wrapped to the width."""
     places = Places(scene, edges)
-    made, x, y, high = Layout(), 0.0, 0.0, 0.0
+    layout, x, y, row_height = Layout(), 0.0, 0.0, 0.0
     for frame in scene.inner[None]:
-        part = places.part(frame.id, width)
-        if x and x + part.width > width:
-            x, y = 0.0, y + high + STUB + GAP
-            high = 0.0
-        made.take(part, x, y)
-        made.width, high = max(made.width, x + part.width), max(high, part.height)
-        x += part.width + GAP
-    made.height = y + high + STUB
-    return made
+        block = places.part(frame.id, width)
+        if x and x + block.width > width:
+            x, y = 0.0, y + row_height + STUB + GAP
+            row_height = 0.0
+        layout.take(block, x, y)
+        layout.width, row_height = max(layout.width, x + block.width), max(row_height, block.height)
+        x += block.width + GAP
+    layout.height = y + row_height + STUB
+    return layout

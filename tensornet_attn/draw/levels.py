@@ -1,4 +1,4 @@
-"""Assigns the content of a frame to rows from data to result, orders the rows, and places things along them."""
+"""Assigns the content of a frame to rows from data to result, orders the rows, and places vertices along them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Level:
-    """Rows of nodes, blocks (inner frames), labels, and corners at which a long edge passes a row.
+    """Rows of vertices: nodes, blocks (inner frames), labels, and corners at which a long edge passes a row.
 
     `chains`: the arrows of each edge from top to bottom. An edge with a label has two chains.
     """
@@ -36,7 +36,7 @@ class Level:
     chains: tuple[tuple[Arrow, ...], ...]
     labels: Mapping[str, Edge]
     corners: Mapping[str, Edge]
-    lines: Mapping[str, int]  # of things in a wrapped row
+    lines: Mapping[str, int]  # of vertices in a wrapped row
 
     @property
     def arrows(self) -> list[Arrow]:
@@ -44,15 +44,15 @@ class Level:
 
 
 def level_of(
-    things: Mapping[str, float], last: Iterable[str], found: Iterable[tuple[Edge, str, str]], room: float
+    widths: Mapping[str, float], last: Iterable[str], ends: Iterable[tuple[Edge, str, str]], room: float
 ) -> Level:
-    """Assigns things to rows. `found` has edges with the things at their ends; `last` is the row below all others.
+    """Assigns vertices to rows. `ends` has edges with the vertices at their ends; `last` is the row below all others.
 
-    `things` maps things to widths. Things without incoming edges are wrapped to lines of width `room`.
+    `widths` maps vertices to widths. Vertices without incoming edges are wrapped to lines of width `room`.
     """
     labels: dict[str, Edge] = {}
     arrows: list[Arrow] = []
-    for edge, tail, head in found:
+    for edge, tail, head in ends:
         port = edge.tail if tail != edge.tail else None
         if not edge.label and not edge.level:
             arrows.append(Arrow(tail, head, edge, port))
@@ -62,20 +62,20 @@ def level_of(
         below = [Arrow(head, label, edge)] if edge.level else [Arrow(label, head, edge)]
         arrows += [Arrow(tail, label, edge, port), *below]
     joined = {end for arrow in arrows for end in (arrow.tail, arrow.head)}
-    placed, last = [*(thing for thing in things if thing in joined), *labels], tuple(last)
+    placed, last = [*(vertex for vertex in widths if vertex in joined), *labels], tuple(last)
     into = {arrow.head for arrow in arrows}
-    floors = _floors({thing: wide for thing, wide in things.items() if thing in joined - into}, room)
-    found_ranks = _ranks(placed, last, arrows, floors)
-    rank = {thing: found_ranks[thing] for thing in (*placed, *last)}
-    for thing in (thing for thing in things if thing not in joined):  # in the row with the most room
-        own = set(rank.values()) - {found_ranks[last[0]] if last else None} or {0}
-        taken = {row: fsum(things.get(other, 0.0) for other, r in rank.items() if r == row) for row in own}
-        rank[thing] = min(sorted(own), key=taken.__getitem__)
+    floors = _floors({vertex: width for vertex, width in widths.items() if vertex in joined - into}, room)
+    ranks = _ranks(placed, last, arrows, floors)
+    rank = {vertex: ranks[vertex] for vertex in (*placed, *last)}
+    for vertex in (vertex for vertex in widths if vertex not in joined):  # in the row with the most room
+        candidates = set(rank.values()) - {ranks[last[0]] if last else None} or {0}
+        taken = {row: fsum(widths.get(ranked, 0.0) for ranked, r in rank.items() if r == row) for row in candidates}
+        rank[vertex] = min(sorted(candidates), key=taken.__getitem__)
     corners: dict[str, Edge] = {}
     chains = [tuple(_chain(arrow, rank, corners)) for arrow in arrows]
     rows: dict[int, list[str]] = defaultdict(list)
-    for thing, row in rank.items():
-        rows[row].append(thing)
+    for vertex, row in rank.items():
+        rows[row].append(vertex)
     return Level(tuple(tuple(rows[row]) for row in sorted(rows)), tuple(chains), labels, corners, floors)
 
 
@@ -91,35 +91,37 @@ def _chain(arrow: Arrow, rank: dict[str, int], corners: dict[str, Edge]) -> Iter
 
 
 def _floors(widths: Mapping[str, float], room: float) -> dict[str, int]:
-    """Wraps things to at most LINES lines. Returns the line of each, or nothing if one line is enough."""
+    """Wraps vertices to at most LINES lines. Returns the line of each, or nothing if one line is enough."""
     room = max(room, fsum(widths.values()) / LINES)
     lines: dict[str, int] = {}
     line, taken = 0, 0.0
-    for thing, wide in widths.items():
-        if taken and taken + wide > room:
+    for vertex, width in widths.items():
+        if taken and taken + width > room:
             line, taken = line + 1, 0.0
-        lines[thing] = line
-        taken += wide
+        lines[vertex] = line
+        taken += width
     return lines if line else {}
 
 
-def _ranks(things: list[str], last: tuple[str, ...], arrows: list[Arrow], floors: Mapping[str, int]) -> dict[str, int]:
-    """Ranks things as high as arrows allow, then moves sources down to their successors. `last` is below all."""
+def _ranks(
+    vertices: list[str], last: tuple[str, ...], arrows: list[Arrow], floors: Mapping[str, int]
+) -> dict[str, int]:
+    """Ranks vertices as high as arrows allow, then moves sources down to their successors. `last` is below all."""
     heads, tails = defaultdict(list), defaultdict(list)
     for arrow in arrows:
         heads[arrow.tail].append(arrow.head)
         tails[arrow.head].append(arrow.tail)
-    order = list(TopologicalSorter({thing: tails[thing] for thing in (*things, *last)}).static_order())
+    order = list(TopologicalSorter({vertex: tails[vertex] for vertex in (*vertices, *last)}).static_order())
     rank: dict[str, int] = {}
-    for thing in order:
-        rank[thing] = max([floors.get(thing, 0), *(rank[tail] + 1 for tail in tails[thing])])
-    low = max((rank[thing] for thing in things), default=-1) + 1
+    for vertex in order:
+        rank[vertex] = max([floors.get(vertex, 0), *(rank[tail] + 1 for tail in tails[vertex])])
+    low = max((rank[vertex] for vertex in vertices), default=-1) + 1
     rank |= dict.fromkeys(last, low)
-    for thing in reversed(order):
-        if heads[thing] and thing not in floors and len(heads[thing]) > len(tails[thing]):
-            rank[thing] = min(rank[head] for head in heads[thing]) - 1
+    for vertex in reversed(order):
+        if heads[vertex] and vertex not in floors and len(heads[vertex]) > len(tails[vertex]):
+            rank[vertex] = min(rank[head] for head in heads[vertex]) - 1
     first = min(rank.values(), default=0)
-    return {thing: row - first for thing, row in rank.items()}
+    return {vertex: row - first for vertex, row in rank.items()}
 
 
 SWEEPS = 6
@@ -130,7 +132,7 @@ class Order:
     """Reorders rows to reduce crossings, starting from the given order.
 
     `ports`: horizontal positions from 0 to 1 at which arrows leave their blocks. `sides`: preferred order from left to
-    right, which is strict for things without incoming arrows. `fixed`: the last row does not change.
+    right, which is strict for vertices without incoming arrows. `fixed`: the last row does not change.
     """
 
     def __init__(
@@ -149,7 +151,7 @@ class Order:
         for arrow in arrows:
             self.up[arrow.head].append(arrow)
             self.down[arrow.tail].append(arrow)
-        self.place = {thing: place for row in rows for place, thing in enumerate(row)}
+        self.place = {vertex: position for row in rows for position, vertex in enumerate(row)}
 
     def best(self) -> Rows:
         """The order with the fewest crossings found, with queries on the left and keys on the right."""
@@ -167,18 +169,18 @@ class Order:
 
     def turned(self, row: list[str]) -> int:
         """The number of neighbours against the order of their sides."""
-        return sum(self.sides[one] > self.sides[other] for one, other in pairwise(row))
+        return sum(self.sides[left] > self.sides[right] for left, right in pairwise(row))
 
     def crossings(self, row: list[str]) -> int:
         """The number of crossings between a row and the next."""
-        ends = sorted((self.above(arrow), self.place[arrow.head]) for thing in row for arrow in self.down[thing])
-        found, previous = 0, list[int]()
+        ends = sorted((self.above(arrow), self.place[arrow.head]) for vertex in row for arrow in self.down[vertex])
+        count, previous = 0, list[int]()
         for _, group in groupby(ends, key=lambda end: end[0]):
             heads = [head for _, head in group]
-            found += sum(len(previous) - bisect_right(previous, head) for head in heads)
+            count += sum(len(previous) - bisect_right(previous, head) for head in heads)
             for head in heads:
                 insort(previous, head)
-        return found
+        return count
 
     def above(self, arrow: Arrow) -> float:
         """The horizontal position at which an arrow leaves its row."""
@@ -187,21 +189,23 @@ class Order:
     def sweep(self, down: bool) -> None:
         """Sorts each row by the mean position of neighbours in the previous row."""
         for index in range(1, self.free) if down else range(min(self.free, len(self.rows) - 1) - 1, -1, -1):
-            row, other = self.rows[index], self.rows[index - 1 if down else index + 1]
-            wanted = {thing: self.wanted(thing, spot / len(row) * len(other), down) for spot, thing in enumerate(row)}
+            row, previous = self.rows[index], self.rows[index - 1 if down else index + 1]
+            wanted = {
+                vertex: self.wanted(vertex, spot / len(row) * len(previous), down) for spot, vertex in enumerate(row)
+            }
             self.rows[index] = self.kept(sorted(row, key=wanted.__getitem__))
-            self.place.update((thing, place) for place, thing in enumerate(self.rows[index]))
+            self.place.update((vertex, position) for position, vertex in enumerate(self.rows[index]))
 
-    def wanted(self, thing: str, place: float, down: bool) -> float:
+    def wanted(self, vertex: str, default: float, down: bool) -> float:
         spots = (
-            [self.above(a) for a in self.up[thing]] if down else [self.place[a.head] + 0.5 for a in self.down[thing]]
+            [self.above(a) for a in self.up[vertex]] if down else [self.place[a.head] + 0.5 for a in self.down[vertex]]
         )
-        return fsum(spots) / len(spots) if spots else place
+        return fsum(spots) / len(spots) if spots else default
 
     def kept(self, row: list[str]) -> list[str]:
-        """Sorts the things without incoming arrows by side, within their positions."""
-        sources = iter(sorted((thing for thing in row if not self.up[thing]), key=self.sides.__getitem__))
-        return [thing if self.up[thing] else next(sources) for thing in row]
+        """Sorts the vertices without incoming arrows by side, within their positions."""
+        sources = iter(sorted((vertex for vertex in row if not self.up[vertex]), key=self.sides.__getitem__))
+        return [vertex if self.up[vertex] else next(sources) for vertex in row]
 
     def swap(self) -> None:
         """Swaps neighbours while this reduces crossings."""
@@ -212,14 +216,14 @@ class Order:
 
     def swapped(self, row: list[str]) -> bool:
         helped = False
-        for place in range(len(row) - 1):
-            one, other = row[place : place + 2]
-            turned = self.sides[other] - self.sides[one]
-            if turned > 0 and not self.up[one] and not self.up[other]:
+        for position in range(len(row) - 1):
+            left, right = row[position : position + 2]
+            turned = self.sides[right] - self.sides[left]
+            if turned > 0 and not self.up[left] and not self.up[right]:
                 continue
-            if (self.crossed(other, one), turned) < (self.crossed(one, other), 0):
-                row[place : place + 2] = [other, one]
-                self.place[one], self.place[other] = place + 1, place
+            if (self.crossed(right, left), turned) < (self.crossed(left, right), 0):
+                row[position : position + 2] = [right, left]
+                self.place[left], self.place[right] = position + 1, position
                 helped = True
         return helped
 
@@ -239,54 +243,54 @@ STILL = 0.02  # convergence threshold in points
 def spread(
     rows: Sequence[Sequence[str]], level: Level, widths: Mapping[str, float], offsets: Mapping[str, float]
 ) -> dict[str, float]:
-    """The horizontal centre of each thing, with the left edge at 0. `offsets`: of ports from their block's centre."""
+    """The horizontal centre of each vertex, with the left edge at 0. `offsets`: of ports from their block's centre."""
     joined: dict[str, list[tuple[str, float, float]]] = defaultdict(list)
 
-    def join(one: str, other: str, offset: float, weight: float) -> None:
-        joined[other].append((one, offset, weight))
-        joined[one].append((other, -offset, weight))
+    def join(tail: str, head: str, offset: float, weight: float) -> None:
+        joined[head].append((tail, offset, weight))
+        joined[tail].append((head, -offset, weight))
 
     bundled = {a.tail for a in level.arrows if a.edge.look == "bond"} & level.lines.keys()
     for arrow in level.arrows:
         straight = 1.0 + 2 * (arrow.tail in level.corners) + 2 * (arrow.head in level.corners)
         offset = offsets.get(arrow.port, 0.0) if arrow.port else 0.0
         join(arrow.tail, arrow.head, offset, LOOSE if arrow.tail in bundled else straight)
-    first = [next(thing for thing in row if thing in bundled) for row in rows if bundled & set(row)]
-    for one, other in pairwise(first):  # align wrapped lines of terms at the left
-        join(one, other, (widths[other] - widths[one]) / 2, STIFF)
+    first = [next(vertex for vertex in row if vertex in bundled) for row in rows if bundled & set(row)]
+    for upper, lower in pairwise(first):  # align wrapped lines of terms at the left
+        join(upper, lower, (widths[lower] - widths[upper]) / 2, STIFF)
     at: dict[str, float] = {}
     gaps = [[(widths[a] + widths[b]) / 2 + GAP for a, b in pairwise(row)] for row in rows]
     for row, gap in zip(rows, gaps, strict=True):
         left = -fsum(gap) / 2
-        for thing, step in zip(row, [*gap, 0.0], strict=True):
-            at[thing], left = left, left + step
+        for vertex, step in zip(row, [*gap, 0.0], strict=True):
+            at[vertex], left = left, left + step
     pairs = list(zip(rows, gaps, strict=True))
     for sweep in range(STRAIGHTENINGS):
         before = at.copy()
         for row, gap in pairs if sweep % 2 else pairs[::-1]:
-            wanted = [_wanted(thing, joined[thing], at) for thing in row]
+            wanted = [_wanted(vertex, joined[vertex], at) for vertex in row]
             at.update(zip(row, _apart(wanted, gap), strict=True))
-        if all(abs(at[thing] - x) < STILL for thing, x in before.items()):
+        if all(abs(at[vertex] - x) < STILL for vertex, x in before.items()):
             break
-    left = min((at[thing] - widths[thing] / 2 for thing in at), default=0.0)
-    return {thing: x - left for thing, x in at.items()}
+    left = min((at[vertex] - widths[vertex] / 2 for vertex in at), default=0.0)
+    return {vertex: x - left for vertex, x in at.items()}
 
 
-def _wanted(thing: str, joined: list[tuple[str, float, float]], at: dict[str, float]) -> tuple[float, float]:
-    """The position that straightens a thing's wires, and its weight."""
+def _wanted(vertex: str, joined: list[tuple[str, float, float]], at: dict[str, float]) -> tuple[float, float]:
+    """The position that straightens a vertex's wires, and its weight."""
     total = fsum(weight for *_, weight in joined)
     if not total:
-        return at[thing], 0.01
-    return fsum((at[other] + offset) * weight for other, offset, weight in joined) / total, total
+        return at[vertex], 0.01
+    return fsum((at[neighbour] + offset) * weight for neighbour, offset, weight in joined) / total, total
 
 
 def _apart(wanted: list[tuple[float, float]], gaps: list[float]) -> list[float]:
     """The weighted least-squares positions that keep the gaps between neighbours (isotonic regression)."""
     pools: list[tuple[float, float, int]] = []  # mean, weight, count; overlapping pools are merged
     shift, shifts = 0.0, []
-    for (place, weight), gap in zip(wanted, [*gaps, 0.0], strict=True):
+    for (position, weight), gap in zip(wanted, [*gaps, 0.0], strict=True):
         shifts.append(shift)
-        pools.append((place - shift, weight, 1))
+        pools.append((position - shift, weight, 1))
         while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
             (m1, w1, c1), (m2, w2, c2) = pools[-2:]
             pools[-2:] = [((m1 * w1 + m2 * w2) / (w1 + w2), w1 + w2, c1 + c2)]

@@ -67,12 +67,12 @@ def kinds(nodes: Iterable[Node], frames: Iterable[Frame] = ()) -> list[tuple[str
     """
     held = list(nodes)
     looks = {node.look for node in held}
-    found = [(words, Node(f"k{look}", look, "", None, ())) for look, words in KINDS.items() if look in looks]
+    samples = [(words, Node(f"k{look}", look, "", None, ())) for look, words in KINDS.items() if look in looks]
     cores = {node.look for node in held if node.core}
-    found += [("core", Node(f"kcore{look}", look, "", None, (), core=True)) for look in KINDS if look in cores]
+    samples += [("core", Node(f"kcore{look}", look, "", None, (), core=True)) for look in KINDS if look in cores]
     if any(frame.kept for frame in frames):
-        found.append((LEGEND, Node("kkept", "kept", "", None, ())))
-    return found
+        samples.append((LEGEND, Node("kkept", "kept", "", None, ())))
+    return samples
 
 
 ROOM = 1.12  # DejaVu Sans, a common substitute, is wider

@@ -65,15 +65,15 @@ def to_mermaid(graph: Graph, title: str | None = None, about: str | None = None,
 
 def _joined(scene: Scene, wires: Iterable[Edge]) -> tuple[Scene, list[Edge]]:
     """Removes the nodes at which wires cross borders of frames, because Mermaid edges can cross them."""
-    found, crossed = list(wires), set()
+    joined, crossed = list(wires), set()
     for node in [node for node in scene.nodes if node.look == "pass"]:
-        ends = [edge for edge in found if node.id in (edge.tail, edge.head)]
-        into, out = ([e for e in ends if e.head == node.id], [e for e in ends if e.tail == node.id])
+        ends = [edge for edge in joined if node.id in (edge.tail, edge.head)]
+        into, out = ([edge for edge in ends if edge.head == node.id], [edge for edge in ends if edge.tail == node.id])
         if len(into) == len(out) == 1:
-            found[found.index(into[0])] = replace(into[0], head=out[0].head, label=into[0].label or out[0].label)
-            found.remove(out[0])
+            joined[joined.index(into[0])] = replace(into[0], head=out[0].head, label=into[0].label or out[0].label)
+            joined.remove(out[0])
             crossed.add(node.id)
-    return replace(scene, nodes=tuple(node for node in scene.nodes if node.id not in crossed)), found
+    return replace(scene, nodes=tuple(node for node in scene.nodes if node.id not in crossed)), joined
 
 
 def _harmless(text: str) -> str:
@@ -105,13 +105,13 @@ def _styles(scene: Scene, legend: list[Node]) -> list[str]:
     groups: dict[str, list[str]] = {}
     classes = []
     for node in (*scene.nodes, *legend):
-        own = node.look if node.look in KINDS else "other"
+        role = node.look if node.look in KINDS else "other"
         core = ["core"] * node.core + ["tuned"] * (node.core and node.look == "weight")
         core += ["kept"] * (node.look == "kept")
         small = node.look in _SMALL or node.look == "leg"
-        classes += [(node.id, name) for name in (["small"] if small else [own, *core])]
+        classes += [(node.id, name) for name in (["small"] if small else [role, *core])]
     kept = [(frame.id, "kept") for frame in scene.frames if frame.kept]
-    for id, group in classes + [(frame.id, frame.look) for frame in scene.frames] + kept + [("legend", "part")]:
-        groups.setdefault(group, []).append(id)
+    for member, group in classes + [(frame.id, frame.look) for frame in scene.frames] + kept + [("legend", "part")]:
+        groups.setdefault(group, []).append(member)
     lines = [f"  classDef {look} {_CLASSES[look]}" for look in groups]
     return lines + [f"  class {','.join(ids)} {look}" for look, ids in groups.items()]

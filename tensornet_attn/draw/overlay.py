@@ -31,11 +31,11 @@ NONE = Overlay()
 
 def plan_overlay(plan: Plan) -> Overlay:
     """Colours the regions of a plan by implementation, with a legend."""
-    of = {step.name: region for step in plan.graph.steps if (region := _region(plan, step.name)) is not None}
-    ways = list(dict.fromkeys(_way(region, plan.backend) for region in of.values()))
-    fill = {way: REGIONS[index % len(REGIONS)] for index, way in enumerate(ways)}
-    fills = {step: fill[_way(region, plan.backend)] for step, region in of.items()}
-    return Overlay(fills, legend=tuple((way, fill[way]) for way in ways))
+    region_of = {step.name: region for step in plan.graph.steps if (region := _region(plan, step.name)) is not None}
+    implementations = list(dict.fromkeys(_way(region, plan.backend) for region in region_of.values()))
+    fill = {implementation: REGIONS[index % len(REGIONS)] for index, implementation in enumerate(implementations)}
+    fills = {step: fill[_way(region, plan.backend)] for step, region in region_of.items()}
+    return Overlay(fills, legend=tuple((implementation, fill[implementation]) for implementation in implementations))
 
 
 def _region(plan: Plan, step: str) -> Region | None:
@@ -43,18 +43,18 @@ def _region(plan: Plan, step: str) -> Region | None:
 
     A nested step without a region belongs to the region of its box.
     """
-    own = [region for region in plan.regions if region.name == step]
+    named = [region for region in plan.regions if region.name == step]
     within = [region for region in plan.regions if step in region.steps]
     parts = [region for region in plan.regions if region.name.startswith(f"{step}.")]
-    found = next(iter([*own, *within[-1:], *parts[-1:]]), None)
+    region = next(iter([*named, *within[-1:], *parts[-1:]]), None)
     outer = step.rpartition(".")[0]
-    return _region(plan, outer) if found is None and outer else found
+    return _region(plan, outer) if region is None and outer else region
 
 
 def _way(region: Region, backend: str) -> str:
     """The name of a region's implementation, without figures and reasons."""
-    way = re.split("[:,;]", region.chosen)[0]
-    return way if region.backend == backend else f"{way}, on {region.backend}"
+    implementation = re.split("[:,;]", region.chosen)[0]
+    return implementation if region.backend == backend else f"{implementation}, on {region.backend}"
 
 
 def cost_overlay(graph: Graph, cost: Cost, sizes: Mapping[str, int]) -> Overlay:
@@ -67,9 +67,9 @@ def cost_overlay(graph: Graph, cost: Cost, sizes: Mapping[str, int]) -> Overlay:
         work[_framed(graph, row.step)] += row.flops + row.elementwise
     total = sum(work.values()) or 1
     fills, words = {}, {}
-    for step, own in work.items():
-        fills[step] = SHARES[sum(own >= bound * total for bound in BOUNDS)]
-        words[step] = (f"{100 * own / total:.1f} % of the work",)
+    for step, step_work in work.items():
+        fills[step] = SHARES[sum(step_work >= bound * total for bound in BOUNDS)]
+        words[step] = (f"{100 * step_work / total:.1f} % of the work",)
     bounds = ["less than 1 %", "1 % or more", "10 % or more", "30 % or more", "60 % or more"]
     used = [(bound, fill) for bound, fill in zip(bounds, SHARES, strict=True) if fill in fills.values()]
     widths = {leg: 0.6 + 0.35 * log2(max(1, size)) for leg, size in sizes.items()}

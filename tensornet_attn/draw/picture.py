@@ -60,20 +60,22 @@ def picture_of(graph: Graph, title: str | None = None, kept: Marks = NOTHING, ov
     width = max(layout.width, text_width(words, NODE))
     legend = _legend(scene, overlay, width)
     below = legend[-1].spot.y + LINE / 2 if legend else 0.0
-    legend = [Entry(one.spot.moved(0, layout.height), one.name, one.label, one.look) for one in legend]
+    legend = [Entry(entry.spot.moved(0, layout.height), entry.name, entry.label, entry.look) for entry in legend]
     return Picture(words, scene, layout, tuple(legend), width, layout.height + below, overlay)
 
 
 def _legend(scene: Scene, overlay: Overlay, width: float) -> list[Entry]:
     """The legend: samples of the looks in the picture with labels, wrapped to the width."""
-    found, x, y = list[Entry](), 0.0, LINE
+    entries, x, y = list[Entry](), 0.0, LINE
     samples = [(words, node.id, node_look(node)) for words, node in kinds(scene.nodes, scene.frames)]
     samples += [(plain(words), f"o{i}", SWATCH | {"fillcolor": fill}) for i, (words, fill) in enumerate(overlay.legend)]
     for words, name, look in samples:
-        wide, high = label_size(words)
-        if x and x + SAMPLE + 4 + wide > width:
+        label_width, label_height = label_size(words)
+        if x and x + SAMPLE + 4 + label_width > width:
             x, y = 0.0, y + LINE
-        found.append(Entry(Spot(x + SAMPLE / 2, y, SAMPLE, SAMPLE), name, "", look))
-        found.append(Entry(Spot(x + SAMPLE + 4 + wide / 2, y, wide, high), f"{name}_", words, NODES["leg"]))
-        x += SAMPLE + 4 + wide + GAP
-    return found
+        entries.append(Entry(Spot(x + SAMPLE / 2, y, SAMPLE, SAMPLE), name, "", look))
+        entries.append(
+            Entry(Spot(x + SAMPLE + 4 + label_width / 2, y, label_width, label_height), f"{name}_", words, NODES["leg"])
+        )
+        x += SAMPLE + 4 + label_width + GAP
+    return entries

@@ -53,10 +53,10 @@ def to_svg(
     drawn = layout(source, "svg").decode("utf-8")
     drawn = re.sub(r"<!--.*?-->|<title>[^<]*</title>", "", drawn[drawn.index("<svg") :], flags=re.DOTALL)
     drawn = re.sub(r"\n\s*\n+", "\n", drawn)
-    own = _digest(source, about)  # unique ids, because a page can contain several pictures
-    head = f'<svg role="img" aria-labelledby="title-{own} desc-{own}"'
-    words = f'<title id="title-{own}">{escape(plain(title or graph.name))}</title>\n'
-    words += f'<desc id="desc-{own}">{escape(description(graph, about, kept))}</desc>\n'
+    digest = _digest(source, about)  # unique ids, because a page can contain several pictures
+    head = f'<svg role="img" aria-labelledby="title-{digest} desc-{digest}"'
+    words = f'<title id="title-{digest}">{escape(plain(title or graph.name))}</title>\n'
+    words += f'<desc id="desc-{digest}">{escape(description(graph, about, kept))}</desc>\n'
     opening = drawn.index(">") + 1
     return f"{head}{drawn[4:opening]}\n{words}{drawn[opening:].lstrip()}"
 
@@ -80,14 +80,14 @@ def to_png(
 def description(graph: Graph, about: str | None = None, kept: Marks = NOTHING) -> str:
     """A description of the picture: its `about`, core and steps, and the content of the cache."""
     heart = ", ".join(core_words(graph))
-    parts = [
+    sentences = [
         plain(about or ""),
         "A tensor diagram: nodes are tensors, those that are fixed are square, wires are legs.",
     ]
-    parts += [f"Core: {heart}." if heart else "", f"Steps: {'; '.join(map(plain, step_lines(graph)))}."]
-    parts += [f"{line}." for line in kept_lines(kept)]
-    text = " ".join(part for part in parts if part)
-    return text if len(text) <= DESCRIPTION else f"{text[: DESCRIPTION - 4]} ..."
+    sentences += [f"Core: {heart}." if heart else "", f"Steps: {'; '.join(map(plain, step_lines(graph)))}."]
+    sentences += [f"{line}." for line in kept_lines(kept)]
+    paragraph = " ".join(sentence for sentence in sentences if sentence)
+    return paragraph if len(paragraph) <= DESCRIPTION else f"{paragraph[: DESCRIPTION - 4]} ..."
 
 
 def layout(source: str, form: str) -> bytes:
@@ -162,15 +162,15 @@ def content(
     looks = Looks(theme=theme_named(theme), overlay=overlay)
     if form == "txt":
         _plain(form, looks)
-        made: str | bytes = diagram_text(graph, title, about, kept)
+        picture: str | bytes = diagram_text(graph, title, about, kept)
     elif form == "mmd":
         _plain(form, looks)
-        made = to_mermaid(graph, title, about, kept)
+        picture = to_mermaid(graph, title, about, kept)
     elif form == "png":
-        made = to_png(graph, title, kept, **looks)
+        picture = to_png(graph, title, kept, **looks)
     else:
-        made = {"dot": to_dot, "svg": to_svg, "tex": to_tikz}[form](graph, title, about, kept, **looks)
-    return made if isinstance(made, bytes) else made.encode("utf-8")
+        picture = {"dot": to_dot, "svg": to_svg, "tex": to_tikz}[form](graph, title, about, kept, **looks)
+    return picture if isinstance(picture, bytes) else picture.encode("utf-8")
 
 
 class Looks(TypedDict):

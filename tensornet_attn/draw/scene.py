@@ -115,8 +115,8 @@ def drawn_apart(graph: Graph) -> frozenset[str]:
         nodes[step.name] = max(1, sum(nodes.get(use.name, 1) for use in step.op.uses))
         depth[step.name] = 1 + max((depth.get(use.name, 0) for use in step.op.uses), default=0)
         times = uses[step.name] + (step.name in graph.results)
-        many = times > 1 and nodes[step.name] > COPY
-        if many or nodes[step.name] > PICTURE or depth[step.name] >= DEPTH:
+        separate = times > 1 and nodes[step.name] > COPY
+        if separate or nodes[step.name] > PICTURE or depth[step.name] >= DEPTH:
             nodes[step.name], depth[step.name] = 1, 0
     return frozenset(name for name, count in nodes.items() if depth[name] == 0)
 
@@ -138,7 +138,7 @@ def edges(scene: Scene) -> tuple[Scene, tuple[Edge, ...]]:
     """Adds a node for each wire that joins three or more nodes. Returns the scene and its edges from top to bottom."""
     ranks, homes = _ranks(scene), {node.id: node for node in scene.nodes}
     nodes = list(scene.nodes)
-    found = [Edge(b.tail, b.head, " ".join(b.legs), "bond", frame=homes[b.head].frame) for b in scene.bonds]
+    all_edges = [Edge(b.tail, b.head, " ".join(b.legs), "bond", frame=homes[b.head].frame) for b in scene.bonds]
     bundles: dict[tuple[str, str], list[str]] = {}  # legs from a step directly to a tap
     for index, wire in enumerate(scene.wires):
         label = leg_words(wire.leg) if wire.named else ""
@@ -148,15 +148,15 @@ def edges(scene: Scene) -> tuple[Scene, tuple[Edge, ...]]:
         elif len(ends) == 2 and _place(ends[1], wire) > 0:
             tail, head = (end.id for end in ends)
             level = _place(ends[1], wire) == 1 and not _distance(ends[0].path, ends[1].path)
-            found.append(Edge(tail, head, label, level=level, frame=wire.frame, wire=index))
+            all_edges.append(Edge(tail, head, label, level=level, frame=wire.frame, wire=index))
         else:
             point = Node(f"n{len(nodes)}", "leg" if label else "point", label, wire.frame, ())
             nodes.append(point)
             cut = _cut(ends, wire, ranks)  # arms above and below the point
             arms = [(end.id, point.id) for end in ends[:cut]] + [(point.id, end.id) for end in ends[cut:]]
-            found += [Edge(*arm, look="arm", frame=point.frame, wire=index) for arm in arms]
-    found += [Edge(*pair, " ".join(legs), "bond", frame=homes[pair[1]].frame) for pair, legs in bundles.items()]
-    return replace(scene, nodes=tuple(nodes)), tuple(found)
+            all_edges += [Edge(*arm, look="arm", frame=point.frame, wire=index) for arm in arms]
+    all_edges += [Edge(*pair, " ".join(legs), "bond", frame=homes[pair[1]].frame) for pair, legs in bundles.items()]
+    return replace(scene, nodes=tuple(nodes)), tuple(all_edges)
 
 
 def _place(end: Node, wire: Wire) -> int:
@@ -183,28 +183,32 @@ def _ranks(scene: Scene) -> dict[str, int]:
     for wire in scene.wires:
         step = 1 if len(wire.ends) == 2 else 2
         ends = [homes[end] for end in wire.ends]
-        for one in ends:
-            below[one.id] += [(other.id, step) for other in ends if _above(one, other, wire)]
+        for upper in ends:
+            below[upper.id] += [(lower.id, step) for lower in ends if _above(upper, lower, wire)]
     for tail, head in [(bond.tail, bond.head) for bond in scene.bonds] + _borders(scene):
         below[tail].append((head, 1))
     ranks = dict.fromkeys(homes, 0)
     for node in sorted(scene.nodes, key=lambda n: n.path):
-        for other, step in below[node.id]:
-            ranks[other] = max(ranks[other], ranks[node.id] + step)
+        for successor, step in below[node.id]:
+            ranks[successor] = max(ranks[successor], ranks[node.id] + step)
     return ranks
 
 
-def _above(one: Node, other: Node, wire: Wire) -> bool:
+def _above(first: Node, second: Node, wire: Wire) -> bool:
     """Whether the first end of a wire is above the second. This is always consistent with the order of paths."""
-    if one.path >= other.path:
+    if first.path >= second.path:
         return False
-    mine, yours = _place(one, wire), _place(other, wire)
-    return mine < yours if 2 in (mine, yours) else yours == 1 and _distance(one.path, other.path)
+    first_place, second_place = _place(first, wire), _place(second, wire)
+    return (
+        first_place < second_place
+        if 2 in (first_place, second_place)
+        else second_place == 1 and _distance(first.path, second.path)
+    )
 
 
-def _distance(one: Path, other: Path) -> bool:
+def _distance(first: Path, second: Path) -> bool:
     """Whether two paths first differ in the distance from the data."""
-    parting = next((pair for pair in zip(one, other, strict=False) if pair[0] != pair[1]), ((0, 0), (0, 0)))
+    parting = next((pair for pair in zip(first, second, strict=False) if pair[0] != pair[1]), ((0, 0), (0, 0)))
     return parting[0][0] != parting[1][0]
 
 

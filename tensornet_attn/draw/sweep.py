@@ -71,8 +71,8 @@ class Axes:
     high: int = HIGH
 
     def x(self, value: int) -> float:
-        wide = log10(self.last / self.first) or 1.0
-        return self.left + WIDE * log10(value / self.first) / wide
+        decades = log10(self.last / self.first) or 1.0
+        return self.left + WIDE * log10(value / self.first) / decades
 
     def y(self, value: float) -> float:
         level = log10(value) if self.step is None else value
@@ -81,8 +81,8 @@ class Axes:
     def ticks(self) -> Iterable[tuple[float, str]]:
         """Values and labels of the horizontal grid lines."""
         if self.step is None:
-            every = 1 + int(self.top - self.bottom) // 8
-            for power in range(int(self.bottom), int(self.top) + 1, every):
+            stride = 1 + int(self.top - self.bottom) // 8
+            for power in range(int(self.bottom), int(self.top) + 1, stride):
                 suffix = SUFFIXES[power // 3] if power >= 0 else ""
                 yield 10.0**power, f"{10 ** (power % 3)}{suffix}" if power >= 0 else f"{10.0**power:g}"
             return
@@ -95,13 +95,13 @@ def curves(panels: Sequence[Panel], title: str, about: str) -> str:
     names = list(dict.fromkeys(curve.name for panel in panels for curve in panel.curves))
     legend, height = _legend(names)
     rows = ceil(len(panels) / 2)
-    wide = LEFT + WIDE + 20 + (GAP + WIDE if len(panels) > 1 else 0)
-    high = TOP + height + BETWEEN * rows - 4
+    total_width = LEFT + WIDE + 20 + (GAP + WIDE if len(panels) > 1 else 0)
+    total_height = TOP + height + BETWEEN * rows - 4
     body = [f'<text x="{LEFT}" y="22" font-weight="bold">{escape(title)}</text>', *legend]
     for i, panel in enumerate(panels):
         axes = _axes(panel, LEFT + (i % 2) * (WIDE + GAP), TOP + height + (i // 2) * BETWEEN)
         body += [*_frame(panel, axes), *_drawn(panel, axes, names)]
-    return drawing(wide, high, title, about, body)
+    return drawing(total_width, total_height, title, about, body)
 
 
 def drawing(width: int, height: int, title: str, about: str, body: Iterable[str]) -> str:
@@ -143,8 +143,8 @@ def _drawn(panel: Panel, axes: Axes, names: Sequence[str]) -> Iterable[str]:
     alike = len(panel.curves) > 1 and len({(curve.xs, curve.ys) for curve in panel.curves}) == 1
     if alike:
         yield from _curve(panel.curves[0], axes, ("#222", "", "circle"), 2)
-        place = f'x="{axes.left + WIDE}" y="{axes.upper - 10}"'
-        yield f'<text {place} text-anchor="end" font-style="italic">{escape(panel.one)}</text>'
+        anchor = f'x="{axes.left + WIDE}" y="{axes.upper - 10}"'
+        yield f'<text {anchor} text-anchor="end" font-style="italic">{escape(panel.one)}</text>'
         return
     for i, curve in enumerate(panel.curves):
         width = 2 if axes.step is not None else max(1.5, 4.5 - i)
@@ -152,14 +152,14 @@ def _drawn(panel: Panel, axes: Axes, names: Sequence[str]) -> Iterable[str]:
 
 
 def _curve(curve: Curve, axes: Axes, style: tuple[str, str, str], width: float) -> Iterable[str]:
-    places = [(axes.x(x), axes.y(y)) for x, y in zip(curve.xs, curve.ys, strict=True) if y is not None and y > 0]
-    if not places:
+    points = [(axes.x(x), axes.y(y)) for x, y in zip(curve.xs, curve.ys, strict=True) if y is not None and y > 0]
+    if not points:
         return
     colour, dashes, shape = style
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     yield f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="{width:g}"{dashed}/>'
-    for x, y in places:
+    for x, y in points:
         yield f'<path d="{SHAPES[shape]}" transform="translate({x:.1f} {y:.1f})" fill="{colour}"/>'
 
 
@@ -167,48 +167,52 @@ def _legend(names: Sequence[str]) -> tuple[list[str], int]:
     """The lines of the legend and their height. A single curve has no legend."""
     if len(names) < 2:
         return [], 0
-    found, x, y, most = [], LEFT, 46, LEFT + 2 * WIDE + GAP
+    lines, x, y, limit = [], LEFT, 46, LEFT + 2 * WIDE + GAP
     for i, name in enumerate(names):
         colour, dashes, shape = STYLES[i % len(STYLES)]
-        wide = 42 + SIGN * len(name)
-        if x > LEFT and x + wide > most:
+        width = 42 + SIGN * len(name)
+        if x > LEFT and x + width > limit:
             x, y = LEFT, y + LINE
         dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-        found.append(f'<path d="M{x} {y - 4}h30" stroke="{colour}" stroke-width="2"{dashed}/>')
-        found.append(f'<path d="{SHAPES[shape]}" transform="translate({x + 15} {y - 4})" fill="{colour}"/>')
-        found.append(f'<text x="{x + 36}" y="{y}">{escape(name)}</text>')
-        x += wide + 14
-    return found, y - 46 + LINE + 6
+        lines.append(f'<path d="M{x} {y - 4}h30" stroke="{colour}" stroke-width="2"{dashed}/>')
+        lines.append(f'<path d="{SHAPES[shape]}" transform="translate({x + 15} {y - 4})" fill="{colour}"/>')
+        lines.append(f'<text x="{x + 36}" y="{y}">{escape(name)}</text>')
+        x += width + 14
+    return lines, y - 46 + LINE + 6
 
 
 AXES = {"n": "length n", "m": "length m"}  # all others are sizes
 
 
-def sweep_svg(found: Swept) -> str:
+def sweep_svg(swept: Swept) -> str:
     """The SVG of a sweep, with title and description. It shows ratios if the sweep compares with another design."""
-    axes = [*found.sweep.axes]
+    axes = [*swept.sweep.axes]
     panels = []
-    for measure in found.sweep.measures:
-        ratio = f", ratio to {found.against}" if found.against else ""
+    for measure in swept.sweep.measures:
+        ratio = f", ratio to {swept.against}" if swept.against else ""
         drawn = tuple(
-            Curve(name, tuple(p.sizes[axes[0]] for p in points), tuple(p.displayed(measure) for p in points))
-            for name, points in found.series().items()
+            Curve(
+                name,
+                tuple(point.sizes[axes[0]] for point in points),
+                tuple(point.displayed(measure) for point in points),
+            )
+            for name, points in swept.series().items()
         )
-        several = [*(["designs"] if len(found.sweep.designs) > 1 else []), *axes[1:]]
+        several = [*(["designs"] if len(swept.sweep.designs) > 1 else []), *axes[1:]]
         same = f"the same for all {' and '.join(several)}"
         panels.append(Panel(f"{measure}{ratio}", AXES.get(axes[0], f"size of {axes[0]}"), drawn, same))
-    return curves(panels, head(found), _about(found))
+    return curves(panels, head(swept), _about(swept))
 
 
-def _about(found: Swept) -> str:
+def _about(swept: Swept) -> str:
     """A description of the curves by their first and last values."""
-    axis = next(iter(found.sweep.axes))
+    axis = next(iter(swept.sweep.axes))
     words = []
-    for measure in found.sweep.measures:
+    for measure in swept.sweep.measures:
         ends = [
             f"{name}: {cell(points[0], measure)} at {axis} = {points[0].sizes[axis]}, "
             f"{cell(points[-1], measure)} at {axis} = {points[-1].sizes[axis]}"
-            for name, points in found.series().items()
+            for name, points in swept.series().items()
         ]
         words.append(f"{measure} ({MEASURES[measure]}). {'; '.join(ends)}.")
     return " ".join(words)

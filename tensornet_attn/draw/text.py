@@ -30,7 +30,7 @@ def declaration_lines(graph: Graph) -> list[str]:
         rows.append(("settings", [f"{name} = {value!r}" for name, value in graph.settings]))
     rows += [(title, [_tensor(tensor) for tensor in graph.of_role(role)]) for role, title in _ROLES]
     rows.append(("core", core_words(graph)))
-    return [line for title, items in rows if items for line in _wrap(title, items)]
+    return [line for title, declarations in rows if declarations for line in _wrap(title, declarations)]
 
 
 def step_lines(graph: Graph) -> list[str]:
@@ -38,12 +38,12 @@ def step_lines(graph: Graph) -> list[str]:
     rows = []
     separate: set[str] = set()
     for step in reversed(graph.steps):
-        text = _operation(graph, step, fold=True, known=True)
-        if len(_left(step)) + 3 + len(text) > WIDTH:
-            text = _operation(graph, step, fold=False, known=True)
+        operation = _operation(graph, step, fold=True, legs_known=True)
+        if len(_left(step)) + 3 + len(operation) > WIDTH:
+            operation = _operation(graph, step, fold=False, legs_known=True)
             separate |= {use.name for use in step.op.uses if _folds(graph, use)} if step.box is not None else set()
         if not step.nested or step.name in separate:
-            rows.append((_left(step), text))
+            rows.append((_left(step), operation))
     width = max((len(left) for left, _ in rows), default=0)
     return [f"{left:<{width}} = {right}" for left, right in reversed(rows)]
 
@@ -57,13 +57,13 @@ def _end_lines(graph: Graph) -> list[str]:
     return [*lines, f"output {graph.output}{'; causal' * graph.causal}"]
 
 
-def _wrap(title: str, items: Iterable[str]) -> list[str]:
+def _wrap(title: str, declarations: Iterable[str]) -> list[str]:
     lines, indent = [f"{title:<{_INDENT}}"], " " * _INDENT
-    for index, item in enumerate(items):
-        piece = f", {item}" if index else item
+    for index, declaration in enumerate(declarations):
+        piece = f", {declaration}" if index else declaration
         if len(lines[-1]) + len(piece) > WIDTH and lines[-1].strip() != title:
             lines[-1] += ","
-            lines.append(indent + item)
+            lines.append(indent + declaration)
         else:
             lines[-1] += piece
     return lines
@@ -101,62 +101,64 @@ def _folds(graph: Graph, use: Use) -> bool:
     return use.name in graph.step and graph.step[use.name].nested and graph.step[use.name].legs == use.legs
 
 
-def _operation(graph: Graph, step: Step, fold: bool, known: bool) -> str:
-    """An operation as text; `known` if the context determines the legs of its result."""
+def _operation(graph: Graph, step: Step, fold: bool, legs_known: bool) -> str:
+    """An operation as text; `legs_known` if the context determines the legs of its result."""
     if step.contraction is not None:
-        return _sum(step.contraction) if known else f"{_sum(step.contraction)} -> {' '.join(step.legs)}"
+        return _sum(step.contraction) if legs_known else f"{_sum(step.contraction)} -> {' '.join(step.legs)}"
     if step.kernel is not None:
         return f"{step.kernel.kind} of {', '.join(map(use_words, step.kernel.uses))}"
     assert step.box is not None
-    return _box(graph, step, step.box, fold, known)
+    return _box(graph, step, step.box, fold, legs_known)
 
 
 def _sum(contraction: Contraction) -> str:
     first, *others = contraction.terms
-    sign, text = _term(first)
-    return ("-" if sign == "-" else "") + text + "".join(f" {s} {t}" for s, t in map(_term, others))
+    sign, product = _term(first)
+    return ("-" if sign == "-" else "") + product + "".join(f" {s} {t}" for s, t in map(_term, others))
 
 
 def _term(term: Term) -> tuple[str, str]:
-    sign, value = signed(term.coefficient)
+    sign, coefficient = signed(term.coefficient)
     product = " ".join(use_words(use) for use in term.factors)
     if not product:
-        return sign, factor_words(value)
-    return sign, product if is_one(value) else f"{factor_words(value)} * {product}"
+        return sign, factor_words(coefficient)
+    return sign, product if is_one(coefficient) else f"{factor_words(coefficient)} * {product}"
 
 
-def _box(graph: Graph, step: Step, box: Box, fold: bool, known: bool) -> str:
+def _box(graph: Graph, step: Step, box: Box, fold: bool, legs_known: bool) -> str:
     head = ", ".join(box_words(graph, step, scale=False))
     operands = [(role, use) for role, use in box.operands if role != "by" or use != box.operand("of")]
     if len(operands) > 1:
-        texts = {role: _operand(graph, use, fold) for role, use in operands}
+        operand_texts = {role: _operand(graph, use, fold) for role, use in operands}
         scale = dict(box.numbers).get("scale")
-        texts |= {} if scale is None or is_one(scale) else {"of": f"{scale_words(scale)} * {texts['of']}"}
-        return f"{head}, " + ", ".join(f"{role} {text}" for role, text in texts.items())
+        operand_texts |= (
+            {} if scale is None or is_one(scale) else {"of": f"{scale_words(scale)} * {operand_texts['of']}"}
+        )
+        return f"{head}, " + ", ".join(f"{role} {operand}" for role, operand in operand_texts.items())
     of = box.operand("of")
-    known = known and not OPS[box.kind].makes_leg  # then operand and result have different legs
-    text, atom = _inner(graph, of, fold, known)
+    legs_known = legs_known and not OPS[box.kind].makes_leg  # then operand and result have different legs
+    operand, atom = _inner(graph, of, fold, legs_known)
     numbers = dict(box.numbers)
     if "scale" in numbers and not is_one(numbers["scale"]):
-        text, atom = f"{scale_words(numbers['scale'])} * {text if atom else f'({text})'}", False
+        operand, atom = f"{scale_words(numbers['scale'])} * {operand if atom else f'({operand})'}", False
     if OPS[box.kind].has_map:
-        return f"{head}({text})"
-    return f"{head} of ({text})" if not atom and not known else f"{head} of {text}"
+        return f"{head}({operand})"
+    return f"{head} of ({operand})" if not atom and not legs_known else f"{head} of {operand}"
 
 
-def _inner(graph: Graph, use: Use, fold: bool, known: bool) -> tuple[str, bool]:
+def _inner(graph: Graph, use: Use, fold: bool, legs_known: bool) -> tuple[str, bool]:
     """The text of an operand, and whether a scale can precede it without parentheses."""
     if not (fold and _folds(graph, use)):
         return use_words(use), True
     step = graph.step[use.name]
-    text = _operation(graph, step, fold, known)
+    operation = _operation(graph, step, fold, legs_known)
     sum_ = step.contraction
-    single = sum_ is not None and len(sum_.terms) == 1 and known and signed(sum_.terms[0].coefficient)[0] == "+"
-    return text, single or (step.box is not None and OPS[step.box.kind].has_map)
+    single = sum_ is not None and len(sum_.terms) == 1 and legs_known and signed(sum_.terms[0].coefficient)[0] == "+"
+    return operation, single or (step.box is not None and OPS[step.box.kind].has_map)
 
 
 def _operand(graph: Graph, use: Use, fold: bool) -> str:
     step = graph.step.get(use.name)
     number = step is not None and not (step.op.uses or step.legs)
-    text, atom = _inner(graph, use, fold, known=number)
-    return text if atom or number else f"({text})"
+    operand, atom = _inner(graph, use, fold, legs_known=number)
+    return operand if atom or number else f"({operand})"

@@ -40,10 +40,10 @@ class Theme:
 def _theme(name: str, ground: str, regions: tuple[str, ...], shares: tuple[str, ...], **others: str) -> Theme:
     looks = ("grey", "pale", "bond", "kept", "core", "trained")
     light = ("#dddddd", "#888888", "#777777", "#1b7f4d", "#b45f06", "#f6b26b")
-    own = {colour: others[look] for look, colour in zip(looks, light, strict=True) if look in others}
-    own |= {colour: others[colour] for colour in (INK, GROUND) if colour in others}
+    colours = {colour: others[look] for look, colour in zip(looks, light, strict=True) if look in others}
+    colours |= {colour: others[colour] for colour in (INK, GROUND) if colour in others}
     fills = zip((*REGIONS, *SHARES), (*regions, *shares), strict=True)
-    return Theme(name, ground, own | dict(fills))
+    return Theme(name, ground, colours | dict(fills))
 
 
 LIGHT = Theme("light")

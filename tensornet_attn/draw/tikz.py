@@ -40,7 +40,7 @@ def to_tikz(
 ) -> str:
     """The `tikzpicture` of a diagram. `kept`: marks of steps, from `kept_marks`. `overlay`: the plan or the cost."""
     picture = picture_of(graph, title, kept, overlay)
-    lines = [f"% {plain(text)}" for text in (picture.title, about) if text]
+    lines = [f"% {plain(comment)}" for comment in (picture.title, about) if comment]
     lines += [r"% In the preamble: \usepackage{tikz}"]
     lines += [r"\begin{tikzpicture}[x=1bp, y=-1bp, line width=1bp, inner sep=0, font=\sffamily]"]
     return "\n".join([*lines, *_Writer(picture, theme).lines(), r"\end{tikzpicture}"]) + "\n"
@@ -94,15 +94,15 @@ class _Writer:
             return [self.text(spot, [label], LEG)]
         if look.get("style") == "invis":
             return []
-        found = []
+        shapes = []
         if look.get("peripheries") == "2":  # the size includes the outer outline
-            found.append(self.shape(look, spot))
+            shapes.append(self.shape(look, spot))
             outer = DOUBLED["state"]
             spot = Spot(spot.x, spot.y, spot.width - outer, spot.height - outer)
-        found.append(self.shape({"style": "filled", "fillcolor": GROUND, **look}, spot))
+        shapes.append(self.shape({"style": "filled", "fillcolor": GROUND, **look}, spot))
         shown = look.get("label", label)
         bold = look.get("fontname", "").endswith("Bold")
-        return found + ([self.text(spot, [shown], float(look.get("fontsize", NODE)), bold)] if shown else [])
+        return shapes + ([self.text(spot, [shown], float(look.get("fontsize", NODE)), bold)] if shown else [])
 
     def shape(self, look: Mapping[str, str], spot: Spot) -> str:
         """An ellipse or a rectangle."""
@@ -115,11 +115,11 @@ class _Writer:
 
     def options(self, look: Mapping[str, str]) -> str:
         styles = look.get("style", "").split(",")
-        found = [f"draw={self.colour(look.get('color', INK))}", f"line width={float(look.get('penwidth', 1)):g}bp"]
-        found += [style for style in ("dashed", "dotted") if style in styles]
-        found += ["rounded corners=5bp"] if "rounded" in styles else []
-        found += [f"fill={self.colour(look['fillcolor'])}"] if "filled" in styles and "fillcolor" in look else []
-        return ", ".join(found)
+        settings = [f"draw={self.colour(look.get('color', INK))}", f"line width={float(look.get('penwidth', 1)):g}bp"]
+        settings += [style for style in ("dashed", "dotted") if style in styles]
+        settings += ["rounded corners=5bp"] if "rounded" in styles else []
+        settings += [f"fill={self.colour(look['fillcolor'])}"] if "filled" in styles and "fillcolor" in look else []
+        return ", ".join(settings)
 
     def text(self, spot: Spot, words: list[str] | tuple[str, ...], size: float, bold: bool = False) -> str:
         font = rf"\fontsize{{{size:g}bp}}{{{1.2 * size:g}bp}}\selectfont\sffamily" + r"\bfseries" * bold

@@ -52,15 +52,15 @@ def signed(coefficient: Arith) -> tuple[str, Arith]:
     return ("-", coefficient.of) if isinstance(coefficient, Negative) else ("+", coefficient)
 
 
-def factor_words(value: Arith) -> str:
+def factor_words(coefficient: Arith) -> str:
     """A coefficient before `*`: a number, or arithmetic in parentheses."""
-    return to_text(value) if isinstance(value, Number) else f"({to_text(value)})"
+    return to_text(coefficient) if isinstance(coefficient, Number) else f"({to_text(coefficient)})"
 
 
-def scale_words(value: Arith) -> str:
+def scale_words(scale: Arith) -> str:
     """A scale before `*`, in parentheses if its precedence is lower."""
-    loose = isinstance(value, Negative) or (isinstance(value, Binary) and value.op in "+-")
-    return f"({to_text(value)})" if loose else to_text(value)
+    loose = isinstance(scale, Negative) or (isinstance(scale, Binary) and scale.op in "+-")
+    return f"({to_text(scale)})" if loose else to_text(scale)
 
 
 def box_words(graph: Graph, step: Step, scale: bool = True) -> tuple[str, ...]:
@@ -68,31 +68,31 @@ def box_words(graph: Graph, step: Step, scale: bool = True) -> tuple[str, ...]:
     box = step.box
     assert box is not None
     op, masks = OPS[box.kind], (call_words(mask) for mask in graph.masks(step))
-    shown = [(name, value) for name, value in box.numbers if not neutral(name, value) and (scale or name != "scale")]
-    parameters = op.parameters(box, {name: _number(graph, name, value) for name, value in shown})
+    shown = [(name, number) for name, number in box.numbers if not neutral(name, number) and (scale or name != "scale")]
+    parameters = op.parameters(box, {name: _number(graph, name, number) for name, number in shown})
     mode = () if box.mode in (None, "none") else (f"{op.mode_key} = {box.mode}",)
     return (op.words(box), *parameters, *mode, *masks)
 
 
-def _number(graph: Graph, name: str, value: Arith) -> str:
+def _number(graph: Graph, name: str, tree: Arith) -> str:
     """Arithmetic as written. A setting with the parameter's own name is replaced with its value, to avoid `k = k`."""
-    text = to_text(value)
-    return repr(graph.values[text]) if text == name and text in graph.values else text
+    written = to_text(tree)
+    return repr(graph.values[written]) if written == name and written in graph.values else written
 
 
-def neutral(name: str, value: Arith) -> bool:
+def neutral(name: str, number: Arith) -> bool:
     """Whether a parameter has no effect, such as a scale of 1."""
-    return isinstance(value, Number) and value.value == _NEUTRAL.get(name)
+    return isinstance(number, Number) and number.value == _NEUTRAL.get(name)
 
 
-def is_one(value: Arith) -> bool:
+def is_one(coefficient: Arith) -> bool:
     """Whether a coefficient or scale is 1 and therefore omitted."""
-    return value == ONE
+    return coefficient == ONE
 
 
-def coefficient_words(values: Sequence[Arith], bare: bool) -> str:
+def coefficient_words(coefficients: Sequence[Arith], bare: bool) -> str:
     """The sign and coefficients of a term; `bare` if the term has no factors, so that a 1 is written."""
-    parts = [signed(value) for value in values]
+    parts = [signed(coefficient) for coefficient in coefficients]
     sign = "\N{MINUS SIGN}" if sum(sign == "-" for sign, _ in parts) % 2 else "+"
-    numbers = [factor_words(value) for _, value in parts if bare or not is_one(value)]
+    numbers = [factor_words(coefficient) for _, coefficient in parts if bare or not is_one(coefficient)]
     return " ".join([sign, " * ".join(numbers)]).strip()

@@ -149,14 +149,14 @@ class Reader:
         """The reader with that product replaced by other terms."""
         assert self.step.contraction is not None
         assert self.term is not None
-        every = list(self.step.contraction.terms)
-        every[self.term : self.term + 1] = terms
-        return replace(self.step, op=Contraction(tuple(every)))
+        all_terms = list(self.step.contraction.terms)
+        all_terms[self.term : self.term + 1] = terms
+        return replace(self.step, op=Contraction(tuple(all_terms)))
 
-    def reading(self, result: Use) -> Step:
+    def reading(self, replacement: Use) -> Step:
         """The reader with the map and its values replaced by a result."""
         kept = (use for use in self.product.factors if use not in self.values)
-        factors = tuple(result if use.name == self.use.name else use for use in kept)
+        factors = tuple(replacement if use.name == self.use.name else use for use in kept)
         return self.with_terms([replace(self.product, factors=factors)])
 
 
@@ -231,8 +231,8 @@ class Attention:
         if self.graph.key in reader.step.legs:
             return "the product with the attention map keeps the key leg"
         if len(reader.values) != 1:
-            met = f"{len(reader.values)} tensors" if reader.values else none
-            return f"the attention map is multiplied by {met} along the key leg"
+            values_text = f"{len(reader.values)} tensors" if reader.values else none
+            return f"the attention map is multiplied by {values_text} along the key leg"
         return "the values depend on the query" if self.graph.query in reader.values[0].legs else reader
 
 
@@ -252,12 +252,12 @@ def cached(view: Callable[[Graph], View]) -> Callable[[Graph], View]:
 @cached
 def attentions(graph: Graph) -> Mapping[str, Attention]:
     """The attentions of a graph by the name of their box, in the order of the steps."""
-    found = {}
+    by_name = {}
     for step in graph.steps:
         weighting = weighting_of(step, graph.key)
         if step.box is not None and weighting is not None:
-            found[step.name] = Attention(graph, step, step.box.operand("of"), weighting, step.box.masks)
-    return found
+            by_name[step.name] = Attention(graph, step, step.box.operand("of"), weighting, step.box.masks)
+    return by_name
 
 
 def weighting_of(step: Step, key: str | None) -> Weighting | None:
@@ -266,8 +266,8 @@ def weighting_of(step: Step, key: str | None) -> Weighting | None:
     if box is None or box.leg is None or box.leg != key:
         return None
     if box.kind == "softmax":
-        beside = () if box.other is None else (box.other,)
-        return Softmax((str(box.leg), *beside), box.number("scale"), box.number("dropout"), sink_of(box))
+        components = () if box.other is None else (box.other,)
+        return Softmax((str(box.leg), *components), box.number("scale"), box.number("dropout"), sink_of(box))
     if box.kind == "normalize":
         return Normalize(box.number("eps"))
     return Masked() if box.kind == "keep" else None
@@ -287,10 +287,10 @@ def score_of(graph: Graph, use: Use) -> Score:
 
 def split(graph: Graph, term: Term) -> ScoreTerm:
     """A product with its factors divided by their sequence legs."""
-    parts: dict[tuple[bool, bool], list[Use]] = {}
+    sides: dict[tuple[bool, bool], list[Use]] = {}
     for use in term.factors:
-        parts.setdefault((graph.query in use.legs, graph.key in use.legs), []).append(use)
-    query, key, core, pairwise = (tuple(parts.get(side, ())) for side in SIDES)
+        sides.setdefault((graph.query in use.legs, graph.key in use.legs), []).append(use)
+    query, key, core, pairwise = (tuple(sides.get(side, ())) for side in SIDES)
     return ScoreTerm(term.coefficient, query, key, core, pairwise)
 
 
@@ -305,33 +305,33 @@ def _readers(graph: Graph, step: Step, name: str) -> Iterator[Reader]:
         yield from (Reader(step, use, None) for use in step.op.uses if use.name == name)
         return
     for number, term in enumerate(step.contraction.terms):
-        for place, use in enumerate(term.factors):
+        for index, use in enumerate(term.factors):
             if use.name == name:
-                beside = (*term.factors[:place], *term.factors[place + 1 :])
-                values = tuple(own for own in beside if graph.key in own.legs)
-                yield Reader(step, use, number, values, tuple(own for own in beside if own not in values))
+                others = (*term.factors[:index], *term.factors[index + 1 :])
+                values = tuple(factor for factor in others if graph.key in factor.legs)
+                yield Reader(step, use, number, values, tuple(factor for factor in others if factor not in values))
 
 
 def behind(graph: Graph, names: Iterable[str]) -> set[str]:
     """The names, with all tensors and steps that they depend on."""
-    found = {*names}
+    needed = {*names}
     for step in reversed(graph.steps):
-        if step.name in found:
-            found |= {use.name for use in step.op.uses}
-    return found
+        if step.name in needed:
+            needed |= {use.name for use in step.op.uses}
+    return needed
 
 
 def map_of(graph: Graph) -> Reader | None:
     """The attention map in its product with the values. Returns None if the output also sums keys elsewhere."""
-    found = [
+    readers = [
         reader
         for step in graph.steps
         if {graph.query, graph.key} <= {*step.legs}
         for reader in readers_of(graph, step.name)
         if reader.term is not None and reader.values and graph.key not in reader.step.legs
     ]
-    alone = len({one.use.name for one in found}) == 1 and summing(graph) == {found[0].step.name}
-    return found[0] if alone else None
+    alone = len({reader.use.name for reader in readers}) == 1 and summing(graph) == {readers[0].step.name}
+    return readers[0] if alone else None
 
 
 def summing(graph: Graph) -> set[str]:

@@ -22,9 +22,9 @@ from tensornet_attn.spec.sizes import Leg
 
 _LENGTHS = ("scale",)  # parameters in which a sequence leg means its length at run time
 _RANGES = {  # parameter: (check, requirement, example)
-    "dropout": (lambda value: 0 <= value < 1, "at least 0 and below 1", "0.1"),
-    "eps": (lambda value: value >= 0, "zero or more", "1e-5"),
-    "base": (lambda value: value > 0, "positive", "10000"),
+    "dropout": (lambda number: 0 <= number < 1, "at least 0 and below 1", "0.1"),
+    "eps": (lambda number: number >= 0, "zero or more", "1e-5"),
+    "base": (lambda number: number > 0, "positive", "10000"),
 }
 
 
@@ -47,9 +47,9 @@ def check_parameters(scope: Scope, model: BoxModel, path: Path) -> None:
         scope.reporter.syntax(refusal, maker.at)
 
 
-def _arithmetic(value: object) -> int | float | str:
+def _arithmetic(parameter: object) -> int | float | str:
     """A parameter as arithmetic; true and false become 1 and 0."""
-    return int(value) if isinstance(value, bool) else value  # type: ignore[return-value]
+    return int(parameter) if isinstance(parameter, bool) else parameter  # type: ignore[return-value]
 
 
 def one_sided(call: CallText) -> CallText:
@@ -83,12 +83,12 @@ class _Maker:
         return self.scope.sizes.legs
 
     def box(self) -> tuple[Box, tuple[str, ...]]:
-        leg, other, function, numbers, masks = self.parameters()
+        leg, second, function, numbers, masks = self.parameters()
         if self.op.makes_leg:
             self.scope.used_legs |= {self.query} - {None}  # type: ignore[arg-type]
-        result = self.op.result(self, leg or "", other or "")
+        legs = self.op.result(self, leg or "", second or "")
         mode = getattr(self.model, self.op.mode_key) if self.op.modes else None
-        return Box(self.op.kind, leg, tuple(self.operands.items()), numbers, masks, other, function, mode), result
+        return Box(self.op.kind, leg, tuple(self.operands.items()), numbers, masks, second, function, mode), legs
 
     def parameters(
         self,
@@ -97,12 +97,12 @@ class _Maker:
         leg = self.leg(self.op.kind) if self.op.has_leg else None
         function = self.map(str(self.written(self.op.kind))) if self.op.has_map else None
         second = self.model.second
-        other = self.leg(second) if second and getattr(self.model, second) is not None else None
+        second_leg = self.leg(second) if second and getattr(self.model, second) is not None else None
         names = [name for name in self.model.numbers if self.given(name)]
         *values, masks = self.all_of(
-            [*(partial(self.checked, name, leg, other) for name in names), partial(self.masks, leg)]
+            [*(partial(self.checked, name, leg, second_leg) for name in names), partial(self.masks, leg)]
         )
-        return leg, other, function, tuple(zip(names, values, strict=True)), masks
+        return leg, second_leg, function, tuple(zip(names, values, strict=True)), masks
 
     def all_of(self, checks: Sequence[Callable[[], Any]]) -> list[Any]:
         """The results of several checks. Reports every refusal but the last one, which it raises."""
@@ -141,36 +141,36 @@ class _Maker:
 
     def number(self, name: str) -> int | float | None:
         """The value of a number, None if it is omitted or not known before run time."""
-        value = getattr(self.model, name)
-        return None if value is None else self.scope.number(_arithmetic(value), f"'{name}'")[1]
+        written = getattr(self.model, name)
+        return None if written is None else self.scope.number(_arithmetic(written), f"'{name}'")[1]
 
-    def checked(self, name: str, leg: str | None, other: str | None) -> Arith:
+    def checked(self, name: str, leg: str | None, second_leg: str | None) -> Arith:
         """The arithmetic of a number; a value that is known before run time must be in range."""
         written = self.written(name)
         if written == "-inf":
             return Negative(Number(inf))
-        tree, value = self.scope.number(_arithmetic(written), f"'{name}'", lengths=name in _LENGTHS)
-        if value is None:
+        tree, number = self.scope.number(_arithmetic(written), f"'{name}'", lengths=name in _LENGTHS)
+        if number is None:
             return tree
-        fine, wanted, example = _RANGES.get(name, (lambda _: True, "", ""))
-        if not fine(value):
-            raise Refusal("number", f"'{name}' is {value}; it must be {wanted}.", f"e.g. '{name}: {example}'.")
-        self.op.check(self, name, value, leg or "", other or "")
+        in_range, requirement, example = _RANGES.get(name, (lambda _: True, "", ""))
+        if not in_range(number):
+            raise Refusal("number", f"'{name}' is {number}; it must be {requirement}.", f"e.g. '{name}: {example}'.")
+        self.op.check(self, name, number, leg or "", second_leg or "")
         return tree
 
-    def map(self, text: str) -> Function:
-        parsed = one_sided(parse_call(text))
+    def map(self, written: str) -> Function:
+        parsed = one_sided(parse_call(written))
         self.call(parsed, {name: ((row.arguments,), row.usage or name) for name, row in MAPS.items()}, "map")
         return self.scope.function(parsed, "a map")
 
-    def call(self, parsed: CallText, known: Mapping[str, tuple[tuple[int, ...], str]], what: str) -> None:
-        """Checks the name and the number of arguments of a call such as `band(5)`; `known`: counts, an example."""
+    def call(self, parsed: CallText, usages: Mapping[str, tuple[tuple[int, ...], str]], what: str) -> None:
+        """Checks the name and the number of arguments of a call such as `band(5)`; `usages`: counts, an example."""
         name, span = parsed.name, (parsed.span[0], parsed.span[0] + len(parsed.name))
-        if name not in known:
-            other = MEANT.get(name) if what == "map" else None
-            hint = f"write '{other}'." if other else self.scope.reporter.nearest(name, known)
+        if name not in usages:
+            meant = MEANT.get(name) if what == "map" else None
+            hint = f"write '{meant}'." if meant else self.scope.reporter.nearest(name, usages)
             raise Refusal(f"unknown-{what}", f"there is no {what} '{name}'.", hint, span)
-        counts, example = known[name]
+        counts, example = usages[name]
         if len(parsed.arguments) not in counts:
             wanted = "no" if counts == (0,) else " or ".join(map(str, counts))
             wanted += " argument" + "s" * (counts != (1,))
@@ -184,56 +184,56 @@ class _Maker:
         if isinstance(written, str):
             return self.mask(written, leg or "")
         masks: list[Function] = []
-        for place, text in enumerate(written if isinstance(written, tuple) else ()):
-            self.at = (*self.path, "mask", place)
-            masks += self.mask(text, leg or "")
+        for index, source in enumerate(written if isinstance(written, tuple) else ()):
+            self.at = (*self.path, "mask", index)
+            masks += self.mask(source, leg or "")
         if len(masks) > 1 and not self.shows(masks):
             message = f"{self.evaluated(masks)} together show no key."
             hint = "write 'a or b' for keys that pass one of two masks; a key must pass all masks of a list."
             self.scope.reporter.warning("mask-empty", message, (*self.path, "mask"), hint=hint)
         return tuple(masks)
 
-    def mask(self, text: str, leg: str) -> tuple[Function, ...]:
+    def mask(self, source: str, leg: str) -> tuple[Function, ...]:
         """Parses a text into the masks that `and` joins."""
-        parsed = parse_mask(text)
-        mask = self.formula(parsed, text)
+        parsed = parse_mask(source)
+        mask = self.formula(parsed, source)
         self.check_place(next(atoms(mask)), leg)
         if mask.name in LOGIC and not self.shows([mask]):
             hint = "use 'or' instead of 'and', or change the numbers."
             raise Refusal("mask-empty", f"{self.evaluated([mask])} shows no key.", hint)
         return parts_of(mask) if mask.name == "and" else (mask,)
 
-    def formula(self, parsed: CallText, text: str) -> Function:
+    def formula(self, parsed: CallText, source: str) -> Function:
         """A formula of masks, each of them checked."""
         if parsed.name in LOGIC:
-            parts = [self.formula(part, text) for part in parsed.arguments if isinstance(part, CallText)]
-            inside = parsed.name if parsed.name != "not" else None  # `a and (b and c)` is `a and b and c`
-            flat = (parts_of(part) if part.name == inside else (part,) for part in parts)
-            return Function(parsed.name, tuple(part for own in flat for part in own))
+            operands = [self.formula(operand, source) for operand in parsed.arguments if isinstance(operand, CallText)]
+            associative = parsed.name if parsed.name != "not" else None  # `a and (b and c)` is `a and b and c`
+            flat = (parts_of(operand) if operand.name == associative else (operand,) for operand in operands)
+            return Function(parsed.name, tuple(operand for group in flat for operand in group))
         self.call(parsed, {name: (row.counts, row.example) for name, row in MASKS.items()}, "mask")
         mask, row = self.scope.function(parsed, "a mask"), MASKS[parsed.name]
-        own, example = text[slice(*parsed.span)], f"e.g. '{row.example}'."
-        span = parsed.span if own != text else None
+        written, example = source[slice(*parsed.span)], f"e.g. '{row.example}'."
+        span = parsed.span if written != source else None
         values = [self.scope.evaluated(argument) for argument in mask.arguments]
-        known = [value for value in values if value is not None]
-        if any(not isinstance(value, int) or abs(value) >= 2**31 for value in known):
-            raise Refusal("number", f"'{own}' needs whole numbers below 2 ** 31.", example, span)
-        if len(known) < len(values):
+        evaluated = [value for value in values if value is not None]
+        if any(not isinstance(value, int) or abs(value) >= 2**31 for value in evaluated):
+            raise Refusal("number", f"'{written}' needs whole numbers below 2 ** 31.", example, span)
+        if len(evaluated) < len(values):
             return mask
         if reason := row.refuse(*numbers(mask, self.scope.sizes.values)):
-            raise Refusal("number", f"'{own}' {reason}.", example, span)
-        return replace(mask, arguments=()) if row.defaults == (*known,) else mask  # `causal(0)` is `causal`
+            raise Refusal("number", f"'{written}' {reason}.", example, span)
+        return replace(mask, arguments=()) if row.defaults == (*evaluated,) else mask  # `causal(0)` is `causal`
 
     def shows(self, masks: Sequence[Function]) -> bool:
         """Whether some query sees some key, or this depends on numbers that are not known yet."""
-        every = [number for mask in masks for atom in atoms(mask) for number in atom.arguments]
-        unknown = any(self.scope.evaluated(number) is None for number in every)
+        arguments = [argument for mask in masks for atom in atoms(mask) for argument in atom.arguments]
+        unknown = any(self.scope.evaluated(argument) is None for argument in arguments)
         return unknown or bool(visible_areas(masks, self.scope.sizes.values))
 
     def evaluated(self, masks: Sequence[Function]) -> str:
         """The text of masks with evaluated numbers: `'window(4, -2)' and 'window(-3, 4)'`."""
-        texts = [mask.to_text(lambda tree: str(self.scope.evaluated(tree))) for mask in masks]
-        return " and ".join(f"'{text}'" for text in texts)
+        formulas = [mask.to_text(lambda tree: str(self.scope.evaluated(tree))) for mask in masks]
+        return " and ".join(f"'{formula}'" for formula in formulas)
 
     def check_place(self, mask: Function, leg: str) -> None:
         """Raises Refusal if masks do not apply to the box."""

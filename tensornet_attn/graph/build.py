@@ -69,11 +69,11 @@ def examine(reading: Reading, causal: bool | None = None) -> Graph | None:
         scope.used |= set(design.diagram)
     check_updates(scope)
     losses = declare_losses(scope)
-    whole = not (scope.open or reporter.failed)
+    complete = not (scope.open or reporter.failed)
     if not heads & {*SECTIONS} and not _hollow(reading):
         check_unused(scope)
     check_lengths(scope)
-    if not whole:
+    if not complete:
         return None
     graph = Graph(
         name=design.name,
@@ -118,9 +118,9 @@ def _warn(graph: Graph, scope: Scope) -> None:
         )
         hint = f"write '{box.kind}: {graph.key}', or normalize the result over '{graph.key}' in another box."
         scope.reporter.warning("softmax-leg", message, (*scope.paths[step], box.kind), hint=hint)
-    for rotated, other in rotated_alone(graph):
-        message = f"'{rotated}' is rotated and '{other}' is not, so their product depends on absolute positions."
-        hint = f"rotate '{other}' too, or neither of them."
+    for rotated, unrotated in rotated_alone(graph):
+        message = f"'{rotated}' is rotated and '{unrotated}' is not, so their product depends on absolute positions."
+        hint = f"rotate '{unrotated}' too, or neither of them."
         scope.reporter.warning("rotated-alone", message, scope.paths[rotated], hint=hint)
     for name in without_gradient(graph):
         message = f"loss '{name}' depends on no input and no trainable weight, so it has no gradient."
@@ -142,27 +142,27 @@ def _too_many(design: Design, reporter: Reporter) -> bool:
     counts = [("legs", "legs", len(design.declared_legs), limits.LEGS)]
     counts += [("settings", "settings", len(design.settings), limits.TENSORS)]
     counts += [("diagram", "tensors and steps", tensors, limits.TENSORS)]
-    for section, noun, count, most in counts:
-        if count > most:
+    for section, noun, count, limit in counts:
+        if count > limit:
             message = f"this design declares {count} {noun}."
-            reporter.error("too-large", message, (section,), key=True, hint=f"declare at most {most}.")
-    return any(count > most for _, _, count, most in counts)
+            reporter.error("too-large", message, (section,), key=True, hint=f"declare at most {limit}.")
+    return any(count > limit for _, _, count, limit in counts)
 
 
 def _hollow(reading: Reading) -> bool:
     """Whether a broken step lacks a key, so that the names it uses are unknown."""
-    values = (reading.reporter.document.value(path) for path in reading.broken if path[:1] == ("diagram",))
-    return not all(_has_content(value) for value in values)
+    definitions = (reading.reporter.document.value(path) for path in reading.broken if path[:1] == ("diagram",))
+    return not all(_has_content(definition) for definition in definitions)
 
 
-def _has_content(value: Any) -> bool:
-    if not isinstance(value, dict):
-        return isinstance(value, (str, list))
-    model = next((BOXES[key] for key in kinds_of(value)), None)
+def _has_content(definition: Any) -> bool:
+    if not isinstance(definition, dict):
+        return isinstance(definition, (str, list))
+    model = next((BOXES[key] for key in kinds_of(definition)), None)
     fields = model.model_fields.items() if model else ()
     needed = {field.alias or name for name, field in fields if field.is_required()} if model else {"of"}
     roles = [role for role in (model.operands if model else ("of",)) if role in needed]
-    return needed <= value.keys() and all(_has_content(value[role]) for role in roles)
+    return needed <= definition.keys() and all(_has_content(definition[role]) for role in roles)
 
 
 def _scope(design: Design, reporter: Reporter, broken: list[Path], heads: set[str]) -> Scope:
@@ -172,8 +172,8 @@ def _scope(design: Design, reporter: Reporter, broken: list[Path], heads: set[st
     scope = Scope(design, reporter, sizes, blind=bool(heads & {"weights", "constants", "noise", "state"}))
     for path in broken:
         if len(path) == 2 and path[0] not in ("legs", "settings"):
-            known = scope.used if path[0] == "losses" else scope.open
-            known.add(str(path[1]))
+            names = scope.used if path[0] == "losses" else scope.open
+            names.add(str(path[1]))
             scope.mentions(reporter.document.value(path))
     declare_tensors(scope)
     declare_steps(scope)
@@ -191,13 +191,15 @@ def _check_causal(graph: Graph, scope: Scope, causal: bool | None) -> None:
         return
     for step, message in causal_leaks(graph):
         box, read = graph.step[step].box, {leg for use in graph.step[step].op.uses for leg in use.legs}
-        mend = "put a softmax, normalize or keep box around the scores"
+        remedy = "put a softmax, normalize or keep box around the scores"
         if box is not None and box.leg == graph.query:
             scores = graph.key in box.operand("of").legs
-            mend = f"run it along the key leg '{graph.key}'" if scores else "run a 'cumsum' box over the keys instead"
+            remedy = f"run it along the key leg '{graph.key}'" if scores else "run a 'cumsum' box over the keys instead"
             if not (scores or OPS[box.kind].linear):  # no sum that a cumsum could replace
-                mend = f"run it along a leg without positions, or along the keys '{graph.key}' of scores"
+                remedy = f"run it along a leg without positions, or along the keys '{graph.key}' of scores"
         if graph.query not in read:
-            mend = f"give its operand the query leg '{graph.query}', so that each query has its own under a causal mask"
-        hint = f"{mend}, or leave the design non-causal."
+            remedy = (
+                f"give its operand the query leg '{graph.query}', so that each query has its own under a causal mask"
+            )
+        hint = f"{remedy}, or leave the design non-causal."
         scope.reporter.error("causal-leak", message, scope.paths[step], hint=hint)

@@ -47,9 +47,9 @@ def canonical(graph: Diagram) -> str:
     Tensors and steps are called t0, t1, ...; each lists its legs in canonical order, and a use lists the wires of its
     tensor's legs in that order. See `labelling` for the limit on highly symmetric graphs.
     """
-    made = incidence(graph)
-    order = canonical_order(made.colours, made.edges)
-    return _Writer(made, {vertex: place for place, vertex in enumerate(order)}).text()
+    coloured = incidence(graph)
+    order = canonical_order(coloured.colours, coloured.edges)
+    return _Writer(coloured, {vertex: rank for rank, vertex in enumerate(order)}).text()
 
 
 @dataclass
@@ -67,9 +67,9 @@ class Incidence:
         self.edges.append([])
         return self.vertices[key]
 
-    def edge(self, one: int, other: int, label: int = PART, back: int = PART) -> None:
-        self.edges[one].append((label, other))
-        self.edges[other].append((back, one))
+    def edge(self, vertex: int, neighbour: int, label: int = PART, label_back: int = PART) -> None:
+        self.edges[vertex].append((label, neighbour))
+        self.edges[neighbour].append((label_back, vertex))
 
     def slots(self, name: str) -> list[int]:
         """The vertices of a tensor's legs, or of the legs of a step's result."""
@@ -77,32 +77,34 @@ class Incidence:
 
 
 def incidence(graph: Diagram) -> Incidence:
-    made = Incidence(graph)
-    inputs = {tensor.name: place for place, tensor in enumerate(graph.of_role("input"))}
+    coloured = Incidence(graph)
+    inputs = {tensor.name: index for index, tensor in enumerate(graph.of_role("input"))}
     for tensor in graph.tensors:
-        _tensor(made, tensor, inputs)
+        _tensor(coloured, tensor, inputs)
     for step in graph.steps:
-        _step(made, step)
+        _step(coloured, step)
     for state, step_name in graph.updates:
-        made.edge(made.vertices[state,], made.vertices[step_name,], STORES, STORED)
+        coloured.edge(coloured.vertices[state,], coloured.vertices[step_name,], STORES, STORED)
         for leg in graph.tensor[state].legs:
-            made.edge(made.vertices[state, "slot", leg], made.vertices[step_name, "slot", leg], STORES, STORED)
-    return made
+            coloured.edge(
+                coloured.vertices[state, "slot", leg], coloured.vertices[step_name, "slot", leg], STORES, STORED
+            )
+    return coloured
 
 
-def _tensor(made: Incidence, tensor: Tensor, inputs: dict[str, int]) -> None:
-    graph = made.graph
-    value, sides = values_texts(tensor.init, len(tensor.legs), graph) if tensor.init else ("", [""] * len(tensor.legs))
-    words = [tensor.role, *([value] if value else [])]
+def _tensor(coloured: Incidence, tensor: Tensor, inputs: dict[str, int]) -> None:
+    graph = coloured.graph
+    init, sides = values_texts(tensor.init, len(tensor.legs), graph) if tensor.init else ("", [""] * len(tensor.legs))
+    words = [tensor.role, *([init] if init else [])]
     words += [str(inputs[tensor.name])] if tensor.role == "input" else []
     words += [f"default {inputs[tensor.default]}"] if tensor.default is not None else []
     words += [f"std {arithmetic_text(tensor.std, graph)}"] if tensor.role == "noise" else []
     words += ["frozen"] * tensor.frozen + ["always"] * tensor.always
-    vertex = made.vertex((tensor.name,), " ".join(words))
-    for place, (leg, side) in enumerate(zip(tensor.legs, sides, strict=True)):
-        order = [f"#{place}"] if tensor.role in ("input", "noise") else []
+    vertex = coloured.vertex((tensor.name,), " ".join(words))
+    for axis, (leg, side) in enumerate(zip(tensor.legs, sides, strict=True)):
+        order = [f"#{axis}"] if tensor.role in ("input", "noise") else []
         colour = " ".join(["slot", leg_text(graph.leg[leg]), *([side] if side else []), *order])
-        made.edge(vertex, made.vertex((tensor.name, "slot", leg), colour))
+        coloured.edge(vertex, coloured.vertex((tensor.name, "slot", leg), colour))
 
 
 def leg_text(leg: Leg) -> str:
@@ -114,43 +116,49 @@ def leg_text(leg: Leg) -> str:
     return str(leg.size)
 
 
-def _step(made: Incidence, step: Step) -> None:
-    output = step.name == made.graph.output
-    weights = sorted(arithmetic_text(loss.weight, made.graph) for loss in made.graph.losses if loss.step == step.name)
-    words = [_operation(made.graph, step), *(["output"] if output else []), *(f"loss {weight}" for weight in weights)]
-    parts = {WHOLE: made.vertex((step.name,), " ".join(words))}
+def _step(coloured: Incidence, step: Step) -> None:
+    output = step.name == coloured.graph.output
+    weights = sorted(
+        arithmetic_text(loss.weight, coloured.graph) for loss in coloured.graph.losses if loss.step == step.name
+    )
+    words = [
+        _operation(coloured.graph, step),
+        *(["output"] if output else []),
+        *(f"loss {weight}" for weight in weights),
+    ]
+    vertices = {WHOLE: coloured.vertex((step.name,), " ".join(words))}
     if step.contraction is not None:
-        for part, term in enumerate(step.contraction.terms, 1):
-            parts[part] = made.vertex(
-                (step.name, "term", part), f"term {arithmetic_text(term.coefficient, made.graph)}"
+        for number, term in enumerate(step.contraction.terms, 1):
+            vertices[number] = coloured.vertex(
+                (step.name, "term", number), f"term {arithmetic_text(term.coefficient, coloured.graph)}"
             )
-            made.edge(parts[WHOLE], parts[part])
-    named = marks(step)
+            coloured.edge(vertices[WHOLE], vertices[number])
+    roles = marks(step)
     for wire in wires(step):
-        words = ["wire", leg_text(made.graph.leg[wire.leg]), *(["result"] if _kept(step, wire) else [])]
+        words = ["wire", leg_text(coloured.graph.leg[wire.leg]), *(["result"] if _kept(step, wire) else [])]
         words += [f"#{step.legs.index(wire.leg)}"] if output and _kept(step, wire) else []
-        words += [named[wire.leg]] if wire.part == WHOLE and wire.leg in named else []
-        vertex = made.vertex((step.name, "wire", wire), " ".join(words))
-        made.edge(parts.get(wire.part, parts[WHOLE]), vertex)
+        words += [roles[wire.leg]] if wire.part == WHOLE and wire.leg in roles else []
+        vertex = coloured.vertex((step.name, "wire", wire), " ".join(words))
+        coloured.edge(vertices.get(wire.part, vertices[WHOLE]), vertex)
         if _kept(step, wire):
-            made.vertices[step.name, "slot", wire.leg] = vertex
-    for place, joint in enumerate(joints(step)):
-        _use(made, step, place, joint, parts[joint.part])
+            coloured.vertices[step.name, "slot", wire.leg] = vertex
+    for index, joint in enumerate(joints(step)):
+        _use(coloured, step, index, joint, vertices[joint.part])
 
 
 def _kept(step: Step, wire: Wire) -> bool:
     return wire.part == WHOLE and wire.leg in step.legs
 
 
-def _use(made: Incidence, step: Step, place: int, joint: Joint, part: int) -> None:
-    use = made.vertex((step.name, "use", place), f"use {joint.role}")
-    made.edge(part, use)
-    made.edge(use, made.vertices[joint.use.name,], USES, USED)
-    for slot, wire in zip(made.slots(joint.use.name), joint.wires, strict=True):
-        leg = made.vertex((step.name, "leg", place, slot), "leg")
-        made.edge(use, leg)
-        made.edge(leg, slot, SLOT, SLOT_OF)
-        made.edge(leg, made.vertices[step.name, "wire", wire], WIRE, WIRE_OF)
+def _use(coloured: Incidence, step: Step, index: int, joint: Joint, owner: int) -> None:
+    use = coloured.vertex((step.name, "use", index), f"use {joint.role}")
+    coloured.edge(owner, use)
+    coloured.edge(use, coloured.vertices[joint.use.name,], USES, USED)
+    for slot, wire in zip(coloured.slots(joint.use.name), joint.wires, strict=True):
+        leg = coloured.vertex((step.name, "leg", index, slot), "leg")
+        coloured.edge(use, leg)
+        coloured.edge(leg, slot, SLOT, SLOT_OF)
+        coloured.edge(leg, coloured.vertices[step.name, "wire", wire], WIRE, WIRE_OF)
 
 
 def _operation(graph: Diagram, step: Step) -> str:
@@ -165,17 +173,17 @@ def _operation(graph: Diagram, step: Step) -> str:
 
 
 def _numbers(graph: Diagram, numbers: tuple[tuple[str, Arith], ...]) -> list[str]:
-    return [f"{name} {arithmetic_text(value, graph)}" for name, value in sorted(numbers)]
+    return [f"{name} {arithmetic_text(number, graph)}" for name, number in sorted(numbers)]
 
 
 class _Writer:
     """Writes the vertices in the order of their ranks."""
 
-    def __init__(self, made: Incidence, rank: dict[int, int]):
-        self.made, self.graph, self.rank = made, made.graph, rank
-        nodes: list[Tensor | Step] = [*made.graph.tensors, *made.graph.steps]
+    def __init__(self, coloured: Incidence, rank: dict[int, int]):
+        self.made, self.graph, self.rank = coloured, coloured.graph, rank
+        nodes: list[Tensor | Step] = [*coloured.graph.tensors, *coloured.graph.steps]
         self.nodes = sorted(nodes, key=lambda node: self.of((node.name,)))
-        self.names = {node.name: f"t{place}" for place, node in enumerate(self.nodes)}
+        self.names = {node.name: f"t{number}" for number, node in enumerate(self.nodes)}
 
     def of(self, key: Key) -> int:
         return self.rank[self.made.vertices[key]]
@@ -195,29 +203,31 @@ class _Writer:
 
     def stored(self, state: Tensor, step: str) -> str:
         legs = sorted(state.legs, key=lambda leg: self.of((state.name, "slot", leg)))
-        places = sorted(self.made.slots(step), key=self.rank.__getitem__)
-        return f"{self.names[step]} {[places.index(self.made.vertices[step, 'slot', leg]) for leg in legs]}"
+        slots = sorted(self.made.slots(step), key=self.rank.__getitem__)
+        return f"{self.names[step]} {[slots.index(self.made.vertices[step, 'slot', leg]) for leg in legs]}"
 
     def step(self, step: Step) -> str:
         """`t9 = sum [w0 64, w1 8 result] (term 1: factor t3[w0 w1] ...)`: operation, wires, uses."""
         ordered = sorted(wires(step), key=lambda wire: self.of((step.name, "wire", wire)))
-        called = {wire: f"w{place}" for place, wire in enumerate(ordered)}
-        colours = [(called[wire], self.colour((step.name, "wire", wire)).removeprefix("wire ")) for wire in ordered]
-        uses = self.uses(step, called)
+        wire_names = {wire: f"w{number}" for number, wire in enumerate(ordered)}
+        colours = [(wire_names[wire], self.colour((step.name, "wire", wire)).removeprefix("wire ")) for wire in ordered]
+        uses = self.uses(step, wire_names)
         texts = [" ".join(uses.get(WHOLE, []))]
         if step.contraction is not None:
-            keys = sorted(((step.name, "term", part) for part, _ in enumerate(step.contraction.terms, 1)), key=self.of)
+            keys = sorted(
+                ((step.name, "term", number) for number, _ in enumerate(step.contraction.terms, 1)), key=self.of
+            )
             texts = [f"({' '.join([self.colour(key), *uses.get(key[2], [])])})" for key in keys]
         legs = ", ".join(f"{name} {colour}" for name, colour in colours)
         return f"{self.names[step.name]} = {self.colour((step.name,))} [{legs}] {' '.join(texts)}"
 
-    def uses(self, step: Step, called: dict[Wire, str]) -> dict[int, list[str]]:
-        found: dict[int, list[str]] = {}
+    def uses(self, step: Step, wire_names: dict[Wire, str]) -> dict[int, list[str]]:
+        uses: dict[int, list[str]] = {}
         for _, joint in sorted(enumerate(joints(step)), key=lambda pair: self.of((step.name, "use", pair[0]))):
-            found.setdefault(joint.part, []).append(self.use(joint, called))
-        return found
+            uses.setdefault(joint.part, []).append(self.use(joint, wire_names))
+        return uses
 
-    def use(self, joint: Joint, called: dict[Wire, str]) -> str:
+    def use(self, joint: Joint, wire_names: dict[Wire, str]) -> str:
         slots = self.made.slots(joint.use.name)
-        hung = sorted(zip(slots, joint.wires, strict=True), key=lambda pair: self.rank[pair[0]])
-        return f"{joint.role} {self.names[joint.use.name]}[{' '.join(called[wire] for _, wire in hung)}]"
+        pairs = sorted(zip(slots, joint.wires, strict=True), key=lambda pair: self.rank[pair[0]])
+        return f"{joint.role} {self.names[joint.use.name]}[{' '.join(wire_names[wire] for _, wire in pairs)}]"

@@ -38,7 +38,7 @@ class Leak(Exception):
 def causal_leaks(graph: Graph) -> list[tuple[str, str]]:
     """(step, message) pairs, empty for a causal design. Steps that only update a state are exempt."""
     facts = {tensor.name: Fact(tensor.role == "input") for tensor in graph.tensors}
-    needed, found = behind(graph, [graph.output]), []
+    needed, leaks = behind(graph, [graph.output]), []
     positive = nonnegative(graph)
     for step in graph.steps:
         try:
@@ -46,12 +46,12 @@ def causal_leaks(graph: Graph) -> list[tuple[str, str]]:
         except Leak as leak:
             facts[step.name] = Fact(zero=True)  # reported once: its users are not reported
             if step.name in needed:
-                found.append((step.name, _sentence(graph, leak)))
+                leaks.append((step.name, _sentence(graph, leak)))
     output = facts[graph.output]
     if output.data and not output.zero and graph.key in graph.legs_of(graph.output):
         what = f"the output '{graph.output}' has the key leg '{graph.key}' and is not zero at later keys"
-        found.append((graph.output, f"{what}, so a later position reaches a query."))
-    return found
+        leaks.append((graph.output, f"{what}, so a later position reaches a query."))
+    return leaks
 
 
 def looks_back(graph: Graph) -> bool:

@@ -104,16 +104,16 @@ class Diagram:
     @cached_property
     def tied(self) -> bool:
         """Whether a tensor with one sequence leg is used with the other: self-attention, with one length."""
-        pair, known = {self.query, self.key}, self.tensor.keys() | self.step.keys()
+        pair, names = {self.query, self.key}, self.tensor.keys() | self.step.keys()
         bodies = [step.kernel.body for step in self.steps if step.kernel is not None]
         return any(
-            own != leg and {own, leg} == pair
+            declared != leg and {declared, leg} == pair
             for steps in (self.steps, *bodies)
-            for inner in [{} if steps is self.steps else {part.name for part in steps}]  # a body has its own names
+            for local in [{} if steps is self.steps else {inner.name for inner in steps}]  # a body has its own names
             for step in steps
             for use in step.op.uses
-            if use.name in known and use.name not in inner
-            for own, leg in zip(self.legs_of(use.name), use.legs, strict=True)
+            if use.name in names and use.name not in local
+            for declared, leg in zip(self.legs_of(use.name), use.legs, strict=True)
         )
 
     def uses(self) -> Iterator[tuple[Step, Use]]:
@@ -124,7 +124,7 @@ class Diagram:
     @cached_property
     def readers(self) -> dict[str, tuple[tuple[Step, Use], ...]]:
         """Maps names of tensors and steps to their uses; each use comes with its step."""
-        found: dict[str, list[tuple[Step, Use]]] = {}
+        readers: dict[str, list[tuple[Step, Use]]] = {}
         for step, use in self.uses():
-            found.setdefault(use.name, []).append((step, use))
-        return {name: tuple(uses) for name, uses in found.items()}
+            readers.setdefault(use.name, []).append((step, use))
+        return {name: tuple(uses) for name, uses in readers.items()}

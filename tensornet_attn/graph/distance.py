@@ -25,22 +25,27 @@ def two_sides(graph: Graph, term: Term, causal: bool) -> tuple[Term, Term, tuple
 
     Returns None if the term depends on query and key in another way.
     """
-    found = [(use, name) for use in term.factors if (name := gap_of(graph, use, causal)) is not None]
+    gaps = [(use, name) for use in term.factors if (name := gap_of(graph, use, causal)) is not None]
     legs = [str(graph.query), str(graph.key)]
-    if len(found) != 1 or len([use for use in term.factors if {*legs} & {*use.legs}]) != 1:
+    if len(gaps) != 1 or len([use for use in term.factors if {*legs} & {*use.legs}]) != 1:
         return None
-    gap, name = found[0]
-    places = tuple(Tensor(f"{name}.{leg}", "constant", (leg,), POSITION) for leg in legs)
-    uses = [Use(place.name, place.legs) for place in places]
-    query, key = (replace(term, factors=tuple(own if use == gap else use for use in term.factors)) for own in uses)
-    return query, negated(key), places
+    gap, name = gaps[0]
+    positions = tuple(Tensor(f"{name}.{leg}", "constant", (leg,), POSITION) for leg in legs)
+    position_uses = [Use(position.name, position.legs) for position in positions]
+    query, key = (
+        replace(term, factors=tuple(position if use == gap else use for use in term.factors))
+        for position in position_uses
+    )
+    return query, negated(key), positions
 
 
-def with_places(graph: Graph, places: tuple[Tensor, ...]) -> Graph:
+def with_places(graph: Graph, constants: tuple[Tensor, ...]) -> Graph:
     """The graph with these constants added if it lacks them."""
-    return replace(graph, tensors=(*graph.tensors, *(one for one in places if one.name not in graph.tensor)))
+    return replace(
+        graph, tensors=(*graph.tensors, *(constant for constant in constants if constant.name not in graph.tensor))
+    )
 
 
 def negated(term: Term) -> Term:
-    own = term.coefficient
-    return replace(term, coefficient=own.of if isinstance(own, Negative) else Negative(own))
+    coefficient = term.coefficient
+    return replace(term, coefficient=coefficient.of if isinstance(coefficient, Negative) else Negative(coefficient))

@@ -52,14 +52,14 @@ def _seen(graph: Graph, shown: Iterable[str]) -> tuple[dict[str, tuple[Seen, ...
     legs = _legs_of(graph, steps)
     zeros = _zeros(graph, steps, legs)
     seen = dict.fromkeys((*graph.results, *shown), EVERYTHING)
-    found: dict[str, tuple[Seen, ...]] = {}
+    use_looks: dict[str, tuple[Seen, ...]] = {}
     for step in reversed(steps):
-        own = seen.get(step.name, EVERYTHING)
-        found[step.name] = tuple(_looks(graph, step, own, zeros, legs))
-        for use, look in zip(step.op.uses, found[step.name], strict=True):
+        step_seen = seen.get(step.name, EVERYTHING)
+        use_looks[step.name] = tuple(_looks(graph, step, step_seen, zeros, legs))
+        for use, look in zip(step.op.uses, use_looks[step.name], strict=True):
             names = dict(zip(use.legs, legs[use.name], strict=True))
             seen[use.name] = _simplest(seen.get(use.name, _NOTHING) | _translated(graph, look, names))
-    return found, seen
+    return use_looks, seen
 
 
 def visible_to(graph: Graph, step: Step) -> Visible:
@@ -87,10 +87,10 @@ def flattened(step: Step) -> Iterator[Step]:
     if not body or body[-1].name != step.name:
         yield step
         return
-    inside = {part.name: f"{step.name} {part.name}" for part in body[:-1]}
-    for part in body:
-        own = with_uses(part, lambda use: replace(use, name=inside.get(use.name, use.name)))
-        yield replace(own, name=inside.get(part.name, part.name))
+    unique_names = {inner.name: f"{step.name} {inner.name}" for inner in body[:-1]}
+    for inner in body:
+        renamed = with_uses(inner, lambda use: replace(use, name=unique_names.get(use.name, use.name)))
+        yield replace(renamed, name=unique_names.get(inner.name, inner.name))
 
 
 # Visible entries in the legs of another tensor; `names` maps legs to that tensor's legs
@@ -98,21 +98,21 @@ def flattened(step: Step) -> Iterator[Step]:
 
 def _translated(graph: Graph, seen: Seen, names: Mapping[str, str]) -> Seen:
     """Translates visible entries. Along a leg that the other tensor lacks, an entry visible anywhere is visible."""
-    return seen if seen == EVERYTHING else _simplest(_all_translated(graph, every, names) for every in seen)
+    return seen if seen == EVERYTHING else _simplest(_all_translated(graph, alternative, names) for alternative in seen)
 
 
-def _all_translated(graph: Graph, every: Iterable[Visible], names: Mapping[str, str]) -> frozenset[Visible]:
+def _all_translated(graph: Graph, alternative: Iterable[Visible], names: Mapping[str, str]) -> frozenset[Visible]:
     """Translates each part; parts that hide nothing of the other tensor are dropped."""
     if graph.key is None or names.get(graph.key) != graph.key:
         return frozenset()
     pair = names.get(str(graph.query)) == graph.query
-    return frozenset(_translated_one(visible, names) if pair else KEYS for visible in every)
+    return frozenset(_translated_one(visible, names) if pair else KEYS for visible in alternative)
 
 
 def _translated_one(visible: Visible, names: Mapping[str, str]) -> Visible:
     if visible.legs is None:
         return visible
-    return replace(visible, legs=tuple((own, names.get(leg) if leg else None) for own, leg in visible.legs))
+    return replace(visible, legs=tuple((mask_leg, names.get(leg) if leg else None) for mask_leg, leg in visible.legs))
 
 
 def _own(legs: Iterable[str]) -> dict[str, str]:
@@ -121,16 +121,18 @@ def _own(legs: Iterable[str]) -> dict[str, str]:
 
 def _simplest(seen: Iterable[frozenset[Visible]]) -> Seen:
     """The alternatives without those that see no more than another."""
-    found = {every - {KEYS} or every for every in seen}  # all others exclude masked keys too
-    if len(found) > limits.SEEN or frozenset() in found:
+    alternatives = {alternative - {KEYS} or alternative for alternative in seen}  # all others exclude masked keys too
+    if len(alternatives) > limits.SEEN or frozenset() in alternatives:
         return EVERYTHING
-    if frozenset({KEYS}) in found:
+    if frozenset({KEYS}) in alternatives:
         return BY_KEY
-    return frozenset(every for every in found if not any(other < every for other in found))
+    return frozenset(
+        alternative for alternative in alternatives if not any(narrower < alternative for narrower in alternatives)
+    )
 
 
-def _both(one: Seen, other: Seen) -> Seen:
-    return _simplest(a | b for a in one for b in other)
+def _both(left: Seen, right: Seen) -> Seen:
+    return _simplest(a | b for a in left for b in right)
 
 
 # Zeros of steps
@@ -149,38 +151,38 @@ def zero_outside(graph: Graph, batched: Container[str]) -> dict[str, frozenset[V
 
 
 def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf, batched: Container[str] | None = None) -> _Zeros:
-    found: dict[str, frozenset[Visible]] = {}
+    zeros: dict[str, frozenset[Visible]] = {}
     powers: dict[str, frozenset[Visible]] = {}  # the same for minus infinity, whose exp is zero
     for step in steps:
         box = step.box
         if step.contraction is not None:
             products = [term.factors for term in step.contraction.terms]
             counted = [factors if batched is None or len(factors) == 1 else () for factors in products]
-            terms = [_zero(graph, factors, found, legs) for factors in counted]
-            same = frozenset.intersection(*terms) or (frozenset({KEYS}) if all(terms) else _NOWHERE)
-            found[step.name] = _all_translated(graph, same, _own(step.legs))
+            terms = [_zero(graph, factors, zeros, legs) for factors in counted]
+            shared = frozenset.intersection(*terms) or (frozenset({KEYS}) if all(terms) else _NOWHERE)
+            zeros[step.name] = _all_translated(graph, shared, _own(step.legs))
         elif box is None:
             continue
         elif graph.masked(step) and OPS[box.kind].zero_at_hidden(box):
-            found[step.name] = frozenset({visible_to(graph, step)})
+            zeros[step.name] = frozenset({visible_to(graph, step)})
         elif OPS[box.kind].scales:
-            found[step.name] = _zero(graph, box.uses, found, legs)
+            zeros[step.name] = _zero(graph, box.uses, zeros, legs)
         elif len(box.seen) == 1 and step.name in (batched or ()):
-            known = {0: found, -inf: powers}.get(box.number("fill").value)  # type: ignore[union-attr]
-            if known is not None:
-                (known[step.name],) = box.seen
+            filled = {0: zeros, -inf: powers}.get(box.number("fill").value)  # type: ignore[union-attr]
+            if filled is not None:
+                (filled[step.name],) = box.seen
         elif box.function == _EXP:
-            found[step.name] = _zero(graph, box.uses, powers, legs)
-    return found
+            zeros[step.name] = _zero(graph, box.uses, powers, legs)
+    return zeros
 
 
 def _zero(graph: Graph, factors: Iterable[Use], zeros: _Zeros, legs: _LegsOf) -> frozenset[Visible]:
     """A set of visible entries, in the legs of the uses; the product is zero at all other entries."""
-    found = frozenset[Visible]()
+    visible = frozenset[Visible]()
     for use in factors:
         names = dict(zip(legs[use.name], use.legs, strict=True))
-        found |= _all_translated(graph, zeros.get(use.name, ()), names)
-    return found
+        visible |= _all_translated(graph, zeros.get(use.name, ()), names)
+    return visible
 
 
 def omits_hidden_keys(graph: Graph) -> bool:
@@ -200,8 +202,8 @@ def counting(graph: Graph) -> Mapping[str, tuple[Term, ...]]:
         return {}
     legs = _legs_of(graph, steps)
     zeros = _zeros(graph, steps, legs)
-    found = {name: tuple(term for term in sums[name] if not _zero(graph, term.factors, zeros, legs)) for name in sums}
-    return {name: terms for name, terms in found.items() if terms}
+    counted = {name: tuple(term for term in sums[name] if not _zero(graph, term.factors, zeros, legs)) for name in sums}
+    return {name: terms for name, terms in counted.items() if terms}
 
 
 def _terms(step: Step) -> tuple[Term, ...]:
@@ -215,14 +217,14 @@ def _sums(graph: Graph, step: Step, term: Term) -> bool:
 @cached
 def left_out(graph: Graph) -> frozenset[str]:
     """The steps that may be minus infinity for each key of a row, where a choice of keys leaves them out."""
-    found = set[str]()
+    names = set[str]()
     for step in graph.steps:
         box = step.box
         chooses = box is not None and graph.masked(step) and OPS[box.kind].nothing_elsewhere(box)
         passes = graph.key in step.legs and (box is None or OPS[box.kind].elementwise)
-        if chooses or (passes and any(use.name in found for use in step.op.uses)):
-            found.add(step.name)
-    return frozenset(found)
+        if chooses or (passes and any(use.name in names for use in step.op.uses)):
+            names.add(step.name)
+    return frozenset(names)
 
 
 def hider(graph: Graph, steps: Iterable[Step], term: Term, seen: Mapping[str, tuple[Seen, ...]]) -> Use | None:
@@ -244,30 +246,30 @@ def _on_keys(graph: Graph, use: Use) -> bool:
 # Visibility of operands
 
 
-def _looks(graph: Graph, step: Step, own: Seen, zeros: _Zeros, legs: _LegsOf) -> Iterator[Seen]:
-    """What a step sees of each use; `own` is what is visible of the step itself."""
+def _looks(graph: Graph, step: Step, step_seen: Seen, zeros: _Zeros, legs: _LegsOf) -> Iterator[Seen]:
+    """What a step sees of each use; `step_seen` is what is visible of the step itself."""
     if step.contraction is not None:
         for term in step.contraction.terms:
-            for place, use in enumerate(term.factors):
-                others = (*term.factors[:place], *term.factors[place + 1 :])
+            for index, use in enumerate(term.factors):
+                others = (*term.factors[:index], *term.factors[index + 1 :])
                 zero = _zero(graph, others, zeros, legs)
                 zero = zero - {KEYS} if graph.query in use.legs else zero
                 zero = zero or (frozenset({KEYS}) if _sums(graph, step, term) else zero)
-                seen = _both(own, frozenset({zero}))
+                seen = _both(step_seen, frozenset({zero}))
                 yield _translated(graph, seen, _own(use.legs))
     elif step.box is not None:
         for role, use in step.box.operands:
-            yield _translated(graph, _through(graph, step, step.box, role, own), _own(use.legs))
+            yield _translated(graph, _through(graph, step, step.box, role, step_seen), _own(use.legs))
     else:
-        yield from (_translated(graph, own, _own(use.legs)) for use in step.op.uses)
+        yield from (_translated(graph, step_seen, _own(use.legs)) for use in step.op.uses)
 
 
-def _through(graph: Graph, step: Step, box: Box, role: str, own: Seen) -> Seen:
+def _through(graph: Graph, step: Step, box: Box, role: str, step_seen: Seen) -> Seen:
     """What a box sees of an operand. Entries that the box mixes along a leg are visible together."""
     if graph.masked(step):
         seen = frozenset({frozenset({visible_to(graph, step)})})
-        return seen if OPS[box.kind].runs_along else _both(seen, own)
+        return seen if OPS[box.kind].runs_along else _both(seen, step_seen)
     if OPS[box.kind].recurrent:
         return EVERYTHING if role == "query" else BY_KEY
     along = OPS[box.kind].legs_mixed(box)
-    return _translated(graph, own, _own(leg for leg in step.legs if leg not in along))
+    return _translated(graph, step_seen, _own(leg for leg in step.legs if leg not in along))

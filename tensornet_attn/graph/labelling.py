@@ -55,17 +55,17 @@ class Partition:
             self.cell[vertex] = start
 
     def among(self, vertices: Iterable[int]) -> Partition:
-        part = Partition({}, {})
+        restricted = Partition({}, {})
         for vertex in vertices:
-            part.cell[vertex] = self.cell[vertex]
-            part.members.setdefault(self.cell[vertex], []).append(vertex)
-        return part
+            restricted.cell[vertex] = self.cell[vertex]
+            restricted.members.setdefault(self.cell[vertex], []).append(vertex)
+        return restricted
 
     def singled_out(self, vertex: int) -> Partition:
         start = self.cell[vertex]
         child = Partition(dict(self.cell), dict(self.members))
         child.put(start, [vertex])
-        child.put(start + 1, [other for other in self.members[start] if other != vertex])
+        child.put(start + 1, [member for member in self.members[start] if member != vertex])
         return child
 
 
@@ -75,15 +75,15 @@ class Classes(Generic[T]):
     def __init__(self) -> None:
         self.parent: dict[T, T] = {}
 
-    def find(self, one: T) -> T:
-        while (above := self.parent.get(one, one)) != one:
-            self.parent[one] = self.parent.get(above, above)
-            one = above
-        return one
+    def find(self, member: T) -> T:
+        while (parent := self.parent.get(member, member)) != member:
+            self.parent[member] = self.parent.get(parent, parent)
+            member = parent
+        return member
 
     def join(self, pairs: Iterable[tuple[T, T]]) -> None:
-        for one, other in pairs:
-            self.parent[self.find(one)] = self.find(other)
+        for left, right in pairs:
+            self.parent[self.find(left)] = self.find(right)
 
 
 @dataclass
@@ -110,54 +110,59 @@ class Search:
             splitter = queue.popleft()
             queued.discard(splitter)
             for start, seen in self._seen(partition, splitter):
-                new = _split(partition, start, seen)
-                largest = None if start in queued else _largest(partition, start, new)
-                fresh = new if start in queued else [part for part in (start, *new) if part != largest]
+                new_cells = _split(partition, start, seen)
+                largest = None if start in queued else _largest(partition, start, new_cells)
+                fresh = new_cells if start in queued else [cell for cell in (start, *new_cells) if cell != largest]
                 queue.extend(fresh)
                 queued.update(fresh)
 
     def _seen(self, partition: Partition, splitter: int) -> list[tuple[int, dict[int, list[int]]]]:
         """(cell, labels of its vertices' edges to the splitter) pairs, in the order of cells."""
-        found: dict[int, dict[int, list[int]]] = {}
+        labels: dict[int, dict[int, list[int]]] = {}
         for vertex in partition.members[splitter]:
-            for label, other in self.edges[vertex]:
-                start = partition.cell.get(other)
+            for label, neighbour in self.edges[vertex]:
+                start = partition.cell.get(neighbour)
                 if start is not None and len(partition.members[start]) > 1:
-                    found.setdefault(start, {}).setdefault(other, []).append(label)
-        return sorted(found.items())
+                    labels.setdefault(start, {}).setdefault(neighbour, []).append(label)
+        return sorted(labels.items())
 
     def arrange(self, partition: Partition, quick: bool, depth: int) -> list[int]:
         """The vertices of a refined partition in canonical order; `quick` takes the first choice at each branch."""
         order = [members[0] for _, members in sorted(partition.members.items()) if len(members) == 1]
-        parts = list(self._components(partition))
-        if not order and len(parts) == 1:
+        components = list(self._components(partition))
+        if not order and len(components) == 1:
             return self._choose(partition, quick, depth)
         arranged = []
-        for part in parts:
-            own = partition.among(part)
-            arranged.append(self._certified(own, self.arrange(own, quick, depth)))
+        for component in components:
+            restricted = partition.among(component)
+            arranged.append(self._certified(restricted, self.arrange(restricted, quick, depth)))
         arranged.sort(key=lambda pair: pair[0])
-        for (certificate, one), (next_certificate, other) in pairwise(arranged):
+        for (certificate, vertices), (next_certificate, next_vertices) in pairwise(arranged):
             if certificate == next_certificate:
-                self.alike += [*zip(one, other, strict=True), *zip(other, one, strict=True)]
-        return [*order, *(vertex for _, part in arranged for vertex in part)]
+                self.alike += [*zip(vertices, next_vertices, strict=True), *zip(next_vertices, vertices, strict=True)]
+        return [*order, *(vertex for _, component in arranged for vertex in component)]
 
     def _components(self, partition: Partition) -> Iterator[list[int]]:
         """The connected components without the singletons."""
-        left = {v: None for v, start in partition.cell.items() if len(partition.members[start]) > 1}
-        while left:
-            part = [left.popitem()[0]]
-            for vertex in part:
-                for _, other in self.edges[vertex]:
-                    if other in left:
-                        del left[other]
-                        part.append(other)
-            yield part
+        remaining = {vertex: None for vertex, start in partition.cell.items() if len(partition.members[start]) > 1}
+        while remaining:
+            component = [remaining.popitem()[0]]
+            for vertex in component:
+                for _, neighbour in self.edges[vertex]:
+                    if neighbour in remaining:
+                        del remaining[neighbour]
+                        component.append(neighbour)
+            yield component
 
     def _certified(self, partition: Partition, order: list[int]) -> tuple[Certificate, list[int]]:
         """(certificate of a component in an order, the order). Components with equal certificates are isomorphic."""
-        place = {vertex: i for i, vertex in enumerate(order)}
-        edges = [(place[v], label, place[other]) for v in order for label, other in self.edges[v] if other in place]
+        rank = {vertex: index for index, vertex in enumerate(order)}
+        edges = [
+            (rank[vertex], label, rank[neighbour])
+            for vertex in order
+            for label, neighbour in self.edges[vertex]
+            if neighbour in rank
+        ]
         return (tuple(partition.cell[vertex] for vertex in order), tuple(sorted(edges))), order
 
     def _choose(self, partition: Partition, quick: bool, depth: int) -> list[int]:
@@ -170,27 +175,27 @@ class Search:
             return self._trial(partition, first, True, depth).order
         mark, self.fruitless = len(self.alike), self.fruitless if depth else 0
         best = self._trial(partition, first, False, depth)
-        known = {(quickly := self._trial(partition, first, True, depth)).certificate: quickly.order}
+        orders = {(quick_trial := self._trial(partition, first, True, depth)).certificate: quick_trial.order}
         tried, orbits = [first], Classes[int]()
         for vertex in others:
             orbits.join(self.alike[mark:])
             mark = len(self.alike)
             if self.fruitless >= limits.CANONICAL_LEAVES:
                 break
-            if orbits.find(vertex) in {orbits.find(other) for other in tried}:
+            if orbits.find(vertex) in {orbits.find(earlier) for earlier in tried}:
                 continue
-            quickly = self._trial(partition, vertex, True, depth)
-            if quickly.certificate in known:
-                self.alike += zip(quickly.order, known[quickly.certificate], strict=True)
+            quick_trial = self._trial(partition, vertex, True, depth)
+            if quick_trial.certificate in orders:
+                self.alike += zip(quick_trial.order, orders[quick_trial.certificate], strict=True)
                 continue
             self.fruitless += 1
             tried.append(vertex)
-            known[quickly.certificate] = quickly.order
-            if quickly.shape <= best.shape:
+            orders[quick_trial.certificate] = quick_trial.order
+            if quick_trial.shape <= best.shape:
                 trial = self._trial(partition, vertex, False, depth)
                 if (trial.shape, trial.certificate) == (best.shape, best.certificate):
                     self.alike += zip(trial.order, best.order, strict=True)
-                best = min(best, trial, key=lambda one: (one.shape, one.certificate))
+                best = min(best, trial, key=lambda candidate: (candidate.shape, candidate.certificate))
         return best.order
 
     def _trial(self, partition: Partition, vertex: int, quick: bool, depth: int) -> Trial:
@@ -207,14 +212,14 @@ def _split(partition: Partition, start: int, seen: dict[int, list[int]]) -> list
         groups.setdefault(tuple(sorted(seen.get(vertex, ()))), []).append(vertex)
     if len(groups) == 1:
         return []
-    starts, place = [], start
+    starts, next_start = [], start
     for _, members in sorted(groups.items()):
-        partition.put(place, members)
-        starts.append(place)
-        place += len(members)
+        partition.put(next_start, members)
+        starts.append(next_start)
+        next_start += len(members)
     return starts[1:]
 
 
-def _largest(partition: Partition, start: int, new: list[int]) -> int:
+def _largest(partition: Partition, start: int, new_cells: list[int]) -> int:
     """The largest part of a split cell; it need not wait, because the others cause the same splits."""
-    return max((start, *new), key=lambda part: (len(partition.members[part]), -part))
+    return max((start, *new_cells), key=lambda cell: (len(partition.members[cell]), -cell))

@@ -37,11 +37,13 @@ def masks_text(masks: Iterable[Function], graph: Diagram) -> str:
 def function_text(function: Function, graph: Diagram) -> str:
     """A map or a mask with evaluated arguments; the parts of `and` and `or` are sorted."""
     if function.name in ("and", "or"):
-        parts = sorted(function_text(part, graph) for part in function.arguments if isinstance(part, Function))
+        parts = sorted(
+            function_text(argument, graph) for argument in function.arguments if isinstance(argument, Function)
+        )
         return f"({f' {function.name} '.join(parts)})"
     arguments = [
-        function_text(part, graph) if isinstance(part, Function) else arithmetic_text(part, graph)
-        for part in function.arguments
+        function_text(argument, graph) if isinstance(argument, Function) else arithmetic_text(argument, graph)
+        for argument in function.arguments
     ]
     return f"{function.name}({', '.join(arguments)})" if arguments else function.name
 
@@ -62,10 +64,13 @@ def values_texts(function: Function, legs: int, graph: Diagram) -> tuple[str, li
 
 def _sides(function: Function, side: int, graph: Diagram) -> list[str]:
     if function.name == "kron":
-        parts = [part for part in function.arguments if isinstance(part, Function)]
-        return [text for part in parts for text in _sides(part, side, graph)]
-    own = function.arguments[side : side + 1] or function.arguments[-1:]  # eye(a) is a x a
-    return [function.name, *(arithmetic_text(part, graph) for part in own if not isinstance(part, Function))]
+        factors = [factor for factor in function.arguments if isinstance(factor, Function)]
+        return [word for factor in factors for word in _sides(factor, side, graph)]
+    arguments = function.arguments[side : side + 1] or function.arguments[-1:]  # eye(a) is a x a
+    return [
+        function.name,
+        *(arithmetic_text(argument, graph) for argument in arguments if not isinstance(argument, Function)),
+    ]
 
 
 class _Normal:
@@ -77,8 +82,8 @@ class _Normal:
     def sum(self, tree: Arith) -> Sum:
         if all(name.name in self.graph.values for name in names(tree)):
             try:
-                value = evaluate(tree, self.graph.values)
-                return {(): Fraction(value) if isinstance(value, int) else value}
+                number = evaluate(tree, self.graph.values)
+                return {(): Fraction(number) if isinstance(number, int) else number}
             except Refusal:  # such as a division by zero beside a length at run time
                 pass
         if isinstance(tree, Name):
@@ -110,17 +115,21 @@ class _Normal:
 
     def power(self, tree: Arith, exponent: Sum) -> Sum:
         """Distributes exponents over products of lengths, which are positive; anything else becomes a base."""
-        base, known = self.sum(tree), exponent.get(()) if exponent.keys() <= {()} else None
-        if known is not None and len(base) == 1:
+        base, constant = self.sum(tree), exponent.get(()) if exponent.keys() <= {()} else None
+        if constant is not None and len(base) == 1:
             ((product, coefficient),) = base.items()
             if coefficient > 0 and all(name in ("query", "key") for name, _ in product):
-                scaled = float(coefficient) ** float(known)
-                return {tuple((name, power * known) for name, power in product if known): scaled}
-        return _base(f"({_text(base)})", known) if known is not None else _base(f"({_text(base)})**({_text(exponent)})")
+                scaled = float(coefficient) ** float(constant)
+                return {tuple((name, power * constant) for name, power in product if constant): scaled}
+        return (
+            _base(f"({_text(base)})", constant)
+            if constant is not None
+            else _base(f"({_text(base)})**({_text(exponent)})")
+        )
 
 
-def _base(text: str, exponent: Value = 1) -> Sum:
-    return {((text, exponent),): 1}
+def _base(base: str, exponent: Value = 1) -> Sum:
+    return {((base, exponent),): 1}
 
 
 def _plus(left: Sum, right: Sum) -> Sum:
@@ -135,9 +144,9 @@ def _times(left: Sum, right: Sum) -> Sum:
     if len(left) > 1 and len(right) > 1:
         left, right = _base(f"({_text(left)})"), _base(f"({_text(right)})")
     total: Sum = {}
-    for one, a in left.items():
-        for other, b in right.items():
-            total = _plus(total, {_joined(one, other): a * b})
+    for left_product, a in left.items():
+        for right_product, b in right.items():
+            total = _plus(total, {_joined(left_product, right_product): a * b})
     return total
 
 
@@ -158,7 +167,7 @@ def _factor(factor: tuple[str, Value]) -> str:
     return base if exponent == 1 else f"{base}**{_format(exponent)}"
 
 
-def _format(value: Value) -> str:
-    if isinstance(value, Fraction) and value.denominator > 1:
-        value = float(value)
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
+def _format(number: Value) -> str:
+    if isinstance(number, Fraction) and number.denominator > 1:
+        number = float(number)
+    return f"{number:.12g}" if isinstance(number, float) else str(number)

@@ -47,18 +47,23 @@ def padding_of(graph: Graph, wanted: Collection[str]) -> Padding:
     needed = behind(graph, wanted)
     tensors = tuple(tensor for tensor in graph.tensors if tensor.name in needed)
     steps = tuple(step for step in graph.steps if step.name in needed)
-    part = replace(graph, steps=steps, tensors=tensors, losses=())
-    back = _looks_back(part)
-    length = _counts_length(part) or (None if back else _sums_all(part))
-    placed = next(filter(None, (_asks_place(part, step) for step in steps)), None)
-    place = placed or _unmet_rotation(part) or _placed_tensor(part)
-    paired = _paired_tensor(part)
-    apart = next(filter(None, (_asks_distance(part, step, False) for step in steps)), None) or paired
-    between = next(filter(None, (_asks_distance(part, step, True) for step in steps)), None) or paired
-    met = {leg for step in steps for legs in (step.legs, *(use.legs for use in step.op.uses)) for leg in legs}
-    alone = length is None and place is None and graph.key not in met and not any(convolves(step.box) for step in steps)
-    before = length or place
-    hides = not back or any(_sums(part, step) or _later_taps(part, step.box) for step in steps)
+    subgraph = replace(graph, steps=steps, tensors=tensors, losses=())
+    looks_behind = _looks_back(subgraph)
+    length = _counts_length(subgraph) or (None if looks_behind else _sums_all(subgraph))
+    placed = next(filter(None, (_asks_place(subgraph, step) for step in steps)), None)
+    by_position = placed or _unmet_rotation(subgraph) or _placed_tensor(subgraph)
+    paired = _paired_tensor(subgraph)
+    apart = next(filter(None, (_asks_distance(subgraph, step, False) for step in steps)), None) or paired
+    between = next(filter(None, (_asks_distance(subgraph, step, True) for step in steps)), None) or paired
+    used_legs = {leg for step in steps for legs in (step.legs, *(use.legs for use in step.op.uses)) for leg in legs}
+    alone = (
+        length is None
+        and by_position is None
+        and graph.key not in used_legs
+        and not any(convolves(step.box) for step in steps)
+    )
+    before = length or by_position
+    hides = not looks_behind or any(_sums(subgraph, step) or _later_taps(subgraph, step.box) for step in steps)
     apart = length if graph.key is None else length or apart  # without keys, there are only queries
     return Padding(length, before, before or between, apart, hides, alone)
 
@@ -98,11 +103,11 @@ def _counts_length(graph: Graph) -> str | None:
             return f"'{step.name}' has the length '{min(map(str, lengths))}' in a number"
         summed = {leg for use in step.op.uses for leg in use.legs} - {*step.legs} if step.box is None else set()
         along = {step.box.leg} if step.box is not None and OPS[step.box.kind].runs_along else set()
-        if found := (summed | along) & unbounded:
-            return f"'{step.name}' combines all distances on leg '{min(map(str, found))}'"
+        if combined := (summed | along) & unbounded:
+            return f"'{step.name}' combines all distances on leg '{min(map(str, combined))}'"
     for tensor in graph.tensors:
-        own = tensor.init is None or tensor.role != "constant" or tensor.init.name in _ANYWHERE
-        if not own and any(_of_length(graph, leg) for leg in tensor.legs):
+        fixed = tensor.init is None or tensor.role != "constant" or tensor.init.name in _ANYWHERE
+        if not fixed and any(_of_length(graph, leg) for leg in tensor.legs):
             return f"the constant '{tensor.name}' depends on the length"
         if tensor.init is not None and tensor.init.name == "sinusoid" and _of_length(graph, tensor.legs[1]):
             return f"the constant '{tensor.name}' has the length of the sequence as its width"
@@ -159,10 +164,10 @@ def _rotations(graph: Graph) -> dict[str, Rotation]:
 
 def _kept_rotation(rotations: dict[str, Rotation], graph: Graph, step: Step, term: Term) -> Rotation | None:
     """The rotation of the only rotated factor of a product, if the product neither sums nor scales its entries."""
-    turned = [rotation for use in term.factors if (rotation := _rotation_of(rotations, graph, use)) is not None]
-    if len(turned) != 1 or turned[0][0] not in step.legs:
+    of_factors = [rotation for use in term.factors if (rotation := _rotation_of(rotations, graph, use)) is not None]
+    if len(of_factors) != 1 or of_factors[0][0] not in step.legs:
         return None
-    return turned[0] if sum(turned[0][0] in use.legs for use in term.factors) == 1 else None
+    return of_factors[0] if sum(of_factors[0][0] in use.legs for use in term.factors) == 1 else None
 
 
 def _rotation_of(rotations: dict[str, Rotation], graph: Graph, use: Use) -> Rotation | None:
@@ -192,12 +197,12 @@ def _meets_its_like(graph: Graph, reader: Step, use: Use) -> bool:
     """
     terms = [term for term in reader.contraction.terms if use in term.factors] if reader.contraction is not None else []
     for term in terms:
-        turned = _rotation_of(_rotations(graph), graph, use)
-        across = [one for one in term.factors if turned is not None and turned[0] in one.legs]
-        ends = [_rotation_of(_rotations(graph), graph, one) for one in across]
-        legs = {leg for one in across for leg in one.legs}
-        summed = turned is not None and turned[0] not in reader.legs
-        if not (summed and ends == [turned, turned] and {graph.query, graph.key} <= legs):
+        rotation = _rotation_of(_rotations(graph), graph, use)
+        rotated_factors = [factor for factor in term.factors if rotation is not None and rotation[0] in factor.legs]
+        ends = [_rotation_of(_rotations(graph), graph, factor) for factor in rotated_factors]
+        legs = {leg for factor in rotated_factors for leg in factor.legs}
+        summed = rotation is not None and rotation[0] not in reader.legs
+        if not (summed and ends == [rotation, rotation] and {graph.query, graph.key} <= legs):
             return False
     return bool(terms)
 

@@ -24,7 +24,7 @@ Path = Sequence[tuple[int, int]]
 PathOf = Callable[[Sequence[Legs], Legs, Mapping[str, int]], Path]
 
 
-def left_to_right(factors: Sequence[Legs], result: Legs, sizes: Mapping[str, int]) -> Path:
+def left_to_right(factors: Sequence[Legs], product_legs: Legs, sizes: Mapping[str, int]) -> Path:
     """The path that multiplies in the order written, in opt_einsum's format: pairs are popped, products appended.
 
     >>> left_to_right([("n",), ("n",), ("n",), ("n",)], ("n",), {})
@@ -42,17 +42,19 @@ def split_products(graph: Graph, path_of: PathOf = left_to_right, sizes: Mapping
     of `BATCH` (default 1). New steps are `<step>.p1`, `<step>.p2`, ...; the step keeps its name, its legs and their
     order. A pair sums the legs that neither a remaining factor nor the product has.
     """
-    known = {BATCH: 1} | {leg.name: leg.size for leg in graph.legs if leg.size is not None} | dict(sizes or {})
-    many = batched(graph)
+    all_sizes = {BATCH: 1} | {leg.name: leg.size for leg in graph.legs if leg.size is not None} | dict(sizes or {})
+    with_batch = batched(graph)
 
     def path(term: Term, legs: Legs) -> Path:
         if len(term.factors) == 2:
             return [(0, 1)]
-        factors = [use.legs + (BATCH,) * (use.name in many) for use in term.factors]
-        result = legs + (BATCH,) * any(use.name in many for use in term.factors)
-        return path_of(factors, result, known)
+        factors = [use.legs + (BATCH,) * (use.name in with_batch) for use in term.factors]
+        product_legs = legs + (BATCH,) * any(use.name in with_batch for use in term.factors)
+        return path_of(factors, product_legs, all_sizes)
 
-    return replace(graph, steps=tuple(part for step in graph.steps for part in _split(step, path, graph.step)))
+    return replace(
+        graph, steps=tuple(primitive_step for step in graph.steps for primitive_step in _split(step, path, graph.step))
+    )
 
 
 def primitive(step: Step) -> bool:
@@ -69,11 +71,14 @@ def batched(graph: Graph) -> frozenset[str]:
 def batches(graph: Graph) -> dict[str, frozenset[str]]:
     """Maps each tensor and step to the inputs that define its batch dimensions; noise has those of all, and itself."""
     inputs = frozenset(tensor.name for tensor in graph.of_role("input"))
-    own = {"input": frozenset[str](), "noise": inputs}
-    found = {t.name: own[t.role] | {t.name} if t.role in own else frozenset[str]() for t in graph.tensors}
+    role_origins = {"input": frozenset[str](), "noise": inputs}
+    origins = {
+        tensor.name: role_origins[tensor.role] | {tensor.name} if tensor.role in role_origins else frozenset[str]()
+        for tensor in graph.tensors
+    }
     for step in graph.steps:
-        found[step.name] = frozenset[str]().union(*(found.get(use.name, ()) for use in step.op.uses))
-    return found
+        origins[step.name] = frozenset[str]().union(*(origins.get(use.name, ()) for use in step.op.uses))
+    return origins
 
 
 def summed(step: Step) -> frozenset[str]:
@@ -83,15 +88,15 @@ def summed(step: Step) -> frozenset[str]:
 
 def summed_dims(graph: Graph, weight: Tensor) -> tuple[int, ...]:
     """The dimensions of a weight that its first product sums, the fan-in of the default initialiser."""
-    places = {weight.name: tuple(range(len(weight.legs)))}  # also of steps that split its legs
+    dims = {weight.name: tuple(range(len(weight.legs)))}  # also of steps that split its legs
     for step in graph.steps:
         for use in step.op.uses:
-            if use.name in places and step.contraction is not None:
-                own = zip(use.legs, places[use.name], strict=True)
-                return tuple(dict.fromkeys(place for leg, place in own if leg not in step.legs))
-            if use.name in places and step.box is not None and OPS[step.box.kind].splits:
-                known = dict(zip(use.legs, places[use.name], strict=True))
-                places[step.name] = tuple(known[leg if leg in known else str(step.box.leg)] for leg in step.legs)
+            if use.name in dims and step.contraction is not None:
+                leg_dims = zip(use.legs, dims[use.name], strict=True)
+                return tuple(dict.fromkeys(dim for leg, dim in leg_dims if leg not in step.legs))
+            if use.name in dims and step.box is not None and OPS[step.box.kind].splits:
+                dim_of = dict(zip(use.legs, dims[use.name], strict=True))
+                dims[step.name] = tuple(dim_of[leg if leg in dim_of else str(step.box.leg)] for leg in step.legs)
     return ()
 
 
@@ -105,28 +110,30 @@ def _split(step: Step, path: Callable[[Term, Legs], Path], taken: Container[str]
         *inner, last = _products(term, step.legs, path(term, step.legs), names)
         product = Contraction((Term(term.coefficient, last.op.uses),))
         return [*inner, Step(step.name, product, step.legs)]
-    made: list[Step] = []
+    steps: list[Step] = []
     terms = []
     for term in op.terms:
         if len(term.factors) > 1:
             legs = tuple(leg for leg in step.legs if any(leg in use.legs for use in term.factors))
-            made += _products(term, legs, path(term, legs), names)
-            term = Term(term.coefficient, (Use(made[-1].name, legs),))
+            steps += _products(term, legs, path(term, legs), names)
+            term = Term(term.coefficient, (Use(steps[-1].name, legs),))
         terms.append(term)
-    return [*made, Step(step.name, Contraction(tuple(terms)), step.legs)]
+    return [*steps, Step(step.name, Contraction(tuple(terms)), step.legs)]
 
 
-def _products(term: Term, result: Legs, path: Path, names: Iterator[str]) -> list[Step]:
+def _products(term: Term, product_legs: Legs, path: Path, names: Iterator[str]) -> list[Step]:
     """One step for each pair of the path; factors keep their order."""
     waiting = list(enumerate(term.factors))
     steps: list[Step] = []
     for pair in path:
-        (place, left), (_, right) = sorted((waiting.pop(i) for i in sorted(pair, reverse=True)), key=lambda w: w[0])
-        needed = {leg for _, use in waiting for leg in use.legs} | set(result)
+        (index, left), (_, right) = sorted(
+            (waiting.pop(i) for i in sorted(pair, reverse=True)), key=lambda indexed: indexed[0]
+        )
+        needed = {leg for _, use in waiting for leg in use.legs} | set(product_legs)
         kept = tuple(leg for leg in dict.fromkeys(left.legs + right.legs) if leg in needed)
-        step = Step(next(names), Contraction((Term(ONE, (left, right)),)), kept if waiting else result)
+        step = Step(next(names), Contraction((Term(ONE, (left, right)),)), kept if waiting else product_legs)
         steps.append(step)
-        waiting.append((place, Use(step.name, step.legs)))
+        waiting.append((index, Use(step.name, step.legs)))
     if len(waiting) != 1:
         raise ValueError(f"the path {list(path)} leaves {len(waiting)} factors of {len(term.factors)}, not one.")
     return steps

@@ -20,13 +20,13 @@ NARROW = ("sinusoid",)  # between -1 and 1, and multiplied by weights
 ROWS = 64  # of a product in a step of decoding: for more, products of halves may be faster than conversions of all keys
 
 
-def kept_wide(graph: Graph, known: Collection[str] = ()) -> frozenset[str]:
-    """The tensors and steps that are kept in at least float32. `known`: names that are, from the graph of the design.
+def kept_wide(graph: Graph, wide_names: Collection[str] = ()) -> frozenset[str]:
+    """The tensors and steps that are kept in at least float32. `wide_names`: those of the design's graph.
 
     These are inexact constants and what is computed from constants alone; logarithms of sums over keys; logarithmic
     decays, and sums of them over keys, with the elementwise steps before them; and elementwise steps of all these.
     """
-    wide = {*known, *graph.wide, *(tensor.name for tensor in graph.tensors if _inexact(tensor))}
+    wide = {*wide_names, *graph.wide, *(tensor.name for tensor in graph.tensors if _inexact(tensor))}
     over_keys = (step for step in graph.steps if step.box is not None and step.box.leg == graph.key)
     wide |= {step.name for step in over_keys if _log_of_sum(step)} | _decays(graph)
     constant = {tensor.name for tensor in graph.of_role("constant")}
@@ -75,8 +75,8 @@ def scores(graph: Graph) -> frozenset[str]:
     # L = Q K - k2 in bfloat16     ->     Q K, L
     """
     pair, exponents = {graph.query, graph.key}, _exponents(graph)
-    every = (step for step in graph.steps if step.name in exponents and pair <= {*step.legs})
-    return frozenset(step.name for step in every if _keeps_scores(graph, step))
+    exponent_steps = (step for step in graph.steps if step.name in exponents and pair <= {*step.legs})
+    return frozenset(step.name for step in exponent_steps if _keeps_scores(graph, step))
 
 
 def _keeps_scores(graph: Graph, step: Step) -> bool:
@@ -98,23 +98,23 @@ def exponents_of(step: Step) -> set[Use]:
     if isinstance(step.form, Recurrence):
         return {use for term in step.form.terms for uses in (*term.decays, term.own) for use in uses}
     body = step.kernel.body if step.kernel is not None else ()
-    decays = {use for part in body for use in _logarithms(part)}
-    for part in reversed(body):
-        if elementwise(part) and any(use.name == part.name for use in decays):
-            decays |= {*part.op.uses}
-    return {use for use in decays if use.name not in {part.name for part in body}}
+    decays = {use for inner in body for use in _logarithms(inner)}
+    for inner in reversed(body):
+        if elementwise(inner) and any(use.name == inner.name for use in decays):
+            decays |= {*inner.op.uses}
+    return {use for use in decays if use.name not in {inner.name for inner in body}}
 
 
 def _exponents(graph: Graph) -> set[str]:
     """What exponentials are taken of, and what is added up for that."""
-    found = set[str]()
+    exponents = set[str]()
     for step in reversed(graph.steps):
         box = step.box
         if box is not None and (box.function == EXP or OPS[box.kind].exponential):
-            found.add(box.operand("of").name)
-        if step.name in found:
-            found |= {use.name for use in _added(graph, step)}
-    return found
+            exponents.add(box.operand("of").name)
+        if step.name in exponents:
+            exponents |= {use.name for use in _added(graph, step)}
+    return exponents
 
 
 def _added(graph: Graph, step: Step) -> Iterator[Use]:

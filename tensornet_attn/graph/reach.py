@@ -64,9 +64,11 @@ def check_updates(scope: Scope) -> None:
 
 def check_unused(scope: Scope) -> None:
     """Reports unused steps, tensors, settings and legs, except those that only unused steps use."""
-    known = scope.used | scope.open
-    steps = [name for name in scope.design.diagram if name not in known]
-    tensors = [(section, name) for section in _NOUNS for name in getattr(scope.design, section) if name not in known]
+    mentioned = scope.used | scope.open
+    steps = [name for name in scope.design.diagram if name not in mentioned]
+    tensors = [
+        (section, name) for section in _NOUNS for name in getattr(scope.design, section) if name not in mentioned
+    ]
     explained = _explained(scope, [*steps, *(name for _, name in tensors)])
     for name in steps:
         if name not in explained:
@@ -95,17 +97,17 @@ def _explained(scope: Scope, unused: list[str]) -> set[str]:
 
 
 def _check_unused_legs(scope: Scope) -> None:
-    known = scope.used_legs | scope.sizes.used | scope.sizes.broken
-    unused = {name: ("legs", "leg") for name in scope.design.declared_legs if name not in known}
-    unused |= {name: ("settings", "setting") for name in scope.design.settings if name not in known}
+    mentioned = scope.used_legs | scope.sizes.used | scope.sizes.broken
+    unused = {name: ("legs", "leg") for name in scope.design.declared_legs if name not in mentioned}
+    unused |= {name: ("settings", "setting") for name in scope.design.settings if name not in mentioned}
     for strange in sorted(scope.sizes.strange)[:100]:  # probably a misspelling of one of these
         unused.pop(_most_similar(strange, unused), None)
     for name, (section, noun) in unused.items():
         scope.reporter.error("unused", f"{noun} '{name}' is never used.", (section, name), key=True, hint=_REMEDY)
 
 
-def _most_similar(name: str, known: Iterable[str]) -> str:
-    return max(known, key=lambda other: SequenceMatcher(None, name, other).ratio(), default="")
+def _most_similar(name: str, candidates: Iterable[str]) -> str:
+    return max(candidates, key=lambda candidate: SequenceMatcher(None, name, candidate).ratio(), default="")
 
 
 def check_lengths(scope: Scope) -> None:
@@ -116,16 +118,16 @@ def check_lengths(scope: Scope) -> None:
     lengths = {leg for name in inputs for leg in scope.tensors[name].legs}
     lengths.update(leg for use in uses if use.name in inputs for leg in use.legs)
     glued = {
-        (own, leg)
+        (declared_leg, leg)
         for use in uses
-        for own, leg in zip(declared[use.name].legs, use.legs, strict=True)
-        if own != leg and scope.sizes.legs[own].sequence and scope.sizes.legs[leg].sequence
+        for declared_leg, leg in zip(declared[use.name].legs, use.legs, strict=True)
+        if declared_leg != leg and scope.sizes.legs[declared_leg].sequence and scope.sizes.legs[leg].sequence
     }
-    if any(own in lengths or leg in lengths for own, leg in glued):
+    if any(declared_leg in lengths or leg in lengths for declared_leg, leg in glued):
         lengths.update(leg for pair in glued for leg in pair)
     for leg in scope.sizes.legs.values():
-        given = leg.name in lengths or leg.maximum is not None or leg.name not in scope.used_legs
-        if leg.sequence and not given and not scope.open:
+        sized = leg.name in lengths or leg.maximum is not None or leg.name not in scope.used_legs
+        if leg.sequence and not sized and not scope.open:
             message = f"no input has the leg '{leg.name}', so its length is unknown."
             hint = f"use an input with this leg, or give it a maximum: '{leg.name}: {leg.kind} 256'."
             scope.reporter.error("run-time-leg", message, ("legs", leg.name), hint=hint)
@@ -133,11 +135,11 @@ def check_lengths(scope: Scope) -> None:
 
 def declare_losses(scope: Scope) -> tuple[Loss, ...]:
     """The valid losses of a design, whose steps are declared. Reports the problems of the others."""
-    made = [_loss(scope, name, declared) for name, declared in scope.design.losses.items()]
+    losses = [_loss(scope, name, declared) for name, declared in scope.design.losses.items()]
     if scope.design.losses and "losses" in scope.design.inputs:
         message = "input 'losses' has the name of the argument that requests losses."
         scope.reporter.error("name-taken", message, ("inputs", "losses"), key=True, hint="rename the input.")
-    return tuple(loss for loss in made if loss is not None)
+    return tuple(loss for loss in losses if loss is not None)
 
 
 def without_gradient(graph: Graph) -> list[str]:
@@ -154,9 +156,9 @@ def _loss(scope: Scope, name: str, declared: Declared) -> Loss | None:
     if problem:
         scope.reporter.error("name", problem[0], ("losses", name), key=True, hint=problem[1])
     step = name if declared.step is None else declared.step
-    whole = _check_step(scope, name, step, declared)
+    valid = _check_step(scope, name, step, declared)
     weight = _weight(scope, name, declared)
-    return Loss(name, step, weight) if whole and weight is not None else None
+    return Loss(name, step, weight) if valid and weight is not None else None
 
 
 def _check_step(scope: Scope, name: str, step: str, declared: Declared) -> bool:
@@ -177,12 +179,14 @@ def _check_step(scope: Scope, name: str, step: str, declared: Declared) -> bool:
             {str(meant(hint))} if meant(hint) else set(scope.design.diagram)
         )  # without a step, no step counts as unused
         return False
-    made = scope.steps[step]
-    if made.legs:
-        legs = f"leg{'s' * (len(made.legs) > 1)} {' '.join(made.legs)}"
+    loss_step = scope.steps[step]
+    if loss_step.legs:
+        legs = f"leg{'s' * (len(loss_step.legs) > 1)} {' '.join(loss_step.legs)}"
         message = f"'{step}' has the {legs}; a loss is a scalar."
-        scope.reporter.error("loss", message, path, key=key, hint=f"name a step without legs, e.g. {_averaged(made)}.")
-    return not made.legs
+        scope.reporter.error(
+            "loss", message, path, key=key, hint=f"name a step without legs, e.g. {_averaged(loss_step)}."
+        )
+    return not loss_step.legs
 
 
 def _nearest(scope: Scope, name: str, step: str, declared: Declared) -> str:
@@ -195,15 +199,15 @@ def _nearest(scope: Scope, name: str, step: str, declared: Declared) -> str:
 
 def _averaged(step: Step) -> str:
     """`{mean: n, of: {mean: e, of: H}}`."""
-    text = step.name
+    expression = step.name
     for leg in reversed(step.legs):
-        text = f"{{mean: {leg}, of: {text}}}"
-    return f"'{text}'"
+        expression = f"{{mean: {leg}, of: {expression}}}"
+    return f"'{expression}'"
 
 
 def _weight(scope: Scope, name: str, declared: Declared) -> Arith | None:
-    place = scope.reporter.document.value(("losses", name))
-    path: Path = ("losses", name, "weight") if isinstance(place, dict) else ("losses", name)
+    written = scope.reporter.document.value(("losses", name))
+    path: Path = ("losses", name, "weight") if isinstance(written, dict) else ("losses", name)
     try:
         return scope.number(declared.weight, "the weight of a loss")[0]
     except Refusal as refusal:

@@ -128,25 +128,25 @@ def sums(graph: Graph) -> list[Step]:
     return [step for step in boxes if step.box is not None and step.box.kind == "sum"]
 
 
-def linear(found: Attention) -> Recurrence | str:
+def linear(attention: Attention) -> Recurrence | str:
     """An attention as a recurrence, which sums over the keys first, or the first reason why it is not one."""
-    graph, terms = found.graph, terms_of(found.graph, found.of)
-    if isinstance(found.weighting, Softmax):
-        return _of_keys(found) or "a softmax depends on the scores of all keys"
+    graph, terms = attention.graph, terms_of(attention.graph, attention.of)
+    if isinstance(attention.weighting, Softmax):
+        return _of_keys(attention) or "a softmax depends on the scores of all keys"
     if not terms:
-        return f"the scores are {found.origin}, not a sum of products"
-    if found.shared:
+        return f"the scores are {attention.origin}, not a sum of products"
+    if attention.shared:
         return "the scores or the attention map are also used elsewhere"
-    decays = _decays(graph, terms, found.masks)
+    decays = _decays(graph, terms, attention.masks)
     if isinstance(decays, str):
         return decays
-    reader = found.reader()
+    reader = attention.reader()
     if isinstance(reader, str):
         return reader
     (value,) = reader.values
-    mixed = mixed_legs(graph, found.box.legs, terms, value)
-    whole = _summed(graph, found.box, terms, value, mixed, found.weighting, decays)
-    return _against_decay(terms, found.box.legs, mixed) or whole
+    mixed = mixed_legs(graph, attention.box.legs, terms, value)
+    recurrence = _summed(graph, attention.box, terms, value, mixed, attention.weighting, decays)
+    return _against_decay(terms, attention.box.legs, mixed) or recurrence
 
 
 def terms_of(graph: Graph, of: Use) -> tuple[ScoreTerm, ...]:
@@ -159,14 +159,14 @@ def terms_of(graph: Graph, of: Use) -> tuple[ScoreTerm, ...]:
 
 def _decays(graph: Graph, terms: Sequence[ScoreTerm], masks: Sequence[Function]) -> tuple[Decay, ...] | str:
     """The factors of both query and key as decays, or the reason why the keys cannot be summed first."""
-    both, found = [use for term in terms for use in term.pairwise], list[Decay]()
-    for use in dict.fromkeys(both):
-        decay = decay_of(graph, use, both.count(use), CAUSAL in masks)
+    pairwise, decays = [use for term in terms for use in term.pairwise], list[Decay]()
+    for use in dict.fromkeys(pairwise):
+        decay = decay_of(graph, use, pairwise.count(use), CAUSAL in masks)
         if isinstance(decay, str):
             return decay
-        found.append(decay)
+        decays.append(decay)
     mask = next((mask for mask in masks if mask != CAUSAL), None)
-    return f"a sum over all keys cannot exclude those that '{mask.to_text(to_text)}' hides" if mask else tuple(found)
+    return f"a sum over all keys cannot exclude those that '{mask.to_text(to_text)}' hides" if mask else tuple(decays)
 
 
 def _summed(
@@ -180,8 +180,8 @@ def _summed(
 ) -> Recurrence:
     """A recurrence with its legs divided by their roles."""
     heads = tuple(leg for leg in box.legs if leg not in (graph.query, graph.key, *mixed))
-    own = tuple(leg for leg in (value.legs if value else ()) if leg not in box.legs)
-    return Recurrence(box, terms, value, heads, mixed, own, weighting, decays)
+    value_legs = tuple(leg for leg in (value.legs if value else ()) if leg not in box.legs)
+    return Recurrence(box, terms, value, heads, mixed, value_legs, weighting, decays)
 
 
 def _against_decay(terms: Sequence[ScoreTerm], legs: Legs, mixed: Legs) -> str:
@@ -224,24 +224,30 @@ def _mixes(term: ScoreTerm, mixed: set[str], others: set[str]) -> bool:
     return not core & mixed or (mixed <= core and core & (query | key) - others <= query & key)
 
 
-def _of_keys(found: Attention) -> Recurrence | None:
+def _of_keys(attention: Attention) -> Recurrence | None:
     """A softmax over scores that depend only on keys: a weighted mean of the values."""
-    assert isinstance(found.weighting, Softmax)
-    scale, score, reader = found.weighting.scale, found.scores, found.reader()
-    if not found.terms or score is None or score.contraction is None or found.shared or isinstance(reader, str):
+    assert isinstance(attention.weighting, Softmax)
+    scale, score, reader = attention.weighting.scale, attention.scores, attention.reader()
+    if not attention.terms or score is None or score.contraction is None or attention.shared or isinstance(reader, str):
         return None
-    if found.weighting.sink or found.weighting.dropout != Number(0) or any(mask != CAUSAL for mask in found.masks):
+    if (
+        attention.weighting.sink
+        or attention.weighting.dropout != Number(0)
+        or any(mask != CAUSAL for mask in attention.masks)
+    ):
         return None
     terms = tuple(replace(term, coefficient=times(scale, term.coefficient)) for term in score.contraction.terms)
     of = replace(score, op=Contraction(terms))
-    of, own, diagonal = _apart_from_own(found.graph, of)
-    if own and (diagonal is None or CAUSAL not in found.masks):
+    of, own_terms, diagonal = _apart_from_own(attention.graph, of)
+    if own_terms and (diagonal is None or CAUSAL not in attention.masks):
         return None
-    decay = _separated(found.graph, found.box, of, CAUSAL in found.masks)
+    decay = _separated(attention.graph, attention.box, of, CAUSAL in attention.masks)
     if isinstance(decay, str):
         return None
-    decay = replace(decay, of=replace(of, op=Contraction(terms)), own=own, diagonal=diagonal)
-    return _summed(found.graph, found.box, (ScoreTerm(ONE),), reader.values[0], (), found.weighting, (decay,))
+    decay = replace(decay, of=replace(of, op=Contraction(terms)), own=own_terms, diagonal=diagonal)
+    return _summed(
+        attention.graph, attention.box, (ScoreTerm(ONE),), reader.values[0], (), attention.weighting, (decay,)
+    )
 
 
 def _apart_from_own(graph: Graph, of: Step) -> tuple[Step, tuple[Term, ...], Step | None]:
@@ -250,16 +256,16 @@ def _apart_from_own(graph: Graph, of: Step) -> tuple[Step, tuple[Term, ...], Ste
     The diagonal is None if the terms have different ones, or if another factor of such a term has the query leg.
     """
     assert of.contraction is not None
-    others, own, boxes = list[Term](), list[Term](), set[Step | None]()
+    others, own_terms, boxes = list[Term](), list[Term](), set[Step | None]()
     for term in of.contraction.terms:
-        found = [use for use in term.factors if _own_position(graph, use)]
-        if not found:
+        diagonals = [use for use in term.factors if _own_position(graph, use)]
+        if not diagonals:
             others.append(term)
             continue
-        rest = tuple(use for use in term.factors if use != found[0])
-        boxes.add(graph.step[found[0].name] if len(found) == 1 and graph.query not in _legs(rest) else None)
-        own.append(replace(term, factors=rest))
-    return replace(of, op=Contraction(tuple(others))), tuple(own), boxes.pop() if len(boxes) == 1 else None
+        factors = tuple(use for use in term.factors if use != diagonals[0])
+        boxes.add(graph.step[diagonals[0].name] if len(diagonals) == 1 and graph.query not in _legs(factors) else None)
+        own_terms.append(replace(term, factors=factors))
+    return replace(of, op=Contraction(tuple(others))), tuple(own_terms), boxes.pop() if len(boxes) == 1 else None
 
 
 def _own_position(graph: Graph, use: Use) -> bool:
@@ -287,8 +293,8 @@ def cumulative(graph: Graph, step: Step) -> Recurrence | str:
     return _summed(graph, step, terms, decays=decays)
 
 
-def decay_of(graph: Graph, use: Use, here: int, causal: bool) -> Decay | str:
-    """A factor of scores as a decay, or the reason why it is not one. `here` is its number of uses in the scores."""
+def decay_of(graph: Graph, use: Use, count: int, causal: bool) -> Decay | str:
+    """A factor of scores as a decay, or the reason why it is not one. `count` is its number of uses in the scores."""
     box = graph.step.get(use.name)
     if box is None or box.box is None or box.box.function != EXP:
         return f"'{use.name}' in the scores depends on both query and key"
@@ -296,14 +302,14 @@ def decay_of(graph: Graph, use: Use, here: int, causal: bool) -> Decay | str:
     of = graph.step.get(inner.name)
     if of is None or of.contraction is None or inner.legs != of.legs or use.legs != box.legs:
         return f"the exponent of '{use.name}' in the scores is not a sum of a query part and a key part"
-    if len(graph.readers[of.name]) > 1 or len(graph.readers[box.name]) > here or {of.name, box.name} & graph.results:
+    if len(graph.readers[of.name]) > 1 or len(graph.readers[box.name]) > count or {of.name, box.name} & graph.results:
         return f"'{use.name}' in the scores is also used elsewhere"
     return _separated(graph, box, of, causal)
 
 
 def _separated(graph: Graph, box: Step, of: Step, causal: bool) -> Decay | str:
     """The terms of an exponent, divided into those of queries and those of keys."""
-    query, key, places = list[Term](), list[Term](), dict[str, Tensor]()
+    query, key, constants = list[Term](), list[Term](), dict[str, Tensor]()
     for written in of.contraction.terms if of.contraction is not None else ():
         term = replace(written, factors=tuple(use for use in written.factors if not _ones(graph, use, of)))
         sides = _legs(term.factors) & {graph.query, graph.key}
@@ -313,16 +319,16 @@ def _separated(graph: Graph, box: Step, of: Step, causal: bool) -> Decay | str:
         elif separated is not None:
             query.append(separated[0])
             key.append(negated(separated[1]))
-            places |= {place.name: place for place in separated[2]}
+            constants |= {constant.name: constant for constant in separated[2]}
         else:
             return f"the exponent of '{box.name}' in the scores is not a sum of a query part and a key part"
     for leg, terms in ((str(graph.query), query), (str(graph.key), key)):
         if not any(leg in use.legs for term in terms for use in term.factors):
-            place = f"{box.name}.{leg}"  # the side has one number for all positions
-            places[place] = Tensor(place, "constant", (leg,), ONES)
+            name = f"{box.name}.{leg}"  # the side has one number for all positions
+            constants[name] = Tensor(name, "constant", (leg,), ONES)
             first, *rest = terms or [Term(Number(0), ())]
-            terms[:] = [replace(first, factors=(*first.factors, Use(place, (leg,)))), *rest]
-    return Decay(box, of, tuple(query), tuple(key), tuple(places.values()))
+            terms[:] = [replace(first, factors=(*first.factors, Use(name, (leg,)))), *rest]
+    return Decay(box, of, tuple(query), tuple(key), tuple(constants.values()))
 
 
 def _ones(graph: Graph, use: Use, step: Step) -> bool:

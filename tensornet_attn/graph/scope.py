@@ -51,33 +51,33 @@ class Scope:
 
     def joined(self, token: LegToken) -> Leg:
         """The leg of a joined token such as `(h d)`; created at its first use."""
-        parts = [self.leg(part) for part in token.parts]
+        legs = [self.leg(leg_token) for leg_token in token.parts]
         twice = repeated(token.parts)
         if twice is not None:
             hint = "name each leg once."
             raise Refusal("leg-twice", f"leg '{twice.name}' occurs twice in '({token.text})'.", hint, twice.span)
-        for part, leg in zip(token.parts, parts, strict=True):
+        for leg_token, leg in zip(token.parts, legs, strict=True):
             if leg.size is None and leg.name not in self.sizes.broken:
                 message = f"leg '{leg.name}' is sized at run time and cannot be joined."
-                raise Refusal("run-time-leg", message, "move it out of the parentheses.", part.span)
+                raise Refusal("run-time-leg", message, "move it out of the parentheses.", leg_token.span)
         if token.text not in self.merged:
-            self.merged[token.text] = self._merged(token.name, parts)
+            self.merged[token.text] = self._merged(token.name, legs)
         return self.sizes.legs[self.merged[token.text]]
 
     def split_again(self, name: str) -> str:
         """How a use writes a leg that several legs were made, `(h d)`; empty for any other."""
-        return next((f"({text})" for text, merged in self.merged.items() if merged == name), "")
+        return next((f"({joined_legs})" for joined_legs, merged in self.merged.items() if merged == name), "")
 
-    def _merged(self, wish: str, parts: list[Leg]) -> str:
-        known = {*self.sizes.legs, *self.sizes.settings}
+    def _merged(self, wish: str, legs: list[Leg]) -> str:
+        taken = {*self.sizes.legs, *self.sizes.settings}
         name = wish
-        while name in known:
+        while name in taken:
             name += "_"
-        tree: Arith = Name(parts[0].name)
-        for part in parts[1:]:
-            tree = Binary("*", tree, Name(part.name))
-        size = prod(part.size or 1 for part in parts)
-        if {part.name for part in parts} & self.sizes.broken:
+        tree: Arith = Name(legs[0].name)
+        for leg in legs[1:]:
+            tree = Binary("*", tree, Name(leg.name))
+        size = prod(leg.size or 1 for leg in legs)
+        if {leg.name for leg in legs} & self.sizes.broken:
             self.sizes.broken.add(name)
         self.sizes.legs[name] = Leg(name, "size", size, text=tree)
         return name
@@ -111,38 +111,44 @@ class Scope:
 
     def _candidates(self, use: UseText) -> list[str]:
         """The names to suggest: those whose legs fit or, if there are none, all."""
-        strange = {other.name for other in self.strange}
-        known = [n for n in (*self.tensors, *self.steps, *self.open) if not identifier_problem(n) and n not in strange]
-        return [name for name in known if self.could_be(use, name)] or known
+        strange = {unknown.name for unknown in self.strange}
+        declared = [
+            name
+            for name in (*self.tensors, *self.steps, *self.open)
+            if not identifier_problem(name) and name not in strange
+        ]
+        return [name for name in declared if self.could_be(use, name)] or declared
 
     def could_be(self, use: UseText, name: str) -> bool:
         """Whether the legs of a use fit a tensor or step, so that its name may be a misspelling."""
-        own = self.tensors.get(name) or self.steps.get(name)
-        if own is None or use.legs is None:
+        declared = self.tensors.get(name) or self.steps.get(name)
+        if declared is None or use.legs is None:
             return True
         legs = [self.sizes.legs.get(token.name) for token in use.legs]
-        pairs = zip(own.legs, legs, strict=False)
-        return len(own.legs) == len(legs) and all(b is None or self.fits(self.sizes.legs[a], b) for a, b in pairs)
+        pairs = zip(declared.legs, legs, strict=False)
+        return len(declared.legs) == len(legs) and all(b is None or self.fits(self.sizes.legs[a], b) for a, b in pairs)
 
-    def use(self, text: UseText, place: str) -> Use | None:
+    def use(self, written: UseText, prefix: str) -> Use | None:
         """A use, its legs checked against the declared legs. Returns None for a broken tensor without written legs.
 
-        A joined leg adds a step, named after `place`, that splits it.
+        A joined leg adds a step, named after `prefix`, that splits it.
         """
-        declared = self.legs_of(text)
-        if text.legs is None:
-            return None if declared is None else Use(text.name, declared)
-        legs = [self.joined(token) if token.parts else self.leg(token) for token in text.legs]
-        twice = repeated(each_of(text.legs))
+        declared = self.legs_of(written)
+        if written.legs is None:
+            return None if declared is None else Use(written.name, declared)
+        legs = [self.joined(token) if token.parts else self.leg(token) for token in written.legs]
+        twice = repeated(each_of(written.legs))
         if twice is not None:
             hint = "use two different legs of equal size."
-            raise Refusal("leg-twice", f"leg '{twice.name}' occurs twice on '{text.name}'.", hint, twice.span)
+            raise Refusal("leg-twice", f"leg '{twice.name}' occurs twice on '{written.name}'.", hint, twice.span)
         if declared is not None:
-            self._glue(text, legs, declared)
-        use = Use(text.name, tuple(leg.name for leg in legs))
-        for token, leg in zip(text.legs, legs, strict=True):
+            self._glue(written, legs, declared)
+        use = Use(written.name, tuple(leg.name for leg in legs))
+        for token, leg in zip(written.legs, legs, strict=True):
             if token.parts:
-                use = self.apart(use, leg.name, tuple(part.name for part in token.parts), f"{place}.{text.name}")
+                use = self.apart(
+                    use, leg.name, tuple(leg_token.name for leg_token in token.parts), f"{prefix}.{written.name}"
+                )
         return use
 
     def apart(self, use: Use, leg: str, parts: tuple[str, ...], wish: str) -> Use:
@@ -152,8 +158,8 @@ class Scope:
 
     def together(self, use: Use, leg: str, parts: tuple[str, ...], wish: str) -> Use:
         """Adds a step that joins legs, in the place of the first; returns its result."""
-        first = next(place for place, own in enumerate(use.legs) if own in parts)
-        legs = tuple(own for own in (*use.legs[:first], leg, *use.legs[first:]) if own not in parts)
+        first = next(axis for axis, use_leg in enumerate(use.legs) if use_leg in parts)
+        legs = tuple(use_leg for use_leg in (*use.legs[:first], leg, *use.legs[first:]) if use_leg not in parts)
         return self.add(Step(self.fresh(wish), Box("join", leg, (("of", use),), parts=parts), legs))
 
     def add(self, step: Step, path: Path | None = None) -> Use:
@@ -169,16 +175,16 @@ class Scope:
             name = f"{wish}{count}"
         return name
 
-    def _glue(self, text: UseText, legs: list[Leg], declared: tuple[str, ...]) -> None:
+    def _glue(self, written: UseText, legs: list[Leg], declared: tuple[str, ...]) -> None:
         if len(legs) != len(declared):
             has = f"{len(declared)} leg{'s' * (len(declared) != 1)} ({' '.join(declared) or 'none'})"
-            message = f"'{text.name}' has {has}, got {len(legs)}."
+            message = f"'{written.name}' has {has}, got {len(legs)}."
             example = " ".join(self.split_again(name) or name for name in declared)
-            raise Refusal("leg-count", message, f"e.g. '{text.name}[{example}]'.", text.span)
-        for token, leg, name in zip(text.legs or (), legs, declared, strict=True):
-            own = self.sizes.legs[name]
-            if not self.fits(own, leg):
-                fit = f"leg '{name}' ({size_text(own)}) of '{text.name}'"
+            raise Refusal("leg-count", message, f"e.g. '{written.name}[{example}]'.", written.span)
+        for token, leg, name in zip(written.legs or (), legs, declared, strict=True):
+            declared_leg = self.sizes.legs[name]
+            if not self.fits(declared_leg, leg):
+                fit = f"leg '{name}' ({size_text(declared_leg)}) of '{written.name}'"
                 message = f"leg '{leg.name}' ({size_text(leg)}) does not fit {fit}."
                 raise Refusal("size", message, "use a leg of equal size.", token.span)
 
@@ -186,21 +192,21 @@ class Scope:
     def query(self) -> str | None:
         return next((leg.name for leg in self.sizes.legs.values() if leg.kind == "query"), None)
 
-    def fits(self, own: Leg, leg: Leg) -> bool:
+    def fits(self, declared: Leg, leg: Leg) -> bool:
         """Whether a leg may be used in place of another. Query and key fit each other, as in self-attention."""
-        if own.name == leg.name or {own.name, leg.name} & self.sizes.broken:
+        if declared.name == leg.name or {declared.name, leg.name} & self.sizes.broken:
             return True
-        if own.sequence or leg.sequence:
-            return (own.sequence and leg.sequence) or self.query is None  # reported for the output
-        if "relative" in (own.kind, leg.kind):
-            return own.kind == leg.kind and own.reach == leg.reach
-        return own.size == leg.size
+        if declared.sequence or leg.sequence:
+            return (declared.sequence and leg.sequence) or self.query is None  # reported for the output
+        if "relative" in (declared.kind, leg.kind):
+            return declared.kind == leg.kind and declared.reach == leg.reach
+        return declared.size == leg.size
 
     def number(
-        self, value: str | int | float | Arith, what: str, lengths: bool = False
+        self, written: str | int | float | Arith, what: str, lengths: bool = False
     ) -> tuple[Arith, int | float | None]:
         """Arithmetic and its value, None if it depends on lengths at run time or on a broken size."""
-        tree = parse(value) if isinstance(value, (str, int, float)) else value
+        tree = parse(written) if isinstance(written, (str, int, float)) else written
         tree = with_constants(tree, {*self.sizes.legs, *self.sizes.settings})
         for name in names(tree):
             self.used_legs.add(name.name)
@@ -231,10 +237,10 @@ class Scope:
             return None
         return evaluate(tree, self.sizes.values)
 
-    def mentions(self, value: Any) -> None:
+    def mentions(self, broken: Any) -> None:
         """Marks all names in a broken part as used."""
-        self.used |= words(value)
-        self.used_legs |= words(value)
+        self.used |= words(broken)
+        self.used_legs |= words(broken)
 
 
 def repeated(tokens: Sequence[LegToken]) -> LegToken | None:

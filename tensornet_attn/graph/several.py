@@ -44,9 +44,9 @@ def over_several(scope: Scope, model: BoxModel, operands: Mapping[str, Use], pat
         role: scope.together(use, joined.name, legs, f"{name}.{role}.joined") if {*legs} <= {*use.legs} else use
         for role, use in operands.items()
     }
-    box, own = make_box(scope, model.model_copy(update={model.key: joined.name}), inner, path)
-    made = scope.add(Step(scope.fresh(f"{name}.joined"), box, own))
-    split = scope.apart(made, joined.name, legs, name)
+    box, result_legs = make_box(scope, model.model_copy(update={model.key: joined.name}), inner, path)
+    joined_result = scope.add(Step(scope.fresh(f"{name}.joined"), box, result_legs))
+    split = scope.apart(joined_result, joined.name, legs, name)
     last = Step(split.name, scope.steps[split.name].op, operands["of"].legs)
     return scope.add(last, path)
 
@@ -54,9 +54,9 @@ def over_several(scope: Scope, model: BoxModel, operands: Mapping[str, Use], pat
 def _legs(scope: Scope, model: BoxModel, of: Use) -> tuple[str, ...]:
     """The legs of the box. Raises Refusal if a leg occurs twice or is not on the operand."""
     legs: tuple[str, ...] = getattr(model, model.key)
-    for place, leg in enumerate(legs):
+    for index, leg in enumerate(legs):
         scope.leg(LegToken(leg, (0, len(leg))))
-        if leg in legs[:place]:
+        if leg in legs[:index]:
             raise Refusal("leg-twice", f"leg '{leg}' occurs twice in this box.", "name it once.")
         if leg not in of.legs:
             has = f"its legs are {' '.join(of.legs)}" if of.legs else "it has no legs"
@@ -69,8 +69,8 @@ def _refuse_queries(model: BoxModel, key: str, legs: tuple[str, ...], query: str
     """Raises Refusal where a softmax over keys runs over queries too: it has no rows, and a mask none to act in."""
     if query in legs:
         message = f"'{query}' is the query leg; over keys, a {model.key} has a row for each query, in which masks act."
-        own = [leg for leg in legs if leg != query]
-        named = f"[{', '.join(own)}]" if len(own) > 1 else key
+        others = [leg for leg in legs if leg != query]
+        named = f"[{', '.join(others)}]" if len(others) > 1 else key
         hint = f"e.g. '{model.key}: {named}'; along the queries runs a box of its own, '{model.key}: {query}'."
         raise Refusal("box-leg", message, hint)
 
@@ -79,9 +79,14 @@ def _one_by_one(scope: Scope, model: BoxModel, of: Use, path: Path, name: str, l
     """Reduces one leg after the other, in this order."""
     *first, last = legs
     for leg in first:
-        of = _step(scope, f"{name}.of.{leg}", Box(model.key, leg, (("of", of),)), tuple(o for o in of.legs if o != leg))
-    box, own = make_box(scope, model.model_copy(update={model.key: last}), {"of": of}, path)
-    return _step(scope, name, box, own, path)
+        of = _step(
+            scope,
+            f"{name}.of.{leg}",
+            Box(model.key, leg, (("of", of),)),
+            tuple(kept for kept in of.legs if kept != leg),
+        )
+    box, result_legs = make_box(scope, model.model_copy(update={model.key: last}), {"of": of}, path)
+    return _step(scope, name, box, result_legs, path)
 
 
 def _with_keys(
@@ -92,12 +97,12 @@ def _with_keys(
     scores = _step(scope, f"{name}.scores", Contraction((Term(scale, (of,)),)), of.legs)
     level = scores
     for leg in others:
-        legs = tuple(own for own in level.legs if own != leg)
+        legs = tuple(kept for kept in level.legs if kept != leg)
         level = _step(scope, f"{name}.level", Box("logsumexp", leg, (("of", level),)), legs)
     changed = {model.key: key, "scale": 1, "dropout": 0}
     inner = {**operands, "of": level}
-    box, own = make_box(scope, model.model_copy(update=changed), inner, path)
-    keys = _step(scope, f"{name}.keys", box, own)
+    box, result_legs = make_box(scope, model.model_copy(update=changed), inner, path)
+    keys = _step(scope, f"{name}.keys", box, result_legs)
     rest = Contraction((Term(ONE, (scores,)), Term(Negative(ONE), (level,))))
     less = _step(scope, f"{name}.less", rest, of.legs)
     share = _step(scope, f"{name}.share", Box("map", None, (("of", less),), function=Function("exp")), of.legs)
@@ -105,8 +110,10 @@ def _with_keys(
     product = Contraction((Term(ONE, (keys, share)),))
     if dropout[1] == 0:
         return _step(scope, name, product, of.legs, path)
-    whole = _step(scope, f"{name}.whole", product, of.legs)
-    return _step(scope, name, Box("dropout", None, (("of", whole),), (("dropout", dropout[0]),)), of.legs, path)
+    before_dropout = _step(scope, f"{name}.whole", product, of.legs)
+    return _step(
+        scope, name, Box("dropout", None, (("of", before_dropout),), (("dropout", dropout[0]),)), of.legs, path
+    )
 
 
 def _step(scope: Scope, wish: str, op: Contraction | Box, legs: tuple[str, ...], path: Path | None = None) -> Use:

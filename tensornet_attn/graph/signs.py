@@ -26,7 +26,7 @@ def doubtful_normalizers(graph: Graph) -> list[str]:
 
 def growing_decays(graph: Graph) -> list[tuple[str, str]]:
     """(step, role) of logarithmic decays that are known to be nonnegative and not zeros, so that the state grows."""
-    sure, zeros = nonnegative(graph), {one.name for one in graph.tensors if one.init == Function("zeros")}
+    sure, zeros = nonnegative(graph), {tensor.name for tensor in graph.tensors if tensor.init == Function("zeros")}
     boxes = [(step.name, step.box) for step in graph.steps if step.box is not None]
     return [
         (name, role)
@@ -41,8 +41,8 @@ def growing_exponentials(graph: Graph) -> list[str]:
 
     An example is v exp(-c) with q exp(c) in place of exp(c[n] - c[m]).
     """
-    sure, running = nonnegative(graph), {step.name for step in graph.steps if _running(graph, step)}
-    found = []
+    sure, cumulative = nonnegative(graph), {step.name for step in graph.steps if _running(graph, step)}
+    growing = []
     for step in graph.steps:
         if step.box is None or step.box.function != Function("exp") or {graph.query, graph.key} <= {*step.legs}:
             continue
@@ -50,13 +50,13 @@ def growing_exponentials(graph: Graph) -> list[str]:
         of = graph.step.get(inner.name)
         terms = of.contraction.terms if of is not None and of.contraction is not None else (Term(ONE, (inner,)),)
         for term in terms:
-            sums = [use for use in term.factors if use.name in running]
+            sums = [use for use in term.factors if use.name in cumulative]
             negative = _number(graph, term.coefficient) < 0
             if sums and not negative and all(sure[use.name] for use in term.factors):
-                found.append(step.name)
+                growing.append(step.name)
             elif len(sums) == 1 and negative and all(sure[use.name] for use in term.factors if use not in sums):
-                found += [] if sure[sums[0].name] else [step.name]
-    return list(dict.fromkeys(found))
+                growing += [] if sure[sums[0].name] else [step.name]
+    return list(dict.fromkeys(growing))
 
 
 def growing_sums(graph: Graph) -> Iterator[tuple[str, str]]:
@@ -66,7 +66,10 @@ def growing_sums(graph: Graph) -> Iterator[tuple[str, str]]:
     because they may decay; so are weights that sum to 1, and sums that are kept in float32.
     """
     sure, reached = nonnegative(graph), behind(graph, [graph.output]) - kept_wide(graph)
-    positions, inputs = {leg.name for leg in graph.legs if leg.sequence}, {x.name for x in graph.of_role("input")}
+    positions, inputs = (
+        {leg.name for leg in graph.legs if leg.sequence},
+        {tensor.name for tensor in graph.of_role("input")},
+    )
     for step in (step for step in graph.steps if step.name in reached and sure[step.name]):
         terms = _summed(graph, step)
         uses = [use for term in terms for use in term.factors]
@@ -133,8 +136,8 @@ def _term(graph: Graph, step: Step, term: Term, least: dict[str, float]) -> floa
         return _number(graph, term.coefficient) if not term.factors else -inf
     if _product(term.factors, {use.name: least[use.name] >= 0 for use in term.factors}):
         return 0 if term.factors else _number(graph, term.coefficient)
-    whole = len(term.factors) == 1 and {*term.factors[0].legs} <= {*step.legs}
-    return _number(graph, term.coefficient) * least[term.factors[0].name] if whole else -inf
+    elementwise = len(term.factors) == 1 and {*term.factors[0].legs} <= {*step.legs}
+    return _number(graph, term.coefficient) * least[term.factors[0].name] if elementwise else -inf
 
 
 def _product(factors: tuple[Use, ...], sure: dict[str, bool]) -> bool:
@@ -145,19 +148,19 @@ def _product(factors: tuple[Use, ...], sure: dict[str, bool]) -> bool:
 
 def _quadratic(graph: Graph, step: Step, terms: Sequence[Term]) -> bool:
     """Whether a sum is a + b S + c S S, elementwise and without a real root, as 1 + S + S S / 2."""
-    uses, found = {use for term in terms for use in term.factors}, [0.0, 0.0, 0.0]
+    uses, coefficients = {use for term in terms for use in term.factors}, [0.0, 0.0, 0.0]
     if len(uses) != 1 or not {leg for use in uses for leg in use.legs} <= {*step.legs}:
         return False
     for term in terms:
         number = _number(graph, term.coefficient)
         if len(term.factors) > 2 or number == -inf:
             return False
-        found[len(term.factors)] += number
-    return found[2] > 0 and found[1] ** 2 < 4 * found[0] * found[2]
+        coefficients[len(term.factors)] += number
+    return coefficients[2] > 0 and coefficients[1] ** 2 < 4 * coefficients[0] * coefficients[2]
 
 
-def _number(graph: Graph, value: Function | Arith) -> float:
+def _number(graph: Graph, tree: Function | Arith) -> float:
     """The value of a number, -inf if it is unknown before run time."""
-    if isinstance(value, Function) or not all(name.name in graph.values for name in names(value)):
+    if isinstance(tree, Function) or not all(name.name in graph.values for name in names(tree)):
         return -inf
-    return float(evaluate(value, graph.values))
+    return float(evaluate(tree, graph.values))

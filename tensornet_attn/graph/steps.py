@@ -21,10 +21,10 @@ from tensornet_attn.spec.places import Path
 def declare_steps(scope: Scope) -> None:
     """Adds all steps to the scope. A broken step becomes open, so that its users are still checked in part."""
     scope.later = set(scope.design.diagram)
-    for name, value in scope.design.diagram.items():
+    for name, definition in scope.design.diagram.items():
         path = ("diagram", name)
         check_name(scope, name, path)
-        use = operand(scope, value, path, name)
+        use = operand(scope, definition, path, name)
         scope.later.discard(name)
         if use is None:
             scope.open.add(name)
@@ -32,20 +32,20 @@ def declare_steps(scope: Scope) -> None:
             scope.add(Step(name, Contraction((Term(ONE, (use,)),)), use.legs), path)
 
 
-def operand(scope: Scope, value: str | BoxModel, path: Path, name: str) -> Use | None:
+def operand(scope: Scope, definition: str | BoxModel, path: Path, name: str) -> Use | None:
     """The use of an expression, use or box; a nested one becomes the step `name`. Returns None if it is broken."""
     try:
-        if isinstance(value, BoxModel):
-            return _box(scope, value, path, name)
-        return _text(scope, value, path, name)
+        if isinstance(definition, BoxModel):
+            return _box(scope, definition, path, name)
+        return _text(scope, definition, path, name)
     except Refusal:  # already reported
-        scope.mentions(value if isinstance(value, str) else value.model_dump(by_alias=True))
+        scope.mentions(definition if isinstance(definition, str) else definition.model_dump(by_alias=True))
         return None
 
 
-def _text(scope: Scope, value: str, path: Path, name: str) -> Use | None:
+def _text(scope: Scope, expression: str, path: Path, name: str) -> Use | None:
     try:
-        parsed = parse_operand(value)
+        parsed = parse_operand(expression)
         if isinstance(parsed, UseText):
             use = scope.use(parsed, name)
             _warn_transposes(scope, (parsed,), path)
@@ -65,7 +65,7 @@ def _joined(scope: Scope, parsed: SumText, step: Step, path: Path, name: str) ->
     use = scope.add(step, path)
     groups = [token for token in parsed.legs if token.parts]
     for token in groups:
-        parts = tuple(part.name for part in token.parts)
+        parts = tuple(leg_token.name for leg_token in token.parts)
         wish = name if token is groups[-1] else f"{name}.joined"
         use = scope.together(use, scope.joined(token).name, parts, wish)
         scope.paths[use.name] = path
@@ -79,16 +79,16 @@ def _box(scope: Scope, model: BoxModel, path: Path, name: str) -> Use | None:
     except Refusal as refusal:
         scope.reporter.syntax(refusal, (*path, model.key))
         raise
-    whole = True
+    complete = True
     for role in model.operands:
-        value = getattr(model, "key_" if role == "key" else role)
-        if value is None:  # optional; topk then uses `of` for `by`
+        definition = getattr(model, "key_" if role == "key" else role)
+        if definition is None:  # optional; topk then uses `of` for `by`
             continue
-        use = operand(scope, value, (*path, role), f"{name}.{role}")
-        whole &= use is not None
+        use = operand(scope, definition, (*path, role), f"{name}.{role}")
+        complete &= use is not None
         if use is not None:
             operands[role] = use
-    if not whole:  # checks the parameters that need no legs
+    if not complete:  # checks the parameters that need no legs
         check_parameters(scope, model, path)
         scope.mentions(model.model_dump(by_alias=True))
         return None
@@ -108,26 +108,26 @@ def _warn_transposes(scope: Scope, uses: tuple[UseText, ...], path: Path) -> Non
         declared = scope.legs_of(use)
         if use.legs is None or declared is None:
             continue
-        given = tuple(token.name for token in use.legs)
-        if given != declared and sorted(given) == sorted(declared):
-            message = f"'{use.name}[{' '.join(given)}]' is the transpose of '{use.name}[{' '.join(declared)}]'."
+        legs = tuple(token.name for token in use.legs)
+        if legs != declared and sorted(legs) == sorted(declared):
+            message = f"'{use.name}[{' '.join(legs)}]' is the transpose of '{use.name}[{' '.join(declared)}]'."
             hint = "keep the declared order unless you mean a transpose; legs are renamed by position."
             scope.reporter.warning("transpose", message, path, span=use.span, hint=hint)
 
 
-def _contraction(scope: Scope, text: SumText, name: str) -> tuple[Contraction, tuple[str, ...]]:
+def _contraction(scope: Scope, parsed: SumText, name: str) -> tuple[Contraction, tuple[str, ...]]:
     """The contraction and the legs of its result. Raises Refusal at the first problem."""
-    parts = ((_coefficient(scope, term), [scope.use(use, name) for use in term.factors]) for term in text.terms)
-    terms = tuple(Term(number, tuple(use for use in uses if use is not None)) for number, uses in parts)
-    result = _result(scope, text)
-    for term, written in zip(terms, text.terms, strict=True):
-        _check_term(scope, term, written, result)
+    products = ((_coefficient(scope, term), [scope.use(use, name) for use in term.factors]) for term in parsed.terms)
+    terms = tuple(Term(number, tuple(use for use in uses if use is not None)) for number, uses in products)
+    result_legs = _result(scope, parsed)
+    for term, written in zip(terms, parsed.terms, strict=True):
+        _check_term(scope, term, written, result_legs)
     covered = {leg for term in terms for use in term.factors for leg in use.legs}
-    missing = next((token for token in each_of(text.legs) if token.name not in covered), None)
+    missing = next((token for token in each_of(parsed.legs) if token.name not in covered), None)
     if missing is not None:
         message = f"result leg '{missing.name}' is on no tensor of the expression."
         raise Refusal("result-leg", message, "remove it, or use a tensor that has it.", missing.span)
-    return Contraction(terms), result
+    return Contraction(terms), result_legs
 
 
 def _coefficient(scope: Scope, term: TermText) -> Arith:
@@ -139,53 +139,53 @@ def _coefficient(scope: Scope, term: TermText) -> Arith:
         raise
 
 
-def _result(scope: Scope, text: SumText) -> tuple[str, ...]:
-    legs = each_of(text.legs)
-    for place, token in enumerate(legs):
+def _result(scope: Scope, parsed: SumText) -> tuple[str, ...]:
+    legs = each_of(parsed.legs)
+    for index, token in enumerate(legs):
         scope.leg(token)
-        if token.name in [other.name for other in legs[:place]]:
+        if token.name in [earlier.name for earlier in legs[:index]]:
             raise Refusal("leg-twice", f"leg '{token.name}' occurs twice in the result.", "name it once.", token.span)
     return tuple(token.name for token in legs)
 
 
-def _check_term(scope: Scope, term: Term, text: TermText, result: tuple[str, ...]) -> None:
+def _check_term(scope: Scope, term: Term, written: TermText, result_legs: tuple[str, ...]) -> None:
     count = Counter(leg for use in term.factors for leg in use.legs)
-    if len(count.keys() | set(result)) > limits.PRODUCT_LEGS:
+    if len(count.keys() | set(result_legs)) > limits.PRODUCT_LEGS:
         message = f"this product has more than {limits.PRODUCT_LEGS} legs."
-        raise Refusal("too-large", message, "split it into several steps.", text.span)
+        raise Refusal("too-large", message, "split it into several steps.", written.span)
     for leg, times in count.items():
-        if leg in result:
+        if leg in result_legs:
             continue
         if times == 1:
-            again = scope.split_again(leg)
+            joined_legs = scope.split_again(leg)
             hint = "add it to the result or to a second tensor, or sum over it with a 'sum' box."
-            for use in text.factors:
+            for use in written.factors:
                 declared = scope.legs_of(use) or ()
                 if leg in declared and use.legs is not None and leg not in [token.name for token in use.legs]:
                     hint = f"'{use.name}' is declared with it: write '{use.name}[{' '.join(declared)}]', or {hint}"
-            hint = f"write '{again}' in its place, to have its legs again." if again else hint
+            hint = f"write '{joined_legs}' in its place, to have its legs again." if joined_legs else hint
             message = f"leg '{leg}' dangles: it is on one tensor of the product and not in the result."
-            raise Refusal("dangling", message, hint, _last(text, leg).span)
+            raise Refusal("dangling", message, hint, _last(written, leg).span)
         if times > 2 and scope.sizes.legs[leg].kind != "head" and leg not in scope.sizes.broken:
             message = f"leg '{leg}' is contracted over {times} tensors at once, but is not a head leg."
-            hint = _apart(scope, term, leg, result)
-            raise Refusal("junction", message, hint, _last(text, leg).span)
+            hint = _apart(scope, term, leg, result_legs)
+            raise Refusal("junction", message, hint, _last(written, leg).span)
 
 
-def _apart(scope: Scope, term: Term, leg: str, result: tuple[str, ...]) -> str:
+def _apart(scope: Scope, term: Term, leg: str, result_legs: tuple[str, ...]) -> str:
     """The hint for a leg of three or more tensors: rename it, split the product as in a gated unit, or share it."""
-    met = [use for use in term.factors if leg in use.legs]
-    alike = next(((a, b) for i, a in enumerate(met) for b in met[i + 1 :] if {*a.legs} == {*b.legs}), None)
-    own = "multiply two of the tensors in a separate step"
-    if alike is not None and {*alike[0].legs} - {leg} <= {*result}:  # an elementwise product
+    uses = [use for use in term.factors if leg in use.legs]
+    alike = next(((a, b) for i, a in enumerate(uses) for b in uses[i + 1 :] if {*a.legs} == {*b.legs}), None)
+    advice = "multiply two of the tensors in a separate step"
+    if alike is not None and {*alike[0].legs} - {leg} <= {*result_legs}:  # an elementwise product
         legs, names = " ".join(alike[0].legs), [use.name for use in alike]
         product = " ".join(f"{use.name}[{' '.join(use.legs)}]" for use in alike)
-        own = f"multiply '{names[0]}' and '{names[1]}' in a separate step, as in a gated unit: '{product} -> {legs}'"
+        advice = f"multiply '{names[0]}' and '{names[1]}' in a separate step, as in a gated unit: '{product} -> {legs}'"
     sized = scope.sizes.legs[leg].size is not None
     shared = f"; or declare '{leg}: shared ...' if all of them share it" if sized else ""
-    return f"rename it where you mean another leg; {own}{shared}."
+    return f"rename it where you mean another leg; {advice}{shared}."
 
 
-def _last(text: TermText, leg: str) -> LegToken:
+def _last(written: TermText, leg: str) -> LegToken:
     """The last occurrence of a leg in a product, most often the mistaken one."""
-    return [token for factor in text.factors for token in each_of(factor.legs) if token.name == leg][-1]
+    return [token for factor in written.factors for token in each_of(factor.legs) if token.name == leg][-1]

@@ -69,37 +69,37 @@ def check_name(scope: Scope, name: str, path: Path) -> None:
 def _tensor(scope: Scope, name: str, role: str, declaration: Declaration, path: Path) -> Tensor:
     where = (*path, "legs") if isinstance(scope.reporter.document.value(path), dict) else path
     legs = _guard(scope, where, lambda: _legs(scope, name, role, declaration.legs))
-    parts: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key in ("init", "value"):
         if hasattr(declaration, key):
-            text = getattr(declaration, key)
-            parts["init"] = _guard(scope, (*path, key), lambda text=text: _init(scope, role, legs, text))  # type: ignore[misc]
+            written = getattr(declaration, key)
+            fields["init"] = _guard(scope, (*path, key), lambda written=written: _init(scope, role, legs, written))  # type: ignore[misc]
     if role == "noise":
-        parts["std"] = _guard(scope, (*path, "std"), lambda: _std(scope, declaration.std))  # type: ignore[attr-defined]
-        parts["always"] = declaration.always  # type: ignore[attr-defined]
+        fields["std"] = _guard(scope, (*path, "std"), lambda: _std(scope, declaration.std))  # type: ignore[attr-defined]
+        fields["always"] = declaration.always  # type: ignore[attr-defined]
     if role == "weight":
-        parts["frozen"] = declaration.frozen  # type: ignore[attr-defined]
+        fields["frozen"] = declaration.frozen  # type: ignore[attr-defined]
     if role == "input":
-        parts["default"] = _guard(scope, (*path, "default"), lambda: _default(scope, legs, declaration.default))  # type: ignore[attr-defined]
+        fields["default"] = _guard(scope, (*path, "default"), lambda: _default(scope, legs, declaration.default))  # type: ignore[attr-defined]
     if role == "state":
-        parts["update"] = declaration.update  # type: ignore[attr-defined]
-    return Tensor(name, role, legs, **parts)
+        fields["update"] = declaration.update  # type: ignore[attr-defined]
+    return Tensor(name, role, legs, **fields)
 
 
-def _guard(scope: Scope, path: Path, work: Callable[[], T]) -> T:
+def _guard(scope: Scope, path: Path, check: Callable[[], T]) -> T:
     """Runs a check and reports its error at the path."""
     try:
-        return work()
+        return check()
     except Refusal as refusal:
         scope.reporter.syntax(refusal, path)
         raise
 
 
-def _legs(scope: Scope, name: str, role: str, text: str | tuple[str, ...]) -> tuple[str, ...]:
-    tokens = parse_legs(text if isinstance(text, str) else " ".join(text))
-    for place, token in enumerate(tokens):
+def _legs(scope: Scope, name: str, role: str, written: str | tuple[str, ...]) -> tuple[str, ...]:
+    tokens = parse_legs(written if isinstance(written, str) else " ".join(written))
+    for index, token in enumerate(tokens):
         leg = scope.leg(token)
-        if token.name in [other.name for other in tokens[:place]]:
+        if token.name in [earlier.name for earlier in tokens[:index]]:
             hint = "use two different legs of equal size."
             raise Refusal("leg-twice", f"leg '{token.name}' occurs twice on '{name}'.", hint, token.span)
         run_time = leg.stored is None and leg.name not in scope.sizes.broken
@@ -114,19 +114,19 @@ def _legs(scope: Scope, name: str, role: str, text: str | tuple[str, ...]) -> tu
     return tuple(token.name for token in tokens)
 
 
-def _std(scope: Scope, value: Any) -> Any:
-    tree, number = scope.number(value, "a standard deviation")
+def _std(scope: Scope, written: Any) -> Any:
+    tree, number = scope.number(written, "a standard deviation")
     if number is not None and number < 0:
         raise Refusal("number", f"'std' is {number}; it must be zero or more.", "e.g. 'std: 1'.")
-    return ONE if value is None else tree
+    return ONE if written is None else tree
 
 
 def _default(scope: Scope, legs: tuple[str, ...], name: str | None) -> str | None:
     if name is None:
         return None
-    known = [tensor.name for tensor in scope.tensors.values() if tensor.role == "input"]
-    if name not in known:
-        hint = scope.reporter.nearest(name, known) if known else "name an input declared above."
+    inputs = [tensor.name for tensor in scope.tensors.values() if tensor.role == "input"]
+    if name not in inputs:
+        hint = scope.reporter.nearest(name, inputs) if inputs else "name an input declared above."
         raise Refusal("unknown-name", f"there is no input '{name}' above this one.", hint)
     scope.used.add(name)
     theirs = [scope.sizes.legs[leg] for leg in scope.tensors[name].legs]
@@ -137,8 +137,8 @@ def _default(scope: Scope, legs: tuple[str, ...], name: str | None) -> str | Non
     return name
 
 
-def _init(scope: Scope, role: str, legs: tuple[str, ...], text: str) -> Function:
-    call = parse_call(text)
+def _init(scope: Scope, role: str, legs: tuple[str, ...], written: str) -> Function:
+    call = parse_call(written)
     allowed = ALLOWED[role]
     what = "value" if role == "constant" else "initialiser"
     if call.name not in allowed:
@@ -190,20 +190,20 @@ def _check_buckets(scope: Scope, function: Function, legs: list[Leg], shown: str
     numbers = [scope.evaluated(argument) for argument in function.arguments]
     if None in numbers:
         return
-    whole = [number for number in numbers if isinstance(number, int)]
-    if len(whole) < len(numbers):
+    integers = [number for number in numbers if isinstance(number, int)]
+    if len(integers) < len(numbers):
         raise Refusal("arguments", f"the arguments of '{name}' must be whole numbers.", example, span)
-    count, furthest, sides = whole[0], whole[1], 1 if name == "log_bucket" else whole[2]
+    count, furthest, sides = integers[0], integers[1], 1 if name == "log_bucket" else integers[2]
     exact = count // 4 if sides else count // 2
     exact += name == "log_bucket"  # divides by the logarithm of (furthest - 1) / exact
     if count % (4 if sides else 2) or count < 4 or furthest <= exact or sides not in (0, 1):
         message = f"'{name}' cannot divide distances up to {furthest} into {count} buckets."
-        many = "a multiple of 4" if sides else "an even number from 4"
+        requirement = "a multiple of 4" if sides else "an even number from 4"
         raise Refusal(
-            "arguments", message, f"make the first {many} and the second greater than {exact}; {example}", span
+            "arguments", message, f"make the first {requirement} and the second greater than {exact}; {example}", span
         )
-    relative, of = legs
-    if relative.kind != "relative" or of.size != count:
+    relative, buckets = legs
+    if relative.kind != "relative" or buckets.size != count:
         message = f"'{name}' needs a relative leg and a leg of size {count}, not {shown}."
         raise Refusal("init-shape", message, f"e.g. '{{legs: p b, value: {USAGE[name]}}}'.", span)
     if relative.reach is not None and relative.reach < furthest:
@@ -224,11 +224,11 @@ def _matrix(scope: Scope, function: Function, span: Span) -> tuple[int, int] | N
     sizes = [scope.evaluated(argument) for argument in function.arguments]
     if None in sizes:
         return None
-    whole = [size for size in sizes if isinstance(size, int) and 1 <= size <= limits.SIZE]
-    if len(whole) < len(sizes):
+    integers = [size for size in sizes if isinstance(size, int) and 1 <= size <= limits.SIZE]
+    if len(integers) < len(sizes):
         message = f"the sizes of '{function.name}' must be whole numbers from 1."
         raise Refusal("arguments", message, f"e.g. '{'eye(8)' if len(sizes) == 1 else 'ones(8, 8)'}'.", span)
-    return whole[0], whole[-1]
+    return integers[0], integers[-1]
 
 
 def _factor(scope: Scope, argument: Function | Arith, span: Span) -> tuple[int, int] | None:

@@ -48,22 +48,22 @@ def to_text(graph: Diagram) -> str:
 
 def _leg(leg: Leg) -> str:
     words = ["leg", leg.name, *([leg.kind] if leg.kind != "size" else [])]
-    value = leg.maximum if leg.sequence else leg.reach if leg.kind == "relative" else leg.size
-    if _standard(leg, value) != leg:
-        given = (("size", leg.size), ("maximum", leg.maximum), ("reach", leg.reach))
-        words += [f"{key} {number}" for key, number in given if number is not None]
-    elif value is not None and leg.text != Number(value):
-        words.append(str(value))
+    size = leg.maximum if leg.sequence else leg.reach if leg.kind == "relative" else leg.size
+    if _standard(leg, size) != leg:
+        sizes = (("size", leg.size), ("maximum", leg.maximum), ("reach", leg.reach))
+        words += [f"{key} {number}" for key, number in sizes if number is not None]
+    elif size is not None and leg.text != Number(size):
+        words.append(str(size))
     return " ".join(words if leg.text is None else [*words, "=", _number(leg.text)])
 
 
-def _standard(leg: Leg, value: int | None) -> Leg:
+def _standard(leg: Leg, size: int | None) -> Leg:
     """The leg with no number but its maximum, its reach or its size, depending on its kind."""
     if leg.sequence:
-        return replace(leg, size=None, maximum=value, reach=None)
-    if leg.kind == "relative" and value is not None:
-        return replace(leg, size=2 * value + 1, maximum=None, reach=value)
-    return replace(leg, size=value, maximum=None, reach=None)
+        return replace(leg, size=None, maximum=size, reach=None)
+    if leg.kind == "relative" and size is not None:
+        return replace(leg, size=2 * size + 1, maximum=None, reach=size)
+    return replace(leg, size=size, maximum=None, reach=None)
 
 
 def _tensor(tensor: Tensor) -> str:
@@ -89,28 +89,28 @@ def _operation(step: Step) -> str:
     if step.contraction is not None:
         return sum_text(step.contraction)
     if step.kernel is not None:
-        parts = (f"{' '.join(part.legs) or 'one'}: {_operation(part)}" for part in step.kernel.body)
-        return f"{step.kernel.kind}({'; '.join(parts)})"
+        operations = (f"{' '.join(inner.legs) or 'one'}: {_operation(inner)}" for inner in step.kernel.body)
+        return f"{step.kernel.kind}({'; '.join(operations)})"
     assert step.box is not None
     return _box(step.box)
 
 
 def sum_text(op: Contraction) -> str:
     """A sum of products, as in a design and in the text of a graph."""
-    text = " ".join(map(_term, op.terms))
-    return f"-{text[2:]}" if text.startswith("- ") else text.removeprefix("+ ")
+    terms = " ".join(map(_term, op.terms))
+    return f"-{terms[2:]}" if terms.startswith("- ") else terms.removeprefix("+ ")
 
 
 def _term(term: Term) -> str:
     """A term with its sign, `- (d ** -0.5) * Q[n d] K[m d]`."""
-    sign, value = "+", term.coefficient
-    if isinstance(value, Negative):
-        sign, value = "-", value.of
-    number = _number(value) if isinstance(value, Number) else f"({_number(value)})"
+    sign, coefficient = "+", term.coefficient
+    if isinstance(coefficient, Negative):
+        sign, coefficient = "-", coefficient.of
+    number = _number(coefficient) if isinstance(coefficient, Number) else f"({_number(coefficient)})"
     product = " ".join(use_text(use) for use in term.factors)
     if not product:
         return f"{sign} {number}"
-    return f"{sign} {product}" if value == ONE else f"{sign} {number} * {product}"
+    return f"{sign} {product}" if coefficient == ONE else f"{sign} {number} * {product}"
 
 
 def _box(box: Box) -> str:
@@ -119,7 +119,7 @@ def _box(box: Box) -> str:
     parts += [f"{OPS[box.kind].between.strip()} {box.other}"] if box.other is not None else []
     parts += [f"parts {' '.join(box.parts)}"] if box.parts else []
     parts += [f"map {call_text(box.function)}"] if box.function is not None else []
-    parts += [f"{name} {_number(value)}" for name, value in box.numbers]
+    parts += [f"{name} {_number(number)}" for name, number in box.numbers]
     parts += [f"mask {call_text(mask)}" for mask in box.masks]
     parts += [f"{OPS[box.kind].mode_key} {box.mode}"] if box.mode is not None else []
     return f"{box.kind}({'; '.join(parts)})"
@@ -135,7 +135,7 @@ def call_text(function: Function) -> str:
     return function.to_text(_number)
 
 
-def _number(value: Arith) -> str:
+def _number(tree: Arith) -> str:
     """Arithmetic as text; without spaces if it would otherwise be longer than a design may write."""
-    text = arithmetic(value)
-    return text if len(text) <= limits.EXPRESSION_LENGTH else text.replace(" ", "")
+    written = arithmetic(tree)
+    return written if len(written) <= limits.EXPRESSION_LENGTH else written.replace(" ", "")

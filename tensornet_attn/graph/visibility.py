@@ -35,7 +35,7 @@ def _areas(mask: Function, values: Values, seen: bool) -> Areas:
         return _areas(parts_of(mask)[0], values, not seen)
     if mask.name in LOGIC:
         joined = intersect if (mask.name == "and") == seen else union
-        return reduce(joined, (_areas(part, values, seen) for part in parts_of(mask)))
+        return reduce(joined, (_areas(operand, values, seen) for operand in parts_of(mask)))
     row = MASKS[mask.name]
     areas = row.areas(*numbers(mask, values))
     return areas if seen else complement(areas) if row.exact else EVERYWHERE
@@ -43,13 +43,13 @@ def _areas(mask: Function, values: Values, seen: bool) -> Areas:
 
 def parts_of(mask: Function) -> tuple[Function, ...]:
     """The masks that `and`, `or` or `not` joins."""
-    return tuple(part for part in mask.arguments if isinstance(part, Function))
+    return tuple(argument for argument in mask.arguments if isinstance(argument, Function))
 
 
 def atoms(mask: Function) -> Iterator[Function]:
     """The masks of the table that a formula contains."""
-    for part in parts_of(mask) if mask.name in LOGIC else ():
-        yield from atoms(part)
+    for operand in parts_of(mask) if mask.name in LOGIC else ():
+        yield from atoms(operand)
     if mask.name not in LOGIC:
         yield mask
 
@@ -72,7 +72,7 @@ def by_distance(masks: Iterable[Function]) -> bool:
 def interval(masks: Collection[Function], values: Values) -> bool:
     """Whether each mask shows exactly the keys between two distances, and none is a formula."""
     rows = [(MASKS[mask.name], numbers(mask, values)) for mask in masks if mask.name not in LOGIC]
-    straight = (row.exact and [area.by_distance for area in row.areas(*own)] == [True] for row, own in rows)
+    straight = (row.exact and [area.by_distance for area in row.areas(*arguments)] == [True] for row, arguments in rows)
     return len(rows) == len(masks) and all(straight)
 
 
@@ -89,8 +89,8 @@ def causal_up_to(masks: Collection[Function], values: Values) -> float:
 
 def lookahead(graph: Diagram, step: Step) -> float:
     """An upper bound for the number of positions that a query sees ahead, from the masks of a box; 0 if causal."""
-    found = distances(visible_areas(graph.masks(step), graph.values))
-    return 0 if found is None else -found[0]
+    span = distances(visible_areas(graph.masks(step), graph.values))
+    return 0 if span is None else -span[0]
 
 
 def condition(mask: Function, number: Callable[[Arith], str], places: Mapping[str, str]) -> str:
@@ -99,13 +99,13 @@ def condition(mask: Function, number: Callable[[Arith], str], places: Mapping[st
         return f"~({condition(parts_of(mask)[0], number, places)})"
     if mask.name in LOGIC:
         sign = " & " if mask.name == "and" else " | "
-        return sign.join(f"({condition(part, number, places)})" for part in parts_of(mask))
+        return sign.join(f"({condition(operand, number, places)})" for operand in parts_of(mask))
     filled = map(str, _filled(mask, [*map(number, written_numbers(mask))]))
-    texts = (text if text.isdigit() else f"({text})" for text in filled)
-    return MASKS[mask.name].sees.format(**places, **dict(zip("abc", texts, strict=False)))
+    arguments = (argument if argument.isdigit() else f"({argument})" for argument in filled)
+    return MASKS[mask.name].sees.format(**places, **dict(zip("abc", arguments, strict=False)))
 
 
-def _filled(mask: Function, own: list[T]) -> tuple[T | int, ...]:
-    """The numbers `own`, followed by the defaults of omitted numbers."""
-    usual = MASKS[mask.name].defaults
-    return (*own, *usual[len(usual) - (MASKS[mask.name].arguments - len(own)) :])
+def _filled(mask: Function, written: list[T]) -> tuple[T | int, ...]:
+    """The numbers `written`, followed by the defaults of omitted numbers."""
+    defaults = MASKS[mask.name].defaults
+    return (*written, *defaults[len(defaults) - (MASKS[mask.name].arguments - len(written)) :])

@@ -34,8 +34,8 @@ class Joint:
 def joints(step: Step) -> tuple[Joint, ...]:
     """The uses of a step in the order written."""
     if step.contraction is not None:
-        parts = [(part, use) for part, term in enumerate(step.contraction.terms, 1) for use in term.factors]
-        return tuple(_joint("factor", part, use, step.legs, part) for part, use in parts)
+        uses = [(number, use) for number, term in enumerate(step.contraction.terms, 1) for use in term.factors]
+        return tuple(_joint("factor", number, use, step.legs, number) for number, use in uses)
     if step.box is not None:
         return tuple(_joint(role, WHOLE, use, use.legs) for role, use in step.box.operands)
     return tuple(_joint("operand", WHOLE, use, use.legs) for use in step.op.uses)
@@ -43,10 +43,10 @@ def joints(step: Step) -> tuple[Joint, ...]:
 
 def wires(step: Step) -> tuple[Wire, ...]:
     """The wires of a step: those of its result first, then the others in the order written."""
-    own = [Wire(leg) for leg in step.legs]
-    named = [Wire(leg) for leg in marks(step)]
-    used = [wire for joint in joints(step) for wire in joint.wires]
-    return tuple(dict.fromkeys((*own, *used, *named)))
+    result_wires = [Wire(leg) for leg in step.legs]
+    box_wires = [Wire(leg) for leg in marks(step)]
+    use_wires = [wire for joint in joints(step) for wire in joint.wires]
+    return tuple(dict.fromkeys((*result_wires, *use_wires, *box_wires)))
 
 
 def marks(step: Step) -> dict[str, str]:
@@ -54,10 +54,10 @@ def marks(step: Step) -> dict[str, str]:
     if step.box is None:
         return {}
     ends = ((step.box.leg, "over"), (step.box.other, "to"))
-    parts = {leg: f"part {place}" for place, leg in enumerate(step.box.parts)}
+    parts = {leg: f"part {index}" for index, leg in enumerate(step.box.parts)}
     return {leg: mark for leg, mark in ends if leg is not None} | parts
 
 
-def _joint(role: str, part: int, use: Use, kept: tuple[str, ...], inside: int = WHOLE) -> Joint:
+def _joint(role: str, number: int, use: Use, kept: tuple[str, ...], inside: int = WHOLE) -> Joint:
     """A use whose legs in `kept` are wires of the whole step and whose other legs are wires of the part `inside`."""
-    return Joint(role, part, use, tuple(Wire(leg, WHOLE if leg in kept else inside) for leg in use.legs))
+    return Joint(role, number, use, tuple(Wire(leg, WHOLE if leg in kept else inside) for leg in use.legs))

@@ -37,9 +37,11 @@ def read_once(graph: Graph, name: str) -> Step | None:
     return readers[0][0] if len(readers) == 1 and not kept(graph, name) else None
 
 
-def with_steps(graph: Graph, new: Mapping[str, Iterable[Step]]) -> Graph:
+def with_steps(graph: Graph, replacements: Mapping[str, Iterable[Step]]) -> Graph:
     """The graph with the named steps replaced by other steps."""
-    return replace(graph, steps=tuple(part for step in graph.steps for part in new.get(step.name, [step])))
+    return replace(
+        graph, steps=tuple(replacement for step in graph.steps for replacement in replacements.get(step.name, [step]))
+    )
 
 
 def with_terms(step: Step, terms: Iterable[Term]) -> Step:
@@ -51,24 +53,24 @@ def settled(before: Graph, after: Graph) -> Graph | None:
 
     Weights and inputs stay in the graph, so that each keeps its gradient, possibly of zeros.
     """
-    gone = before.readers.keys() - after.readers.keys()
-    if any(name in before.tensor and before.tensor[name].role != "constant" for name in gone):
+    unread = before.readers.keys() - after.readers.keys()
+    if any(name in before.tensor and before.tensor[name].role != "constant" for name in unread):
         return None
-    return replace(after, tensors=tuple(tensor for tensor in after.tensors if tensor.name not in gone))
+    return replace(after, tensors=tuple(tensor for tensor in after.tensors if tensor.name not in unread))
 
 
-def plain_number(graph: Graph, value: Arith) -> bool:
+def plain_number(graph: Graph, tree: Arith) -> bool:
     """Whether arithmetic is known before run time."""
-    return all(name.name in graph.values for name in names(value))
+    return all(name.name in graph.values for name in names(tree))
 
 
 def fresh(graph: Graph, name: str) -> str:
     """A name that no tensor and no step has."""
-    count, own = 1, name
-    while own in graph.step or own in graph.tensor:
+    count, candidate = 1, name
+    while candidate in graph.step or candidate in graph.tensor:
         count += 1
-        own = f"{name}{count}"
-    return own
+        candidate = f"{name}{count}"
+    return candidate
 
 
 def leg_like(graph: Graph, name: str, size: int, kind: str, taken: Iterable[str]) -> Leg:
@@ -83,14 +85,20 @@ def _fits(leg: Leg | None, size: int) -> bool:
 
 
 def with_legs(graph: Graph, legs: Iterable[Leg]) -> Graph:
-    new = {leg.name: leg for leg in legs if leg.name not in graph.leg}
-    return replace(graph, legs=(*graph.legs, *new.values()))
+    added = {leg.name: leg for leg in legs if leg.name not in graph.leg}
+    return replace(graph, legs=(*graph.legs, *added.values()))
 
 
 def leaf(graph: Graph, use: Use) -> Use:
     """An operand that a kernel reads from outside, under its own leg names, except that sequence legs are as used."""
-    own = graph.legs_of(use.name)
-    return Use(use.name, tuple(new if graph.leg[new].sequence else old for old, new in zip(own, use.legs, strict=True)))
+    declared = graph.legs_of(use.name)
+    return Use(
+        use.name,
+        tuple(
+            used_leg if graph.leg[used_leg].sequence else declared_leg
+            for declared_leg, used_leg in zip(declared, use.legs, strict=True)
+        ),
+    )
 
 
 def legs_in(factors: Iterable[Use]) -> set[str]:
@@ -103,14 +111,14 @@ def without_dead(graph: Graph, names: Iterable[str]) -> Graph | None:
     Returns None if a weight would lose its last reader.
     """
     for name in names:
-        gone = graph.step.get(name)
-        if gone is None or name in graph.readers or kept(graph, name):
+        dead = graph.step.get(name)
+        if dead is None or name in graph.readers or kept(graph, name):
             continue
         without = settled(graph, with_steps(graph, {name: []}))
-        made = None if without is None else without_dead(without, (use.name for use in gone.op.uses))
-        if made is None:
+        cleaned = None if without is None else without_dead(without, (use.name for use in dead.op.uses))
+        if cleaned is None:
             return None
-        graph = made
+        graph = cleaned
     return graph
 
 
@@ -120,21 +128,21 @@ def draws(graph: Graph, step: Step) -> bool:
     return chance is not None and not (plain_number(graph, chance) and evaluate(chance, graph.values) == 0)
 
 
-def read_instead(graph: Graph, place: str, name: str, order: tuple[int, ...]) -> Graph | None:
-    """The graph in which readers of `place` read the step `name` instead; `order` permutes the legs.
+def read_instead(graph: Graph, step_name: str, name: str, order: tuple[int, ...]) -> Graph | None:
+    """The graph in which readers of `step_name` read the step `name` instead; `order` permutes the legs.
 
     Returns None if a mask of the call would have other legs, or if the step has no reader or is a result.
     """
-    if kept(graph, place) or place not in graph.readers:
+    if kept(graph, step_name) or step_name not in graph.readers:
         return None
 
     def change(use: Use) -> Use:
-        return Use(name, tuple(use.legs[i] for i in order)) if use.name == place else use
+        return Use(name, tuple(use.legs[i] for i in order)) if use.name == step_name else use
 
-    readers = {step.name: [with_uses(step, change)] for step, _ in graph.readers[place]}
-    if any(seen(graph, graph.step[name]) != seen(graph, new) for name, (new,) in readers.items()):
+    readers = {step.name: [with_uses(step, change)] for step, _ in graph.readers[step_name]}
+    if any(seen(graph, graph.step[name]) != seen(graph, reader) for name, (reader,) in readers.items()):
         return None
-    return settled(graph, with_steps(graph, {**readers, place: []}))
+    return settled(graph, with_steps(graph, {**readers, step_name: []}))
 
 
 def seen(graph: Graph, step: Step) -> Legs:
@@ -150,18 +158,18 @@ def is_map(graph: Graph, step: Step | None) -> bool:
     return step is not None and step.name in attentions(graph)
 
 
-def spread(graph: Graph, place: str, at: int, use: Use, source: Step) -> Graph | None:
-    """The graph with `source` inlined into a product of the sum at `place`. Returns None if that is not possible."""
-    step = graph.step[place]
+def spread(graph: Graph, step_name: str, term_index: int, use: Use, source: Step) -> Graph | None:
+    """The graph with `source` inlined into a product of the sum `step_name`. Returns None if that is not possible."""
+    step = graph.step[step_name]
     terms = list(terms_of(step))
-    found = inlined(graph, step.legs, terms[at], use, source)
-    if found is None or any({*use.legs} - legs_in(term.factors) for term in found[0]):
+    expansion = inlined(graph, step.legs, terms[term_index], use, source)
+    if expansion is None or any({*use.legs} - legs_in(term.factors) for term in expansion[0]):
         return None
-    terms[at : at + 1] = found[0]
+    terms[term_index : term_index + 1] = expansion[0]
     if len(terms) > limits.TERMS:
         return None
-    made = with_steps(graph, {place: [with_terms(step, terms)], source.name: []})
-    return settled(graph, with_legs(made, found[1]))
+    changed = with_steps(graph, {step_name: [with_terms(step, terms)], source.name: []})
+    return settled(graph, with_legs(changed, expansion[1]))
 
 
 def inlined(
@@ -172,21 +180,23 @@ def inlined(
     Legs that the source sums are renamed to avoid those of the product. Returns None if this is not possible, or if
     there are too many factors.
     """
-    place, new, terms = outer.factors.index(use), dict[str, Leg](), list[Term]()
-    rest = (*outer.factors[:place], *outer.factors[place + 1 :])
+    index, new_legs, terms = outer.factors.index(use), dict[str, Leg](), list[Term]()
+    rest = (*outer.factors[:index], *outer.factors[index + 1 :])
     taken = {*legs, *legs_in(outer.factors), *source.legs}
     for term in terms_of(source):
         names = dict(zip(source.legs, use.legs, strict=True))
         for leg in sorted(legs_in(term.factors) - names.keys()):
-            own = graph.leg[leg]
-            if own.size is None or own.sequence:
+            declared = graph.leg[leg]
+            if declared.size is None or declared.sequence:
                 if leg in taken:
                     return None
                 names[leg] = leg
                 continue
-            like = leg_like(with_legs(graph, new.values()), leg, own.size, own.kind, taken | {*names.values()})
-            new[like.name], names[leg] = like, like.name
-        inner = tuple(Use(one.name, tuple(names[leg] for leg in one.legs)) for one in term.factors)
+            like = leg_like(
+                with_legs(graph, new_legs.values()), leg, declared.size, declared.kind, taken | {*names.values()}
+            )
+            new_legs[like.name], names[leg] = like, like.name
+        inner = tuple(Use(factor.name, tuple(names[leg] for leg in factor.legs)) for factor in term.factors)
         if len(rest) + len(inner) > limits.FACTORS:
             return None
         coefficient = times(outer.coefficient, term.coefficient)
@@ -195,4 +205,4 @@ def inlined(
                 return None
             coefficient = times(coefficient, Name(leg))
         terms.append(Term(coefficient, (*inner, *rest)))
-    return tuple(terms), tuple(new.values())
+    return tuple(terms), tuple(new_legs.values())

@@ -20,52 +20,54 @@ def beside_output(graph: Graph) -> set[str]:
     return {step.name for step in graph.steps} - behind(graph, [graph.output, *graph.also])
 
 
-def state_apart(graph: Graph, place: str) -> Graph | None:
+def state_apart(graph: Graph, step_name: str) -> Graph | None:
     """L = Q K; A = f(L); s = g(L), a state or a loss   ->   L = Q K; A = f(L); L' = Q K; s = g(L')"""
-    step, readers = graph.step[place], {reader.name for reader, _ in graph.readers.get(place, ())}
+    step, readers = graph.step[step_name], {reader.name for reader, _ in graph.readers.get(step_name, ())}
     if graph.query not in step.legs or graph.key not in step.legs or draws(graph, step):
         return None
-    if len(readers) + (place in (graph.output, *graph.also)) < 2:
+    if len(readers) + (step_name in (graph.output, *graph.also)) < 2:
         return None  # needs a reader for the output and another reader
     apart = beside_output(graph)
-    if place in apart or not readers & apart:
+    if step_name in apart or not readers & apart:
         return None
-    return duplicated(graph, place, [readers & apart])
+    return duplicated(graph, step_name, [readers & apart])
 
 
-def scores_apart(graph: Graph, place: str) -> Graph | None:
+def scores_apart(graph: Graph, step_name: str) -> Graph | None:
     """S = Q K; A = f(S); L = g(S)   ->   S = Q K; A = f(S); S' = Q K; L = g(S')"""
-    maps = maps_of(graph, place)
-    return scores_of_their_own(graph, place, maps) if maps else None
+    maps = maps_of(graph, step_name)
+    return scores_of_their_own(graph, step_name, maps) if maps else None
 
 
-def maps_of(graph: Graph, place: str) -> tuple[str, ...]:
+def maps_of(graph: Graph, step_name: str) -> tuple[str, ...]:
     """The attention maps that read a product of queries and keys with further readers; empty if it has one reader."""
-    step, readers = graph.step[place], [step for step, _ in graph.readers.get(place, ())]
+    step, readers = graph.step[step_name], [step for step, _ in graph.readers.get(step_name, ())]
     if step.contraction is None or not {graph.query, graph.key} <= {*step.legs}:
         return ()
-    if len(readers) + kept(graph, place) < 2:
+    if len(readers) + kept(graph, step_name) < 2:
         return ()
-    return tuple(dict.fromkeys(own.name for own in readers if is_map(graph, own)))
+    return tuple(dict.fromkeys(reader.name for reader in readers if is_map(graph, reader)))
 
 
-def scores_of_their_own(graph: Graph, place: str, maps: Collection[str]) -> Graph:
+def scores_of_their_own(graph: Graph, step_name: str, maps: Collection[str]) -> Graph:
     """The graph in which each of these maps reads its own copy of the scores."""
-    others = {step.name for step, _ in graph.readers[place]} - {*maps}
-    first = [] if others or kept(graph, place) else list(maps)[:1]  # it keeps the original scores
-    return duplicated(graph, place, [{own} for own in maps if own not in first])
+    others = {step.name for step, _ in graph.readers[step_name]} - {*maps}
+    first = [] if others or kept(graph, step_name) else list(maps)[:1]  # it keeps the original scores
+    return duplicated(graph, step_name, [{map_name} for map_name in maps if map_name not in first])
 
 
-def duplicated(graph: Graph, place: str, groups: Iterable[Collection[str]]) -> Graph:
+def duplicated(graph: Graph, step_name: str, groups: Iterable[Collection[str]]) -> Graph:
     """The graph with a copy of a step for each group of its readers."""
     for readers in groups:
-        name = fresh(graph, f"{place}.copy")
+        name = fresh(graph, f"{step_name}.copy")
 
         def change(use: Use, name: str = name) -> Use:
-            return Use(name, use.legs) if use.name == place else use
+            return Use(name, use.legs) if use.name == step_name else use
 
-        new: dict[str, list[Step]] = {own: [with_uses(graph.step[own], change)] for own in readers}
-        graph = with_steps(graph, new | {place: [graph.step[place], replace(graph.step[place], name=name)]})
+        rewired: dict[str, list[Step]] = {reader: [with_uses(graph.step[reader], change)] for reader in readers}
+        graph = with_steps(
+            graph, rewired | {step_name: [graph.step[step_name], replace(graph.step[step_name], name=name)]}
+        )
     return graph
 
 

@@ -37,13 +37,13 @@ class Firing:
 Trace = tuple[Firing, ...]
 
 
-def rewritten(graph: Graph, place: str, rules: Sequence[Rule]) -> tuple[Graph, Trace]:
+def rewritten(graph: Graph, step_name: str, rules: Sequence[Rule]) -> tuple[Graph, Trace]:
     """(graph, trace) after applying the rules at one step until none fires.
 
     Raises RuntimeError with the name of the rule if the rules reach no fixed point.
     """
     trace: list[Firing] = []
-    while (firing := _first(graph, place, rules)) is not None:
+    while (firing := _first(graph, step_name, rules)) is not None:
         graph = firing.graph
         trace.append(firing)
         if len(trace) > CAP:
@@ -57,11 +57,11 @@ def everywhere(graph: Graph, rules: Sequence[Rule]) -> tuple[Graph, Trace]:
     cap, quiet = CAP * max(1, len(graph.steps)), set[str]()  # steps at which no rule fires in the current graph
     while True:
         before = len(trace)
-        for place in [step.name for step in graph.steps]:
-            if place in quiet:
+        for step_name in [step.name for step in graph.steps]:
+            if step_name in quiet:
                 continue
-            graph, fired = rewritten(graph, place, rules)
-            quiet = {place} if fired else quiet | {place}
+            graph, fired = rewritten(graph, step_name, rules)
+            quiet = {step_name} if fired else quiet | {step_name}
             trace += fired
             if len(trace) > cap:
                 _refuse(trace[-1])
@@ -69,11 +69,11 @@ def everywhere(graph: Graph, rules: Sequence[Rule]) -> tuple[Graph, Trace]:
             return graph, tuple(trace)
 
 
-def _first(graph: Graph, place: str, rules: Sequence[Rule]) -> Firing | None:
+def _first(graph: Graph, step_name: str, rules: Sequence[Rule]) -> Firing | None:
     for rule in rules:
-        made = rule.apply(graph, place) if place in graph.step else None  # a rule may remove its own step
-        if made is not None:
-            return Firing(rule, made, place)
+        after = rule.apply(graph, step_name) if step_name in graph.step else None  # a rule may remove its own step
+        if after is not None:
+            return Firing(rule, after, step_name)
     return None
 
 

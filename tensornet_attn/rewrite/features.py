@@ -21,14 +21,14 @@ class Joined:
     leg: str
 
 
-def side_by_side(graph: Graph, place: str) -> Graph | None:
+def side_by_side(graph: Graph, step_name: str) -> Graph | None:
     """Q[n d] K[m d] + b[m]   ->   [Q, 1][n w] [K, b][m w],  the features concatenated on a leg w of size d + 1
 
     If b grows with the length, and a term a[n] was kept for this reason:  [1, a, Q][n w] [b, 1, K][m w], because sums
     are computed in this order.
     """
-    scores = _scores(graph, place)
-    box, terms = graph.step[place].box, terms_of(scores)
+    scores = _scores(graph, step_name)
+    box, terms = graph.step[step_name].box, terms_of(scores)
     if box is None or scores is None or len(terms) < 2:
         return None
     joint = {graph.key, box.other} - {None}
@@ -38,37 +38,39 @@ def side_by_side(graph: Graph, place: str) -> Graph | None:
     if not wide or len(wide) + sum(map(len, alone)) < len(terms):
         return None
     heads = tuple(leg for leg in scores.legs if leg != graph.query and leg not in joint)
-    found = [
-        legs_in([*(pair[i] for _, pair in wide), *(use for term in own for use in term.factors)])
-        for i, own in enumerate(alone)
+    side_legs = [
+        legs_in([*(pair[i] for _, pair in wide), *(use for term in side_terms for use in term.factors)])
+        for i, side_terms in enumerate(alone)
     ]
-    query_legs = (str(graph.query), *(leg for leg in heads if leg in found[0]))
-    key_legs = tuple(leg for leg in (*scores.legs, *heads) if leg in joint or leg in found[1])
+    query_legs = (str(graph.query), *(leg for leg in heads if leg in side_legs[0]))
+    key_legs = tuple(leg for leg in (*scores.legs, *heads) if leg in joint or leg in side_legs[1])
     key_legs = tuple(dict.fromkeys(leg for leg in key_legs if leg != graph.query))
-    own = [tuple(leg for leg in pair[0].legs if leg in pair[1].legs and leg not in scores.legs) for _, pair in wide]
-    sizes = [[graph.leg[leg].size for leg in legs] for legs in own]
-    if any(None in each for each in sizes) or not all(
+    feature_legs = [
+        tuple(leg for leg in pair[0].legs if leg in pair[1].legs and leg not in scores.legs) for _, pair in wide
+    ]
+    sizes = [[graph.leg[leg].size for leg in legs] for legs in feature_legs]
+    if any(None in pair_sizes for pair_sizes in sizes) or not all(
         {*pair[0].legs} <= {*query_legs, *legs} and {*pair[1].legs} <= {*key_legs, *legs}
-        for (_, pair), legs in zip(wide, own, strict=True)
+        for (_, pair), legs in zip(wide, feature_legs, strict=True)
     ):
         return None
-    width = sum(prod(size or 0 for size in each) for each in sizes) + sum(map(bool, alone))
+    width = sum(prod(size or 0 for size in pair_sizes) for pair_sizes in sizes) + sum(map(bool, alone))
     leg = leg_like(graph, "w", width, "size", graph.leg)
-    names = [fresh(graph, f"{place}.{side}") for side in "qk"]
+    names = [fresh(graph, f"{step_name}.{side}") for side in "qk"]
     joins = list[Step]()
     for i, (name, shared) in enumerate(zip(names, (query_legs, key_legs), strict=True)):
-        features, added = _features(name, i, wide, own, shared), _added(name, i, alone, shared)
-        if not any({*shared} <= {*part.legs} for part in (*features, *added)):
-            return None  # no part has all shared legs, so that the others cannot be broadcast to them
-        parts = [*added, *features] if alone[0] else [*features, *added]
-        uses = {use.name: Use(use.name, graph.legs_of(use.name)) for part in parts for use in part.op.uses}
-        op = Kernel("join", tuple(uses.values()), tuple(parts), Joined(leg.name))
+        features, added = _features(name, i, wide, feature_legs, shared), _added(name, i, alone, shared)
+        if not any({*shared} <= {*column.legs} for column in (*features, *added)):
+            return None  # no column has all shared legs, so that the others cannot be broadcast to them
+        columns = [*added, *features] if alone[0] else [*features, *added]
+        uses = {use.name: Use(use.name, graph.legs_of(use.name)) for column in columns for use in column.op.uses}
+        op = Kernel("join", tuple(uses.values()), tuple(columns), Joined(leg.name))
         joins.append(Step(name, op, (*shared, leg.name)))
     product = Contraction((Term(ONE, tuple(Use(join.name, join.legs) for join in joins)),))
     return replace(with_steps(graph, {scores.name: [*joins, replace(scores, op=product)]}), legs=(*graph.legs, leg))
 
 
-def _features(name: str, side: int, wide: Sequence[Pair], own: Sequence[Legs], shared: Legs) -> list[Step]:
+def _features(name: str, side: int, wide: Sequence[Pair], feature_legs: Sequence[Legs], shared: Legs) -> list[Step]:
     """One side of each product of a query and a key tensor; the query side has the coefficients."""
     return [
         Step(
@@ -76,7 +78,7 @@ def _features(name: str, side: int, wide: Sequence[Pair], own: Sequence[Legs], s
             Contraction((Term(ONE if side else term.coefficient, (pair[side],)),)),
             _order(pair[side], shared, legs),
         )
-        for i, ((term, pair), legs) in enumerate(zip(wide, own, strict=True))
+        for i, ((term, pair), legs) in enumerate(zip(wide, feature_legs, strict=True))
     ]
 
 
@@ -100,19 +102,19 @@ def _sides(graph: Graph, scores: Step, term: Term, joint: set[str | None]) -> tu
     return queries[0], keys[0]
 
 
-def _order(use: Use, shared: Legs, own: Legs) -> Legs:
-    return (*(leg for leg in shared if leg in use.legs), *own)
+def _order(use: Use, shared: Legs, features: Legs) -> Legs:
+    return (*(leg for leg in shared if leg in use.legs), *features)
 
 
-def _scores(graph: Graph, place: str) -> Step | None:
-    """The sum of products that only the softmax at `place` reads, under its own leg names."""
-    box = graph.step[place].box
+def _scores(graph: Graph, step_name: str) -> Step | None:
+    """The sum of products that only the softmax `step_name` reads, under its own leg names."""
+    box = graph.step[step_name].box
     if box is None:
         return None
     of = box.operand("of")
     scores = graph.step.get(of.name)
-    own = scores is not None and scores.contraction is not None and of.legs == scores.legs
-    return scores if own and read_once(graph, of.name) is not None else None
+    unrenamed = scores is not None and scores.contraction is not None and of.legs == scores.legs
+    return scores if unrenamed and read_once(graph, of.name) is not None else None
 
 
 SIDE_BY_SIDE = Rule(

@@ -40,55 +40,55 @@ class FusedAttention:
 
 def softmaxes(graph: Graph) -> list[str]:
     """The names of the softmax boxes over the key leg."""
-    return [name for name, found in attentions(graph).items() if isinstance(found.weighting, Softmax)]
+    return [name for name, attention in attentions(graph).items() if isinstance(attention.weighting, Softmax)]
 
 
-def operation(found: Attention) -> FusedAttention | str:
+def operation(attention: Attention) -> FusedAttention | str:
     """The fused operation for a softmax, its scores and its reader, or the first reason why it cannot be fused."""
-    if not found.terms:
-        return f"the scores are {found.origin}, not a product of a query and a key tensor"
-    if found.shared:
+    if not attention.terms:
+        return f"the scores are {attention.origin}, not a product of a query and a key tensor"
+    if attention.shared:
         return "the scores or the attention map are also used elsewhere"
-    term, reader = found.terms[0], found.reader("no values: it is mixed first")
-    if len(found.terms) > 1:
-        return f"the scores sum {len(found.terms)} products"
+    term, reader = attention.terms[0], attention.reader("no values: it is mixed first")
+    if len(attention.terms) > 1:
+        return f"the scores sum {len(attention.terms)} products"
     if len(term.factors) != 2:
         return f"the scores are a product of {len(term.factors)} tensors, not two"
-    if found.unread:
-        return found.unread
+    if attention.unread:
+        return attention.unread
     if not len(term.query) == len(term.key) == 1:
         return "the scores are not a product of a query tensor and a key tensor"
     (query,), (key,) = term.query, term.key
-    if not {*query.legs} & {*key.legs} - {*found.of.legs}:
+    if not {*query.legs} & {*key.legs} - {*attention.of.legs}:
         return "no leg is contracted between query and key"
     if isinstance(reader, str):
         return reader
-    assert isinstance(found.weighting, Softmax)
-    (value,), (leg, *beside) = reader.values, found.weighting.legs
+    assert isinstance(attention.weighting, Softmax)
+    (value,), (leg, *beside) = reader.values, attention.weighting.legs
     if {*beside} & {*value.legs, *query.legs, *reader.step.legs}:
         return "the values depend on the key's component"
-    scale, dropout = times(term.coefficient, found.weighting.scale), found.weighting.dropout
-    legs, steps, sink = found.box.legs, (found.of.name, found.box.name), found.weighting.sink
-    return FusedAttention(leg, query, key, value, legs, scale, dropout, found.written, steps, tuple(beside), sink)
+    scale, dropout = times(term.coefficient, attention.weighting.scale), attention.weighting.dropout
+    legs, steps, sink = attention.box.legs, (attention.of.name, attention.box.name), attention.weighting.sink
+    return FusedAttention(leg, query, key, value, legs, scale, dropout, attention.written, steps, tuple(beside), sink)
 
 
 def fuse(graph: Graph, box: str) -> Graph:
     """The graph with the box and its two products fused into one operation. Raises ValueError if that is impossible."""
-    found = attentions(graph)[box]
-    op = operation(found)
+    attention = attentions(graph)[box]
+    op = operation(attention)
     if isinstance(op, str):
         raise ValueError(op)
-    return placed(found, op, "attention", op)
+    return placed(attention, op, "attention", op)
 
 
-def placed(found: Attention, op: FusedAttention, kind: str, form: object) -> Graph:
+def placed(attention: Attention, op: FusedAttention, kind: str, form: object) -> Graph:
     """The graph with one kernel in place of a box, its scores and its product with the values."""
-    reader, name = found.reader(), f"{found.box.name}.o"
+    reader, name = attention.reader(), f"{attention.box.name}.o"
     assert isinstance(reader, Reader)
     heads_and_query = (leg for leg in op.scores if leg not in (op.leg, *op.beside))
     legs = (*heads_and_query, *(leg for leg in op.value.legs if leg not in op.scores))
-    product = Contraction((Term(ONE, (Use(found.box.name, found.box.legs), op.value)),))
-    body = (found.graph.step[found.of.name], found.box, Step(name, product, legs))
-    uses = dict.fromkeys(leaf(found.graph, use) for use in op.uses)
+    product = Contraction((Term(ONE, (Use(attention.box.name, attention.box.legs), op.value)),))
+    body = (attention.graph.step[attention.of.name], attention.box, Step(name, product, legs))
+    uses = dict.fromkeys(leaf(attention.graph, use) for use in op.uses)
     steps = [Step(name, Kernel(kind, tuple(uses), body, form), legs), reader.reading(Use(name, legs))]
-    return with_steps(found.graph, {found.of.name: [], found.box.name: [], reader.step.name: steps})
+    return with_steps(attention.graph, {attention.of.name: [], attention.box.name: [], reader.step.name: steps})

@@ -37,10 +37,10 @@ def hiding(
     `keys`: inputs may be infinite also at keys that the key mask hides; then boxes are inserted where they are read.
     They are also inserted for the products that sum keys, which count hidden ones otherwise; not if `everywhere`.
     """
-    found = _Hiding(graph, looks(graph, shown), everywhere, blocks, keys)
+    builder = _Hiding(graph, looks(graph, shown), everywhere, blocks, keys)
     for step in graph.steps:
-        found.add(step)
-    return replace(graph, steps=tuple(found.steps))
+        builder.add(step)
+    return replace(graph, steps=tuple(builder.steps))
 
 
 @dataclass
@@ -78,28 +78,28 @@ class _Hiding:
         power = step.box is not None and step.box.function == _EXP and not self.everywhere
         factor = step.box is None or not OPS[step.box.kind].multiplies
         fill = _FACTOR if factor else _POWER if power else _OPERAND
-        new = []
+        new_uses = []
         for use, look, harm in zip(step.op.uses, self.looks[step.name], harmful, strict=True):
             if use.name in self.doubtful and not harm and not self.own_masks(step):
                 self.doubtful.add(step.name)
-            new.append(self.hidden(step, use, look, fill) if harm else use)
-        self.rows |= {step.name} if any(use.name in self.rows for use in new) else set()
-        new = self.with_zeros(step, new) if step.name in self.counting else new
-        if self.is_empty(step, new):
+            new_uses.append(self.hidden(step, use, look, fill) if harm else use)
+        self.rows |= {step.name} if any(use.name in self.rows for use in new_uses) else set()
+        new_uses = self.with_zeros(step, new_uses) if step.name in self.counting else new_uses
+        if self.is_empty(step, new_uses):
             self.empty.add(step.name)
-        uses = iter(new)
-        self.steps.append(with_uses(step, lambda use: next(uses)) if tuple(new) != step.op.uses else step)
+        uses = iter(new_uses)
+        self.steps.append(with_uses(step, lambda use: next(uses)) if tuple(new_uses) != step.op.uses else step)
 
     def with_zeros(self, step: Step, uses: list[Use]) -> list[Use]:
         """The uses of a step, of which one in each product that sums the keys is zero at hidden keys."""
-        found, start = [*uses], 0
+        zeroed, start = [*uses], 0
         for term in terms_of(step):
-            places, start = range(start, start + len(term.factors)), start + len(term.factors)
-            keys = [place for place in places if self.graph.key in uses[place].legs]
-            if term in self.counting[step.name] and not any(uses[place].name in self.empty for place in keys):
-                least = min(keys, key=lambda place: self.size(uses[place]))
-                found[least] = self.hidden(step, uses[least], BY_KEY, _FACTOR)
-        return found
+            indices, start = range(start, start + len(term.factors)), start + len(term.factors)
+            keys = [index for index in indices if self.graph.key in uses[index].legs]
+            if term in self.counting[step.name] and not any(uses[index].name in self.empty for index in keys):
+                least = min(keys, key=lambda index: self.size(uses[index]))
+                zeroed[least] = self.hidden(step, uses[least], BY_KEY, _FACTOR)
+        return zeroed
 
     def size(self, use: Use) -> tuple[bool, bool, int]:
         """The order in which factors are hidden: keys alone, those with a batch, then by their elements per key."""
@@ -121,29 +121,29 @@ class _Hiding:
 
     def add_kernel(self, step: Step, kernel: Kernel) -> None:
         """Adds a kernel, which reads other steps instead of those with hidden keys."""
-        new: dict[str, Use] = {}
+        replacements: dict[str, Use] = {}
         for use, seen in self.read_on_keys(step).items():
             if seen == {BY_KEY}:
-                new[use.name] = self.hidden(step, use, BY_KEY, _FACTOR)
-        parts = [*flattened(step)]
-        for part in parts:
-            for term in self.counting.get(part.name, ()):
-                factor = hider(self.graph, parts, term, self.looks)
-                assert factor is not None, f"no operand of '{step.name}' hides keys from '{part.name}'"
-                new.setdefault(factor.name, self.hidden(step, leaf(self.graph, factor), BY_KEY, _FACTOR))
-        shown = (use for use in kernel.uses if use.name not in new or not self.on_keys(use.legs))
+                replacements[use.name] = self.hidden(step, use, BY_KEY, _FACTOR)
+        inner_steps = [*flattened(step)]
+        for inner in inner_steps:
+            for term in self.counting.get(inner.name, ()):
+                factor = hider(self.graph, inner_steps, term, self.looks)
+                assert factor is not None, f"no operand of '{step.name}' hides keys from '{inner.name}'"
+                replacements.setdefault(factor.name, self.hidden(step, leaf(self.graph, factor), BY_KEY, _FACTOR))
+        shown = (use for use in kernel.uses if use.name not in replacements or not self.on_keys(use.legs))
         self.rows |= {step.name} if any(use.name in self.rows for use in shown) else set()
-        hidden = tuple((name, use.name) for name, use in new.items())
-        self.steps.append(replace(step, op=replace(kernel, uses=(*kernel.uses, *new.values()), hidden=hidden)))
+        hidden = tuple((name, use.name) for name, use in replacements.items())
+        self.steps.append(replace(step, op=replace(kernel, uses=(*kernel.uses, *replacements.values()), hidden=hidden)))
 
     def read_on_keys(self, step: Step) -> dict[Use, set[Seen]]:
         """What a kernel reads that may be infinite at hidden keys, under its own leg names, and what its steps see."""
-        found: dict[Use, set[Seen]] = {}
-        for part in flattened(step):
-            for use, look in zip(part.op.uses, self.looks[part.name], strict=True):
+        reads: dict[Use, set[Seen]] = {}
+        for inner in flattened(step):
+            for use, look in zip(inner.op.uses, self.looks[inner.name], strict=True):
                 if use.name in (self.rows if self.on_keys(use.legs) else self.doubtful):
-                    found.setdefault(leaf(self.graph, use), set()).add(look)
-        return found
+                    reads.setdefault(leaf(self.graph, use), set()).add(look)
+        return reads
 
     def own_masks(self, step: Step) -> bool:
         """Whether a step applies masks itself."""
@@ -158,9 +158,9 @@ class _Hiding:
             return [False] * len(step.op.uses)
         rows = [self.on_keys(use.legs) and use.name in self.rows for use in step.op.uses]
         if step.contraction is not None:
-            many = [len(term.factors) > 1 for term in terms_of(step) for _ in term.factors]
-            uses = zip(rows, many, step.op.uses, strict=True)
-            return [row or (more and self.infinite(use)) for row, more, use in uses]
+            in_products = [len(term.factors) > 1 for term in terms_of(step) for _ in term.factors]
+            uses = zip(rows, in_products, step.op.uses, strict=True)
+            return [row or (in_product and self.infinite(use)) for row, in_product, use in uses]
         if step.box is None or not OPS[step.box.kind].multiplies:
             return rows
         always = self.everywhere or not OPS[step.box.kind].finite(self.graph, step.box)
@@ -174,12 +174,12 @@ class _Hiding:
         look = EVERYTHING if look == BY_KEY and not self.keys and self.pairs(use.legs) else look
         if look == EVERYTHING and not (self.blocks and fill != _FACTOR and self.pairs(use.legs)):
             return use
-        own = leaf(self.graph, use) if self.on_keys(use.legs) else use
-        if (own, look, fill) not in self.made:
+        operand = leaf(self.graph, use) if self.on_keys(use.legs) else use
+        if (operand, look, fill) not in self.made:
             taken = replace(self.graph, steps=(*self.graph.steps, *self.steps))
-            box = Box("hide", self.graph.key, (("of", own),), (("fill", Number(fill)),), seen=look)
-            name = fresh(taken, f"{own.name if self.on_keys(own.legs) else step.name}.hidden")
-            self.steps.append(Step(name, box, own.legs))
-            self.made[own, look, fill] = Use(name, own.legs)
+            box = Box("hide", self.graph.key, (("of", operand),), (("fill", Number(fill)),), seen=look)
+            name = fresh(taken, f"{operand.name if self.on_keys(operand.legs) else step.name}.hidden")
+            self.steps.append(Step(name, box, operand.legs))
+            self.made[operand, look, fill] = Use(name, operand.legs)
             self.empty |= {name} if fill == _FACTOR else set()
-        return replace(self.made[own, look, fill], legs=use.legs)
+        return replace(self.made[operand, look, fill], legs=use.legs)

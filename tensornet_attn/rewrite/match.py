@@ -65,16 +65,16 @@ class Match:
     @property
     def names(self) -> dict[str, Name]:
         """The bindings as text."""
-        found = {key: Name(" ".join(use.name for use in uses)) for key, uses in self.uses.items()}
-        return {"label": Name(self.label)} | found | {key: Name(step.name) for key, step in self.steps.items()}
+        use_names = {key: Name(" ".join(use.name for use in uses)) for key, uses in self.uses.items()}
+        return {"label": Name(self.label)} | use_names | {key: Name(step.name) for key, step in self.steps.items()}
 
     def one(self, name: str) -> Use:
         return self.uses[name][0]
 
     def legs(self, *names: str) -> set[str]:
         """The legs of the named factors and steps."""
-        own = (legs_in(self.uses[name]) if name in self.uses else {*self.steps[name].legs} for name in names)
-        return set[str]().union(*own)
+        leg_sets = (legs_in(self.uses[name]) if name in self.uses else {*self.steps[name].legs} for name in names)
+        return set[str]().union(*leg_sets)
 
     @property
     def keys(self) -> frozenset[str]:
@@ -139,11 +139,11 @@ class Matcher:
             for _, chosen in self.choose(match, match.steps[name], 0):
                 yield match.but(spots={name: tuple(Spot(i, {}) for i in chosen)})
         elif count == 1:
-            for place, term in enumerate(terms):
-                yield from self.product(match, name, body.products[0], place, term)
+            for term_index, term in enumerate(terms):
+                yield from self.product(match, name, body.products[0], term_index, term)
         else:
-            for places in sorted(combinations(range(len(terms)), count), key=lambda places: places[::-1]):
-                yield from self.products(match, name, body.products, [(place, terms[place]) for place in places])
+            for indices in sorted(combinations(range(len(terms)), count), key=lambda indices: indices[::-1]):
+                yield from self.products(match, name, body.products, [(i, terms[i]) for i in indices])
 
     def products(
         self, match: Match, name: str, bodies: Sequence[Product], terms: Sequence[tuple[int, Term]]
@@ -151,34 +151,38 @@ class Matcher:
         if not bodies:
             yield match
             return
-        for own in self.product(match, name, bodies[-1], *terms[-1]):
-            yield from self.products(own, name, bodies[:-1], terms[:-1])
+        for bound in self.product(match, name, bodies[-1], *terms[-1]):
+            yield from self.products(bound, name, bodies[:-1], terms[:-1])
 
-    def product(self, match: Match, name: str, body: Product, place: int, term: Term) -> Iterator[Match]:
+    def product(self, match: Match, name: str, body: Product, term_index: int, term: Term) -> Iterator[Match]:
         """The matches of a term with a product of the pattern; `X..` takes the factors that single items leave."""
         left = len(term.factors) - len(body.single)
         if left < 0 or (left and not body.many) or (not body.numbers and term.coefficient != ONE):
             return
-        for places in self.singles(match, body.single, term):
-            for label, factors in self.many(match, name, body, place, places, term):
-                uses = {key: tuple([term.factors[i] for i in own]) for key, own in factors.items()}
-                spots = (Spot(place, factors), *match.spots.get(name, ()))
+        for taken in self.singles(match, body.single, term):
+            for label, factors in self.many(match, name, body, term_index, taken, term):
+                uses = {key: tuple([term.factors[i] for i in indices]) for key, indices in factors.items()}
+                spots = (Spot(term_index, factors), *match.spots.get(name, ()))
                 numbers = dict.fromkeys(body.numbers, (term.coefficient,))
-                done = match.but(uses=uses, numbers=numbers, spots={name: spots}, label=label)
-                inner = next((own.name for own in body.single if own.name in self.side), None)
+                bound = match.but(uses=uses, numbers=numbers, spots={name: spots}, label=label)
+                inner = next((single.name for single in body.single if single.name in self.side), None)
                 if inner is not None and inner not in match.steps:
-                    yield from self.step(done, inner, match.graph.step[uses[inner][0].name])
+                    yield from self.step(bound, inner, match.graph.step[uses[inner][0].name])
                 else:
-                    yield done
+                    yield bound
 
     def singles(self, match: Match, items: tuple[Item, ...], term: Term) -> list[Places]:
         """The places of factors that match the single items, in order."""
-        fits = [[i for i, use in enumerate(term.factors) if self.fits(match, item, use)] for item in items]
+        candidates = [[i for i, use in enumerate(term.factors) if self.fits(match, item, use)] for item in items]
         if len(items) < 2:
-            return [(i,) for i in fits[0]] if items else [()]
-        places = permutations(range(len(term.factors)), len(items)) if all(fits) else ()
-        found = [one for one in places if all(i in own for i, own in zip(one, fits, strict=True))]
-        return sorted(found, key=lambda one: (max(one), one))
+            return [(i,) for i in candidates[0]] if items else [()]
+        places = permutations(range(len(term.factors)), len(items)) if all(candidates) else ()
+        assignments = [
+            assignment
+            for assignment in places
+            if all(i in fitting for i, fitting in zip(assignment, candidates, strict=True))
+        ]
+        return sorted(assignments, key=lambda assignment: (max(assignment), assignment))
 
     def fits(self, match: Match, item: Item, use: Use) -> bool:
         if item.name in match.steps and match.steps[item.name].name != use.name:
@@ -192,7 +196,7 @@ class Matcher:
         return all(holds(match, word, use) for word in item.words)
 
     def many(
-        self, match: Match, name: str, body: Product, place: int, taken: Places, term: Term
+        self, match: Match, name: str, body: Product, term_index: int, taken: Places, term: Term
     ) -> Iterator[tuple[str, dict[str, Places]]]:
         """(label, places by item): each remaining factor goes to the first `X..` whose words hold, or as chosen."""
         single = {item.name: (i,) for item, i in zip(body.single, taken, strict=True)}
@@ -201,16 +205,18 @@ class Matcher:
             yield "", single | {item.name: tuple(left) for item in body.many}
             return
         chosen = any(item.words == ("chosen",) for item in body.many)
-        for label, choice in self.choose(match, match.steps[name], place) if chosen and self.choose else [("", ())]:
+        for label, choice in (
+            self.choose(match, match.steps[name], term_index) if chosen and self.choose else [("", ())]
+        ):
             spots: dict[str, list[int]] = {item.name: [] for item in body.many}
             for i in left:
-                fits = (item for item in body.many if self.takes(match, item, term.factors[i], i in choice))
-                own = next(fits, None)
-                if own is None:
+                takers = (item for item in body.many if self.takes(match, item, term.factors[i], i in choice))
+                taker = next(takers, None)
+                if taker is None:
                     break
-                spots[own.name].append(i)
+                spots[taker.name].append(i)
             else:
-                yield label, single | {key: tuple(value) for key, value in spots.items()}
+                yield label, single | {key: tuple(indices) for key, indices in spots.items()}
 
     def takes(self, match: Match, item: Item, use: Use, chosen: bool) -> bool:
         return chosen if item.words == ("chosen",) else all(holds(match, word, use) for word in item.words)

@@ -86,29 +86,29 @@ Side = dict[str, Sum | BoxOf | Same]
 
 def read_side(text: str) -> Side:
     """Parses one side of a rule."""
-    found: Side = {}
-    for part in text.split(";"):
-        step = STEP.fullmatch(part.strip())
-        assert step is not None, part
+    side: Side = {}
+    for statement in text.split(";"):
+        step = STEP.fullmatch(statement.strip())
+        assert step is not None, statement
         name, word, body = step.groups()
         box = BOX.fullmatch(body)
         if box is not None:
-            found[name] = BoxOf(box[1], box[2])
+            side[name] = BoxOf(box[1], box[2])
         else:
-            found[name] = Same(body) if word == "is" else read_sum(body)
-    return found
+            side[name] = Same(body) if word == "is" else read_sum(body)
+    return side
 
 
 def read_sum(text: str) -> Sum:
-    parts = PLUS.split(text)
-    rest = "first" if parts[0] == ".." else "last" if parts[-1] == ".." else ""
-    return Sum(tuple(read_product(part) for part in parts if part != ".."), rest)
+    products = PLUS.split(text)
+    rest = "first" if products[0] == ".." else "last" if products[-1] == ".." else ""
+    return Sum(tuple(read_product(product_text) for product_text in products if product_text != ".."), rest)
 
 
 def read_product(text: str) -> Product:
     sign, numbers, factors = PRODUCT.fullmatch(text).groups()  # type: ignore[union-attr]  # it matches any text
     items = []
-    for group, out, name, words, many in (found.groups() for found in ITEM.finditer(factors)):
+    for group, out, name, words, many in (token.groups() for token in ITEM.finditer(factors)):
         if group or out or name:
             holds = tuple(re.findall(r"no \w+|\w+", words or ""))
             items.append(Item(out or name or "", bool(many), holds, bool(out), read_sum(group) if group else None))

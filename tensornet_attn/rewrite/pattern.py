@@ -62,31 +62,35 @@ class Pattern:
     def matcher(self) -> Matcher:
         return Matcher(self.sides[0], self.choose)
 
-    def apply(self, graph: Graph, place: str) -> Graph | None:
+    def apply(self, graph: Graph, step_name: str) -> Graph | None:
         """The graph after the first match that can be built, or None if there is none."""
-        if self.kind == _kind(graph.step[place]):
-            for match in self.matches(graph, place):
-                made = self.built(match)
-                if made is not None:
-                    return made
+        if self.kind == _kind(graph.step[step_name]):
+            for match in self.matches(graph, step_name):
+                after = self.built(match)
+                if after is not None:
+                    return after
         return None
 
-    def names(self, graph: Graph, place: str) -> dict[str, str]:
+    def names(self, graph: Graph, step_name: str) -> dict[str, str]:
         """The bindings of the pattern's names at its first match."""
-        found = next((match for match in self.matches(graph, place) if self.built(match) is not None), Match(graph))
-        return {key: name for key, name in sorted(found.names.items()) if name and key.isalpha() and key != "label"}
+        applicable = next(
+            (match for match in self.matches(graph, step_name) if self.built(match) is not None), Match(graph)
+        )
+        return {
+            key: name for key, name in sorted(applicable.names.items()) if name and key.isalpha() and key != "label"
+        }
 
-    def matches(self, graph: Graph, place: str) -> Iterator[Match]:
-        names, reader = list(self.sides[0]), read_once(graph, place) if self.first else None
+    def matches(self, graph: Graph, step_name: str) -> Iterator[Match]:
+        names, reader = list(self.sides[0]), read_once(graph, step_name) if self.first else None
         if self.first and reader is None:
             return
-        for match in self.matcher.step(Match(graph), names[0 if self.first else -1], graph.step[place]):
-            for whole in self.matcher.step(match, names[-1], reader) if reader is not None else [match]:
-                found: Match | None = whole
+        for match in self.matcher.step(Match(graph), names[0 if self.first else -1], graph.step[step_name]):
+            for candidate in self.matcher.step(match, names[-1], reader) if reader is not None else [match]:
+                bound: Match | None = candidate
                 for where in self.where:
-                    found = where(found) if found is not None else None
-                if found is not None:
-                    yield found
+                    bound = where(bound) if bound is not None else None
+                if bound is not None:
+                    yield bound
 
     def built(self, match: Match) -> Graph | None:
         before, after = self.sides
@@ -96,40 +100,42 @@ class Pattern:
                 continue
             step = match.steps[name]
             if isinstance(body, Same):
-                same = match.one(body.name)
-                graph = read_instead(graph, step.name, same.name, tuple(step.legs.index(leg) for leg in same.legs))
+                replacement = match.one(body.name)
+                graph = read_instead(
+                    graph, step.name, replacement.name, tuple(step.legs.index(leg) for leg in replacement.legs)
+                )
             elif isinstance(body, Sum):
                 graph = self.with_sum(graph, match, name, body)
         if graph is None:
             return None
         graph = self.then(graph, match) if self.then is not None else graph
         lost = dict.fromkeys(use.name for step in match.steps.values() for use in step.op.uses)
-        made = without_dead(graph, lost) if graph is not None else None
-        return settled(match.graph, made) if made is not None else None
+        cleaned = without_dead(graph, lost) if graph is not None else None
+        return settled(match.graph, cleaned) if cleaned is not None else None
 
     def with_sum(self, graph: Graph, match: Match, name: str, body: Sum) -> Graph | None:
         """The graph with a sum of the right side. A removed step inside the sum is inlined first."""
         spots, step = match.spots.get(name, ()), match.steps[name]
-        gone = [key for key in self.sides[0] if key not in self.sides[1] and spots and key in spots[0].factors]
-        inner = gone[0] if gone else ""
+        removed = [key for key in self.sides[0] if key not in self.sides[1] and spots and key in spots[0].factors]
+        inner = removed[0] if removed else ""
         if inner:
-            made = spread(graph, step.name, spots[0].term, match.one(inner), match.steps[inner])
-            if made is None or any(item.out for product in body.products for item in product.items):
-                return made
-            graph = made
+            inlined = spread(graph, step.name, spots[0].term, match.one(inner), match.steps[inner])
+            if inlined is None or any(item.out for product in body.products for item in product.items):
+                return inlined
+            graph = inlined
         terms = terms_of(graph.step[step.name])
-        new = list[Step]()
-        found = [_Term(graph, match, name, inner, self.new).made(product) for product in body.products]
-        for one in found:
-            if one is None:
+        new_steps = list[Step]()
+        built_terms = [_Term(graph, match, name, inner, self.new).made(product) for product in body.products]
+        for built_term in built_terms:
+            if built_term is None:
                 return None
-            new += one[1]
+            new_steps += built_term[1]
         taken = {spot.term for spot in spots}
         first = min(taken, default=0) if body.rest == "first" else 0
         before = [term for i, term in enumerate(terms) if i < first]
         after = [term for i, term in enumerate(terms) if i >= first and i not in taken]
-        whole = [*before, *(one[0] for one in found if one is not None), *after]
-        return with_steps(graph, {step.name: [*new, with_terms(step, whole)]})
+        new_terms = [*before, *(built_term[0] for built_term in built_terms if built_term is not None), *after]
+        return with_steps(graph, {step.name: [*new_steps, with_terms(step, new_terms)]})
 
 
 @dataclass(frozen=True)
@@ -145,56 +151,66 @@ class _Term:
     def made(self, body: Product) -> tuple[Term, list[Step]] | None:
         """(term, new steps). Returns None if legs would be lost."""
         named = {item.name for item in _flat(body.items)}
-        dropped = [i for key, own in self.places.items() if key not in named and key != ".." for i, _ in own]
-        parts: list[tuple[int, tuple[Use, ...], Item]] = []
+        dropped = [i for key, placed in self.places.items() if key not in named and key != ".." for i, _ in placed]
+        slots: list[tuple[int, tuple[Use, ...], Item]] = []
         for item in body.items:
-            keys = [item.name] if item.group is None else [own.name for own in _flat((item,)) if own is not item]
-            own = [pair for key in keys for pair in self.places.get(key, ())]
-            own = own or [(min(dropped, default=0), use) for use in self.match.uses.get(item.name, ())]
+            keys = (
+                [item.name] if item.group is None else [nested.name for nested in _flat((item,)) if nested is not item]
+            )
+            placed = [pair for key in keys for pair in self.places.get(key, ())]
+            placed = placed or [(min(dropped, default=0), use) for use in self.match.uses.get(item.name, ())]
             if item.many and REST in body.items:
-                parts += [(i, (use,), item) for i, use in own]
-            elif own:
-                parts.append((min(i for i, _ in own), tuple(use for _, use in own), item))
+                slots += [(i, (use,), item) for i, use in placed]
+            elif placed:
+                slots.append((min(i for i, _ in placed), tuple(use for _, use in placed), item))
         if REST in body.items:
-            parts.sort(key=lambda part: part[0])
-        stand = {i: uses for i, (_, uses, _) in enumerate(parts)}
-        steps, called = list[Step](), iter(self.new)
+            slots.sort(key=lambda slot: slot[0])
+        slot_uses = {i: uses for i, (_, uses, _) in enumerate(slots)}
+        steps, templates = list[Step](), iter(self.new)
         for item in (item for item in body.items if item.group is not None):
-            template, i = next(called), next(i for i, part in enumerate(parts) if part[2] is item)
-            if len(parts[i][1]) > 1 or item.group.products[0].numbers:  # type: ignore[union-attr]
-                step = self.group(item, parts[i][1], [use for j in stand if j != i for use in parts[j][1]], *template)
+            template, i = next(templates), next(i for i, slot in enumerate(slots) if slot[2] is item)
+            if len(slots[i][1]) > 1 or item.group.products[0].numbers:  # type: ignore[union-attr]
+                step = self.group(
+                    item, slots[i][1], [use for j in slot_uses if j != i for use in slots[j][1]], *template
+                )
                 if step is None:
                     return None
                 steps.append(step)
-                stand[i] = (Use(step.name, step.legs),)
-        return Term(_number(self.match, body), tuple(use for uses in stand.values() for use in uses)), steps
+                slot_uses[i] = (Use(step.name, step.legs),)
+        return Term(_number(self.match, body), tuple(use for uses in slot_uses.values() for use in uses)), steps
 
     @cached_property
     def places(self) -> dict[str, list[tuple[int, Use]]]:
         """The factors of each name with their places in the term, including those of the inlined step."""
-        found: dict[str, list[tuple[int, Use]]] = {}
+        by_name: dict[str, list[tuple[int, Use]]] = {}
         step = self.graph.step[self.match.steps[self.name].name]
         for spot in self.match.spots[self.name]:
             factors, order = terms_of(step)[spot.term].factors, list(range(limits.FACTORS))
             if self.inner:  # its factors come first
                 (out,), (source,) = spot.factors[self.inner], self.match.spots[self.inner]
                 width = sum(map(len, source.factors.values()))
-                found = {key: [(i, factors[i]) for i in own] for key, own in source.factors.items()}
+                by_name = {key: [(i, factors[i]) for i in indices] for key, indices in source.factors.items()}
                 order = [width + i - (i > out) for i in order]
-            for key, own in spot.factors.items():
+            for key, indices in spot.factors.items():
                 if key != self.inner:
-                    found.setdefault(key, [(order[i], factors[order[i]]) for i in own])
-        return found
+                    by_name.setdefault(key, [(order[i], factors[order[i]]) for i in indices])
+        return by_name
 
     def group(self, item: Item, uses: tuple[Use, ...], others: list[Use], name: str, order: str) -> Step | None:
         """The step of `{..}`, under a fresh name. Returns None if a single-factor term of a sum would sum a leg."""
         match, products = self.match, item.group.products if item.group is not None else ()
         factors = [uses] if len(products) == 1 else [_uses(match, product) for product in products]
-        terms = [Term(_number(match, product), own) for product, own in zip(products, factors, strict=True)]
+        terms = [
+            Term(_number(match, product), product_uses) for product, product_uses in zip(products, factors, strict=True)
+        ]
         needed = {*match.steps[self.name].legs} | legs_in(others)
         ordered = _order(match, order) if order else [leg for use in uses for leg in use.legs]
         legs = tuple(leg for leg in dict.fromkeys(ordered) if leg in needed & legs_in(uses))
-        if any(len(own) == 1 and not {*own[0].legs} <= {*legs} for own in factors if len(factors) > 1):
+        if any(
+            len(product_uses) == 1 and not {*product_uses[0].legs} <= {*legs}
+            for product_uses in factors
+            if len(factors) > 1
+        ):
             return None
         return Step(fresh(self.graph, name.format(**match.names)), Contraction(tuple(terms)), legs)
 
@@ -206,12 +222,12 @@ def _kind(step: Step) -> str | None:
 
 def _number(match: Match, body: Product) -> Arith:
     """The coefficient of a product: the product of the bound numbers; unbound names such as 1 count as 1."""
-    found: Arith = ONE
+    coefficient: Arith = ONE
     for number in (number for name in body.numbers for number in match.numbers.get(name, ())):
-        found = times(found, number)
+        coefficient = times(coefficient, number)
     if body.negative:
-        return found.of if isinstance(found, Negative) else Negative(found)
-    return found
+        return coefficient.of if isinstance(coefficient, Negative) else Negative(coefficient)
+    return coefficient
 
 
 def _flat(items: tuple[Item, ...]) -> Iterator[Item]:
@@ -228,13 +244,13 @@ def _uses(match: Match, body: Product) -> tuple[Use, ...]:
 
 def _order(match: Match, order: str) -> list[str]:
     """The legs of an order such as `n F Z`: the query leg, the legs of F, the legs of the step Z."""
-    own = {"n": (str(match.graph.query),)} | {key: step.legs for key, step in match.steps.items()}
-    own |= {key: tuple(leg for use in uses for leg in use.legs) for key, uses in match.uses.items()}
-    return [leg for word in order.split() for leg in own[word]]
+    legs_of = {"n": (str(match.graph.query),)} | {key: step.legs for key, step in match.steps.items()}
+    legs_of |= {key: tuple(leg for use in uses for leg in use.legs) for key, uses in match.uses.items()}
+    return [leg for word in order.split() for leg in legs_of[word]]
 
 
 def pattern(name: str, text: str, *where: Where, **more: object) -> Rule:
     """A rule from its text."""
-    made = Pattern(text, where, **more)  # type: ignore[arg-type]
-    conditions = ", ".join(one.__name__.replace("_", " ") for one in where)
-    return Rule(name, f"{text} if {conditions}" if where else text, made.apply, names=made.names)
+    rule_pattern = Pattern(text, where, **more)  # type: ignore[arg-type]
+    conditions = ", ".join(predicate.__name__.replace("_", " ") for predicate in where)
+    return Rule(name, f"{text} if {conditions}" if where else text, rule_pattern.apply, names=rule_pattern.names)

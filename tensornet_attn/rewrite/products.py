@@ -35,8 +35,8 @@ def wide_factor(match: Match) -> Match | None:
 def mixes_maps(match: Match) -> Match | None:
     """B is a product with an attention map, and its reader is a product."""
     maps = any(is_map(match.graph, match.graph.step.get(use.name)) for use in match.uses["X"])
-    fits = maps and len(match.uses["X"]) > 1 and match.graph.key in match.steps["B"].legs
-    return match if fits and match.uses[".."] else None
+    mixed = maps and len(match.uses["X"]) > 1 and match.graph.key in match.steps["B"].legs
+    return match if mixed and match.uses[".."] else None
 
 
 def several(match: Match) -> Match | None:
@@ -65,17 +65,17 @@ def projected_value(match: Match) -> Match | None:
     keys = [use for use in factors if graph.key in use.legs and graph.query not in use.legs]
     maps = any({graph.query, graph.key} <= {*use.legs} for use in factors)
     others = legs_in(use for use in factors if use not in keys)
-    fits = maps and graph.key not in match.legs("S") and not legs_in(keys) - others - match.legs("S")
-    return match if fits else None
+    summed = maps and graph.key not in match.legs("S") and not legs_in(keys) - others - match.legs("S")
+    return match if summed else None
 
 
 def projected_twice(match: Match) -> Match | None:
     """Z and Y both multiply by weights, and together they have one factor with batch dimensions."""
-    graph, many = match.graph, match.batched
+    graph, batched = match.graph, match.batched
     inner, outer = match.uses["X"], (match.one("Z"), *match.uses[".."])
     maps = any({graph.query, graph.key} <= {*use.legs} for use in (*inner, *outer))
-    fits = _held(match, inner) and _held(match, outer) and len(outer) > 1 and not maps
-    return match if fits and sum(use.name in many for use in (*inner, *outer)) == 2 else None  # the tensor and Z
+    held = _held(match, inner) and _held(match, outer) and len(outer) > 1 and not maps
+    return match if held and sum(use.name in batched for use in (*inner, *outer)) == 2 else None  # the tensor and Z
 
 
 def _factors(match: Match) -> tuple[Use, ...]:
@@ -86,8 +86,8 @@ def _factors(match: Match) -> tuple[Use, ...]:
     alone = len(term.factors) < 2 or graph.key not in step.legs or graph.query in step.legs
     if alone or not _held(match, (*match.uses["P"], *match.uses["W"])):
         return ()
-    found = inlined(graph, match.steps["S"].legs, term, match.one("K"), step)
-    return found[0][0].factors if found is not None else ()
+    expansion = inlined(graph, match.steps["S"].legs, term, match.one("K"), step)
+    return expansion[0][0].factors if expansion is not None else ()
 
 
 def _held(match: Match, factors: tuple[Use, ...]) -> bool:

@@ -58,38 +58,40 @@ def _read(graph: Graph, box: Step, inner: Term, between: Step | None) -> Read | 
     mixing: tuple[Term, ...] = (Term(ONE, (use,)),)
     if between is not None and between.contraction is not None:
         mixing = between.contraction.terms
-    own = [term for term in mixing if any(one.name == box.name for one in term.factors)]
-    if len(own) != 1 or sum(one.name == box.name for one in own[0].factors) != 1:
+    state_terms = [term for term in mixing if any(factor.name == box.name for factor in term.factors)]
+    if len(state_terms) != 1 or sum(factor.name == box.name for factor in state_terms[0].factors) != 1:
         return None
-    state_use = next(one for one in own[0].factors if one.name == box.name)
+    state_use = next(factor for factor in state_terms[0].factors if factor.name == box.name)
     if state_use.legs != box.legs:
         return None
-    elsewhere = legs_in(one for one in others if graph.query not in one.legs)
+    elsewhere = legs_in(factor for factor in others if graph.query not in factor.legs)
     summed = {*use.legs} - {*reader.step.legs} - {str(graph.query)} - elsewhere
-    query = tuple(one for one in others if graph.query in one.legs and summed & {*one.legs})
+    query = tuple(factor for factor in others if graph.query in factor.legs and summed & {*factor.legs})
     features = tuple(leg for leg in use.legs if leg in summed & legs_in(query) & {*state_use.legs})
-    keys = tuple(one for one in inner.factors if graph.key in one.legs)
-    key = tuple(one for one in keys if {*features, graph.query} & {*one.legs})
-    value = tuple(one for one in keys if one not in key)
-    free = tuple(one for one in inner.factors if one not in keys and not _says_nothing(graph, one))
-    mix = tuple(one for one in own[0].factors if one != state_use)
+    keys = tuple(factor for factor in inner.factors if graph.key in factor.legs)
+    key = tuple(factor for factor in keys if {*features, graph.query} & {*factor.legs})
+    value = tuple(factor for factor in keys if factor not in key)
+    free = tuple(factor for factor in inner.factors if factor not in keys and not _says_nothing(graph, factor))
+    mix = tuple(factor for factor in state_terms[0].factors if factor != state_use)
     if not {*features} & legs_in(key) or {*features} & legs_in((*mix, *value)):
         return None
     groups = {*state_use.legs} & legs_in(key) - {*features} - legs_in(query) - {*reader.step.legs}
-    mixes = tuple(one for one in others if groups & {*one.legs} and graph.query not in one.legs)
-    rest = tuple(one for one in others if one not in query and one not in mixes)
-    legs = dict.fromkeys((*(leg for one in query for leg in one.legs), *use.legs))
+    mixes = tuple(factor for factor in others if groups & {*factor.legs} and graph.query not in factor.legs)
+    rest = tuple(factor for factor in others if factor not in query and factor not in mixes)
+    legs = dict.fromkeys((*(leg for factor in query for leg in factor.legs), *use.legs))
     legs = dict.fromkeys(leg for leg in legs if leg not in features and (leg not in groups or leg in legs_in(rest)))
     return Read(
         box,
         reader,
-        times(times(outer.coefficient, own[0].coefficient), inner.coefficient),
+        times(times(outer.coefficient, state_terms[0].coefficient), inner.coefficient),
         query,
         (*key, *free),
         value,
         (*mix, *mixes),
         tuple(
-            replace(term, coefficient=times(outer.coefficient, term.coefficient)) for term in mixing if term not in own
+            replace(term, coefficient=times(outer.coefficient, term.coefficient))
+            for term in mixing
+            if term not in state_terms
         ),
         rest,
         tuple(legs),
@@ -110,9 +112,9 @@ def _says_nothing(graph: Graph, use: Use) -> bool:
     return tensor is not None and tensor.init == ONES and use.legs == (graph.query,)
 
 
-def mixes_heads(found: Read) -> bool:
+def mixes_heads(read: Read) -> bool:
     """Whether legs of the state are summed with a mixture before queries read it."""
-    return bool({*found.box.legs} & legs_in(found.key) - {*found.features} - {*found.legs})
+    return bool({*read.box.legs} & legs_in(read.key) - {*read.features} - {*read.legs})
 
 
 def as_map(graph: Graph, box: Step) -> Graph | None:
@@ -121,32 +123,32 @@ def as_map(graph: Graph, box: Step) -> Graph | None:
     return _as_map(graph, read) if read is not None and not mixes_heads(read) else None
 
 
-def placed(graph: Graph, found: Read, before: list[Step], term: Term) -> Graph:
+def placed(graph: Graph, read: Read, before: list[Step], term: Term) -> Graph:
     """The graph in which a step of its own reads the state, and the reader uses its result."""
-    others = tuple(replace(own, factors=(*found.query, *own.factors)) for own in found.terms)
-    own = Step(fresh(graph, f"{found.box.name}.sum"), Contraction((term, *others)), found.legs)
-    reader = found.reader.with_terms([Term(ONE, (Use(own.name, own.legs), *found.rest))])
-    removed = (found.box, found.between, graph.step[found.box.op.uses[0].name])
-    return with_steps(graph, {step.name: [] for step in removed if step} | {reader.name: [*before, own, reader]})
+    others = tuple(replace(added_term, factors=(*read.query, *added_term.factors)) for added_term in read.terms)
+    read_step = Step(fresh(graph, f"{read.box.name}.sum"), Contraction((term, *others)), read.legs)
+    reader = read.reader.with_terms([Term(ONE, (Use(read_step.name, read_step.legs), *read.rest))])
+    removed = (read.box, read.between, graph.step[read.box.op.uses[0].name])
+    return with_steps(graph, {step.name: [] for step in removed if step} | {reader.name: [*before, read_step, reader]})
 
 
-def _as_map(graph: Graph, found: Read) -> Graph:
+def _as_map(graph: Graph, read: Read) -> Graph:
     """The graph in which a map is applied to the values."""
-    box, before = found.box, list[Step]()
+    box, before = read.box, list[Step]()
     assert box.box is not None
-    value = found.value
+    value = read.value
     if not value:
         ones = Tensor(fresh(graph, f"{box.name}.{graph.key}"), "constant", (str(graph.key),), ONES)
         graph, value = with_places(graph, (ones,)), (Use(ones.name, ones.legs),)
     elif len(value) > 1:
         value = (joined(f"{box.name}.v", value, before),)
-    used = dict.fromkeys(leg for use in (*found.query, *found.key) for leg in use.legs)
-    legs = tuple(leg for leg in used if leg not in found.features)
+    used = dict.fromkeys(leg for use in (*read.query, *read.key) for leg in use.legs)
+    legs = tuple(leg for leg in used if leg not in read.features)
     name = f"{box.name}.map"
-    before.append(Step(f"{name}.of", Contraction((Term(found.coefficient, (*found.query, *found.key)),)), legs))
+    before.append(Step(f"{name}.of", Contraction((Term(read.coefficient, (*read.query, *read.key)),)), legs))
     keep = replace(box.box, kind="keep", numbers=(), operands=(("of", Use(f"{name}.of", legs)),))
     before.append(Step(name, keep, legs))
-    return placed(graph, found, before, Term(ONE, (Use(name, legs), *found.mix, *value)))
+    return placed(graph, read, before, Term(ONE, (Use(name, legs), *read.mix, *value)))
 
 
 def joined(name: str, uses: tuple[Use, ...], before: list[Step], needed: set[str] | None = None) -> Use:

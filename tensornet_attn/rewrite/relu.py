@@ -28,9 +28,9 @@ from tensornet_attn.rewrite.change import (
 from tensornet_attn.rewrite.engine import Rule
 
 
-def relu_of_weight(graph: Graph, place: str) -> Graph | None:
+def relu_of_weight(graph: Graph, step_name: str) -> Graph | None:
     """sum over g of relu(P[g k] S[g n])   ->   relu(P)[g k] relu(S)[g n] + relu(-P)[g k] relu(-S)[g n]"""
-    box, reader = graph.step[place].box, read_once(graph, place)
+    box, reader = graph.step[step_name].box, read_once(graph, step_name)
     if box is None or box.function is None or box.function.name != "relu" or reader is None:
         return None
     inner = graph.step.get(box.operand("of").name)
@@ -39,58 +39,64 @@ def relu_of_weight(graph: Graph, place: str) -> Graph | None:
         return None
     if not plain_number(graph, term.coefficient) or evaluate(term.coefficient, graph.values) <= 0:
         return None
-    many = batched(graph)
-    held = [use for use in term.factors if use.name not in many]
-    rest = tuple(use for use in term.factors if use.name in many)
-    whole = _whole(graph, reader, place)
-    if len(held) != 1 or not rest or whole is None:
+    with_batch = batched(graph)
+    held = [use for use in term.factors if use.name not in with_batch]
+    rest = tuple(use for use in term.factors if use.name in with_batch)
+    contraction = _whole(graph, reader, step_name)
+    if len(held) != 1 or not rest or contraction is None:
         return None
-    (weight,), own = held, tuple(leg for leg in inner.legs if leg in legs_in(rest))
-    spread = [graph.leg[leg].size or 1 for leg in inner.legs if leg not in own]
-    if prod(spread) <= 2 or not {*weight.legs} & {*own} - {*whole.legs}:
+    (weight,), data_legs = held, tuple(leg for leg in inner.legs if leg in legs_in(rest))
+    spread = [graph.leg[leg].size or 1 for leg in inner.legs if leg not in data_legs]
+    if prod(spread) <= 2 or not {*weight.legs} & {*data_legs} - {*contraction.legs}:
         return None
-    scores = Step(inner.name, Contraction((replace(term, factors=rest),)), own)
-    data, steps = _signed(graph, place, Use(inner.name, own), box)
-    weights, more = _signed(graph, f"{place}.{weight.name}", weight, box)
-    terms = _read(graph, whole, place, list(zip(weights, data, strict=True)))
-    new = {inner.name: [scores], place: [*steps, *more], reader.name: [replace(reader, op=Contraction(terms))]}
-    return settled(graph, _into_reader(with_steps(graph, new), reader.name))
+    scores = Step(inner.name, Contraction((replace(term, factors=rest),)), data_legs)
+    signed_data, steps = _signed(graph, step_name, Use(inner.name, data_legs), box)
+    signed_weights, more = _signed(graph, f"{step_name}.{weight.name}", weight, box)
+    terms = _read(graph, contraction, step_name, list(zip(signed_weights, signed_data, strict=True)))
+    replacements = {
+        inner.name: [scores],
+        step_name: [*steps, *more],
+        reader.name: [replace(reader, op=Contraction(terms))],
+    }
+    return settled(graph, _into_reader(with_steps(graph, replacements), reader.name))
 
 
 def _into_reader(graph: Graph, name: str) -> Graph:
     """L = P X + N Z; y = W L   ->   y = W P X + W N Z, if W sums a leg of P and of N, so that weights are multiplied"""
     step, reader = graph.step[name], read_once(graph, name)
-    if reader is None or reader.contraction is None or sum(u.name == name for u in reader.op.uses) > 1:
+    if reader is None or reader.contraction is None or sum(use.name == name for use in reader.op.uses) > 1:
         return graph
-    many, terms = batched(graph), list[Term]()
+    with_batch, terms = batched(graph), list[Term]()
     for term in terms_of(reader):
         used = next((use for use in term.factors if use.name == name), None)
         if used is None:
             terms.append(term)
             continue
         others = tuple(use for use in term.factors if use is not used)
-        new, taken = dict(zip(step.legs, used.legs, strict=True)), {*used.legs, *legs_in(others), *reader.legs}
-        summed = {*used.legs} & legs_in(use for use in others if use.name not in many) - {*reader.legs}
-        for part in terms_of(step):
-            factors = tuple(Use(use.name, tuple(new.get(leg, leg) for leg in use.legs)) for use in part.factors)
-            weights = legs_in(use for use in factors if use.name not in many)
-            if not summed & weights or (legs_in(part.factors) - {*step.legs}) & taken:
+        leg_names, taken = dict(zip(step.legs, used.legs, strict=True)), {*used.legs, *legs_in(others), *reader.legs}
+        summed = {*used.legs} & legs_in(use for use in others if use.name not in with_batch) - {*reader.legs}
+        for inner_term in terms_of(step):
+            factors = tuple(
+                Use(use.name, tuple(leg_names.get(leg, leg) for leg in use.legs)) for use in inner_term.factors
+            )
+            weights = legs_in(use for use in factors if use.name not in with_batch)
+            if not summed & weights or (legs_in(inner_term.factors) - {*step.legs}) & taken:
                 return graph
-            terms.append(Term(times(term.coefficient, part.coefficient), (*factors, *others)))
+            terms.append(Term(times(term.coefficient, inner_term.coefficient), (*factors, *others)))
     return with_steps(graph, {name: [], reader.name: [replace(reader, op=Contraction(tuple(terms)))]})
 
 
-def _whole(graph: Graph, reader: Step, place: str) -> Step | None:
+def _whole(graph: Graph, reader: Step, step_name: str) -> Step | None:
     """The reader as a contraction, None if it is neither a contraction nor a sum."""
     if reader.contraction is not None:
-        return reader if sum(use.name == place for use in reader.op.uses) == 1 else None
+        return reader if sum(use.name == step_name for use in reader.op.uses) == 1 else None
     summed = reader.box is not None and OPS[reader.box.kind].is_sum and not graph.masked(reader)
     return with_terms(reader, [Term(ONE, reader.op.uses)]) if summed else None
 
 
 def _signed(graph: Graph, name: str, use: Use, box: Box) -> tuple[tuple[Use, Use], list[Step]]:
     """(uses of relu(x) and relu(-x), their steps)."""
-    up, minus, down = (Use(fresh(graph, f"{name}.{part}"), use.legs) for part in ("up", "minus", "down"))
+    up, minus, down = (Use(fresh(graph, f"{name}.{suffix}"), use.legs) for suffix in ("up", "minus", "down"))
     negative = Contraction((Term(Negative(ONE), (use,)),))
     steps = [
         Step(up.name, replace(box, operands=(("of", use),)), use.legs),
@@ -100,20 +106,20 @@ def _signed(graph: Graph, name: str, use: Use, box: Box) -> tuple[tuple[Use, Use
     return (up, down), steps
 
 
-def _read(graph: Graph, whole: Step, place: str, pairs: list[tuple[Use, Use]]) -> tuple[Term, ...]:
+def _read(graph: Graph, contraction: Step, step_name: str, pairs: list[tuple[Use, Use]]) -> tuple[Term, ...]:
     """The reader's terms; the term with the map is repeated for each pair that replaces the map."""
-    names: Legs = graph.step[place].legs
-    found: list[Term] = []
-    for term in terms_of(whole):
-        used = next((use for use in term.factors if use.name == place), None)
+    names: Legs = graph.step[step_name].legs
+    terms: list[Term] = []
+    for term in terms_of(contraction):
+        used = next((use for use in term.factors if use.name == step_name), None)
         if used is None:
-            found.append(term)
+            terms.append(term)
             continue
-        new, others = dict(zip(names, used.legs, strict=True)), [use for use in term.factors if use is not used]
+        leg_names, others = dict(zip(names, used.legs, strict=True)), [use for use in term.factors if use is not used]
         for pair in pairs:
-            renamed = (Use(use.name, tuple(new[leg] for leg in use.legs)) for use in pair)
-            found.append(replace(term, factors=(*renamed, *others)))
-    return tuple(found)
+            renamed = (Use(use.name, tuple(leg_names[leg] for leg in use.legs)) for use in pair)
+            terms.append(replace(term, factors=(*renamed, *others)))
+    return tuple(terms)
 
 
 RELU = Rule(

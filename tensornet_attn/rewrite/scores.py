@@ -26,9 +26,9 @@ from tensornet_attn.rewrite.features import SIDE_BY_SIDE, Joined
 from tensornet_attn.rewrite.pattern import Choices, Match, pattern
 
 
-def joint_keys(graph: Graph, place: str) -> Graph | None:
+def joint_keys(graph: Graph, step_name: str) -> Graph | None:
     """softmax over m of logsumexp over r of L, times V   ->   softmax over r and m of L, times V, summed over r"""
-    step, box = graph.step[place], graph.step[place].box
+    step, box = graph.step[step_name], graph.step[step_name].box
     if box is None or box.other is not None:
         return None
     inner = graph.step.get(box.operand("of").name)
@@ -41,27 +41,29 @@ def joint_keys(graph: Graph, place: str) -> Graph | None:
         or not _plain(graph, box)
     ):
         return None
-    scores, readers = sums.operand("of"), graph.readers.get(place, ())
-    own_names = scores.name in graph.step and scores.legs == graph.legs_of(scores.name)
-    one = len(readers) == 1 and readers[0][0].contraction is not None and read_once(graph, inner.name) is not None
-    if not (own_names and one and box.operand("of").legs == inner.legs):
+    scores, readers = sums.operand("of"), graph.readers.get(step_name, ())
+    unrenamed = scores.name in graph.step and scores.legs == graph.legs_of(scores.name)
+    single_reader = (
+        len(readers) == 1 and readers[0][0].contraction is not None and read_once(graph, inner.name) is not None
+    )
+    if not (unrenamed and single_reader and box.operand("of").legs == inner.legs):
         return None
 
     def wider(use: Use) -> Use:
-        names = dict(zip(step.legs, use.legs, strict=True)) if use.name == place else {}
-        return Use(place, tuple(names.get(leg, leg) for leg in scores.legs)) if names else use
+        names = dict(zip(step.legs, use.legs, strict=True)) if use.name == step_name else {}
+        return Use(step_name, tuple(names.get(leg, leg) for leg in scores.legs)) if names else use
 
     operands = (("of", scores), *box.operands[1:])
     wide = replace(step, op=replace(box, operands=operands, other=sums.leg), legs=scores.legs)
     reader = with_uses(readers[0][0], wider)
-    return with_steps(graph, {place: [wide], inner.name: [], reader.name: [reader]})
+    return with_steps(graph, {step_name: [wide], inner.name: [], reader.name: [reader]})
 
 
 def _plain(graph: Graph, box: Box) -> bool:
     """Whether a softmax has no scale and no dropout."""
     numbers = dict(box.numbers)
-    known = all(plain_number(graph, value) for value in numbers.values())
-    return known and [evaluate(numbers[key], graph.values) for key in ("scale", "dropout")] == [1, 0]
+    all_known = all(plain_number(graph, number) for number in numbers.values())
+    return all_known and [evaluate(numbers[key], graph.values) for key in ("scale", "dropout")] == [1, 0]
 
 
 def own_names(match: Match) -> Match | None:
@@ -78,12 +80,12 @@ def of_two_sides(match: Match) -> Match | None:
     separated = two_sides(graph, terms_of(scores)[spot.term], causal)
     if separated is None:
         return None
-    places = [(Use(place.name, place.legs),) for place in separated[2]]
-    made = match.but(uses=dict(zip("NM", places, strict=True)))
-    return replace(made, graph=with_places(graph, separated[2]))
+    position_uses = [(Use(position.name, position.legs),) for position in separated[2]]
+    bound = match.but(uses=dict(zip("NM", position_uses, strict=True)))
+    return replace(bound, graph=with_places(graph, separated[2]))
 
 
-def same_for_all_keys(match: Match, scores: Step, place: int) -> Choices:
+def same_for_all_keys(match: Match, scores: Step, term_index: int) -> Choices:
     """The terms of the scores without the key leg.
 
     If a term with the key leg grows with the length, terms that grow are kept, because only their difference is small.
@@ -95,9 +97,9 @@ def same_for_all_keys(match: Match, scores: Step, place: int) -> Choices:
     read = [term for term in terms if any(match.keys & {*use.legs} for use in term.factors)]
     large = [term for term in terms if any(grows(match.graph, use) for use in term.factors)]
     stay = [*read, *large] if any(term in read for term in large) else read
-    gone = tuple(i for i, term in enumerate(terms) if term not in stay)
-    if read and gone:
-        yield "", gone
+    dropped = tuple(i for i, term in enumerate(terms) if term not in stay)
+    if read and dropped:
+        yield "", dropped
 
 
 def core(match: Match) -> Match | None:
@@ -110,20 +112,20 @@ def core(match: Match) -> Match | None:
 def same_keys(match: Match) -> Match | None:
     """X + Y has the query leg and not the key leg, and has only legs of F and the scores."""
     legs = match.legs("X", "Y")
-    own = match.graph.query in legs and match.graph.key not in legs
-    return match if own and legs <= match.legs("F", "S") else None
+    query_only = match.graph.query in legs and match.graph.key not in legs
+    return match if query_only and legs <= match.legs("F", "S") else None
 
 
-def one_side(match: Match, scores: Step, place: int) -> Choices:
+def one_side(match: Match, scores: Step, term_index: int) -> Choices:
     """The factors of keys or of queries, if there are factors of the other side; all if legs would be summed."""
-    factors = terms_of(scores)[place].factors
+    factors = terms_of(scores)[term_index].factors
     keys = [i for i, use in enumerate(factors) if match.keys & {*use.legs}]
     queries = [i for i, use in enumerate(factors) if match.graph.query in use.legs]
-    for side, own, others in (("k", keys, queries), ("q", queries, keys)):
-        parts = own if others else range(len(factors))
-        beyond = legs_in(factors[i] for i in parts) - {*scores.legs}
-        if own and len(parts) > 1 and not {*own} & {*others} and (others or beyond):
-            yield side, tuple(parts)
+    for side, side_factors, others in (("k", keys, queries), ("q", queries, keys)):
+        chosen = side_factors if others else range(len(factors))
+        beyond = legs_in(factors[i] for i in chosen) - {*scores.legs}
+        if side_factors and len(chosen) > 1 and not {*side_factors} & {*others} and (others or beyond):
+            yield side, tuple(chosen)
 
 
 def grows(graph: Graph, use: Use) -> bool:
@@ -187,7 +189,7 @@ RULES = (
 
 def exact_parts(graph: Graph, step: Step) -> list[Step]:
     """The parts of a join, and of its counterpart, that are added to scores and whose differences matter."""
-    met = [one for one in graph.steps if isinstance(one.form, Joined) and one.form == step.form]  # both sides
-    alone = [part for one in met if one.kernel for part in one.kernel.body if {*part.legs} < {*one.legs}]
-    large = any(grows(graph, use) for part in alone for use in part.op.uses)
-    return [part for part in alone if part.op.uses] if large else []
+    joins = [join for join in graph.steps if isinstance(join.form, Joined) and join.form == step.form]  # both sides
+    alone = [inner for join in joins if join.kernel for inner in join.kernel.body if {*inner.legs} < {*join.legs}]
+    large = any(grows(graph, use) for inner in alone for use in inner.op.uses)
+    return [inner for inner in alone if inner.op.uses] if large else []

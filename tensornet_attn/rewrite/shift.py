@@ -11,14 +11,14 @@ from tensornet_attn.rewrite.change import fresh, legs_in, read_once, settled, te
 from tensornet_attn.rewrite.engine import Rule
 
 
-def shift_after_product(graph: Graph, place: str) -> Graph | None:
+def shift_after_product(graph: Graph, step_name: str) -> Graph | None:
     """D = shift(T[p]) over n and m;  Z = .. + c * D X.. R..   ->   Z = .. + c * shift({T X..}) R..
 
     X are the factors that share the legs that Z sums; they have no key leg, or no query leg: the table of the products
     then is one of queries, or of keys. The rule saves a tensor of n x m elements for each entry of the summed legs, and
     multiplies by each entry of the table once.
     """
-    step = graph.step[place]
+    step = graph.step[step_name]
     for at, term in enumerate(terms_of(step)):
         for use in term.factors:
             source = graph.step.get(use.name)
@@ -26,9 +26,9 @@ def shift_after_product(graph: Graph, place: str) -> Graph | None:
                 continue
             if use.legs == source.legs and read_once(graph, use.name) is not None:
                 for near, far in ((graph.query, graph.key), (graph.key, graph.query)):
-                    made = _shifted(graph, step, at, source, str(near), str(far))
-                    if made is not None:
-                        return made
+                    after = _shifted(graph, step, at, source, str(near), str(far))
+                    if after is not None:
+                        return after
     return None
 
 

@@ -25,33 +25,33 @@ from tensornet_attn.rewrite.pattern import Match, pattern
 Legs = tuple[str, ...]
 
 
-def merge_identical(graph: Graph, place: str) -> Graph | None:
+def merge_identical(graph: Graph, step_name: str) -> Graph | None:
     """Z = f(X); W = f(X)   ->   Z = f(X), and readers of W read Z"""
-    step = graph.step[place]
-    if kept(graph, place) or place not in graph.readers:
+    step = graph.step[step_name]
+    if kept(graph, step_name) or step_name not in graph.readers:
         return None
     names = sorted(use.name for use in step.op.uses)
-    for other, _ in graph.readers.get(step.op.uses[0].name, ()) if names else ():
-        if other.name == place:
+    for twin, _ in graph.readers.get(step.op.uses[0].name, ()) if names else ():
+        if twin.name == step_name:
             return None
-        if sorted([use.name for use in other.op.uses]) != names or draws(graph, step):
+        if sorted([use.name for use in twin.op.uses]) != names or draws(graph, step):
             continue
-        (form, legs), (own_form, own) = _form(graph, step), _form(graph, other)
-        if own_form == form:
-            theirs = dict(zip(own, legs, strict=True))  # leg of the other step: leg of this one
-            order = tuple(step.legs.index(theirs[leg]) for leg in other.legs)
-            return read_instead(graph, place, other.name, order)
+        (form, legs), (twin_form, twin_legs) = _form(graph, step), _form(graph, twin)
+        if twin_form == form:
+            leg_of = dict(zip(twin_legs, legs, strict=True))  # leg of the other step: leg of this one
+            order = tuple(step.legs.index(leg_of[leg]) for leg in twin.legs)
+            return read_instead(graph, step_name, twin.name, order)
     return None
 
 
-def drop_masks(graph: Graph, place: str) -> Graph | None:
+def drop_masks(graph: Graph, step_name: str) -> Graph | None:
     """A = softmax(S, mask M)   ->   A = softmax(S), if M shows all pairs, as `document` does"""
-    step = graph.step[place]
+    step = graph.step[step_name]
     masks = step.box.masks if step.box is not None else ()
     hiding = tuple(mask for mask in masks if hidden_areas((mask,), graph.values))
     if step.box is None or len(hiding) == len(masks):
         return None
-    return with_steps(graph, {place: [replace(step, op=replace(step.box, masks=hiding))]})
+    return with_steps(graph, {step_name: [replace(step, op=replace(step.box, masks=hiding))]})
 
 
 def _form(graph: Graph, step: Step) -> tuple[object, Legs]:
@@ -63,23 +63,23 @@ def _form(graph: Graph, step: Step) -> tuple[object, Legs]:
         by_name = (tuple(sorted(term.factors, key=lambda use: use.name)) for term in terms_of(step))
         terms = zip(terms_of(step), by_name, strict=True)
         step = with_terms(step, (replace(term, factors=factors) for term, factors in terms))
-    found: dict[str, str] = {}
+    leg_names: dict[str, str] = {}
     for use in step.op.uses:
         for leg in use.legs:
             fixed = graph.leg[leg].size is None or graph.leg[leg].sequence
-            found.setdefault(leg, leg if fixed else f"{len(found)}: {graph.leg[leg].size}")
-    if not {*step.legs} <= found.keys():
+            leg_names.setdefault(leg, leg if fixed else f"{len(leg_names)}: {graph.leg[leg].size}")
+    if not {*step.legs} <= leg_names.keys():
         return step, step.legs
-    new = with_uses(step, lambda use: Use(use.name, _renamed(use.legs, found)))
-    op, box = new.op, new.box
+    renamed = with_uses(step, lambda use: Use(use.name, _renamed(use.legs, leg_names)))
+    op, box = renamed.op, renamed.box
     if box is not None:
-        op = box.renamed(found)
-    order = tuple(leg for leg in found if leg in step.legs)
-    return (op, _renamed(order, found)), order
+        op = box.renamed(leg_names)
+    order = tuple(leg for leg in leg_names if leg in step.legs)
+    return (op, _renamed(order, leg_names)), order
 
 
-def _renamed(legs: Legs, new: Mapping[str, str]) -> Legs:
-    return tuple(new.get(leg, leg) for leg in legs)
+def _renamed(legs: Legs, names: Mapping[str, str]) -> Legs:
+    return tuple(names.get(leg, leg) for leg in legs)
 
 
 def _filled(tensor: Tensor | None) -> Arith | None:
@@ -88,8 +88,8 @@ def _filled(tensor: Tensor | None) -> Arith | None:
         return None
     if tensor.init.name == "ones":
         return ONE
-    value = tensor.init.arguments[0] if tensor.init.name == "full" else None
-    return None if isinstance(value, Function) else value
+    number = tensor.init.arguments[0] if tensor.init.name == "full" else None
+    return None if isinstance(number, Function) else number
 
 
 def same_legs(match: Match) -> Match | None:
@@ -103,13 +103,13 @@ def filled(match: Match) -> Match | None:
     A key mask decides how many keys are summed.
     """
     graph, use, legs = match.graph, match.one("F"), match.steps["Z"].legs
-    value, rest = _filled(graph.tensor.get(use.name)), match.uses["R"]
+    number, rest = _filled(graph.tensor.get(use.name)), match.uses["R"]
     lost = {*use.legs} - legs_in(rest)
-    if value is None or not rest or any(graph.leg[leg].kind == "relative" for leg in lost):
+    if number is None or not rest or any(graph.leg[leg].kind == "relative" for leg in lost):
         return None
     if graph.key in lost - {*legs}:
         return None
-    return match.but(numbers={"v": (value, *(Name(leg) for leg in use.legs if leg in lost and leg not in legs))})
+    return match.but(numbers={"v": (number, *(Name(leg) for leg in use.legs if leg in lost and leg not in legs))})
 
 
 def identity(match: Match) -> Match | None:
@@ -119,20 +119,20 @@ def identity(match: Match) -> Match | None:
     if tensor is None or tensor.role != "constant" or tensor.init is None or tensor.init.name != "eye":
         return None
     sizes = {graph.leg[leg].size for leg in use.legs}
-    gone = next((leg for leg in reversed(use.legs) if leg not in legs), None)
-    if gone is None or len(sizes) > 1 or None in sizes or gone not in legs_in(rest):
+    summed_leg = next((leg for leg in reversed(use.legs) if leg not in legs), None)
+    if summed_leg is None or len(sizes) > 1 or None in sizes or summed_leg not in legs_in(rest):
         return None
-    names = {gone: next(leg for leg in use.legs if leg != gone)}
-    made = tuple(Use(own.name, _renamed(own.legs, names)) for own in rest)
-    return None if any(len({*own.legs}) < len(own.legs) for own in made) else match.but(uses={"D": made})
+    names = {summed_leg: next(leg for leg in use.legs if leg != summed_leg)}
+    renamed = tuple(Use(factor.name, _renamed(factor.legs, names)) for factor in rest)
+    return None if any(len({*factor.legs}) < len(factor.legs) for factor in renamed) else match.but(uses={"D": renamed})
 
 
 def covered(graph: Graph, match: Match) -> Graph | None:
     """The graph without those legs of Z that no factor has. Returns None if a reader needs one of them."""
     step = graph.step[match.steps["Z"].name]
-    found = legs_in(step.op.uses)
+    factor_legs = legs_in(step.op.uses)
     for leg in step.legs:
-        if leg not in found:
+        if leg not in factor_legs:
             narrower = _without_leg(graph, step.name, leg)
             if narrower is None:
                 return None
@@ -150,32 +150,32 @@ def _without_leg(graph: Graph, name: str, leg: str) -> Graph | None:
     if kept(graph, name) or graph.leg[leg].size is None:
         return None
     step = graph.step[name]
-    place = step.legs.index(leg)
-    graph = with_steps(graph, {name: [replace(step, legs=_out(step.legs, place))]})
+    axis = step.legs.index(leg)
+    graph = with_steps(graph, {name: [replace(step, legs=_out(step.legs, axis))]})
     for reader in dict.fromkeys(reader for reader, _ in graph.readers.get(name, ())):
-        own, now = graph.step[reader.name], None
-        if own.box is not None:
-            now = _in_box(graph, own, own.box, name, place)
-        elif own.contraction is not None:
-            now = _in_sum(graph, own, name, place)
-        if now is None:
+        latest, narrower = graph.step[reader.name], None
+        if latest.box is not None:
+            narrower = _in_box(graph, latest, latest.box, name, axis)
+        elif latest.contraction is not None:
+            narrower = _in_sum(graph, latest, name, axis)
+        if narrower is None:
             return None
-        graph = now
+        graph = narrower
     return graph
 
 
-def _out(legs: tuple[str, ...], place: int) -> tuple[str, ...]:
-    return (*legs[:place], *legs[place + 1 :])
+def _out(legs: tuple[str, ...], axis: int) -> tuple[str, ...]:
+    return (*legs[:axis], *legs[axis + 1 :])
 
 
-def _in_sum(graph: Graph, reader: Step, name: str, place: int) -> Graph | None:
+def _in_sum(graph: Graph, reader: Step, name: str, axis: int) -> Graph | None:
     """A product that sums the removed leg multiplies by its size instead."""
     terms, lost = list[Term](), set[str]()
     for term in terms_of(reader):
-        gone = {use.legs[place] for use in term.factors if use.name == name}
-        factors = tuple(Use(u.name, _out(u.legs, place)) if u.name == name else u for u in term.factors)
+        removed_legs = {use.legs[axis] for use in term.factors if use.name == name}
+        factors = tuple(Use(use.name, _out(use.legs, axis)) if use.name == name else use for use in term.factors)
         coefficient = term.coefficient
-        for leg in sorted(gone - legs_in(factors)):
+        for leg in sorted(removed_legs - legs_in(factors)):
             if leg in reader.legs:
                 lost.add(leg)
             else:
@@ -183,23 +183,23 @@ def _in_sum(graph: Graph, reader: Step, name: str, place: int) -> Graph | None:
         terms.append(Term(coefficient, factors))
     graph = with_steps(graph, {reader.name: [with_terms(reader, terms)]})
     for leg in sorted(lost - legs_in(use for term in terms for use in term.factors)):
-        now = _without_leg(graph, reader.name, leg)
-        if now is None:
+        narrower = _without_leg(graph, reader.name, leg)
+        if narrower is None:
             return None
-        graph = now
+        graph = narrower
     return graph
 
 
-def _in_box(graph: Graph, reader: Step, box: Box, name: str, place: int) -> Graph | None:
+def _in_box(graph: Graph, reader: Step, box: Box, name: str, axis: int) -> Graph | None:
     """A box that computes the same for all entries of the leg loses it; a box with random numbers keeps it."""
     if box.joins:
         return None
     use = box.operand("of")
-    leg = use.legs[place]
+    leg = use.legs[axis]
     if draws(graph, reader) or leg in box.acting or leg not in reader.legs:
         return None
-    new = replace(reader, op=replace(box, operands=(("of", Use(name, _out(use.legs, place))),)))
-    return _without_leg(with_steps(graph, {reader.name: [new]}), reader.name, leg)
+    narrowed = replace(reader, op=replace(box, operands=(("of", Use(name, _out(use.legs, axis))),)))
+    return _without_leg(with_steps(graph, {reader.name: [narrowed]}), reader.name, leg)
 
 
 ONE_MAP = pattern("one map for all", "Z = .. + c * F[constant] R.. -> Z = .. + c v * R..", filled, then=covered)

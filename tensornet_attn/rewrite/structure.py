@@ -24,26 +24,26 @@ Part = tuple[str, int]  # the preferred name of a part of a leg, its size
 UNIFORM = frozenset({"ones", "full", "zeros"})
 
 
-def split_kron(graph: Graph, place: str) -> Graph | None:
+def split_kron(graph: Graph, step_name: str) -> Graph | None:
     """kron(eye(h), ones(d, e))[r s] X[n s] -> n r   ->   eye[h g] ones[d e] X[n g e] -> n h d"""
-    for use in graph.step[place].op.uses:
+    for use in graph.step[step_name].op.uses:
         tensor = graph.tensor.get(use.name)
         if tensor is not None and _kron(tensor):
-            made = _split(graph, tensor)
-            if made is not None:
-                return made
+            after = _split(graph, tensor)
+            if after is not None:
+                return after
     return None
 
 
 def _glued(graph: Graph) -> Classes[Slot]:
     """The equivalence classes of connected slots: the legs of tensors and the wires of their uses."""
-    made = Classes[Slot]()
+    classes = Classes[Slot]()
     for step in graph.steps:
         for joint in joints(step):
             name = joint.use.name
             pairs = zip(graph.legs_of(name), joint.wires, strict=True)
-            made.join(((name, leg if name in graph.tensor else Wire(leg)), (step.name, wire)) for leg, wire in pairs)
-    return made
+            classes.join(((name, leg if name in graph.tensor else Wire(leg)), (step.name, wire)) for leg, wire in pairs)
+    return classes
 
 
 def _kron(tensor: Tensor) -> bool:
@@ -52,20 +52,20 @@ def _kron(tensor: Tensor) -> bool:
 
 def _leaves(function: Function) -> Iterator[Function]:
     """The factors of a Kronecker product."""
-    for part in function.arguments if function.name == "kron" else ():
-        assert isinstance(part, Function)
-        yield from _leaves(part) if part.name == "kron" else (part,)
+    for argument in function.arguments if function.name == "kron" else ():
+        assert isinstance(argument, Function)
+        yield from _leaves(argument) if argument.name == "kron" else (argument,)
 
 
 def _parts(graph: Graph, tensor: Tensor, side: int) -> tuple[Part, ...]:
     """The parts of the rows or the columns of a kron constant."""
     assert tensor.init is not None
-    found = list[Part]()
-    for part in _leaves(tensor.init):
-        own: Arith = (*part.arguments[side:], part.arguments[-1])[0]  # type: ignore[assignment]  # eye(a) is a x a
-        name = own.name if isinstance(own, Name) and own.name in graph.leg else f"{tensor.legs[side]}{len(found)}"
-        found.append((name, int(evaluate(own, graph.values))))
-    return tuple(found)
+    parts = list[Part]()
+    for factor in _leaves(tensor.init):
+        size: Arith = (*factor.arguments[side:], factor.arguments[-1])[0]  # type: ignore[assignment]  # eye(a) is a x a
+        name = size.name if isinstance(size, Name) and size.name in graph.leg else f"{tensor.legs[side]}{len(parts)}"
+        parts.append((name, int(evaluate(size, graph.values))))
+    return tuple(parts)
 
 
 def _split(graph: Graph, constant: Tensor) -> Graph | None:
@@ -73,8 +73,8 @@ def _split(graph: Graph, constant: Tensor) -> Graph | None:
     classes, wanted = _glued(graph), dict[Slot, tuple[Part, ...]]()
     for side, leg in enumerate(constant.legs):
         parts = _parts(graph, constant, side)
-        known = wanted.setdefault(classes.find((constant.name, leg)), parts)
-        if [size for _, size in known] != [size for _, size in parts]:
+        first_parts = wanted.setdefault(classes.find((constant.name, leg)), parts)
+        if [size for _, size in first_parts] != [size for _, size in parts]:
             return None
     splits = _Splits(graph, classes, wanted)
     return splits.graph() if splits.possible() else None
@@ -102,8 +102,8 @@ class _Splits:
         if tensor.role == "weight":
             return not any(self.old.leg[leg].sequence for leg in tensor.legs)
         if _kron(tensor):
-            own = [[size for _, size in _parts(self.old, tensor, side)] for side in (0, 1)]
-            return own == [[size for _, size in side or ()] for side in sides]
+            factor_sizes = [[size for _, size in _parts(self.old, tensor, side)] for side in (0, 1)]
+            return factor_sizes == [[size for _, size in side or ()] for side in sides]
         return tensor.role == "constant" and tensor.init.name in UNIFORM
 
     def _step_fits(self, step: Step) -> bool:
@@ -118,20 +118,20 @@ class _Splits:
         return alone and not (split & {*box.acting}) and not kept(self.old, step.name)
 
     def graph(self) -> Graph:
-        tensors = [part for tensor in self.old.tensors for part in self._tensor(tensor)]
-        apart = replace(self.old, tensors=tuple(tensors))
+        tensors = [piece for tensor in self.old.tensors for piece in self._tensor(tensor)]
+        with_tensors = replace(self.old, tensors=tuple(tensors))
         steps = tuple(self._step(step) for step in self.old.steps)
-        return with_legs(replace(apart, steps=steps), self.legs.values())
+        return with_legs(replace(with_tensors, steps=steps), self.legs.values())
 
     def _named(self, parts: tuple[Part, ...], leg: str, taken: set[str]) -> tuple[str, ...]:
         """Names for the parts of a leg that are unique in this step or tensor."""
         names = []
         for name, size in parts:
             graph = with_legs(self.old, self.legs.values())
-            made = leg_like(graph, name, size, self.old.leg[leg].kind, taken)
-            self.legs[made.name] = made
-            taken.add(made.name)
-            names.append(made.name)
+            new_leg = leg_like(graph, name, size, self.old.leg[leg].kind, taken)
+            self.legs[new_leg.name] = new_leg
+            taken.add(new_leg.name)
+            names.append(new_leg.name)
         return tuple(names)
 
     def _tensor(self, tensor: Tensor) -> list[Tensor]:
@@ -144,31 +144,33 @@ class _Splits:
         ]
         if _kron(tensor):
             pieces = zip(self._pieces(tensor), _leaves(tensor.init), *groups, strict=True)  # type: ignore[arg-type]
-            return [Tensor(name, "constant", tuple(legs), Function(part.name)) for name, part, *legs in pieces]
+            return [Tensor(name, "constant", tuple(legs), Function(factor.name)) for name, factor, *legs in pieces]
         before = tensor.stored or tuple((leg,) for leg in tensor.legs)
-        apart = dict(zip(tensor.legs, groups, strict=True))
-        stored = tuple(tuple(leg for old in group for leg in apart[old]) for group in before)
+        group_of = dict(zip(tensor.legs, groups, strict=True))
+        stored = tuple(tuple(leg for joined_leg in group for leg in group_of[joined_leg]) for group in before)
         init = tensor.init
         if tensor.role == "constant" and init is not None and init.name == "ones":
             init = Function("ones")  # its legs define its sizes
-        own = stored if tensor.role == "weight" else ()
-        return [replace(tensor, legs=sum(groups, ()), init=init, stored=own)]
+        weight_groups = stored if tensor.role == "weight" else ()
+        return [replace(tensor, legs=sum(groups, ()), init=init, stored=weight_groups)]
 
     def _pieces(self, tensor: Tensor) -> list[str]:
         assert tensor.init is not None
-        return [fresh(self.old, f"{tensor.name}_{part.name}{i}") for i, part in enumerate(_leaves(tensor.init))]
+        return [fresh(self.old, f"{tensor.name}_{factor.name}{i}") for i, factor in enumerate(_leaves(tensor.init))]
 
     def _step(self, step: Step) -> Step:
-        wires = dict.fromkeys([Wire(leg) for leg in step.legs] + [w for joint in joints(step) for w in joint.wires])
+        wires = dict.fromkeys(
+            [Wire(leg) for leg in step.legs] + [wire for joint in joints(step) for wire in joint.wires]
+        )
         split = {wire: parts for wire in wires if (parts := self.parts((step.name, wire)))}
         taken = {wire.leg for wire in wires if wire not in split} | ({wire.leg for wire in wires if not split})
         names = {wire: self._named(parts, wire.leg, taken) for wire, parts in split.items()}
 
-        def uses(use: Use, part: int) -> list[Use]:
-            wire = [Wire(leg, WHOLE if leg in step.legs else part) for leg in use.legs]
-            groups = [names.get(one, (one.leg,)) for one in wire]
+        def uses(use: Use, number: int) -> list[Use]:
+            use_wires = [Wire(leg, WHOLE if leg in step.legs else number) for leg in use.legs]
+            groups = [names.get(wire, (wire.leg,)) for wire in use_wires]
             tensor = self.old.tensor.get(use.name)
-            if tensor is not None and _kron(tensor) and wire[0] in names:
+            if tensor is not None and _kron(tensor) and use_wires[0] in names:
                 return [Use(name, tuple(legs)) for name, *legs in zip(self._pieces(tensor), *groups, strict=True)]
             return [Use(use.name, sum(groups, ()))]
 
@@ -180,8 +182,8 @@ def _with(step: Step, uses: Callable[[Use, int], list[Use]]) -> Contraction | Bo
     if step.box is not None:
         return replace(step.box, operands=tuple((role, uses(use, WHOLE)[0]) for role, use in step.box.operands))
     terms = (
-        replace(term, factors=tuple(new for use in term.factors for new in uses(use, part)))
-        for part, term in enumerate(terms_of(step), 1)
+        replace(term, factors=tuple(piece for use in term.factors for piece in uses(use, number)))
+        for number, term in enumerate(terms_of(step), 1)
     )
     return Contraction(tuple(terms))
 

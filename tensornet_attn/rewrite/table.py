@@ -43,8 +43,8 @@ def steps_of(graph: Graph) -> Iterator[tuple[Group, Graph, Trace]]:
     yield SIMPLE, graph, trace
     for group in CHOICES:
         yield group, simple, everywhere(simple, group.rules)[1]
-    for name, found in attentions(simple).items():
-        if isinstance(found.weighting, Softmax):
+    for name, attention in attentions(simple).items():
+        if isinstance(attention.weighting, Softmax):
             yield SCORES, simple, rewritten(simple, name, SCORES.rules)[1]
 
 
@@ -76,23 +76,27 @@ def firings(graph: Graph) -> Iterator[Shown]:
     """The rewrites that apply to a diagram, in the order in which they fire; simplifications first."""
     for group, before, trace in steps_of(graph):
         for firing in trace:
-            known, now, rule = _lines(before), _lines(firing.graph), firing.rule
+            lines_before, lines_after, rule = _lines(before), _lines(firing.graph), firing.rule
             names = dict(rule.names(before, firing.place)) if rule.names is not None else {}
-            removed = tuple(line for line in known if line not in now)
-            yield Shown(group, firing, names, removed, tuple(line for line in now if line not in known))
+            removed = tuple(line for line in lines_before if line not in lines_after)
+            yield Shown(group, firing, names, removed, tuple(line for line in lines_after if line not in lines_before))
             before = firing.graph
 
 
 def shown(graph: Graph) -> str:
     """The rewrites that apply to a diagram, as text: rules, bindings of names, steps before (-) and after (+)."""
     lines: list[str] = []
-    for (name, about), fired in groupby(firings(graph), lambda one: (one.group.name, one.group.about)):
+    for (name, about), fired in groupby(firings(graph), lambda display: (display.group.name, display.group.about)):
         lines.append(f"{name}: {about}")
-        for one in fired:
-            lines.append(f"  {one.firing.place}: {one.firing.rule.name}: {one.firing.rule.algebra}")
-            lines += [f"    {', '.join(f'{key} = {value}' for key, value in one.names.items())}"] if one.names else []
-            lines += [f"    - {line}" for line in one.removed]
-            lines += [f"    + {line}" for line in one.added]
+        for display in fired:
+            lines.append(f"  {display.firing.place}: {display.firing.rule.name}: {display.firing.rule.algebra}")
+            lines += (
+                [f"    {', '.join(f'{key} = {binding}' for key, binding in display.names.items())}"]
+                if display.names
+                else []
+            )
+            lines += [f"    - {line}" for line in display.removed]
+            lines += [f"    + {line}" for line in display.added]
     return "\n".join(lines) or f"{graph.name}: no rewrite applies."
 
 

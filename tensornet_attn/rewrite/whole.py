@@ -13,26 +13,28 @@ from tensornet_attn.rewrite.simplify import RULES
 from tensornet_attn.rewrite.structure import SPLITS, split_kron
 
 
-def own_names(graph: Graph, place: str) -> Graph | None:
+def own_names(graph: Graph, step_name: str) -> Graph | None:
     """B[k n m] = A M[h k]; y = B[h n m] V[m h d]   ->   y = B[k n m] V[m k d]
 
     Renames legs so that maps of queries and keys are read under their own leg names, which all lowerings of maps
     require. If possible, the source is renamed, as for scores; otherwise the reader, as here, where A has its own
     names. No renaming makes an earlier step worse, so that the rule terminates.
     """
-    step = graph.step[place]
+    step = graph.step[step_name]
     for use in step.op.uses:
-        for own, read in _strange(graph, use):
+        for declared, read in _strange(graph, use):
             source = graph.step[use.name]
-            new = _swapped(graph, source, own, read)
-            if new is not None and _count(graph, new) <= _count(graph, source):
-                made = with_steps(graph, {source.name: [new]})
-                pairs = [(_count(made, one), _count(graph, one)) for one, _ in graph.readers[source.name]]
+            renamed_source = _swapped(graph, source, declared, read)
+            if renamed_source is not None and _count(graph, renamed_source) <= _count(graph, source):
+                renamed = with_steps(graph, {source.name: [renamed_source]})
+                pairs = [
+                    (_count(renamed, affected), _count(graph, affected)) for affected, _ in graph.readers[source.name]
+                ]
                 if all(after <= before for after, before in pairs) and any(after < before for after, before in pairs):
-                    return made
-            reader = _swapped(graph, step, read, own)
+                    return renamed
+            reader = _swapped(graph, step, read, declared)
             if reader is not None and _count(graph, reader) < _count(graph, step):
-                return with_steps(graph, {place: [reader]})
+                return with_steps(graph, {step_name: [reader]})
     return None
 
 
@@ -41,26 +43,26 @@ def _strange(graph: Graph, use: Use) -> Iterator[tuple[str, str]]:
     source = graph.step.get(use.name)
     if source is None or not {graph.query, graph.key} <= {*source.legs}:
         return
-    for own, read in zip(source.legs, use.legs, strict=True):
-        a, b = graph.leg[own], graph.leg[read]
-        if own != read and a.size is not None and a.size == b.size and {a.kind, b.kind} <= {"size", "head"}:
-            yield own, read
+    for declared, read in zip(source.legs, use.legs, strict=True):
+        a, b = graph.leg[declared], graph.leg[read]
+        if declared != read and a.size is not None and a.size == b.size and {a.kind, b.kind} <= {"size", "head"}:
+            yield declared, read
 
 
 def _count(graph: Graph, step: Step) -> int:
     return sum(1 for use in step.op.uses for _ in _strange(graph, use))
 
 
-def _swapped(graph: Graph, step: Step, one: str, other: str) -> Step | None:
+def _swapped(graph: Graph, step: Step, first: str, second: str) -> Step | None:
     """The step with two leg names exchanged. Returns None if the names are visible outside of the step."""
-    if step.kernel is not None or (kept(graph, step.name) and {one, other} & {*step.legs}):
+    if step.kernel is not None or (kept(graph, step.name) and {first, second} & {*step.legs}):
         return None
-    new = {one: other, other: one}
-    made = with_uses(step, lambda use: Use(use.name, tuple(new.get(leg, leg) for leg in use.legs)))
-    if made.box is not None:
-        made = replace(made, op=made.box.renamed(new))
-    made = replace(made, legs=tuple(new.get(leg, leg) for leg in step.legs))
-    return made if seen(graph, made) == seen(graph, step) else None
+    names = {first: second, second: first}
+    swapped = with_uses(step, lambda use: Use(use.name, tuple(names.get(leg, leg) for leg in use.legs)))
+    if swapped.box is not None:
+        swapped = replace(swapped, op=swapped.box.renamed(names))
+    swapped = replace(swapped, legs=tuple(names.get(leg, leg) for leg in step.legs))
+    return swapped if seen(graph, swapped) == seen(graph, step) else None
 
 
 OWN_NAMES = Rule(
@@ -76,17 +78,17 @@ def simplified(graph: Graph) -> tuple[Graph, Trace]:
     >>> simplified(build(load("mhsa_core")))[0].hash == build(load("mhsa")).hash
     True
     """
-    made, trace = everywhere(graph, (*RULES, OWN_NAMES, RELU))
-    if any(split_kron(made, step.name) is not None for step in made.steps):
-        made, more = everywhere(made, (*SPLITS, *RULES, OWN_NAMES))
+    simpler, trace = everywhere(graph, (*RULES, OWN_NAMES, RELU))
+    if any(split_kron(simpler, step.name) is not None for step in simpler.steps):
+        simpler, more = everywhere(simpler, (*SPLITS, *RULES, OWN_NAMES))
         trace += more
-    return made, trace
+    return simpler, trace
 
 
 def gone(graph: Graph, trace: Trace) -> dict[str, str]:
     """Maps each step that rewriting removed to the name of the rule."""
-    found: dict[str, str] = {}
+    removed_by: dict[str, str] = {}
     for firing in trace:
-        found |= {step.name: firing.rule.name for step in graph.steps if step.name not in firing.graph.step}
+        removed_by |= {step.name: firing.rule.name for step in graph.steps if step.name not in firing.graph.step}
         graph = firing.graph
-    return found
+    return removed_by

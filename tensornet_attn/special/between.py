@@ -66,9 +66,9 @@ def between(design: Design) -> AttentionCore:
     sequences = [[leg for leg in row if graph.leg[leg].sequence] for row in rows]
     if reader is None or sequences != [[graph.query], [graph.key], [graph.key]]:
         raise InputError(f"{graph.name}: it does not weigh its last input by scores of the other two.")
-    own = [[leg for leg in row if not graph.leg[leg].sequence] for row in rows]
-    heads = tuple(tuple(leg for leg in row if leg in reader.use.legs) for row in own)
-    widths = [[leg for leg in row if leg not in reader.use.legs] for row in own]
+    other_legs = [[leg for leg in row if not graph.leg[leg].sequence] for row in rows]
+    heads = tuple(tuple(leg for leg in row if leg in reader.use.legs) for row in other_legs)
+    widths = [[leg for leg in row if leg not in reader.use.legs] for row in other_legs]
     output = graph.legs_of(graph.output)
     if any(len(width) != 1 for width in widths) or widths[0] != widths[1]:
         shapes = ", ".join(f"[{' '.join(row)}]" for row in rows)
@@ -109,15 +109,15 @@ def _without_projections(design: Design, graph: Graph) -> Data:
     reader = map_of(graph)
     if reader is None:
         raise InputError(f"{graph.name}: it has no attention map that weighs all values; {INSTEAD}.")
-    found = _sides(graph, reader)
+    side_of = _sides(graph, reader)
     data = design.as_dict()
     rows: dict[str, str] = {}
 
-    def edit(text: str) -> str:
-        tree = parse_sum_text(text)
-        side = found.get(_factors(tree))
+    def edit(expression: str) -> str:
+        tree = parse_sum_text(expression)
+        side = side_of.get(_factors(tree))
         if side is None:
-            return text
+            return expression
         rows[side] = " ".join(leg.name for leg in tree.legs)
         return f"{names[side]}[{rows[side]}] -> {rows[side]}"
 
@@ -125,35 +125,35 @@ def _without_projections(design: Design, graph: Graph) -> Data:
     names = {side: side if side not in taken else f"{side}_given" for side in SIDES}
     out: dict[str, Any] = edited(data, edit)
     out["diagram"][graph.output], last = _unprojected(out["diagram"][graph.output], graph)
-    gone = {name for pair in found for name in pair} | last
+    removed = {name for pair in side_of for name in pair} | last
     stored = (tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state"))
-    if kept := [name for name in stored if name not in gone]:
-        beside = "but the rest of a design must have no weights"
-        raise InputError(f"{graph.name}: without its projections it still has '{kept[0]}', {beside}; {INSTEAD}.")
+    if kept := [name for name in stored if name not in removed]:
+        requirement = "but the rest of a design must have no weights"
+        raise InputError(f"{graph.name}: without its projections it still has '{kept[0]}', {requirement}; {INSTEAD}.")
     out["inputs"] = {names[side]: rows[side] for side in SIDES}
     legs = dict.fromkeys(leg for row in rows.values() for leg in row.split())
     sizes = {leg: graph.leg[leg] for leg in legs if not graph.leg[leg].sequence}
     out["legs"] |= {name: f"head {leg.size}" if leg.kind == "head" else leg.size for name, leg in sizes.items()}
     for tensor in graph.of_role("input"):
         out["legs"].pop(tensor.legs[-1], None)
-    return {key: value for key, value in out.items() if key not in ("weights", "contains")}
+    return {key: section for key, section in out.items() if key not in ("weights", "contains")}
 
 
 def _sides(graph: Graph, reader: Reader) -> dict[tuple[str, ...], str]:
     """The side (query, key or value) of each projection (input, weight)."""
     scores = behind(graph, [reader.use.name])
-    found: dict[tuple[str, ...], set[str]] = {}
+    sides_of: dict[tuple[str, ...], set[str]] = {}
     for step in graph.steps:
         if (pair := _projection(graph, step)) is not None:
             key = "key" if step.name in scores else "value"
-            found.setdefault(pair, set()).add("query" if graph.query in step.legs else key)
-    named = [next(iter(sides)) for sides in found.values() if len(sides) == 1]
+            sides_of.setdefault(pair, set()).add("query" if graph.query in step.legs else key)
+    named = [next(iter(sides)) for sides in sides_of.values() if len(sides) == 1]
     if sorted(named) != sorted(SIDES):
         raise InputError(
             f"{graph.name}: it has {named.count('query')} projections to queries, {named.count('key')} to keys and "
             f"{named.count('value')} to values; exactly one of each can be removed; {INSTEAD}."
         )
-    return {pair: next(iter(sides)) for pair, sides in found.items()}
+    return {pair: next(iter(sides)) for pair, sides in sides_of.items()}
 
 
 def _projection(graph: Graph, step: Step) -> tuple[str, ...] | None:
@@ -173,19 +173,19 @@ def _factors(tree: SumText) -> tuple[str, ...]:
     return tuple(sorted(use.name for use in tree.terms[0].factors)) if plainly else ()
 
 
-def _unprojected(text: Any, graph: Graph) -> tuple[Any, set[str]]:
+def _unprojected(expression: Any, graph: Graph) -> tuple[Any, set[str]]:
     """The output expression without its output projection, and the name of that weight."""
-    if not isinstance(text, str) or "->" not in text:
-        return text, set()
-    tree, width = parse_sum_text(text), graph.legs_of(graph.output)[-1]
+    if not isinstance(expression, str) or "->" not in expression:
+        return expression, set()
+    tree, width = parse_sum_text(expression), graph.legs_of(graph.output)[-1]
     weights = {tensor.name for tensor in graph.of_role("weight")}
     uses = [use for term in tree.terms for use in term.factors if use.name in weights]
     if len(tree.terms) != 1 or len(uses) != 1 or uses[0].legs is None:
-        return text, set()
+        return expression, set()
     (use,), names = uses, [leg.name for leg in uses[0].legs]
     if width not in names:
-        return text, set()
+        return expression, set()
     rest = [leg.name for leg in tree.legs if leg.name != width]
-    cut = text.index("->")
-    before = f"{text[: use.span[0]]}{text[use.span[1] : cut]}".strip()
+    cut = expression.index("->")
+    before = f"{expression[: use.span[0]]}{expression[use.span[1] : cut]}".strip()
     return f"{before} -> {' '.join([*rest, *(leg for leg in names if leg != width)])}", {use.name}

@@ -86,21 +86,21 @@ def embed(general: Design, name: str, special: Design | None = None) -> Embeddin
     try:
         return embedding(general, name, special or special_of(general, name))
     except Misfit as misfit:
-        place = ".".join(map(str, misfit.path))
-        raise InputError(f"{general.name}: {place}: {misfit.refusal.message} {misfit.refusal.hint}") from None
+        location = ".".join(map(str, misfit.path))
+        raise InputError(f"{general.name}: {location}: {misfit.refusal.message} {misfit.refusal.hint}") from None
 
 
 def embedding(general: Design, name: str, special: Design) -> Embedding:
     """Like `embed`, but raises Misfit if the entry does not fit the two designs."""
     entry, graph = general.contains[name], build(special)
-    resized, own = _resized(general, entry, graph, name)
-    values = _values(own, entry, graph, name)
-    made = Embedding(resized, special, values, entry.causal, own, graph)
+    resized, resized_graph = _resized(general, entry, graph, name)
+    values = _values(resized_graph, entry, graph, name)
+    embedded = Embedding(resized, special, values, entry.causal, resized_graph, graph)
     for weight, value in values.items():
         path = ("contains", name, "weights", *([weight] if weight in entry.weights else []))
-        _check_names(made, value, path)
-        _check_shape(made, weight, path)
-    return made
+        _check_names(embedded, value, path)
+        _check_shape(embedded, weight, path)
+    return embedded
 
 
 def keeps_sizes(general: Design, name: str, special: Design) -> bool:
@@ -108,21 +108,21 @@ def keeps_sizes(general: Design, name: str, special: Design) -> bool:
 
     Uses the sizes that both designs have. Raises Misfit if the entry does not fit them.
     """
-    own = build(general).values
+    general_values = build(general).values
     legs, settings = _given(general, general.contains[name], build(special), name)
-    return all(own.get(key) == value for key, value in (legs | settings).items())
+    return all(general_values.get(key) == number for key, number in (legs | settings).items())
 
 
 def _given(general: Design, entry: Special, special: Graph, name: str) -> tuple[Sizes, Sizes]:
     """The legs and settings of the general design that an entry sets: namesakes, and those it lists."""
     legs, settings = _carried(general.legs, special), _carried(general.settings, special)
-    for section, given, out in (("legs", entry.legs, legs), ("settings", entry.settings, settings)):
-        for key, text in given.items():
+    for section, listed, out in (("legs", entry.legs, legs), ("settings", entry.settings, settings)):
+        for key, expression in listed.items():
             path = ("contains", name, section, key)
             if key not in (general.legs if section == "legs" else general.settings):
                 hint = nearest(key, general.legs if section == "legs" else general.settings)
                 raise Misfit(Refusal("unknown-name", f"this design has no '{key}' in its {section}.", hint), path)
-            out[key] = _evaluated(text, special, path)
+            out[key] = _evaluated(expression, special, path)
     return legs, settings
 
 
@@ -138,76 +138,80 @@ def _resized(general: Design, entry: Special, special: Graph, name: str) -> tupl
         raise Misfit(Refusal("special-size", message, problem.hint), ("contains", name), key=True) from None
 
 
-def _carried(own: Mapping[str, object], special: Graph) -> Sizes:
+def _carried(declared: Mapping[str, object], special: Graph) -> Sizes:
     """The values of namesakes in the special case."""
-    return {key: special.values[key] for key, value in own.items() if key in special.values and value is not None}
+    return {
+        key: special.values[key]
+        for key, declaration in declared.items()
+        if key in special.values and declaration is not None
+    }
 
 
-def _evaluated(text: int | float | str, special: Graph, path: Path) -> int | float:
+def _evaluated(expression: int | float | str, special: Graph, path: Path) -> int | float:
     try:
-        tree = arithmetic.parse(text)
-        for part in arithmetic.names(tree):
-            if part.name not in special.values:
-                hint = nearest(part.name, special.values)
-                raise Refusal("unknown-name", f"'{special.name}' has no leg or setting '{part.name}'.", hint)
+        tree = arithmetic.parse(expression)
+        for name in arithmetic.names(tree):
+            if name.name not in special.values:
+                hint = nearest(name.name, special.values)
+                raise Refusal("unknown-name", f"'{special.name}' has no leg or setting '{name.name}'.", hint)
         return arithmetic.evaluate(tree, special.values)
     except Refusal as refusal:
         raise Misfit(refusal, path) from None
 
 
-def _values(own: Graph, entry: Special, special: Graph, name: str) -> dict[str, Value]:
-    found = {}
-    for tensor in own.tensors:
+def _values(graph: Graph, entry: Special, special: Graph, name: str) -> dict[str, Value]:
+    values = {}
+    for tensor in graph.tensors:
         if tensor.role not in ("weight", "state"):
             continue
         path = ("contains", name, "weights", tensor.name)
-        text = entry.weights.get(tensor.name)
-        if text is None and (tensor.name not in special.tensor or special.tensor[tensor.name].role == "input"):
+        written = entry.weights.get(tensor.name)
+        if written is None and (tensor.name not in special.tensor or special.tensor[tensor.name].role == "input"):
             if tensor.role == "state":
                 continue  # keeps its initial value
             hint = f"'{special.name}' has no tensor of that name: list its value under 'weights'."
             missing = Refusal("missing-value", f"the weight '{tensor.name}' has no value.", hint)
             raise Misfit(missing, path[:2], key=True)
         try:
-            found[tensor.name] = parse_value(tensor.name if text is None else text, special)
+            values[tensor.name] = parse_value(tensor.name if written is None else written, special)
         except Refusal as refusal:
             raise Misfit(refusal, path) from None
-    if unknown := [weight for weight in entry.weights if weight not in found]:
-        weights = [t.name for t in own.tensors if t.role in ("weight", "state")]
+    if unknown := [weight for weight in entry.weights if weight not in values]:
+        weights = [tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state")]
         message = f"this design has no weight '{unknown[0]}'."
         raise Misfit(
             Refusal("unknown-name", message, nearest(unknown[0], weights)), ("contains", name, "weights", unknown[0])
         )
-    return found
+    return values
 
 
 def _sizes(graph: Graph) -> dict[str, int]:
     return {leg.name: leg.stored for leg in graph.legs if leg.stored is not None}
 
 
-def _check_names(made: Embedding, value: Value, path: Path) -> None:
-    own, theirs = made.graph.values, made.special_graph.values
+def _check_names(embedded: Embedding, value: Value, path: Path) -> None:
+    general, special = embedded.graph.values, embedded.special_graph.values
     for name in numbers_of(value):
-        if name not in own and name not in theirs:
+        if name not in general and name not in special:
             message = f"neither design has a leg or setting '{name}'."
-            raise Misfit(Refusal("unknown-name", message, nearest(name, [*own, *theirs])), path)
-        if own.get(name, theirs.get(name)) != theirs.get(name, own.get(name)):
-            message = f"'{name}' is {own[name]} in this design and {theirs[name]} in '{made.special.name}'."
+            raise Misfit(Refusal("unknown-name", message, nearest(name, [*general, *special])), path)
+        if general.get(name, special.get(name)) != special.get(name, general.get(name)):
+            message = f"'{name}' is {general[name]} in this design and {special[name]} in '{embedded.special.name}'."
             raise Misfit(Refusal("ambiguous", message, "list it under 'legs' or 'settings' to make both equal."), path)
 
 
-def _check_shape(made: Embedding, weight: str, path: Path) -> None:
+def _check_shape(embedded: Embedding, weight: str, path: Path) -> None:
     try:
-        shaped, shape = made.shaped(weight), stored(made.graph, weight)
+        shaped, shape = embedded.shaped(weight), stored(embedded.graph, weight)
     except Refusal as refusal:
         raise Misfit(refusal, path) from None
-    source, own = made.values[weight].source, made.graph
+    source, graph = embedded.values[weight].source, embedded.graph
     if isinstance(source, Function):
-        _check_start(source, made.numbers, shape, path)
+        _check_start(source, embedded.numbers, shape, path)
     if shaped.legs is not None and prod(shaped.sizes) != prod(shape):
         legs = " ".join(f"{leg} {size}" for leg, size in shaped.legs) or "a scalar"
-        mine = " ".join(f"{leg} {size}" for leg, size in zip(own.legs_of(weight), shape, strict=True))
-        message = f"'{weight}' has the legs {mine or 'of a scalar'}, its value {legs}."
+        weight_legs = " ".join(f"{leg} {size}" for leg, size in zip(graph.legs_of(weight), shape, strict=True))
+        message = f"'{weight}' has the legs {weight_legs or 'of a scalar'}, its value {legs}."
         raise Misfit(
             Refusal("size", message, "legs may be merged or split, but the number of elements must agree."), path
         )
@@ -215,12 +219,12 @@ def _check_shape(made: Embedding, weight: str, path: Path) -> None:
 
 def _check_start(function: Function, numbers: Numbers, shape: tuple[int, ...], path: Path) -> None:
     try:
-        made = matrix_shape(function, numbers)
+        value_shape = matrix_shape(function, numbers)
     except Refusal as refusal:
         raise Misfit(refusal, path) from None
     wanted = " x ".join(map(str, shape)) or "no legs"
-    if made is not None and made != shape:
-        message = f"'{function.name}' gives {made[0]} x {made[1]}, the weight has {wanted}."
+    if value_shape is not None and value_shape != shape:
+        message = f"'{function.name}' gives {value_shape[0]} x {value_shape[1]}, the weight has {wanted}."
         raise Misfit(Refusal("init-shape", message, "the sizes must agree."), path)
     if function.name == "eye" and len(shape) != 2:
         raise Misfit(Refusal("init-shape", f"'eye' needs two legs, the weight has {wanted}.", "see 'kron'."), path)

@@ -76,10 +76,10 @@ def route(general: Design, special: str) -> list[str]:
     graph, start = _around(general)
     if special not in graph or not nx.has_path(graph, start, special):
         listed = "no shipped design contains it."
-        if known := nx.ancestors(graph, special) if special in graph else set():
+        if containers := nx.ancestors(graph, special) if special in graph else set():
             near, far = nx.single_source_shortest_path_length(graph.to_undirected(), start), len(graph)
             steps = dict(nx.single_target_shortest_path_length(graph, special))
-            nearest_three = sorted(known, key=lambda name: (near.get(name, far), steps[name], name))[:3]
+            nearest_three = sorted(containers, key=lambda name: (near.get(name, far), steps[name], name))[:3]
             listed = f"the nearest designs that contain it: {', '.join(nearest_three)}."
         message = f"no weights are known at which '{general.name}' equals '{special}'; {listed}"
         raise InputError(message + " Designs list their special cases under 'contains'.")
@@ -134,15 +134,15 @@ def check_contains(reading: Reading) -> None:
             refusal = misfit.refusal
             reporter.error(refusal.code, refusal.message, misfit.path, key=misfit.key, hint=refusal.hint)
         except (DesignError, InputError):  # the file may not be a design; its content is not shown
-            known = path_of(design, name) is not None
-            message = f"'{name}' is not a valid design." if known else f"there is no shipped design '{name}'."
-            hint = "check that file separately." if known else nearest(name, library.names())
+            is_path = path_of(design, name) is not None
+            message = f"'{name}' is not a valid design." if is_path else f"there is no shipped design '{name}'."
+            hint = "check that file separately." if is_path else nearest(name, library.names())
             reporter.error("unknown-design", message, ("contains", name), key=True, hint=hint)
 
 
 def _weight(design: Design) -> int:
     """Bytes of text to check for all entries: this design for each, plus the files they name."""
-    own = design.document.place((), key=False)
-    size = len(own.file.text) if own else len(str(design.as_dict()))
+    location = design.document.place((), key=False)
+    size = len(location.file.text) if location else len(str(design.as_dict()))
     paths = [path for name in design.contains if (path := path_of(design, name))]
     return size * len(design.contains) + sum(os.path.getsize(path) for path in paths if os.path.isfile(path))

@@ -36,25 +36,25 @@ def parse_value(text: str, special: Graph) -> Value:
     if call.name in special.tensor and not call.arguments:
         return Value(coefficient, call.name)
     if call.name not in STARTS:
-        known = [name for name in special.tensor if special.tensor[name].role in ("weight", "constant", "state")]
+        names = [name for name in special.tensor if special.tensor[name].role in ("weight", "constant", "state")]
         message = f"'{special.name}' has no tensor '{call.name}', and no initialiser has this name."
-        raise Refusal("unknown-value", message, _hint(call.name, [*known, *STARTS]))
+        raise Refusal("unknown-value", message, _hint(call.name, [*names, *STARTS]))
     return Value(coefficient, _function(call))
 
 
-def _hint(name: str, known: list[str]) -> str:
-    hint = nearest(name, known)
+def _hint(name: str, candidates: list[str]) -> str:
+    hint = nearest(name, candidates)
     return hint if meant(hint) else EXAMPLE
 
 
 def _split(text: str) -> tuple[str, str]:
     """`2 * Wo` as ("2", "Wo"): split at the last `*` outside parentheses; `**` does not count."""
     depth, cut = 0, -1
-    for place, character in enumerate(text):
+    for index, character in enumerate(text):
         depth += (character == "(") - (character == ")")
-        power = "**" in (text[place : place + 2], text[max(0, place - 1) : place + 1])
+        power = "**" in (text[index : index + 2], text[max(0, index - 1) : index + 1])
         if character == "*" and depth == 0 and not power:
-            cut = place
+            cut = index
     return text[: max(cut, 0)].strip(), text[cut + 1 :].strip()
 
 
@@ -94,35 +94,35 @@ def shape_of(value: Value, special: Graph, sizes: dict[str, int]) -> Shaped:
         return Shaped(None)
     if isinstance(value.source, str):
         return Shaped(tuple(zip(special.legs_of(value.source), stored(special, value.source), strict=True)))
-    known = renamed_sizes(value.source, special, sizes)
+    leg_sizes = renamed_sizes(value.source, special, sizes)
     names = [leg.name for leg in value.source.legs]
     for name in names:
-        if name not in known:
+        if name not in leg_sizes:
             raise Refusal("unknown-leg", f"no tensor has a leg '{name}'.", EXAMPLE)
         if names.count(name) > 1 and any(name in legs_of(use) for term in value.source.terms for use in term.factors):
             raise Refusal("leg-twice", f"leg '{name}' appears twice in the result.", "only broadcast legs may.")
-    return Shaped(tuple((name, known[name]) for name in names))
+    return Shaped(tuple((name, leg_sizes[name]) for name in names))
 
 
 def legs_of(use: UseText) -> list[str]:
     return [leg.name for leg in use.legs or ()]
 
 
-def renamed_sizes(text: SumText, special: Graph, sizes: dict[str, int]) -> dict[str, int]:
+def renamed_sizes(contraction: SumText, special: Graph, sizes: dict[str, int]) -> dict[str, int]:
     """The size of every leg in a contraction, those of tensors first. `eye[a b]` gives b the size of a."""
-    known = dict(sizes)
-    uses = [use for term in text.terms for use in term.factors]
+    leg_sizes = dict(sizes)
+    uses = [use for term in contraction.terms for use in term.factors]
     for use in uses:
         if use.name != "eye":
-            known |= _renamed(use, special)
+            leg_sizes |= _renamed(use, special)
     for use in uses:
         legs = legs_of(use)
-        if use.name == "eye" and (len(legs) != 2 or not {*legs} & known.keys()):
+        if use.name == "eye" and (len(legs) != 2 or not {*legs} & leg_sizes.keys()):
             raise Refusal("leg-count", "'eye', the identity, needs two legs, one of known size.", EXAMPLE)
         if use.name == "eye":
-            known.setdefault(legs[1], known.get(legs[0], 0))
-            known.setdefault(legs[0], known[legs[1]])
-    return known
+            leg_sizes.setdefault(legs[1], leg_sizes.get(legs[0], 0))
+            leg_sizes.setdefault(legs[0], leg_sizes[legs[1]])
+    return leg_sizes
 
 
 def _renamed(use: UseText, special: Graph) -> dict[str, int]:

@@ -425,8 +425,8 @@ AROUND = (
     ),
     Mutation(
         "rewrite/hidden.py",
-        "if use.name not in new or not self.on_keys(use.legs))",
-        "if use.name not in new)",
+        "if use.name not in replacements or not self.on_keys(use.legs))",
+        "if use.name not in replacements)",
         "A kernel that reads one tensor as query and key counts its rows as hidden.",
         ("test_hidden.py::test_rows_of_a_tensor_that_is_query_and_key",),
     ),

@@ -43,15 +43,15 @@ COMPILER = (
     ),
     Mutation(
         "graph/hidden.py",
-        "return seen if OPS[box.kind].runs_along else _both(seen, own)",
-        "return own",
+        "return seen if OPS[box.kind].runs_along else _both(seen, step_seen)",
+        "return step_seen",
         "What a mask hides from a softmax is not hidden before the maps in front of it.",
         ("graph/test_hidden.py::test_what_is_seen", "test_hidden.py::test_every_map_in_every_box"),
     ),
     Mutation(
         "graph/signs.py",
-        "found[1] ** 2 < 4 * found[0] * found[2]",
-        "found[1] ** 2 > 4 * found[0] * found[2]",
+        "coefficients[1] ** 2 < 4 * coefficients[0] * coefficients[2]",
+        "coefficients[1] ** 2 > 4 * coefficients[0] * coefficients[2]",
         "A polynomial with roots is taken for one that is never negative, and the warning is lost.",
         ("graph/test_signs.py",),
     ),
@@ -108,8 +108,8 @@ COMPILER = (
     ),
     Mutation(
         "rewrite/change.py",
-        "terms[at : at + 1] = found[0]",
-        "terms[at : at + 1] = found[0][:1]",
+        "terms[term_index : term_index + 1] = expansion[0]",
+        "terms[term_index : term_index + 1] = expansion[0][:1]",
         "A product with a sum keeps the first term of the sum alone.",
         (f"{RULE}[distribution]",),
     ),
@@ -167,7 +167,7 @@ COMPILER = (
     # Planning
     Mutation(
         "rewrite/fused.py",
-        "dropout, found.written,",
+        "dropout, attention.written,",
         "dropout, (),",
         "Fused attention forgets the design's own mask.",
         ("plan/test_band.py::test_refused_with_the_reason_and_still_right[too wide]",),

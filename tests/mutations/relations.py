@@ -10,8 +10,8 @@ SHIPPED = "relations/test_relations.py::test_shipped_designs"
 RELATIONS = (
     Mutation(
         "rewrite/hidden.py",
-        "new = self.with_zeros(step, new) if step.name in self.counting else new",
-        "new = [*new]",
+        "new_uses = self.with_zeros(step, new_uses) if step.name in self.counting else new_uses",
+        "new_uses = [*new_uses]",
         "A product that sums the keys counts those that a key mask hides.",
         (f"{FOUND}[features_of_keys-torch]",),
     ),
@@ -108,8 +108,8 @@ RELATIONS = (
     ),
     Mutation(
         "graph/precision.py",
-        "{*known, *graph.wide, ",
-        "{*known, ",
+        "{*wide_names, *graph.wide, ",
+        "{*wide_names, ",
         "A part of a step rounds what the design keeps in float32.",
         ("relations/test_precision.py::test_parts_of_a_step_keep_wide_what_the_design_keeps_wide",),
     ),
