@@ -113,11 +113,14 @@ def _in_torch(writer: Writer, node: Node, names: Sequence[str], small: Legs) -> 
     return Value(" * ".join(part.text if part.level == PRODUCT else part.atom for part in parts), (), False, PRODUCT)
 
 
-def term_text(writer: Writer, parts: Recurrence, term: ScoreTerm, small: Legs = ()) -> str:
-    """The names of query side, key side and core, each on a line of its own."""
+def term_text(writer: Writer, parts: Recurrence, term: ScoreTerm, small: Legs = (), rows: bool = True) -> str:
+    """The names of query side, key side and core, each on a line of its own.
+
+    `rows`: a side without its sequence leg has a row for each position, else one for all.
+    """
     query, key = str(writer.graph.query), str(writer.graph.key)
-    q = _operands(writer, "q", parts, term.query, query, term, small)
-    k = _operands(writer, "k", parts, term.key, key, term, small)
+    q = _operands(writer, "q", parts, term.query, query, term, small, rows)
+    k = _operands(writer, "k", parts, term.key, key, term, small, True)
     if term.decays:
         pairs = zip("ab", zip(*term.decays, strict=True), strict=True)
         numbers = [_decay(writer, parts, name, uses, term.decayed) for name, uses in pairs]
@@ -131,11 +134,18 @@ def term_text(writer: Writer, parts: Recurrence, term: ScoreTerm, small: Legs = 
 
 
 def _operands(
-    writer: Writer, name: str, parts: Recurrence, uses: tuple[Use, ...], row: str, term: ScoreTerm, small: Legs
+    writer: Writer,
+    name: str,
+    parts: Recurrence,
+    uses: tuple[Use, ...],
+    row: str,
+    term: ScoreTerm,
+    small: Legs,
+    rows: bool,
 ) -> str:
     """The name of a side, or of the operands of its features."""
     if not uses or _is_map(writer, uses[0]):
-        return laid(writer, name, _side(writer, parts, uses, row, term))
+        return laid(writer, name, _side(writer, parts, uses, row, term, rows))
     feature = feature_of_side(writer, parts, uses[0])
     behind = () if feature.alone else small
     made = [
@@ -153,11 +163,17 @@ def _decay(writer: Writer, parts: Recurrence, name: str, uses: Sequence[Use], de
     return laid(writer, name, (" + ".join(text for text, _ in made), max((shape for _, shape in made), key=len)))
 
 
-def _side(writer: Writer, parts: Recurrence, uses: tuple[Use, ...], sequence: str, term: ScoreTerm) -> tuple[str, str]:
+def _side(
+    writer: Writer, parts: Recurrence, uses: tuple[Use, ...], sequence: str, term: ScoreTerm, rows: bool
+) -> tuple[str, str]:
     """One side of a term and its shape: ones if it has no factor; the query side is multiplied by the coefficient."""
     use = next(iter(uses), None)
     query = sequence == writer.graph.query
-    ones = "" if use and sequence in use.legs else f"{writer.like.text}.new_ones({writer.length(sequence)}, 1)"
+    ones = (
+        ""
+        if use and (not rows or sequence in use.legs)
+        else f"{writer.like.text}.new_ones({writer.length(sequence)}, 1)"
+    )
     if use is None:
         text, shape = ones, f"{sequence} 1"
         value = Value(text, (sequence, "1"), False)

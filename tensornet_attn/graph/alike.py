@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensornet_attn.graph.attention import cached
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.recurrence import ONES, Recurrence, sums_keys
 from tensornet_attn.ops import OPS
 
@@ -23,7 +23,7 @@ def narrow_after(graph: Graph, step: Step) -> set[str]:
     parts, query = step.form, str(graph.query)
     if not isinstance(parts, Recurrence) or not sums_keys(step):
         return set()
-    if parts.causal(graph) or not all(_alike(graph, use.name) for term in parts.terms for use in term.query):
+    if parts.causal(graph) or not all(_alike(graph, use) for term in parts.terms for use in term.query):
         return set()
     narrow = {step.name}
     for reader in graph.steps:
@@ -44,12 +44,9 @@ def narrow_after(graph: Graph, step: Step) -> set[str]:
     return set() if narrow & {*graph.results} else narrow
 
 
-def _alike(graph: Graph, name: str) -> bool:
-    """Whether a query side is the same for all queries: ones, or a product of ones with what has no query leg."""
-    made = graph.step.get(name)
-    if made is None or made.contraction is None:
-        return is_ones(graph, name)
-    return all(graph.query not in use.legs or is_ones(graph, use.name) for use in made.op.uses)
+def _alike(graph: Graph, use: Use) -> bool:
+    """Whether a query side is the same for all queries: ones, or what has no query leg."""
+    return graph.query not in use.legs or is_ones(graph, use.name)
 
 
 def is_ones(graph: Graph, name: str) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from tensornet_attn.cost.kernels import Parts
 from tensornet_attn.cost.memory import kept
+from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.products import Matmul
 from tensornet_attn.cost.rates import Table
 from tensornet_attn.cost.scene import Scene
@@ -23,8 +24,8 @@ from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import Legs
+from tensornet_attn.kernels.blocks import steps_with
 from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, kernel
-from tensornet_attn.rewrite.change import with_steps
 
 
 class OuterSums(Implementation[Recurrence]):
@@ -33,14 +34,17 @@ class OuterSums(Implementation[Recurrence]):
     name, kind, pairs = "sum of outer products", "outer", False
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
-        chosen, wide = dict[str, str](), kept_wide(graph)
-        for step in graph.steps:
-            product = None if sums_wide(graph, wide, step.name) else _outer_product(graph, step)
+        split, _ = split_best(graph, context.sizes, context.device, context.device.width)
+        kernels, products, wide = dict[str, Step](), set[str](), kept_wide(split)
+        for step in split.steps:
+            product = None if sums_wide(split, wide, step.name) else _outer_product(split, step)
             if product is not None:
-                own = kernel(self.kind, graph, (), (product, step), step.form)
-                graph = with_steps(graph, {product.name: [], step.name: [replace(step, op=own)]})
-                chosen[step.name] = "a sum over the keys, once for all queries, as one product"
-        return Lowered(graph, chosen)
+                products.add(product.name)
+                own = kernel(self.kind, split, (), (product, step), step.form)
+                kernels[step.name] = replace(step, op=own)
+        steps = tuple(steps_with(graph, split, kernels, products)) if kernels else graph.steps
+        chosen = "a sum over the keys, once for all queries, as one product"
+        return Lowered(replace(graph, steps=steps), dict.fromkeys(kernels, chosen))
 
     def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
         return {(str(scene.graph.key), *recurrence_of(step).heads): 1}

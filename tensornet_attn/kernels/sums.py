@@ -46,7 +46,7 @@ class CumulativeSums(OfBoxes[Summed]):
         found = cumulative(graph, graph.step[place])
         if not isinstance(found, Recurrence) or found.decays:
             return None
-        terms = tuple(_with_the_keys(graph, found, term) for term in found.terms)
+        terms = tuple(_without_ones(graph, _with_the_keys(graph, found, term)) for term in found.terms)
         return Summed(graph, replace(found, terms=terms))
 
     def lower(self, form: Summed, context: Context) -> Lowered:
@@ -98,10 +98,11 @@ class CumulativeSums(OfBoxes[Summed]):
         writer.line(
             f"# {parts.box.name}: sums over {writer.graph.key}; no {query} by {writer.graph.key} tensor is formed"
         )
-        terms = ", ".join(term_text(writer, parts, term) for term in parts.terms)
+        alike = step.name in one_row(writer.graph)
+        terms = ", ".join(term_text(writer, parts, term, rows=not alike) for term in parts.terms)
         options = [*mask_options(writer, parts), *(["causal=True"] if parts.causal(writer.graph) else [])]
         options += ["wide=True"] if sums_wide(writer.graph, writer.wide, step.name) else []
-        if step.name in one_row(writer.graph):
+        if alike:
             options.append(f"one_row={'mask is None' if takes_mask(writer.graph) else 'True'}")
         writer.named(step.name, writer.call("cumulative_sums", f"[{terms}]", *options), (*parts.heads, query))
 
@@ -116,6 +117,12 @@ def _with_the_keys(graph: Graph, found: Recurrence, term: ScoreTerm) -> ScoreTer
     moved = [use for use in term.core if not {*use.legs} <= {*found.box.legs}]
     moved += [use for use in term.core if any({*use.legs} <= {*key.legs} for key in term.key) and use not in moved]
     return replace(term, key=(*term.key, *moved), core=tuple(use for use in term.core if use not in moved))
+
+
+def _without_ones(graph: Graph, term: ScoreTerm) -> ScoreTerm:
+    """A term whose query side is no product with ones, which would repeat weights for each query."""
+    factors = tuple(use for use in term.query if not is_ones(graph, use.name))
+    return replace(term, query=factors) if factors or term.core else term
 
 
 CUMSUM = CumulativeSums()

@@ -101,13 +101,11 @@ def test_weights_are_multiplied_once_for_all_queries(n: int, m: int) -> None:
         y="Q[n h] R[n h e] Wo[h e f] -> n f",
     )
     del whole["weights"]["Wk"]
-    assert "each[: 1 if mask is None else None]" in ta.compile(ta.load(whole)).source
+    assert "each" not in ta.compile(ta.load(whole)).source.partition("def forward")[2]
     agree(whole, n, m)
     agree(whole, n, m, mask=torch.rand(n, m) > 0.4)
     agree(whole, n, m, mask=torch.rand(2, 2, 3, n, m) > 0.4)
     agree(whole, n, m, hidden=1e6, key_mask=torch.arange(m).expand(2, m) > 0)
-    whole["causal"] = True
-    assert "each[:" not in ta.compile(ta.load(whole)).source
 
 
 @pytest.mark.parametrize("given", WHOLE.values(), ids=WHOLE)
