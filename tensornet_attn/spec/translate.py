@@ -35,8 +35,8 @@ def report_validation(error: ValidationError, reporter: Reporter) -> list[Path]:
     complaints: dict[Path, dict[str, Any]] = {}
     for raw in error.errors(include_url=False, include_context=False, include_input=False):
         path = _path(raw["loc"], reporter.document.data)
-        inner = raw["type"] in ("extra_forbidden", "missing") and len(path) > 1
-        owner = path[:-1] if inner else path
+        about_key = raw["type"] in ("extra_forbidden", "missing") and len(path) > 1
+        owner = path[:-1] if about_key else path
         rank = raw["type"] != "extra_forbidden"
         if owner not in complaints or rank < complaints[owner]["rank"]:
             complaints[owner] = {"type": raw["type"], "msg": raw["msg"], "path": path, "rank": rank}
@@ -112,16 +112,16 @@ _INNER = {
 }
 
 
-def _sentence(kind: str, path: Path, given: str) -> tuple[str, str, str]:
+def _sentence(kind: str, path: Path, actual: str) -> tuple[str, str, str]:
     """(code, message, hint) for a value of the wrong kind."""
     last, top = str(path[-1]) if path else "", str(path[0]) if path else ""
     if kind == "surrogate":
         message = "this text contains half of a surrogate pair, which is not a character."
         return "wrong-type", message, "write the character itself."
     if kind == "version":
-        return "version", f"expected version 1 of the language, got {given}.", "write 'tensornet: 1'."
+        return "version", f"expected version 1 of the language, got {actual}.", "write 'tensornet: 1'."
     if kind == "literal_error":
-        return "wrong-value", f"{given} is not a value of '{last}'.", f"use one of {', '.join(_modes(last))}."
+        return "wrong-value", f"{actual} is not a value of '{last}'.", f"use one of {', '.join(_modes(last))}."
     inside = {"constants": "legs: h g, value: eye", "contains": "legs: {r: h * d}, weights: {C: eye}"}
     mapping = "a mapping", f"e.g. '{last}: {{{inside.get(top, 'legs: h g, update: prior')}}}'."
     wanted = {
@@ -147,7 +147,7 @@ def _sentence(kind: str, path: Path, given: str) -> tuple[str, str, str]:
         ),
     }
     what, hint = wanted.get(f"{kind} {top}") or wanted.get(kind) or ("", "compare with a shipped design.")
-    return "wrong-type", f"expected {what}, got {given}." if what else f"{given} is not allowed here.", hint
+    return "wrong-type", f"expected {what}, got {actual}." if what else f"{actual} is not allowed here.", hint
 
 
 def _modes(key: str) -> tuple[str, ...]:
@@ -177,12 +177,12 @@ def _report_box(value: Any, path: Path, reporter: Reporter) -> None:
         hint = "put one into the 'of' of the other."
         reporter.error("two-boxes", message, (*path, kinds[1]), key=True, hint=hint)
         return
-    strange = [key for key in value if key not in ("of", "mask", "scale", "by", "k", "eps")]
-    if not strange:
+    unknown_keys = [key for key in value if key not in ("of", "mask", "scale", "by", "k", "eps")]
+    if not unknown_keys:
         hint = f"name the box with one of: {', '.join(BOXES)}."
         reporter.error("unknown-box", "no key here names a box.", path, key=True, hint=hint)
         return
-    box, *_ = strange
+    box, *_ = unknown_keys
     if box in MAPS:
         hint = f"it is an elementwise map: write 'map: {box}' in its place."
     else:
