@@ -109,9 +109,9 @@ def distances(areas: Areas) -> Span | None:
 
 def reach_and_prefix(areas: Areas) -> tuple[Span, int]:
     """(range of distances, number of first keys that are visible at any distance)."""
-    first = [area for area in areas if area.key[1] < inf and (distances((area,)) or ANY)[1] == inf]
-    nearby = distances(tuple(area for area in areas if area not in first)) or (0, -1)
-    return nearby, int(max((area.key[1] for area in first), default=-1)) + 1
+    prefixes = [area for area in areas if area.key[1] < inf and (distances((area,)) or ANY)[1] == inf]
+    nearby = distances(tuple(area for area in areas if area not in prefixes)) or (0, -1)
+    return nearby, int(max((area.key[1] for area in prefixes), default=-1)) + 1
 
 
 def _met(first: Span, second: Span) -> Span:

@@ -84,9 +84,9 @@ def _together(legs: Legs, group: Legs) -> bool:
 
 def _merged(expression: str, groups: tuple[Legs, ...]) -> str:
     """Flattens each group of neighbouring legs; the last group first, so that the other positions stay valid."""
-    for after, group in enumerate(reversed(groups)):
+    for trailing, group in enumerate(reversed(groups)):
         if len(group) > 1:
-            expression = flattened(expression, -after - len(group), -after - 1)
+            expression = flattened(expression, -trailing - len(group), -trailing - 1)
     return expression
 
 
@@ -102,9 +102,9 @@ def permuted(expression: str, have: Legs, want: Legs) -> str:
     if single is not None:
         source, target = single
         return f"{expression}.movedim({source - count}, {target - count})"
-    first = moved[0]
-    sources = ", ".join(str(have.index(leg) - count) for leg in want[first:])
-    targets = ", ".join(str(dimension - count) for dimension in range(first, count))
+    first_moved = moved[0]
+    sources = ", ".join(str(have.index(leg) - count) for leg in want[first_moved:])
+    targets = ", ".join(str(dimension - count) for dimension in range(first_moved, count))
     return f"{expression}.movedim(({sources}), ({targets}))"
 
 
@@ -112,8 +112,8 @@ def _one_moved(have: Legs, want: Legs) -> tuple[int, int] | None:
     """(from, to) if moving one leg is enough, otherwise None."""
     for source, leg in enumerate(have):
         target = want.index(leg)
-        rest = (*have[:source], *have[source + 1 :])
-        if source != target and (*rest[:target], leg, *rest[target:]) == want:
+        remaining = (*have[:source], *have[source + 1 :])
+        if source != target and (*remaining[:target], leg, *remaining[target:]) == want:
             return source, target
     return None
 

@@ -127,12 +127,12 @@ class DeltaRuleOperation(Operation):
         """Operands are [heads..., sequence, width]; the width is the contracted legs, or the value's own legs."""
         heads, _, own_legs = legs_of(box)
         past = past_text(lines, box)
-        rest = [f"past={past}"] if past else []
+        past_arguments = [f"past={past}"] if past else []
         if gates := gate_texts(lines, box):
-            expression = lines.call("gated_delta_rule", *operand_texts(lines, box), *gates, *rest)
+            expression = lines.call("gated_delta_rule", *operand_texts(lines, box), *gates, *past_arguments)
         else:
             arguments = [*operand_texts(lines, box), key_mask_of(heads), *normalized(lines, box)]
-            expression = lines.call("delta_rule", *arguments, *rest)
+            expression = lines.call("delta_rule", *arguments, *past_arguments)
         if len(own_legs) != 1:
             expression += (
                 f".unflatten(-1, ({', '.join(lines.size(leg) for leg in own_legs)}))" if own_legs else "[..., 0]"
@@ -392,11 +392,11 @@ def gated_weights(
     return stacked.flatten(stacked.ndim - 1 - contracted), S  # the contracted legs have size 1
 
 
-def widened(lines: Lines, operand: Value, before: Legs, width: Legs) -> Value:
+def widened(lines: Lines, operand: Value, leading: Legs, width: Legs) -> Value:
     """An operand broadcast to all legs of the width."""
     if {*width} <= {*operand.legs}:
         return operand
-    operand = operand.aligned((*before, *width), whole=True)
+    operand = operand.aligned((*leading, *width), whole=True)
     sizes = ", ".join([*map(lines.size, width), ""]).strip()
     return Value(lines.call("widened", operand.text, f"({sizes})"), operand.legs, operand.batched)
 

@@ -69,8 +69,8 @@ class RelShiftOperation(Operation):
         distance = -distance if to == query else distance
         index = distance.clamp(offsets[0], offsets[-1]) - offsets[0] if len(offsets) else distance  # n m, or m n
         table = aligned(run.values[use.name], use.legs, (*others, source, along))
-        rest = table.shape[:-2]
-        table = table.expand(*rest, len(index), len(offsets)).gather(-1, index.expand(*rest, *index.shape))
+        batch = table.shape[:-2]
+        table = table.expand(*batch, len(index), len(offsets)).gather(-1, index.expand(*batch, *index.shape))
         return table, (*others, source, to)
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:

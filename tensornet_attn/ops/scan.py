@@ -109,5 +109,5 @@ def scan_texts(lines: Lines, box: Box) -> list[str]:
     x = lines.value(box.operand("of")).arranged((key, *legs)).text
     decay = lines.value(box.operand("decay")).aligned((key, *legs)).text
     past = past_of(box)
-    before = "None" if past is None else lines.value(past).aligned(legs, whole=True).text
-    return [x, decay, str(len(legs)), before, "key_mask"]
+    initial_state = "None" if past is None else lines.value(past).aligned(legs, whole=True).text
+    return [x, decay, str(len(legs)), initial_state, "key_mask"]

@@ -98,8 +98,8 @@ class SoftmaxOperation(Operation):
         if sink_of(box) is not None:
             return None
         minus = nodes.mul(nodes.number(Negative(ONE)), nodes.over(x, tiles.variable, "lse", step.name))
-        rest = nodes.add([nodes.renamed(x, {tiles.variable: tiles.place}), minus])
-        return nodes.node("map", (rest,), rest.axes, step.name, ("exp",))
+        exponent = nodes.add([nodes.renamed(x, {tiles.variable: tiles.place}), minus])
+        return nodes.node("map", (exponent,), exponent.axes, step.name, ("exp",))
 
     def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
         arguments = [lines.scaled(box.number("scale"), operand).text, keep, bias]

@@ -126,12 +126,12 @@ class Document:
 
     def place(self, path: Path, key: bool) -> Place | None:
         """The location of a path, or of its nearest parent if it has none, as a missing key."""
-        first, second = (self.keys, self.values) if key else (self.values, self.keys)
+        preferred, fallback = (self.keys, self.values) if key else (self.values, self.keys)
         while True:
-            place = first.get(path) or second.get(path)
+            place = preferred.get(path) or fallback.get(path)
             if place is not None or not path:
                 return place
-            path, first, second = path[:-1], self.keys, self.values
+            path, preferred, fallback = path[:-1], self.keys, self.values
 
     def text(self, path: Path) -> str | None:
         """The text at a path, None if the value is not a text."""

@@ -84,7 +84,7 @@ def read_document(
     return _validated(document, reporter, kind)
 
 
-def _extended(document: Document, reporter: Reporter, seen: tuple[str, ...], room: Room = ALONE) -> Document:
+def _extended(document: Document, reporter: Reporter, chain: tuple[str, ...], room: Room = ALONE) -> Document:
     """The document merged over the design it `extends`, within the limits `room`; empty if that design is unusable."""
     name = document.data.pop("extends", None)
     if name is None:
@@ -101,12 +101,12 @@ def _extended(document: Document, reporter: Reporter, seen: tuple[str, ...], roo
     source = name
     if "/" in name or name.endswith(".yaml"):
         source = os.path.normpath(os.path.join(os.path.dirname(document.path or ""), name))
-    seen, room = (*seen, document.path or ""), document.beside(room)
-    if location(source) in seen:
+    chain, room = (*chain, document.path or ""), document.beside(room)
+    if location(source) in chain:
         message = f"'{name}' extends this design in turn."
         reporter.error("circular-extends", message, ("extends",), hint="remove 'extends' from one of them.")
         return nothing
-    if len(seen) > limits.EXTENDS_DEPTH:
+    if len(chain) > limits.EXTENDS_DEPTH:
         message = f"this chain of 'extends' has more than {limits.EXTENDS_DEPTH} designs."
         reporter.error("too-deep", message, ("extends",), hint="shorten the chain.")
         return nothing
@@ -114,7 +114,7 @@ def _extended(document: Document, reporter: Reporter, seen: tuple[str, ...], roo
     if not {"tensornet", "extends"} & parent.data.keys():
         _no_parent(name, parent_reporter, reporter)
         return nothing
-    parent = _extended(parent, parent_reporter, seen, room)
+    parent = _extended(parent, parent_reporter, chain, room)
     reporter.found += parent_reporter.found
     return merge(parent, document, reporter) if parent.data else nothing
 
@@ -172,7 +172,7 @@ def _section(
     parent_entries: dict[str, Any], child_entries: dict[str, Any], section: str, reporter: Reporter
 ) -> dict[str, Any]:
     """Merges one section of the child into the parent's."""
-    before, last = (
+    new_before, new_last = (
         _new_names(parent_entries, child_entries)
         if section == "diagram"
         else ({}, [name for name in child_entries if name not in parent_entries])
@@ -182,23 +182,25 @@ def _section(
             message = f"the extended design has no '{name}' to remove."
             hint = reporter.nearest(name, parent_entries)
             reporter.error("nothing-to-remove", message, (section, name), key=True, hint=hint)
-    order = [name for parent_name in parent_entries for name in (*before.get(parent_name, ()), parent_name)]
+    order = [name for parent_name in parent_entries for name in (*new_before.get(parent_name, ()), parent_name)]
     values = parent_entries | child_entries
     return {
-        name: values[name] for name in (*order, *last) if not (name in child_entries and child_entries[name] is None)
+        name: values[name]
+        for name in (*order, *new_last)
+        if not (name in child_entries and child_entries[name] is None)
     }
 
 
 def _new_names(parent_entries: dict[str, Any], child_entries: dict[str, Any]) -> tuple[dict[str, list[str]], list[str]]:
     """(the child's new steps before each step of the parent, the new steps at the end)."""
-    before: dict[str, list[str]] = {}
+    new_before: dict[str, list[str]] = {}
     waiting: list[str] = []
     for name in child_entries:
         if name in parent_entries:
-            before[name], waiting = waiting, []
+            new_before[name], waiting = waiting, []
         else:
             waiting.append(name)
-    return before, waiting
+    return new_before, waiting
 
 
 def _no_parent(name: str, parent_reporter: Reporter, reporter: Reporter) -> None:

@@ -98,9 +98,9 @@ class Reporter:
         ordered = sorted(unique.values(), key=lambda problem: (problem.file, problem.line or 0, problem.column or 0))
         if len(ordered) <= limits.PROBLEMS:
             return ordered
-        last = ordered[limits.PROBLEMS]
-        more = f"{len(ordered) - limits.PROBLEMS} more problems."
-        tail = Problem("too-many", more, "fix the first ones.", last.file, "", last.line, last.column)
+        omitted = ordered[limits.PROBLEMS]
+        message = f"{len(ordered) - limits.PROBLEMS} more problems."
+        tail = Problem("too-many", message, "fix the first ones.", omitted.file, "", omitted.line, omitted.column)
         return [*ordered[: limits.PROBLEMS], tail]
 
     def _follows(self, problem: Problem) -> bool:

@@ -235,21 +235,21 @@ class Sizes:
     def _circles(self, waiting: dict[str, set[str]]) -> None:
         """Reports each cycle once, at its first name. Names that only lead into a cycle are not reported."""
         order = {name: position for position, name in enumerate(waiting)}
-        seen: set[str] = set()
+        visited: set[str] = set()
         for start in waiting:
             trail: dict[str, int] = {}
             name = start
-            while name not in seen and name not in trail:
+            while name not in visited and name not in trail:
                 trail[name] = len(trail)
                 name = min(waiting[name], key=order.__getitem__)
             if name in trail:
                 circle = list(trail)[trail[name] :]
-                first = circle.index(min(circle, key=order.__getitem__))
-                circle = [*circle[first:], *circle[:first]]
+                earliest = circle.index(min(circle, key=order.__getitem__))
+                circle = [*circle[earliest:], *circle[:earliest]]
                 arrows = " -> ".join([*circle[:8], *["..."] * (len(circle) > 8), circle[0]])
                 message, path = f"the size of '{circle[0]}' depends on itself: {arrows}.", self.paths[circle[0]]
                 self.reporter.error("circular-size", message, path, hint="set one of them to a number.")
-            seen.update(trail)
+            visited.update(trail)
         self.broken.update(waiting)
 
 

@@ -182,10 +182,10 @@ class _Parser:
             if unclosed:
                 unclosed += _open(self._skipped(depth + 1))
                 continue
-            here = (*path, len(sequence))
-            value = self._node(here, depth + 1)
+            element_path = (*path, len(sequence))
+            value = self._node(element_path, depth + 1)
             if flow:
-                unclosed, value = self._broken(value, here)
+                unclosed, value = self._broken(value, element_path)
             sequence.append(value)
         return sequence
 
@@ -280,9 +280,9 @@ def _explained(error: MarkedYAMLError, text: str) -> tuple[str, str]:
     """The message and the hint for an error of the YAML parser."""
     fault, mark = _sentence(error), error.problem_mark
     message = f"this is not valid YAML: {fault}."
-    *before, line = text[: mark.index if mark else 0].split("\n")
+    *lines_above, line = text[: mark.index if mark else 0].split("\n")
     continues = "mapping values" in fault and re.fullmatch(r" *\w+", line)  # an entry that YAML joins to the text above
-    if continues and re.match(r" *\w+:[^ ]", next((line for line in reversed(before) if line.strip()), "")):
+    if continues and re.match(r" *\w+:[^ ]", next((line for line in reversed(lines_above) if line.strip()), "")):
         return message, "put a space after the colon in the line above."
     if continues or "<block mapping start>" in fault:
         return "this line is indented differently from the lines above.", "indent the lines of a mapping equally."

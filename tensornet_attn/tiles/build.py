@@ -47,11 +47,11 @@ class Builder(Steps):
     streams: dict[str, int] = field(default_factory=dict)
 
     def program(self) -> Program:
-        *steps, last = self.op.body
+        *steps, result_step = self.op.body
         for step in steps:
             self.value(step, self.indices(step.legs))
-        exit_ = self.exit(last)
-        legs = self.arranged(last.legs)
+        exit_ = self.exit(result_step)
+        legs = self.arranged(result_step.legs)
         query, key = self.nodes.pair
         program = Program(
             self.step, query, key, self.heads, self.whole, self.widths, tuple(self.operands.values()), exit_, legs,
@@ -265,9 +265,9 @@ class _BoxTiles(BoxTiles[Builder]):
 def _check(program: Program) -> None:
     """Raises Unfit if a map is read by another map instead of the result, or if the program reads only noise."""
     for attention_map in program.maps:
-        before = [node for node in below(attention_map.args) if node.op in ROWS]
-        if before:
-            raise Unfit(f"'{attention_map.name}' is a {attention_map.op} of a result of '{before[0].name}'")
+        inner_maps = [node for node in below(attention_map.args) if node.op in ROWS]
+        if inner_maps:
+            raise Unfit(f"'{attention_map.name}' is a {attention_map.op} of a result of '{inner_maps[0].name}'")
     drawn = {node.data[0] for node in program.nodes.made.values() if node.op == "noise"}
     if len(drawn) == len(program.operands):
         raise Unfit("it reads nothing except noise")

@@ -111,9 +111,9 @@ class _Blocks(Backward):
         else:
             self.give(maps, self.nodes.product(gradient, values, self.pair, f"d_{maps.name}"))
             self.give(values, self.nodes.product(maps, gradient, values.axes, f"d_{values.name}"))
-        both = (self.pair, (self.program.query, *self.program.relative))
+        pair_axes = (self.pair, (self.program.query, *self.program.relative))
         nodes = below([*self.program.maps, maps, *([values] if values else [])])
-        wide = [node for node in nodes if len(node.axes) == 2 and node.axes in both]
+        wide = [node for node in nodes if len(node.axes) == 2 and node.axes in pair_axes]
         narrow = [node for node in nodes if node not in wide]
         for node in reversed(wide):
             self.back(node, self.own(node))
@@ -221,8 +221,8 @@ def _over(backward: Backward, node: Node, gradient: Node) -> None:
     if how == "add":
         backward.give(arg, gradient)
     elif how == "lse":
-        rest = backward.nodes.add([arg, backward.nodes.mul(backward.minus, node)])
-        share = backward.nodes.node("map", (rest,), rest.axes, f"{arg.name}_share", ("exp",))
+        exponent = backward.nodes.add([arg, backward.nodes.mul(backward.minus, node)])
+        share = backward.nodes.node("map", (exponent,), exponent.axes, f"{arg.name}_share", ("exp",))
         backward.give(arg, backward.nodes.product(gradient, share, arg.axes))
     else:  # the maximum; equal maxima share the gradient
         equal = backward.nodes.node("equal", (arg, node), arg.axes, f"{arg.name}_equal")

@@ -49,9 +49,9 @@ def backward(region: RegionText, gradients: Gradients) -> str:
             lookups(region, key_pass, number, leaf, gradient, sums)
         elif leaf.axes == region.program.pair:
             pairs(region, key_pass, leaf, gradient)
-    before = known_rows(region)
-    rows_known = bool(before) or not gradients.maps
-    if before and (attention_map := fading(region.program)):
+    row_sums = known_rows(region)
+    rows_known = bool(row_sums) or not gradients.maps
+    if row_sums and (attention_map := fading(region.program)):
         key_pass.fading = region.program.divided(attention_map)
     passes = in_turn(region, key_pass) if rows_known else in_turn(region, rows_before(region, gradients), key_pass)
     for leaf, gradient in leaves:
@@ -77,7 +77,7 @@ def backward(region: RegionText, gradients: Gradients) -> str:
         "    for (const long last = tl::minimum(end, (pair + 1) * blocks); task < last; ++task) {",
         "      const long first = (task % blocks) * height;",
         "      const long rows = tl::minimum(height, query_end - first);",
-        *indented(indented(indented([*sums.zero_rows, *fill, *before]))),
+        *indented(indented(indented([*sums.zero_rows, *fill, *row_sums]))),
         *indented(indented(indented([*(line for printed in passes for line in printed.loop), *sums.add_rows]))),
         "    }",
         *indented(indented(sums.add_keys)),
@@ -140,25 +140,27 @@ def entries(region: RegionText, key_pass: Lines, number: int, leaf: Node, gradie
             f" + (first + i) * {region.operands[operand_number]}_grad_step[{1 + len(index)}]",
         )
         at = f"i * {entry_count} + c"
-    last = f"{region.operands[operand_number]}_grad_step[{len(operand.heads) + len(operand.axes)}]"
-    body = f"{row}for (long c = 0; c < {entry_count}; ++c) ({to}{rows})[c * {last}] += ({tile_at})[{at}];"
+    entry_step = f"{region.operands[operand_number]}_grad_step[{len(operand.heads) + len(operand.axes)}]"
+    body = f"{row}for (long c = 0; c < {entry_count}; ++c) ({to}{rows})[c * {entry_step}] += ({tile_at})[{at}];"
     lines = nested([variable for variable in index if variable], region.program.nodes.sizes, [body])
     (sums.add_rows if of_rows else sums.add_keys).extend(lines)
 
 
 def lookups(region: RegionText, key_pass: Lines, number: int, leaf: Node, gradient: Node, sums: Sums) -> None:
     """The gradient of a table between whose entries rows are."""
-    operand_number, index, at, size = leaf.data
+    operand_number, index, table_axis, size = leaf.data
     name, outer = f"table_{number}", [variable for variable in index if variable]
     floats = f"{region.program.tiles(outer)} * QUERIES * {size}"
-    first = f"{name} + {region.places.flat(outer, {})} * QUERIES * {size}"
+    table_at = f"{name} + {region.places.flat(outer, {})} * QUERIES * {size}"
     sums.buffers.append(f"real* {name} = arena.take({floats});")
     sums.zero_rows.append(f"fill({name}, {floats}, 0);")
-    add_between(key_pass, leaf, gradient, f"{first} + i * {size}")
+    add_between(key_pass, leaf, gradient, f"{table_at} + i * {size}")
     step = f"{region.operands[operand_number]}_grad_step"
-    to = f"{gradient_at(region, leaf)} + (first + i) * {step}[{1 + len(index)}] + c * {step}[{1 + at}]"
+    to = f"{gradient_at(region, leaf)} + (first + i) * {step}[{1 + len(index)}] + c * {step}[{1 + table_axis}]"
     loops = f"for (long i = 0; i < rows; ++i) for (long c = 0; c < {size}; ++c)"
-    sums.add_rows.extend(nested(outer, region.program.nodes.sizes, [f"{loops} *({to}) += ({first})[i * {size} + c];"]))
+    sums.add_rows.extend(
+        nested(outer, region.program.nodes.sizes, [f"{loops} *({to}) += ({table_at})[i * {size} + c];"])
+    )
 
 
 def pairs(region: RegionText, key_pass: Lines, leaf: Node, gradient: Node) -> None:
@@ -176,10 +178,10 @@ def known_rows(region: RegionText) -> list[str]:
     if attention_map is None or len(program.maps) != 1 or not {*attention_map.data[1]} <= {*program.exit.index}:
         return []
     index, axes = program.exit.index, program.axes
-    at = sums_at(places, attention_map, {})
+    sums_row = sums_at(places, attention_map, {})
     width = " * ".join(f"{axis}_size" for axis in axes[1:]) or "1"
-    a, b = (places.result_at(name, index, axes, {}) for name in ("out", "gradient"))
-    body = [f"add_products({at}, {a}, {b}, rows, {width});"]
+    out, gradient = (places.result_at(name, index, axes, {}) for name in ("out", "gradient"))
+    body = [f"add_products({sums_row}, {out}, {gradient}, rows, {width});"]
     return nested([variable for variable in index if variable], program.nodes.sizes, body)
 
 
@@ -211,9 +213,9 @@ def gradient_at(region: RegionText, leaf: Node) -> str:
     number, index = leaf.data[:2]
     operand, name = region.program.operands[number], f"{region.operands[number]}_grad"
     address = f"{name} + worker * {name}_private + batch * {name}_step[0]"
-    for k, (leg, variable) in enumerate(zip(operand.heads, index, strict=True), 1):
-        at = region.places.coordinate(leg, variable, {})
-        address += "" if at == "0" else f" + {at} * {name}_step[{k}]"
+    for dimension, (leg, variable) in enumerate(zip(operand.heads, index, strict=True), 1):
+        coordinate = region.places.coordinate(leg, variable, {})
+        address += "" if coordinate == "0" else f" + {coordinate} * {name}_step[{dimension}]"
     return address
 
 
@@ -225,13 +227,13 @@ def flush(region: RegionText, key_pass: Lines, leaf: Node, gradient: Node, sums:
     of_rows = query in leaf.axes or any(query in node.axes for node in below([gradient]))
     gradient, summed = without_sides(region, gradient)
     long = {query: ("i", "rows"), key: ("j", "key_end"), **dict.fromkeys(region.program.relative, ("q", "place_end"))}
-    at, loops, to = {}, "", gradient_at(region, leaf)
+    loop_index, loops, to = {}, "", gradient_at(region, leaf)
     for axis in (*operand.axes, *summed):
-        at[axis], end = long.get(axis, (f"c_{axis}", f"{axis}_size"))
-        loops += f"for (long {at[axis]} = 0; {at[axis]} < {end}; ++{at[axis]}) "
-    for k, axis in enumerate(operand.axes, 1 + len(operand.heads)):
-        to += f" + ({'first + ' if axis == query else ''}{at[axis]}) * {name}_step[{k}]"
-    entry = key_pass.value(gradient, {}, Where(at, {query: "first"}))
+        loop_index[axis], end = long.get(axis, (f"c_{axis}", f"{axis}_size"))
+        loops += f"for (long {loop_index[axis]} = 0; {loop_index[axis]} < {end}; ++{loop_index[axis]}) "
+    for dimension, axis in enumerate(operand.axes, 1 + len(operand.heads)):
+        to += f" + ({'first + ' if axis == query else ''}{loop_index[axis]}) * {name}_step[{dimension}]"
+    entry = key_pass.value(gradient, {}, Where(loop_index, {query: "first"}))
     body = [f"{loops}*({to}) += {entry};"]
     lines = nested([variable for variable in index if variable], region.program.nodes.sizes, body)
     (sums.add_rows if of_rows else sums.add_keys).extend(lines)
@@ -244,14 +246,14 @@ def without_sides(region: RegionText, gradient: Node) -> tuple[Node, list[str]]:
         inner, axes = without_sides(region, gradient.args[0])
         return inner, [*axes, gradient.data[0]]
     if gradient.op == "dot":
-        (a, a_axes), (b, b_axes) = (without_sides(region, arg) for arg in gradient.args)
-        return nodes.mul(a, b), [*a_axes, *b_axes, gradient.data[0]]
+        (left, left_axes), (right, right_axes) = (without_sides(region, arg) for arg in gradient.args)
+        return nodes.mul(left, right), [*left_axes, *right_axes, gradient.data[0]]
     if gradient.op == "mul":
-        (a, a_axes), (b, b_axes) = (without_sides(region, arg) for arg in gradient.args)
-        if a_axes and b_axes:
+        (left, left_axes), (right, right_axes) = (without_sides(region, arg) for arg in gradient.args)
+        if left_axes and right_axes:
             raise Unfit("a product of sums")
-        product = nodes.node("mul", (a, b), (*a.axes, *b.axes)) if a_axes or b_axes else gradient
-        return product, [*a_axes, *b_axes]
+        product = nodes.node("mul", (left, right), (*left.axes, *right.axes)) if left_axes or right_axes else gradient
+        return product, [*left_axes, *right_axes]
     if gradient.op == "over" and gradient.data[1] == "add":
         inner, axes = without_sides(region, gradient.args[0])
         return (nodes.over(inner, gradient.data[0]) if axes else gradient), axes

@@ -15,19 +15,19 @@ from tensornet_attn.tiles.model import Node, below
 
 def in_turn(region: RegionText, *chains: Lines, same: Mapping[Node, Node] | None = None) -> list[Printed]:
     """The passes of chains, given their first passes. `same`: nodes whose tiles are those of others, before."""
-    for first in chains:
-        need_of_later(first)
+    for first_pass in chains:
+        need_of_later(first_pass)
     passes, printed, originals = (
-        [key_pass for first in chains for key_pass in first.chain.passes if key_pass.ends],
+        [key_pass for first_pass in chains for key_pass in first_pass.chain.passes if key_pass.ends],
         [],
         same or {},
     )
     for number, key_pass in enumerate(passes):
-        rest = passes[number + 1 :]
-        for later in rest:
+        later_passes = passes[number + 1 :]
+        for later in later_passes:
             key_pass.stored |= stored_between(key_pass, later)
         printed.append(region.print(key_pass))
-        for later in rest:
+        for later in later_passes:
             for node in later.needed():
                 original = originals.get(node, node)
                 if original in key_pass.stored and original in key_pass.name:
@@ -41,25 +41,25 @@ def wanted(key_pass: Lines, nodes: Iterable[Node]) -> None:
         key_pass.among((node,)).ends.append(Row(node.heads, (node,), list))
 
 
-def need_of_later(first: Lines) -> None:
+def need_of_later(first_pass: Lines) -> None:
     """Makes each pass of a chain compute what a later one reads and cannot make: it reads a sum that runs its way."""
-    for later in reversed(first.chain.passes):
+    for later in reversed(first_pass.chain.passes):
         needed = later.needed()
         reads = {later.other(arg) for node in needed if later.turn_of(node) == later.turn for arg in node.args}
         reads |= {later.other(node) for statement in later.ends for node in statement.reads}
         bound = [node for node in reads if later.turn_of(node) < later.turn and runs(later, node)]
-        wanted(first, [node for node in needed if node in bound])
+        wanted(first_pass, [node for node in needed if node in bound])
 
 
 def runs(key_pass: Lines, node: Node) -> bool:
     return any(inner.op == "running" for inner in below([node], (), key_pass.instead))
 
 
-def stored_between(first: Lines, later: Lines) -> set[Node]:
+def stored_between(earlier: Lines, later: Lines) -> set[Node]:
     """The nodes that both passes need and what only the later one makes reads: their tiles are stored."""
-    before = {node for node in first.needed() if node.axes in (first.pair, first.wide)}
+    computed = {node for node in earlier.needed() if node.axes in (earlier.pair, earlier.wide)}
     needed = later.needed()
-    common = before & {*needed}
+    common = computed & {*needed}
     ends = {later.other(node) for statement in later.ends for node in statement.reads}
     args = {later.other(arg) for node in needed if node not in common for arg in node.args}
     multiplied = {later.other(arg) for node in needed if node.op == "dot" for arg in node.args}

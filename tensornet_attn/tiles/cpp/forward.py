@@ -123,8 +123,8 @@ def begin(region: RegionText) -> list[str]:
     for node in program.maps:
         for sink in node.args[2:]:
             sink_score = key_pass.value(sink, {}, Where({program.query: "i"}, {program.query: "first"}))
-            at = f"{places.stat_at(node.data, {})} * QUERIES + i"
-            body = [f"for (long i = 0; i < rows; ++i) begin_with({sink_score}, m_i[{at}], l_i[{at}]);"]
+            statistic = f"{places.stat_at(node.data, {})} * QUERIES + i"
+            body = [f"for (long i = 0; i < rows; ++i) begin_with({sink_score}, m_i[{statistic}], l_i[{statistic}]);"]
             lines += nested(node.heads, program.nodes.sizes, body)
     return lines
 

@@ -38,18 +38,18 @@ def _struct(key: str, feature: Feature) -> str:
     forward, backward = _Row(feature), _Row(feature, {feature.result: "y[c]"})
     result, sums = forward.value(feature.result, {}), list[str]()
     for leaf, gradient in feature.slopes.items():
-        for k, (number, values) in enumerate(inputs):
+        for slot, (number, values) in enumerate(inputs):
             if number != leaf.data[0]:
                 continue
             summand = backward.value(gradient, dict(zip(leaf.data[1], values, strict=True)))
-            if "row" in axes[k]:
-                backward.lines.append(f"to[{k}][c] = more[{k}] ? to[{k}][c] + {summand} : {summand};")
-            elif "column" in axes[k]:
-                backward.lines.append(f"to[{k}][c] += {summand};")
+            if "row" in axes[slot]:
+                backward.lines.append(f"to[{slot}][c] = more[{slot}] ? to[{slot}][c] + {summand} : {summand};")
+            elif "column" in axes[slot]:
+                backward.lines.append(f"to[{slot}][c] += {summand};")
             else:
-                backward.lines.append(f"sum{k} += {summand};")
-                sums.append(str(k))
-    reduction = f" reduction(+:{','.join(f'sum{k}' for k in sums)})" if sums else ""
+                backward.lines.append(f"sum{slot} += {summand};")
+                sums.append(str(slot))
+    reduction = f" reduction(+:{','.join(f'sum{slot}' for slot in sums)})" if sums else ""
     lines = [
         f"template <> struct Feature<{key}> {{",
         f"  static constexpr int INPUTS = {len(inputs)};",
@@ -60,10 +60,10 @@ def _struct(key: str, feature: Feature) -> str:
         "  }",
         "  static void slopes(real* const* to, const bool* more, const real* const* x, const real* y, const real* d,",
         "                     int width) {",
-        *(f"    real sum{k} = 0;" for k in sums),
+        *(f"    real sum{slot} = 0;" for slot in sums),
         f"    #pragma omp simd{reduction}",
         *_columns(backward.lines),
-        *(f"    to[{k}][0] += sum{k};" for k in sums),
+        *(f"    to[{slot}][0] += sum{slot};" for slot in sums),
         "  }",
         "};",
     ]

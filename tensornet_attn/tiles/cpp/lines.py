@@ -172,10 +172,10 @@ class Lines(Pass):
         hoisted: dict[str, str] = {}
         lines: list[str] = []
 
-        def hoist(expression: str, kind: str) -> str:
+        def hoist(expression: str, cpp_type: str) -> str:
             if expression not in hoisted:
                 hoisted[expression] = f"v{len(hoisted)}"
-                lines.append(f"{kind}{hoisted[expression]} = {expression};")
+                lines.append(f"{cpp_type}{hoisted[expression]} = {expression};")
             return hoisted[expression]
 
         entries = zip(nodes, envs, forms, strict=True)
@@ -190,17 +190,17 @@ class Lines(Pass):
         """A softmax that is not divided by the sum of its rows: these and the largest scores are found on the way."""
         x, seen = node.args[:2]
         tile = self.stat_at(node.data, env)
-        at, row = f"{tile} * QUERIES + i", self.row(node, env)
+        statistic, row = f"{tile} * QUERIES + i", self.row(node, env)
         if node.op == "normalize":
             masked = Node("keep", (x, seen), node.axes, node.name, (), node.heads)
             sum_lines = self.loop([masked], [env], ["part += (to[j] = {x});"], row, ["part"])
-            return ["{ real part = 0;", *sum_lines, f"l_i[{at}] += part; }}"]
+            return ["{ real part = 0;", *sum_lines, f"l_i[{statistic}] += part; }}"]
         variable = node.data[2]
         largest = self.program.nodes.over(x, variable, "max", node.name)
         scores = Node("keep", (largest, seen), node.axes, node.name, (Number(-inf),), node.heads)
         form = "to[j] = {x}; next = to[j] > next ? to[j] : next;"
-        lines = [f"real next = m_i[{at}], part = 0;", *self.loop([scores], [env], [form], row, max_of="next")]
-        lines.append(f"const real less = raised(next, m_i[{at}], l_i[{at}], alpha[{at}]);")
+        lines = [f"real next = m_i[{statistic}], part = 0;", *self.loop([scores], [env], [form], row, max_of="next")]
+        lines.append(f"const real less = raised(next, m_i[{statistic}], l_i[{statistic}], alpha[{statistic}]);")
         if variable:  # a sum of powers for each value of the variable
             less = Node("less", (), (self.program.query,))
             power = Node("softened", (x, seen, less), node.axes, node.name, (), x.heads)
@@ -209,9 +209,9 @@ class Lines(Pass):
         else:
             lines += [f"real* to = {row};", "#pragma omp simd reduction(+:part)"]
             lines += ["for (long j = 0; j < keys; ++j) part += (to[j] = exp_of(to[j] - less));"]
-        lines += [f"l_i[{at}] += part;", *(LIVE if node is self.fading else [])]
+        lines += [f"l_i[{statistic}] += part;", *(LIVE if node is self.fading else [])]
         if node in self.stored:
-            lines.append(f"most_then[(start / KEYS * {self.maps} + {tile}) * QUERIES + i] = m_i[{at}];")
+            lines.append(f"most_then[(start / KEYS * {self.maps} + {tile}) * QUERIES + i] = m_i[{statistic}];")
         return ["{", *indented(lines), "}"]
 
     def running(self, node: Node, env: Env) -> list[str]:
@@ -258,15 +258,15 @@ class Lines(Pass):
             (a, pa, la), (b, pb, lb) = (b, pb, lb), (a, pa, la)
         ta, tb = (str(turned).lower() for turned in (a.axes[0] == axis, b.axes[1] == axis))
         sizes = ", ".join(map(self.count, (x, y, axis)))
-        before, self.pending = self.pending, []
+        pending, self.pending = self.pending, []
         if b.op == "load" and y in self.long_sides and tb == "true" and adds == "false":
             number, index = b.data[:2]
             self.turned[number] = b
-            first = f"{self.flat(index, env)} * {axis}_size * {self.room(y)} + {self.entry.origin[y]}"
-            columns = f"turned{number} + {first}, {self.room(y)}"
+            offset = f"{self.flat(index, env)} * {axis}_size * {self.room(y)} + {self.entry.origin[y]}"
+            columns = f"turned{number} + {offset}, {self.room(y)}"
             matrices = f"{pa}, {la}, {pb}, {lb}, {columns}"
-            return [*before, f"multiply_turned(turns, {ta}, {sizes}, {matrices}, {to}, {ld}, {alpha});"]
-        return [*before, f"multiply({ta}, {tb}, {sizes}, {pa}, {la}, {pb}, {lb}, {adds}, {to}, {ld}, {alpha});"]
+            return [*pending, f"multiply_turned(turns, {ta}, {sizes}, {matrices}, {to}, {ld}, {alpha});"]
+        return [*pending, f"multiply({ta}, {tb}, {sizes}, {pa}, {la}, {pb}, {lb}, {adds}, {to}, {ld}, {alpha});"]
 
     @property
     def long_sides(self) -> tuple[str, ...]:

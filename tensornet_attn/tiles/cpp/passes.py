@@ -126,8 +126,8 @@ class Pass(Values):
     def after_fading(self) -> None:
         """Puts what a fading map does not need behind it."""
         if self.fading is not None and self.fading in self.kept:
-            before = {*below([self.fading], self.given, self.instead)}
-            first = [statement for statement in self.statements if before & {*statement.makes}]
+            fading_inputs = {*below([self.fading], self.given, self.instead)}
+            first = [statement for statement in self.statements if fading_inputs & {*statement.makes}]
             rest = [statement for statement in self.statements if statement not in first]
             for statement in rest:
                 statement.reads = (*statement.reads, self.fading)

@@ -135,10 +135,10 @@ class Places:
         """Where the tiles of a program begin in an operand."""
         name, operand = self.operands[number], self.program.operands[number]
         address = f"{name} + batch * {name}_step[0]"
-        for k, leg in enumerate(operand.heads, 1):
+        for dimension, leg in enumerate(operand.heads, 1):
             if leg in self.programs:
                 tiles = self.program.heads[leg]
-                address += f" + {leg}_at * {f'{tiles} * ' if tiles > 1 else ''}{name}_step[{k}]"
+                address += f" + {leg}_at * {f'{tiles} * ' if tiles > 1 else ''}{name}_step[{dimension}]"
         return address
 
     def address(self, node: Node, env: Env, where: Where) -> str:
@@ -146,14 +146,14 @@ class Places:
         number, index = node.data[:2]
         name, operand = self.operands[number], self.program.operands[number]
         address = f"{name}_base"
-        for k, variable in enumerate(index, 1):
-            at = variable_at(variable, env)
-            address += "" if at == "0" else f" + {at} * {name}_step[{k}]"
-        last = len(operand.axes) - 1
+        for dimension, variable in enumerate(index, 1):
+            position = variable_at(variable, env)
+            address += "" if position == "0" else f" + {position} * {name}_step[{dimension}]"
+        last_side = len(operand.axes) - 1
         for side, axis in enumerate(operand.axes):
-            at = where.along(axis)
-            step = "" if side == last else f" * {name}_step[{1 + len(operand.heads) + side}]"
-            address += "" if at == "0" else f" + {at}{step}"
+            position = where.along(axis)
+            step = "" if side == last_side else f" * {name}_step[{1 + len(operand.heads) + side}]"
+            address += "" if position == "0" else f" + {position}{step}"
         return address
 
     def rows_step(self, node: Node) -> str:
@@ -165,9 +165,9 @@ class Places:
     def mask_at(self, index: At, env: Env) -> str:
         """Where row i of the call's mask begins for a tile of a map."""
         offset = "batch * mask_step[0]"
-        for k, (leg, variable) in enumerate(zip(self.program.others, index, strict=True), 1):
-            at = self.coordinate(leg, variable, env)
-            offset += "" if at == "0" else f" + {at} * mask_step[{k}]"
+        for dimension, (leg, variable) in enumerate(zip(self.program.others, index, strict=True), 1):
+            coordinate = self.coordinate(leg, variable, env)
+            offset += "" if coordinate == "0" else f" + {coordinate} * mask_step[{dimension}]"
         return f"{offset} + (first + i) * mask_step[{1 + len(self.program.others)}] + start"
 
     def result_at(self, name: str, index: At, axes: Axes, env: Env) -> str:

@@ -195,9 +195,9 @@ class RegionText:
             return []
         lines = ["  if (key_seen && none_of(key_seen, 1, 0, keys)) continue;"]
         if all(leg in self.programs and program.heads[leg] == 1 for leg in program.others):
-            at = self.places.mask_at(At("" for _ in program.others), {}).replace("(first + i)", "first")
+            mask_row = self.places.mask_at(At("" for _ in program.others), {}).replace("(first + i)", "first")
             step = f"mask_step[{1 + len(program.others)}]"
-            lines.append(f"  if (mask_seen && none_of(mask_seen + {at}, rows, {step}, keys)) continue;")
+            lines.append(f"  if (mask_seen && none_of(mask_seen + {mask_row}, rows, {step}, keys)) continue;")
         return lines
 
     def areas(self) -> Areas:
@@ -279,10 +279,10 @@ class RegionText:
         lines = list[str]()
         for number, node in self.turned.items():
             width, index = f"{node.axes[1]}_size", [variable for variable in node.data[1] if variable]
-            at = f"turned{number} + {self.places.flat(index, {})} * {width} * {self.room_of(node)}"
+            destination = f"turned{number} + {self.places.flat(index, {})} * {width} * {self.room_of(node)}"
             length = "key_end" if node.axes[0] == self.program.key else "place_end"
             origin = self.places.address(node, {}, Where({}, {}))
-            line = f"turn({at}, {origin}, {self.places.rows_step(node)}, {length}, {width});"
+            line = f"turn({destination}, {origin}, {self.places.rows_step(node)}, {length}, {width});"
             part_number = "batch"
             for leg in self.programs:
                 part_number = (

@@ -45,21 +45,21 @@ class Target:
 
 def add(key_pass: Lines, summand: Node, target: Target) -> None:
     """Adds a part of each block to a sum."""
-    both = (key_pass.pair, key_pass.wide)
+    pair_axes = (key_pass.pair, key_pass.wide)
     summand = without_sums(key_pass.other(summand))
-    if summand.axes not in both and summand.op == "add":
+    if summand.axes not in pair_axes and summand.op == "add":
         for arg in summand.args:
             add(key_pass, arg, target)
-    elif summand.axes not in both and summand.op == "mul" and any(not arg.axes for arg in summand.args):
+    elif summand.axes not in pair_axes and summand.op == "mul" and any(not arg.axes for arg in summand.args):
         number, rest = summand.args if not summand.args[0].axes else summand.args[::-1]
         add(key_pass, rest, replace(target, by=(*target.by, number)))
-    elif summand.op == "dot" and summand.axes not in both:
+    elif summand.op == "dot" and summand.axes not in pair_axes:
         add_product(key_pass, summand, target)
     else:
         inner = summand
-        while inner.op in ("sum", "over") and inner.axes not in both:
+        while inner.op in ("sum", "over") and inner.axes not in pair_axes:
             (inner,) = map(key_pass.other, inner.args)
-        if inner.axes not in both:
+        if inner.axes not in pair_axes:
             raise Unfit(f"a sum of a '{inner.op}' of {' '.join(inner.axes) or 'one number'}")
         add_row(key_pass, without_sums(inner), summand.axes, target)
 

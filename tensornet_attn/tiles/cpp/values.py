@@ -52,8 +52,8 @@ class Values(Places):
         if hoist and {*node.axes} <= {query}:
             return hoist(self.value(node, env, where), "const real ")
         if hoist and node.op == "load":
-            first = replace(where, index={**where.index, node.axes[-1]: "0"})
-            return f"{hoist(self.address(node, env, first), 'const real* ')}[{where.index[node.axes[-1]]}]"
+            row_start = replace(where, index={**where.index, node.axes[-1]: "0"})
+            return f"{hoist(self.address(node, env, row_start), 'const real* ')}[{where.index[node.axes[-1]]}]"
         if node.op not in VALUES:
             raise Unfit(f"C++ kernels have no '{node.op}' of {' '.join(node.axes) or 'one number'} here")
         return VALUES[node.op](self, node, env, where, hoist)
@@ -63,8 +63,8 @@ class Values(Places):
         size = self.program.nodes.sizes[variable]
         return [self.value(node, {**env, variable: str(value)}, where, hoist) for value in range(size)]
 
-    def text_of(self, expression: str, kind: str, hoist: Hoist | None) -> str:
-        return hoist(expression, kind) if hoist else f"({expression})"
+    def text_of(self, expression: str, cpp_type: str, hoist: Hoist | None) -> str:
+        return hoist(expression, cpp_type) if hoist else f"({expression})"
 
     def seen(self, node: Node, env: Env, hoist: Hoist | None) -> str:
         """Whether key j is visible to row i."""
@@ -133,11 +133,13 @@ def _entry(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | N
 
 
 def _between(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    number, index, at, size = node.data
+    number, index, table_axis, size = node.data
     load = Node("load", (), printer.program.operands[number].axes, node.name, (number, index))
-    first, step = printer.address(load, env, where), f"{printer.operands[number]}_step[{1 + at}]"
+    table_start, step = printer.address(load, env, where), f"{printer.operands[number]}_step[{1 + table_axis}]"
     printer.drops += 1
-    table = printer.text_of(f"table(arena.row({printer.drops - 1}), {first}, {step}, {size})", "const real* ", hoist)
+    table = printer.text_of(
+        f"table(arena.row({printer.drops - 1}), {table_start}, {step}, {size})", "const real* ", hoist
+    )
     return f"{node.op}({table}, {printer.value(node.args[0], env, where, hoist)}, {size})"
 
 
@@ -154,9 +156,11 @@ def _less(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | No
 
 
 def _factor(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    at = printer.stat_at(node.data, env)
+    statistic = printer.stat_at(node.data, env)
     rows = (printer.statistic(node.data, env, where.along(printer.program.query), largest) for largest in (True, False))
-    largest_then = f"most_then[(start / KEYS * {printer.maps} + {at}) * QUERIES + {where.index[printer.program.query]}]"
+    largest_then = (
+        f"most_then[(start / KEYS * {printer.maps} + {statistic}) * QUERIES + {where.index[printer.program.query]}]"
+    )
     return f"factor({largest_then}, {', '.join(rows)})"
 
 
@@ -165,9 +169,9 @@ def _sink_share(printer: Values, node: Node, env: Env, where: Where, hoist: Hois
 
 
 def _gradient(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    at, row = printer.result_at("gradient", node.data[0], node.axes, env), where.index[printer.program.query]
+    tile, row = printer.result_at("gradient", node.data[0], node.axes, env), where.index[printer.program.query]
     width = node.axes[1:]
-    return f"({at})[{row}{''.join(f' * {axis}_size + {where.index[axis]}' for axis in width)}]"
+    return f"({tile})[{row}{''.join(f' * {axis}_size + {where.index[axis]}' for axis in width)}]"
 
 
 def _total(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
