@@ -95,13 +95,13 @@ class Builder(Steps):
         producer = next((step for step in self.op.body if step.name == use.name), None)
         if producer is None:
             return self.leaf(use, index)
-        read = dict(zip(producer.legs, use.legs, strict=True))
-        if any(old != new and not {old, new} <= self.whole for old, new in read.items()):
+        renamed = dict(zip(producer.legs, use.legs, strict=True))
+        if any(old != new and not {old, new} <= self.whole for old, new in renamed.items()):
             raise Unfit(f"'{use.name}' is read with its legs renamed")
-        own_index = {old: index[new] for old, new in read.items() if old in self.heads}
-        if len({*filter(None, own_index.values())}) < len([*filter(None, own_index.values())]):
+        producer_index = {old: index[new] for old, new in renamed.items() if old in self.heads}
+        if len({*filter(None, producer_index.values())}) < len([*filter(None, producer_index.values())]):
             raise Unfit(f"'{use.name}' is read along a diagonal")
-        return self.value(producer, own_index)
+        return self.value(producer, producer_index)
 
     def leaf(self, use: Use, index: Index) -> Node:
         if made_inside(self.graph, use):
