@@ -225,18 +225,18 @@ class Design(BaseModel):
         return dump(_compact(self.as_dict()))
 
 
-def _compact(data: dict[str, Any]) -> dict[str, Any]:
+def _compact(design: dict[str, Any]) -> dict[str, Any]:
     """Shortens `Wq: {legs: f h d}` to `Wq: f h d`, and puts the sections in the order of the language."""
     for section in ("inputs", "weights", "noise"):
-        for name, declaration in data.get(section, {}).items():
+        for name, declaration in design.get(section, {}).items():
             if set(declaration) == {"legs"}:
-                data[section][name] = declaration["legs"]
-    for name, declaration in data.get("losses", {}).items():
+                design[section][name] = declaration["legs"]
+    for name, declaration in design.get("losses", {}).items():
         if set(declaration) == {"weight"}:
-            data["losses"][name] = declaration["weight"]
+            design["losses"][name] = declaration["weight"]
     order = list(Design.model_fields)
     order[order.index("declared_legs")] = "legs"
-    return {key: data[key] for key in order if key in data}
+    return {key: design[key] for key in order if key in design}
 
 
 def json_schema() -> dict[str, Any]:

@@ -161,11 +161,11 @@ def _without_unread(merged: dict[str, Any], parent: dict[str, Any], child: dict[
     return [("inputs", name) for name in removed]
 
 
-def _reads(value: Any, name: str) -> bool:
+def _reads(diagram: Any, name: str) -> bool:
     """Whether a diagram, or a part of it, contains a name."""
-    if isinstance(value, dict):
-        return any(_reads(inner, name) for inner in value.values())
-    return isinstance(value, str) and name in _WORD.findall(value)
+    if isinstance(diagram, dict):
+        return any(_reads(inner, name) for inner in diagram.values())
+    return isinstance(diagram, str) and name in _WORD.findall(diagram)
 
 
 def _section(
@@ -250,9 +250,9 @@ def _override(document: Document, section: str, values: Mapping[str, Any], repor
         )
 
 
-def _kind(value: Any) -> str:
+def _kind(written: Any) -> str:
     """The kind at the start of a leg's value; empty for a size."""
-    word = value.split(maxsplit=1)[:1] if isinstance(value, str) else []
+    word = written.split(maxsplit=1)[:1] if isinstance(written, str) else []
     kind = SPELLINGS.get(word[0], word[0]) if word else ""
     return kind if kind in KINDS else ""
 
@@ -277,12 +277,12 @@ def _written(value: Any) -> str:
 def _validated(document: Document, reporter: Reporter, kind: type[Design]) -> Reading:
     """Validates the data. Broken parts are reported and removed, and the rest is validated again."""
     reading = Reading(None, reporter)
-    data = {key: value for key, value in document.data.items() if value is not None}
+    entries = {key: value for key, value in document.data.items() if value is not None}
     for _ in range(3):
         try:
-            design = kind(**data)
+            design = kind(**entries)
         except DesignError as error:
-            _prune(data, report_validation(cast(ValidationError, error.__cause__), reporter), reading)
+            _prune(entries, report_validation(cast(ValidationError, error.__cause__), reporter), reading)
             continue
         design._document = document
         reading.design = design
@@ -290,18 +290,18 @@ def _validated(document: Document, reporter: Reporter, kind: type[Design]) -> Re
     return reading
 
 
-def _prune(data: dict[str, Any], paths: list[Path], reading: Reading) -> None:
+def _prune(entries: dict[str, Any], paths: list[Path], reading: Reading) -> None:
     """Removes the values at these paths, and fills in required keys."""
     lost: dict[str, set[str | int]] = {}
     for path in paths:
         reading.broken.append(path[:2])
         head = str(path[0]) if path else ""
-        if len(path) > 1 and isinstance(data.get(head), dict):
+        if len(path) > 1 and isinstance(entries.get(head), dict):
             lost.setdefault(head, set()).add(path[1])
         elif head in _FILLED:
-            data[head] = _FILLED[head]
+            entries[head] = _FILLED[head]
         else:
-            data.pop(head, None)
+            entries.pop(head, None)
     for head, names in lost.items():
-        if isinstance(data.get(head), dict):
-            data[head] = {key: value for key, value in data[head].items() if key not in names}
+        if isinstance(entries.get(head), dict):
+            entries[head] = {key: value for key, value in entries[head].items() if key not in names}

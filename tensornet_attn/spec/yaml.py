@@ -136,13 +136,13 @@ class _Parser:
         return value
 
     def _scalar(self, path: Path) -> Any:
-        text, plain = self.event.value, self.event.style in (None, "")
-        if text or not plain:  # an absent value has no location; its key's location is used
-            self.out.values[path] = self._place(text)
-        if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
+        scalar, plain = self.event.value, self.event.style in (None, "")
+        if scalar or not plain:  # an absent value has no location; its key's location is used
+            self.out.values[path] = self._place(scalar)
+        if not scalar.isprintable() and any("\ud800" <= character <= "\udfff" for character in scalar):
             message = "this text contains half of a surrogate pair, which is not a character."
             self._stop("yaml", message, "write the character itself.")
-        return resolve(text) if plain else text
+        return resolve(scalar) if plain else scalar
 
     def _key(self) -> str:
         event = self.event
@@ -189,19 +189,19 @@ class _Parser:
             sequence.append(value)
         return sequence
 
-    def _broken(self, value: Any, path: Path) -> tuple[int, Any]:
+    def _broken(self, scalar: Any, path: Path) -> tuple[int, Any]:
         """Reports a plain flow text that was split at a comma, with more '(' than ')', and returns the whole text."""
         text, place = self.file.text, self.out.values.get(path)
-        if not isinstance(value, str) or _open(value) <= 0 or place is None or text[place.start] in "\"'":
-            return 0, value
+        if not isinstance(scalar, str) or _open(scalar) <= 0 or place is None or text[place.start] in "\"'":
+            return 0, scalar
         if text[place.end : place.end + 80].lstrip()[:1] != ",":
-            return 0, value
+            return 0, scalar
         whole_text = _whole(text, place.start)
         quoted = f'"{whole_text}"' if '"' not in whole_text else "'" + whole_text.replace("'", "''") + "'"
         hint = f"{QUOTE}, and close every bracket." if _open(whole_text) > 0 else f"{QUOTE}: {quoted}."
         self.reporter.error("split-text", "YAML splits this text at a comma.", path, hint=hint, place=place)
         self.out.values[path] = self._at(place.start, place.start + len(whole_text), whole_text)
-        return _open(value), whole_text
+        return _open(scalar), whole_text
 
 
 def dump(data: Any) -> str:
@@ -223,23 +223,23 @@ def plain(value: Any) -> Any:
 def edited(design: Data, edit: Callable[[str], Any]) -> Data:
     """A copy of a design as data, with `edit` applied to every expression of its diagram."""
 
-    def walk(value: Any) -> Any:
-        if isinstance(value, str):
-            return edit(value) if "->" in value else value
-        return {key: walk(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+    def walk(operand: Any) -> Any:
+        if isinstance(operand, str):
+            return edit(operand) if "->" in operand else operand
+        return {key: walk(inner) for key, inner in operand.items()} if isinstance(operand, dict) else operand
 
     copy: Data = plain(design)
     copy["diagram"] = {name: walk(step) for name, step in copy["diagram"].items()}
     return copy
 
 
-def resolve(text: str) -> Any:
+def resolve(scalar: str) -> Any:
     """Resolves a plain scalar by the core schema of YAML 1.2. Very long numbers stay text."""
-    if text in _WORDS:
-        return _WORDS[text]
-    if _INTEGER.match(text):
-        return int(text)
-    return float(text) if len(text) <= 40 and _FLOAT.match(text) else text
+    if scalar in _WORDS:
+        return _WORDS[scalar]
+    if _INTEGER.match(scalar):
+        return int(scalar)
+    return float(scalar) if len(scalar) <= 40 and _FLOAT.match(scalar) else scalar
 
 
 def _open(value: Any) -> int:
