@@ -71,34 +71,34 @@ EVERYWHERE: Areas = (Area(),)
 
 def simplify(areas: Iterable[Area]) -> Areas:
     """The areas without empty ones and those inside another; their bounding area if they exceed `limits.AREAS`."""
-    found = sorted(area for area in {*areas} if area.closed() is not None)
-    found = [area for area in found if not any(other.contains(area) for other in found if other != area)]
-    if len(found) <= AREAS:
-        return tuple(found)
-    whole = found[0]
-    for area in found[1:]:
-        whole = Area(*map(_hull, whole.spans, area.spans))
-    return (whole,)
+    kept = sorted(area for area in {*areas} if area.closed() is not None)
+    kept = [area for area in kept if not any(larger.contains(area) for larger in kept if larger != area)]
+    if len(kept) <= AREAS:
+        return tuple(kept)
+    bounding = kept[0]
+    for area in kept[1:]:
+        bounding = Area(*map(_hull, bounding.spans, area.spans))
+    return (bounding,)
 
 
-def intersect(one: Areas, other: Areas) -> Areas:
+def intersect(first: Areas, second: Areas) -> Areas:
     """The pairs that are in both unions of areas."""
-    if EVERYWHERE in (one, other):
-        return other if one == EVERYWHERE else one
-    return simplify(a.intersection(b) for a in one for b in other)
+    if EVERYWHERE in (first, second):
+        return second if first == EVERYWHERE else first
+    return simplify(a.intersection(b) for a in first for b in second)
 
 
-def union(one: Areas, other: Areas) -> Areas:
+def union(first: Areas, second: Areas) -> Areas:
     """The pairs that are in at least one of two unions of areas."""
-    return simplify((*one, *other))
+    return simplify((*first, *second))
 
 
 def complement(areas: Areas) -> Areas:
     """The pairs that are in none of the areas."""
-    found = EVERYWHERE
+    remaining = EVERYWHERE
     for area in areas:
-        found = intersect(found, simplify(area.complement()))
-    return found
+        remaining = intersect(remaining, simplify(area.complement()))
+    return remaining
 
 
 def distances(areas: Areas) -> Span | None:
@@ -109,18 +109,18 @@ def distances(areas: Areas) -> Span | None:
 
 def reach_and_prefix(areas: Areas) -> tuple[Span, int]:
     """(range of distances, number of first keys that are visible at any distance)."""
-    first = [area for area in areas if area.key[1] < inf and (distances((area,)) or ANY)[1] == inf]
-    nearby = distances(tuple(area for area in areas if area not in first)) or (0, -1)
-    return nearby, int(max((area.key[1] for area in first), default=-1)) + 1
+    prefixes = [area for area in areas if area.key[1] < inf and (distances((area,)) or ANY)[1] == inf]
+    nearby = distances(tuple(area for area in areas if area not in prefixes)) or (0, -1)
+    return nearby, int(max((area.key[1] for area in prefixes), default=-1)) + 1
 
 
-def _met(one: Span, other: Span) -> Span:
-    return max(one[0], other[0]), min(one[1], other[1])
+def _met(first: Span, second: Span) -> Span:
+    return max(first[0], second[0]), min(first[1], second[1])
 
 
-def _holds(one: Span, other: Span) -> bool:
-    return one[0] <= other[0] and one[1] >= other[1]
+def _holds(outer: Span, inner: Span) -> bool:
+    return outer[0] <= inner[0] and outer[1] >= inner[1]
 
 
-def _hull(one: Span, other: Span) -> Span:
-    return min(one[0], other[0]), max(one[1], other[1])
+def _hull(first: Span, second: Span) -> Span:
+    return min(first[0], second[0]), max(first[1], second[1])

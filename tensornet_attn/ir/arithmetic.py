@@ -153,7 +153,7 @@ def _call(stream: Stream, function: str, span: Span) -> Call:
 _USAGE = {name: f"e.g. '{name}(f)'." if least == 1 else f"e.g. '{name}(f, 64)'." for name, least in FUNCTIONS.items()}
 
 
-def parse_arguments(stream: Stream, item: Callable[[Stream], T]) -> list[T]:
+def parse_arguments(stream: Stream, parse_argument: Callable[[Stream], T]) -> list[T]:
     """Parses arguments such as `(a, b)`; the cursor is at the opening parenthesis."""
     stream.descend()
     stream.expect("(", "'('")
@@ -161,7 +161,7 @@ def parse_arguments(stream: Stream, item: Callable[[Stream], T]) -> list[T]:
     while not stream.at(")"):
         if arguments:
             stream.expect(",", "',' or ')'")
-        arguments.append(item(stream))
+        arguments.append(parse_argument(stream))
     stream.take()
     stream.depth -= 1
     return arguments
@@ -170,15 +170,15 @@ def parse_arguments(stream: Stream, item: Callable[[Stream], T]) -> list[T]:
 def with_constants(tree: Arith, declared: Container[str]) -> Arith:
     """The tree with `pi` replaced by its value, unless a leg or a setting has this name."""
     if isinstance(tree, Name):
-        known = CONSTANTS.get(tree.name)
-        return tree if known is None or tree.name in declared else Number(known)
+        constant = CONSTANTS.get(tree.name)
+        return tree if constant is None or tree.name in declared else Number(constant)
     if isinstance(tree, Negative):
         return Negative(with_constants(tree.of, declared))
     if isinstance(tree, Binary):
         left, right = (with_constants(side, declared) for side in (tree.left, tree.right))
         return Binary(tree.op, left, right)
     if isinstance(tree, Call):
-        return Call(tree.function, tuple(with_constants(part, declared) for part in tree.arguments))
+        return Call(tree.function, tuple(with_constants(argument, declared) for argument in tree.arguments))
     return tree
 
 
@@ -214,7 +214,7 @@ def _evaluate(tree: Arith, values: Mapping[str, Value]) -> Value:
         if isinstance(tree, Negative):
             return -_evaluate(tree.of, values)
         if isinstance(tree, Call):
-            return _apply(tree.function, [_evaluate(a, values) for a in tree.arguments])
+            return _apply(tree.function, [_evaluate(argument, values) for argument in tree.arguments])
         return _bounded(_combine(tree.op, _evaluate(tree.left, values), _evaluate(tree.right, values)))
     except ZeroDivisionError:
         raise _refused(tree, "divides by zero", "use another divisor.") from None
@@ -234,8 +234,8 @@ def _combine(op: str, left: Value, right: Value) -> Value:
         return _raise(left, right)
     if op == "//":
         return Fraction(left // right)
-    result: Value = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}[op](left, right)
-    return result
+    combined: Value = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}[op](left, right)
+    return combined
 
 
 def _raise(base: Value, exponent: Value) -> Value:
@@ -245,10 +245,10 @@ def _raise(base: Value, exponent: Value) -> Value:
         if abs(exponent) > limits.INTEGER_BITS or bits * abs(exponent) > 2 * limits.INTEGER_BITS:
             raise OverflowError
         return Fraction(base ** int(exponent))
-    result = float(base) ** float(exponent)
-    if isinstance(result, complex):
+    power = float(base) ** float(exponent)
+    if isinstance(power, complex):
         raise ValueError
-    return float(result)
+    return float(power)
 
 
 def _bounded(value: Value) -> Value:
@@ -285,12 +285,12 @@ def _text(tree: Arith, binding: int, rename: Callable[[str], str]) -> str:
     if isinstance(tree, Name):
         return rename(tree.name)
     if isinstance(tree, Call):
-        return f"{tree.function}({', '.join(_text(a, 0, rename) for a in tree.arguments)})"
+        return f"{tree.function}({', '.join(_text(argument, 0, rename) for argument in tree.arguments)})"
     if isinstance(tree, Negative):
-        text, own = f"-{_text(tree.of, 3, rename)}", 3
+        text, precedence = f"-{_text(tree.of, 3, rename)}", 3
     elif tree.op == "**":
-        text, own = f"{_text(tree.left, 5, rename)} ** {_text(tree.right, 3, rename)}", 4
+        text, precedence = f"{_text(tree.left, 5, rename)} ** {_text(tree.right, 3, rename)}", 4
     else:
-        own = _BINDING[tree.op]
-        text = f"{_text(tree.left, own, rename)} {tree.op} {_text(tree.right, own + 1, rename)}"
-    return f"({text})" if own < binding else text
+        precedence = _BINDING[tree.op]
+        text = f"{_text(tree.left, precedence, rename)} {tree.op} {_text(tree.right, precedence + 1, rename)}"
+    return f"({text})" if precedence < binding else text

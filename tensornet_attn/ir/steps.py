@@ -20,14 +20,21 @@ class Function:
 
     def to_text(self, number: Callable[[Arith], str]) -> str:
         """The text in a design: `relu`, `band(5)`, `causal and not (band(5) or prefix(2))`."""
-        own = LOGIC.get(self.name)
-        if own is None:
-            texts = [part.to_text(number) if isinstance(part, Function) else number(part) for part in self.arguments]
+        precedence = LOGIC.get(self.name)
+        if precedence is None:
+            texts = [
+                argument.to_text(number) if isinstance(argument, Function) else number(argument)
+                for argument in self.arguments
+            ]
             return f"{self.name}({', '.join(texts)})" if texts else self.name
         texts = []
-        for part in self.arguments:
-            text = part.to_text(number) if isinstance(part, Function) else number(part)
-            texts.append(f"({text})" if isinstance(part, Function) and LOGIC.get(part.name, 4) < own else text)
+        for argument in self.arguments:
+            argument_text = argument.to_text(number) if isinstance(argument, Function) else number(argument)
+            texts.append(
+                f"({argument_text})"
+                if isinstance(argument, Function) and LOGIC.get(argument.name, 4) < precedence
+                else argument_text
+            )
         return f"not {texts[0]}" if self.name == "not" else f" {self.name} ".join(texts)
 
 
@@ -216,8 +223,8 @@ def with_uses(step: Step, change: Callable[[Use], Use]) -> Step:
         operands = tuple((role, change(use)) for role, use in step.box.operands)
         return replace(step, op=replace(step.box, operands=operands))
     assert step.contraction is not None
-    sums = tuple(replace(term, factors=tuple(map(change, term.factors))) for term in step.contraction.terms)
-    return replace(step, op=Contraction(sums))
+    terms = tuple(replace(term, factors=tuple(map(change, term.factors))) for term in step.contraction.terms)
+    return replace(step, op=Contraction(terms))
 
 
 @dataclass(frozen=True)

@@ -51,21 +51,21 @@ def tokenize(text: str, meant: Mapping[str, str]) -> list[Token]:
     if len(text) > limits.EXPRESSION_LENGTH:
         message = f"this text has more than {limits.EXPRESSION_LENGTH} characters."
         raise Refusal("too-large", message, "split it into several steps.", (0, 1))
-    tokens, place = [], 0
-    while place < len(text):
-        match = _TOKEN.match(text, place)
+    tokens, position = [], 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
         if match is None:
-            shown = text[place] if text[place].isprintable() else f"U+{ord(text[place]):04X}"
-            hint = {**_MEANT, **meant}.get(text[place], "use ASCII letters, digits and _ in names.")
-            module = re.search(r"\b(math|torch|np|numpy)$", text[:place])
+            shown = text[position] if text[position].isprintable() else f"U+{ord(text[position]):04X}"
+            hint = {**_MEANT, **meant}.get(text[position], "use ASCII letters, digits and _ in names.")
+            module = re.search(r"\b(math|torch|np|numpy)$", text[:position])
             if "einsum(" in text:
                 hint = """write 'einsum("nf,fgd->ngd", x, Wq)' as 'x[n f] Wq[f g d] -> n g d'."""
-            elif text[place] == "." and module:
+            elif text[position] == "." and module:
                 hint = f"write functions without a module: 'sqrt(d)', not '{module[1]}.sqrt(d)'."
-            raise Refusal("syntax", f"unexpected character '{shown}'.", hint, (place, place + 1))
+            raise Refusal("syntax", f"unexpected character '{shown}'.", hint, (position, position + 1))
         if match.lastgroup != "space":
-            tokens.append(Token(str(match.lastgroup), match.group(), place))
-        place = match.end()
+            tokens.append(Token(str(match.lastgroup), match.group(), position))
+        position = match.end()
     return [*tokens, Token("end", "", len(text.rstrip()))]
 
 
@@ -117,8 +117,8 @@ class Stream:
         return self.take()
 
     def unexpected(self, wanted: str, hint: str = "") -> Refusal:
-        found = f"got '{self.next.text}'" if self.next.kind != "end" else "but the text ends here"
-        return Refusal("syntax", f"expected {wanted}, {found}.", hint or self.hint, self.next.span)
+        got = f"got '{self.next.text}'" if self.next.kind != "end" else "but the text ends here"
+        return Refusal("syntax", f"expected {wanted}, {got}.", hint or self.hint, self.next.span)
 
     def descend(self) -> None:
         self.depth += 1

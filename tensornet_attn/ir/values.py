@@ -47,30 +47,30 @@ class Value:
     def aligned(self, want: Legs, whole: bool = False) -> Value:
         """The value with size 1 for missing legs of `want`; broadcasting adds leading ones, unless `whole`."""
         have = tuple(leg for leg in want if leg in self.legs)
-        value = self.arranged(have)
-        items = [":" if leg in have else "None" for leg in want]
-        while items and items[0] == "None" and not self.batched and not whole:
-            items.pop(0)  # added by broadcasting
-        dots = self.batched or len(items) > 3
-        while dots and items and items[0] == ":":
-            items.pop(0)
-        if "None" not in items:
-            return replace(value, legs=want)
-        index = ", ".join(["...", *items] if dots else items)
-        return Value(f"{value.atom}[{index}]", want, self.batched)
+        arranged = self.arranged(have)
+        subscripts = [":" if leg in have else "None" for leg in want]
+        while subscripts and subscripts[0] == "None" and not self.batched and not whole:
+            subscripts.pop(0)  # added by broadcasting
+        dots = self.batched or len(subscripts) > 3
+        while dots and subscripts and subscripts[0] == ":":
+            subscripts.pop(0)
+        if "None" not in subscripts:
+            return replace(arranged, legs=want)
+        index = ", ".join(["...", *subscripts] if dots else subscripts)
+        return Value(f"{arranged.atom}[{index}]", want, self.batched)
 
     def grouped(self, groups: tuple[Legs, ...]) -> str:
         """An expression with one dimension for each group of legs; an empty group becomes a dimension of size 1."""
         full = tuple(group for group in groups if group)
         if all(_together(self.legs, group) for group in full):
             order = sorted(full, key=lambda group: self.legs.index(group[0]))
-            text = permuted(_merged(self.atom, tuple(order)), _names(order), _names(full))
+            expression = permuted(_merged(self.atom, tuple(order)), _names(order), _names(full))
         else:
-            text = _merged(self.arranged(sum(full, ())).atom, full)
-        for place in range(-1, -len(groups) - 1, -1):  # from the end, so that later dimensions exist
-            if not groups[place]:
-                text += "[..., None]" if place == -1 else f".unsqueeze({place})"
-        return text
+            expression = _merged(self.arranged(sum(full, ())).atom, full)
+        for dimension in range(-1, -len(groups) - 1, -1):  # from the end, so that later dimensions exist
+            if not groups[dimension]:
+                expression += "[..., None]" if dimension == -1 else f".unsqueeze({dimension})"
+        return expression
 
 
 def _names(groups: list[Legs] | tuple[Legs, ...]) -> Legs:
@@ -78,51 +78,51 @@ def _names(groups: list[Legs] | tuple[Legs, ...]) -> Legs:
 
 
 def _together(legs: Legs, group: Legs) -> bool:
-    place = legs.index(group[0])
-    return legs[place : place + len(group)] == group
+    start = legs.index(group[0])
+    return legs[start : start + len(group)] == group
 
 
-def _merged(text: str, groups: tuple[Legs, ...]) -> str:
+def _merged(expression: str, groups: tuple[Legs, ...]) -> str:
     """Flattens each group of neighbouring legs; the last group first, so that the other positions stay valid."""
-    for after, group in enumerate(reversed(groups)):
+    for trailing, group in enumerate(reversed(groups)):
         if len(group) > 1:
-            text = flattened(text, -after - len(group), -after - 1)
-    return text
+            expression = flattened(expression, -trailing - len(group), -trailing - 1)
+    return expression
 
 
-def permuted(text: str, have: Legs, want: Legs) -> str:
+def permuted(expression: str, have: Legs, want: Legs) -> str:
     """An expression with its last dimensions permuted."""
     if have == want:
-        return text
+        return expression
     count = len(have)
-    moved = [i for i in range(count) if have[i] != want[i]]
+    moved = [dimension for dimension in range(count) if have[dimension] != want[dimension]]
     if len(moved) == 2:
-        return f"{text}.transpose({moved[0] - count}, {moved[1] - count})"
+        return f"{expression}.transpose({moved[0] - count}, {moved[1] - count})"
     single = _one_moved(have, want)
     if single is not None:
         source, target = single
-        return f"{text}.movedim({source - count}, {target - count})"
-    first = moved[0]
-    places = ", ".join(str(have.index(leg) - count) for leg in want[first:])
-    targets = ", ".join(str(i - count) for i in range(first, count))
-    return f"{text}.movedim(({places}), ({targets}))"
+        return f"{expression}.movedim({source - count}, {target - count})"
+    first_moved = moved[0]
+    sources = ", ".join(str(have.index(leg) - count) for leg in want[first_moved:])
+    targets = ", ".join(str(dimension - count) for dimension in range(first_moved, count))
+    return f"{expression}.movedim(({sources}), ({targets}))"
 
 
 def _one_moved(have: Legs, want: Legs) -> tuple[int, int] | None:
     """(from, to) if moving one leg is enough, otherwise None."""
     for source, leg in enumerate(have):
         target = want.index(leg)
-        rest = (*have[:source], *have[source + 1 :])
-        if source != target and (*rest[:target], leg, *rest[target:]) == want:
+        remaining = (*have[:source], *have[source + 1 :])
+        if source != target and (*remaining[:target], leg, *remaining[target:]) == want:
             return source, target
     return None
 
 
-def flattened(text: str, first: int, last: int) -> str:
+def flattened(expression: str, first: int, last: int) -> str:
     """An expression with the dimensions `first` to `last`, counted from the end, flattened."""
     if first == last:
-        return text
-    return f"{text}.flatten({first})" if last == -1 else f"{text}.flatten({first}, {last})"
+        return expression
+    return f"{expression}.flatten({first})" if last == -1 else f"{expression}.flatten({first}, {last})"
 
 
 def shape_comment(value: Value) -> str:

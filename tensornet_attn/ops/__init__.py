@@ -32,8 +32,8 @@ def _found(parent: Any) -> Iterator[Operation]:
 
 
 def _place(operation: Operation) -> tuple[int, str]:
-    known = operation.kind in ORDER
-    return ORDER.index(operation.kind) if known else len(ORDER), operation.kind
+    listed = operation.kind in ORDER
+    return ORDER.index(operation.kind) if listed else len(ORDER), operation.kind
 
 
 for _module in iter_modules(__path__):

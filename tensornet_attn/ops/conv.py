@@ -19,17 +19,17 @@ MOST = 4096  # taps; attention covers longer ranges
 
 
 def _legs(value: object) -> object:
-    both = isinstance(value, (list, tuple)) and len(value) == 2 and all(isinstance(leg, str) for leg in value)
-    if not (both or isinstance(value, str)):
+    two_legs = isinstance(value, (list, tuple)) and len(value) == 2 and all(isinstance(leg, str) for leg in value)
+    if not (two_legs or isinstance(value, str)):
         raise PydanticCustomError("one or two", "expected a leg or a list of two legs")
     return tuple(value) if isinstance(value, list) else value
 
 
 def _widths(value: object, info: ValidationInfo) -> object:
-    found, of = _legs(value), info.data.get("conv")
-    if of is not None and isinstance(of, str) != isinstance(found, str):
+    widths, legs = _legs(value), info.data.get("conv")
+    if legs is not None and isinstance(legs, str) != isinstance(widths, str):
         raise PydanticCustomError("as many", "expected a width for each leg")
-    return found
+    return widths
 
 
 LEGS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2}]}
@@ -81,7 +81,7 @@ class ConvOperation(Operation):
         return False  # masked entries of its operand are removed before
 
     def result(self, box: Checker, leg: str, other: str) -> Legs:
-        declared, own = box.declared, box.legs or ()
+        declared, legs = box.declared, box.legs or ()
         if not declared[leg].sequence and not box.broken(leg):
             box.written("conv")
             raise Refusal(
@@ -92,7 +92,7 @@ class ConvOperation(Operation):
             box.written("width")
             reason = f"has size {size}" if size else "is sized at run time"
             raise Refusal("box-leg", f"leg '{other}' {reason}.", f"use a leg with a size of at most {MOST:,} taps.")
-        return without(own, other)
+        return without(legs, other)
 
     def legs_whole(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
         return (box.leg, box.other)
@@ -100,25 +100,25 @@ class ConvOperation(Operation):
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         import torch
 
-        own, source = box.operand("of").legs, source_of(run.graph, box)
-        value = run.values[box.operand("of").name]
+        operand_legs, source = box.operand("of").legs, source_of(run.graph, box)
+        operand = run.values[box.operand("of").name]
         if run.graph.masked(step):
-            value, keep, *_ = run.masked(step)
-            value = torch.where(keep, value, 0)
+            operand, keep, *_ = run.masked(step)
+            operand = torch.where(keep, operand, 0)
         elif hides_rows(run.graph, box):
-            value = torch.where(aligned(run.visible_keys(source), (source,), own), value, 0)
+            operand = torch.where(aligned(run.visible_keys(source), (source,), operand_legs), operand, 0)
         width = run.size(str(box.other))
         left = left_of(run.graph, box, width)
-        legs = (*without(own, source, box.other), str(box.other), source)
-        value = aligned(value, own, legs)  # ... w n
-        length = value.shape[-1]
-        total = torch.zeros_like(value[..., 0, :])
-        for at in range(length):
+        legs = (*without(operand_legs, source, box.other), str(box.other), source)
+        operand = aligned(operand, operand_legs, legs)  # ... w n
+        length = operand.shape[-1]
+        total = torch.zeros_like(operand[..., 0, :])
+        for position in range(length):
             for tap in range(width):
-                if 0 <= at + tap - left < length:
-                    total[..., at] = total[..., at] + value[..., tap, at + tap - left]
-        result = str(box.leg) if box.leg in step.legs else str(run.graph.query)
-        return total[..., length - run.size(result) :], (*legs[:-2], result)
+                if 0 <= position + tap - left < length:
+                    total[..., position] = total[..., position] + operand[..., tap, position + tap - left]
+        result_leg = str(box.leg) if box.leg in step.legs else str(run.graph.query)
+        return total[..., length - run.size(result_leg) :], (*legs[:-2], result_leg)
 
     def products(self, scene: Scene, step: Step, box: Box) -> dict[Legs, int]:
         weight = dict(box.operands).get("weight")
@@ -141,41 +141,41 @@ class ConvOperation(Operation):
         return {f"{step.name}: padded": rows * (length + scene.sizes[str(box.other)] - 1)}
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
-        value, source = lines.value(box.operand("of")), source_of(lines.graph, box)
-        self.emit_masked(lines, step, box, value.arranged((*without(value.legs, source), source)), "None", "None")
+        operand, source = lines.value(box.operand("of")), source_of(lines.graph, box)
+        self.emit_masked(lines, step, box, operand.arranged((*without(operand.legs, source), source)), "None", "None")
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
+    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
         width = int(lines.graph.leg[str(box.other)].size)
-        left, source, result = (
+        left, source, result_leg = (
             left_of(lines.graph, box, width),
             source_of(lines.graph, box),
             result_of(lines, step, box),
         )
-        text = value.text if keep == "None" else lines.call("kept", value.text, keep)
-        tail = [f"tail={lines.length(result)}"] if result != source else []
+        expression = operand.text if keep == "None" else lines.call("kept", operand.text, keep)
+        tail = [f"tail={lines.length(result_leg)}"] if result_leg != source else []
         if not box.joins:
-            text = lines.call(
-                "shifted_sum", text, str(value.legs.index(str(box.other)) - len(value.legs)), str(left), *tail
+            expression = lines.call(
+                "shifted_sum", expression, str(operand.legs.index(str(box.other)) - len(operand.legs)), str(left), *tail
             )
-            lines.bind(step.name, text, (*without(value.legs, box.other, source), result))
+            lines.bind(step.name, expression, (*without(operand.legs, box.other, source), result_leg))
             return
         weight = lines.value(box.operand("weight"))
-        own = without(value.legs, source)
-        rows = tuple(leg for leg in own if leg not in weight.legs)
-        groups = tuple(leg for leg in own if leg in weight.legs and leg in step.legs)
-        summed = tuple(leg for leg in own if leg in weight.legs and leg not in step.legs)
+        operand_legs = without(operand.legs, source)
+        rows = tuple(leg for leg in operand_legs if leg not in weight.legs)
+        groups = tuple(leg for leg in operand_legs if leg in weight.legs and leg in step.legs)
+        summed = tuple(leg for leg in operand_legs if leg in weight.legs and leg not in step.legs)
         new = without(weight.legs, box.other, *groups, *summed)
-        x = Value(text, value.legs, value.batched).arranged((*rows, *groups, *summed, source))
+        x = Value(expression, operand.legs, operand.batched).arranged((*rows, *groups, *summed, source))
         x_text = x.grouped((*((leg,) for leg in rows), groups + summed, (source,)))
         count = " * ".join(lines.size(leg) for leg in groups) or "1"
-        text = lines.call(
+        expression = lines.call(
             "convolve", x_text, weight.grouped((groups + new, summed, (str(box.other),))), str(left), count, *tail
         )
-        kept = groups + new
-        if len(kept) != 1:
-            sizes = ", ".join(lines.size(leg) for leg in kept)
-            text += f".unflatten(-2, ({sizes}))" if kept else "[..., 0, :]"
-        lines.bind(step.name, text, (*rows, *kept, result))
+        kept_legs = groups + new
+        if len(kept_legs) != 1:
+            sizes = ", ".join(lines.size(leg) for leg in kept_legs)
+            expression += f".unflatten(-2, ({sizes}))" if kept_legs else "[..., 0, :]"
+        lines.bind(step.name, expression, (*rows, *kept_legs, result_leg))
 
 
 def convolves(box: Box | None) -> bool:
@@ -205,6 +205,6 @@ def left_of(graph: Graph, box: Box, width: int) -> int:
 
     Along the keys of queries x keys, where masks hide later keys, taps are on both sides in a causal design too.
     """
-    of = box.operand("of").legs
-    both = graph.query in of and graph.key in of
-    return width - 1 if graph.causal and not (both and box.leg == graph.key) else (width - 1) // 2
+    operand_legs = box.operand("of").legs
+    of_pairs = graph.query in operand_legs and graph.key in operand_legs
+    return width - 1 if graph.causal and not (of_pairs and box.leg == graph.key) else (width - 1) // 2

@@ -42,16 +42,16 @@ class CumSumOperation(Operation):
     reverse: ClassVar[bool] = False
 
     def result(self, box: Checker, leg: str, other: str) -> Legs:
-        own, query = box.legs or (), box.query
+        legs, query = box.legs or (), box.query
         check_key_leg(box, self.kind, leg)
-        if query in own:
-            return own
+        if query in legs:
+            return legs
         if query is None or self.reverse:
             box.written(self.kind)
-            message = f"the operand of '{self.kind}' has no query leg; its legs are {' '.join(own)}."
+            message = f"the operand of '{self.kind}' has no query leg; its legs are {' '.join(legs)}."
             hint = f"use an operand with the query leg: '{self.kind}' sums queries x keys."
             raise Refusal("box-leg", message, hint if self.reverse else "declare a query leg, e.g. 'n: query'.")
-        return tuple(query if name == leg else name for name in own)
+        return tuple(query if name == leg else name for name in legs)
 
     def written_out(self, step: Step, box: Box, query: str | None) -> tuple[list[Step], list[Tensor]]:
         """# c = cumsum over m of g[m h]   ->   c = sum over m, causal, of g[m h] ones[n]"""
@@ -59,21 +59,21 @@ class CumSumOperation(Operation):
         if query is None or query in of.legs:
             return [step], []
         ones = Tensor(f"{step.name}.ones", "constant", (query,), Function("ones"))
-        place = of.legs.index(str(box.leg))
-        legs = (*of.legs[:place], query, *of.legs[place:])
+        position = of.legs.index(str(box.leg))
+        legs = (*of.legs[:position], query, *of.legs[position:])
         each = Step(f"{step.name}.each", Contraction((Term(ONE, (of, Use(ones.name, ones.legs))),)), legs)
         sums = Box("sum", box.leg, (("of", Use(each.name, legs)),), masks=(Function("causal"),))
         return [each, Step(step.name, sums, step.legs)], [ones]
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Values, Legs]:
-        value, keep, legs, axis = run.masked(step)
-        value = value.where(keep, 0)
-        found = value.flip(axis).cumsum(axis).flip(axis) if self.reverse else value.cumsum(axis)
-        return found, legs
+        entries, keep, legs, axis = run.masked(step)
+        entries = entries.where(keep, 0)
+        sums = entries.flip(axis).cumsum(axis).flip(axis) if self.reverse else entries.cumsum(axis)
+        return sums, legs
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
-        text = lines.call(f"masked_{self.kind}", value.text, *([] if keep == "None" else [keep]))
-        lines.bind(step.name, text, value.legs)
+    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+        expression = lines.call(f"masked_{self.kind}", operand.text, *([] if keep == "None" else [keep]))
+        lines.bind(step.name, expression, operand.legs)
 
     def tile_masked(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
         x, visible = tiles.masked(box.operand("of"))

@@ -74,12 +74,12 @@ class DeltaRuleOperation(Operation):
         check_steps(box, other)
         legs = {role: set(use.legs) - {query, leg, other} for role, use in box.operands.items()}
         q, k, v = (legs[role] for role in ("query", "key", "value"))
-        strange = {"query": q - k - v, "key": k - q - v, "rate": legs["rate"] - v}
-        strange |= {role: legs[role] - k - v for role in GATES if role in legs}
-        for role, found in strange.items():
-            if found:
+        unmatched = {"query": q - k - v, "key": k - q - v, "rate": legs["rate"] - v}
+        unmatched |= {role: legs[role] - k - v for role in GATES if role in legs}
+        for role, unmatched_legs in unmatched.items():
+            if unmatched_legs:
                 box.written(role)
-                names = ", ".join(f"'{name}'" for name in sorted(found))
+                names = ", ".join(f"'{name}'" for name in sorted(unmatched_legs))
                 hint = "use a leg that query and key share, or a leg of the value."
                 hint = "use legs of the value in the rate." if role == "rate" else hint
                 hint = f"use legs of the key and the value in '{role}'." if role in GATES else hint
@@ -87,8 +87,8 @@ class DeltaRuleOperation(Operation):
         return tuple(query if name == leg else name for name in box.operands["value"].legs if name != other)
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        heads, _, own = legs_of(box)
-        return written(run, box)[0], (*heads, *own, run.graph.query)
+        heads, _, own_legs = legs_of(box)
+        return written(run, box)[0], (*heads, *own_legs, run.graph.query)
 
     def saved(self, box: Box) -> tuple[str, ...]:
         return tuple(role for role, _ in box.operands if role not in PAST)
@@ -104,8 +104,8 @@ class DeltaRuleOperation(Operation):
 
     def operations(self, scene: Scene, step: Step, box: Box) -> int:
         query, key, result = NORMALIZE[box.mode or "none"]
-        parts = ((2, "value"), (query, "query"), (key, "key"))  # rate * (value - S k)
-        operands = sum(count * scene.elements(box.operand(role)) for count, role in parts)
+        role_counts = ((2, "value"), (query, "query"), (key, "key"))  # rate * (value - S k)
+        operands = sum(count * scene.elements(box.operand(role)) for count, role in role_counts)
         operands += sum(scene.elements(use) for role, use in box.operands if role == "decay")  # exp
         return operands + result * scene.elements(step)
 
@@ -114,26 +114,30 @@ class DeltaRuleOperation(Operation):
         sizes = {role: scene.elements(box.operand(role)) for role in ("query", "key", "rate")}
         rows = batch * scene.size({*step.legs} & {*box.operand("query").legs})
         sizes |= {"result": scene.elements(step), "row": rows}
-        found = {f"{step.name}: {kind} {i}": sizes[kind] for i, kind in enumerate(REMEMBERED[box.mode or "none"])}
+        saved = {
+            f"{step.name}: {kind} {number}": sizes[kind] for number, kind in enumerate(REMEMBERED[box.mode or "none"])
+        }
         gates = {role: scene.elements(use) for role, use in box.operands if role in GATES}
         if gates:  # keys times the rate, and clamped decays
             used = {"key": sizes["key"], "decay": gates.get("decay", sizes["rate"]), "write": gates.get("write", 0)}
-            found |= {f"{step.name}: {role} used": count for role, count in used.items() if count}
-        return found
+            saved |= {f"{step.name}: {role} used": count for role, count in used.items() if count}
+        return saved
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
         """Operands are [heads..., sequence, width]; the width is the contracted legs, or the value's own legs."""
-        heads, _, own = legs_of(box)
+        heads, _, own_legs = legs_of(box)
         past = past_text(lines, box)
-        rest = [f"past={past}"] if past else []
+        past_arguments = [f"past={past}"] if past else []
         if gates := gate_texts(lines, box):
-            text = lines.call("gated_delta_rule", *operand_texts(lines, box), *gates, *rest)
+            expression = lines.call("gated_delta_rule", *operand_texts(lines, box), *gates, *past_arguments)
         else:
             arguments = [*operand_texts(lines, box), key_mask_of(heads), *normalized(lines, box)]
-            text = lines.call("delta_rule", *arguments, *rest)
-        if len(own) != 1:
-            text += f".unflatten(-1, ({', '.join(lines.size(leg) for leg in own)}))" if own else "[..., 0]"
-        lines.bind(step.name, text, (*heads, str(lines.graph.query), *own))
+            expression = lines.call("delta_rule", *arguments, *past_arguments)
+        if len(own_legs) != 1:
+            expression += (
+                f".unflatten(-1, ({', '.join(lines.size(leg) for leg in own_legs)}))" if own_legs else "[..., 0]"
+            )
+        lines.bind(step.name, expression, (*heads, str(lines.graph.query), *own_legs))
 
 
 class DeltaStateOperation(DeltaRuleOperation):
@@ -144,8 +148,8 @@ class DeltaStateOperation(DeltaRuleOperation):
     saves: tuple[str, ...] = ()
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        heads, contracted, own = legs_of(box)
-        return written(run, box)[1], (*heads, *own, *contracted)
+        heads, contracted, own_legs = legs_of(box)
+        return written(run, box)[1], (*heads, *own_legs, *contracted)
 
     def saved(self, box: Box) -> tuple[str, ...]:
         return ()
@@ -160,26 +164,26 @@ class DeltaStateOperation(DeltaRuleOperation):
         return {}
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
-        heads, contracted, own = legs_of(box)
+        heads, contracted, own_legs = legs_of(box)
         arguments = [*operand_texts(lines, box), past_text(lines, box)]
         if gates := gate_texts(lines, box):
-            text = lines.call("gated_delta_state", *arguments, *gates)
+            expression = lines.call("gated_delta_state", *arguments, *gates)
         else:
-            text = lines.call("delta_state", *arguments, key_mask_of(heads), *normalized(lines, box))
-        if not contracted and not own:
-            text += "[..., 0, 0]"
-        elif (len(contracted), len(own)) != (1, 1):
-            text += f".flatten(-2).unflatten(-1, ({', '.join(map(lines.size, contracted + own))},))"
-        lines.bind(step.name, text, heads + contracted + own)
+            expression = lines.call("delta_state", *arguments, key_mask_of(heads), *normalized(lines, box))
+        if not contracted and not own_legs:
+            expression += "[..., 0, 0]"
+        elif (len(contracted), len(own_legs)) != (1, 1):
+            expression += f".flatten(-2).unflatten(-1, ({', '.join(map(lines.size, contracted + own_legs))},))"
+        lines.bind(step.name, expression, heads + contracted + own_legs)
 
 
 def legs_of(box: Box) -> tuple[Legs, Legs, Legs]:
     """(legs of the heads, legs that query and key contract, legs that only the value has)."""
-    key, value = box.operand("key").legs, without(box.operand("value").legs, box.leg, box.other)
-    contracted = without(key, box.leg, box.other, *value)
+    key_legs, value_legs = box.operand("key").legs, without(box.operand("value").legs, box.leg, box.other)
+    contracted = without(key_legs, box.leg, box.other, *value_legs)
     shared = {leg for role, use in box.operands if role != "value" and role not in PAST for leg in use.legs}
-    heads = tuple(leg for leg in value if leg in shared)
-    return heads, contracted, without(value, *heads)
+    heads = tuple(leg for leg in value_legs if leg in shared)
+    return heads, contracted, without(value_legs, *heads)
 
 
 def check_gates(box: Checker) -> None:
@@ -224,29 +228,29 @@ def updates(box: Box) -> int:
 def gate_texts(lines: Lines, box: Box) -> list[str]:
     """The arguments of a gated rule, decay as [heads..., sequence, 1 or d], and the key mask; none for a plain rule."""
     heads, contracted, _ = legs_of(box)
-    found = [] if box.other is None else [f"steps={lines.size(box.other)}"]
+    arguments = [] if box.other is None else [f"steps={lines.size(box.other)}"]
     for role, use in box.operands:
         if role in GATES:
             name = "erase" if role == "erase_undecayed" else role
             along = sequence_of(box) if role != "decay" else (str(box.leg),)
-            whole = role != "decay" or {*use.legs} & {*contracted}
-            value = widened(lines, lines.value(use), (*heads, *along), contracted) if whole else lines.value(use)
-            found.append(f"{name}={matrix(value, heads, along, contracted if whole else ())}")
-            found += ["undecayed=True"] if role == "erase_undecayed" else []
-    return [*found, f"key_mask={key_mask_of(heads)}"] if found else []
+            has_width = role != "decay" or {*use.legs} & {*contracted}
+            gate = widened(lines, lines.value(use), (*heads, *along), contracted) if has_width else lines.value(use)
+            arguments.append(f"{name}={matrix(gate, heads, along, contracted if has_width else ())}")
+            arguments += ["undecayed=True"] if role == "erase_undecayed" else []
+    return [*arguments, f"key_mask={key_mask_of(heads)}"] if arguments else []
 
 
 def written(run: Run, box: Box) -> tuple[Tensor | None, Tensor]:
     """The results of the queries, None without queries, and the last S [batch..., heads, own legs, contracted legs]."""
-    key, (heads, contracted, own) = str(box.leg), legs_of(box)
-    legs, operands = (*heads, *own, *contracted), dict[str, Tensor]()
+    key, (heads, contracted, own_legs) = str(box.leg), legs_of(box)
+    legs, operands = (*heads, *own_legs, *contracted), dict[str, Tensor]()
     for role, use in [(role, use) for role, use in box.operands if role not in PAST]:
         along = run.graph.query if role == "query" else key
-        inside = (str(box.other),) if box.other in use.legs else ()
-        value = aligned(run.values[use.name], use.legs, (along, *inside, *legs))
-        value = value.movedim(-len(legs) - 1 - len(inside), 0)
-        value = value.expand(run.size(along), *[-1] * (value.ndim - 1))
-        operands[role] = value.movedim(-len(legs) - 1, 1).flatten(0, 1) if inside else value
+        step_leg = (str(box.other),) if box.other in use.legs else ()
+        operand = aligned(run.values[use.name], use.legs, (along, *step_leg, *legs))
+        operand = operand.movedim(-len(legs) - 1 - len(step_leg), 0)
+        operand = operand.expand(run.size(along), *[-1] * (operand.ndim - 1))
+        operands[role] = operand.movedim(-len(legs) - 1, 1).flatten(0, 1) if step_leg else operand
     q, k, v, rate = map(operands.get, ROLES)
     gates = {role: operands[role] for role in GATES if role in operands}
     keep = aligned(run.visible_keys(key), (key,), (key, *legs)).movedim(-len(legs) - 1, 0)
@@ -259,14 +263,14 @@ def written(run: Run, box: Box) -> tuple[Tensor | None, Tensor]:
 
 def operand_texts(lines: Lines, box: Box) -> list[str]:
     """The query if there is one, keys and values as matrices, and the rates [heads..., sequence]."""
-    heads, contracted, own = legs_of(box)
-    found = []
+    heads, contracted, own_legs = legs_of(box)
+    operands = []
     for role, use in box.operands:
         if role in ("query", "key", "value"):
             along = (str(lines.graph.query),) if role == "query" else sequence_of(box)
-            found.append(matrix(lines.value(use), heads, along, own if role == "value" else contracted))
+            operands.append(matrix(lines.value(use), heads, along, own_legs if role == "value" else contracted))
     rate = lines.value(box.operand("rate")).aligned((*heads, *sequence_of(box)), whole=True)
-    return [*found, rate.text if box.other is None else rate.grouped((*((leg,) for leg in heads), sequence_of(box)))]
+    return [*operands, rate.text if box.other is None else rate.grouped((*((leg,) for leg in heads), sequence_of(box)))]
 
 
 def past_of(box: Box) -> list[Use]:
@@ -276,13 +280,13 @@ def past_of(box: Box) -> list[Use]:
 
 def past_text(lines: Lines, box: Box) -> str:
     """The state before the first key: a list of S [heads..., d, e], [heads..., d] and [heads...]. Empty without it."""
-    heads, contracted, own = legs_of(box)
-    groups = ((contracted, own), (contracted,), ())
-    found = []
+    heads, contracted, own_legs = legs_of(box)
+    groups = ((contracted, own_legs), (contracted,), ())
+    states = []
     for use, widths in zip(past_of(box), groups, strict=False):
-        value = lines.value(use).aligned((*heads, *(leg for width in widths for leg in width)), whole=True)
-        found.append(value.grouped((*((leg,) for leg in heads), *widths)))
-    return f"[{', '.join(found)}]" if found else ""
+        state = lines.value(use).aligned((*heads, *(leg for width in widths for leg in width)), whole=True)
+        states.append(state.grouped((*((leg,) for leg in heads), *widths)))
+    return f"[{', '.join(states)}]" if states else ""
 
 
 def key_mask_of(heads: Legs) -> str:
@@ -326,16 +330,16 @@ def fast_weights(
     if len(past) > 2:
         seen = seen | (past[2] > 0)
     first_query = len(k) - len(q) if q is not None else len(k)
-    for place in range(min(0, first_query), len(k)):
-        if place >= 0:
-            scale = torch.where(seen, dot(z, k[place]), 1) if mode == "both" else 1
-            key = over(k[place], scale + eps) if mode == "both" else k[place]
-            S = torch.where(keep[place], S + rate[place] * scale * (v[place] - dot(S, key)) * key, S)
-            z = torch.where(keep[place], z + k[place], z)
-            seen = seen | keep[place]
-        if q is not None and place >= first_query:
-            read = dot(S, q[place - first_query])
-            reads.append(read if mode == "none" else over(read, dot(z, q[place - first_query]) + eps))
+    for position in range(min(0, first_query), len(k)):
+        if position >= 0:
+            scale = torch.where(seen, dot(z, k[position]), 1) if mode == "both" else 1
+            key = over(k[position], scale + eps) if mode == "both" else k[position]
+            S = torch.where(keep[position], S + rate[position] * scale * (v[position] - dot(S, key)) * key, S)
+            z = torch.where(keep[position], z + k[position], z)
+            seen = seen | keep[position]
+        if q is not None and position >= first_query:
+            read = dot(S, q[position - first_query])
+            reads.append(read if mode == "none" else over(read, dot(z, q[position - first_query]) + eps))
     if q is None:
         return None, S
     none = dot(S, q.new_zeros(q.shape[1:]))  # the shape of a read, for calls without queries
@@ -370,17 +374,17 @@ def gated_weights(
     S, reads = k.new_zeros(torch.broadcast_shapes(k.shape[1:], v.shape[1:])), []
     S = S + past[0] if past else S
     first_query = len(keep) - len(q) if q is not None else len(keep)
-    for place in range(min(0, first_query), len(keep)):
-        for step in range(place * steps, (place + 1) * steps) if place >= 0 else ():
-            seen, fades = keep[place], decay is not None and step == place * steps
-            faded = S * torch.where(seen, decay[place], 0).exp() if fades else S  # type: ignore[index]
+    for position in range(min(0, first_query), len(keep)):
+        for step in range(position * steps, (position + 1) * steps) if position >= 0 else ():
+            seen, decays = keep[position], decay is not None and step == position * steps
+            decayed = S * torch.where(seen, decay[position], 0).exp() if decays else S  # type: ignore[index]
             if erase_undecayed is not None:
-                gone = dot(S, erase_undecayed[step])
+                erased = dot(S, erase_undecayed[step])
             else:
-                gone = dot(faded, (k if erase is None else erase)[step])
-            S = torch.where(seen, faded + rate[step] * (v[step] * write[step] - k[step] * gone), S)
-        if q is not None and place >= first_query:
-            reads.append(dot(S, q[place - first_query]))
+                erased = dot(decayed, (k if erase is None else erase)[step])
+            S = torch.where(seen, decayed + rate[step] * (v[step] * write[step] - k[step] * erased), S)
+        if q is not None and position >= first_query:
+            reads.append(dot(S, q[position - first_query]))
     if q is None:
         return None, S
     none = dot(S, q.new_zeros(q.shape[1:]))  # the shape of a read, for calls without queries
@@ -388,17 +392,17 @@ def gated_weights(
     return stacked.flatten(stacked.ndim - 1 - contracted), S  # the contracted legs have size 1
 
 
-def widened(lines: Lines, value: Value, before: Legs, width: Legs) -> Value:
+def widened(lines: Lines, operand: Value, leading: Legs, width: Legs) -> Value:
     """An operand broadcast to all legs of the width."""
-    if {*width} <= {*value.legs}:
-        return value
-    value = value.aligned((*before, *width), whole=True)
+    if {*width} <= {*operand.legs}:
+        return operand
+    operand = operand.aligned((*leading, *width), whole=True)
     sizes = ", ".join([*map(lines.size, width), ""]).strip()
-    return Value(lines.call("widened", value.text, f"({sizes})"), value.legs, value.batched)
+    return Value(lines.call("widened", operand.text, f"({sizes})"), operand.legs, operand.batched)
 
 
-def matrix(value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
+def matrix(operand: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
     """An operand as [heads..., sequence, width]."""
-    if any(leg not in value.legs for leg in (*heads, *width)):
-        value = value.aligned((*heads, *sequence, *width), whole=True)
-    return value.grouped((*((leg,) for leg in heads), sequence, width))
+    if any(leg not in operand.legs for leg in (*heads, *width)):
+        operand = operand.aligned((*heads, *sequence, *width), whole=True)
+    return operand.grouped((*((leg,) for leg in heads), sequence, width))

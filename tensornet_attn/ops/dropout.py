@@ -28,13 +28,13 @@ class DropoutOperation(Operation):
         return run.dropped(run.operand(step), box.number("dropout")), step.legs
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
-        value = lines.value(box.operand("of"))
-        text = lines.dropped(box.number("dropout"), value.text)
-        lines.bind(step.name, text, value.legs, value.level if text == value.text else ATOM)
+        operand = lines.value(box.operand("of"))
+        expression = lines.dropped(box.number("dropout"), operand.text)
+        lines.bind(step.name, expression, operand.legs, operand.level if expression == operand.text else ATOM)
 
     def tile(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
         return tiles.dropped(box.number("dropout"), tiles.value(box.operand("of")))
 
     def parameters(self, box: Box, written: dict[str, str]) -> list[str]:
         """The probability, even if it has the default value."""
-        return [f"p = {to_text(value)}" for _, value in box.numbers]
+        return [f"p = {to_text(probability)}" for _, probability in box.numbers]

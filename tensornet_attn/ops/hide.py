@@ -19,18 +19,18 @@ class Hide(Operation):
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         use = box.operand("of")
-        value, keep = run.values[use.name], run.seen(box.seen, use.legs)
-        return value.where(keep, run.number(box.number("fill"))), use.legs
+        entries, keep = run.values[use.name], run.seen(box.seen, use.legs)
+        return entries.where(keep, run.number(box.number("fill"))), use.legs
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
+    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
         fill = box.number("fill").value  # type: ignore[union-attr]
         filled = 'float("-inf")' if isinf(fill) else repr(fill)
         condition, _, otherwise = keep.partition(" if ")
-        if lines.plain and value.text.isidentifier() and otherwise == "key_mask is not None else None":
-            text = f"{value.text} if key_mask is None else {value.text}.where({condition}, {filled})"
-            lines.bind(step.name, text, value.legs, SUM)
+        if lines.plain and operand.text.isidentifier() and otherwise == "key_mask is not None else None":
+            expression = f"{operand.text} if key_mask is None else {operand.text}.where({condition}, {filled})"
+            lines.bind(step.name, expression, operand.legs, SUM)
         else:
-            lines.bind(step.name, lines.call("hide", value.text, keep, filled), value.legs)
+            lines.bind(step.name, lines.call("hide", operand.text, keep, filled), operand.legs)
 
     def tile(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
         x, nodes = tiles.value(box.operand("of")), tiles.nodes

@@ -27,9 +27,9 @@ class Join(Operation):
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         use, apart = box.operand("of"), apart_of(step.legs, box)
-        value = aligned(run.values[use.name], use.legs, apart)
-        batch = value.shape[: value.ndim - len(apart)]
-        return value.reshape(*batch, *map(run.size, step.legs)), step.legs
+        operand = aligned(run.values[use.name], use.legs, apart)
+        batch = operand.shape[: operand.ndim - len(apart)]
+        return operand.reshape(*batch, *map(run.size, step.legs)), step.legs
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
         groups = tuple(box.parts if leg == box.leg else (leg,) for leg in step.legs)
@@ -47,15 +47,15 @@ class Split(Join):
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         use = box.operand("of")
-        value = run.values[use.name]
-        legs, batch = apart_of(use.legs, box), value.shape[: value.ndim - len(use.legs)]
-        return value.reshape(*batch, *map(run.size, legs)), legs
+        operand = run.values[use.name]
+        legs, batch = apart_of(use.legs, box), operand.shape[: operand.ndim - len(use.legs)]
+        return operand.reshape(*batch, *map(run.size, legs)), legs
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
-        value = lines.value(box.operand("of"))
-        place = value.legs.index(str(box.leg)) - len(value.legs)
+        operand = lines.value(box.operand("of"))
+        dim = operand.legs.index(str(box.leg)) - len(operand.legs)
         sizes = ", ".join(map(lines.size, box.parts))
-        lines.bind(step.name, f"{value.atom}.unflatten({place}, ({sizes}))", apart_of(value.legs, box))
+        lines.bind(step.name, f"{operand.atom}.unflatten({dim}, ({sizes}))", apart_of(operand.legs, box))
 
     def words(self, box: Box) -> str:
         return f"a leg as {' '.join(box.parts)}"

@@ -30,20 +30,20 @@ class Keep(Operation):
         return super().result(box, leg, other)
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        value, keep, legs, _ = run.masked(step)
-        return value.where(keep, 0), legs
+        scores, keep, legs, _ = run.masked(step)
+        return scores.where(keep, 0), legs
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
-        value = lines.value(box.operand("of"))
-        lines.bind(step.name, value.text, value.legs, value.level)
+        operand = lines.value(box.operand("of"))
+        lines.bind(step.name, operand.text, operand.legs, operand.level)
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
+    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
         if keep != "None":
-            lines.bind(step.name, lines.call("kept", value.text, keep), value.legs)
-        elif value.text.isidentifier():
-            lines.values[step.name] = value
+            lines.bind(step.name, lines.call("kept", operand.text, keep), operand.legs)
+        elif operand.text.isidentifier():
+            lines.values[step.name] = operand
         else:
-            lines.bind(step.name, value.text, value.legs, value.level)
+            lines.bind(step.name, operand.text, operand.legs, operand.level)
 
     def tile_masked(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
         x, visible = tiles.masked(box.operand("of"))

@@ -36,10 +36,14 @@ class MapOperation(Operation):
         return row(box).zero([evaluate(tree, graph.values) for tree in arguments(box)])
 
     def lower_bound(self, graph: Graph, box: Box, below: float) -> float:
-        own = row(box)
-        if own.keeps_sign and below >= 0:
+        elementwise = row(box)
+        if elementwise.keeps_sign and below >= 0:
             return 0
-        return own.least if own.least_of is None else own.least_of([known(t, graph.values) for t in arguments(box)])
+        return (
+            elementwise.least
+            if elementwise.least_of is None
+            else elementwise.least_of([known(tree, graph.values) for tree in arguments(box)])
+        )
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         import torch
@@ -56,13 +60,15 @@ class MapOperation(Operation):
         return (row(box).saves,)
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
-        value, own = lines.value(box.operand("of")), row(box)
+        operand, elementwise = lines.value(box.operand("of")), row(box)
         numbers = [lines.number(tree) for tree in arguments(box)]
-        if "{" not in own.torch:
-            lines.bind(step.name, lines.call(own.torch or own.name, value.text, *numbers), value.legs)
+        if "{" not in elementwise.torch:
+            lines.bind(
+                step.name, lines.call(elementwise.torch or elementwise.name, operand.text, *numbers), operand.legs
+            )
             return
-        filled = own.torch.format(x=value.text, atom=value.atom, **dict(zip("ab", numbers, strict=False)))
-        lines.bind(step.name, filled, value.legs, own.level)
+        filled = elementwise.torch.format(x=operand.text, atom=operand.atom, **dict(zip("ab", numbers, strict=False)))
+        lines.bind(step.name, filled, operand.legs, elementwise.level)
 
     def tile(self, tiles: KernelTiles, step: Step, box: Box) -> Tile | None:
         if not row(box).triton:

@@ -24,8 +24,8 @@ from tensornet_attn.ops.masks import MASKS
 
 
 def _arithmetic(value: Any) -> Any:
-    whole = isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= limits.INTEGER_BITS
-    if not (whole or isinstance(value, str) or (isinstance(value, float) and math.isfinite(value))):
+    is_integer = isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= limits.INTEGER_BITS
+    if not (is_integer or isinstance(value, str) or (isinstance(value, float) and math.isfinite(value))):
         raise PydanticCustomError("number", "expected a finite number or arithmetic")
     return value
 
@@ -44,7 +44,7 @@ def _text(value: Any) -> Any:
 
 def _legs(value: Any) -> Any:
     """Validates a leg or a list of legs."""
-    if isinstance(value, (list, tuple)) and value and all(isinstance(one, str) for one in value):
+    if isinstance(value, (list, tuple)) and value and all(isinstance(leg, str) for leg in value):
         return value if len(value) > 1 else value[0]
     if not isinstance(value, str):
         raise PydanticCustomError("legs of a box", "expected a leg or a list of legs")
@@ -52,7 +52,7 @@ def _legs(value: Any) -> Any:
 
 
 def _masks(value: Any) -> Any:
-    if isinstance(value, str) or (isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)):
+    if isinstance(value, str) or (isinstance(value, (list, tuple)) and all(isinstance(mask, str) for mask in value)):
         return value
     raise PydanticCustomError("masks", "expected a list of masks, e.g. causal, band(w) or 'window(left, right)'")
 
@@ -102,23 +102,23 @@ class BoxModel(BaseModel):
         return self
 
 
-def kind_of(value: Any) -> str | None:
+def kind_of(operand: Any) -> str | None:
     """The tag by which pydantic selects the model of a box or an expression."""
-    if isinstance(value, str):
+    if isinstance(operand, str):
         return "text"
-    if isinstance(value, BoxModel):
-        return f"box:{value.key}"
-    if not isinstance(value, dict):
+    if isinstance(operand, BoxModel):
+        return f"box:{operand.key}"
+    if not isinstance(operand, dict):
         return None
-    kinds = kinds_of(value)
+    kinds = kinds_of(operand)
     return f"box:{kinds[0]}" if len(kinds) == 1 else None
 
 
-def kinds_of(data: dict[str, Any]) -> list[str]:
+def kinds_of(box: dict[str, Any]) -> list[str]:
     """The keys that name a box. A key that is a parameter of another box in the mapping does not count."""
-    found = [key for key in data if key in BOXES]
-    parameters = {name for key in found for name in BOXES[key].model_fields if name != key}
-    return [key for key in found if key not in parameters] or found[:1]
+    keys = [key for key in box if key in BOXES]
+    parameters = {name for key in keys for name in BOXES[key].model_fields if name != key}
+    return [key for key in keys if key not in parameters] or keys[:1]
 
 
 BOXES: dict[str, type[BoxModel]] = {}  # by the key that names the box
@@ -167,9 +167,9 @@ def rebuild() -> None:
     """Rebuilds the models for the registered kinds of boxes."""
     models = [*BOXES.values(), *(kind for model in _HOLDERS for kind in (model, *model.__subclasses__()))]
     for model in models:
-        for built in ("__pydantic_core_schema__", "__pydantic_validator__", "__pydantic_serializer__"):
-            if built in model.__dict__:
-                delattr(model, built)
+        for attribute in ("__pydantic_core_schema__", "__pydantic_validator__", "__pydantic_serializer__"):
+            if attribute in model.__dict__:
+                delattr(model, attribute)
     with deep_recursion():
         for model in models:
             model.model_rebuild(force=True)

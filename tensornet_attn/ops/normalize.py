@@ -34,8 +34,8 @@ class NormalizeOperation(Operation):
         scores = scores.where(keep, 0)
         return over(scores, scores.sum(axis, keepdim=True) + run.number(box.number("eps"))), legs
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
-        lines.bind(step.name, lines.call("normalized", value.text, keep, *lines.eps(box.number("eps"))), value.legs)
+    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+        lines.bind(step.name, lines.call("normalized", operand.text, keep, *lines.eps(box.number("eps"))), operand.legs)
 
     def tile_masked(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
         return tiles.divided("normalize", *tiles.masked(box.operand("of")), box.number("eps"))

@@ -81,9 +81,9 @@ class Norm(Operation):
         return not self.usual or evaluate(box.number("eps"), graph.values) > 0
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
-        value = lines.value(box.operand("of"))
-        dim, eps = str(dim_of(value, box.leg)), lines.eps(box.number("eps"), self.usual)
-        lines.bind(step.name, lines.call(self.call, value.text, dim, *eps), value.legs)
+        operand = lines.value(box.operand("of"))
+        dim, eps = str(dim_of(operand, box.leg)), lines.eps(box.number("eps"), self.usual)
+        lines.bind(step.name, lines.call(self.call, operand.text, dim, *eps), operand.legs)
 
 
 class RMSNormOperation(Norm):
@@ -129,10 +129,10 @@ class GroupNormOperation(LayerNormOperation):
         return self.of(groups, -1, eps).flatten(-2).movedim(-1, axis), step.legs
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
-        value = lines.value(box.operand("of"))
-        dim, eps = str(dim_of(value, box.leg)), lines.eps(box.number("eps"), self.usual)
+        operand = lines.value(box.operand("of"))
+        dim, eps = str(dim_of(operand, box.leg)), lines.eps(box.number("eps"), self.usual)
         groups = lines.integer(box.number("groups"))
-        lines.bind(step.name, lines.call(self.call, value.text, dim, groups, *eps), value.legs)
+        lines.bind(step.name, lines.call(self.call, operand.text, dim, groups, *eps), operand.legs)
 
 
 class L1NormOperation(Norm):

@@ -136,9 +136,12 @@ class Operation(ABC):
     def operations(self, scene: Scene, step: Step, box: Box) -> int:
         """Elementwise operations over the whole batch; a mask, a scale and a dropout add one for each element."""
         numbers = dict(box.numbers)
-        acts = sum(name in numbers and scene.number(numbers[name]) != at for name, at in (("scale", 1), ("dropout", 0)))
-        each = self.per_element + bool(scene.graph.masks(step)) + acts
-        return each * scene.elements(box.operand("of"))
+        acts = sum(
+            name in numbers and scene.number(numbers[name]) != neutral
+            for name, neutral in (("scale", 1), ("dropout", 0))
+        )
+        per_element = self.per_element + bool(scene.graph.masks(step)) + acts
+        return per_element * scene.elements(box.operand("of"))
 
     def exponentials(self, box: Box) -> int:
         """Exponentials, or functions that take as long, for each element of the operand."""
@@ -159,12 +162,12 @@ class Operation(ABC):
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
         """Emits its line of PyTorch without masks. By default, `emit_masked` with the leg moved last and no mask."""
-        value = lines.value(box.operand("of"))
-        value = value.arranged((*without(value.legs, box.leg), str(box.leg)))
-        self.emit_masked(lines, step, box, value, "None", "None")
+        operand = lines.value(box.operand("of"))
+        operand = operand.arranged((*without(operand.legs, box.leg), str(box.leg)))
+        self.emit_masked(lines, step, box, operand, "None", "None")
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
-        """Emits its line with masks. The leg is the last of `value`; `keep` and `bias` are names of masks or "None"."""
+    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+        """Emits its line with masks. The leg is the last of `operand`; `keep`, `bias`: names of masks or "None"."""
         raise TypeError(f"masks do not apply to '{self.kind}'.")
 
     def tile(self, tiles: KernelTiles, step: Step, box: Box) -> Tile | None:
@@ -191,7 +194,7 @@ class Operation(ABC):
 
     def parameters(self, box: Box, written: dict[str, str]) -> list[str]:
         """Its numbers in pictures; `written` maps the names of those with a non-default value to text."""
-        return [f"{name} = {text}" for name, text in written.items()]
+        return [f"{name} = {number}" for name, number in written.items()]
 
 
 def check_key_leg(box: Checker, kind: str, leg: str) -> None:
@@ -201,26 +204,26 @@ def check_key_leg(box: Checker, kind: str, leg: str) -> None:
         raise Refusal("box-leg", f"'{leg}' is not a key leg.", f"name the key leg, e.g. '{kind}: m'.")
 
 
-def dim_of(value: Value, leg: str | None) -> int:
+def dim_of(operand: Value, leg: str | None) -> int:
     """The dimension of a leg, counted from the end."""
-    return value.legs.index(str(leg)) - len(value.legs)
+    return operand.legs.index(str(leg)) - len(operand.legs)
 
 
 def without(legs: Legs, *others: str | None) -> Legs:
     return tuple(leg for leg in legs if leg not in others)
 
 
-def aligned(value: Tensor, have: Legs, want: Legs) -> Tensor:
-    """`value` [batch..., have] with its legs in the order of `want`; missing legs get size 1."""
-    batch = value.ndim - len(have)
-    value = value.permute([*range(batch), *(batch + have.index(leg) for leg in want if leg in have)])
-    return value[(..., *(slice(None) if leg in have else None for leg in want))]
+def aligned(tensor: Tensor, have: Legs, want: Legs) -> Tensor:
+    """`tensor` [batch..., have] with its legs in the order of `want`; missing legs get size 1."""
+    batch = tensor.ndim - len(have)
+    tensor = tensor.permute([*range(batch), *(batch + have.index(leg) for leg in want if leg in have)])
+    return tensor[(..., *(slice(None) if leg in have else None for leg in want))]
 
 
-def over(value: Tensor, divisor: Tensor) -> Tensor:
-    """value / divisor; where the divisor is zero, the result and its gradients are zero."""
+def over(dividend: Tensor, divisor: Tensor) -> Tensor:
+    """dividend / divisor; where the divisor is zero, the result and its gradients are zero."""
     zero = divisor == 0
-    return (value / divisor.masked_fill(zero, 1)).masked_fill(zero, 0)
+    return (dividend / divisor.masked_fill(zero, 1)).masked_fill(zero, 0)
 
 
 def axis_of(leg: str | None, legs: Legs) -> int:

@@ -55,23 +55,25 @@ class Reduction(Operation):
     dense_of_nothing: ClassVar[bool] = False  # whether that method is right where there are no entries
 
     @abstractmethod
-    def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
+    def of(self, entries: Tensor, keep: Tensor, axis: int) -> Tensor:
         """The reduction of the visible entries."""
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        value, keep, legs, axis = run.masked(step)
-        return self.of(value, keep, axis), without(legs, box.leg)
+        entries, keep, legs, axis = run.masked(step)
+        return self.of(entries, keep, axis), without(legs, box.leg)
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
         if not self.dense_of_nothing and lines.graph.leg[str(box.leg)].sequence:  # there may be no positions
             super().emit(lines, step, box)
             return
-        value = lines.value(box.operand("of"))
-        lines.bind(step.name, f"{value.atom}.{self.dense}({dim_of(value, box.leg)})", without(value.legs, box.leg))
+        operand = lines.value(box.operand("of"))
+        lines.bind(
+            step.name, f"{operand.atom}.{self.dense}({dim_of(operand, box.leg)})", without(operand.legs, box.leg)
+        )
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
-        text = value.text if bias == "None" else lines.call("added", value.text, bias)
-        lines.bind(step.name, lines.call(f"masked_{box.kind}", text, keep), value.legs[:-1])
+    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+        expression = operand.text if bias == "None" else lines.call("added", operand.text, bias)
+        lines.bind(step.name, lines.call(f"masked_{box.kind}", expression, keep), operand.legs[:-1])
 
     def tile_along(self, tiles: Tiles, step: Step, box: Box) -> Tile:
         return tiles.nodes.over(tiles.value(box.operand("of")), tiles.variable, self.how, step.name)
@@ -86,7 +88,7 @@ class LogSumExpOperation(Reduction):
     exponential = 1
     saves = ("of", "result")
 
-    def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
+    def of(self, entries: Tensor, keep: Tensor, axis: int) -> Tensor:
         """A row without an entry above minus infinity gives -1e15, or half of the least number of float16.
 
         Differences of such rows are finite, and in other dtypes their squares and sums too. Entries are relative to the
@@ -94,14 +96,14 @@ class LogSumExpOperation(Reduction):
         """
         import torch
 
-        most = torch.finfo(value.dtype).max
-        keep = keep & (value != -math.inf)
-        some, nothing = keep.any(axis, keepdim=True), max(-1e15, -most / 2)
-        if not value.shape[axis]:
-            return value.sum(axis) + nothing
-        value = value.where(keep, -math.inf).where(some, 0)
-        largest = value.detach().amax(axis, keepdim=True).clamp(-most, most)
-        return ((value - largest).logsumexp(axis) + largest.squeeze(axis)).where(some.squeeze(axis), nothing)
+        finite_max = torch.finfo(entries.dtype).max
+        keep = keep & (entries != -math.inf)
+        some, nothing = keep.any(axis, keepdim=True), max(-1e15, -finite_max / 2)
+        if not entries.shape[axis]:
+            return entries.sum(axis) + nothing
+        entries = entries.where(keep, -math.inf).where(some, 0)
+        largest = entries.detach().amax(axis, keepdim=True).clamp(-finite_max, finite_max)
+        return ((entries - largest).logsumexp(axis) + largest.squeeze(axis)).where(some.squeeze(axis), nothing)
 
     def tile_summed(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
         x, visible = tiles.masked(box.operand("of"))
@@ -119,10 +121,10 @@ class MaxOperation(Reduction):
     per_element = 1
     saves = ("of", "result")
 
-    def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
-        if not value.shape[axis]:
-            return value.sum(axis)
-        return value.where(keep, -math.inf).amax(axis).where(keep.any(axis), 0)
+    def of(self, entries: Tensor, keep: Tensor, axis: int) -> Tensor:
+        if not entries.shape[axis]:
+            return entries.sum(axis)
+        return entries.where(keep, -math.inf).amax(axis).where(keep.any(axis), 0)
 
 
 class SumOperation(Reduction):
@@ -133,8 +135,8 @@ class SumOperation(Reduction):
     dense_of_nothing = True
     per_element = 1
 
-    def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
-        return value.where(keep, 0).sum(axis)
+    def of(self, entries: Tensor, keep: Tensor, axis: int) -> Tensor:
+        return entries.where(keep, 0).sum(axis)
 
     def tile_summed(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
         x, visible = biased(tiles, step, box)
@@ -147,8 +149,8 @@ class MeanOperation(Reduction):
     keeps_sign = linear = True
     per_element = 1
 
-    def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
-        return over(value.where(keep, 0).sum(axis), keep.sum(axis).to(value.dtype))
+    def of(self, entries: Tensor, keep: Tensor, axis: int) -> Tensor:
+        return over(entries.where(keep, 0).sum(axis), keep.sum(axis).to(entries.dtype))
 
     def tile_along(self, tiles: Tiles, step: Step, box: Box) -> Tile:
         return tiles.nodes.mul(tiles.nodes.share(tiles.variable), super().tile_along(tiles, step, box), step.name)

@@ -28,11 +28,11 @@ class RelShiftOperation(Operation):
 
     def result(self, box: Checker, leg: str, other: str) -> Legs:
         """(... n, p) becomes (... n, m), or (... m, p) becomes (... m, n). Without n, or m, `of` is shared."""
-        own, query, kind = box.legs or (), box.query, box.declared[other].kind
+        legs, query, kind = box.legs or (), box.query, box.declared[other].kind
         if box.declared[leg].kind != "relative" and not box.broken(leg):
             box.written("rel_shift")
             raise Refusal("box-leg", f"'{leg}' is not a relative leg.", "declare a relative leg, e.g. 'p: relative'.")
-        if (kind not in ("key", "query") and not box.broken(other)) or other in own:
+        if (kind not in ("key", "query") and not box.broken(other)) or other in legs:
             box.written("to")
             raise Refusal(
                 "box-leg",
@@ -46,15 +46,15 @@ class RelShiftOperation(Operation):
             )
         source = query
         if kind == "query":
-            source = next((name for name, one in box.declared.items() if one.kind == "key"), "")
+            source = next((name for name, declaration in box.declared.items() if declaration.kind == "key"), "")
             if not source:
                 box.written("to")
                 raise Refusal(
                     "box-leg", "this design has no key leg to shift from.", "declare a key leg, e.g. 'm: key'."
                 )
-        replacement = (other,) if source in own else (source, other)
-        place = own.index(leg)
-        return (*own[:place], *replacement, *own[place + 1 :])
+        replacement = (other,) if source in legs else (source, other)
+        position = legs.index(leg)
+        return (*legs[:position], *replacement, *legs[position + 1 :])
 
     def legs_whole(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
         """With tables of keys over all relative positions, each block of queries needs the whole table."""
@@ -64,26 +64,26 @@ class RelShiftOperation(Operation):
         """result[n, m] = of[n, p], or of[m, p], at p = position(n) - position(m); p beyond the reach is clamped."""
         use, query, along, to = box.operand("of"), str(run.graph.query), str(box.leg), str(box.other)
         source = str(run.graph.key) if to == query else query
-        places, others = run.positions(along), without(use.legs, source, along)
+        offsets, others = run.positions(along), without(use.legs, source, along)
         distance = run.positions(source)[:, None] - run.positions(to)
         distance = -distance if to == query else distance
-        index = distance.clamp(places[0], places[-1]) - places[0] if len(places) else distance  # n m, or m n
-        value = aligned(run.values[use.name], use.legs, (*others, source, along))
-        rest = value.shape[:-2]
-        value = value.expand(*rest, len(index), len(places)).gather(-1, index.expand(*rest, *index.shape))
-        return value, (*others, source, to)
+        index = distance.clamp(offsets[0], offsets[-1]) - offsets[0] if len(offsets) else distance  # n m, or m n
+        table = aligned(run.values[use.name], use.legs, (*others, source, along))
+        batch = table.shape[:-2]
+        table = table.expand(*batch, len(index), len(offsets)).gather(-1, index.expand(*batch, *index.shape))
+        return table, (*others, source, to)
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
-        value, query, relative = lines.value(box.operand("of")), str(lines.graph.query), str(box.leg)
+        table, query, relative = lines.value(box.operand("of")), str(lines.graph.query), str(box.leg)
         of_keys = box.other == query
         source = str(lines.graph.key) if of_keys else query
-        others = without(value.legs, source, relative)
-        value = value.aligned((*others, source, relative), whole=True)
+        others = without(table.legs, source, relative)
+        table = table.aligned((*others, source, relative), whole=True)
         reach = lines.graph.leg[relative].reach
-        arguments = [value.text, lines.length(query), lines.length(lines.graph.key)]
+        arguments = [table.text, lines.length(query), lines.length(lines.graph.key)]
         function = "relative_to_query" if of_keys else "relative_to_key"
-        text = lines.call(function, *arguments, *([] if reach is None else [str(reach)]))
-        lines.bind(step.name, text, (*others, source, str(box.other)))
+        expression = lines.call(function, *arguments, *([] if reach is None else [str(reach)]))
+        lines.bind(step.name, expression, (*others, source, str(box.other)))
 
     def tile(self, tiles: KernelTiles, step: Step, box: Box) -> Tile | None:
         if box.other == tiles.nodes.pair[0]:

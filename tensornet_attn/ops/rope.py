@@ -86,12 +86,16 @@ class RopeOperation(Operation):
         """Raises Refusal if a number of the scaling is missing, or if it has a number of another scaling."""
         kind = box.written("rope_type")
         needed, more = SCALINGS.get(str(kind), ((), ()))
-        given = [name for name in SCALED if box.written(name) is not None]
-        for name in (name for name in given if name not in (*needed, *more)):
+        present = [name for name in SCALED if box.written(name) is not None]
+        for name in (name for name in present if name not in (*needed, *more)):
             box.written(name)
-            which = " or ".join(f"'rope_type: {k}'" for k, (own, others) in SCALINGS.items() if name in (*own, *others))
+            which = " or ".join(
+                f"'rope_type: {scaling}'"
+                for scaling, (required, optional) in SCALINGS.items()
+                if name in (*required, *optional)
+            )
             raise Refusal("unknown-key", f"'{name}' needs another 'rope_type'.", f"use it with {which}.")
-        if missing := [name for name in needed if name not in given]:
+        if missing := [name for name in needed if name not in present]:
             box.written("rope_type")
             message = f"'rope_type: {kind}' needs '{missing[0]}'."
             raise Refusal("missing-key", message, f"this type has the keys {', '.join((*needed, *more))}.")
@@ -148,21 +152,25 @@ class RopeOperation(Operation):
         """Cosines and sines times the attention factor, [batch..., ones..., n, pairs]."""
         import torch
 
-        leg, given = str(box.leg), dict(box.operands).get("positions")
-        if given is None:
-            places = run.positions(leg)[:, None]  # one axis
+        leg, explicit = str(box.leg), dict(box.operands).get("positions")
+        if explicit is None:
+            positions = run.positions(leg)[:, None]  # one axis
         else:
-            axes = without(given.legs, leg)
-            places = aligned(run.values[given.name], given.legs, (leg, *axes))
-            places = places if axes else places[..., None]
-        places = places.to(torch.float64)
-        most = places.detach().max() + 1 if places.numel() else torch.ones((), dtype=torch.float64, device=run.device)
+            axes = without(explicit.legs, leg)
+            positions = aligned(run.values[explicit.name], explicit.legs, (leg, *axes))
+            positions = positions if axes else positions[..., None]
+        positions = positions.to(torch.float64)
+        length = (
+            positions.detach().max() + 1
+            if positions.numel()
+            else torch.ones((), dtype=torch.float64, device=run.device)
+        )
         numbers = {name: float(run.number(tree)) for name, tree in box.numbers}
-        width //= places.shape[-1]  # the axes share the pairs equally
+        width //= positions.shape[-1]  # the axes share the pairs equally
         base = numbers["base"]
-        rates = [rate(box.mode, numbers, base, pair, width, most) for pair in range(width // 2)]
-        by_pair = torch.stack([torch.as_tensor(r, dtype=torch.float64, device=run.device) for r in rates])
-        angles = (places[..., None] * by_pair).flatten(-2)  # n pairs
+        rates = [rate(box.mode, numbers, base, pair, width, length) for pair in range(width // 2)]
+        by_pair = torch.stack([torch.as_tensor(angle, dtype=torch.float64, device=run.device) for angle in rates])
+        angles = (positions[..., None] * by_pair).flatten(-2)  # n pairs
         angles = angles.reshape(*angles.shape[:-2], *[1] * others, *angles.shape[-2:])
         factor = attention_factor(box.mode, numbers)
         return factor * angles.cos(), factor * angles.sin()
@@ -171,33 +179,39 @@ class RopeOperation(Operation):
         return int(super().operations(scene, step, box) * scene.number(box.number("fraction")))
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
-        value = lines.value(box.operand("of"))
+        operand = lines.value(box.operand("of"))
         blocks, width = lines.number(box.number("blocks")), lines.size(str(box.other))
-        text, place, along = value.text, dim_of(value, box.leg), dim_of(value, box.other)
-        others = [leg for leg in value.legs if leg not in (box.leg, box.other)]
+        expression, position_dim, along_dim = operand.text, dim_of(operand, box.leg), dim_of(operand, box.other)
+        others = [leg for leg in operand.legs if leg not in (box.leg, box.other)]
         if blocks != "1":  # adds a dim of blocks before the entries of a block
-            text, width = f"{value.text}.unflatten({along}, ({blocks}, -1))", f"({width} // {blocks})"
-            place -= place < along
-            others.insert(sum(leg in others for leg in value.legs[: value.legs.index(str(box.other))]), "")
+            expression, width = f"{operand.text}.unflatten({along_dim}, ({blocks}, -1))", f"({width} // {blocks})"
+            position_dim -= position_dim < along_dim
+            others.insert(sum(leg in others for leg in operand.legs[: operand.legs.index(str(box.other))]), "")
         if lines.number(box.number("fraction")) not in ("1", "1.0"):
             width = f"round({lines.factor(box.number('fraction'))} * {width})"
         positions, base = position_text(lines, box, tuple(others)), lines.number(box.number("base"))
-        more = ["interleaved=True"] if interleaved(box) else []
-        more += [f"scaling={scaling_text(lines, box)}"] if box.mode else []
-        more += [f"axes={axes_text(lines, box)}"] if axes_text(lines, box) else []
-        text = lines.call("rotate", text, positions, str(place), str(along), base, width, *more)
-        lines.bind(step.name, text if blocks == "1" else f"{text}.flatten({along - 1}, {along})", value.legs)
+        options = ["interleaved=True"] if interleaved(box) else []
+        options += [f"scaling={scaling_text(lines, box)}"] if box.mode else []
+        options += [f"axes={axes_text(lines, box)}"] if axes_text(lines, box) else []
+        expression = lines.call(
+            "rotate", expression, positions, str(position_dim), str(along_dim), base, width, *options
+        )
+        lines.bind(
+            step.name,
+            expression if blocks == "1" else f"{expression}.flatten({along_dim - 1}, {along_dim})",
+            operand.legs,
+        )
 
     def parameters(self, box: Box, written: dict[str, str]) -> list[str]:
         flags = {"interleaved": "interleaved" if interleaved(box) else "", "truncate": ""}
-        texts = [flags.get(name, f"{name} = {text}") for name, text in written.items()]
-        return [text for text in texts if text]
+        labels = [flags.get(name, f"{name} = {number}") for name, number in written.items()]
+        return [label for label in labels if label]
 
 
 def check_blocks(box: Checker, blocks: int | float, leg: str, along: str) -> None:
     """Raises Refusal if the leg has no positions, if blocks are unequal, or if an odd number of entries rotates."""
-    given = box.number("fraction")
-    fraction = 1 if given is None else given
+    declared_fraction = box.number("fraction")
+    fraction = 1 if declared_fraction is None else declared_fraction
     if not box.declared[leg].sequence and not box.broken(leg):
         box.written("rope")
         hint = "name the leg whose positions rotate, e.g. 'rope: n'."
@@ -211,28 +225,28 @@ def check_blocks(box: Checker, blocks: int | float, leg: str, along: str) -> Non
         message = f"the {width} entries of '{along}' cannot be divided into {blocks} equal blocks."
         raise Refusal("number", message, f"set 'blocks' to a divisor of the size of '{along}'.")
     block = (width or 2 * blocks) // blocks
-    part = fraction * block
-    if not 0 < part <= block or part % 2:
+    rotated = fraction * block
+    if not 0 < rotated <= block or rotated % 2:
         box.written("fraction" if fraction != 1 else "along" if blocks == 1 else "blocks")
-        whole = f"'{along}'" if blocks == 1 else f"a block of '{along}'"
+        subject = f"'{along}'" if blocks == 1 else f"a block of '{along}'"
         if fraction == 1:
-            message = f"{whole} has {block} entries, but entries rotate in pairs."
+            message = f"{subject} has {block} entries, but entries rotate in pairs."
         else:
-            message = f"{fraction} of the {block} entries of {whole} is {part:g}, but entries rotate in pairs."
+            message = f"{fraction} of the {block} entries of {subject} is {rotated:g}, but entries rotate in pairs."
         raise Refusal("number", message, f"rotate an even number of entries, at most {block - block % 2}.")
 
 
 def check_positions(box: Checker, leg: str, along: str) -> None:
     """Raises Refusal unless positions have the leg and at most one more, for axes that share the pairs equally."""
-    own = box.operands["positions"].legs
-    axes = without(own, leg)
+    position_legs = box.operands["positions"].legs
+    axes = without(position_legs, leg)
     box.written("positions")
-    if (leg not in own or len(axes) > 1) and not box.broken(*own):
-        message = f"'positions' has legs {' '.join(own) or 'none'}."
+    if (leg not in position_legs or len(axes) > 1) and not box.broken(*position_legs):
+        message = f"'positions' has legs {' '.join(position_legs) or 'none'}."
         raise Refusal("box-leg", message, f"give 'positions' the leg '{leg}' and, for several axes, one more leg.")
     sizes = [box.declared[axis].size for axis in axes]
     width, fraction, blocks = box.declared[along].size, box.number("fraction"), box.number("blocks")
-    if not axes or box.broken(*own, along) or None in (width, fraction, blocks):
+    if not axes or box.broken(*position_legs, along) or None in (width, fraction, blocks):
         return
     pairs = round(fraction * width / blocks) // 2
     if sizes[0] is None or pairs % sizes[0]:
@@ -254,33 +268,33 @@ def by_length(box: Box) -> bool:
 
 def position_text(lines: Lines, box: Box, others: Legs) -> str:
     """The positions of the leg, [n], or explicit positions, [..., ones, n] or [..., ones, n, axes]."""
-    given = dict(box.operands).get("positions")
-    if given is None:
+    explicit = dict(box.operands).get("positions")
+    if explicit is None:
         return lines.positions(str(box.leg))
-    axes = without(given.legs, box.leg)
-    value: Value = lines.value(given).aligned((*others, str(box.leg), *axes))
-    return value.text
+    axes = without(explicit.legs, box.leg)
+    positions: Value = lines.value(explicit).aligned((*others, str(box.leg), *axes))
+    return positions.text
 
 
 def axes_text(lines: Lines, box: Box) -> str:
     """The number of axes of the positions; empty if they have no leg of axes."""
-    given = dict(box.operands).get("positions")
-    axes = without(given.legs, box.leg) if given is not None else ()
+    explicit = dict(box.operands).get("positions")
+    axes = without(explicit.legs, box.leg) if explicit is not None else ()
     return lines.size(axes[0]) if axes else ""
 
 
 def scaling_text(lines: Lines, box: Box) -> str:
     """`("llama3", 8.0, 1.0, 4.0, 8192.0)`."""
     numbers = {name: float(evaluate(tree, lines.graph.values)) for name, tree in box.numbers}
-    return f"({', '.join(f'{part!r}' for part in scaling_of(str(box.mode), numbers))})".replace("'", '"')
+    return f"({', '.join(f'{argument!r}' for argument in scaling_of(str(box.mode), numbers))})".replace("'", '"')
 
 
 def scaling_of(kind: str, numbers: dict[str, float]) -> tuple[str | float, ...]:
     """The kind and its numbers, in the order of `runtime.positions.scaled_rates`."""
     if kind != "yarn":
         return (kind, *(numbers[name] for name in SCALINGS[kind][0]))
-    own = (numbers["factor"], numbers[ORIGINAL], attention_factor(kind, numbers))
-    return (kind, *own, *(numbers.get(name, usual) for name, usual in USUAL.items()))
+    required = (numbers["factor"], numbers[ORIGINAL], attention_factor(kind, numbers))
+    return (kind, *required, *(numbers.get(name, usual) for name, usual in USUAL.items()))
 
 
 def attention_factor(kind: str | None, numbers: dict[str, float]) -> float:
@@ -297,9 +311,9 @@ def attention_factor(kind: str | None, numbers: dict[str, float]) -> float:
 
 
 def rate(
-    kind: str | None, numbers: dict[str, float], base: float, pair: int, width: int, most: Tensor
+    kind: str | None, numbers: dict[str, float], base: float, pair: int, width: int, length: Tensor
 ) -> float | Tensor:
-    """The angle per position, in radians, of one pair of `width` entries; `most` is the last position plus 1."""
+    """The angle per position, in radians, of one pair of `width` entries; `length` is the last position plus 1."""
     plain = base ** (-2 * pair / width)
     if kind is None:
         return plain
@@ -310,7 +324,7 @@ def rate(
     if kind == "dynamic":
         if width <= 2:
             return plain
-        longer = factor * most.clamp(min=original) / original - (factor - 1)
+        longer = factor * length.clamp(min=original) / original - (factor - 1)
         return (base * longer ** (width / (width - 2))) ** (-2 * pair / width)
     turns = original * plain / (2 * math.pi)  # full rotations within the original length
     if kind == "llama3":

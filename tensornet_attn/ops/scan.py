@@ -28,7 +28,7 @@ class ScanOperation(Operation):
 
     def result(self, box: Checker, leg: str, other: str) -> Legs:
         """The legs of `of`, with the key leg replaced by the query leg."""
-        query, of = box.query, box.operands["of"].legs
+        query, operand_legs = box.query, box.operands["of"].legs
         check_key_leg(box, "scan", leg)
         if query is None:
             box.written("scan")
@@ -42,11 +42,11 @@ class ScanOperation(Operation):
                 raise Refusal(
                     "box-leg", message, f"use an operand on the leg '{leg}'; a scan has a result for each query."
                 )
-        if strange := [name for name in box.operands["decay"].legs if name not in of]:
+        if unmatched := [name for name in box.operands["decay"].legs if name not in operand_legs]:
             box.written("decay")
-            message = f"leg '{strange[0]}' of 'decay' is not on 'of'."
+            message = f"leg '{unmatched[0]}' of 'decay' is not on 'of'."
             raise Refusal("dangling", message, "use legs of 'of' in 'decay', or sum this leg before.")
-        return tuple(query if name == leg else name for name in of)
+        return tuple(query if name == leg else name for name in operand_legs)
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         return scanned(run, box)[0], (*without(box.operand("of").legs, box.leg), run.graph.query)
@@ -88,16 +88,16 @@ def scanned(run: Run, box: Box) -> tuple[Tensor, Tensor]:
 
     key, m, n = str(box.leg), run.size(str(box.leg)), run.size(run.graph.query)
     legs = without(box.operand("of").legs, key)
-    values = [(run.values[use.name], use.legs) for use in (box.operand("of"), box.operand("decay"))]
-    values.append((run.visible_keys(key), (key,)))
-    x, decay, keep = torch.broadcast_tensors(*(aligned(value, have, (*legs, key)) for value, have in values))
+    operands = [(run.values[use.name], use.legs) for use in (box.operand("of"), box.operand("decay"))]
+    operands.append((run.visible_keys(key), (key,)))
+    x, decay, keep = torch.broadcast_tensors(*(aligned(tensor, have, (*legs, key)) for tensor, have in operands))
     past, reads = past_of(box), []
     h = torch.zeros_like(x[..., :1].sum(-1)) if past is None else aligned(run.values[past.name], past.legs, legs)
-    for place in range(min(0, m - n), m):
-        if place >= 0:
-            seen = keep[..., place]
-            h = torch.where(seen, torch.where(seen, decay[..., place], 0).exp() * h + x[..., place], h)
-        if place >= m - n:
+    for position in range(min(0, m - n), m):
+        if position >= 0:
+            seen = keep[..., position]
+            h = torch.where(seen, torch.where(seen, decay[..., position], 0).exp() * h + x[..., position], h)
+        if position >= m - n:
             reads.append(h)
     return torch.stack([*reads, h], -1)[..., :-1], h
 
@@ -109,5 +109,5 @@ def scan_texts(lines: Lines, box: Box) -> list[str]:
     x = lines.value(box.operand("of")).arranged((key, *legs)).text
     decay = lines.value(box.operand("decay")).aligned((key, *legs)).text
     past = past_of(box)
-    before = "None" if past is None else lines.value(past).aligned(legs, whole=True).text
-    return [x, decay, str(len(legs)), before, "key_mask"]
+    initial_state = "None" if past is None else lines.value(past).aligned(legs, whole=True).text
+    return [x, decay, str(len(legs)), initial_state, "key_mask"]

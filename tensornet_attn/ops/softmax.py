@@ -48,7 +48,7 @@ class SoftmaxOperation(Operation):
 
     def result(self, box: Checker, leg: str, other: str) -> Legs:
         legs, sink = box.legs or (), box.operands.get("sink")
-        beyond = [own for own in (sink.legs if sink else ()) if own not in without(legs, leg)]
+        beyond = [sink_leg for sink_leg in (sink.legs if sink else ()) if sink_leg not in without(legs, leg)]
         if beyond:
             box.written("sink")
             has = f"'sink' has leg '{beyond[0]}'"
@@ -80,9 +80,9 @@ class SoftmaxOperation(Operation):
         if sink_of(box) is not None:
             super().emit(lines, step, box)
             return
-        value = lines.value(box.operand("of"))
-        text = f"{lines.scaled(box.number('scale'), value).atom}.softmax({dim_of(value, box.leg)})"
-        lines.bind(step.name, lines.dropped(box.number("dropout"), text), value.legs)
+        operand = lines.value(box.operand("of"))
+        expression = f"{lines.scaled(box.number('scale'), operand).atom}.softmax({dim_of(operand, box.leg)})"
+        lines.bind(step.name, lines.dropped(box.number("dropout"), expression), operand.legs)
 
     def tile_masked(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
         x, visible = tiles.masked(box.operand("of"))
@@ -98,17 +98,17 @@ class SoftmaxOperation(Operation):
         if sink_of(box) is not None:
             return None
         minus = nodes.mul(nodes.number(Negative(ONE)), nodes.over(x, tiles.variable, "lse", step.name))
-        rest = nodes.add([nodes.renamed(x, {tiles.variable: tiles.place}), minus])
-        return nodes.node("map", (rest,), rest.axes, step.name, ("exp",))
+        exponent = nodes.add([nodes.renamed(x, {tiles.variable: tiles.place}), minus])
+        return nodes.node("map", (exponent,), exponent.axes, step.name, ("exp",))
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
-        given = [lines.scaled(box.number("scale"), value).text, keep, bias]
+    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+        arguments = [lines.scaled(box.number("scale"), operand).text, keep, bias]
         if (use := sink_of(box)) is None:
-            text = lines.call("masked_softmax", *given)
+            expression = lines.call("masked_softmax", *arguments)
         else:
-            sink = lines.value(use).aligned(value.legs, whole=True)
-            text = lines.call("sink_softmax", given[0], sink.text, *given[1:])
-        lines.bind(step.name, lines.dropped(box.number("dropout"), text), value.legs)
+            sink = lines.value(use).aligned(operand.legs, whole=True)
+            expression = lines.call("sink_softmax", arguments[0], sink.text, *arguments[1:])
+        lines.bind(step.name, lines.dropped(box.number("dropout"), expression), operand.legs)
 
 
 def sink_of(box: Box) -> Use | None:

@@ -61,7 +61,7 @@ class TopKOperation(Operation):
         if size is None or box.broken(leg):
             return
         groups = box.number("groups") if box.given("groups") else None
-        each = size // int(groups) if groups else size
+        group_size = size // int(groups) if groups else size
         if name == "k" and value > size:
             raise Refusal("k-too-large", f"'k' is {value}, but leg '{leg}' has size {size}.", f"use at most {size}.")
         if name == "groups" and size % value:
@@ -71,14 +71,16 @@ class TopKOperation(Operation):
             raise Refusal(
                 "k-too-large", f"'k_groups' is {value}, but there are {groups} groups.", f"use at most {groups}."
             )
-        if name == "k_in_group" and groups and value > each:
+        if name == "k_in_group" and groups and value > group_size:
             raise Refusal(
-                "k-too-large", f"'k_in_group' is {value}, but a group has {each} entries.", f"use at most {each}."
+                "k-too-large",
+                f"'k_in_group' is {value}, but a group has {group_size} entries.",
+                f"use at most {group_size}.",
             )
         k = box.number("k")
-        if name == "k_groups" and groups and k is not None and k > value * each:
-            message = f"'k' is {k}, but {value} groups have {value * each} entries of '{leg}' together."
-            raise Refusal("k-too-large", message, f"use at most {value * each}.")
+        if name == "k_groups" and groups and k is not None and k > value * group_size:
+            message = f"'k' is {k}, but {value} groups have {value * group_size} entries of '{leg}' together."
+            raise Refusal("k-too-large", message, f"use at most {value * group_size}.")
 
     def result(self, box: Checker, leg: str, other: str) -> Legs:
         legs, by = box.legs or (), box.operands["by"].legs
@@ -135,15 +137,15 @@ class TopKOperation(Operation):
             )
             scores = torch.where(inside, by, -inf)
         scores = torch.where(keep, scores.clamp(min=torch.finfo(scores.dtype).min), -inf)  # hidden entries are last
-        found = keep & chosen(scores, min(int(run.number(box.number("k"))), scores.shape[axis]), axis)
+        selected = keep & chosen(scores, min(int(run.number(box.number("k"))), scores.shape[axis]), axis)
         elsewhere = torch.where(none, by, 0 if self.zeros_elsewhere(box) else -inf)  # `by` gets zero gradients
-        return torch.where(found, of, elsewhere), step.legs
+        return torch.where(selected, of, elsewhere), step.legs
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
         self._emit(lines, step, box, lines.value(box.operand("of")), [])
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
-        self._emit(lines, step, box, value, [f"keep={keep}", "few=True"])
+    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+        self._emit(lines, step, box, operand, [f"keep={keep}", "few=True"])
 
     def _emit(self, lines: Lines, step: Step, box: Box, of: Value, masks: list[str]) -> None:
         by, k, dim = lines.value(box.operand("by")), lines.integer(box.number("k")), str(dim_of(of, box.leg))
@@ -162,5 +164,5 @@ def ranks(lines: Lines, box: Box, by: str, dim: str) -> str:
     numbers = {name: lines.integer(box.number(name)) for name in groups_of(box)}
     if not numbers:
         return by
-    more = [numbers["k_in_group"]] if "k_in_group" in numbers else []
-    return lines.call("in_best_groups", by, numbers["groups"], numbers["k_groups"], dim, *more)
+    best_of = [numbers["k_in_group"]] if "k_in_group" in numbers else []
+    return lines.call("in_best_groups", by, numbers["groups"], numbers["k_groups"], dim, *best_of)

@@ -31,7 +31,7 @@ REQUIRED = ("tensornet", "name", "legs", "inputs", "diagram", "output")
 
 
 def _legs(value: Any) -> Any:
-    if isinstance(value, str) or (isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)):
+    if isinstance(value, str) or (isinstance(value, (list, tuple)) and all(isinstance(leg, str) for leg in value)):
         return value
     raise PydanticCustomError("legs", "legs are names separated by spaces, such as 'n f' (a scalar has [])")
 
@@ -225,18 +225,18 @@ class Design(BaseModel):
         return dump(_compact(self.as_dict()))
 
 
-def _compact(data: dict[str, Any]) -> dict[str, Any]:
+def _compact(design: dict[str, Any]) -> dict[str, Any]:
     """Shortens `Wq: {legs: f h d}` to `Wq: f h d`, and puts the sections in the order of the language."""
     for section in ("inputs", "weights", "noise"):
-        for name, value in data.get(section, {}).items():
-            if set(value) == {"legs"}:
-                data[section][name] = value["legs"]
-    for name, value in data.get("losses", {}).items():
-        if set(value) == {"weight"}:
-            data["losses"][name] = value["weight"]
+        for name, declaration in design.get(section, {}).items():
+            if set(declaration) == {"legs"}:
+                design[section][name] = declaration["legs"]
+    for name, declaration in design.get("losses", {}).items():
+        if set(declaration) == {"weight"}:
+            design["losses"][name] = declaration["weight"]
     order = list(Design.model_fields)
     order[order.index("declared_legs")] = "legs"
-    return {key: data[key] for key in order if key in data}
+    return {key: design[key] for key in order if key in design}
 
 
 def json_schema() -> dict[str, Any]:

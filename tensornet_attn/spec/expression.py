@@ -39,7 +39,7 @@ class LegToken:
     @property
     def text(self) -> str:
         """The names of its parts."""
-        return " ".join(part.name for part in self.parts)
+        return " ".join(leg.name for leg in self.parts)
 
     @property
     def each(self) -> tuple[LegToken, ...]:
@@ -142,12 +142,12 @@ def parse_mask(text: str) -> CallText:
 
 def _joined(stream: Stream, word: str) -> CallText:
     """Parses parts joined by `and` or `or`; `and` binds tighter."""
-    parts = [_joined(stream, "and") if word == "or" else _part(stream)]
+    masks = [_joined(stream, "and") if word == "or" else _part(stream)]
     while stream.next.text == word:
         stream.operator()
-        parts.append(_joined(stream, "and") if word == "or" else _part(stream))
-    span = parts[0].span[0], stream.last.span[1]
-    return parts[0] if len(parts) == 1 else CallText(word, tuple(parts), span)
+        masks.append(_joined(stream, "and") if word == "or" else _part(stream))
+    span = masks[0].span[0], stream.last.span[1]
+    return masks[0] if len(masks) == 1 else CallText(word, tuple(masks), span)
 
 
 def _part(stream: Stream) -> CallText:
@@ -158,16 +158,16 @@ def _part(stream: Stream) -> CallText:
     stream.descend()
     if stream.at("("):
         stream.take()
-        found = _joined(stream, "or")
+        mask = _joined(stream, "or")
         stream.expect(")", "')', 'and' or 'or'")
     elif stream.next.text == "not":
         stream.operator()
-        part = _part(stream)
-        found = CallText("not", (part,), (start, stream.last.span[1]))
+        negated = _part(stream)
+        mask = CallText("not", (negated,), (start, stream.last.span[1]))
     else:
         raise stream.unexpected("a mask")
     stream.depth -= 1
-    return found
+    return mask
 
 
 def _term(stream: Stream, first: bool, joined: bool) -> TermText:
@@ -196,8 +196,8 @@ def _term(stream: Stream, first: bool, joined: bool) -> TermText:
         raise stream.unexpected("'*' after the coefficient", "e.g. '0.5 * K[m d] K[m d]'.")
     elif stream.at("["):
         raise stream.unexpected("'*' after the coefficient", SUM)
-    value = ONE if coefficient is None else coefficient
-    return TermText(Negative(value) if negative else value, tuple(factors), (start, stream.last.span[1]))
+    magnitude = ONE if coefficient is None else coefficient
+    return TermText(Negative(magnitude) if negative else magnitude, tuple(factors), (start, stream.last.span[1]))
 
 
 def _coefficient(stream: Stream) -> Arith | None:
@@ -206,30 +206,30 @@ def _coefficient(stream: Stream) -> Arith | None:
         return None
     if not stream.at("(") and stream.next.kind != "number":
         raise stream.unexpected("a tensor such as x[n f], a number or '('")
-    value: Arith = _scalar(stream)
+    coefficient: Arith = _scalar(stream)
     while stream.at("*", "/") and (stream.after.kind == "number" or stream.after.text == "("):
-        value = Binary(stream.operator().text, value, _scalar(stream))
-    return value
+        coefficient = Binary(stream.operator().text, coefficient, _scalar(stream))
+    return coefficient
 
 
 def _scalar(stream: Stream) -> Arith:
     """Parses a number or arithmetic in parentheses, with an optional power."""
     if stream.at("("):
         stream.take()
-        value = parse_sum(stream)
+        scalar = parse_sum(stream)
         if stream.at("["):
             raise stream.unexpected("')'", SUM)
         stream.expect(")", "')'")
     elif stream.next.kind == "number":
-        value = literal(stream.take())
+        scalar = literal(stream.take())
     else:
         raise stream.unexpected("a number or '('", "write arithmetic in parentheses, e.g. '(2 ** d) * K[m d]'.")
     if stream.at("**"):
         stream.operator()
         negative = stream.at("-") and stream.take()
         power = _scalar(stream)
-        value = Binary("**", value, Negative(power) if negative else power)
-    return value
+        scalar = Binary("**", scalar, Negative(power) if negative else power)
+    return scalar
 
 
 def _use(stream: Stream, need_legs: bool, joined: bool) -> UseText:
@@ -268,14 +268,14 @@ def _legs(stream: Stream, closing: str, joined: bool = False) -> tuple[LegToken,
 
 def _joined_legs(stream: Stream, start: int) -> LegToken:
     """Parses a joined leg such as `(h d)`, after its opening parenthesis."""
-    parts = list[LegToken]()
+    legs = list[LegToken]()
     while stream.next.kind == "name":
         token = stream.take()
-        parts.append(LegToken(token.text, token.span))
+        legs.append(LegToken(token.text, token.span))
     end = stream.expect(")", "a leg or ')'")
-    if len(parts) < 2:
+    if len(legs) < 2:
         raise Refusal("syntax", "parentheses join two or more legs.", "e.g. 'x[n (h d)]'.", (start, end.span[1]))
-    return LegToken("_".join(token.name for token in parts), (start, end.span[1]), tuple(parts))
+    return LegToken("_".join(token.name for token in legs), (start, end.span[1]), tuple(legs))
 
 
 def _call(stream: Stream) -> CallText:

@@ -36,8 +36,8 @@ def names(pattern: str = "*", what: str = "design") -> list[str]:
 
 def path_of(name: str, what: str = "design") -> Path:
     """The file of a shipped design or model. Raises InputError if there is none of this name."""
-    if name not in (known := names(what=what)):
-        raise InputError(f"there is no shipped {what} '{name}'; {nearest(name, known)}")
+    if name not in (shipped := names(what=what)):
+        raise InputError(f"there is no shipped {what} '{name}'; {nearest(name, shipped)}")
     return _paths(folder())[name]
 
 
@@ -55,8 +55,8 @@ def name_in_command(name: str, path: Path | str | None) -> str:
     """How a command names a design: a shipped name, otherwise the path of its file, or its name if it has none."""
     if path is None or Path(path).is_relative_to(folder()):
         return name
-    inside = Path(path).resolve()
-    return quote(str(inside.relative_to(Path.cwd()) if inside.is_relative_to(Path.cwd()) else inside))
+    resolved = Path(path).resolve()
+    return quote(str(resolved.relative_to(Path.cwd()) if resolved.is_relative_to(Path.cwd()) else resolved))
 
 
 def origin(name: str, path: Path | str | None) -> str:

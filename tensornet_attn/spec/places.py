@@ -50,30 +50,30 @@ class Place:
 
     def _offsets(self, upto: int) -> list[int]:
         """The offset in the file of each character of the value; quotes, escapes and folds are skipped."""
-        text, place, offsets = self.file.text, self.start, []
-        quote = text[place : place + 1]
+        text, position, offsets = self.file.text, self.start, []
+        quote = text[position : position + 1]
         if quote not in ("'", '"', "|", ">") or self.value is None or self.value.startswith(quote):
             quote = ""
         if quote:
-            place = text.find("\n", place) + 1 if quote in "|>" else place + 1
+            position = text.find("\n", position) + 1 if quote in "|>" else position + 1
         for character in (self.value or "")[: upto + 1]:
-            while place < self.end and text[place] != character and _skipped(text, place, quote):
-                place += 1
-            offsets.append(min(place, self.end))
-            place += _length(text, place, quote)
-        return [*offsets, min(place, self.end)]
+            while position < self.end and text[position] != character and _skipped(text, position, quote):
+                position += 1
+            offsets.append(min(position, self.end))
+            position += _length(text, position, quote)
+        return [*offsets, min(position, self.end)]
 
 
-def _skipped(text: str, place: int, quote: str) -> bool:
+def _skipped(text: str, position: int, quote: str) -> bool:
     """Whether a character of the file is not part of the value: indentation, a fold, a backslash at a line's end."""
-    return text[place].isspace() or (quote == '"' and text[place : place + 2] == "\\\n")
+    return text[position].isspace() or (quote == '"' and text[position : position + 2] == "\\\n")
 
 
-def _length(text: str, place: int, quote: str) -> int:
+def _length(text: str, position: int, quote: str) -> int:
     """The number of characters in the file for one character of the value."""
-    if quote == '"' and text[place : place + 1] == "\\":
-        return _ESCAPES.get(text[place + 1 : place + 2], 2)
-    return 2 if quote == "'" and text[place : place + 2] == "''" else 1
+    if quote == '"' and text[position : position + 1] == "\\":
+        return _ESCAPES.get(text[position + 1 : position + 2], 2)
+    return 2 if quote == "'" and text[position : position + 2] == "''" else 1
 
 
 class Room(NamedTuple):
@@ -99,8 +99,8 @@ class Document:
     def beside(self, room: Room) -> Room:
         """The limits that remain after this document."""
         place = self.place((), key=False)
-        text = len(place.file.text) if place else 0
-        return Room(max(0, room.bytes - text), max(0, room.nodes - len(self.keys) - len(self.values)))
+        length = len(place.file.text) if place else 0
+        return Room(max(0, room.bytes - length), max(0, room.nodes - len(self.keys) - len(self.values)))
 
     def copy(self, data: dict[str, Any]) -> Document:
         """A document with the same locations and other data."""
@@ -108,11 +108,11 @@ class Document:
 
     def replace(self, other: Document, paths: Iterable[Path]) -> None:
         """Replaces the locations of these paths, and of all paths below them, by those of another document."""
-        gone = set(paths)
-        depths = {len(path) for path in gone}
+        replaced = set(paths)
+        depths = {len(path) for path in replaced}
 
         def belongs(path: Path) -> bool:
-            return any(path[:depth] in gone for depth in depths)
+            return any(path[:depth] in replaced for depth in depths)
 
         self.keys = {path: place for path, place in self.keys.items() if not belongs(path)}
         self.values = {path: place for path, place in self.values.items() if not belongs(path)}
@@ -126,12 +126,12 @@ class Document:
 
     def place(self, path: Path, key: bool) -> Place | None:
         """The location of a path, or of its nearest parent if it has none, as a missing key."""
-        first, second = (self.keys, self.values) if key else (self.values, self.keys)
+        preferred, fallback = (self.keys, self.values) if key else (self.values, self.keys)
         while True:
-            place = first.get(path) or second.get(path)
+            place = preferred.get(path) or fallback.get(path)
             if place is not None or not path:
                 return place
-            path, first, second = path[:-1], self.keys, self.values
+            path, preferred, fallback = path[:-1], self.keys, self.values
 
     def text(self, path: Path) -> str | None:
         """The text at a path, None if the value is not a text."""
@@ -140,15 +140,15 @@ class Document:
 
     def value(self, path: Path) -> Any:
         """The value at a path, None if there is none."""
-        data: Any = self.data
-        for step in path:
-            if isinstance(data, dict):
-                data = data.get(step)
-            elif isinstance(data, (list, tuple)) and isinstance(step, int) and step < len(data):
-                data = data[step]
+        value: Any = self.data
+        for key in path:
+            if isinstance(value, dict):
+                value = value.get(key)
+            elif isinstance(value, (list, tuple)) and isinstance(key, int) and key < len(value):
+                value = value[key]
             else:
                 return None
-        return data
+        return value
 
 
 def _renamed(path: Path, old: str, new: str) -> Path:

@@ -84,7 +84,7 @@ def read_document(
     return _validated(document, reporter, kind)
 
 
-def _extended(document: Document, reporter: Reporter, seen: tuple[str, ...], room: Room = ALONE) -> Document:
+def _extended(document: Document, reporter: Reporter, chain: tuple[str, ...], room: Room = ALONE) -> Document:
     """The document merged over the design it `extends`, within the limits `room`; empty if that design is unusable."""
     name = document.data.pop("extends", None)
     if name is None:
@@ -101,12 +101,12 @@ def _extended(document: Document, reporter: Reporter, seen: tuple[str, ...], roo
     source = name
     if "/" in name or name.endswith(".yaml"):
         source = os.path.normpath(os.path.join(os.path.dirname(document.path or ""), name))
-    seen, room = (*seen, document.path or ""), document.beside(room)
-    if location(source) in seen:
+    chain, room = (*chain, document.path or ""), document.beside(room)
+    if location(source) in chain:
         message = f"'{name}' extends this design in turn."
         reporter.error("circular-extends", message, ("extends",), hint="remove 'extends' from one of them.")
         return nothing
-    if len(seen) > limits.EXTENDS_DEPTH:
+    if len(chain) > limits.EXTENDS_DEPTH:
         message = f"this chain of 'extends' has more than {limits.EXTENDS_DEPTH} designs."
         reporter.error("too-deep", message, ("extends",), hint="shorten the chain.")
         return nothing
@@ -114,83 +114,93 @@ def _extended(document: Document, reporter: Reporter, seen: tuple[str, ...], roo
     if not {"tensornet", "extends"} & parent.data.keys():
         _no_parent(name, parent_reporter, reporter)
         return nothing
-    parent = _extended(parent, parent_reporter, seen, room)
+    parent = _extended(parent, parent_reporter, chain, room)
     reporter.found += parent_reporter.found
     return merge(parent, document, reporter) if parent.data else nothing
 
 
 def merge(parent: Document, child: Document, reporter: Reporter) -> Document:
     """Merges sections key by key: the child's value replaces the parent's as a whole, null removes an entry."""
-    out = Document({**parent.data}, child.name, parent.keys, parent.values, child.path)
+    merged = Document({**parent.data}, child.name, parent.keys, parent.values, child.path)
     replaced: list[Path] = [(key,) for key in OWN]
     for key in OWN:
-        out.data.pop(key, None)
+        merged.data.pop(key, None)
     for key, value in child.data.items():
-        mine = out.data.get(key) or {}
-        if key in SECTIONS and isinstance(value, dict) and isinstance(mine, dict):
-            out.data[key] = _section(mine, value, key, reporter)
+        inherited = merged.data.get(key) or {}
+        if key in SECTIONS and isinstance(value, dict) and isinstance(inherited, dict):
+            merged.data[key] = _section(inherited, value, key, reporter)
             replaced += [(key, name) for name in value]
         else:
-            out.data[key] = value
+            merged.data[key] = value
             replaced.append((key,))
-    replaced += _without_unread(out.data, parent.data, child.data)
-    out.replace(child, replaced)
-    out.keys |= {path: place for path, place in child.keys.items() if len(path) == 1}
-    out.values |= {path: place for path, place in child.values.items() if not path}
-    return out
+    replaced += _without_unread(merged.data, parent.data, child.data)
+    merged.replace(child, replaced)
+    merged.keys |= {path: place for path, place in child.keys.items() if len(path) == 1}
+    merged.values |= {path: place for path, place in child.values.items() if not path}
+    return merged
 
 
-def _without_unread(out: dict[str, Any], parent: dict[str, Any], child: dict[str, Any]) -> list[Path]:
+def _without_unread(merged: dict[str, Any], parent: dict[str, Any], child: dict[str, Any]) -> list[Path]:
     """Removes the parent's optional inputs that only replaced steps read; returns their paths.
 
     A child that computes keys and values from `x` need not remove the input `memory`.
     """
-    inputs, own = out.get("inputs"), child.get("inputs")
+    inputs, child_inputs = merged.get("inputs"), child.get("inputs")
     if not isinstance(inputs, dict):
         return []
-    gone = [
+    removed = [
         name
         for name, declared in inputs.items()
         if isinstance(declared, dict)
         and "default" in declared
-        and not (isinstance(own, dict) and name in own)
+        and not (isinstance(child_inputs, dict) and name in child_inputs)
         and _reads(parent.get("diagram"), name)
-        and not _reads(out.get("diagram"), name)
+        and not _reads(merged.get("diagram"), name)
     ]
-    out["inputs"] = {name: declared for name, declared in inputs.items() if name not in gone}
-    return [("inputs", name) for name in gone]
+    merged["inputs"] = {name: declared for name, declared in inputs.items() if name not in removed}
+    return [("inputs", name) for name in removed]
 
 
-def _reads(value: Any, name: str) -> bool:
+def _reads(diagram: Any, name: str) -> bool:
     """Whether a diagram, or a part of it, contains a name."""
-    if isinstance(value, dict):
-        return any(_reads(part, name) for part in value.values())
-    return isinstance(value, str) and name in _WORD.findall(value)
+    if isinstance(diagram, dict):
+        return any(_reads(inner, name) for inner in diagram.values())
+    return isinstance(diagram, str) and name in _WORD.findall(diagram)
 
 
-def _section(mine: dict[str, Any], theirs: dict[str, Any], section: str, reporter: Reporter) -> dict[str, Any]:
+def _section(
+    parent_entries: dict[str, Any], child_entries: dict[str, Any], section: str, reporter: Reporter
+) -> dict[str, Any]:
     """Merges one section of the child into the parent's."""
-    before, last = _new_names(mine, theirs) if section == "diagram" else ({}, [n for n in theirs if n not in mine])
-    for name in theirs:
-        if theirs[name] is None and name not in mine:
+    new_before, new_last = (
+        _new_names(parent_entries, child_entries)
+        if section == "diagram"
+        else ({}, [name for name in child_entries if name not in parent_entries])
+    )
+    for name in child_entries:
+        if child_entries[name] is None and name not in parent_entries:
             message = f"the extended design has no '{name}' to remove."
-            hint = reporter.nearest(name, mine)
+            hint = reporter.nearest(name, parent_entries)
             reporter.error("nothing-to-remove", message, (section, name), key=True, hint=hint)
-    order = [name for known in mine for name in (*before.get(known, ()), known)]
-    values = mine | theirs
-    return {name: values[name] for name in (*order, *last) if not (name in theirs and theirs[name] is None)}
+    order = [name for parent_name in parent_entries for name in (*new_before.get(parent_name, ()), parent_name)]
+    values = parent_entries | child_entries
+    return {
+        name: values[name]
+        for name in (*order, *new_last)
+        if not (name in child_entries and child_entries[name] is None)
+    }
 
 
-def _new_names(mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[dict[str, list[str]], list[str]]:
+def _new_names(parent_entries: dict[str, Any], child_entries: dict[str, Any]) -> tuple[dict[str, list[str]], list[str]]:
     """(the child's new steps before each step of the parent, the new steps at the end)."""
-    before: dict[str, list[str]] = {}
+    new_before: dict[str, list[str]] = {}
     waiting: list[str] = []
-    for name in theirs:
-        if name in mine:
-            before[name], waiting = waiting, []
+    for name in child_entries:
+        if name in parent_entries:
+            new_before[name], waiting = waiting, []
         else:
             waiting.append(name)
-    return before, waiting
+    return new_before, waiting
 
 
 def _no_parent(name: str, parent_reporter: Reporter, reporter: Reporter) -> None:
@@ -217,40 +227,42 @@ def _mend_keys(document: Document, reporter: Reporter) -> None:
 
 def _override(document: Document, section: str, values: Mapping[str, Any], reporter: Reporter) -> None:
     """Replaces the file's values by `legs=` and `settings=` of the call. A leg keeps its kind."""
-    known = document.data.get(section)
+    declared = document.data.get(section)
     for key, value in values.items():
         name, written = printable(str(key), limits.NAME_LENGTH), _written(value)
-        text = printable(f"{name}: {written}", 200)
-        file, start = File(f"{section}= argument", text, (text,)), len(name) + 2
-        place = Place(file, 0, len(text), 0, 0)
-        if not isinstance(known, dict) or name not in known:
+        source_line = printable(f"{name}: {written}", 200)
+        file, start = File(f"{section}= argument", source_line, (source_line,)), len(name) + 2
+        place = Place(file, 0, len(source_line), 0, 0)
+        if not isinstance(declared, dict) or name not in declared:
             what = "leg" if section == "legs" else "setting"
-            hint = reporter.nearest(name, known if isinstance(known, dict) else ())
+            hint = reporter.nearest(name, declared if isinstance(declared, dict) else ())
             message = f"the design has no {what} '{name}' to replace."
             reporter.error(f"unknown-{what}", message, (), hint=hint, place=place)
             continue
-        old, new = (_kind(known[name]), _kind(value)) if section == "legs" else ("", "")
-        if problem := _kind_problem(name, known[name], old, new):
+        old, new = (_kind(declared[name]), _kind(value)) if section == "legs" else ("", "")
+        if problem := _kind_problem(name, declared[name], old, new):
             reporter.error("run-time-leg", problem[0], (), hint=problem[1], place=place)
             continue
-        known[name] = f"{old} {written}" if old and not new else value
+        declared[name] = f"{old} {written}" if old and not new else value
         document.keys[(section, name)] = place
-        document.values[(section, name)] = Place(file, start, len(text), 0, start, str(known[name]) if old else written)
+        document.values[(section, name)] = Place(
+            file, start, len(source_line), 0, start, str(declared[name]) if old else written
+        )
 
 
-def _kind(value: Any) -> str:
+def _kind(written: Any) -> str:
     """The kind at the start of a leg's value; empty for a size."""
-    word = value.split(maxsplit=1)[:1] if isinstance(value, str) else []
+    word = written.split(maxsplit=1)[:1] if isinstance(written, str) else []
     kind = SPELLINGS.get(word[0], word[0]) if word else ""
     return kind if kind in KINDS else ""
 
 
-def _kind_problem(name: str, known: Any, old: str, new: str) -> tuple[str, str] | None:
+def _kind_problem(name: str, declared: Any, old: str, new: str) -> tuple[str, str] | None:
     """(message, hint) if an override would change a leg's kind, or set a size that the input sets, otherwise None."""
     if new and new != old:
         kind = f"a {old} leg" if old else "a size"
         return f"leg '{name}' is {kind}; an override cannot change that.", "give only its size, or edit the design."
-    if old in ("query", "key") and known == old and not new:
+    if old in ("query", "key") and declared == old and not new:
         return f"leg '{name}' is sized by the input at run time.", f"give it a maximum instead, e.g. '{old} 256'."
     return None
 
@@ -265,12 +277,12 @@ def _written(value: Any) -> str:
 def _validated(document: Document, reporter: Reporter, kind: type[Design]) -> Reading:
     """Validates the data. Broken parts are reported and removed, and the rest is validated again."""
     reading = Reading(None, reporter)
-    data = {key: value for key, value in document.data.items() if value is not None}
+    entries = {key: value for key, value in document.data.items() if value is not None}
     for _ in range(3):
         try:
-            design = kind(**data)
+            design = kind(**entries)
         except DesignError as error:
-            _prune(data, report_validation(cast(ValidationError, error.__cause__), reporter), reading)
+            _prune(entries, report_validation(cast(ValidationError, error.__cause__), reporter), reading)
             continue
         design._document = document
         reading.design = design
@@ -278,18 +290,18 @@ def _validated(document: Document, reporter: Reporter, kind: type[Design]) -> Re
     return reading
 
 
-def _prune(data: dict[str, Any], paths: list[Path], reading: Reading) -> None:
+def _prune(entries: dict[str, Any], paths: list[Path], reading: Reading) -> None:
     """Removes the values at these paths, and fills in required keys."""
     lost: dict[str, set[str | int]] = {}
     for path in paths:
         reading.broken.append(path[:2])
         head = str(path[0]) if path else ""
-        if len(path) > 1 and isinstance(data.get(head), dict):
+        if len(path) > 1 and isinstance(entries.get(head), dict):
             lost.setdefault(head, set()).add(path[1])
         elif head in _FILLED:
-            data[head] = _FILLED[head]
+            entries[head] = _FILLED[head]
         else:
-            data.pop(head, None)
+            entries.pop(head, None)
     for head, names in lost.items():
-        if isinstance(data.get(head), dict):
-            data[head] = {key: value for key, value in data[head].items() if key not in names}
+        if isinstance(entries.get(head), dict):
+            entries[head] = {key: value for key, value in entries[head].items() if key not in names}

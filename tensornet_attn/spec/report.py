@@ -50,23 +50,23 @@ class Reporter:
         """Adds a problem at the key of a path, at its value, or at a span of its text."""
         exact = place is not None or path in self.document.keys or path in self.document.values
         place = place or self.document.place(path, key)
-        text = None if key else self.document.text(path)
+        scalar = None if key else self.document.text(path)
         file, line, column = self.document.name, 0, 0
-        source, caret, width = _caret(text, span)
+        source, caret, width = _caret(scalar, span)
         if place is not None:
-            at, caret, width = place.at(span if exact else None)
-            source = place.file.lines[at] if at < len(place.file.lines) else ""
-            file, line, column = place.file.name, at + 1, caret + 1
+            row, caret, width = place.at(span if exact else None)
+            source = place.file.lines[row] if row < len(place.file.lines) else ""
+            file, line, column = place.file.name, row + 1, caret + 1
         start = max(0, caret - _LINE // 2) if len(source) > _LINE else 0
         source, caret = source[start : start + _LINE], caret - start
         message, hint = printable(message, _MESSAGE), printable(hint, _MESSAGE)
-        where = (line or None, column or None, source, caret, width, severity)
-        dotted = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).lstrip(".")
-        self.found.append(Problem(code, message, hint, file, printable(dotted, 200), *where))
+        location = (line or None, column or None, source, caret, width, severity)
+        dotted = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
+        self.found.append(Problem(code, message, hint, file, printable(dotted, 200), *location))
 
-    def unknown_key(self, path: Path, known: Iterable[str]) -> str:
+    def unknown_key(self, path: Path, candidates: Iterable[str]) -> str:
         """Reports an unknown key; returns the hint, which suggests the closest known key."""
-        hint = self.nearest(str(path[-1]), known)
+        hint = self.nearest(str(path[-1]), candidates)
         self.error("unknown-key", f"there is no key '{printable(str(path[-1]))}' here.", path, key=True, hint=hint)
         return hint
 
@@ -77,13 +77,15 @@ class Reporter:
     def tired(self) -> bool:
         return self.compared > _COMPARED
 
-    def nearest(self, name: str, known: Iterable[str]) -> str:
+    def nearest(self, name: str, candidates: Iterable[str]) -> str:
         """A hint that suggests the closest known name, until the limit of comparisons is reached."""
         if self.tired:
             return "compare it with the declared names."
-        known = [other for other in known if len(other) <= limits.NAME_LENGTH and other != name]
-        self.compared += len(known)
-        return nearest(name, known)
+        candidates = [
+            candidate for candidate in candidates if len(candidate) <= limits.NAME_LENGTH and candidate != name
+        ]
+        self.compared += len(candidates)
+        return nearest(name, candidates)
 
     def problems(self) -> list[Problem]:
         """All distinct problems by file and line, at most `limits.PROBLEMS`."""
@@ -93,12 +95,12 @@ class Reporter:
             if twice and self._follows(problem):
                 continue
             unique.setdefault((problem.place, problem.field, problem.code, problem.message), problem)
-        ordered = sorted(unique.values(), key=lambda p: (p.file, p.line or 0, p.column or 0))
+        ordered = sorted(unique.values(), key=lambda problem: (problem.file, problem.line or 0, problem.column or 0))
         if len(ordered) <= limits.PROBLEMS:
             return ordered
-        last = ordered[limits.PROBLEMS]
-        more = f"{len(ordered) - limits.PROBLEMS} more problems."
-        tail = Problem("too-many", more, "fix the first ones.", last.file, "", last.line, last.column)
+        omitted = ordered[limits.PROBLEMS]
+        message = f"{len(ordered) - limits.PROBLEMS} more problems."
+        tail = Problem("too-many", message, "fix the first ones.", omitted.file, "", omitted.line, omitted.column)
         return [*ordered[: limits.PROBLEMS], tail]
 
     def _follows(self, problem: Problem) -> bool:
@@ -113,34 +115,36 @@ class Reporter:
         If the child's own file has errors, entries of the parent that are unused in consequence are not reported.
         """
         place = self.document.place(("name",), key=False)
-        own = place.file.name if place is not None else self.document.name
-        if all(problem.file == own for problem in self.found):
+        own_file = place.file.name if place is not None else self.document.name
+        if all(problem.file == own_file for problem in self.found):
             return self.found
-        wrong = any(problem.file == own and problem.severity == "error" for problem in self.found)
-        mine: list[Path] = [path for path, at in self.document.keys.items() if len(path) == 2 and at.file.name == own]
-        mine += [] if place is not None else _changed(self.document, own)
-        found = []
+        own_errors = any(problem.file == own_file and problem.severity == "error" for problem in self.found)
+        own_paths: list[Path] = [
+            path for path, key_place in self.document.keys.items() if len(path) == 2 and key_place.file.name == own_file
+        ]
+        own_paths += [] if place is not None else _changed(self.document, own_file)
+        problems = []
         for problem in self.found:
-            inherited = problem.file not in (own, self.document.name)
+            inherited = problem.file not in (own_file, self.document.name)
             if inherited and problem.code == "unused":
-                if wrong:
+                if own_errors:
                     continue
                 section, _, name = problem.field.partition(".")
-                problem = replace(problem, hint=f"use it, or remove it in {own}: '{section}: {{{name}: null}}'.")
+                problem = replace(problem, hint=f"use it, or remove it in {own_file}: '{section}: {{{name}: null}}'.")
             elif inherited:
-                related = [path for path in mine if path[1] in words(problem.source)]
+                related = [path for path in own_paths if path[1] in words(problem.source)]
                 changes: dict[str, list[str]] = {}
                 for path in related:
                     verb = "removes" if self.document.value(path) is None else "declares"
                     changes.setdefault(verb, []).append(f"'{path[1]}'")
                 listed = (f"{verb} {', '.join(dict.fromkeys(names))}" for verb, names in changes.items())
-                hint = f"{problem.hint} {own} {' and '.join(listed)}."
+                hint = f"{problem.hint} {own_file} {' and '.join(listed)}."
                 problem = replace(problem, hint=hint) if changes else problem
-            found.append(problem)
-        return found
+            problems.append(problem)
+        return problems
 
 
-def _changed(document: Document, own: str) -> list[Path]:
+def _changed(document: Document, own_file: str) -> list[Path]:
     """The paths that a design built in Python defines itself: those without a location in a file."""
     sections = [(key, value) for key, value in document.data.items() if isinstance(value, dict)]
     paths: list[Path] = [(key, name) for key, value in sections for name in value]
@@ -165,7 +169,7 @@ def words(value: Any) -> set[str]:
 def printable(text: str, length: int = 40) -> str:
     """A text for messages: control characters and lone surrogates become '?', a long text is cut."""
     text = text if len(text) <= length else text[: length - 3] + "..."
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+    return text if text.isprintable() else "".join(character if character.isprintable() else "?" for character in text)
 
 
 def written(value: Any) -> str:

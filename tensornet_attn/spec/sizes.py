@@ -82,11 +82,11 @@ class Sizes:
         return sizes
 
     def _declare(self, legs: Mapping[str, Written], settings: Mapping[str, Written]) -> None:
-        for name, value in settings.items():
+        for name, written in settings.items():
             self._name(name, ("settings", name))
             self.settings[name] = 0
-            self._parse(name, value, ("settings", name), 0)
-        for name, value in legs.items():
+            self._parse(name, written, ("settings", name), 0)
+        for name, written in legs.items():
             path = ("legs", name)
             if name in self.settings:
                 hint = "rename one of them: legs and settings share a namespace."
@@ -94,7 +94,7 @@ class Sizes:
                 self._lose(Leg(name, "size"))
             else:
                 self._name(name, path)
-                self._leg(name, value, path)
+                self._leg(name, written, path)
 
     def _name(self, name: str, path: Path) -> None:
         problem = identifier_problem(name)
@@ -106,34 +106,34 @@ class Sizes:
         self.legs[leg.name] = leg
         self.broken.add(leg.name)
 
-    def _leg(self, name: str, value: int | float | str, path: Path) -> None:
-        kind, text, shift = _split(value)
-        other = next((leg for leg in self.legs.values() if leg.kind == kind), None)
-        if other and kind in ("query", "key"):
-            message = f"'{name}' is a second {kind} leg beside '{other.name}'."
+    def _leg(self, name: str, written: int | float | str, path: Path) -> None:
+        kind, size, shift = _split(written)
+        earlier = next((leg for leg in self.legs.values() if leg.kind == kind), None)
+        if earlier and kind in ("query", "key"):
+            message = f"'{name}' is a second {kind} leg beside '{earlier.name}'."
             self.reporter.error("two-sequences", message, path, hint=f"declare at most one {kind} leg.")
             self._lose(Leg(name, "size"))
             return
         self.legs[name] = Leg(name, kind)
-        if text is not None:
-            self._parse(name, text, path, shift)
+        if size is not None:
+            self._parse(name, size, path, shift)
         elif kind == "head":
-            word = str(value).strip()
+            word = str(written).strip()
             self.reporter.error("bad-size", f"{word} leg '{name}' has no size.", path, hint=f"e.g. '{name}: {word} 8'.")
             self.broken.add(name)
 
-    def _parse(self, name: str, value: int | float | str, path: Path, shift: int) -> None:
+    def _parse(self, name: str, written: int | float | str, path: Path, shift: int) -> None:
         self.paths[name] = path
         try:
-            self.trees[name] = parse(value)
+            self.trees[name] = parse(written)
         except Refusal as problem:
-            self.reporter.syntax(self._kind_problem(str(value), path) or problem, path, shift)
+            self.reporter.syntax(self._kind_problem(str(written), path) or problem, path, shift)
             self.broken.add(name)
-            self.used |= words(value)
+            self.used |= words(written)
 
-    def _kind_problem(self, text: str, path: Path) -> Refusal | None:
+    def _kind_problem(self, written: str, path: Path) -> Refusal | None:
         """A syntax error that suggests the kind `head` for `heads 8`; None if the word resembles no kind."""
-        word = text.split()[0] if path[0] == "legs" and text.strip() else ""
+        word = written.split()[0] if path[0] == "legs" and written.strip() else ""
         hint = self.reporter.nearest(word, KINDS)
         if meant(hint) is None:
             return None
@@ -143,7 +143,7 @@ class Sizes:
         """Resolves values in the order of their dependencies; the remaining ones are on cycles or depend on a cycle."""
         declared = {*self.legs, *self.settings}
         self.trees = {name: with_constants(tree, declared) for name, tree in self.trees.items()}
-        waiting = {name: {n.name for n in names(tree)} for name, tree in self.trees.items()}
+        waiting = {name: {used.name for used in names(tree)} for name, tree in self.trees.items()}
         self.used.update(*waiting.values())
         for name in waiting:
             self._unknown(name)
@@ -163,8 +163,8 @@ class Sizes:
         A name that resembles no declared name becomes broken, so that it is reported once.
         """
         names = chain(self.legs, self.settings if settings else ())
-        known = (other for other in names if other != besides and other not in self.strange)
-        hint = self.reporter.nearest(name, known)
+        candidates = (candidate for candidate in names if candidate != besides and candidate not in self.strange)
+        hint = self.reporter.nearest(name, candidates)
         self.used.add(meant(hint) or "")
         if meant(hint) is None:
             self.strange.add(name)
@@ -214,51 +214,51 @@ class Sizes:
         else:
             self.settings[name] = self.values[name] = value
 
-    def _size(self, leg: Leg, value: int | float, tree: Arith) -> None:
-        if not isinstance(value, int) or not 1 <= value <= limits.SIZE:
-            number = f"{value:.6g}" if isinstance(value, float) or abs(value) > 10**18 else str(value)
+    def _size(self, leg: Leg, size: int | float, tree: Arith) -> None:
+        if not isinstance(size, int) or not 1 <= size <= limits.SIZE:
+            number = f"{size:.6g}" if isinstance(size, float) or abs(size) > 10**18 else str(size)
             equal = "" if isinstance(tree, (Number, Negative)) else f"{to_text(tree)} = "
             message = f"leg '{leg.name}' is {equal}{number}, which is not a valid size."
             hint = f"use a whole number from 1 to {limits.SIZE}."
             self.reporter.error("bad-size", message, self.paths[leg.name], hint=hint)
             self.broken.add(leg.name)
             return
-        parts: dict[str, object] = {"text": tree}
+        changes: dict[str, object] = {"text": tree}
         if leg.kind == "relative":
-            parts |= {"reach": value, "size": 2 * value + 1}
+            changes |= {"reach": size, "size": 2 * size + 1}
         else:
-            parts["maximum" if leg.sequence else "size"] = value
-        leg = self.legs[leg.name] = replace(leg, **parts)  # type: ignore[arg-type]
+            changes["maximum" if leg.sequence else "size"] = size
+        leg = self.legs[leg.name] = replace(leg, **changes)  # type: ignore[arg-type]
         if leg.size is not None:
             self.values[leg.name] = leg.size
 
     def _circles(self, waiting: dict[str, set[str]]) -> None:
         """Reports each cycle once, at its first name. Names that only lead into a cycle are not reported."""
-        order = {name: place for place, name in enumerate(waiting)}
-        seen: set[str] = set()
+        order = {name: position for position, name in enumerate(waiting)}
+        visited: set[str] = set()
         for start in waiting:
             trail: dict[str, int] = {}
             name = start
-            while name not in seen and name not in trail:
+            while name not in visited and name not in trail:
                 trail[name] = len(trail)
                 name = min(waiting[name], key=order.__getitem__)
             if name in trail:
                 circle = list(trail)[trail[name] :]
-                first = circle.index(min(circle, key=order.__getitem__))
-                circle = [*circle[first:], *circle[:first]]
-                way = " -> ".join([*circle[:8], *["..."] * (len(circle) > 8), circle[0]])
-                message, path = f"the size of '{circle[0]}' depends on itself: {way}.", self.paths[circle[0]]
+                earliest = circle.index(min(circle, key=order.__getitem__))
+                circle = [*circle[earliest:], *circle[:earliest]]
+                arrows = " -> ".join([*circle[:8], *["..."] * (len(circle) > 8), circle[0]])
+                message, path = f"the size of '{circle[0]}' depends on itself: {arrows}.", self.paths[circle[0]]
                 self.reporter.error("circular-size", message, path, hint="set one of them to a number.")
-            seen.update(trail)
+            visited.update(trail)
         self.broken.update(waiting)
 
 
-def _split(value: int | float | str) -> tuple[str, int | float | str | None, int]:
+def _split(written: int | float | str) -> tuple[str, int | float | str | None, int]:
     """`head 8` as (kind, text of the size, offset of the size)."""
-    if not isinstance(value, str):
-        return "size", value, 0
-    word, *size = value.split(maxsplit=1) or [""]
+    if not isinstance(written, str):
+        return "size", written, 0
+    word, *size = written.split(maxsplit=1) or [""]
     kind = SPELLINGS.get(word, word)
     if kind not in KINDS:
-        return "size", value, 0
-    return (kind, size[0], value.index(size[0], len(word))) if size else (kind, None, 0)
+        return "size", written, 0
+    return (kind, size[0], written.index(size[0], len(word))) if size else (kind, None, 0)

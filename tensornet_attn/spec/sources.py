@@ -53,8 +53,8 @@ def file_document(source: str, room: Room = ALONE, what: str = "design") -> tupl
     """
     name, path = source, location(source)
     if path is None:
-        known = [name for kind in what.split(" or ") for name in library.names(what=kind)]
-        hint = Reporter(Document({}, "")).nearest(source, known)
+        candidates = [name for kind in what.split(" or ") for name in library.names(what=kind)]
+        hint = Reporter(Document({}, "")).nearest(source, candidates)
         hint += " A path contains '/' or ends in '.yaml'."
         code = "unknown-model" if what == "model" else "unknown-design"
         return unreadable(source, code, f"there is no shipped {what} '{printable(source)}'.", hint)
@@ -69,8 +69,8 @@ def file_document(source: str, room: Room = ALONE, what: str = "design") -> tupl
         return unreadable(name, "unreadable", f"this file cannot be read: {reason}.", hint)
     if _is_name(source):
         shipped, reporter = _shipped(data, name, path)
-        fits = len(data) <= room.bytes and len(shipped.keys) + len(shipped.values) <= room.nodes
-        if fits and not reporter.found:
+        within_limits = len(data) <= room.bytes and len(shipped.keys) + len(shipped.values) <= room.nodes
+        if within_limits and not reporter.found:
             document = shipped.copy(deepcopy(shipped.data))
             return document, Reporter(document)
     return text_document(data, name, path, room)
@@ -120,12 +120,12 @@ def unreadable(name: str, code: str, message: str, hint: str, line: int | None =
 
 def _similar(path: str) -> str | None:
     """The YAML file beside a missing file, or the shipped design, whose name is similar. None if there is none."""
-    known = {name: f"the shipped design '{name}'" for name in library.names()}
+    described = {name: f"the shipped design '{name}'" for name in library.names()}
     with suppress(OSError), os.scandir(os.path.dirname(path)) as entries:
         files = (entry.name for entry in islice(entries, limits.FILES))
-        known |= {os.path.splitext(name)[0]: f"'{printable(name)}'" for name in files if name.endswith(".yaml")}
-    close = get_close_matches(os.path.splitext(os.path.basename(path))[0], known, n=1, cutoff=0.75)
-    return known[close[0]] if close else None
+        described |= {os.path.splitext(name)[0]: f"'{printable(name)}'" for name in files if name.endswith(".yaml")}
+    matches = get_close_matches(os.path.splitext(os.path.basename(path))[0], described, n=1, cutoff=0.75)
+    return described[matches[0]] if matches else None
 
 
 def _is_name(source: str) -> bool:
@@ -141,14 +141,14 @@ def _opened(path: str, size: int) -> bytes:
         return file.read(size)
 
 
-def _built(given: Document) -> tuple[Document, Reporter]:
+def _built(original: Document) -> tuple[Document, Reporter]:
     """A copy of the caller's document, with the limits of a file."""
     try:
-        document = given.copy(_copied(given.data, _Bounds()))
+        document = original.copy(_copied(original.data, _Bounds()))
     except Refusal as refusal:
-        return unreadable(given.name, refusal.code, refusal.message, refusal.hint)
+        return unreadable(original.name, refusal.code, refusal.message, refusal.hint)
     if not document.data:
-        return unreadable(given.name, "empty", "this dict contains no design.", "start with {'tensornet': 1}.")
+        return unreadable(original.name, "empty", "this dict contains no design.", "start with {'tensornet': 1}.")
     return document, Reporter(document)
 
 
@@ -172,9 +172,9 @@ def _copied(value: Any, bounds: _Bounds, depth: int = 0) -> Any:
     """A copy of the caller's data with text keys."""
     bounds.count(value, depth)
     if isinstance(value, Mapping):
-        return {_text_key(key, bounds, depth): _copied(item, bounds, depth + 1) for key, item in value.items()}
+        return {_text_key(key, bounds, depth): _copied(inner, bounds, depth + 1) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_copied(item, bounds, depth + 1) for item in value]
+        return [_copied(inner, bounds, depth + 1) for inner in value]
     if isinstance(value, int) and value.bit_length() > 2 * limits.INTEGER_BITS:
         return math.inf  # rejected as a number everywhere
     return value

@@ -35,8 +35,8 @@ def report_validation(error: ValidationError, reporter: Reporter) -> list[Path]:
     complaints: dict[Path, dict[str, Any]] = {}
     for raw in error.errors(include_url=False, include_context=False, include_input=False):
         path = _path(raw["loc"], reporter.document.data)
-        inner = raw["type"] in ("extra_forbidden", "missing") and len(path) > 1
-        owner = path[:-1] if inner else path
+        about_key = raw["type"] in ("extra_forbidden", "missing") and len(path) > 1
+        owner = path[:-1] if about_key else path
         rank = raw["type"] != "extra_forbidden"
         if owner not in complaints or rank < complaints[owner]["rank"]:
             complaints[owner] = {"type": raw["type"], "msg": raw["msg"], "path": path, "rank": rank}
@@ -112,42 +112,42 @@ _INNER = {
 }
 
 
-def _sentence(kind: str, path: Path, given: str) -> tuple[str, str, str]:
+def _sentence(kind: str, path: Path, actual: str) -> tuple[str, str, str]:
     """(code, message, hint) for a value of the wrong kind."""
-    last, top = str(path[-1]) if path else "", str(path[0]) if path else ""
+    key, section = str(path[-1]) if path else "", str(path[0]) if path else ""
     if kind == "surrogate":
         message = "this text contains half of a surrogate pair, which is not a character."
         return "wrong-type", message, "write the character itself."
     if kind == "version":
-        return "version", f"expected version 1 of the language, got {given}.", "write 'tensornet: 1'."
+        return "version", f"expected version 1 of the language, got {actual}.", "write 'tensornet: 1'."
     if kind == "literal_error":
-        return "wrong-value", f"{given} is not a value of '{last}'.", f"use one of {', '.join(_modes(last))}."
+        return "wrong-value", f"{actual} is not a value of '{key}'.", f"use one of {', '.join(_modes(key))}."
     inside = {"constants": "legs: h g, value: eye", "contains": "legs: {r: h * d}, weights: {C: eye}"}
-    mapping = "a mapping", f"e.g. '{last}: {{{inside.get(top, 'legs: h g, update: prior')}}}'."
+    mapping = "a mapping", f"e.g. '{key}: {{{inside.get(section, 'legs: h g, update: prior')}}}'."
     wanted = {
-        "flag": ("true or false", f"e.g. '{last}: true'."),
-        "one or two": ("a leg, or a list of two", f"e.g. '{last}: {last[:1]}'."),
+        "flag": ("true or false", f"e.g. '{key}: true'."),
+        "one or two": ("a leg, or a list of two", f"e.g. '{key}: {key[:1]}'."),
         "as many": ("a width for each leg", "e.g. 'conv: [n, m]' and 'width: [i, j]'."),
-        "bool_type": ("true or false", f"e.g. '{last}: true'."),
-        "string_type": ("text", f"e.g. '{_EXAMPLES.get(last, f'{last}: a text')}'."),
+        "bool_type": ("true or false", f"e.g. '{key}: true'."),
+        "string_type": ("text", f"e.g. '{_EXAMPLES.get(key, f'{key}: a text')}'."),
         "legs": ("the legs of a tensor", _LEGS_HINT),
-        "loss": ("the weight of a loss", f"e.g. '{last}: 0.01', or '{last}: {{step: H, weight: 0.01}}'."),
+        "loss": ("the weight of a loss", f"e.g. '{key}: 0.01', or '{key}: {{step: H, weight: 0.01}}'."),
         "model_type": mapping,
         "model_attributes_type": mapping,
         "number legs": ("the size or kind of a leg", "e.g. 512, 'f / h', 'head 8' or 'query'."),
         "number": ("a finite number or arithmetic", "e.g. 0.5 or 'd ** -0.5'."),
         "masks": ("a list of masks", "e.g. causal, band(w) or 'window(left, right)'."),
         "fill": ("0 or -inf", "entries that are not chosen get this value: 0, or -inf for a softmax around them."),
-        "legs of a box": ("a leg, or a list of several", f"e.g. '{last}: m'."),
-        "text contains": ("the value of a weight", f"e.g. '{last}: {last}' or '{last}: zeros'."),
-        "text": ("a name", _NAMED.get(last, f"e.g. '{last}: m'.")),
+        "legs of a box": ("a leg, or a list of several", f"e.g. '{key}: m'."),
+        "text contains": ("the value of a weight", f"e.g. '{key}: {key}' or '{key}: zeros'."),
+        "text": ("a name", _NAMED.get(key, f"e.g. '{key}: m'.")),
         "dict_type": (
             "a mapping of names to values",
             "write it as 'name: value' lines, with a space after each colon.",
         ),
     }
-    what, hint = wanted.get(f"{kind} {top}") or wanted.get(kind) or ("", "compare with a shipped design.")
-    return "wrong-type", f"expected {what}, got {given}." if what else f"{given} is not allowed here.", hint
+    what, hint = wanted.get(f"{kind} {section}") or wanted.get(kind) or ("", "compare with a shipped design.")
+    return "wrong-type", f"expected {what}, got {actual}." if what else f"{actual} is not allowed here.", hint
 
 
 def _modes(key: str) -> tuple[str, ...]:
@@ -177,12 +177,12 @@ def _report_box(value: Any, path: Path, reporter: Reporter) -> None:
         hint = "put one into the 'of' of the other."
         reporter.error("two-boxes", message, (*path, kinds[1]), key=True, hint=hint)
         return
-    strange = [key for key in value if key not in ("of", "mask", "scale", "by", "k", "eps")]
-    if not strange:
+    unknown_keys = [key for key in value if key not in ("of", "mask", "scale", "by", "k", "eps")]
+    if not unknown_keys:
         hint = f"name the box with one of: {', '.join(BOXES)}."
         reporter.error("unknown-box", "no key here names a box.", path, key=True, hint=hint)
         return
-    box, *_ = strange
+    box, *_ = unknown_keys
     if box in MAPS:
         hint = f"it is an elementwise map: write 'map: {box}' in its place."
     else:

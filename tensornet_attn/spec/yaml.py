@@ -51,9 +51,9 @@ def parse(text: str, name: str, nodes: int = limits.YAML_NODES) -> tuple[Documen
 class _Parser:
     """Builds data from ruamel's events one at a time, so that each limit stops the parser at once."""
 
-    def __init__(self, file: File, document: Document, reporter: Reporter, most: int):
+    def __init__(self, file: File, document: Document, reporter: Reporter, max_nodes: int):
         self.file, self.out, self.reporter = file, document, reporter
-        self.nodes, self.most = 0, most
+        self.nodes, self.most = 0, max_nodes
         self.starts = [0, *accumulate(len(line) + 1 for line in file.lines)]
         self.events = YAML(typ="safe", pure=True).parse(file.text)
 
@@ -63,14 +63,14 @@ class _Parser:
         if type(self.event).__name__ == "StreamEndEvent":
             return None
         self._next()
-        data = self._node((), 0)
+        root = self._node((), 0)
         self._next()
         self._next()
         if type(self.event).__name__ != "StreamEndEvent":
             self._stop(
                 "documents", "a second document starts here, but a file contains one design.", "remove the '---'."
             )
-        return data
+        return root
 
     def _next(self) -> Any:
         try:
@@ -136,13 +136,13 @@ class _Parser:
         return value
 
     def _scalar(self, path: Path) -> Any:
-        text, plain = self.event.value, self.event.style in (None, "")
-        if text or not plain:  # an absent value has no location; its key's location is used
-            self.out.values[path] = self._place(text)
-        if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
+        scalar, plain = self.event.value, self.event.style in (None, "")
+        if scalar or not plain:  # an absent value has no location; its key's location is used
+            self.out.values[path] = self._place(scalar)
+        if not scalar.isprintable() and any("\ud800" <= character <= "\udfff" for character in scalar):
             message = "this text contains half of a surrogate pair, which is not a character."
             self._stop("yaml", message, "write the character itself.")
-        return resolve(text) if plain else text
+        return resolve(scalar) if plain else scalar
 
     def _key(self) -> str:
         event = self.event
@@ -155,53 +155,53 @@ class _Parser:
         return str(event.value)
 
     def _mapping(self, path: Path, depth: int) -> dict[str, Any]:
-        data: dict[str, Any] = {}
-        flow, broken = self.event.flow_style, 0
+        mapping: dict[str, Any] = {}
+        flow, unclosed = self.event.flow_style, 0
         while type(self._next()).__name__ != "MappingEndEvent":
             key, place = self._key(), self._place(self.event.value)
             self._next()
-            if broken:  # a later part of a text that was split at a comma
-                broken += _open(key)
+            if unclosed:  # a later part of a text that was split at a comma
+                unclosed += _open(key)
                 self._skipped(depth + 1)
-            elif key in data:
+            elif key in mapping:
                 message = f"duplicate key '{key}'; it is already on line {self.out.keys[(*path, key)].line + 1}."
                 hint = "remove or rename one of them."
                 self.reporter.error("duplicate-key", message, (*path, key), key=True, hint=hint, place=place)
                 self.reporter.dropped |= words(self._skipped(depth + 1))
             else:
                 self.out.keys[(*path, key)] = place
-                data[key] = self._node((*path, key), depth + 1)
+                mapping[key] = self._node((*path, key), depth + 1)
                 if flow:
-                    broken, data[key] = self._broken(data[key], (*path, key))
-        return data
+                    unclosed, mapping[key] = self._broken(mapping[key], (*path, key))
+        return mapping
 
     def _sequence(self, path: Path, depth: int) -> list[Any]:
-        data: list[Any] = []
-        flow, broken = self.event.flow_style, 0
+        sequence: list[Any] = []
+        flow, unclosed = self.event.flow_style, 0
         while type(self._next()).__name__ != "SequenceEndEvent":
-            if broken:
-                broken += _open(self._skipped(depth + 1))
+            if unclosed:
+                unclosed += _open(self._skipped(depth + 1))
                 continue
-            here = (*path, len(data))
-            value = self._node(here, depth + 1)
+            element_path = (*path, len(sequence))
+            value = self._node(element_path, depth + 1)
             if flow:
-                broken, value = self._broken(value, here)
-            data.append(value)
-        return data
+                unclosed, value = self._broken(value, element_path)
+            sequence.append(value)
+        return sequence
 
-    def _broken(self, value: Any, path: Path) -> tuple[int, Any]:
+    def _broken(self, scalar: Any, path: Path) -> tuple[int, Any]:
         """Reports a plain flow text that was split at a comma, with more '(' than ')', and returns the whole text."""
         text, place = self.file.text, self.out.values.get(path)
-        if not isinstance(value, str) or _open(value) <= 0 or place is None or text[place.start] in "\"'":
-            return 0, value
+        if not isinstance(scalar, str) or _open(scalar) <= 0 or place is None or text[place.start] in "\"'":
+            return 0, scalar
         if text[place.end : place.end + 80].lstrip()[:1] != ",":
-            return 0, value
-        whole = _whole(text, place.start)
-        quoted = f'"{whole}"' if '"' not in whole else "'" + whole.replace("'", "''") + "'"
-        hint = f"{QUOTE}, and close every bracket." if _open(whole) > 0 else f"{QUOTE}: {quoted}."
+            return 0, scalar
+        whole_text = _whole(text, place.start)
+        quoted = f'"{whole_text}"' if '"' not in whole_text else "'" + whole_text.replace("'", "''") + "'"
+        hint = f"{QUOTE}, and close every bracket." if _open(whole_text) > 0 else f"{QUOTE}: {quoted}."
         self.reporter.error("split-text", "YAML splits this text at a comma.", path, hint=hint, place=place)
-        self.out.values[path] = self._at(place.start, place.start + len(whole), whole)
-        return _open(value), whole
+        self.out.values[path] = self._at(place.start, place.start + len(whole_text), whole_text)
+        return _open(scalar), whole_text
 
 
 def dump(data: Any) -> str:
@@ -216,30 +216,30 @@ def dump(data: Any) -> str:
 def plain(value: Any) -> Any:
     """A value with lists for tuples and dicts for mappings, as in JSON."""
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {key: plain(inner) for key, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def edited(design: Data, edit: Callable[[str], Any]) -> Data:
     """A copy of a design as data, with `edit` applied to every expression of its diagram."""
 
-    def walk(value: Any) -> Any:
-        if isinstance(value, str):
-            return edit(value) if "->" in value else value
-        return {key: walk(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+    def walk(operand: Any) -> Any:
+        if isinstance(operand, str):
+            return edit(operand) if "->" in operand else operand
+        return {key: walk(inner) for key, inner in operand.items()} if isinstance(operand, dict) else operand
 
     copy: Data = plain(design)
     copy["diagram"] = {name: walk(step) for name, step in copy["diagram"].items()}
     return copy
 
 
-def resolve(text: str) -> Any:
+def resolve(scalar: str) -> Any:
     """Resolves a plain scalar by the core schema of YAML 1.2. Very long numbers stay text."""
-    if text in _WORDS:
-        return _WORDS[text]
-    if _INTEGER.match(text):
-        return int(text)
-    return float(text) if len(text) <= 40 and _FLOAT.match(text) else text
+    if scalar in _WORDS:
+        return _WORDS[scalar]
+    if _INTEGER.match(scalar):
+        return int(scalar)
+    return float(scalar) if len(scalar) <= 40 and _FLOAT.match(scalar) else scalar
 
 
 def _open(value: Any) -> int:
@@ -248,16 +248,16 @@ def _open(value: Any) -> int:
 
 def _whole(text: str, start: int) -> str:
     depth = 0
-    for place in range(start, min(len(text), start + 200)):
-        depth += {"(": 1, ")": -1}.get(text[place], 0)
-        if text[place] == "\n" or (depth == 0 and text[place] == ")"):
-            return text[start : place + 1].rstrip()
+    for position in range(start, min(len(text), start + 200)):
+        depth += {"(": 1, ")": -1}.get(text[position], 0)
+        if text[position] == "\n" or (depth == 0 and text[position] == ")"):
+            return text[start : position + 1].rstrip()
     return text[start : start + 200]
 
 
 def _sentence(error: MarkedYAMLError) -> str:
-    parts = [str(part) for part in (error.context, error.problem) if part]
-    return _first_line(", ".join(parts))
+    clauses = [str(clause) for clause in (error.context, error.problem) if clause]
+    return _first_line(", ".join(clauses))
 
 
 def _first_line(error: object) -> str:
@@ -278,13 +278,13 @@ _HINTS = {  # words in a message of the YAML parser, and the hint
 
 def _explained(error: MarkedYAMLError, text: str) -> tuple[str, str]:
     """The message and the hint for an error of the YAML parser."""
-    said, mark = _sentence(error), error.problem_mark
-    message = f"this is not valid YAML: {said}."
-    *before, line = text[: mark.index if mark else 0].split("\n")
-    continues = "mapping values" in said and re.fullmatch(r" *\w+", line)  # an entry that YAML joins to the text above
-    if continues and re.match(r" *\w+:[^ ]", next((line for line in reversed(before) if line.strip()), "")):
+    fault, mark = _sentence(error), error.problem_mark
+    message = f"this is not valid YAML: {fault}."
+    *lines_above, line = text[: mark.index if mark else 0].split("\n")
+    continues = "mapping values" in fault and re.fullmatch(r" *\w+", line)  # an entry that YAML joins to the text above
+    if continues and re.match(r" *\w+:[^ ]", next((line for line in reversed(lines_above) if line.strip()), "")):
         return message, "put a space after the colon in the line above."
-    if continues or "<block mapping start>" in said:
+    if continues or "<block mapping start>" in fault:
         return "this line is indented differently from the lines above.", "indent the lines of a mapping equally."
-    found = (hint for words, hint in _HINTS.items() if words in said)
-    return message, next(found, "compare with a shipped design: 'tensornet-attn show mhsa'.")
+    hints = (hint for words, hint in _HINTS.items() if words in fault)
+    return message, next(hints, "compare with a shipped design: 'tensornet-attn show mhsa'.")

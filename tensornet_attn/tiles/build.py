@@ -47,61 +47,61 @@ class Builder(Steps):
     streams: dict[str, int] = field(default_factory=dict)
 
     def program(self) -> Program:
-        *steps, last = self.op.body
+        *steps, result_step = self.op.body
         for step in steps:
             self.value(step, self.indices(step.legs))
-        exit_ = self.exit(last)
-        legs = self.arranged(last.legs)
+        exit_ = self.exit(result_step)
+        legs = self.arranged(result_step.legs)
         query, key = self.nodes.pair
-        found = Program(
+        program = Program(
             self.step, query, key, self.heads, self.whole, self.widths, tuple(self.operands.values()), exit_, legs,
             tuple(self.maps.values()), tuple(self.masks), self.others or (), self.nodes, self.places,
         )  # fmt: skip
-        _check(found)
-        return found
+        _check(program)
+        return program
 
     def value(self, step: Step, index: Index) -> Node:
-        at = (step.name, self.place(step.legs, index))
-        if at not in self.values:
-            self.values[at] = self.tile(step, index)
-        return self.values[at]
+        key = (step.name, self.place(step.legs, index))
+        if key not in self.values:
+            self.values[key] = self.tile(step, index)
+        return self.values[key]
 
     def indices(self, legs: Iterable[str], index: Index | None = None) -> dict[str, str]:
         """New index variables for these legs, different from those in `index`."""
-        taken, own = {*(index or {}).values()}, {*legs}
-        return {leg: self.nodes.variable(leg, size, taken) for leg, size in self.heads.items() if leg in own}
+        taken, wanted = {*(index or {}).values()}, {*legs}
+        return {leg: self.nodes.variable(leg, size, taken) for leg, size in self.heads.items() if leg in wanted}
 
     def place(self, legs: tuple[str, ...], index: Index) -> At:
         return At(index[leg] for leg in self.heads if leg in legs)
 
     def axes(self, legs: tuple[str, ...]) -> Axes:
         sides = {*self.nodes.pair, *self.places} & {*legs}
-        sides |= {axis for axis, own in self.widths.items() if {*own} & {*legs}}
-        found = tuple(axis for axis in self.nodes.order if axis in sides)
-        if len(found) > 2:
-            raise Unfit(f"a tile would have more than two sides: {', '.join(found)}")
-        return found
+        sides |= {axis for axis, width in self.widths.items() if {*width} & {*legs}}
+        axes = tuple(axis for axis in self.nodes.order if axis in sides)
+        if len(axes) > 2:
+            raise Unfit(f"a tile would have more than two sides: {', '.join(axes)}")
+        return axes
 
     def arranged(self, legs: tuple[str, ...]) -> tuple[str, ...]:
         """The legs in the order of operands and results: heads, sequence, width."""
         heads = tuple(leg for leg in self.heads if leg in legs)
         long = tuple(leg for leg in self.nodes.pair if leg in legs)
-        return heads + long + tuple(leg for own in self.widths.values() for leg in own if leg in legs)
+        return heads + long + tuple(leg for width in self.widths.values() for leg in width if leg in legs)
 
     # values of uses
 
     def use(self, use: Use, index: Index) -> Node:
         """The tile of a use, for the given index variables of its legs."""
-        own = next((step for step in self.op.body if step.name == use.name), None)
-        if own is None:
+        producer = next((step for step in self.op.body if step.name == use.name), None)
+        if producer is None:
             return self.leaf(use, index)
-        read = dict(zip(own.legs, use.legs, strict=True))
-        if any(old != new and not {old, new} <= self.whole for old, new in read.items()):
+        renamed = dict(zip(producer.legs, use.legs, strict=True))
+        if any(old != new and not {old, new} <= self.whole for old, new in renamed.items()):
             raise Unfit(f"'{use.name}' is read with its legs renamed")
-        at = {old: index[new] for old, new in read.items() if old in self.heads}
-        if len({*filter(None, at.values())}) < len([*filter(None, at.values())]):
+        producer_index = {old: index[new] for old, new in renamed.items() if old in self.heads}
+        if len({*filter(None, producer_index.values())}) < len([*filter(None, producer_index.values())]):
             raise Unfit(f"'{use.name}' is read along a diagonal")
-        return self.value(own, at)
+        return self.value(producer, producer_index)
 
     def leaf(self, use: Use, index: Index) -> Node:
         if made_inside(self.graph, use):
@@ -113,8 +113,8 @@ class Builder(Steps):
                 return self.nodes.node("distance", (), self.axes(use.legs), use.name)
             numbers = {"zeros": Number(0), "ones": ONE}
             return self.nodes.number(numbers.get(tensor.init.name) or tensor.init.arguments[0])  # type: ignore[arg-type]
-        axes, at = self.operand(use)
-        return self.nodes.node("load", (), axes, use.name, (at, self.place(use.legs, index)))
+        axes, number = self.operand(use)
+        return self.nodes.node("load", (), axes, use.name, (number, self.place(use.legs, index)))
 
     def operand(self, use: Use) -> tuple[Axes, int]:
         """The axes of an operand, and its number."""
@@ -132,9 +132,9 @@ class Builder(Steps):
         return self.operands[use].axes, list(self.operands).index(use)
 
     def noise(self, use: Use, index: Index) -> Node:
-        tensor, place = self.graph.tensor[use.name], self.place(use.legs, index)
-        axes, at = self.operand(use)
-        data = (at, place, self.stream(use.name), tensor.std, tensor.always)
+        tensor, variables = self.graph.tensor[use.name], self.place(use.legs, index)
+        axes, number = self.operand(use)
+        data = (number, variables, self.stream(use.name), tensor.std, tensor.always)
         return self.nodes.node("noise", (), axes, use.name, data)
 
     def stream(self, name: str) -> int:
@@ -145,36 +145,36 @@ class Builder(Steps):
 
     def box(self, step: Step, box: Box, index: Index) -> Node:
         """The tile of a box: along a leg of index variables, with masks, or elementwise."""
-        own, leg, place, where = OPS[box.kind], str(box.leg), "", f", in '{step.name}'"
-        rule = own.tile_masked if self.graph.masked(step) else own.tile
+        operation, leg, outer_variable, where = OPS[box.kind], str(box.leg), "", f", in '{step.name}'"
+        rule = operation.tile_masked if self.graph.masked(step) else operation.tile
         if leg in self.heads:
             index, outer = {**index, **self.indices((leg,), index)}, index
-            rule, place, where = own.tile_along, outer.get(leg, ""), f" over '{leg}'"
-        found: Node | None = rule(_BoxTiles(self, step, index, index.get(leg, ""), place), step, box)
-        if found is None:
+            rule, outer_variable, where = operation.tile_along, outer.get(leg, ""), f" over '{leg}'"
+        tile: Node | None = rule(_BoxTiles(self, step, index, index.get(leg, ""), outer_variable), step, box)
+        if tile is None:
             raise Unfit(f"kernels have no tiles for '{box.function.name if box.function else box.kind}'{where}")
-        return found
+        return tile
 
-    def visible(self, masks: Iterable[Function], place: At) -> Node:
+    def visible(self, masks: Iterable[Function], variables: At) -> Node:
         """Where masks of the design and the call leave pairs visible; equal masks have one number."""
         number = self.masks.setdefault(conditions_of(self.graph, masks), len(self.masks))
-        return self.nodes.node("visible", (), self.nodes.pair, "seen", (number, place))
+        return self.nodes.node("visible", (), self.nodes.pair, "seen", (number, variables))
 
     # the result
 
     def exit(self, step: Step) -> Exit:
         index = self.indices(step.legs)
-        at = self.place(step.legs, index)
+        variables = self.place(step.legs, index)
         if step.box is not None:
-            own = OPS[step.box.kind]
-            found = own.tile_summed(_BoxTiles(self, step, index), step, step.box)
-            if found is None:
+            operation = OPS[step.box.kind]
+            maps = operation.tile_summed(_BoxTiles(self, step, index), step, step.box)
+            if maps is None:
                 raise Unfit(f"'{step.name}' ends a kernel with a '{step.box.kind}', which kernels cannot end with")
-            return Exit(at, self.inside(found), None, log=own.log_of_sum)
+            return Exit(variables, self.inside(maps), None, log=operation.log_of_sum)
         if step.contraction is None or len(step.contraction.terms) != 1:
             raise Unfit(f"'{step.name}' reads values of queries x keys, but not in a single product")
         (term,) = step.contraction.terms
-        return self.reading(step, term, index, at)
+        return self.reading(step, term, index, variables)
 
     def inside(self, x: Node) -> Node:
         """x, set to zero outside the range of queries and keys."""
@@ -183,7 +183,7 @@ class Builder(Steps):
     def rank(self, node: Node) -> bool:
         return node.axes != self.nodes.pair  # sorts maps first
 
-    def reading(self, step: Step, term: Term, index: Index, at: At) -> Exit:
+    def reading(self, step: Step, term: Term, index: Index, variables: At) -> Exit:
         """The exit of a step that multiplies maps and values."""
         query, key = self.nodes.pair
         summed = self.indices((leg for use in term.factors for leg in use.legs if leg not in step.legs), index)
@@ -195,7 +195,7 @@ class Builder(Steps):
             if {*values[0].axes} - {query, key}:
                 raise Unfit(f"'{step.name}' multiplies maps by values without the key leg")
             maps, values = self.nodes.mul(maps, values[0], maps.name), []
-        return Exit(at, self.inside(maps), values[0] if values else None, tuple(filter(None, summed.values())))
+        return Exit(variables, self.inside(maps), values[0] if values else None, tuple(filter(None, summed.values())))
 
 
 class _BoxTiles(BoxTiles[Builder]):
@@ -203,17 +203,17 @@ class _BoxTiles(BoxTiles[Builder]):
 
     def entry(self, use: Use, leg: str) -> Node:
         (query, key), maker, name = self.nodes.pair, self.maker, self.step.name
-        heads = tuple(one for one in maker.heads if one in use.legs)
+        heads = tuple(head for head in maker.heads if head in use.legs)
         if others := {*use.legs} - {*heads, query, leg}:
             raise Unfit(f"'{name}' would have the leg '{min(others)}' of '{use.name}' in addition to queries and keys")
         if any(step.name == use.name for step in maker.op.body):
             raise Unfit(f"'{use.name}' is computed per block, but read by the distance of query and key")
         axes = (query, leg) if query in use.legs else (leg,)
-        found = Operand(use, heads, axes, leg)
-        if maker.operands.setdefault(use, found) != found:
+        operand = Operand(use, heads, axes, leg)
+        if maker.operands.setdefault(use, operand) != operand:
             raise Unfit(f"'{use.name}' is read by the distance of query and key, and in another way too")
-        place, reach = maker.place(use.legs, self.index), maker.graph.leg[leg].reach
-        data = (list(maker.operands).index(use), place, reach)
+        variables, reach = maker.place(use.legs, self.index), maker.graph.leg[leg].reach
+        data = (list(maker.operands).index(use), variables, reach)
         return self.nodes.node("entry", (), (query, key), name, data)
 
     def masked(self, use: Use) -> tuple[Node, Node]:
@@ -244,12 +244,12 @@ class _BoxTiles(BoxTiles[Builder]):
         return self.nodes.add([arg, self.nodes.mask_tile(visible)], name), variable
 
     def divided(self, op: str, x: Node, visible: Node, last: object, name: str = "", sink: Node | None = None) -> Node:
-        maps, own = self.maker.maps, self.step.name
-        number = [*maps].index(own) if own in maps else len(maps)
+        maps, step_name = self.maker.maps, self.step.name
+        number = [*maps].index(step_name) if step_name in maps else len(maps)
         data = (number, self.maker.place(self.step.legs, self.index), last)
-        found = self.nodes.node(op, (x, visible, *([sink] if sink else [])), x.axes, name or own, data)
-        maps.setdefault(own, found)
-        return found
+        attention_map = self.nodes.node(op, (x, visible, *([sink] if sink else [])), x.axes, name or step_name, data)
+        maps.setdefault(step_name, attention_map)
+        return attention_map
 
     def dropped(self, probability: Arith, x: Node) -> Node:
         maker, step = self.maker, self.step
@@ -264,10 +264,10 @@ class _BoxTiles(BoxTiles[Builder]):
 
 def _check(program: Program) -> None:
     """Raises Unfit if a map is read by another map instead of the result, or if the program reads only noise."""
-    for one in program.maps:
-        before = [node for node in below(one.args) if node.op in ROWS]
-        if before:
-            raise Unfit(f"'{one.name}' is a {one.op} of a result of '{before[0].name}'")
+    for attention_map in program.maps:
+        inner_maps = [node for node in below(attention_map.args) if node.op in ROWS]
+        if inner_maps:
+            raise Unfit(f"'{attention_map.name}' is a {attention_map.op} of a result of '{inner_maps[0].name}'")
     drawn = {node.data[0] for node in program.nodes.made.values() if node.op == "noise"}
     if len(drawn) == len(program.operands):
         raise Unfit("it reads nothing except noise")

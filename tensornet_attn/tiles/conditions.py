@@ -11,7 +11,7 @@ from tensornet_attn.graph.visibility import condition, hidden_areas, interval, v
 from tensornet_attn.ir.areas import Areas, distances
 from tensornet_attn.ir.arithmetic import evaluate
 
-PLACES = {place: f"{{{place}}}" for place in ("query", "key", "distance")}  # filled in when a kernel is printed
+PLACES = {name: f"{{{name}}}" for name in ("query", "key", "distance")}  # filled in when a kernel is printed
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class MaskConditions:
 
 def conditions_of(graph: Graph, masks: Iterable[Function]) -> MaskConditions:
     """The conditions for a set of masks."""
-    values, every = graph.values, tuple(dict.fromkeys(masks))
-    straight = [mask for mask in every if interval([mask], values)]
-    ends = [distances(visible_areas([mask], values)) or (1, 0) for mask in straight]
+    values, distinct = graph.values, tuple(dict.fromkeys(masks))
+    bands = [mask for mask in distinct if interval([mask], values)]
+    ends = [distances(visible_areas([mask], values)) or (1, 0) for mask in bands]
     left = min((int(far) for _, far in ends if far < inf), default=None)
     right = min((int(-near) for near, _ in ends if near > -inf), default=None)
-    others = [mask for mask in every if mask not in straight]
-    conditions = tuple(condition(mask, lambda tree: str(int(evaluate(tree, values))), PLACES) for mask in others)
-    return MaskConditions(left, right, visible_areas(every, values), conditions, hidden_areas(others, values))
+    other_masks = [mask for mask in distinct if mask not in bands]
+    conditions = tuple(condition(mask, lambda tree: str(int(evaluate(tree, values))), PLACES) for mask in other_masks)
+    return MaskConditions(left, right, visible_areas(distinct, values), conditions, hidden_areas(other_masks, values))

@@ -38,11 +38,11 @@ class Feature:
     @property
     def slopes(self) -> dict[Node, Node]:
         """The gradient of each load, from that of the result, a node `gradient`."""
-        back = Backward(self.nodes, RULES)
-        back.give(self.result, self.nodes.node("gradient", (), (), "d"))
+        backward = Backward(self.nodes, RULES)
+        backward.give(self.result, self.nodes.node("gradient", (), (), "d"))
         for node in reversed(below([self.result])):
-            back.back(node, back.own(node))
-        return back.leaves
+            backward.back(node, backward.own(node))
+        return backward.leaves
 
 
 def feature_of(
@@ -52,12 +52,12 @@ def feature_of(
 
     `row`: the sequence leg; `columns`: the legs along a row.
     """
-    made = _Feature(graph, inside, row, heads, columns)
-    result = made.use(use, {})
-    operands = tuple(made.operands.values())
-    small = {leg for one in operands for leg in one.heads}
-    sizes = {leg: made.size(leg) for leg in graph.leg if leg in small}
-    return Feature(made.nodes, operands, result, sizes, graph.values)
+    builder = _Feature(graph, inside, row, heads, columns)
+    result = builder.use(use, {})
+    operands = tuple(builder.operands.values())
+    small = {leg for operand in operands for leg in operand.heads}
+    sizes = {leg: builder.size(leg) for leg in graph.leg if leg in small}
+    return Feature(builder.nodes, operands, result, sizes, graph.values)
 
 
 @dataclass
@@ -91,6 +91,6 @@ class _Feature(Steps):
 
     def box(self, step: Step, box: Box, index: Index) -> Node:
         tiles = cast(KernelTiles, BoxTiles(self, step, index))  # without masks, which maps do not ask for
-        found: Node | None = OPS[box.kind].tile(tiles, step, box)
-        assert found is not None
-        return found
+        tile: Node | None = OPS[box.kind].tile(tiles, step, box)
+        assert tile is not None
+        return tile

@@ -24,18 +24,21 @@ def where_seen(nodes: Nodes, box: Box, index: Mapping[str, str], look: Look, new
 
     `look`: where masks of the design and the call leave pairs visible; `new`: new index variables. Raises Unfit.
     """
-    pair, found = nodes.pair, dict[Node, None]()
-    for every in sorted(box.seen, key=repr):
-        views = [(visible.masks, visible.legs) for visible in sorted(every, key=repr)]
+    pair, seen = nodes.pair, dict[Node, None]()
+    for group in sorted(box.seen, key=repr):
+        views = [(visible.masks, visible.legs) for visible in sorted(group, key=repr)]
         if any(legs is None for _, legs in views):
             raise Unfit("the visibility of a tile of queries and keys depends on keys only")
-        missing = new([own for _, legs in views for own, leg in legs or () if leg is None])
-        group = [
-            look(masks, At(missing.get(own, "") if leg is None else index.get(leg, "") for own, leg in legs or ()))
+        missing = new([mask_leg for _, legs in views for mask_leg, leg in legs or () if leg is None])
+        tiles = [
+            look(
+                masks,
+                At(missing.get(mask_leg, "") if leg is None else index.get(leg, "") for mask_leg, leg in legs or ()),
+            )
             for masks, legs in views
         ]
-        one = nodes.node("both", group, pair) if len(group) != 1 else group[0]
-        for variable in {*missing.values()} & {*one.heads}:
-            one = nodes.over(one, variable, "any")
-        found[one] = None
-    return nodes.node("either", found, pair) if len(found) > 1 else next(iter(found))
+        tile = nodes.node("both", tiles, pair) if len(tiles) != 1 else tiles[0]
+        for variable in {*missing.values()} & {*tile.heads}:
+            tile = nodes.over(tile, variable, "any")
+        seen[tile] = None
+    return nodes.node("either", seen, pair) if len(seen) > 1 else next(iter(seen))

@@ -64,19 +64,26 @@ def sides_of(
         long = {str(graph.query), str(graph.key), *relative(graph, op)}
         if taken := RESERVED & {*long, *("_".join(legs) for legs in widths.values())}:
             raise Unfit(f"the name '{min(taken)}' of a leg is reserved in kernels")
-        found = [one ^ other for one in widths for other in widths if one != other and one & other]
-        if not found:
+        overlaps = [
+            width ^ other_width
+            for width in widths
+            for other_width in widths
+            if width != other_width and width & other_width
+        ]
+        if not overlaps:
             return heads, whole, {"_".join(legs): legs for legs in widths.values()}
-        separate |= found[0]
+        separate |= overlaps[0]
 
 
 def relative(graph: Graph, op: Kernel) -> tuple[str, ...]:
     """The leg of relative positions in a body, if there is one; it is a side of tiles too. Raises Unfit."""
-    legs = (leg for step in op.body for own in (step.legs, *(use.legs for use in step.op.uses)) for leg in own)
-    found = tuple(dict.fromkeys(leg for leg in legs if unbounded(graph, leg)))
-    if len(found) > 1:
-        raise Unfit(f"'{found[0]}' and '{found[1]}' are both relative positions")
-    return found
+    legs = (
+        leg for step in op.body for step_legs in (step.legs, *(use.legs for use in step.op.uses)) for leg in step_legs
+    )
+    relative_legs = tuple(dict.fromkeys(leg for leg in legs if unbounded(graph, leg)))
+    if len(relative_legs) > 1:
+        raise Unfit(f"'{relative_legs[0]}' and '{relative_legs[1]}' are both relative positions")
+    return relative_legs
 
 
 def tables(graph: Graph, op: Kernel) -> dict[str, str]:
@@ -88,21 +95,23 @@ def tables(graph: Graph, op: Kernel) -> dict[str, str]:
 def _heads(graph: Graph, op: Kernel, separate: frozenset[str], most: int) -> tuple[dict[str, int], frozenset[str]]:
     """(tiles per program of each leg of values of queries x keys, the legs with all tiles in a program)."""
     wide = [*_wide(graph, op), tuple(sorted(separate))]
-    legs = dict.fromkeys(leg for own in wide for leg in own)
+    legs = dict.fromkeys(leg for value_legs in wide for leg in value_legs)
     whole = separate | {leg for step in op.body for leg in (*_mixed(step), *_renamed(op, step)) if leg in legs}
     wide.pop()
     tiles = {leg: _size(graph, leg) if leg in whole else 1 for leg in legs}
-    many = max((prod(tiles[leg] for leg in own if leg in whole) for own in wide), default=1) >= SHARED
+    mixes_many = (
+        max((prod(tiles[leg] for leg in value_legs if leg in whole) for value_legs in wide), default=1) >= SHARED
+    )
     drawn = any(use.name in graph.tensor and graph.tensor[use.name].role == "noise" for use in _uses(op))
-    room = max(most, DRAWN * drawn, SHARED * many)
+    room = max(most, DRAWN * drawn, SHARED * mixes_many)
     shared = [step.legs for step in op.body if _scores(graph, step, legs)]
     for leg in legs:
-        if leg not in whole and any(leg not in own for own in shared):
-            tiles[leg] = max(u for u in range(1, room + 1) if _size(graph, leg) % u == 0)
+        if leg not in whole and any(leg not in value_legs for value_legs in shared):
+            tiles[leg] = max(divisor for divisor in range(1, room + 1) if _size(graph, leg) % divisor == 0)
             room //= tiles[leg]
-    for own in [*wide, tuple(separate)]:
-        if (count := prod(tiles[leg] for leg in own)) > (limit := max(ALL, most)):
-            mixed = ", ".join(f"'{leg}'" for leg in own if leg in whole)
+    for value_legs in [*wide, tuple(separate)]:
+        if (count := prod(tiles[leg] for leg in value_legs)) > (limit := max(ALL, most)):
+            mixed = ", ".join(f"'{leg}'" for leg in value_legs if leg in whole)
             raise Unfit(f"mixing over {mixed} takes {count:,} tiles per program, but the maximum is {limit}")
     return tiles, whole
 
@@ -133,22 +142,22 @@ def _mixed(step: Step) -> Iterator[str]:
 
 def _renamed(op: Kernel, step: Step) -> Iterator[str]:
     """The legs that a step reads under another name, with both names: such reads are tile by tile."""
-    own = {one.name: one.legs for one in op.body}
+    body_legs = {body_step.name: body_step.legs for body_step in op.body}
     for use in step.op.uses:
-        for pair in zip(own.get(use.name, use.legs), use.legs, strict=True):
+        for pair in zip(body_legs.get(use.name, use.legs), use.legs, strict=True):
             yield from pair if pair[0] != pair[1] else ()
 
 
 def _widths(graph: Graph, op: Kernel, heads: Iterable[str]) -> dict[frozenset[str], tuple[str, ...]]:
     """The legs that occur together in tensors without both query and key side."""
     outside = {*heads, graph.query, graph.key, *relative(graph, op), *tables(graph, op).values()}
-    found: dict[frozenset[str], tuple[str, ...]] = {}
+    widths: dict[frozenset[str], tuple[str, ...]] = {}
     for step in op.body:
         for legs in (step.legs, *(use.legs for use in step.op.uses)):
-            own = tuple(leg for leg in legs if leg not in outside)
-            if own:
-                found.setdefault(frozenset(own), own)
-    return found
+            width = tuple(leg for leg in legs if leg not in outside)
+            if width:
+                widths.setdefault(frozenset(width), width)
+    return widths
 
 
 def _uses(op: Kernel) -> Iterator[Use]:

@@ -71,8 +71,8 @@ class Loop:
     items: list[Loop | Statement] = field(default_factory=list)
 
     def statements(self) -> Iterator[Statement]:
-        for item in self.items:
-            yield from [item] if isinstance(item, Statement) else item.statements()
+        for child in self.items:
+            yield from [child] if isinstance(child, Statement) else child.statements()
 
 
 @dataclass
@@ -84,47 +84,57 @@ class Loops:
 
     def of(self, statements: Iterable[Statement]) -> list[Loop | Statement]:
         """The statements in loops, each after what it reads."""
-        found = self.grouped([*statements], [*self.order])
-        placed(found, ())
-        return found
+        loops = self.grouped([*statements], [*self.order])
+        placed(loops, ())
+        return loops
 
     def grouped(self, statements: list[Statement], order: list[str]) -> list[Loop | Statement]:
         groups: dict[Group, list[Statement]] = {}
-        for number, one in enumerate(statements):
-            own = next((variable for variable in order if variable in one.heads), "")
-            before = order[: order.index(own) + 1] if own else []
-            levels = (one.levels.get(variable, 0) for variable in before)
-            groups.setdefault((own, *levels) if own else (own, number), []).append(one)
-        found: list[Loop | Statement] = []
-        for (outer, *_), together in self.sorted(groups):
+        for number, statement in enumerate(statements):
+            outermost = next((variable for variable in order if variable in statement.heads), "")
+            enclosing = order[: order.index(outermost) + 1] if outermost else []
+            levels = (statement.levels.get(variable, 0) for variable in enclosing)
+            groups.setdefault((outermost, *levels) if outermost else (outermost, number), []).append(statement)
+        children: list[Loop | Statement] = []
+        for (outer, *_), members in self.sorted(groups):
             inner = [variable for variable in order if variable != outer]
-            found += [Loop(str(outer), self.grouped(together, inner))] if outer else together
-        return found
+            children += [Loop(str(outer), self.grouped(members, inner))] if outer else members
+        return children
 
     def sorted(self, groups: dict[Group, list[Statement]]) -> Iterator[tuple[Group, list[Statement]]]:
         """The groups in topological order, otherwise in the given order."""
-        maker = {self.key(one, node): at for at, own in groups.items() for one in own for node in one.makes}
-        reads = {at: [self.key(one, node) for one in own for node in one.reads] for at, own in groups.items()}
-        needs = {at: {*map(maker.get, own)} for at, own in reads.items()}
+        maker = {
+            self.key(statement, node): group
+            for group, statements in groups.items()
+            for statement in statements
+            for node in statement.makes
+        }
+        reads = {
+            group: [self.key(statement, node) for statement in statements for node in statement.reads]
+            for group, statements in groups.items()
+        }
+        needs = {group: {*map(maker.get, keys)} for group, keys in reads.items()}
         done: set[Group] = set()
         while len(done) < len(groups):
-            at = next((at for at in groups if at not in done and needs[at] <= {*done, at, None}), None)
-            if at is None:
+            group = next(
+                (group for group in groups if group not in done and needs[group] <= {*done, group, None}), None
+            )
+            if group is None:
                 raise Unfit("sums over index variables need each other in turn")
-            done.add(at)
-            yield at, groups[at]
+            done.add(group)
+            yield group, groups[group]
 
 
 def placed(items: Iterable[Loop | Statement], path: tuple[Loop, ...]) -> None:
     """Sets the loops around each statement."""
-    for item in items:
-        if isinstance(item, Statement):
-            item.path = path
+    for child in items:
+        if isinstance(child, Statement):
+            child.path = path
         else:
-            placed(item.items, (*path, item))
+            placed(child.items, (*path, child))
 
 
-def shared(path: tuple[Loop, ...], other: tuple[Loop, ...]) -> int:
+def shared(path: tuple[Loop, ...], other_path: tuple[Loop, ...]) -> int:
     """How many loops two statements share."""
-    pairs = (one is two for one, two in zip(path, other, strict=False))
-    return next((number for number, same in enumerate(pairs) if not same), min(len(path), len(other)))
+    pairs = (loop is other_loop for loop, other_loop in zip(path, other_path, strict=False))
+    return next((number for number, same in enumerate(pairs) if not same), min(len(path), len(other_path)))

@@ -100,8 +100,8 @@ class Nodes:
     def node(
         self, op: str, args: Iterable[Node], axes: Iterable[str], name: str = "", data: tuple[Any, ...] = ()
     ) -> Node:
-        args, found = tuple(args), frozenset(axes)
-        sides = tuple(axis for axis in self.order if axis in found)
+        args, wanted = tuple(args), frozenset(axes)
+        sides = tuple(axis for axis in self.order if axis in wanted)
         key = (op, tuple(map(id, args)), sides, data)
         if key not in self.made:
             free = {*variables(data)} | {head for arg in args for head in arg.heads}.difference(bound(op, data))
@@ -127,8 +127,8 @@ class Nodes:
 
     def share(self, variable: str) -> Node:
         """1 / (size of an index variable)."""
-        known = Number(1 / self.sizes[variable] if variable else 1)
-        return self.number(Binary("/", ONE, self.count(variable)) if self.dynamic else known)
+        reciprocal = Number(1 / self.sizes[variable] if variable else 1)
+        return self.number(Binary("/", ONE, self.count(variable)) if self.dynamic else reciprocal)
 
     def count(self, variable: str, log_of: bool = False) -> Arith:
         """The size of an index variable, or its logarithm."""
@@ -141,12 +141,12 @@ class Nodes:
         if not variable:
             return x
         if variable not in x.heads:  # x is the same for all of its values
-            many = self.number(self.count(variable, how == "lse"))
-            return x if how in ("max", "any") else self.add([x, many]) if how == "lse" else self.mul(many, x, name)
+            count = self.number(self.count(variable, how == "lse"))
+            return x if how in ("max", "any") else self.add([x, count]) if how == "lse" else self.mul(count, x, name)
         if how == "add":
-            for own, rest in [x.args, x.args[::-1]] if x.op == "mul" else []:
-                if variable not in own.heads:
-                    return self.mul(own, self.over(rest, variable, how, name), name)
+            for factor, rest in [x.args, x.args[::-1]] if x.op == "mul" else []:
+                if variable not in factor.heads:
+                    return self.mul(factor, self.over(rest, variable, how, name), name)
         return self.node("over", (x,), x.axes, name, (variable, how))
 
     def renamed(self, node: Node, names: Mapping[str, str]) -> Node:
@@ -154,13 +154,13 @@ class Nodes:
         names = {old: new for old, new in names.items() if old in node.heads and old != new}
         if not names:
             return node
-        data, inner = node.data, dict(names)
-        for own in {*bound(node.op, node.data)} & {*names.values()}:
+        data, inner_names = node.data, dict(names)
+        for variable in {*bound(node.op, node.data)} & {*names.values()}:
             heads = {head for arg in node.args for head in arg.heads}
-            inner[own] = self.variable(own, self.sizes[own], {*names.values(), *heads})
-            data = tuple(inner[own] if value == own else value for value in data)
-        args = (self.renamed(arg, inner) for arg in node.args)
-        return self.node(node.op, args, node.axes, node.name, with_variables(data, inner))
+            inner_names[variable] = self.variable(variable, self.sizes[variable], {*names.values(), *heads})
+            data = tuple(inner_names[variable] if datum == variable else datum for datum in data)
+        args = (self.renamed(arg, inner_names) for arg in node.args)
+        return self.node(node.op, args, node.axes, node.name, with_variables(data, inner_names))
 
     def add(self, terms: Iterable[Node], name: str = "") -> Node:
         """The sum of terms; a common scalar factor is factored out."""
@@ -170,17 +170,17 @@ class Nodes:
         numbers, rests = zip(*map(factored, terms), strict=True)
         if numbers[0] is not None and len({*numbers}) == 1:
             return self.mul(numbers[0], self.add(rests, name), name)
-        return self.node("add", terms, (a for t in terms for a in t.axes), name)
+        return self.node("add", terms, (axis for term in terms for axis in term.axes), name)
 
     def mul(self, a: Node, b: Node, name: str = "") -> Node:
         """a b. Scalar factors are hoisted out of products and sums along sides, which then cost less."""
         if b.op == "number":
             a, b = b, a
         if a.op != "number":
-            for x, other in ((a, b), (b, a)):
-                number, rest = factored(x)
+            for left, right in ((a, b), (b, a)):
+                number, rest = factored(left)
                 if number is not None:
-                    return self.mul(number, self.mul(rest, other, name), name)
+                    return self.mul(number, self.mul(rest, right, name), name)
         return self.node("mul", (a, b), (*a.axes, *b.axes), name)
 
     def total(self, x: Node, wanted: Axes, name: str = "") -> Node:
@@ -195,19 +195,19 @@ class Nodes:
 
     def product(self, a: Node, b: Node, wanted: Axes, name: str = "") -> Node:
         """a b summed along unwanted sides. A factor that is common to all rows is hoisted out of sums over rows."""
-        for x, other in ((a, b), (b, a)):
-            number, rest = factored(x)
+        for left, right in ((a, b), (b, a)):
+            number, rest = factored(left)
             if number is not None:
-                return self.mul(number, self.product(rest, other, wanted, name), name)
-            row, rest = along_width(x)
-            if row is not None and {*row.axes} <= {*wanted} - {*other.axes}:
-                return self.mul(row, self.product(rest, other, wanted, name), name)
-        shared = [axis for axis in a.axes if axis in b.axes and axis not in wanted]
-        own = [axis for axis in (*a.axes, *b.axes) if axis not in shared]
-        if len(shared) == 1 and len(own) == len({*own}) == 2 and {*own} <= {*wanted}:
-            if self.order.index(own[0]) > self.order.index(own[1]):
+                return self.mul(number, self.product(rest, right, wanted, name), name)
+            row, rest = along_width(left)
+            if row is not None and {*row.axes} <= {*wanted} - {*right.axes}:
+                return self.mul(row, self.product(rest, right, wanted, name), name)
+        contracted = [axis for axis in a.axes if axis in b.axes and axis not in wanted]
+        free = [axis for axis in (*a.axes, *b.axes) if axis not in contracted]
+        if len(contracted) == 1 and len(free) == len({*free}) == 2 and {*free} <= {*wanted}:
+            if self.order.index(free[0]) > self.order.index(free[1]):
                 a, b = b, a
-            return self.node("dot", (a, b), own, name, (shared[0],))
+            return self.node("dot", (a, b), free, name, (contracted[0],))
         a, b = (self.total(x, (*wanted, *y.axes)) for x, y in ((a, b), (b, a)))
         return self.total(self.mul(a, b, name), wanted, name)
 
@@ -283,12 +283,12 @@ class Program:
         """What a block of keys adds to the tiles of the result."""
         maps, values = self.exit.maps, self.exit.values
         if values is None:
-            found = self.nodes.total(maps, self.axes, "read")
+            tile = self.nodes.total(maps, self.axes, "read")
         else:
-            found = self.nodes.product(maps, values, self.axes, "read")
+            tile = self.nodes.product(maps, values, self.axes, "read")
         for variable in self.exit.summed:
-            found = self.nodes.over(found, variable, "add", "read")
-        return found
+            tile = self.nodes.over(tile, variable, "add", "read")
+        return tile
 
     def tiles(self, variables: Iterable[str]) -> int:
         """The number of combinations of values of some index variables."""
@@ -297,28 +297,30 @@ class Program:
     @property
     def sums_powers(self) -> bool:
         """Whether a softmax sums exponentials over a variable: calls with a float mask have another program then."""
-        return any(one.op == "softmax" and one.data[2] for one in self.maps)
+        return any(node.op == "softmax" and node.data[2] for node in self.maps)
 
     def first_of(self, number: int) -> int:
         """The number of tiles of all maps before this one."""
-        return sum(self.tiles(one.heads) for one in self.maps[:number])
+        return sum(self.tiles(node.heads) for node in self.maps[:number])
 
     @property
     def statistics(self) -> int:
         """The numbers that are saved for a row: what each tile of a map is multiplied by; if there are softmaxes, the
         largest scores after them. Their logarithmic sum would lose the sum beside a bias of -1e9.
         """
-        return self.first_of(len(self.maps)) * (1 + any(one.op == "softmax" for one in self.maps))
+        return self.first_of(len(self.maps)) * (1 + any(node.op == "softmax" for node in self.maps))
 
-    def divided(self, one: Node) -> Node:
+    def divided(self, attention_map: Node) -> Node:
         """A map, computed from the statistics of its rows."""
-        (x, seen, *_), (number, index, last) = one.args, one.data
-        rows = self.nodes.node("statistic", (), (self.query,), f"{one.name}_rows", (number, index))
-        if one.op == "normalize":
-            return self.nodes.node("keep", (self.nodes.mul(x, rows, one.name), seen), one.axes, one.name)
-        largest = self.nodes.node("largest", (), (self.query,), f"{one.name}_largest", (number, index))
-        softened = self.nodes.node("softened", (x, seen, largest, rows), one.axes, one.name)
-        return self.nodes.over(softened, last, "add", one.name)
+        (x, seen, *_), (number, index, last) = attention_map.args, attention_map.data
+        rows = self.nodes.node("statistic", (), (self.query,), f"{attention_map.name}_rows", (number, index))
+        if attention_map.op == "normalize":
+            return self.nodes.node(
+                "keep", (self.nodes.mul(x, rows, attention_map.name), seen), attention_map.axes, attention_map.name
+            )
+        largest = self.nodes.node("largest", (), (self.query,), f"{attention_map.name}_largest", (number, index))
+        softened = self.nodes.node("softened", (x, seen, largest, rows), attention_map.axes, attention_map.name)
+        return self.nodes.over(softened, last, "add", attention_map.name)
 
 
 def structure(program: Program) -> tuple[object, ...]:
@@ -331,7 +333,7 @@ def structure(program: Program) -> tuple[object, ...]:
         [(operand.heads, operand.axes, operand.table) for operand in program.operands],
         [(node.op, [numbers[arg] for arg in node.args], node.axes, node.data, node.heads) for node in nodes],
         exit_.index, numbers[exit_.maps], exit_.values and numbers[exit_.values], exit_.summed, exit_.log,
-        [numbers[one] for one in program.maps], program.legs, program.masks, program.others, program.relative,
+        [numbers[node] for node in program.maps], program.legs, program.masks, program.others, program.relative,
         program.nodes.order, [*program.nodes.sizes.items()],
     )  # fmt: skip
 
@@ -345,18 +347,18 @@ def bound(op: str, data: tuple[Any, ...]) -> tuple[str, ...]:
 
 def variables(data: tuple[Any, ...]) -> Iterator[str]:
     """The index variables in the data of a node."""
-    for value in data:
-        if isinstance(value, At):
-            yield from value
-        elif isinstance(value, tuple):
-            yield from variables(value)
+    for datum in data:
+        if isinstance(datum, At):
+            yield from datum
+        elif isinstance(datum, tuple):
+            yield from variables(datum)
 
 
 def with_variables(data: tuple[Any, ...], names: Mapping[str, str]) -> tuple[Any, ...]:
     """The data of a node with other index variables."""
     if isinstance(data, At):
         return At(names.get(variable, variable) for variable in data)
-    return tuple(with_variables(value, names) if isinstance(value, tuple) else value for value in data)
+    return tuple(with_variables(datum, names) if isinstance(datum, tuple) else datum for datum in data)
 
 
 def factored(node: Node) -> tuple[Node | None, Node]:
@@ -399,13 +401,17 @@ def below(
 
     `instead`: replacements of nodes.
     """
-    found, other = dict[Node, None](), instead or {}
-    todo = [(other.get(node, node), False) for node in reversed(list(ends))]
-    while todo:
-        node, ready = todo.pop()
+    ordered, replacements = dict[Node, None](), instead or {}
+    stack = [(replacements.get(node, node), False) for node in reversed(list(ends))]
+    while stack:
+        node, ready = stack.pop()
         if ready:
-            found[node] = None
-        elif node not in found and node not in known:
-            todo.append((node, True))
-            todo += [(other.get(arg, arg), False) for arg in reversed(node.args) if other.get(arg, arg) not in found]
-    return list(found)
+            ordered[node] = None
+        elif node not in ordered and node not in known:
+            stack.append((node, True))
+            stack += [
+                (replacements.get(arg, arg), False)
+                for arg in reversed(node.args)
+                if replacements.get(arg, arg) not in ordered
+            ]
+    return list(ordered)

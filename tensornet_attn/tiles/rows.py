@@ -70,12 +70,12 @@ class _Rows(Steps):
         return RowsProgram(self.graph, self.nodes, self.values[self.graph.output], self.values)
 
     def axes(self, legs: Iterable[str]) -> Axes:
-        own = {*legs}
-        return tuple(axis for axis in self.nodes.order if axis in own)
+        wanted = {*legs}
+        return tuple(axis for axis in self.nodes.order if axis in wanted)
 
     def place(self, legs: Iterable[str]) -> At:
-        own = {*legs}
-        return At(leg for leg in self.nodes.sizes if leg in own)
+        wanted = {*legs}
+        return At(leg for leg in self.nodes.sizes if leg in wanted)
 
     def filled(self, x: Node, legs: tuple[str, ...]) -> Node:
         """x, broadcast to some legs."""
@@ -84,96 +84,98 @@ class _Rows(Steps):
         return self.nodes.node("spread", (x,), self.axes(legs), x.name, (self.place(legs),))
 
     def use(self, use: Use, index: Index) -> Node:
-        found = self.values[use.name] if use.name in self.graph.step else self.leaf(use.name)
-        own = self.graph.legs_of(use.name)
-        pairs = [(old, new) for old, new in zip(own, use.legs, strict=True) if old != new]
+        tile = self.values[use.name] if use.name in self.graph.step else self.leaf(use.name)
+        legs = self.graph.legs_of(use.name)
+        pairs = [(old, new) for old, new in zip(legs, use.legs, strict=True) if old != new]
         if not pairs:
-            return found
+            return tile
         old, new = zip(*pairs, strict=True)
-        return self.nodes.node("view", (found,), found.axes, found.name, (old, At(new)))
+        return self.nodes.node("view", (tile,), tile.axes, tile.name, (old, At(new)))
 
     def leaf(self, name: str) -> Node:
         tensor = self.graph.tensor[name]
-        made = tensor.role == "constant" and made_inside(self.graph, Use(name, tensor.legs))
+        per_block = tensor.role == "constant" and made_inside(self.graph, Use(name, tensor.legs))
         data = (name, self.place(tensor.legs))
-        return self.nodes.node("constant" if made else "load", (), self.axes(tensor.legs), name, data)
+        return self.nodes.node("constant" if per_block else "load", (), self.axes(tensor.legs), name, data)
 
     def indices(self, legs: Iterable[str], index: Index) -> dict[str, str]:
         return {leg: leg for leg in self.place(legs)}
 
     def box(self, step: Step, box: Box, index: Index) -> Node:
-        own, leg = OPS[box.kind], str(box.leg)
+        operation, leg = OPS[box.kind], str(box.leg)
         args, numbers = [self.use(use, index) for use in box.uses], dict(box.numbers)
-        if own.scales:
+        if operation.scales:
             entries = self.nodes.node("drawn", args, args[0].axes, f"{step.name}_entries", (step,))
             return self.nodes.node("dropped", (args[0], entries), args[0].axes, step.name)
-        if own.linear and own.reduces and leg in self.nodes.sizes:  # masks do not apply
-            found: Node | None = own.tile_along(BoxTiles(self, step, index, leg, leg), step, box)
-            if found is not None:
-                return found
+        if operation.linear and operation.reduces and leg in self.nodes.sizes:  # masks do not apply
+            summed: Node | None = operation.tile_along(BoxTiles(self, step, index, leg, leg), step, box)
+            if summed is not None:
+                return summed
         if "scale" in numbers:
             args[0] = self.nodes.scaled(args[0], numbers["scale"], f"{step.name}.of")
             step = replace(step, op=replace(box, numbers=tuple((numbers | {"scale": ONE}).items())))
-        gone = tuple(one for one in box.acting if one in self.nodes.sizes and one not in step.legs)
-        data = (step, self.place(step.legs), gone)
+        reduced = tuple(leg for leg in box.acting if leg in self.nodes.sizes and leg not in step.legs)
+        data = (step, self.place(step.legs), reduced)
         return self.nodes.node("box", args, self.axes(step.legs), step.name, data)
 
 
 def rows_gradients(program: RowsProgram) -> list[tuple[Node, Node]]:
     """(load, or mask of the call; its gradient): see `Backward.leaf`."""
     nodes, result = program.nodes, program.result
-    back = Backward(nodes, RULES | _RULES)
-    back.give(result, nodes.node("gradient", (), result.axes, "gradient", (At(result.heads),)))
+    backward = Backward(nodes, RULES | _RULES)
+    backward.give(result, nodes.node("gradient", (), result.axes, "gradient", (At(result.heads),)))
     for node in reversed(below([result])):
-        back.back(node, back.own(node))
-    return list(back.leaves.items())
+        backward.back(node, backward.own(node))
+    return list(backward.leaves.items())
 
 
-def _box(back: Backward, node: Node, d: Node) -> None:
+def _box(backward: Backward, node: Node, gradient: Node) -> None:
     step, box, x = node.data[0], node.data[0].op, node.args[0]
-    name, own = f"d_{x.name}", OPS[box.kind]
+    name, operation = f"d_{x.name}", OPS[box.kind]
     if box.function is not None and MAPS[box.function.name].torch_slope:
-        known = node if MAPS[box.function.name].saves == "result" else x
-        back.give(x, back.nodes.node("slope", (known, d), x.axes, name, (box.function.name,)))
+        saved = node if MAPS[box.function.name].saves == "result" else x
+        backward.give(x, backward.nodes.node("slope", (saved, gradient), x.axes, name, (box.function.name,)))
         return
-    if own.only_hides:
-        found = back.nodes.node("kept", (d,), x.axes, name, (step,))
-    elif own.gradient:
-        known = node if own.saves[0] == "result" else x
-        found = back.nodes.node("box_grad", (known, d), x.axes, name, (step, ""))
+    if operation.only_hides:
+        x_gradient = backward.nodes.node("kept", (gradient,), x.axes, name, (step,))
+    elif operation.gradient:
+        saved = node if operation.saves[0] == "result" else x
+        x_gradient = backward.nodes.node("box_grad", (saved, gradient), x.axes, name, (step, ""))
         for arg, (role, _) in [*zip(node.args, box.operands, strict=True)][1:]:
             axes = [axis for axis in x.axes if axis != box.leg]
             heads = At(head for head in x.heads if head != box.leg)
-            rows = back.nodes.node("box_grad", (known, d), axes, f"d_{arg.name}", (step, role, heads))
-            back.give(arg, back.nodes.total(rows, arg.axes))
+            rows = backward.nodes.node("box_grad", (saved, gradient), axes, f"d_{arg.name}", (step, role, heads))
+            backward.give(arg, backward.nodes.total(rows, arg.axes))
     else:
-        found = _pull(back, node, d, 0)
-        for i, (role, use) in enumerate(box.operands):
-            if use not in box.uses[:i] and i and role not in own.without_gradient:
-                back.give(node.args[i], _pull(back, node, d, i))
-    back.give(x, found)
-    adds_mask = own.masked and own.takes_float_mask
-    if box.leg == back.pair[1] and adds_mask and {*back.pair} <= {*x.axes}:
-        back.leaves[back.nodes.node("bias", (), x.axes, "mask", (step, At(x.heads)))] = found
+        x_gradient = _pull(backward, node, gradient, 0)
+        for number, (role, use) in enumerate(box.operands):
+            if use not in box.uses[:number] and number and role not in operation.without_gradient:
+                backward.give(node.args[number], _pull(backward, node, gradient, number))
+    backward.give(x, x_gradient)
+    adds_mask = operation.masked and operation.takes_float_mask
+    if box.leg == backward.pair[1] and adds_mask and {*backward.pair} <= {*x.axes}:
+        backward.leaves[backward.nodes.node("bias", (), x.axes, "mask", (step, At(x.heads)))] = x_gradient
 
 
-def _pull(back: Backward, node: Node, d: Node, i: int) -> Node:
+def _pull(backward: Backward, node: Node, gradient: Node, number: int) -> Node:
     """The gradient of operand i of a box."""
-    x = node.args[i]
-    return back.nodes.node("pull", (d, *node.args), x.axes, f"d_{x.name}", (node.data[0], i, At(x.heads)))
+    x = node.args[number]
+    return backward.nodes.node(
+        "pull", (gradient, *node.args), x.axes, f"d_{x.name}", (node.data[0], number, At(x.heads))
+    )
 
 
-def _dropped(back: Backward, node: Node, d: Node) -> None:
+def _dropped(backward: Backward, node: Node, gradient: Node) -> None:
     x, entries = node.args
-    back.give(x, back.nodes.node("dropped", (d, entries), node.axes, f"d_{x.name}"))
+    backward.give(x, backward.nodes.node("dropped", (gradient, entries), node.axes, f"d_{x.name}"))
 
 
-def _view(back: Backward, node: Node, d: Node) -> None:
-    pairs = [(new, old) for old, new in zip(*node.data, strict=True) if new in d.heads]
+def _view(backward: Backward, node: Node, gradient: Node) -> None:
+    pairs = [(new, old) for old, new in zip(*node.data, strict=True) if new in gradient.heads]
     if pairs:
         new, old = zip(*pairs, strict=True)
-        d = back.nodes.node("view", (d,), node.axes, f"d_{node.name}", (new, At(old)))
-    back.give(node.args[0], d)
+        gradient = backward.nodes.node("view", (gradient,), node.axes, f"d_{node.name}", (new, At(old)))
+    backward.give(node.args[0], gradient)
 
 
 _RULES = {"box": _box, "dropped": _dropped, "view": _view}

@@ -47,12 +47,12 @@ class Steps(ABC):
         factors = [self.use(use, {**index, **summed}) for use in term.factors]
         if not factors:
             return self.nodes.number(term.coefficient)
-        found = self.nodes.total(factors[0], wanted, name)
+        product = self.nodes.total(factors[0], wanted, name)
         if len(factors) == 2:
-            found = self.nodes.product(factors[0], factors[1], wanted, name)
+            product = self.nodes.product(factors[0], factors[1], wanted, name)
         for variable in reversed([*summed.values()]):
-            found = self.nodes.over(found, variable, "add", name)
-        return self.nodes.scaled(found, term.coefficient, name)
+            product = self.nodes.over(product, variable, "add", name)
+        return self.nodes.scaled(product, term.coefficient, name)
 
 
 Maker = TypeVar("Maker", bound=Steps)

@@ -29,8 +29,8 @@ COMPILER = (
     ),
     Mutation(
         "spec/sizes.py",
-        '"size": 2 * value + 1',
-        '"size": 2 * value',
+        '"size": 2 * size + 1',
+        '"size": 2 * size',
         "A table of relative positions has one entry too few.",
         ("spec/test_language.py::test_every_kind_of_leg_and_its_resolved_size",),
     ),
@@ -65,8 +65,8 @@ COMPILER = (
     ),
     Mutation(
         "ops/delta_rule.py",
-        "(v[place] - dot(S, key))",
-        "(v[place])",
+        "(v[position] - dot(S, key))",
+        "(v[position])",
         "The delta rule adds and takes nothing away.",
         (f"{PLAIN}[fast_weight2-True-reference]",),
     ),
@@ -240,8 +240,8 @@ COMPILER = (
     ),
     Mutation(
         "tiles/derive.py",
-        "self.nodes.add([d, self.nodes.mul(self.minus, rows)])",
-        "d",
+        "self.nodes.add([gradient, self.nodes.mul(self.minus, rows)])",
+        "gradient",
         "The gradient of a softmax in tiles lacks the sum of A dA.",
         (f"{TILES}[19-mhsa]",),
     ),

@@ -36,36 +36,36 @@ class Sums:
     add_keys: list[str] = field(default_factory=list)
 
 
-def backward(region: RegionText, made: Gradients) -> str:
+def backward(region: RegionText, gradients: Gradients) -> str:
     """The function that adds the gradients of operands to zeros, given the result, its statistics and its gradient."""
-    leaves = made.leaves
+    leaves = gradients.leaves
     region.turned, region.restores = {}, True
-    text, sums = region.open(False), Sums()
-    totals(region, made, text, leaves, sums)
-    for number, (leaf, d) in enumerate(leaves):
+    key_pass, sums = region.open(False), Sums()
+    totals(region, gradients, key_pass, leaves, sums)
+    for number, (leaf, gradient) in enumerate(leaves):
         if leaf.op == "entry":
-            entries(region, text, number, leaf, d, sums)
+            entries(region, key_pass, number, leaf, gradient, sums)
         elif leaf.op == "between":
-            lookups(region, text, number, leaf, d, sums)
+            lookups(region, key_pass, number, leaf, gradient, sums)
         elif leaf.axes == region.program.pair:
-            pairs(region, text, leaf, d)
-    before = known_rows(region)
-    known = bool(before) or not made.maps
-    if before and (one := fading(region.program)):
-        text.fading = region.program.divided(one)
-    passes = in_turn(region, text) if known else in_turn(region, rows_before(region, made), text)
-    for leaf, d in leaves:
+            pairs(region, key_pass, leaf, gradient)
+    row_sums = known_rows(region)
+    rows_known = bool(row_sums) or not gradients.maps
+    if row_sums and (attention_map := fading(region.program)):
+        key_pass.fading = region.program.divided(attention_map)
+    passes = in_turn(region, key_pass) if rows_known else in_turn(region, rows_before(region, gradients), key_pass)
+    for leaf, gradient in leaves:
         if leaf.op == "load" and leaf.axes != region.program.pair:
-            flush(region, text, leaf, d, sums)
+            flush(region, key_pass, leaf, gradient, sums)
     stored = [f"{region.operands[number]}_grad" for number in dict.fromkeys(leaf.data[0] for leaf, _ in leaves)]
     maps = f"real* sums = arena.take({max(region.maps, 1)} * QUERIES);"
-    fill = [f"fill(sums, {region.maps} * QUERIES, 0);"] if made.maps else []
+    fill = [f"fill(sums, {region.maps} * QUERIES, 0);"] if gradients.maps else []
     lines = [
         *region.opening(["out", "lse", *region.optional, "gradient"], stored),
         *gradient_steps(region, [leaf.data[0] for leaf, _ in leaves]),
         "#pragma omp parallel num_threads(threads)",
         "{",
-        *indented(region.arena([maps, *(line for one in passes for line in one.buffers), *sums.buffers])),
+        *indented(region.arena([maps, *(line for printed in passes for line in printed.buffers), *sums.buffers])),
         "  const long worker = omp_get_thread_num(), workers = omp_get_num_threads(), tasks = groups * blocks;",
         "  const bool whole = groups >= threads;",
         "  long task = whole ? groups * worker / workers * blocks : tasks * worker / workers;",
@@ -77,8 +77,8 @@ def backward(region: RegionText, made: Gradients) -> str:
         "    for (const long last = tl::minimum(end, (pair + 1) * blocks); task < last; ++task) {",
         "      const long first = (task % blocks) * height;",
         "      const long rows = tl::minimum(height, query_end - first);",
-        *indented(indented(indented([*sums.zero_rows, *fill, *before]))),
-        *indented(indented(indented([*(line for one in passes for line in one.loop), *sums.add_rows]))),
+        *indented(indented(indented([*sums.zero_rows, *fill, *row_sums]))),
+        *indented(indented(indented([*(line for printed in passes for line in printed.loop), *sums.add_rows]))),
         "    }",
         *indented(indented(sums.add_keys)),
         "  }",
@@ -87,12 +87,12 @@ def backward(region: RegionText, made: Gradients) -> str:
     return region.function("backward", lines)
 
 
-def totals(region: RegionText, made: Gradients, text: Lines, leaves: Leaves, sums: Sums) -> None:
+def totals(region: RegionText, gradients: Gradients, key_pass: Lines, leaves: Leaves, sums: Sums) -> None:
     """The sums over blocks that gradients of operands need."""
     program, places = region.program, region.places
     query, key = program.pair
-    used = {node.data[0] for node in below([d for _, d in leaves]) if node.op == "sum_over_blocks"}
-    for total, part in made.totals:
+    used = {node.data[0] for node in below([gradient for _, gradient in leaves]) if node.op == "sum_over_blocks"}
+    for total, summand in gradients.totals:
         number, index = total.data
         if number not in used:
             continue
@@ -104,7 +104,11 @@ def totals(region: RegionText, made: Gradients, text: Lines, leaves: Leaves, sum
         if query not in total.axes:
             region.held += count * region.width(total.axes)
         begin = "start" if key in total.axes else "place" if {*program.relative} & {*total.axes} else "0"
-        add(text, part, Target(partial(total_at, places, total, f"{length}{width}", f"{begin}{width}"), ld_of(total)))
+        add(
+            key_pass,
+            summand,
+            Target(partial(total_at, places, total, f"{length}{width}", f"{begin}{width}"), ld_of(total)),
+        )
 
 
 def total_at(places: Places, total: Node, size: str, begin: str, env: Env) -> str:
@@ -118,87 +122,89 @@ def ld_of(node: Node) -> str:
     return f"{node.axes[-1]}_size" if len(node.axes) > 1 else "1"
 
 
-def entries(region: RegionText, text: Lines, number: int, leaf: Node, d: Node, sums: Sums) -> None:
+def entries(region: RegionText, key_pass: Lines, number: int, leaf: Node, gradient: Node, sums: Sums) -> None:
     """The gradient of a table that is read at distances."""
-    place, index, reach = leaf.data
-    operand, name, many = region.program.operands[place], f"entries_{number}", 2 * reach + 1
+    operand_number, index, reach = leaf.data
+    operand, name, entry_count = region.program.operands[operand_number], f"entries_{number}", 2 * reach + 1
     of_rows = len(operand.axes) > 1
-    count, tile = region.program.tiles(index), f"QUERIES * {many}" if of_rows else str(many)
+    count, tile = region.program.tiles(index), f"QUERIES * {entry_count}" if of_rows else str(entry_count)
     sums.buffers.append(f"real* {name} = arena.take({count} * {tile});")
     (sums.zero_rows if of_rows else sums.zero_keys).append(f"fill({name}, {count} * {tile}, 0);")
     tile_at = f"{name} + {region.places.flat(index, {})} * {tile}"
-    add_entries(text, leaf, d, tile_at)
+    add_entries(key_pass, leaf, gradient, tile_at)
     to = gradient_at(region, leaf)
     at, row, rows = "c", "", ""
     if of_rows:
         row, rows = (
             "for (long i = 0; i < rows; ++i) ",
-            f" + (first + i) * {region.operands[place]}_grad_step[{1 + len(index)}]",
+            f" + (first + i) * {region.operands[operand_number]}_grad_step[{1 + len(index)}]",
         )
-        at = f"i * {many} + c"
-    last = f"{region.operands[place]}_grad_step[{len(operand.heads) + len(operand.axes)}]"
-    body = f"{row}for (long c = 0; c < {many}; ++c) ({to}{rows})[c * {last}] += ({tile_at})[{at}];"
-    found = nested([variable for variable in index if variable], region.program.nodes.sizes, [body])
-    (sums.add_rows if of_rows else sums.add_keys).extend(found)
+        at = f"i * {entry_count} + c"
+    entry_step = f"{region.operands[operand_number]}_grad_step[{len(operand.heads) + len(operand.axes)}]"
+    body = f"{row}for (long c = 0; c < {entry_count}; ++c) ({to}{rows})[c * {entry_step}] += ({tile_at})[{at}];"
+    lines = nested([variable for variable in index if variable], region.program.nodes.sizes, [body])
+    (sums.add_rows if of_rows else sums.add_keys).extend(lines)
 
 
-def lookups(region: RegionText, text: Lines, number: int, leaf: Node, d: Node, sums: Sums) -> None:
+def lookups(region: RegionText, key_pass: Lines, number: int, leaf: Node, gradient: Node, sums: Sums) -> None:
     """The gradient of a table between whose entries rows are."""
-    place, index, at, size = leaf.data
+    operand_number, index, table_axis, size = leaf.data
     name, outer = f"table_{number}", [variable for variable in index if variable]
-    many = f"{region.program.tiles(outer)} * QUERIES * {size}"
-    first = f"{name} + {region.places.flat(outer, {})} * QUERIES * {size}"
-    sums.buffers.append(f"real* {name} = arena.take({many});")
-    sums.zero_rows.append(f"fill({name}, {many}, 0);")
-    add_between(text, leaf, d, f"{first} + i * {size}")
-    step = f"{region.operands[place]}_grad_step"
-    to = f"{gradient_at(region, leaf)} + (first + i) * {step}[{1 + len(index)}] + c * {step}[{1 + at}]"
+    floats = f"{region.program.tiles(outer)} * QUERIES * {size}"
+    table_at = f"{name} + {region.places.flat(outer, {})} * QUERIES * {size}"
+    sums.buffers.append(f"real* {name} = arena.take({floats});")
+    sums.zero_rows.append(f"fill({name}, {floats}, 0);")
+    add_between(key_pass, leaf, gradient, f"{table_at} + i * {size}")
+    step = f"{region.operands[operand_number]}_grad_step"
+    to = f"{gradient_at(region, leaf)} + (first + i) * {step}[{1 + len(index)}] + c * {step}[{1 + table_axis}]"
     loops = f"for (long i = 0; i < rows; ++i) for (long c = 0; c < {size}; ++c)"
-    sums.add_rows.extend(nested(outer, region.program.nodes.sizes, [f"{loops} *({to}) += ({first})[i * {size} + c];"]))
+    sums.add_rows.extend(
+        nested(outer, region.program.nodes.sizes, [f"{loops} *({to}) += ({table_at})[i * {size} + c];"])
+    )
 
 
-def pairs(region: RegionText, text: Lines, leaf: Node, d: Node) -> None:
+def pairs(region: RegionText, key_pass: Lines, leaf: Node, gradient: Node) -> None:
     """The gradient of an operand of queries x keys, block by block."""
     number = leaf.data[0]
     operand, name = region.program.operands[number], f"{region.operands[number]}_grad"
     to = f"{gradient_at(region, leaf)} + (first + i) * {name}_step[{1 + len(operand.heads)}] + start"
-    add_pairs(text, leaf, d, to)
+    add_pairs(key_pass, leaf, gradient, to)
 
 
 def known_rows(region: RegionText) -> list[str]:
     """The rows of A dA, where they are those of the result times its gradient."""
     program, places = region.program, region.places
-    one = None if program.exit.log else one_map(program)
-    if one is None or len(program.maps) != 1 or not {*one.data[1]} <= {*program.exit.index}:
+    attention_map = None if program.exit.log else one_map(program)
+    if attention_map is None or len(program.maps) != 1 or not {*attention_map.data[1]} <= {*program.exit.index}:
         return []
     index, axes = program.exit.index, program.axes
-    at = sums_at(places, one, {})
+    sums_row = sums_at(places, attention_map, {})
     width = " * ".join(f"{axis}_size" for axis in axes[1:]) or "1"
-    a, b = (places.result_at(name, index, axes, {}) for name in ("out", "gradient"))
-    body = [f"add_products({at}, {a}, {b}, rows, {width});"]
+    out, gradient = (places.result_at(name, index, axes, {}) for name in ("out", "gradient"))
+    body = [f"add_products({sums_row}, {out}, {gradient}, rows, {width});"]
     return nested([variable for variable in index if variable], program.nodes.sizes, body)
 
 
-def rows_before(region: RegionText, made: Gradients) -> Lines:
+def rows_before(region: RegionText, gradients: Gradients) -> Lines:
     """The passes that find the rows of A dA; those behind read their stored tiles."""
-    text = region.open(False)
-    for one, part in made.maps:
-        add(text, part, Target(partial(sums_at, text, one)))
-    return text
+    key_pass = region.open(False)
+    for attention_map, summand in gradients.maps:
+        add(key_pass, summand, Target(partial(sums_at, key_pass, attention_map)))
+    return key_pass
 
 
-def sums_at(places: Places, one: Node, env: Env) -> str:
+def sums_at(places: Places, attention_map: Node, env: Env) -> str:
     """The rows of A dA of a map."""
-    return f"sums + {places.stat_at(one.data, env)} * QUERIES"
+    return f"sums + {places.stat_at(attention_map.data, env)} * QUERIES"
 
 
 def gradient_steps(region: RegionText, numbers: list[int]) -> list[str]:
     """The steps of each gradient; before them, how far apart the gradients of two workers are."""
-    lines, place = [], region.steps
+    lines, step_number = [], region.steps
     for number in dict.fromkeys(numbers):
         name, operand = f"{region.operands[number]}_grad", region.program.operands[number]
-        lines.append(f"const long {name}_private = step[{place}], *{name}_step = step + {place + 1};")
-        place += 2 + len(operand.heads) + len(operand.axes)
+        lines.append(f"const long {name}_private = step[{step_number}], *{name}_step = step + {step_number + 1};")
+        step_number += 2 + len(operand.heads) + len(operand.axes)
     return lines
 
 
@@ -206,49 +212,49 @@ def gradient_at(region: RegionText, leaf: Node) -> str:
     """Where the gradient of a loaded tile begins."""
     number, index = leaf.data[:2]
     operand, name = region.program.operands[number], f"{region.operands[number]}_grad"
-    text = f"{name} + worker * {name}_private + batch * {name}_step[0]"
-    for k, (leg, variable) in enumerate(zip(operand.heads, index, strict=True), 1):
-        at = region.places.coordinate(leg, variable, {})
-        text += "" if at == "0" else f" + {at} * {name}_step[{k}]"
-    return text
+    address = f"{name} + worker * {name}_private + batch * {name}_step[0]"
+    for dimension, (leg, variable) in enumerate(zip(operand.heads, index, strict=True), 1):
+        coordinate = region.places.coordinate(leg, variable, {})
+        address += "" if coordinate == "0" else f" + {coordinate} * {name}_step[{dimension}]"
+    return address
 
 
-def flush(region: RegionText, text: Lines, leaf: Node, d: Node, sums: Sums) -> None:
+def flush(region: RegionText, key_pass: Lines, leaf: Node, gradient: Node, sums: Sums) -> None:
     """Adds the gradient of a leaf to that of its operand."""
     query, key = region.program.pair
     number, index = leaf.data[:2]
     operand, name = region.program.operands[number], f"{region.operands[number]}_grad"
-    of_rows = query in leaf.axes or any(query in node.axes for node in below([d]))
-    d, summed = without_sides(region, d)
+    of_rows = query in leaf.axes or any(query in node.axes for node in below([gradient]))
+    gradient, summed = without_sides(region, gradient)
     long = {query: ("i", "rows"), key: ("j", "key_end"), **dict.fromkeys(region.program.relative, ("q", "place_end"))}
-    at, loops, to = {}, "", gradient_at(region, leaf)
+    loop_index, loops, to = {}, "", gradient_at(region, leaf)
     for axis in (*operand.axes, *summed):
-        at[axis], end = long.get(axis, (f"c_{axis}", f"{axis}_size"))
-        loops += f"for (long {at[axis]} = 0; {at[axis]} < {end}; ++{at[axis]}) "
-    for k, axis in enumerate(operand.axes, 1 + len(operand.heads)):
-        to += f" + ({'first + ' if axis == query else ''}{at[axis]}) * {name}_step[{k}]"
-    value = text.value(d, {}, Where(at, {query: "first"}))
-    body = [f"{loops}*({to}) += {value};"]
-    found = nested([variable for variable in index if variable], region.program.nodes.sizes, body)
-    (sums.add_rows if of_rows else sums.add_keys).extend(found)
+        loop_index[axis], end = long.get(axis, (f"c_{axis}", f"{axis}_size"))
+        loops += f"for (long {loop_index[axis]} = 0; {loop_index[axis]} < {end}; ++{loop_index[axis]}) "
+    for dimension, axis in enumerate(operand.axes, 1 + len(operand.heads)):
+        to += f" + ({'first + ' if axis == query else ''}{loop_index[axis]}) * {name}_step[{dimension}]"
+    entry = key_pass.value(gradient, {}, Where(loop_index, {query: "first"}))
+    body = [f"{loops}*({to}) += {entry};"]
+    lines = nested([variable for variable in index if variable], region.program.nodes.sizes, body)
+    (sums.add_rows if of_rows else sums.add_keys).extend(lines)
 
 
-def without_sides(region: RegionText, d: Node) -> tuple[Node, list[str]]:
+def without_sides(region: RegionText, gradient: Node) -> tuple[Node, list[str]]:
     """A gradient without its sums along sides, and these sides: what is added up need not be summed before."""
     nodes = region.program.nodes
-    if d.op == "sum":
-        inner, axes = without_sides(region, d.args[0])
-        return inner, [*axes, d.data[0]]
-    if d.op == "dot":
-        (a, more), (b, others) = (without_sides(region, arg) for arg in d.args)
-        return nodes.mul(a, b), [*more, *others, d.data[0]]
-    if d.op == "mul":
-        (a, more), (b, others) = (without_sides(region, arg) for arg in d.args)
-        if more and others:
+    if gradient.op == "sum":
+        inner, axes = without_sides(region, gradient.args[0])
+        return inner, [*axes, gradient.data[0]]
+    if gradient.op == "dot":
+        (left, left_axes), (right, right_axes) = (without_sides(region, arg) for arg in gradient.args)
+        return nodes.mul(left, right), [*left_axes, *right_axes, gradient.data[0]]
+    if gradient.op == "mul":
+        (left, left_axes), (right, right_axes) = (without_sides(region, arg) for arg in gradient.args)
+        if left_axes and right_axes:
             raise Unfit("a product of sums")
-        found = nodes.node("mul", (a, b), (*a.axes, *b.axes)) if more or others else d
-        return found, [*more, *others]
-    if d.op == "over" and d.data[1] == "add":
-        inner, axes = without_sides(region, d.args[0])
-        return (nodes.over(inner, d.data[0]) if axes else d), axes
-    return d, []
+        product = nodes.node("mul", (left, right), (*left.axes, *right.axes)) if left_axes or right_axes else gradient
+        return product, [*left_axes, *right_axes]
+    if gradient.op == "over" and gradient.data[1] == "add":
+        inner, axes = without_sides(region, gradient.args[0])
+        return (nodes.over(inner, gradient.data[0]) if axes else gradient), axes
+    return gradient, []

@@ -15,59 +15,65 @@ from tensornet_attn.tiles.model import Node, below
 
 def in_turn(region: RegionText, *chains: Lines, same: Mapping[Node, Node] | None = None) -> list[Printed]:
     """The passes of chains, given their first passes. `same`: nodes whose tiles are those of others, before."""
-    for first in chains:
-        need_of_later(first)
-    texts, found, other = [text for first in chains for text in first.chain.passes if text.ends], [], same or {}
-    for number, text in enumerate(texts):
-        rest = texts[number + 1 :]
-        for later in rest:
-            text.stored |= stored_between(text, later)
-        found.append(region.print(text))
-        for later in rest:
+    for first_pass in chains:
+        need_of_later(first_pass)
+    passes, printed, originals = (
+        [key_pass for first_pass in chains for key_pass in first_pass.chain.passes if key_pass.ends],
+        [],
+        same or {},
+    )
+    for number, key_pass in enumerate(passes):
+        later_passes = passes[number + 1 :]
+        for later in later_passes:
+            key_pass.stored |= stored_between(key_pass, later)
+        printed.append(region.print(key_pass))
+        for later in later_passes:
             for node in later.needed():
-                own = other.get(node, node)
-                if own in text.stored and own in text.name:
-                    later.given[node] = text.name[own]
-    return found
+                original = originals.get(node, node)
+                if original in key_pass.stored and original in key_pass.name:
+                    later.given[node] = key_pass.name[original]
+    return printed
 
 
-def wanted(text: Lines, nodes: Iterable[Node]) -> None:
+def wanted(key_pass: Lines, nodes: Iterable[Node]) -> None:
     """Makes a chain compute nodes that no sum reads."""
     for node in nodes:
-        text.among((node,)).ends.append(Row(node.heads, (node,), list))
+        key_pass.among((node,)).ends.append(Row(node.heads, (node,), list))
 
 
-def need_of_later(first: Lines) -> None:
+def need_of_later(first_pass: Lines) -> None:
     """Makes each pass of a chain compute what a later one reads and cannot make: it reads a sum that runs its way."""
-    for later in reversed(first.chain.passes):
+    for later in reversed(first_pass.chain.passes):
         needed = later.needed()
         reads = {later.other(arg) for node in needed if later.turn_of(node) == later.turn for arg in node.args}
-        reads |= {later.other(node) for one in later.ends for node in one.reads}
+        reads |= {later.other(node) for statement in later.ends for node in statement.reads}
         bound = [node for node in reads if later.turn_of(node) < later.turn and runs(later, node)]
-        wanted(first, [node for node in needed if node in bound])
+        wanted(first_pass, [node for node in needed if node in bound])
 
 
-def runs(text: Lines, node: Node) -> bool:
-    return any(one.op == "running" for one in below([node], (), text.instead))
+def runs(key_pass: Lines, node: Node) -> bool:
+    return any(inner.op == "running" for inner in below([node], (), key_pass.instead))
 
 
-def stored_between(first: Lines, later: Lines) -> set[Node]:
+def stored_between(earlier: Lines, later: Lines) -> set[Node]:
     """The nodes that both passes need and what only the later one makes reads: their tiles are stored."""
-    before = {node for node in first.needed() if node.axes in (first.pair, first.wide)}
+    computed = {node for node in earlier.needed() if node.axes in (earlier.pair, earlier.wide)}
     needed = later.needed()
-    common = before & {*needed}
-    ends = {later.other(node) for one in later.ends for node in one.reads}
+    common = computed & {*needed}
+    ends = {later.other(node) for statement in later.ends for node in statement.reads}
     args = {later.other(arg) for node in needed if node not in common for arg in node.args}
     multiplied = {later.other(arg) for node in needed if node.op == "dot" for arg in node.args}
-    multiplied |= {later.other(node) for one in later.ends if not isinstance(one, Row) for node in one.reads}
+    multiplied |= {
+        later.other(node) for statement in later.ends if not isinstance(statement, Row) for node in statement.reads
+    }
     read = {node if node in multiplied else without_numbers(later, node) for node in common & (ends | args)}
     return {node for node in read if node.op not in INLINE and not free(node)}
 
 
-def without_numbers(text: Lines, node: Node) -> Node:
+def without_numbers(key_pass: Lines, node: Node) -> Node:
     """The tile that a node is, but for numbers that it is multiplied by: what reads it multiplies itself."""
     while node.op == "mul":
-        wide = [arg for arg in map(text.other, node.args) if len(arg.axes) == 2]
+        wide = [arg for arg in map(key_pass.other, node.args) if len(arg.axes) == 2]
         if len(wide) != 1:
             break
         (node,) = wide
@@ -76,5 +82,7 @@ def without_numbers(text: Lines, node: Node) -> Node:
 
 def free(node: Node) -> bool:
     """Whether a tile is made again sooner than it is read from memory."""
-    reads = [one for one in below([node]) if len(one.axes) == 2]
-    return all(one.op in ("load", "distance", "number", "spread", "visible", "both", "either", "bias") for one in reads)
+    reads = [tile for tile in below([node]) if len(tile.axes) == 2]
+    return all(
+        tile.op in ("load", "distance", "number", "spread", "visible", "both", "either", "bias") for tile in reads
+    )

@@ -34,9 +34,9 @@ class Copies:
     def of(self, node: Node) -> Node:
         if node not in self.made:
             args = tuple(map(self.of, node.args))
-            found = self.changed(node, args)
-            self.changes |= found is not None
-            self.made[node] = found or self.nodes.node(node.op, args, node.axes, node.name, node.data)
+            replacement = self.changed(node, args)
+            self.changes |= replacement is not None
+            self.made[node] = replacement or self.nodes.node(node.op, args, node.axes, node.name, node.data)
         return self.made[node]
 
     def changed(self, node: Node, args: tuple[Node, ...]) -> Node | None:
@@ -48,18 +48,18 @@ class _Factors(Copies):
     def changed(self, node: Node, args: tuple[Node, ...]) -> Node | None:
         if node.op != "dot":
             return None
-        parts = [_split(arg, other) for arg, other in (args, args[::-1])]
-        factors = [factor for factor, _ in parts if factor is not None]
-        found = self.nodes.node(node.op, [rest for _, rest in parts], node.axes, node.name, node.data)
+        splits = [_split(arg, other_arg) for arg, other_arg in (args, args[::-1])]
+        factors = [factor for factor, _ in splits if factor is not None]
+        product = self.nodes.node(node.op, [rest for _, rest in splits], node.axes, node.name, node.data)
         for factor in factors:
-            found = self.nodes.mul(factor, found, node.name)
-        return found if factors else None
+            product = self.nodes.mul(factor, product, node.name)
+        return product if factors else None
 
 
-def _split(node: Node, other: Node) -> tuple[Node | None, Node]:
+def _split(node: Node, cofactor: Node) -> tuple[Node | None, Node]:
     """(a number with variables that the other factors of a product lack, the rest); (None, node) if there is none."""
     if node.op == "mul":
         for number, rest in (node.args, node.args[::-1]):
-            if not number.axes and number.op != "number" and {*number.heads} - {*rest.heads, *other.heads}:
+            if not number.axes and number.op != "number" and {*number.heads} - {*rest.heads, *cofactor.heads}:
                 return number, rest
     return None, node

@@ -19,38 +19,40 @@ def forward(region: RegionText) -> str:
     program = region.program
     region.turned, region.restores = {}, False
     statistics = region.open(True)
-    more, after = list[Printed](), list[str]()
-    one = one_map(program)
+    later_passes, after = list[Printed](), list[str]()
+    attention_map = one_map(program)
     if program.exit.log:
-        assert one is not None
+        assert attention_map is not None
         wanted(statistics, program.maps)
         passes = in_turn(region, statistics)
-        after = log_of_rows(region, one)
-    elif one is not None and statistics.turn_of(one) == statistics.turn_of(program.read()):
+        after = log_of_rows(region, attention_map)
+    elif attention_map is not None and statistics.turn_of(attention_map) == statistics.turn_of(program.read()):
         statistics.fading = fading(program)
-        online(region, statistics, one)
+        online(region, statistics, attention_map)
         passes = in_turn(region, statistics)
-        after = divided(region, one)
+        after = divided(region, attention_map)
     else:
         wanted(statistics, program.maps)
-        passes, more = twice(region, statistics)
+        passes, later_passes = twice(region, statistics)
     buffers = [f"real* {name} = arena.take({max(region.maps, 1)} * QUERIES);" for name in ("m_i", "l_i", "alpha")]
-    if any(text.stored for text in statistics.chain.passes):
+    if any(key_pass.stored for key_pass in statistics.chain.passes):
         buffers.append(f"real* most_then = arena.take({region.maps} * QUERIES * key_blocks);")
     lines = [
         *region.opening([], ["out", "lse", *region.optional]),
         "const long tasks = groups * blocks;",
         "#pragma omp parallel num_threads(threads)",
         "{",
-        *indented(region.arena([*buffers, *(line for one_pass in [*passes, *more] for line in one_pass.buffers)])),
+        *indented(
+            region.arena([*buffers, *(line for printed in [*passes, *later_passes] for line in printed.buffers)])
+        ),
         "  const long end = enough ? tasks : 0;",
         "  #pragma omp for schedule(dynamic)",
         "  for (long task = 0; task < end; ++task) {",
         "    const long pair = task / blocks, first = (blocks - 1 - task % blocks) * height;",
         "    const long rows = tl::minimum(height, query_end - first);",
         *indented(indented([*region.bases(), *region.turn(), *zeros(region), *begin(region)])),
-        *indented(indented([*(line for one_pass in passes for line in one_pass.loop), *rows_of(region)])),
-        *indented(indented([*(line for one_pass in more for line in one_pass.loop), *after])),
+        *indented(indented([*(line for printed in passes for line in printed.loop), *rows_of(region)])),
+        *indented(indented([*(line for printed in later_passes for line in printed.loop), *after])),
         "  }",
         "}",
     ]
@@ -63,23 +65,27 @@ def result(region: RegionText) -> Target:
     return Target(lambda env: places.result_at("out", index, axes, env), f"{axes[1]}_size" if len(axes) > 1 else "1")
 
 
-def online(region: RegionText, text: Lines, one: Node) -> None:
+def online(region: RegionText, key_pass: Lines, attention_map: Node) -> None:
     """Adds maps times values before the division by row sums; what was added is rescaled as the largest scores grow."""
     target = result(region)
-    if one.op == "normalize":
-        add(text, region.program.read(), target)
+    if attention_map.op == "normalize":
+        add(key_pass, region.program.read(), target)
     else:
-        rows = f"alpha + {text.stat_at(one.data, {})} * QUERIES"
+        rows = f"alpha + {key_pass.stat_at(attention_map.data, {})} * QUERIES"
         index = region.program.exit.index
-        add(text, region.program.read(), replace(target, factors=rows, alpha=(text.alpha(one),), index=index))
-    wanted(text, tuple(node for node in region.program.maps if node is not one))
+        add(
+            key_pass,
+            region.program.read(),
+            replace(target, factors=rows, alpha=(key_pass.alpha(attention_map),), index=index),
+        )
+    wanted(key_pass, tuple(node for node in region.program.maps if node is not attention_map))
 
 
-def divided(region: RegionText, one: Node) -> list[str]:
+def divided(region: RegionText, attention_map: Node) -> list[str]:
     """Divides the result by the sums of the rows."""
     target, places = result(region), region.places
-    sums = f"l_i + {places.stat_at(one.data, {})} * QUERIES"
-    eps = f", {places.number(one.data[2])}" if one.op == "normalize" else ""
+    sums = f"l_i + {places.stat_at(attention_map.data, {})} * QUERIES"
+    eps = f", {places.number(attention_map.data[2])}" if attention_map.op == "normalize" else ""
     index = [variable for variable in region.program.exit.index if variable]
     return nested(index, region.program.nodes.sizes, [f"divide({target.at({})}, {sums}, rows, {target.ld}{eps});"])
 
@@ -96,11 +102,11 @@ def twice(region: RegionText, statistics: Lines) -> tuple[list[Printed], list[Pr
     same = {}
     for node in region.program.maps:
         same[nodes.node("powers", (), node.axes, node.name, node.data[:2])] = node
-    for text in statistics.chain.passes:
-        text.stored = {*region.program.maps}
-    found = in_turn(region, statistics, later, same=same)
-    many = len([text for text in statistics.chain.passes if text.ends])
-    return found[:many], found[many:]
+    for key_pass in statistics.chain.passes:
+        key_pass.stored = {*region.program.maps}
+    printed = in_turn(region, statistics, later, same=same)
+    count = len([key_pass for key_pass in statistics.chain.passes if key_pass.ends])
+    return printed[:count], printed[count:]
 
 
 def zeros(region: RegionText) -> list[str]:
@@ -113,12 +119,12 @@ def begin(region: RegionText) -> list[str]:
     """The statistics before the first key: nothing, or a sink."""
     program, places = region.program, region.places
     lines = [f"fill(m_i, {region.maps} * QUERIES, -INFINITY); fill(l_i, {region.maps} * QUERIES, 0);"]
-    text = region.open(True)
+    key_pass = region.open(True)
     for node in program.maps:
         for sink in node.args[2:]:
-            value = text.value(sink, {}, Where({program.query: "i"}, {program.query: "first"}))
-            at = f"{places.stat_at(node.data, {})} * QUERIES + i"
-            body = [f"for (long i = 0; i < rows; ++i) begin_with({value}, m_i[{at}], l_i[{at}]);"]
+            sink_score = key_pass.value(sink, {}, Where({program.query: "i"}, {program.query: "first"}))
+            statistic = f"{places.stat_at(node.data, {})} * QUERIES + i"
+            body = [f"for (long i = 0; i < rows; ++i) begin_with({sink_score}, m_i[{statistic}], l_i[{statistic}]);"]
             lines += nested(node.heads, program.nodes.sizes, body)
     return lines
 
@@ -127,23 +133,23 @@ def rows_of(region: RegionText) -> list[str]:
     """Stores the statistics of rows."""
     lines, program = [], region.program
     for number, node in enumerate(program.maps):
-        at, many = program.first_of(number), program.tiles(node.heads)
-        place, loops = (
+        first, count = program.first_of(number), program.tiles(node.heads)
+        row, loops = (
             "at * QUERIES + i",
-            f"for (long at = {at}; at < {at + many}; ++at) for (long i = 0; i < rows; ++i)",
+            f"for (long at = {first}; at < {first + count}; ++at) for (long i = 0; i < rows; ++i)",
         )
         to = f"lse[(pair * {program.statistics} + at) * query_end + first + i]"
         eps = region.places.number(node.data[2]) if node.op == "normalize" else "0.0"
-        lines.append(f"{loops} {to} = inverse_of(l_i[{place}], {eps});")
+        lines.append(f"{loops} {to} = inverse_of(l_i[{row}], {eps});")
         if node.op == "softmax":
             to = to.replace("at)", f"{region.maps} + at)")
-            lines.append(f"{loops} {to} = l_i[{place}] > 0 ? m_i[{place}] : real(INFINITY);")
+            lines.append(f"{loops} {to} = l_i[{row}] > 0 ? m_i[{row}] : real(INFINITY);")
     return lines
 
 
-def log_of_rows(region: RegionText, one: Node) -> list[str]:
+def log_of_rows(region: RegionText, attention_map: Node) -> list[str]:
     """The result, where it is the logarithm of the sums of rows."""
     places, index = region.places, region.program.exit.index
-    rows = f"{places.stat_at(one.data, {})} * QUERIES + i"
+    rows = f"{places.stat_at(attention_map.data, {})} * QUERIES + i"
     body = f"for (long i = 0; i < rows; ++i) ({result(region).at({})})[i] = log_of_row(m_i[{rows}], l_i[{rows}]);"
     return nested([variable for variable in index if variable], region.program.nodes.sizes, [body])

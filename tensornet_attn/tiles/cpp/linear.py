@@ -19,51 +19,51 @@ Values = Mapping[str, int]  # of index variables
 
 def linear_source(kernels: Sequence[tuple[Feature, Feature]]) -> str:
     """The text for the features of the queries and of the keys of each kernel."""
-    made = [(f"{i}, {side}", feature) for i, both in enumerate(kernels) for side, feature in enumerate(both)]
-    text = PASSES.replace("@FEATURES@", "\n".join(_struct(place, feature) for place, feature in made))
-    most = max(len(_inputs(feature)) for _, feature in made)
-    return headed() + text.replace("@KERNELS@", str(len(kernels))).replace("@MOST@", str(most))
+    features = [(f"{i}, {side}", feature) for i, kernel in enumerate(kernels) for side, feature in enumerate(kernel)]
+    source = PASSES.replace("@FEATURES@", "\n".join(_struct(key, feature) for key, feature in features))
+    most_inputs = max(len(_inputs(feature)) for _, feature in features)
+    return headed() + source.replace("@KERNELS@", str(len(kernels))).replace("@MOST@", str(most_inputs))
 
 
 def _inputs(feature: Feature) -> list[tuple[int, tuple[int, ...]]]:
     """Each operand, by number, for each value of its small legs."""
     sizes = [[range(feature.sizes[leg]) for leg in operand.heads] for operand in feature.operands]
-    return [(number, values) for number, own in enumerate(sizes) for values in product(*own)]
+    return [(number, values) for number, ranges in enumerate(sizes) for values in product(*ranges)]
 
 
-def _struct(place: str, feature: Feature) -> str:
+def _struct(key: str, feature: Feature) -> str:
     """The functions of a row: its features, and the gradients of inputs; those that rows share are added up."""
     inputs = _inputs(feature)
     axes = [feature.operands[number].axes for number, _ in inputs]
-    made, back = _Row(feature), _Row(feature, {feature.result: "y[c]"})
-    result, sums = made.value(feature.result, {}), list[str]()
-    for leaf, d in feature.slopes.items():
-        for k, (number, values) in enumerate(inputs):
+    forward, backward = _Row(feature), _Row(feature, {feature.result: "y[c]"})
+    result, sums = forward.value(feature.result, {}), list[str]()
+    for leaf, gradient in feature.slopes.items():
+        for slot, (number, values) in enumerate(inputs):
             if number != leaf.data[0]:
                 continue
-            part = back.value(d, dict(zip(leaf.data[1], values, strict=True)))
-            if "row" in axes[k]:
-                back.lines.append(f"to[{k}][c] = more[{k}] ? to[{k}][c] + {part} : {part};")
-            elif "column" in axes[k]:
-                back.lines.append(f"to[{k}][c] += {part};")
+            summand = backward.value(gradient, dict(zip(leaf.data[1], values, strict=True)))
+            if "row" in axes[slot]:
+                backward.lines.append(f"to[{slot}][c] = more[{slot}] ? to[{slot}][c] + {summand} : {summand};")
+            elif "column" in axes[slot]:
+                backward.lines.append(f"to[{slot}][c] += {summand};")
             else:
-                back.lines.append(f"sum{k} += {part};")
-                sums.append(str(k))
-    reduction = f" reduction(+:{','.join(f'sum{k}' for k in sums)})" if sums else ""
+                backward.lines.append(f"sum{slot} += {summand};")
+                sums.append(str(slot))
+    reduction = f" reduction(+:{','.join(f'sum{slot}' for slot in sums)})" if sums else ""
     lines = [
-        f"template <> struct Feature<{place}> {{",
+        f"template <> struct Feature<{key}> {{",
         f"  static constexpr int INPUTS = {len(inputs)};",
-        f"  static constexpr bool ROWS[] = {{{', '.join(str('row' in one).lower() for one in axes)}}};",
+        f"  static constexpr bool ROWS[] = {{{', '.join(str('row' in input_axes).lower() for input_axes in axes)}}};",
         "  static void of(real* __restrict y, const real* const* x, int width) {",
         "    #pragma omp simd",
-        *_columns([*made.lines, f"y[c] = {result};"]),
+        *_columns([*forward.lines, f"y[c] = {result};"]),
         "  }",
         "  static void slopes(real* const* to, const bool* more, const real* const* x, const real* y, const real* d,",
         "                     int width) {",
-        *(f"    real sum{k} = 0;" for k in sums),
+        *(f"    real sum{slot} = 0;" for slot in sums),
         f"    #pragma omp simd{reduction}",
-        *_columns(back.lines),
-        *(f"    to[{k}][0] += sum{k};" for k in sums),
+        *_columns(backward.lines),
+        *(f"    to[{slot}][0] += sum{slot};" for slot in sums),
         "  }",
         "};",
     ]
@@ -92,21 +92,21 @@ class _Row:
             return f"real({float(evaluate(node.data[0], self.feature.values))!r})"
         if node.op == "load":
             number, index = node.data
-            at = _inputs(self.feature).index((number, tuple(values[leg] if leg else 0 for leg in index)))
-            return f"x[{at}][{'c' if 'column' in self.feature.operands[number].axes else '0'}]"
+            input_number = _inputs(self.feature).index((number, tuple(values[leg] if leg else 0 for leg in index)))
+            return f"x[{input_number}][{'c' if 'column' in self.feature.operands[number].axes else '0'}]"
         key = node, tuple(values[variable] for variable in node.heads)
         if key not in self.names:
-            text = self.made(node, values)
+            expression = self.made(node, values)
             self.names[key] = f"t{len(self.names)}"
-            self.lines.append(f"const real {self.names[key]} = {text};")
+            self.lines.append(f"const real {self.names[key]} = {expression};")
         return self.names[key]
 
     def made(self, node: Node, values: Values) -> str:
         if node.op == "over":
             (arg,), variable = node.args, node.data[0]
-            many = range(self.feature.nodes.sizes[variable])
-            return " + ".join(self.value(arg, {**values, variable: value}) for value in many)
-        parts = [self.value(arg, values) for arg in node.args]
+            numbers = range(self.feature.nodes.sizes[variable])
+            return " + ".join(self.value(arg, {**values, variable: number}) for number in numbers)
+        arguments = [self.value(arg, values) for arg in node.args]
         if node.op in ("map", "slope"):
-            return mapped(node, parts)
-        return {"add": " + ", "mul": " * "}[node.op].join(parts)
+            return mapped(node, arguments)
+        return {"add": " + ", "mul": " * "}[node.op].join(arguments)

@@ -58,84 +58,92 @@ class Lines(Pass):
 
     def turn_of(self, node: Node) -> int:
         """The first pass of the chain that can make a node."""
-        node, known = self.other(node), self.chain.turns
-        if node not in known:
-            found = max(map(self.turn_of, node.args), default=0)
-            runs = node.op == "running" and node.data[0] != self.chain.reverse ^ bool(found % 2)
-            known[node] = found + runs
-        return known[node]
+        node, turns = self.other(node), self.chain.turns
+        if node not in turns:
+            turn = max(map(self.turn_of, node.args), default=0)
+            runs = node.op == "running" and node.data[0] != self.chain.reverse ^ bool(turn % 2)
+            turns[node] = turn + runs
+        return turns[node]
 
     def block(self) -> list[str]:
         """The lines for a block of keys."""
         items = self.build()
         if self.fading not in self.kept:
             return self.lines(items, {})
-        at = next(i for i, item in enumerate(items) if isinstance(item, Statement) and self.fading in item.makes)
-        end = next((i for i in range(at, len(items)) if not is_rows(items[i])), len(items))
-        after = [one for item in items[end:] for one in ([item] if isinstance(item, Statement) else item.statements())]
+        start = next(
+            number for number, child in enumerate(items) if isinstance(child, Statement) and self.fading in child.makes
+        )
+        end = next((number for number in range(start, len(items)) if not is_rows(items[number])), len(items))
+        after = [
+            statement
+            for child in items[end:]
+            for statement in ([child] if isinstance(child, Statement) else child.statements())
+        ]
         early = not self.saved  # the backward reads what the forward saves of a block
         return without_faded(self, self.lines(items[:end], {}), self.lines(items[end:], {}), after, early)
 
     def lines(self, items: Iterable[Loop | Statement], env: Env) -> list[str]:
         """The lines of some items; what is of rows side by side shares one loop over them."""
-        found: list[str] = []
-        together: list[Loop | Statement] = []
+        lines: list[str] = []
+        row_items: list[Loop | Statement] = []
 
         def flush() -> None:
-            if together:
-                found.extend(["for (long i = 0; i < rows; ++i) {", *indented(self.row_lines(together, env)), "}"])
-                together.clear()
+            if row_items:
+                lines.extend(["for (long i = 0; i < rows; ++i) {", *indented(self.row_lines(row_items, env)), "}"])
+                row_items.clear()
 
-        for item in items:
-            if is_rows(item):
-                together.append(item)
+        for child in items:
+            if is_rows(child):
+                row_items.append(child)
                 continue
             flush()
-            if isinstance(item, Loop):
-                found += self.zeros(item, False)
-                found += [self.head(item.variable), *indented(self.lines(item.items, env)), "}"]
+            if isinstance(child, Loop):
+                lines += self.zeros(child, False)
+                lines += [self.head(child.variable), *indented(self.lines(child.items, env)), "}"]
             else:
-                found += self.statement(item, env)
+                lines += self.statement(child, env)
         flush()
-        return found
+        return lines
 
     def row_lines(self, items: Iterable[Loop | Statement], env: Env) -> list[str]:
-        found: list[str] = []
-        for item in items:
-            if isinstance(item, Loop):
-                found += self.zeros(item, True)
-                found += [self.head(item.variable), *indented(self.row_lines(item.items, env)), "}"]
+        lines: list[str] = []
+        for child in items:
+            if isinstance(child, Loop):
+                lines += self.zeros(child, True)
+                lines += [self.head(child.variable), *indented(self.row_lines(child.items, env)), "}"]
             else:
-                found += self.statement(item, env)
-        return found
+                lines += self.statement(child, env)
+        return lines
 
     def head(self, variable: str) -> str:
         return over_values(variable, self.program.nodes.sizes)
 
     def zeros(self, loop: Loop, rows: bool) -> list[str]:
         """Before a loop over a variable: what is added up over it begins at zero, or the least number."""
-        found = []
-        for one in loop.statements():
-            if one.over == loop.variable:
-                (node,) = one.makes
-                at, size = (
+        lines = []
+        for statement in loop.statements():
+            if statement.over == loop.variable:
+                (node,) = statement.makes
+                address, size = (
                     (self.row(node, {}), self.count(node.axes[1])) if rows else (self.tile(node, {}), self.unit(node))
                 )
-                found += nested(one.inner, self.program.nodes.sizes, [f"fill({at}, {size}, {START[one.how]});"])
-        return found
+                lines += nested(
+                    statement.inner, self.program.nodes.sizes, [f"fill({address}, {size}, {START[statement.how]});"]
+                )
+        return lines
 
-    def statement(self, one: Statement, env: Env) -> list[str]:
-        if not one.makes:
-            return one.lines()
-        node = one.makes[0]
+    def statement(self, statement: Statement, env: Env) -> list[str]:
+        if not statement.makes:
+            return statement.lines()
+        node = statement.makes[0]
         if node.op == "dot":
             tile = self.tile(node, env)
             return self.saving(node, env, tile, self.product(node, env, tile, self.columns(node), "false"))
         if node.op in ("softmax", "normalize"):
             return self.online(node, env)
         target = self.row(node, env)
-        if one.over:
-            return self.loop([self.other(node.args[0])], [env], [MORE[one.how]], target)
+        if statement.over:
+            return self.loop([self.other(node.args[0])], [env], [MORE[statement.how]], target)
         if node.op == "noise":
             return self.noise(node, env)
         if node.op == "unshift":
@@ -164,14 +172,14 @@ class Lines(Pass):
         hoisted: dict[str, str] = {}
         lines: list[str] = []
 
-        def hoist(text: str, kind: str) -> str:
-            if text not in hoisted:
-                hoisted[text] = f"v{len(hoisted)}"
-                lines.append(f"{kind}{hoisted[text]} = {text};")
-            return hoisted[text]
+        def hoist(expression: str, cpp_type: str) -> str:
+            if expression not in hoisted:
+                hoisted[expression] = f"v{len(hoisted)}"
+                lines.append(f"{cpp_type}{hoisted[expression]} = {expression};")
+            return hoisted[expression]
 
-        every = zip(nodes, envs, forms, strict=True)
-        body = " ".join(form.format(x=self.value(node, env, self.entry, hoist)) for node, env, form in every)
+        entries = zip(nodes, envs, forms, strict=True)
+        body = " ".join(form.format(x=self.value(node, env, self.entry, hoist)) for node, env, form in entries)
         head = [f"real* to = {target};"] if target else []
         reduction = f" reduction(+:{', '.join(sums)})" if sums else f" reduction(max:{max_of})" if max_of else ""
         count = self.count(nodes[0].axes[1]) if len(nodes[0].axes) == 2 else "keys"
@@ -182,47 +190,47 @@ class Lines(Pass):
         """A softmax that is not divided by the sum of its rows: these and the largest scores are found on the way."""
         x, seen = node.args[:2]
         tile = self.stat_at(node.data, env)
-        at, row = f"{tile} * QUERIES + i", self.row(node, env)
+        statistic, row = f"{tile} * QUERIES + i", self.row(node, env)
         if node.op == "normalize":
-            kept = Node("keep", (x, seen), node.axes, node.name, (), node.heads)
-            summed = self.loop([kept], [env], ["part += (to[j] = {x});"], row, ["part"])
-            return ["{ real part = 0;", *summed, f"l_i[{at}] += part; }}"]
-        last = node.data[2]
-        most = self.program.nodes.over(x, last, "max", node.name)
-        scores = Node("keep", (most, seen), node.axes, node.name, (Number(-inf),), node.heads)
+            masked = Node("keep", (x, seen), node.axes, node.name, (), node.heads)
+            sum_lines = self.loop([masked], [env], ["part += (to[j] = {x});"], row, ["part"])
+            return ["{ real part = 0;", *sum_lines, f"l_i[{statistic}] += part; }}"]
+        variable = node.data[2]
+        largest = self.program.nodes.over(x, variable, "max", node.name)
+        scores = Node("keep", (largest, seen), node.axes, node.name, (Number(-inf),), node.heads)
         form = "to[j] = {x}; next = to[j] > next ? to[j] : next;"
-        lines = [f"real next = m_i[{at}], part = 0;", *self.loop([scores], [env], [form], row, max_of="next")]
-        lines.append(f"const real less = raised(next, m_i[{at}], l_i[{at}], alpha[{at}]);")
-        if last:  # a sum of powers for each value of the variable
+        lines = [f"real next = m_i[{statistic}], part = 0;", *self.loop([scores], [env], [form], row, max_of="next")]
+        lines.append(f"const real less = raised(next, m_i[{statistic}], l_i[{statistic}], alpha[{statistic}]);")
+        if variable:  # a sum of powers for each value of the variable
             less = Node("less", (), (self.program.query,))
             power = Node("softened", (x, seen, less), node.axes, node.name, (), x.heads)
-            powers = self.program.nodes.over(power, last, "add", node.name)
+            powers = self.program.nodes.over(power, variable, "add", node.name)
             lines += self.loop([powers], [env], ["part += (to[j] = {x});"], row, ["part"])
         else:
             lines += [f"real* to = {row};", "#pragma omp simd reduction(+:part)"]
             lines += ["for (long j = 0; j < keys; ++j) part += (to[j] = exp_of(to[j] - less));"]
-        lines += [f"l_i[{at}] += part;", *(LIVE if node is self.fading else [])]
+        lines += [f"l_i[{statistic}] += part;", *(LIVE if node is self.fading else [])]
         if node in self.stored:
-            lines.append(f"most_then[(start / KEYS * {self.maps} + {tile}) * QUERIES + i] = m_i[{at}];")
+            lines.append(f"most_then[(start / KEYS * {self.maps} + {tile}) * QUERIES + i] = m_i[{statistic}];")
         return ["{", *indented(lines), "}"]
 
     def running(self, node: Node, env: Env) -> list[str]:
         """A row of a sum that runs along keys; it is carried from block to block."""
         (reverse,), target = node.data, self.row(node, env)
-        at = (
+        carry = (
             f"{self.carries.setdefault(node, f'carried_{self.name[node]}')}[{self.flat(node.heads, env)} * QUERIES + i]"
         )
-        made = self.loop([node.args[0]], [env], ["to[j] = {x};"], target)
-        return [*made, f"{at} = running_{'back' if reverse else 'on'}({target}, keys, {at});"]
+        lines = self.loop([node.args[0]], [env], ["to[j] = {x};"], target)
+        return [*lines, f"{carry} = running_{'back' if reverse else 'on'}({target}, keys, {carry});"]
 
     def noise(self, node: Node, env: Env) -> list[str]:
         """The noise of a row: as it was given, drawn, or none."""
         number, index, stream, std, always = node.data
         target, name, operand = self.row(node, env), self.operands[number], self.program.operands[number]
         row = self.address(Node("load", (), node.axes, data=(number, index)), env, where_row(self.entry, self.pair[1]))
-        given = f"{name} ? {row} : nullptr"
+        given_row = f"{name} ? {row} : nullptr"
         drawn = f"{'true' if always else 'training'}, {self.number(std)}, seed, {self.lead(operand.heads, index, env)}"
-        return [f"noise({target}, keys, {given}, {drawn}, {stream}, first + i, start);"]
+        return [f"noise({target}, keys, {given_row}, {drawn}, {stream}, first + i, start);"]
 
     # products
 
@@ -230,15 +238,15 @@ class Lines(Pass):
         """The lines that compute a product; if it is saved, the forward copies it, and the backward reads the copy."""
         if node not in self.saved:
             return lines
-        at, size = self.saved_at(node, env), "rows * KEYS * sizeof(real)"
+        copy, size = self.saved_at(node, env), "rows * KEYS * sizeof(real)"
         if self.restores:
-            return [f"if (saved) std::memcpy({tile}, {at}, {size});", "else {", *indented(lines), "}"]
-        return [*lines, f"if (saved) std::memcpy({at}, {tile}, {size});"]
+            return [f"if (saved) std::memcpy({tile}, {copy}, {size});", "else {", *indented(lines), "}"]
+        return [*lines, f"if (saved) std::memcpy({copy}, {tile}, {size});"]
 
     def saved_at(self, node: Node, env: Env) -> str:
         """Where a saved tile is: all blocks of queries and keys of a tile of a program, then those of the next one."""
-        many = sum(self.program.tiles(one.heads) for one in self.saved)
-        tile = f"pair * {many} + {self.saved[node]} + {self.flat(node.heads, env)}"
+        tiles = sum(self.program.tiles(product.heads) for product in self.saved)
+        tile = f"pair * {tiles} + {self.saved[node]} + {self.flat(node.heads, env)}"
         return f"saved + ((({tile}) * blocks + first / height) * key_blocks + start / KEYS) * TILE"
 
     def product(self, node: Node, env: Env, to: str, ld: str, adds: str, alpha: str = "1") -> list[str]:
@@ -250,15 +258,15 @@ class Lines(Pass):
             (a, pa, la), (b, pb, lb) = (b, pb, lb), (a, pa, la)
         ta, tb = (str(turned).lower() for turned in (a.axes[0] == axis, b.axes[1] == axis))
         sizes = ", ".join(map(self.count, (x, y, axis)))
-        before, self.pending = self.pending, []
+        pending, self.pending = self.pending, []
         if b.op == "load" and y in self.long_sides and tb == "true" and adds == "false":
             number, index = b.data[:2]
             self.turned[number] = b
-            first = f"{self.flat(index, env)} * {axis}_size * {self.room(y)} + {self.entry.origin[y]}"
-            columns = f"turned{number} + {first}, {self.room(y)}"
-            both = f"{pa}, {la}, {pb}, {lb}, {columns}"
-            return [*before, f"multiply_turned(turns, {ta}, {sizes}, {both}, {to}, {ld}, {alpha});"]
-        return [*before, f"multiply({ta}, {tb}, {sizes}, {pa}, {la}, {pb}, {lb}, {adds}, {to}, {ld}, {alpha});"]
+            offset = f"{self.flat(index, env)} * {axis}_size * {self.room(y)} + {self.entry.origin[y]}"
+            columns = f"turned{number} + {offset}, {self.room(y)}"
+            matrices = f"{pa}, {la}, {pb}, {lb}, {columns}"
+            return [*pending, f"multiply_turned(turns, {ta}, {sizes}, {matrices}, {to}, {ld}, {alpha});"]
+        return [*pending, f"multiply({ta}, {tb}, {sizes}, {pa}, {la}, {pb}, {lb}, {adds}, {to}, {ld}, {alpha});"]
 
     @property
     def long_sides(self) -> tuple[str, ...]:
@@ -285,9 +293,9 @@ class Lines(Pass):
         (side, width), name = node.axes, fresh(node, self.names)
         self.sides[name] = width
         where = Where({side: "r", width: "c"}, self.entry.origin)
-        value = self.value(node, env, where)
+        entry = self.value(node, env, where)
         loop = f"for (long r = 0; r < {self.count(side)}; ++r) for (long c = 0; c < {width}_size; ++c)"
-        self.pending.append(f"{loop} {name}[r * {width}_size + c] = {value};")
+        self.pending.append(f"{loop} {name}[r * {width}_size + c] = {entry};")
         return name, f"{width}_size"
 
 

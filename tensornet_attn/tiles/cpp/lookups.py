@@ -33,39 +33,43 @@ class _Lookups(Copies):
             return None
         variable, (inner,) = node.data[0], args
         for hat, table in (inner.args, inner.args[::-1]) if inner.op == "mul" else ():
-            whole = table.op == "load" and table.axes == (self.program.query,) and variable in table.heads
-            x = self.under_hat(hat, variable) if whole else None
+            is_table = table.op == "load" and table.axes == (self.program.query,) and variable in table.heads
+            x = self.under_hat(hat, variable) if is_table else None
             if x is not None and x.axes == node.axes == self.program.pair:
                 number, index = table.data
-                at = At("" if one == variable else one for one in index)
-                data = (number, at, index.index(variable), self.nodes.sizes[variable])
+                outer = At("" if head == variable else head for head in index)
+                data = (number, outer, index.index(variable), self.nodes.sizes[variable])
                 return self.nodes.node("between", (x,), node.axes, node.name, data)
         return None
 
     def under_hat(self, hat: Node, variable: str) -> Node | None:
         """x of relu(1 - |x - i|), where i counts the values of the variable."""
-        one = self.parts(hat.args[0]) if hat.op == "map" and hat.data == ("relu",) else {}
-        size = next((node for node in one if node is not None), None)
-        if size is None or one != {None: 1, size: -1} or (size.op, size.data) != ("map", ("abs",)):
+        hat_terms = self.parts(hat.args[0]) if hat.op == "map" and hat.data == ("relu",) else {}
+        magnitude = next((node for node in hat_terms if node is not None), None)
+        if (
+            magnitude is None
+            or hat_terms != {None: 1, magnitude: -1}
+            or (magnitude.op, magnitude.data) != ("map", ("abs",))
+        ):
             return None
-        distance = self.parts(size.args[0])
-        places = [node for node in distance if node is not None and self.counts(node, variable)]
-        if len(places) != 1 or abs(sign := distance.pop(places[0])) != 1 or not distance:
+        distance = self.parts(magnitude.args[0])
+        indices = [node for node in distance if node is not None and self.counts(node, variable)]
+        if len(indices) != 1 or abs(sign := distance.pop(indices[0])) != 1 or not distance:
             return None
         if any(node is not None and variable in node.heads for node in distance):
             return None
-        return self.nodes.add([self.times(node, -sign * number) for node, number in distance.items()], size.name)
+        return self.nodes.add([self.times(node, -sign * number) for node, number in distance.items()], magnitude.name)
 
     def times(self, node: Node | None, number: float) -> Node:
-        by = Number(number)
-        return self.nodes.number(by) if node is None else self.nodes.scaled(node, by, node.name)
+        factor = Number(number)
+        return self.nodes.number(factor) if node is None else self.nodes.scaled(node, factor, node.name)
 
     def parts(self, node: Node) -> dict[Node | None, float]:
         """The terms of a sum with their coefficients; None: the number."""
-        found: dict[Node | None, float] = {}
+        coefficients: dict[Node | None, float] = {}
         for term, number in self.terms(node, 1):
-            found[term] = number + found.get(term, 0)
-        return found
+            coefficients[term] = number + coefficients.get(term, 0)
+        return coefficients
 
     def terms(self, node: Node, times: float) -> Iterator[tuple[Node | None, float]]:
         if node.op == "number":

@@ -93,31 +93,31 @@ class Pass(Values):
 
     def needed(self) -> list[Node]:
         """The nodes that the ends depend on."""
-        return below([node for one in self.ends for node in one.reads], self.given, self.instead)
+        return below([node for statement in self.ends for node in statement.reads], self.given, self.instead)
 
     def build(self) -> list[Loop | Statement]:
         needed = self.needed()
         for node in needed:
             for arg in map(self.other, node.args):
                 self.readers.setdefault(arg, []).append(node)
-        for one in self.ends:
-            one.reads = tuple(map(self.other, one.reads))
-            for node in one.reads:
-                self.readers.setdefault(node, []).append(one)
+        for statement in self.ends:
+            statement.reads = tuple(map(self.other, statement.reads))
+            for node in statement.reads:
+                self.readers.setdefault(node, []).append(statement)
         self.kept = {node for node in needed if self.is_made(node)} | {*self.given}
         for node in needed:
             if node in self.kept:
                 self.make(node)
-        for one in self.ends:
-            if isinstance(one, SumRow) and one.of is not None:
-                one.unrolled = self.unrollable(one.of, one.heads, needed)
-                one.heads = tuple(variable for variable in one.heads if variable != one.unrolled)
-            self.exact[one] = one.reads
-            one.reads = tuple(dict.fromkeys(self.sources(one.reads)))
-            self.statements.append(one)
+        for statement in self.ends:
+            if isinstance(statement, SumRow) and statement.of is not None:
+                statement.unrolled = self.unrollable(statement.of, statement.heads, needed)
+                statement.heads = tuple(variable for variable in statement.heads if variable != statement.unrolled)
+            self.exact[statement] = statement.reads
+            statement.reads = tuple(dict.fromkeys(self.sources(statement.reads)))
+            self.statements.append(statement)
         self.after_fading()
-        for one in self.statements:
-            one.levels = self.most(self.args_of(one))
+        for statement in self.statements:
+            statement.levels = self.most(self.args_of(statement))
         self.order_statements()
         loops = self.loops(self.variable_order())
         self.name_all(loops)
@@ -126,35 +126,35 @@ class Pass(Values):
     def after_fading(self) -> None:
         """Puts what a fading map does not need behind it."""
         if self.fading is not None and self.fading in self.kept:
-            before = {*below([self.fading], self.given, self.instead)}
-            first = [one for one in self.statements if before & {*one.makes}]
-            rest = [one for one in self.statements if one not in first]
-            for one in rest:
-                one.reads = (*one.reads, self.fading)
+            fading_inputs = {*below([self.fading], self.given, self.instead)}
+            first = [statement for statement in self.statements if fading_inputs & {*statement.makes}]
+            rest = [statement for statement in self.statements if statement not in first]
+            for statement in rest:
+                statement.reads = (*statement.reads, self.fading)
             self.statements = [*first, *rest]
 
     def loops(self, order: list[str]) -> list[Loop | Statement]:
-        return Loops(order, lambda one, node: (node, 0)).of(self.statements)
+        return Loops(order, lambda statement, node: (node, 0)).of(self.statements)
 
-    def args_of(self, one: Statement) -> Iterable[Node]:
+    def args_of(self, statement: Statement) -> Iterable[Node]:
         """What a statement reads, as nodes of the program."""
-        return self.exact[one] if one in self.exact else map(self.other, one.makes[0].args)
+        return self.exact[statement] if statement in self.exact else map(self.other, statement.makes[0].args)
 
     def most(self, nodes: Iterable[Node]) -> dict[str, int]:
         """How many sums over each variable stand on the way to some nodes."""
-        found: dict[str, int] = {}
+        levels: dict[str, int] = {}
         for node in nodes:
             for variable, level in self.level(self.other(node)).items():
-                found[variable] = max(level, found.get(variable, 0))
-        return found
+                levels[variable] = max(level, levels.get(variable, 0))
+        return levels
 
     def level(self, node: Node) -> dict[str, int]:
         if node not in self.levels:
-            found = {} if node in self.given else self.most(node.args)
+            levels = {} if node in self.given else self.most(node.args)
             variable = node.data[0] if node.op == "over" else node.data[2] if node.op == "softmax" else ""
             if variable and node not in self.given:
-                found[variable] = 1 + found.get(variable, 0)
-            self.levels[node] = found
+                levels[variable] = 1 + levels.get(variable, 0)
+            self.levels[node] = levels
         return self.levels[node]
 
     def is_made(self, node: Node) -> bool:
@@ -168,25 +168,25 @@ class Pass(Values):
         if node.op in MADE or node in self.stored or node is self.fading:
             return True
         readers = self.readers.get(node, [])
-        if any(isinstance(one, Statement) and not isinstance(one, Row) for one in readers):
+        if any(isinstance(reader, Statement) and not isinstance(reader, Row) for reader in readers):
             return True  # a product reads it
-        if any(isinstance(one, Node) and one.op == "dot" for one in readers):
+        if any(isinstance(reader, Node) and reader.op == "dot" for reader in readers):
             return True
         if node.op == "over" and not self.inlined_sum(node):
             return True
         if self.loads(node) <= CHEAP:
             return False
-        often = any(isinstance(one, Node) and {*one.heads} - {*node.heads} for one in readers)
+        often = any(isinstance(reader, Node) and {*reader.heads} - {*node.heads} for reader in readers)
         if often and node.op in ("softened", "map", "slope", "over"):
             return True  # read for each value of a variable that it lacks
-        single = node.op in ("mul", "spread", "keep", "inside") and sum(a.axes == self.pair for a in node.args) <= 1
+        single = node.op in ("mul", "spread", "keep", "inside") and sum(arg.axes == self.pair for arg in node.args) <= 1
         return len(readers) > 1 and not (single and len(readers) <= 2 and node.op != "mul")
 
     def unrollable(self, node: Node, heads: tuple[str, ...], needed: list[Node]) -> str:
         """A variable for all of whose values what an expression reads is at hand, so that one loop can sum them."""
         at_once = {variable: self.at_once(variable, needed) for variable in heads}
         for variable in sorted(heads, key=lambda variable: -self.program.nodes.sizes[variable]):
-            reads = [one for one in self.sources([node]) if variable in one.heads]
+            reads = [source for source in self.sources([node]) if variable in source.heads]
             if reads and self.program.nodes.sizes[variable] <= UNROLLED and {*reads} <= at_once[variable]:
                 return variable
         return ""
@@ -194,8 +194,8 @@ class Pass(Values):
     def at_once(self, variable: str, needed: list[Node]) -> set[Node]:
         """Nodes that are made for all values of a variable before something else is."""
         sums = [node for node in needed if node.op == "over" and node.data[0] == variable and self.inlined_sum(node)]
-        found = {one for node in sums for one in self.sources(node.args)}
-        return found | {node for node in self.given if variable in node.heads}
+        sources = {source for node in sums for source in self.sources(node.args)}
+        return sources | {node for node in self.given if variable in node.heads}
 
     def loads(self, node: Node) -> float:
         """How many tiles an expression of quick operations reads; infinite if it has others."""
@@ -214,8 +214,8 @@ class Pass(Values):
         variable, _ = node.data
         if self.program.nodes.sizes[variable] > UNROLLED or node.args[0].op == "dot":
             return False
-        heavy = [one for one in self.leaves(node.args[0]) if one.axes == self.pair]
-        held = max((self.program.tiles(one.heads) for one in heavy if variable in one.heads), default=0)
+        heavy = [leaf for leaf in self.leaves(node.args[0]) if leaf.axes == self.pair]
+        held = max((self.program.tiles(leaf.heads) for leaf in heavy if variable in leaf.heads), default=0)
         return held <= self.program.tiles(node.heads)
 
     def leaves(self, node: Node) -> Iterator[Node]:
@@ -242,18 +242,18 @@ class Pass(Values):
     def make(self, node: Node) -> None:
         args = tuple(map(self.other, node.args))
         reads = tuple(dict.fromkeys(self.sources(args)))
-        one: Statement
+        statement: Statement
         if node.op == "over" and not self.inlined_sum(node):
             if args[0].op == "dot" and args[0] not in self.kept:
                 raise Unfit("a sum of products")
-            one = Row(args[0].heads, reads, list, (node,), over=node.data[0], how=node.data[1])
+            statement = Row(args[0].heads, reads, list, (node,), over=node.data[0], how=node.data[1])
         elif node.op == "dot":
-            one = Statement(node.heads, reads, list, (node,))
+            statement = Statement(node.heads, reads, list, (node,))
         else:
-            one = Row(node.heads, reads, list, (node,))
+            statement = Row(node.heads, reads, list, (node,))
             if node.op == "softmax":
-                one.makes = (node, self.alpha(node))
-        self.statements.append(one)
+                statement.makes = (node, self.alpha(node))
+        self.statements.append(statement)
 
     def alpha(self, node: Node) -> Node:
         """What earlier sums over keys of a map are multiplied by, as its largest score grows."""
@@ -261,26 +261,28 @@ class Pass(Values):
 
     def order_statements(self) -> None:
         """Products and rows in turn, as few turns as possible; sums of variables count as they go."""
-        maker = {node: one for one in self.statements for node in one.makes}
+        maker = {node: statement for statement in self.statements for node in statement.makes}
         stage: dict[Statement, int] = {}
-        for one in self.statements:
-            own = isinstance(one, Row)
-            found = 1 if own else 0
-            for node in one.reads:
+        for statement in self.statements:
+            is_row = isinstance(statement, Row)
+            turn = 1 if is_row else 0
+            for node in statement.reads:
                 if node in maker:
-                    before = stage[maker[node]]
-                    found = max(found, before if before % 2 == own else before + 1)
-            stage[one] = found
-        self.statements.sort(key=lambda one: stage[one])
+                    earlier = stage[maker[node]]
+                    turn = max(turn, earlier if earlier % 2 == is_row else earlier + 1)
+            stage[statement] = turn
+        self.statements.sort(key=lambda statement: stage[statement])
 
     def variable_order(self) -> list[str]:
         """The order of the loops over variables that takes the least memory."""
-        used = {variable for one in self.statements for variable in one.heads}
-        own = [variable for variable in self.program.nodes.sizes if variable in used]
-        best, least = own, -1
-        for order in islice(permutations(own), ORDERS):
+        used = {variable for statement in self.statements for variable in statement.heads}
+        variables = [variable for variable in self.program.nodes.sizes if variable in used]
+        best, least = variables, -1
+        for order in islice(permutations(variables), ORDERS):
             self.name_all(self.loops([*order]))
-            price = sum(one.count * (1 if one.size in ("KEYS", "SPAN") else 1000) for one in self.buffers.values())
+            price = sum(
+                buffer.count * (1 if buffer.size in ("KEYS", "SPAN") else 1000) for buffer in self.buffers.values()
+            )
             if least < 0 or price < least:
                 best, least = [*order], price
         return best
@@ -295,24 +297,27 @@ class Pass(Values):
             self.name[node], self.dims[node] = name, node.heads
         group = row_groups(loops)
         readers: dict[Node, list[Statement]] = {}
-        for one in self.statements:
-            for node in one.reads:
-                readers.setdefault(node, []).append(one)
+        for statement in self.statements:
+            for node in statement.reads:
+                readers.setdefault(node, []).append(statement)
         taken = {*self.names, *self.given.values()}
-        for one in self.statements:
-            for node in one.makes:
+        for statement in self.statements:
+            for node in statement.makes:
                 if node.op == "alpha":
                     self.dims[node] = ()
                     continue
                 name = fresh(node, taken)
-                paths = [other.path for other in readers.get(node, ())]
-                kept = min((shared(one.known, path) for path in paths), default=len(one.known))
-                dims = (*(loop.variable for loop in one.known[kept:]), *one.inner)
+                paths = [reader.path for reader in readers.get(node, ())]
+                depth = min((shared(statement.known, path) for path in paths), default=len(statement.known))
+                dims = (*(loop.variable for loop in statement.known[depth:]), *statement.inner)
                 dims = node.heads if node in self.stored else dims
                 self.name[node], self.dims[node] = name, dims
                 count = prod(self.program.nodes.sizes[variable] for variable in dims)
-                near = (isinstance(other, Row) and group[other] == group.get(one) for other in readers.get(node, ()))
-                if isinstance(one, Row) and node not in self.stored and all(near):
+                same_row_loop = (
+                    isinstance(reader, Row) and group[reader] == group.get(statement)
+                    for reader in readers.get(node, ())
+                )
+                if isinstance(statement, Row) and node not in self.stored and all(same_row_loop):
                     self.rows.add(node)
                     self.buffers[name] = Buffer(count, self.columns(node))
                 else:
@@ -320,14 +325,14 @@ class Pass(Values):
 
     def tile(self, node: Node, env: Env) -> str:
         """The address of a tile."""
-        name, place = self.name[node], self.flat(self.dims[node], env)
-        return name if place == "0" else f"{name} + {place} * {self.unit(node)}"
+        name, number = self.name[node], self.flat(self.dims[node], env)
+        return name if number == "0" else f"{name} + {number} * {self.unit(node)}"
 
     def row(self, node: Node, env: Env) -> str:
-        name, place, columns = self.name[node], self.flat(self.dims[node], env), self.columns(node)
+        name, number, columns = self.name[node], self.flat(self.dims[node], env), self.columns(node)
         if node in self.rows:
-            return name if place == "0" else f"{name} + {place} * {columns}"
-        return f"{name} + i * {columns}" if place == "0" else f"{name} + {place} * {self.unit(node)} + i * {columns}"
+            return name if number == "0" else f"{name} + {number} * {columns}"
+        return f"{name} + i * {columns}" if number == "0" else f"{name} + {number} * {self.unit(node)} + i * {columns}"
 
 
 def fresh(node: Node, taken: set[str]) -> str:
@@ -343,26 +348,26 @@ def fresh(node: Node, taken: set[str]) -> str:
 
 def row_groups(items: Iterable[Loop | Statement]) -> dict[Statement, int]:
     """The loop over rows that each statement stands in, by number; products have none of them alike."""
-    found: dict[Statement, int] = {}
+    groups: dict[Statement, int] = {}
     number = [0]
 
     def walk(items: Iterable[Loop | Statement]) -> None:
-        for item in items:
-            if is_rows(item):
-                for one in [item] if isinstance(item, Statement) else item.statements():
-                    found[one] = number[0]
+        for child in items:
+            if is_rows(child):
+                for statement in [child] if isinstance(child, Statement) else child.statements():
+                    groups[statement] = number[0]
                 continue
             number[0] += 1
-            if isinstance(item, Loop):
-                walk(item.items)
+            if isinstance(child, Loop):
+                walk(child.items)
                 number[0] += 1
             else:
-                found[item] = -number[0]
+                groups[child] = -number[0]
 
     walk(items)
-    return found
+    return groups
 
 
-def is_rows(item: Loop | Statement) -> bool:
+def is_rows(branch: Loop | Statement) -> bool:
     """Whether all of an item stands in a loop over rows."""
-    return isinstance(item, Row) if isinstance(item, Statement) else all(is_rows(one) for one in item.items)
+    return isinstance(branch, Row) if isinstance(branch, Statement) else all(is_rows(child) for child in branch.items)

@@ -96,7 +96,7 @@ class Places:
             case Negative(of):
                 return f"(-{self.formula(of, lengths)})"
             case Binary(op, left, right):
-                a, b = (self.formula(part, lengths) for part in (left, right))
+                a, b = (self.formula(argument, lengths) for argument in (left, right))
                 return (
                     f"std::pow({a}, {b})"
                     if op == "**"
@@ -105,17 +105,23 @@ class Places:
                     else f"({a} {op} {b})"
                 )
             case Call(function, arguments):
-                own = {"min": "std::fmin", "max": "std::fmax", "abs": "std::fabs"}.get(function, f"std::{function}")
-                first, *rest = (self.formula(part, lengths) for part in arguments)
-                return reduce(lambda a, b: f"{own}({a}, {b})", rest, first) if rest else f"{own}({first})"
+                cpp_function = {"min": "std::fmin", "max": "std::fmax", "abs": "std::fabs"}.get(
+                    function, f"std::{function}"
+                )
+                first, *rest = (self.formula(argument, lengths) for argument in arguments)
+                return (
+                    reduce(lambda a, b: f"{cpp_function}({a}, {b})", rest, first)
+                    if rest
+                    else f"{cpp_function}({first})"
+                )
 
     def flat(self, index: Iterable[str], env: Env) -> str:
         """The number of a tile among those of some index variables."""
-        text = ""
+        number = ""
         for variable in filter(None, index):
             at, size = variable_at(variable, env), self.program.nodes.sizes[variable]
-            text = f"({text} * {size} + {at})" if text else at
-        return text or "0"
+            number = f"({number} * {size} + {at})" if number else at
+        return number or "0"
 
     def coordinate(self, leg: str, variable: str, env: Env) -> str:
         """The place of a tile along a leg, behind those of the programs before."""
@@ -128,27 +134,27 @@ class Places:
     def base(self, number: int) -> str:
         """Where the tiles of a program begin in an operand."""
         name, operand = self.operands[number], self.program.operands[number]
-        text = f"{name} + batch * {name}_step[0]"
-        for k, leg in enumerate(operand.heads, 1):
+        address = f"{name} + batch * {name}_step[0]"
+        for dimension, leg in enumerate(operand.heads, 1):
             if leg in self.programs:
                 tiles = self.program.heads[leg]
-                text += f" + {leg}_at * {f'{tiles} * ' if tiles > 1 else ''}{name}_step[{k}]"
-        return text
+                address += f" + {leg}_at * {f'{tiles} * ' if tiles > 1 else ''}{name}_step[{dimension}]"
+        return address
 
     def address(self, node: Node, env: Env, where: Where) -> str:
         """Where an entry of a loaded tile is; the last side of an operand has steps of 1."""
         number, index = node.data[:2]
         name, operand = self.operands[number], self.program.operands[number]
-        text = f"{name}_base"
-        for k, variable in enumerate(index, 1):
-            at = variable_at(variable, env)
-            text += "" if at == "0" else f" + {at} * {name}_step[{k}]"
-        last = len(operand.axes) - 1
+        address = f"{name}_base"
+        for dimension, variable in enumerate(index, 1):
+            position = variable_at(variable, env)
+            address += "" if position == "0" else f" + {position} * {name}_step[{dimension}]"
+        last_side = len(operand.axes) - 1
         for side, axis in enumerate(operand.axes):
-            at = where.along(axis)
-            step = "" if side == last else f" * {name}_step[{1 + len(operand.heads) + side}]"
-            text += "" if at == "0" else f" + {at}{step}"
-        return text
+            position = where.along(axis)
+            step = "" if side == last_side else f" * {name}_step[{1 + len(operand.heads) + side}]"
+            address += "" if position == "0" else f" + {position}{step}"
+        return address
 
     def rows_step(self, node: Node) -> str:
         """How far apart the rows of a loaded tile are."""
@@ -158,25 +164,25 @@ class Places:
 
     def mask_at(self, index: At, env: Env) -> str:
         """Where row i of the call's mask begins for a tile of a map."""
-        text = "batch * mask_step[0]"
-        for k, (leg, variable) in enumerate(zip(self.program.others, index, strict=True), 1):
-            at = self.coordinate(leg, variable, env)
-            text += "" if at == "0" else f" + {at} * mask_step[{k}]"
-        return f"{text} + (first + i) * mask_step[{1 + len(self.program.others)}] + start"
+        offset = "batch * mask_step[0]"
+        for dimension, (leg, variable) in enumerate(zip(self.program.others, index, strict=True), 1):
+            coordinate = self.coordinate(leg, variable, env)
+            offset += "" if coordinate == "0" else f" + {coordinate} * mask_step[{dimension}]"
+        return f"{offset} + (first + i) * mask_step[{1 + len(self.program.others)}] + start"
 
     def result_at(self, name: str, index: At, axes: Axes, env: Env) -> str:
         """The first row of the block in a tile of the result."""
-        width, text = "".join(f" * {axis}_size" for axis in axes[1:]), "batch"
-        own = dict(zip(self.program.legs, index, strict=False))
+        width, row = "".join(f" * {axis}_size" for axis in axes[1:]), "batch"
+        variables = dict(zip(self.program.legs, index, strict=False))
         for leg in self.laid:
-            text = f"({text} * {self.leg_size(leg)} + {self.coordinate(leg, own[leg], env)})"
-        return f"{name} + ({text} * query_end + first){width}"
+            row = f"({row} * {self.leg_size(leg)} + {self.coordinate(leg, variables[leg], env)})"
+        return f"{name} + ({row} * query_end + first){width}"
 
     def stat_at(self, data: tuple[Any, ...], env: Env) -> str:
         """The number of a map's tile among those of all maps; `data`: of the map, or of a node of its rows."""
         number, index = data[:2]
-        text, first = self.flat(index, env), self.program.first_of(number)
-        return text if not first else str(first) if text == "0" else f"({first} + {text})"
+        tile, first = self.flat(index, env), self.program.first_of(number)
+        return tile if not first else str(first) if tile == "0" else f"({first} + {tile})"
 
     def statistic(self, data: tuple[Any, ...], env: Env, row: str, largest: bool = False) -> str:
         """A saved number of a row of a map, or its largest score."""
@@ -185,11 +191,11 @@ class Places:
 
     def lead(self, heads: Iterable[str], index: At, env: Env) -> str:
         """A number of its own for each tile of these legs, the same in every pass."""
-        text = "batch"
+        number = "batch"
         for leg, variable in zip(heads, index, strict=True):
             size = self.programs_of(leg) * (self.program.nodes.sizes[variable] if variable else 1)
-            text = f"({text} * {size} + {self.coordinate(leg, variable, env)})"
-        return text
+            number = f"({number} * {size} + {self.coordinate(leg, variable, env)})"
+        return number
 
     def length(self, axes: Axes) -> str:
         """How many entries a sum over blocks has along its long side."""
@@ -202,12 +208,12 @@ class Places:
         number, index = node.data
         wide = [axis for axis in node.axes if axis in self.program.widths]
         width = "".join(f" * {axis}_size" for axis in wide)
-        text = f"total_{number}[{self.flat(index, env)} * {self.length(node.axes)}{width}"
+        entry = f"total_{number}[{self.flat(index, env)} * {self.length(node.axes)}{width}"
         for axis in node.axes:
-            text += f" + {where.index[axis]}{'' if axis in wide else width}"
-        return text + "]"
+            entry += f" + {where.index[axis]}{'' if axis in wide else width}"
+        return entry + "]"
 
     def count(self, axis: str) -> str:
         """How many entries of a side a block has."""
-        known = {self.program.query: "rows", self.program.key: "keys", **dict.fromkeys(self.program.relative, "span")}
-        return known.get(axis, f"{axis}_size")
+        counts = {self.program.query: "rows", self.program.key: "keys", **dict.fromkeys(self.program.relative, "span")}
+        return counts.get(axis, f"{axis}_size")

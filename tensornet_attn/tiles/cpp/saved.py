@@ -17,20 +17,20 @@ WORTH = 2.0  # memory is taken for a product that costs this many times as much 
 BYTES = 4
 
 
-def saved_products(graph: Graph, program: Program, made: Gradients) -> dict[Node, int]:
+def saved_products(graph: Graph, program: Program, gradients: Gradients) -> dict[Node, int]:
     """The products of queries x keys that the forward may save, each with the number of tiles before its own.
 
     They read no map, and the backward computes them too.
     """
-    again = {*below([d for _, d in (*made.totals, *made.leaves, *made.maps)])}
-    found, tiles = dict[Node, int](), 0
+    recomputed = {*below([gradient for _, gradient in (*gradients.totals, *gradients.leaves, *gradients.maps)])}
+    saved, tiles = dict[Node, int](), 0
     for node in below(program.maps):
-        if node.op != "dot" or node.axes != program.pair or any(one.op in ROWS for one in below([node])):
+        if node.op != "dot" or node.axes != program.pair or any(inner.op in ROWS for inner in below([node])):
             continue
-        if node in again and pays(width_of(graph, program, node)):
-            found[node] = tiles
+        if node in recomputed and pays(width_of(graph, program, node)):
+            saved[node] = tiles
             tiles += program.tiles(node.heads)
-    return found
+    return saved
 
 
 def width_of(graph: Graph, program: Program, node: Node) -> int:

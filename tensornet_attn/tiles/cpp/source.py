@@ -36,19 +36,19 @@ class Region(RegionText):
     def __post_init__(self) -> None:
         self.program = with_lookups(self.graph, with_factors_outside(self.program))
         super().__post_init__()
-        made = self.of_variables(gradients(self.program))
-        self.saved = saved_products(self.graph, self.program, made)
-        self.gradients = [*dict.fromkeys(leaf.data[0] for leaf, _ in made.leaves)]
-        texts, printers = list[str](), (forward, partial(backward, made=made))
+        region_gradients = self.of_variables(gradients(self.program))
+        self.saved = saved_products(self.graph, self.program, region_gradients)
+        self.gradients = [*dict.fromkeys(leaf.data[0] for leaf, _ in region_gradients.leaves)]
+        texts, printers = list[str](), (forward, partial(backward, gradients=region_gradients))
         for printer in printers:
             self.stored = self.held = 0
             texts.append(printer(self))
             self.stores.append((self.stored, self.held))
         self.text = "\n".join([*texts, ""])
-        fits = ((n, m) for n, m in BLOCKS if self.tiles * n * m * 4 <= CACHE)
-        self.block = next(fits, BLOCKS[-1])
+        fitting = ((queries, keys) for queries, keys in BLOCKS if self.tiles * queries * keys * 4 <= CACHE)
+        self.block = next(fitting, BLOCKS[-1])
 
-    def of_variables(self, made: Gradients) -> Gradients:
+    def of_variables(self, region_gradients: Gradients) -> Gradients:
         """The gradients without those of constants, of noise and of the mask."""
         tensors = self.graph.tensor
 
@@ -58,7 +58,10 @@ class Region(RegionText):
             name = self.program.operands[leaf.data[0]].use.name
             return name not in tensors or tensors[name].role != "constant"
 
-        return replace(made, leaves=tuple((leaf, d) for leaf, d in made.leaves if varies(leaf)))
+        return replace(
+            region_gradients,
+            leaves=tuple((leaf, gradient) for leaf, gradient in region_gradients.leaves if varies(leaf)),
+        )
 
     @property
     def saves(self) -> int:
@@ -68,18 +71,18 @@ class Region(RegionText):
 
 def source(region: Region, biased: Region | None = None, kind: str = "float") -> str:
     """The whole text for a type of numbers; the macros REAL and GEMM, if they are defined, choose another."""
-    every = [region, *([biased] if biased else [])]
-    masks, rows = max(one.looks for one in every), max(one.drawn for one in every)
-    return headed(region.block, masks, rows, kind) + "".join(one.text for one in every)
+    variants = [region, *([biased] if biased else [])]
+    masks, rows = max(variant.looks for variant in variants), max(variant.drawn for variant in variants)
+    return headed(region.block, masks, rows, kind) + "".join(variant.text for variant in variants)
 
 
 def headed(block: tuple[int, int] = BLOCKS[-1], masks: int = 1, rows: int = 1, kind: str = "float") -> str:
     """The header for blocks of queries x keys; `masks`, `rows`: those that a worker combines or draws at a time."""
-    own = {"REAL": kind, "GEMM": PRODUCTS[kind], "QUERIES": block[0], "KEYS": block[1], "MASKS": masks, "ROWS": rows}
-    text = HEADER
-    for name, value in own.items():
-        text = text.replace(f"@{name}@", str(value))
-    return text
+    macros = {"REAL": kind, "GEMM": PRODUCTS[kind], "QUERIES": block[0], "KEYS": block[1], "MASKS": masks, "ROWS": rows}
+    header = HEADER
+    for name, replacement in macros.items():
+        header = header.replace(f"@{name}@", str(replacement))
+    return header
 
 
 def region_of(graph: Graph, step: Step) -> Region:

@@ -28,9 +28,9 @@ class Target:
     index: tuple[str, ...] = ()
     by: tuple[Node, ...] = ()
 
-    def times(self, text: Lines) -> str:
+    def times(self, key_pass: Lines) -> str:
         """The product of the factors; empty if there are none."""
-        return " * ".join(text.value(node, {}, Where({}, text.entry.origin)) for node in self.by)
+        return " * ".join(key_pass.value(node, {}, Where({}, key_pass.entry.origin)) for node in self.by)
 
     def before(self, heads: Iterable[str], row: bool) -> list[str]:
         """The line that multiplies all rows, or row i: once, before the first of all values that a block adds."""
@@ -43,109 +43,111 @@ class Target:
         return [f"if ({first}) {line}" if first else line]
 
 
-def add(text: Lines, part: Node, target: Target) -> None:
+def add(key_pass: Lines, summand: Node, target: Target) -> None:
     """Adds a part of each block to a sum."""
-    both = (text.pair, text.wide)
-    part = without_sums(text.other(part))
-    if part.axes not in both and part.op == "add":
-        for arg in part.args:
-            add(text, arg, target)
-    elif part.axes not in both and part.op == "mul" and any(not arg.axes for arg in part.args):
-        number, rest = part.args if not part.args[0].axes else part.args[::-1]
-        add(text, rest, replace(target, by=(*target.by, number)))
-    elif part.op == "dot" and part.axes not in both:
-        add_product(text, part, target)
+    pair_axes = (key_pass.pair, key_pass.wide)
+    summand = without_sums(key_pass.other(summand))
+    if summand.axes not in pair_axes and summand.op == "add":
+        for arg in summand.args:
+            add(key_pass, arg, target)
+    elif summand.axes not in pair_axes and summand.op == "mul" and any(not arg.axes for arg in summand.args):
+        number, rest = summand.args if not summand.args[0].axes else summand.args[::-1]
+        add(key_pass, rest, replace(target, by=(*target.by, number)))
+    elif summand.op == "dot" and summand.axes not in pair_axes:
+        add_product(key_pass, summand, target)
     else:
-        inner = part
-        while inner.op in ("sum", "over") and inner.axes not in both:
-            (inner,) = map(text.other, inner.args)
-        if inner.axes not in both:
+        inner = summand
+        while inner.op in ("sum", "over") and inner.axes not in pair_axes:
+            (inner,) = map(key_pass.other, inner.args)
+        if inner.axes not in pair_axes:
             raise Unfit(f"a sum of a '{inner.op}' of {' '.join(inner.axes) or 'one number'}")
-        add_row(text, without_sums(inner), part.axes, target)
+        add_row(key_pass, without_sums(inner), summand.axes, target)
 
 
-def without_sums(part: Node) -> Node:
+def without_sums(summand: Node) -> Node:
     """What is added up over variables, which a sum does itself."""
-    while part.op == "over" and part.data[1] == "add":
-        (part,) = part.args
-    return part
+    while summand.op == "over" and summand.data[1] == "add":
+        (summand,) = summand.args
+    return summand
 
 
-def variables(text: Lines, nodes: Iterable[Node]) -> tuple[str, ...]:
+def variables(key_pass: Lines, nodes: Iterable[Node]) -> tuple[str, ...]:
     """The variables of some nodes, in the order of the program."""
-    own = {variable for node in nodes for variable in node.heads}
-    return tuple(variable for variable in text.program.nodes.sizes if variable in own)
+    used = {variable for node in nodes for variable in node.heads}
+    return tuple(variable for variable in key_pass.program.nodes.sizes if variable in used)
 
 
-def add_product(text: Lines, part: Node, target: Target) -> None:
+def add_product(key_pass: Lines, summand: Node, target: Target) -> None:
     """Adds a product, by BLAS."""
-    text = text.among((part, *target.by))
-    args = tuple(map(text.other, part.args))
+    key_pass = key_pass.among((summand, *target.by))
+    args = tuple(map(key_pass.other, summand.args))
 
     def lines() -> list[str]:
-        by = target.times(text) or "1"
-        return [*target.before(heads, False), *text.product(part, {}, target.at({}), target.ld, "true", by)]
+        factor = target.times(key_pass) or "1"
+        return [*target.before(heads, False), *key_pass.product(summand, {}, target.at({}), target.ld, "true", factor)]
 
-    heads = variables(text, (part, *target.alpha, *target.by))
-    text.ends.append(Statement(heads, (*args, *target.alpha), lines))
+    heads = variables(key_pass, (summand, *target.alpha, *target.by))
+    key_pass.ends.append(Statement(heads, (*args, *target.alpha), lines))
 
 
-def add_row(text: Lines, inner: Node, axes: tuple[str, ...], target: Target) -> None:
+def add_row(key_pass: Lines, inner: Node, axes: tuple[str, ...], target: Target) -> None:
     """Adds a tile of queries x keys, summed over its other sides, row by row."""
-    text = text.among((inner,))
-    query, key = text.pair
-    along = bool(axes) and axes in ((key,), text.program.relative)
+    key_pass = key_pass.among((inner,))
+    query, key = key_pass.pair
+    along = bool(axes) and axes in ((key,), key_pass.program.relative)
 
     def lines() -> list[str]:
-        by = f"{times} * " if (times := target.times(text)) else ""
+        factor = f"{times} * " if (times := target.times(key_pass)) else ""
         if along:
-            return text.loop([inner], [{}], [f"to[j] += {by}{{x}};"], target.at({}))
-        many = text.program.nodes.sizes[one.unrolled] if one.unrolled else 1
-        envs: list[Env] = [{one.unrolled: str(value)} for value in range(many)]
-        names = [f"part{value}" for value in range(many)]
-        summed = text.loop([inner] * many, envs, [f"{name} += {{x}};" for name in names], sums=names)
-        places = (f"({target.at(env)})[i]" if axes == (query,) else f"*({target.at(env)})" for env in envs)
-        adds = [f"{place} += {by}{name};" for place, name in zip(places, names, strict=True)]
-        return [*target.before(one.heads, True), f"{{ real {' = 0, '.join(names)} = 0;", *summed, *adds, "}"]
+            return key_pass.loop([inner], [{}], [f"to[j] += {factor}{{x}};"], target.at({}))
+        count = key_pass.program.nodes.sizes[statement.unrolled] if statement.unrolled else 1
+        envs: list[Env] = [{statement.unrolled: str(value)} for value in range(count)]
+        names = [f"part{value}" for value in range(count)]
+        summed = key_pass.loop([inner] * count, envs, [f"{name} += {{x}};" for name in names], sums=names)
+        addresses = (f"({target.at(env)})[i]" if axes == (query,) else f"*({target.at(env)})" for env in envs)
+        adds = [f"{address} += {factor}{name};" for address, name in zip(addresses, names, strict=True)]
+        return [*target.before(statement.heads, True), f"{{ real {' = 0, '.join(names)} = 0;", *summed, *adds, "}"]
 
-    one = SumRow(variables(text, (inner, *target.alpha, *target.by)), (inner, *target.alpha), lines)
-    one.of = None if along or target.alpha else inner
-    text.ends.append(one)
+    statement = SumRow(variables(key_pass, (inner, *target.alpha, *target.by)), (inner, *target.alpha), lines)
+    statement.of = None if along or target.alpha else inner
+    key_pass.ends.append(statement)
 
 
-def add_pairs(text: Lines, leaf: Node, d: Node, to: str) -> None:
+def add_pairs(key_pass: Lines, leaf: Node, gradient: Node, to: str) -> None:
     """Adds the gradient of a leaf of queries x keys; `to`: the operand's gradient, from the block's first key on."""
-    text, d = text.among((d,)), without_sums(text.other(d))
-    heads = variables(text, (leaf, d))
-    text.ends.append(Row(heads, (d,), lambda: text.loop([d], [{}], ["to[j] += {x};"], to)))
+    key_pass, gradient = key_pass.among((gradient,)), without_sums(key_pass.other(gradient))
+    heads = variables(key_pass, (leaf, gradient))
+    key_pass.ends.append(Row(heads, (gradient,), lambda: key_pass.loop([gradient], [{}], ["to[j] += {x};"], to)))
 
 
-def add_entries(text: Lines, leaf: Node, d: Node, to: str) -> None:
+def add_entries(key_pass: Lines, leaf: Node, gradient: Node, to: str) -> None:
     """Adds the gradient of a table's entries at distances; `to`: the table, or the row of it of each query."""
-    text, d = text.among((d,)), without_sums(text.other(d))
+    key_pass, gradient = key_pass.among((gradient,)), without_sums(key_pass.other(gradient))
     reach = leaf.data[2]
-    rows = f" + i * {2 * reach + 1}" if len(text.program.operands[leaf.data[0]].axes) > 1 else ""
+    rows = f" + i * {2 * reach + 1}" if len(key_pass.program.operands[leaf.data[0]].axes) > 1 else ""
 
     def lines() -> list[str]:
-        text.drops += 1
-        row = f"arena.row({text.drops - 1})"
+        key_pass.drops += 1
+        row = f"arena.row({key_pass.drops - 1})"
         return [
-            *text.loop([d], [{}], ["to[j] = {x};"], row),
+            *key_pass.loop([gradient], [{}], ["to[j] = {x};"], row),
             f"add_entries({to}{rows}, {row}, keys, {reach}, {SHIFT});",
         ]
 
-    text.ends.append(Row(variables(text, (d,)), (d,), lines))
+    key_pass.ends.append(Row(variables(key_pass, (gradient,)), (gradient,), lines))
 
 
-def add_between(text: Lines, leaf: Node, d: Node, to: str) -> None:
+def add_between(key_pass: Lines, leaf: Node, gradient: Node, to: str) -> None:
     """Adds the gradient of a table, between whose entries a row is; `to`: the gradient of the row's table."""
-    text, d = text.among((d, leaf)), without_sums(text.other(d))
+    key_pass, gradient = key_pass.among((gradient, leaf)), without_sums(key_pass.other(gradient))
     (x,), size = leaf.args, leaf.data[3]
 
     def lines() -> list[str]:
-        text.drops += 2
-        rows = [f"arena.row({text.drops - number})" for number in (2, 1)]
-        made = [text.loop([node], [{}], ["to[j] = {x};"], row) for node, row in zip((x, d), rows, strict=True)]
-        return [*made[0], *made[1], f"add_between({to}, {rows[0]}, {rows[1]}, keys, {size});"]
+        key_pass.drops += 2
+        rows = [f"arena.row({key_pass.drops - number})" for number in (2, 1)]
+        row_loops = [
+            key_pass.loop([node], [{}], ["to[j] = {x};"], row) for node, row in zip((x, gradient), rows, strict=True)
+        ]
+        return [*row_loops[0], *row_loops[1], f"add_between({to}, {rows[0]}, {rows[1]}, keys, {size});"]
 
-    text.ends.append(Row(variables(text, (leaf, d)), (x, d), lines))
+    key_pass.ends.append(Row(variables(key_pass, (leaf, gradient)), (x, gradient), lines))

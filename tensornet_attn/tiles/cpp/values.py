@@ -37,8 +37,10 @@ class Values(Places):
         """Row i and key j of a block."""
         n, m = self.pair
         places = dict.fromkeys(self.program.relative, ("j", "place"))
-        both = {n: ("i", "first"), m: ("j", "start"), **places}
-        return Where({axis: own for axis, (own, _) in both.items()}, {axis: own for axis, (_, own) in both.items()})
+        sides = {n: ("i", "first"), m: ("j", "start"), **places}
+        return Where(
+            {axis: index for axis, (index, _) in sides.items()}, {axis: origin for axis, (_, origin) in sides.items()}
+        )
 
     def value(self, node: Node, env: Env, where: Where, hoist: Hoist | None = None) -> str:
         """An entry of a tile. `hoist`: names what is the same for all keys of a row."""
@@ -50,8 +52,8 @@ class Values(Places):
         if hoist and {*node.axes} <= {query}:
             return hoist(self.value(node, env, where), "const real ")
         if hoist and node.op == "load":
-            first = replace(where, index={**where.index, node.axes[-1]: "0"})
-            return f"{hoist(self.address(node, env, first), 'const real* ')}[{where.index[node.axes[-1]]}]"
+            row_start = replace(where, index={**where.index, node.axes[-1]: "0"})
+            return f"{hoist(self.address(node, env, row_start), 'const real* ')}[{where.index[node.axes[-1]]}]"
         if node.op not in VALUES:
             raise Unfit(f"C++ kernels have no '{node.op}' of {' '.join(node.axes) or 'one number'} here")
         return VALUES[node.op](self, node, env, where, hoist)
@@ -61,187 +63,193 @@ class Values(Places):
         size = self.program.nodes.sizes[variable]
         return [self.value(node, {**env, variable: str(value)}, where, hoist) for value in range(size)]
 
-    def text_of(self, text: str, kind: str, hoist: Hoist | None) -> str:
-        return hoist(text, kind) if hoist else f"({text})"
+    def text_of(self, expression: str, cpp_type: str, hoist: Hoist | None) -> str:
+        return hoist(expression, cpp_type) if hoist else f"({expression})"
 
     def seen(self, node: Node, env: Env, hoist: Hoist | None) -> str:
         """Whether key j is visible to row i."""
         node = self.other(node)
         if node.op == "over":
             (arg,), (variable, _) = node.args, node.data
-            many = range(self.program.nodes.sizes[variable])
-            return f"({' | '.join(self.seen(arg, {**env, variable: str(value)}, hoist) for value in many)})"
+            values = range(self.program.nodes.sizes[variable])
+            return f"({' | '.join(self.seen(arg, {**env, variable: str(value)}, hoist) for value in values)})"
         if node.op != "visible":
-            parts = [self.seen(arg, env, hoist) for arg in node.args]
-            return f"({(' & ' if node.op == 'both' else ' | ').join(parts) or 'true'})"
+            conditions = [self.seen(arg, env, hoist) for arg in node.args]
+            return f"({(' & ' if node.op == 'both' else ' | ').join(conditions) or 'true'})"
         number, index = node.data
         look = self.program.masks[number]
-        parts = []
+        conditions = []
         if look.left is not None:
-            parts.append(f"(j >= {self.text_of(f'{SHIFT} - {look.left}', 'const long ', hoist)})")
+            conditions.append(f"(j >= {self.text_of(f'{SHIFT} - {look.left}', 'const long ', hoist)})")
         if look.right is not None:
-            parts.append(f"(j <= {self.text_of(f'{SHIFT} + {look.right}', 'const long ', hoist)})")
+            conditions.append(f"(j <= {self.text_of(f'{SHIFT} + {look.right}', 'const long ', hoist)})")
         query = self.text_of("int(first + i + key_end - query_end)", "const int ", hoist)
         places = {"query": query, "key": "int(start + j)", "distance": f"({query} - int(start + j))"}
         for condition in look.conditions:  # written for PyTorch and Triton
-            parts.append(f"({condition.format(**places).replace('//', '/').replace('~', '!')})")
-        at = self.mask_at(index, env)
-        place = self.looks.setdefault(at, len(self.looks))
-        given = f"see(arena, row_of(mask_seen, {at}), key_seen, keys, {place})"
-        row = self.text_of(f"MODE == 2 ? {given} : nullptr", "const unsigned char* ", hoist)
-        return f"seen<MODE>({' & '.join(parts) or 'true'}, {row}, j)"
+            conditions.append(f"({condition.format(**places).replace('//', '/').replace('~', '!')})")
+        mask_row = self.mask_at(index, env)
+        row_number = self.looks.setdefault(mask_row, len(self.looks))
+        visible_row = f"see(arena, row_of(mask_seen, {mask_row}), key_seen, keys, {row_number})"
+        row = self.text_of(f"MODE == 2 ? {visible_row} : nullptr", "const unsigned char* ", hoist)
+        return f"seen<MODE>({' & '.join(conditions) or 'true'}, {row}, j)"
 
 
 Rule = Callable[[Values, Node, Env, Where, Hoist | None], str]
 
 
-def mapped(node: Node, parts: list[str]) -> str:
+def mapped(node: Node, arguments: list[str]) -> str:
     """A map, or its gradient, of these arguments."""
-    own = MAPS[node.data[0]]
-    template, letters = (own.triton, "xab") if node.op == "map" else (own.slope, "xydab")
+    elementwise = MAPS[node.data[0]]
+    template, letters = (elementwise.triton, "xab") if node.op == "map" else (elementwise.slope, "xydab")
     if not template:
         raise Unfit(f"C++ kernels have no map '{node.data[0]}'")
-    return f"({in_cpp(template).format(**dict(zip(letters, (f'({part})' for part in parts), strict=False)))})"
+    return (
+        f"({in_cpp(template).format(**dict(zip(letters, (f'({argument})' for argument in arguments), strict=False)))})"
+    )
 
 
-def in_cpp(text: str) -> str:
+def in_cpp(expression: str) -> str:
     """The Triton text of a map as C++: a decimal number has the type of the tile; as a double, it would widen it."""
-    text = re.sub(r"\b(max|min)imum_of", r"tl::\1imum", text.replace("tl.", "tl::"))
-    return re.sub(r"(?<![\w.])(\d+\.\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+)", r"real(\1)", text)
+    expression = re.sub(r"\b(max|min)imum_of", r"tl::\1imum", expression.replace("tl.", "tl::"))
+    return re.sub(r"(?<![\w.])(\d+\.\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+)", r"real(\1)", expression)
 
 
-def _number(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    return f"real({own.number(node.data[0])})"
+def _number(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+    return f"real({printer.number(node.data[0])})"
 
 
-def _load(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    return f"*({own.address(node, env, where)})"
+def _load(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+    return f"*({printer.address(node, env, where)})"
 
 
-def _entry(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _entry(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     number, index, reach = node.data
-    operand = own.program.operands[number]
+    operand = printer.program.operands[number]
     load = Node("load", (), operand.axes, node.name, (number, index))
-    row = own.address(load, env, where)
-    own.drops += 1
-    made = f"entries(arena.row({own.drops - 1}), keys, {row}, {reach}, {SHIFT})"
-    return f"{own.text_of(made, 'const real* ', hoist)}[j]"
+    row = printer.address(load, env, where)
+    printer.drops += 1
+    entries = f"entries(arena.row({printer.drops - 1}), keys, {row}, {reach}, {SHIFT})"
+    return f"{printer.text_of(entries, 'const real* ', hoist)}[j]"
 
 
-def _between(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    number, index, at, size = node.data
-    load = Node("load", (), own.program.operands[number].axes, node.name, (number, index))
-    first, step = own.address(load, env, where), f"{own.operands[number]}_step[{1 + at}]"
-    own.drops += 1
-    table = own.text_of(f"table(arena.row({own.drops - 1}), {first}, {step}, {size})", "const real* ", hoist)
-    return f"{node.op}({table}, {own.value(node.args[0], env, where, hoist)}, {size})"
+def _between(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+    number, index, table_axis, size = node.data
+    load = Node("load", (), printer.program.operands[number].axes, node.name, (number, index))
+    table_start, step = printer.address(load, env, where), f"{printer.operands[number]}_step[{1 + table_axis}]"
+    printer.drops += 1
+    table = printer.text_of(
+        f"table(arena.row({printer.drops - 1}), {table_start}, {step}, {size})", "const real* ", hoist
+    )
+    return f"{node.op}({table}, {printer.value(node.args[0], env, where, hoist)}, {size})"
 
 
-def _statistic(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    return own.statistic(node.data, env, where.along(own.program.query), node.op == "largest")
+def _statistic(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+    return printer.statistic(node.data, env, where.along(printer.program.query), node.op == "largest")
 
 
-def _sums(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    return f"sums[{own.stat_at(node.data, env)} * QUERIES + {where.index[own.program.query]}]"
+def _sums(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+    return f"sums[{printer.stat_at(node.data, env)} * QUERIES + {where.index[printer.program.query]}]"
 
 
-def _less(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _less(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     return "less"  # the largest score so far, in the lines of a map
 
 
-def _factor(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    at = own.stat_at(node.data, env)
-    rows = (own.statistic(node.data, env, where.along(own.program.query), largest) for largest in (True, False))
-    most = f"most_then[(start / KEYS * {own.maps} + {at}) * QUERIES + {where.index[own.program.query]}]"
-    return f"factor({most}, {', '.join(rows)})"
+def _factor(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+    statistic = printer.stat_at(node.data, env)
+    rows = (printer.statistic(node.data, env, where.along(printer.program.query), largest) for largest in (True, False))
+    largest_then = (
+        f"most_then[(start / KEYS * {printer.maps} + {statistic}) * QUERIES + {where.index[printer.program.query]}]"
+    )
+    return f"factor({largest_then}, {', '.join(rows)})"
 
 
-def _sink_share(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    return f"factor({', '.join(own.value(arg, env, where, hoist) for arg in node.args)})"
+def _sink_share(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+    return f"factor({', '.join(printer.value(arg, env, where, hoist) for arg in node.args)})"
 
 
-def _gradient(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    at, row = own.result_at("gradient", node.data[0], node.axes, env), where.index[own.program.query]
+def _gradient(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+    tile, row = printer.result_at("gradient", node.data[0], node.axes, env), where.index[printer.program.query]
     width = node.axes[1:]
-    return f"({at})[{row}{''.join(f' * {axis}_size + {where.index[axis]}' for axis in width)}]"
+    return f"({tile})[{row}{''.join(f' * {axis}_size + {where.index[axis]}' for axis in width)}]"
 
 
-def _total(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    return own.total_at(node, env, where)
+def _total(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+    return printer.total_at(node, env, where)
 
 
-def _add(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    parts = [own.value(arg, env, where, hoist) for arg in node.args if arg.op != "bias"]
-    text = f"({' + '.join(parts)})" if len(parts) > 1 else parts[0]
+def _add(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+    summands = [printer.value(arg, env, where, hoist) for arg in node.args if arg.op != "bias"]
+    total = f"({' + '.join(summands)})" if len(summands) > 1 else summands[0]
     for arg in node.args:
         if arg.op == "bias":
-            row = f"MODE == 2 ? row_of(mask_bias, {own.mask_at(arg.data[0], env)}) : nullptr"
-            text = f"biased<MODE>({text}, {own.text_of(row, 'const real* ', hoist)}, j)"
-    return text
+            row = f"MODE == 2 ? row_of(mask_bias, {printer.mask_at(arg.data[0], env)}) : nullptr"
+            total = f"biased<MODE>({total}, {printer.text_of(row, 'const real* ', hoist)}, j)"
+    return total
 
 
-def _mul(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    a, b = (own.value(arg, env, where, hoist) for arg in node.args)
+def _mul(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+    a, b = (printer.value(arg, env, where, hoist) for arg in node.args)
     return f"{a} * {b}"
 
 
-def _map(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    return mapped(node, [own.value(arg, env, where, hoist) for arg in node.args])
+def _map(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+    return mapped(node, [printer.value(arg, env, where, hoist) for arg in node.args])
 
 
-def _keep(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _keep(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     x, seen = node.args
     fill = node.data[0].value if node.data else 0.0
     number = "-INFINITY" if isinf(fill) else repr(float(fill))
-    return f"where_seen<MODE>({own.seen(seen, env, hoist)}, {own.value(x, env, where, hoist)}, {number})"
+    return f"where_seen<MODE>({printer.seen(seen, env, hoist)}, {printer.value(x, env, where, hoist)}, {number})"
 
 
-def _softened(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _softened(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     x, seen, largest, *rows = node.args
-    power = f"exp_below({own.value(x, env, where, hoist)} - {own.value(largest, env, where, hoist)})"
-    power = " * ".join([power, *(own.value(one, env, where, hoist) for one in rows)])
-    return f"where_seen<MODE>({own.seen(seen, env, hoist)}, {power}, 0.0)"
+    power = f"exp_below({printer.value(x, env, where, hoist)} - {printer.value(largest, env, where, hoist)})"
+    power = " * ".join([power, *(printer.value(row, env, where, hoist) for row in rows)])
+    return f"where_seen<MODE>({printer.seen(seen, env, hoist)}, {power}, 0.0)"
 
 
-def _same(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    return own.value(node.args[0], env, where, hoist)
+def _same(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+    return printer.value(node.args[0], env, where, hoist)
 
 
-def _over(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _over(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     variable, how = node.data
-    parts = own.each(node.args[0], env, where, hoist, variable)
+    entries = printer.each(node.args[0], env, where, hoist, variable)
     if how in ("add", "any"):
-        return f"({(' + ' if how == 'add' else ' | ').join(parts)})"
+        return f"({(' + ' if how == 'add' else ' | ').join(entries)})"
     if how == "max":
-        most = parts[0]
-        for part in parts[1:]:
-            most = f"tl::maximum({most}, {part})"
-        return most
-    return f"log_sum({', '.join(parts)})"
+        largest = entries[0]
+        for entry in entries[1:]:
+            largest = f"tl::maximum({largest}, {entry})"
+        return largest
+    return f"log_sum({', '.join(entries)})"
 
 
-def _shift(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _shift(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     relative = "(i + keys - 1 - j)"
-    index = {**where.index, own.pair[1]: relative, **dict.fromkeys(own.program.relative, relative)}
-    return own.value(node.args[0], env, replace(where, index=index), hoist)
+    index = {**where.index, printer.pair[1]: relative, **dict.fromkeys(printer.program.relative, relative)}
+    return printer.value(node.args[0], env, replace(where, index=index), hoist)
 
 
-def _drop(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _drop(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     stream, tree, heads, index = node.data
-    own.drops += 1
-    drawn = f"{own.number(tree)}, seed, {own.lead(heads, index, env)}, {stream}, first + i, start"
-    made = f"training ? keep_row(arena.row({own.drops - 1}), keys, {drawn}) : nullptr"
-    row = own.text_of(made, "const real* ", hoist)
-    return f"dropped({own.value(node.args[0], env, where, hoist)}, {row}, j)"
+    printer.drops += 1
+    drawn = f"{printer.number(tree)}, seed, {printer.lead(heads, index, env)}, {stream}, first + i, start"
+    kept_row = f"training ? keep_row(arena.row({printer.drops - 1}), keys, {drawn}) : nullptr"
+    row = printer.text_of(kept_row, "const real* ", hoist)
+    return f"dropped({printer.value(node.args[0], env, where, hoist)}, {row}, j)"
 
 
-def _equal(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    a, b = (own.value(arg, env, where, hoist) for arg in node.args)
+def _equal(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+    a, b = (printer.value(arg, env, where, hoist) for arg in node.args)
     return f"(({a}) == ({b}) ? real(1) : real(0))"
 
 
-def _distance(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    return f"real(int({own.text_of(SHIFT, 'const long ', hoist)}) - int(j))"
+def _distance(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+    return f"real(int({printer.text_of(SHIFT, 'const long ', hoist)}) - int(j))"
 
 
 VALUES: dict[str, Rule] = {
