@@ -119,8 +119,8 @@ class Case:
     @cached_property
     def _drawn(self) -> list[Tensor]:
         generator = torch.Generator().manual_seed(self.seed + 1)
-        given = [tensor for tensor in self.graph.of_role("input") if tensor.default is None]
-        return [self._normal(tensor.legs, generator) for tensor in given]
+        inputs = [tensor for tensor in self.graph.of_role("input") if tensor.default is None]
+        return [self._normal(tensor.legs, generator) for tensor in inputs]
 
     @cached_property
     def cotangent(self) -> Tensor:
@@ -148,9 +148,9 @@ class Case:
 
 def leaves(module: nn.Module, inputs: list[Tensor]) -> dict[str, Tensor]:
     """The tensors with gradients, by name: inputs and trainable weights."""
-    named = {name.removeprefix("_orig_mod."): value for name, value in module.named_parameters()}
-    weights = {name: value for name, value in named.items() if value.requires_grad}
-    return {f"input {place}": x for place, x in enumerate(inputs)} | weights
+    named = {name.removeprefix("_orig_mod."): parameter for name, parameter in module.named_parameters()}
+    weights = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
+    return {f"input {index}": x for index, x in enumerate(inputs)} | weights
 
 
 def runner(module: nn.Module, case: Case, inputs: list[Tensor], kind: str) -> Callable[[], list[Tensor | None]]:

@@ -214,8 +214,8 @@ AROUND = (
     ),
     Mutation(
         "convert/wrap.py",
-        "held[0]() is given and bool(held[1] == _version(given))",
-        "held[0]() is given",
+        "held[0]() is tensor and bool(held[1] == _version(tensor))",
+        "held[0]() is tensor",
         "Layers of a converted model go on with a mask that was changed in place.",
         ("convert/test_cache.py::test_a_mask_that_changed_in_place_is_read_again",),
     ),
@@ -271,8 +271,8 @@ AROUND = (
     ),
     Mutation(
         "convert/interface.py",
-        "causal = n > 1 and (own if attention_mask is None else attention_mask.dim() == 2)",
-        "causal = n > 1 and own",
+        "causal = n > 1 and (module_causal if attention_mask is None else attention_mask.dim() == 2)",
+        "causal = n > 1 and module_causal",
         "A causal plan is called with masks of pairs that a model made for itself.",
         ("convert/test_interface.py::test_masks_of_ones_own[llama]",),
     ),

@@ -104,9 +104,9 @@ class AdmixedStates(MixedStates):
     def running(self, q: Tensor, k: Tensor, v: Tensor, eps: Noise | None) -> Tensor:
         reads: list[Tensor] = []
         states, sums = v.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]), v.new_zeros(*k.shape[:2], k.shape[-1])
-        for part in zip(*(x.split(STATES, 2) for x in (q, k, v)), strict=True):
+        for segment in zip(*(x.split(STATES, 2) for x in (q, k, v)), strict=True):
             read, states, sums = checkpoint(
-                self.part, *part, states, sums, eps, use_reentrant=False, preserve_rng_state=False
+                self.part, *segment, states, sums, eps, use_reentrant=False, preserve_rng_state=False
             )
             reads.append(read)
         return torch.cat(reads, 2)
