@@ -203,8 +203,10 @@ def _of_term(
     graph: Graph, step: Step, factors: tuple[Use, ...], kept: set[str], numbers: Iterator[int]
 ) -> Iterator[Product]:
     """The term itself, or the products behind its only factor with both sides, times the other factors."""
-    both = [(index, products(graph, use, numbers)) for index, use in enumerate(factors) if len(_sides(graph, use)) == 2]
-    scores = {index: behind for index, behind in both if behind}
+    two_sided = [
+        (index, products(graph, use, numbers)) for index, use in enumerate(factors) if len(_sides(graph, use)) == 2
+    ]
+    scores = {index: behind for index, behind in two_sided if behind}
     rest = tuple(use for index, use in enumerate(factors) if index not in scores)
     rest_sides = {side for use in rest if len(_sides(graph, use)) == 1 for side in _sides(graph, use)}
     if not scores and len(rest_sides) == 2:

@@ -42,7 +42,11 @@ def sums_of_maps(graph: Graph) -> tuple[Step, ...]:
 def blended_steps(graph: Graph) -> tuple[Step, ...]:
     """The products and sums of attention maps that weight values."""
     readers = {step: readers_of(graph, step.name) for step in sums_of_maps(graph)}
-    return tuple(step for step, read in readers.items() if any(each.term is not None and each.values for each in read))
+    return tuple(
+        step
+        for step, step_readers in readers.items()
+        if any(reader.term is not None and reader.values for reader in step_readers)
+    )
 
 
 def with_implied(graph: Graph) -> tuple[Graph, dict[str, Step]]:
@@ -58,8 +62,8 @@ def with_implied(graph: Graph) -> tuple[Graph, dict[str, Step]]:
             continue
         divisors = tuple(use for use in read.rest if graph.query in use.legs)
         factors = (*read.query, *read.key, *read.mix, *divisors)
-        every = dict.fromkeys(leg for use in factors for leg in use.legs)
-        legs = tuple(leg for leg in every if leg not in read.features)
+        all_legs = dict.fromkeys(leg for use in factors for leg in use.legs)
+        legs = tuple(leg for leg in all_legs if leg not in read.features)
         scores, name = Use(f"{box.name}.map.of", legs), f"{box.name}.map"
         keep = replace(box.box, kind="keep", numbers=(), operands=(("of", scores),))
         implied[box.name] = Step(name, keep, legs)
@@ -119,9 +123,9 @@ def evaluated(
 
 def needed(graph: Graph, names: Iterable[str]) -> Graph:
     """The part of a graph that some steps depend on; all inputs are included, because they define the batch."""
-    wanted = behind(graph, names)
-    tensors = tuple(tensor for tensor in graph.tensors if tensor.role == "input" or tensor.name in wanted)
-    steps = tuple(step for step in graph.steps if step.name in wanted)
+    names_behind = behind(graph, names)
+    tensors = tuple(tensor for tensor in graph.tensors if tensor.role == "input" or tensor.name in names_behind)
+    steps = tuple(step for step in graph.steps if step.name in names_behind)
     return replace(graph, tensors=tensors, steps=steps, losses=())
 
 

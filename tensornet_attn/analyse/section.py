@@ -181,8 +181,8 @@ def text_inputs(
     from N(0, 1) with `seed`, plus sinusoids of the position. Raises InputError, OSError.
     """
     widths = _widths(module)
-    wanted = _length(module.plan.graph, length)
-    windows = cut(read_text(path, wanted * (batch + 1)), wanted, batch + 1)
+    window_length = _length(module.plan.graph, length)
+    windows = cut(read_text(path, window_length * (batch + 1)), window_length, batch + 1)
     chosen = [windows.roll(-index, 0)[:batch] for index in range(len(widths))]
     return _embedded(module, chosen, widths, seed, embedding)
 

@@ -169,12 +169,12 @@ class Bench:
                 self.uncompared(entry, layer.unlike)
                 check_output(name, compared.module, case)
                 return entry, compared
-            entry.note, wanted = compared.note, self.oracle(compared.case)
-            entry.checked_n, short = wanted.n, compared.case.at(wanted.n)
+            entry.note, reference = compared.note, self.oracle(compared.case)
+            entry.checked_n, short = reference.n, compared.case.at(reference.n)
             if layer is not None:
                 check_output(name, compared.module, short)
             values = values_of(compared.module, short, kind)
-            entry.error = wanted.error(values if layer is None else layer.ours(values))
+            entry.error = reference.error(values if layer is None else layer.ours(values))
         return entry, compared if not entry.reason else None
 
     def uncompared(self, entry: Entry, unlike: str) -> None:
@@ -205,8 +205,8 @@ class Bench:
         for name in graphs:
             fill(result.entry(name), timed[name], calls[name], result.device)
         for entry in result.entries:
-            both = entry.seconds is not None and result.entry(result.ours).seconds is not None
-            if both and entry.name != result.ours:
+            comparable = entry.seconds is not None and result.entry(result.ours).seconds is not None
+            if comparable and entry.name != result.ours:
                 entry.ratio = ratio(timed[entry.name].seconds, timed[result.ours].seconds)
 
     def graphs(self, result: Result, calls: dict[str, Call]) -> dict[str, Call]:

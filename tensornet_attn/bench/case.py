@@ -158,11 +158,11 @@ def runner(module: nn.Module, case: Case, inputs: list[Tensor], kind: str) -> Ca
     module.train(kind != FORWARD)
     if kind == FORWARD:
         return torch.no_grad()(lambda: [module(*inputs)])
-    wanted = list(leaves(module, inputs).values())
+    tensors = list(leaves(module, inputs).values())
     start = case.cotangent
 
-    def both() -> list[Tensor | None]:
+    def forward_and_backward() -> list[Tensor | None]:
         y = module(*inputs)
-        return [y, *torch.autograd.grad(y, wanted, start, allow_unused=True)]
+        return [y, *torch.autograd.grad(y, tensors, start, allow_unused=True)]
 
-    return both
+    return forward_and_backward

@@ -75,8 +75,8 @@ def reference_values(case: Case, dtype: str) -> Values:
     pieces: dict[str, list[Tensor]] = {}
     for b in range(case.batch):
         sequence = [x[b : b + 1].requires_grad_() for x in inputs]
-        y, wanted = module(*sequence), list(leaves(module, sequence).values())
-        grads = torch.autograd.grad(y, wanted, start[b : b + 1], allow_unused=True)
+        y, tensors = module(*sequence), list(leaves(module, sequence).values())
+        grads = torch.autograd.grad(y, tensors, start[b : b + 1], allow_unused=True)
         for name, piece in named(module, sequence, [y, *grads]).items():
             pieces.setdefault(name, []).append(piece)
     return {
@@ -106,13 +106,13 @@ def values_of(module: nn.Module, case: Case, kind: str) -> Values:
     return named(module, inputs, call())
 
 
-def errors(values: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, float]:
+def errors(values: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, float]:
     """The relative root mean square error of each value, by name."""
-    sizes = {name: _size(tensor) for name, tensor in wanted.items()}
+    sizes = {name: _size(tensor) for name, tensor in expected.items()}
     largest = max((size for name, size in sizes.items() if name != "output"), default=0.0)
     least = {name: 0.0 if name == "output" else SMALL * largest for name in sizes}
     return {
-        name: _size(values[name] - tensor) / max(sizes[name], least[name], 1e-300) for name, tensor in wanted.items()
+        name: _size(values[name] - tensor) / max(sizes[name], least[name], 1e-300) for name, tensor in expected.items()
     }
 
 

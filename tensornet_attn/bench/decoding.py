@@ -206,13 +206,13 @@ def ready(entry: Entry, case: Case, limit: float) -> Call:
     short, trial = stepping(entry.name, replace(case, n=CHECKED, batch=1), limit)
     x = one_input(short)
     with torch.enable_grad():
-        wanted = oracle(short, limit)
-    outputs = torch.cat([trial.step(x[:, i : i + 1]) for i in range(wanted.n)], 1)
-    entry.checked_n = wanted.n
-    entry.error = wanted.error({"output": outputs.double()})
-    whole, decoder = stepping(entry.name, case, limit)
+        reference = oracle(short, limit)
+    outputs = torch.cat([trial.step(x[:, i : i + 1]) for i in range(reference.n)], 1)
+    entry.checked_n = reference.n
+    entry.error = reference.error({"output": outputs.double()})
+    full_case, decoder = stepping(entry.name, case, limit)
     entry.note = "; ".join(filter(None, [f"cache {in_bytes(decoder.fill(case.n))}", decoder.note]))
-    position = one_input(replace(whole, n=1))
+    position = one_input(replace(full_case, n=1))
 
     def call() -> object:
         before = decoder.back(case.n)  # a reference, so that the old states are not freed within the measured call

@@ -152,23 +152,23 @@ def measured_rates(device: str, dtype: str) -> Rates:
     Rates by shape and of exponentials are those of a CPU: on a GPU, products and exponentials of fused kernels overlap,
     and products by shape would mostly measure the memory that their results take.
     """
-    where = torch.device(device).type
-    (side, copied), seconds = SIZES[where], SECONDS[where]
-    kind: torch.dtype = getattr(torch, dtype)
+    device_type = torch.device(device).type
+    (side, copied), seconds = SIZES[device_type], SECONDS[device_type]
+    torch_dtype: torch.dtype = getattr(torch, dtype)
     generator = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(side, side, generator=generator).to(device, kind) for _ in range(2))
+    left, right = (torch.randn(side, side, generator=generator).to(device, torch_dtype) for _ in range(2))
     sample = sample_of(device) or by_clock(time.perf_counter)
-    product = shortest(lambda: torch.mm(a, b), sample, seconds)
+    product = shortest(lambda: torch.mm(left, right), sample, seconds)
     copy = copy_rate(lambda call: shortest(call, sample, seconds), device, copied)
 
     def best(call: Call) -> float:
         return shortest(call, sample, seconds * BRIEF)
 
     rates = Rates(dtype, 2 * side**3 / product, copy, side, copied)
-    if where == "cuda":
+    if device_type == "cuda":
         return rates
-    exponentials = exponential_rate(best, device, kind, EXPONENTIALS)
-    return replace(rates, products=tuple(product_rates(best, device, kind)), exponentials=exponentials)
+    exponentials = exponential_rate(best, device, torch_dtype, EXPONENTIALS)
+    return replace(rates, products=tuple(product_rates(best, device, torch_dtype)), exponentials=exponentials)
 
 
 def shortest(call: Call, sample: Sample, seconds: float) -> float:

@@ -45,9 +45,9 @@ def figure(results: Sequence[Result]) -> Figure:
         name: handle for axis in picture.axes for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)
     }
     if lines:
-        wanted = [name for name in names if name in lines]
-        handles = [lines[name] for name in wanted]
-        picture.legend(handles, wanted, loc="outside upper center", ncols=8, fontsize=8, frameon=False)
+        drawn = [name for name in names if name in lines]
+        handles = [lines[name] for name in drawn]
+        picture.legend(handles, drawn, loc="outside upper center", ncols=8, fontsize=8, frameon=False)
     return picture
 
 

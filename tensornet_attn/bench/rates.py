@@ -57,10 +57,10 @@ def product_rates(best: Best, device: str, dtype: torch.dtype) -> tuple[Measured
         lead = () if shape.batch == 1 else (shape.batch,)
         left = torch.ones(*lead, shape.rows, shape.summed, device=device, dtype=dtype)
         right = torch.ones(*lead, shape.summed, shape.columns, device=device, dtype=dtype)
-        ways = [(left, right)]
+        operand_pairs = [(left, right)]
         if shape.columns < shape.rows:  # heads before positions, or after them
-            ways.append((right.mT.contiguous(), left.mT.contiguous()))
-        shortest = min(best(partial(torch.matmul, *way)) for way in ways)
+            operand_pairs.append((right.mT.contiguous(), left.mT.contiguous()))
+        shortest = min(best(partial(torch.matmul, *operands)) for operands in operand_pairs)
         rates.append(Measured(shape, 2 * shape.macs / shortest))
     return tuple(rates)
 

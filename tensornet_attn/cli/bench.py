@@ -112,8 +112,8 @@ def bench(
         from tensornet_attn.cli.regret import measure
 
         chosen_designs = loaded(designs or ["*"], legs, settings)
-        wanted = lengths(n) if "n" in given(context) else []
-        measure(chosen_designs, wanted, batch, causal, seed, costs, threads, memory, output, as_json, _say)
+        chosen_lengths = lengths(n) if "n" in given(context) else []
+        measure(chosen_designs, chosen_lengths, batch, causal, seed, costs, threads, memory, output, as_json, _say)
         return
     on_gpu = device.partition(":")[0] == "cuda"
     aimed = targets or rehearse or (on_gpu and not designs and not decoding)
@@ -177,11 +177,14 @@ def _steps(
     from tensornet_attn.bench.decoding import BATCHES, LENGTHS, usual_cases
 
     batches = [batch] if "batch" in given(context) else BATCHES
-    wanted = lengths(n) if "n" in given(context) else []
+    chosen_lengths = lengths(n) if "n" in given(context) else []
     if not designs:
-        return usual_cases(make, batches, wanted)
+        return usual_cases(make, batches, chosen_lengths)
     return [
-        make(source_of(name), m, size) for name in spelled_out(designs) for size in batches for m in wanted or LENGTHS
+        make(source_of(name), m, size)
+        for name in spelled_out(designs)
+        for size in batches
+        for m in chosen_lengths or LENGTHS
     ]
 
 

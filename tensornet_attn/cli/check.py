@@ -54,8 +54,8 @@ class Finding:
     def ok_line(self) -> str:
         facts, model = self.facts(), self.model
         kind = f"{model.kind}, " if model else ""
-        count, what = (sum(map(len, model.stacks.values())), "layer") if model else (facts["steps"], "step")
-        counts = f"{count} {what}{'s' * (count != 1)}, {facts['parameters']:,} parameters"
+        count, unit = (sum(map(len, model.stacks.values())), "layer") if model else (facts["steps"], "step")
+        counts = f"{count} {unit}{'s' * (count != 1)}, {facts['parameters']:,} parameters"
         return f"ok  {self.file}: {facts['name']}, {kind}{counts}"
 
 

@@ -77,10 +77,10 @@ def cost(
     if table is not None:
         _show_table(table, as_json)
         return
-    several = any(option is not None for option in (against, against_legs, beside, over, measure, order, plot))
+    sweeping = any(option is not None for option in (against, against_legs, beside, over, measure, order, plot))
     if not designs:
         raise typer.BadParameter("name a design, or a table with --table.")
-    if several or len(designs) > 1:
+    if sweeping or len(designs) > 1:
         if design is not None:
             raise typer.BadParameter("this option is for a single model.", param_hint="'--design'")
         if plot is not None and plot != "-" and not plot.endswith(".svg"):
@@ -94,7 +94,7 @@ def cost(
         chosen: dict[str, Any] = {"n": n if over else None, "m": m, "batch": batch, "dtype": dtype}
         if measure is not None:
             chosen["measures"] = tuple(name.strip() for name in measure.split(","))
-        asked = Sweep(
+        request = Sweep(
             tuple(map(source_of, designs)),
             axes_of(over) or {"n": (LENGTH if n is None else n,)},
             against=None if against is None else source_of(against),
@@ -105,7 +105,7 @@ def cost(
             order=order or "planned",
             **chosen,
         )
-        swept = sweep(asked, causal)
+        swept = sweep(request, causal)
         show(swept, as_json, plot, lambda: sweep_svg(swept))
         return
     source = source_of(designs[0])
@@ -139,7 +139,7 @@ def axes_of(assignments: list[str] | None) -> dict[str, tuple[int, ...]]:
     return axes
 
 
-def sweep(asked: Sweep, causal: bool | None = None) -> Swept:
+def sweep(request: Sweep, causal: bool | None = None) -> Swept:
     """Computes the costs of a sweep. Raises InputError and DesignError."""
     from tensornet_attn import compiler
     from tensornet_attn.cost import device_named, sizes_at
@@ -151,12 +151,12 @@ def sweep(asked: Sweep, causal: bool | None = None) -> Swept:
 
     def price(design: Design) -> Priced:
         graph = build(design, causal)
-        if asked.order == "fewest":
+        if request.order == "fewest":
             return Priced(graph, lambda lengths: split_best(graph, sizes_at(graph, lengths), device)[0])
-        planned = compiler.plan_of(graph).schedule if asked.order == "planned" else None
+        planned = compiler.plan_of(graph).schedule if request.order == "planned" else None
         return Priced(graph, lambda lengths: planned or graph)
 
-    return swept(asked, lambda source, legs, settings: compiler.load(source, legs=legs, settings=settings), price)
+    return swept(request, lambda source, legs, settings: compiler.load(source, legs=legs, settings=settings), price)
 
 
 def _show_table(name: str, as_json: bool) -> None:

@@ -162,8 +162,10 @@ def compile_design(
     from tensornet_attn.cost.target import TargetOptions
 
     sizes = TargetOptions(n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory)
-    wanted = TargetOptions(workload=options.workload_of(workload, bucket), device_costs=device) | sizes
-    write(output, compiler.emit_source(options.load(design, legs, settings), causal, backend, package, **wanted))
+    target_options = TargetOptions(workload=options.workload_of(workload, bucket), device_costs=device) | sizes
+    write(
+        output, compiler.emit_source(options.load(design, legs, settings), causal, backend, package, **target_options)
+    )
 
 
 def warm(
@@ -192,10 +194,10 @@ def warm(
     from tensornet_attn.cost.target import TargetOptions
 
     sizes = TargetOptions(workload=workload, n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory)
-    wanted = options.priced_for(device) | sizes
+    target_options = options.priced_for(device) | sizes
     for name in designs:
         design = options.load(name, legs, settings)
-        paths = compiler.warm(design, causal, dtype, **wanted)
+        paths = compiler.warm(design, causal, dtype, **target_options)
         print(f"{design.name}: {', '.join(map(str, paths)) or 'no region needs C++ kernels; torch computes all of it'}")
 
 
@@ -253,8 +255,10 @@ def explain(
         printed, document = path_text(graph, sizes_at(graph, lengths_of(graph, n, m)), costs), None
     else:
         sizes = TargetOptions(n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory, strict=strict)
-        wanted = TargetOptions(workload=options.workload_of(workload, bucket)) | options.priced_for(device) | sizes
-        plan = compiler.plan_for(loaded, backend, causal, **wanted)
+        target_options = (
+            TargetOptions(workload=options.workload_of(workload, bucket)) | options.priced_for(device) | sizes
+        )
+        plan = compiler.plan_for(loaded, backend, causal, **target_options)
         printed, document = plan.explain(), plan.as_dict()
     if as_json:
         print_json(document)
@@ -322,6 +326,6 @@ def lattice(
     cases = special_cases(design and options.source_of(design), equal_sizes)
     if as_json:
         edges = sorted(cases.edges(data="causal"))
-        print_json([{"design": a, "contains": b, "causal": causal} for a, b, causal in edges])
+        print_json([{"design": outer, "contains": inner, "causal": causal} for outer, inner, causal in edges])
     else:
         write(output, lattice_picture(cases, suffix))

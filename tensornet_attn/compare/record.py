@@ -45,7 +45,7 @@ class Record:
     @cached_property
     def recipe(self) -> dict[str, Any]:
         """The configuration without the seed and the keys of the machine."""
-        asked = self.run.model_dump(exclude={"seed", "model", "design", *SIZES, *MACHINE})
+        options = self.run.model_dump(exclude={"seed", "model", "design", *SIZES, *MACHINE})
         config = self.spec.config.model_dump(exclude=set(STACKS))
         blocks = [
             (stack, role, layer.design.to_yaml(), layer.causal)
@@ -53,7 +53,7 @@ class Record:
             for block in blocks
             for role, layer in block.items()
         ]
-        return asked | {"model": config, "blocks": blocks}
+        return options | {"model": config, "blocks": blocks}
 
     @cached_property
     def designs(self) -> dict[str, Design]:

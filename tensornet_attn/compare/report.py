@@ -88,15 +88,15 @@ def _section(task: str, records: Sequence[Record], by: str | None) -> Section:
     rows, waiting = [], []
     measure = _measure([record for record in records if record.summary], by)
     for label, group in zip(labels, groups.values(), strict=True):
-        done = sorted((record for record in group if record.summary), key=lambda record: record.seed)
+        finished = sorted((record for record in group if record.summary), key=lambda record: record.seed)
         waiting += [(label, record) for record in group if not record.summary]
-        for run, next_run in pairwise(done):
+        for run, next_run in pairwise(finished):
             if run.seed == next_run.seed:
                 raise InputError(
                     f"'{run.path}' and '{next_run.path}' are the same run, {label} with seed {run.seed}; leave one out."
                 )
-        if done:
-            rows.append(Row(label, tuple(done), measure))
+        if finished:
+            rows.append(Row(label, tuple(finished), measure))
     rows.sort(key=lambda row: row.score.value, reverse=not measure.partition("/")[0].endswith(SMALLER))
     compared = tuple(replace(row, difference=_difference(row, rows[0])) for row in rows)
     return Section(task, records[0].run.options, measure, compared, tuple(waiting))

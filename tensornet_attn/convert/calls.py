@@ -68,17 +68,17 @@ def turns(module: Any, x: Tensor) -> tuple[Tensor, Tensor] | None:
     if rotary_class is None:
         return None
     rotary, ids = rotary_class(module.config), torch.arange(x.shape[1])[None]
-    kinds = getattr(module.config, "layer_types", None)
+    layer_types = getattr(module.config, "layer_types", None)
     layered = "layer_type" in inspect.signature(rotary_class.forward).parameters
-    angles = rotary(x, ids, kinds[module.layer_idx]) if layered and kinds else rotary(x, ids)
+    angles = rotary(x, ids, layer_types[module.layer_idx]) if layered and layer_types else rotary(x, ids)
     return angles[0], angles[1]
 
 
 def rope_of(module: Any) -> Mapping[str, Any]:
     """What the config of a layer says of its positions: some configs have one for each kind of layer."""
     parameters: Mapping[str, Any] = module.config.rope_parameters
-    kinds = getattr(module.config, "layer_types", None)
-    return parameters.get(kinds[module.layer_idx] if kinds else "", parameters)
+    layer_types = getattr(module.config, "layer_types", None)
+    return parameters.get(layer_types[module.layer_idx] if layer_types else "", parameters)
 
 
 def scaling_of(where: str, module: Any) -> dict[str, Any]:

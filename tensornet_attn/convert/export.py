@@ -127,18 +127,18 @@ def _solved(flat: Tensor, wanted: Tensor, parameters: list[Tensor]) -> list[Tens
     pulled = pull(zero, graph=True)
 
     def push(tangents: list[Tensor]) -> Tensor:
-        total = reduce(torch.add, ((g * t).sum() for g, t in zip(pulled, tangents, strict=True)))
+        total = reduce(torch.add, ((grad * tangent).sum() for grad, tangent in zip(pulled, tangents, strict=True)))
         return torch.autograd.grad(total, zero, retain_graph=True)[0]
 
-    factor = push([torch.ones_like(p) for p in parameters])
-    rest = flat.detach() - push([p.detach() for p in parameters])
+    factor = push([torch.ones_like(parameter) for parameter in parameters])
+    rest = flat.detach() - push([parameter.detach() for parameter in parameters])
     read = factor != 0
     inverse = torch.where(read, 1 / torch.where(read, factor, 1), 0)
     number = (wanted - rest) * inverse
     sums, counts = pull(number * inverse), pull(inverse)
     return [
-        torch.where(count > 0.5, total / count.clamp(min=1), p.detach())
-        for total, count, p in zip(sums, counts, parameters, strict=True)
+        torch.where(count > 0.5, total / count.clamp(min=1), parameter.detach())
+        for total, count, parameter in zip(sums, counts, parameters, strict=True)
     ]
 
 

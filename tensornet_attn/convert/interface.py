@@ -148,13 +148,13 @@ class DesignAttention:
         heads, groups = query.shape[1], key.shape[1]
         own, shared = self.made.heads[:2]
         rest = tuple(leg for leg in own if leg not in shared)  # on queries only: several query heads share a key head
-        wanted = ((shared, groups), (rest, heads // groups)) if rest else ((shared, heads),)
-        if any(len(legs) > 1 or (not legs and number != 1) for legs, number in wanted):
+        legs_and_counts = ((shared, groups), (rest, heads // groups)) if rest else ((shared, heads),)
+        if any(len(legs) > 1 or (not legs and count != 1) for legs, count in legs_and_counts):
             raise InputError(
                 f"{self.name}: {heads} heads of queries and {groups} of keys do not fit its legs [{' '.join(own)}] and "
                 f"[{' '.join(shared)}]."
             )
-        sizes = {leg: number for legs, number in wanted for leg in legs}
+        sizes = {leg: count for legs, count in legs_and_counts for leg in legs}
         for leg, x in zip(self.made.width, (query, key, value), strict=True):
             if sizes.setdefault(leg, x.shape[-1]) != x.shape[-1]:
                 difference = f"is {sizes[leg]} for one and {x.shape[-1]} for another"

@@ -72,9 +72,9 @@ def made_of(
     converted, location = read_as(reading, module, place_of(module, where), backend), place_of(module, where)
     for name, asked in {**(legs or {}), **(settings or {})}.items():
         if converted.plan.graph.values.get(name) != asked:
-            held = converted.plan.graph.values.get(name)
+            needed = converted.plan.graph.values.get(name)
             raise InputError(
-                f"{location} cannot become {name_of(design)}: '{name}' must be {held}, as in the module, not {asked}."
+                f"{location} cannot become {name_of(design)}: '{name}' must be {needed}, as in the module, not {asked}."
             )
     if memory and len(converted.plan.graph.of_role("input")) < 2:
         raise InputError(f"{location} cannot become {name_of(design)}: it takes no second input.")
@@ -127,7 +127,7 @@ def made_from(
     like = trained.weights["Wq"]
     # float64, so that scaled and mixed weights are rounded only at the end
     weights, biases = (
-        {key: tensor.cpu().double() for key, tensor in held.items()} for held in (trained.weights, trained.biases)
+        {key: tensor.cpu().double() for key, tensor in tensors.items()} for tensors in (trained.weights, trained.biases)
     )
     norms = {key: replace(norm, weight=norm.weight.cpu().double()) for key, norm in trained.norms.items()}
     buckets = trained.buckets and replace(trained.buckets, weight=trained.buckets.weight.cpu().double())
@@ -135,20 +135,20 @@ def made_from(
     trained = replace(trained, weights=weights, biases=biases, norms=norms, buckets=buckets, sinks=sinks)
     general = compiler.load(design, legs=legs, settings=settings)
     source, below = base_of(trained, general)
-    wanted, above = carried(general, source, below, trained.causal)
-    have, must = build(general).values, build(wanted).values
+    sized, above = carried(general, source, below, trained.causal)
+    requested, needed = build(general).values, build(sized).values
     for name in [*(legs or {}), *(settings or {})]:
-        if have.get(name) != must.get(name):
-            asked = f"the requested '{name}' is {have[name]}, but the trained weights need {must[name]}."
-            raise InputError(asked)
-    final, values, table = gained(wanted, above, trained, memory)
+        if requested.get(name) != needed.get(name):
+            message = f"the requested '{name}' is {requested[name]}, but the trained weights need {needed[name]}."
+            raise InputError(message)
+    final, values, table = gained(sized, above, trained, memory)
     agree(trained, (final, values), gained(source, below, trained, False)[:2])
     if table and trained.buckets is not None and trained.buckets.given:
         final = compiler.load(gain.with_weight_given(final.as_dict(), table))
         del values[table]
-    out = compiler.compile(final, backend, trained.causal, like.device, like.dtype)
-    fill(out, values)
-    return out
+    compiled = compiler.compile(final, backend, trained.causal, like.device, like.dtype)
+    fill(compiled, values)
+    return compiled
 
 
 def values_of(trained: Trained, design: Source) -> dict[str, Tensor]:
@@ -180,7 +180,7 @@ def base_of(trained: Trained, general: Design) -> tuple[Design, Weights]:
     }
     last = {key: Turn(values[f"W{key}"].ndim - 1, d, key) for key in "qk"}
     turned = last if trained.rope_base is not None and not rotary else {}
-    turns, norms = ({f"W{key}": last[key] for key in held} for held in (turned, trained.norms))
+    turns, norms = ({f"W{key}": last[key] for key in letters} for letters in (turned, trained.norms))
     return design, Weights(values, biases, turns, norms)
 
 

@@ -175,8 +175,8 @@ class Rope:
         tolerance = torch.full_like(angles, 1e-4 if turns[0].dtype in (torch.float32, torch.float64) else 2e-2)
         tolerance += angles.abs() * 1e-6 if self.scaling else 0.0  # scaled angles are rounded in a different order
         pairs, pair_axis = ((-1, 2), -1) if self.interleaved else ((2, -1), -2)
-        for got, wanted in zip(turns, (angles.cos() * factor, angles.sin() * factor), strict=True):
-            gaps = (got.float().unflatten(-1, pairs) - wanted.unsqueeze(pair_axis)).abs()
+        for passed, expected in zip(turns, (angles.cos() * factor, angles.sin() * factor), strict=True):
+            gaps = (passed.float().unflatten(-1, pairs) - expected.unsqueeze(pair_axis)).abs()
             if gaps.numel() and not bool((gaps <= tolerance.unsqueeze(pair_axis)).all()):  # NaN is refused too
                 kind = f" and rope_type '{self.scaling[0]}'" if self.scaling else ""
                 message = f"position_embeddings do not match position_ids with base {self.base:g}{kind}."

@@ -97,17 +97,17 @@ def attentions(model: nn.Module) -> list[Found]:
 def _candidates(parent: nn.Module, path: str) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
     """(path, parent, attribute, module) of each module that is a known attention or has "Attention" in its name."""
     for name, module in parent._modules.items():  # named_children skips shared modules
-        here = f"{path}.{name}" if path else name
+        inner_path = f"{path}.{name}" if path else name
         if module is None or any(
             isinstance(candidate, CompiledDesign) for candidate in (module, getattr(module, "design", None))
         ):
             continue
         replaceable = swappable(module)
-        inside = [] if replaceable else list(_candidates(module, here))
+        inside = [] if replaceable else list(_candidates(module, inner_path))
         if inside or not (replaceable or "Attention" in type(module).__name__):
             yield from inside
         else:
-            yield here, parent, name, module
+            yield inner_path, parent, name, module
 
 
 def _check_alone(attention: Found, model: nn.Module) -> None:

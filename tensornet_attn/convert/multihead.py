@@ -247,8 +247,8 @@ def check_output(graph: Graph, embed_dim: int) -> None:
     """Raises InputError if the output is not [batch..., queries, embed_dim]."""
     legs = graph.legs_of(graph.output)
     if len(legs) != 2 or legs[0] != graph.query or graph.leg[legs[1]].size != embed_dim:
-        shape, wanted = ", ".join(str(graph.leg[leg].size or leg) for leg in legs), f"[{graph.query}, {embed_dim}]"
-        raise InputError(f"{graph.name}: its output is [{shape}], but MultiheadAttention returns {wanted}.")
+        shape, expected = ", ".join(str(graph.leg[leg].size or leg) for leg in legs), f"[{graph.query}, {embed_dim}]"
+        raise InputError(f"{graph.name}: its output is [{shape}], but MultiheadAttention returns {expected}.")
 
 
 def projections(graph: Graph) -> dict[str, int]:
@@ -274,12 +274,12 @@ def _features(graph: Graph, embed_dim: int, kdim: int | None, vdim: int | None) 
     shapes = [tensor.legs for tensor in inputs]
     sequences = [legs[0] if len(legs) == 2 else None for legs in shapes]
     if not 1 <= len(inputs) <= 3 or sequences != [graph.query, graph.key, graph.key][: len(inputs)]:
-        held = ", ".join(f"'{tensor.name}: {' '.join(tensor.legs)}'" for tensor in inputs)
-        raise InputError(f"{graph.name}: its inputs are {held or 'none'}; {WANTED}.")
-    wanted = [shapes[0], *(shapes[1:] or shapes), shapes[-1]]
+        listed = ", ".join(f"'{tensor.name}: {' '.join(tensor.legs)}'" for tensor in inputs)
+        raise InputError(f"{graph.name}: its inputs are {listed or 'none'}; {WANTED}.")
+    input_shapes = [shapes[0], *(shapes[1:] or shapes), shapes[-1]]
     widths = [("embed_dim", embed_dim), ("kdim", kdim or embed_dim), ("vdim", vdim or embed_dim)]
     sizes: dict[str, Size] = {}
-    for (_, leg), (name, size) in zip(wanted, widths, strict=False):
+    for (_, leg), (name, size) in zip(input_shapes, widths, strict=False):
         if sizes.setdefault(leg, size) != size:
             raise InputError(
                 f"{graph.name}: {name} is {size}, but its features are on leg '{leg}', which is {sizes[leg]}."
@@ -306,7 +306,7 @@ def _heads(graph: Graph, embed_dim: int, num_heads: int, legs: Mapping[str, Size
         others = prod(int(size) for leg, size in sizes.items() if leg not in free)
         head_sizes[free[0]] = sizes[free[0]] = max(1, num_heads // others)
     if len(on_map) == len(beside) and reader is not None and prod(int(size) for size in sizes.values()) != num_heads:
-        held = ", ".join(f"{leg} {size}" for leg, size in sizes.items()) or "none"
-        sentence = f"num_heads is {num_heads}, but its head legs are {held}"
+        listed = ", ".join(f"{leg} {size}" for leg, size in sizes.items()) or "none"
+        sentence = f"num_heads is {num_heads}, but its head legs are {listed}"
         raise InputError(f"{graph.name}: {sentence}; set them with legs={{...}}.")
     return head_sizes

@@ -50,8 +50,8 @@ def known(module: nn.Module, where: str = "") -> tuple[Family, str]:
         raise InputError(f"a {type(module).__name__} is not an attention; give an nn.Module.")
     location, family = place_of(module, where), family_of(module)
     if family is None:
-        kinds = [name for row in FAMILIES for name in row.classes if "Cross" not in name]
-        near = get_close_matches(type(module).__name__, kinds, 3)
+        class_names = [name for row in FAMILIES for name in row.classes if "Cross" not in name]
+        near = get_close_matches(type(module).__name__, class_names, 3)
         hint = (
             f"similar supported classes: {', '.join(near)}" if near else "docs/convert.md lists the supported classes"
         )
@@ -94,9 +94,9 @@ def read_multihead(module: Any, where: str) -> Trained:
     if module.add_zero_attn:
         raise refusal(where, "it adds a key and value of zeros to every sequence (add_zero_attn=True)")
     for name in ("kdim", "vdim"):
-        size, both = getattr(module, name), module.embed_dim
-        if size != both:
-            raise refusal(where, f"{name} is {size} and embed_dim {both}; a design takes both from one input")
+        size, embed_dim = getattr(module, name), module.embed_dim
+        if size != embed_dim:
+            raise refusal(where, f"{name} is {size} and embed_dim {embed_dim}; a design takes both from one input")
     weights, biases = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight), (None, None, None)
     if module.in_proj_weight is not None:
         weights = module.in_proj_weight.chunk(3)
@@ -223,13 +223,13 @@ def _norm(where: str, module: nn.Module, name: str, d: int) -> Norm:
     _real(where, name, weight, None)
     probe = torch.linspace(-1, 2, weight.numel(), dtype=torch.float64).cos().reshape(weight.shape)
     with torch.no_grad():
-        got = module(probe.to(weight)).double().cpu()
+        output = module(probe.to(weight)).double().cpu()
     stored, close = weight.detach().double().cpu(), 1e-4 if weight.dtype in (torch.float32, torch.float64) else 5e-2
     for kind in ("rmsnorm", "layernorm"):
         centred = probe - probe.mean(-1, keepdim=True) if kind == "layernorm" else probe
         normed = centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
         for least in (0, 1):
-            if torch.allclose(got, normed * (stored + least), rtol=close, atol=close):
+            if torch.allclose(output, normed * (stored + least), rtol=close, atol=close):
                 learned = _copy(weight) + least
                 whole = weight.dim() == 1 and weight.numel() != d
                 return Norm(kind, eps, learned.reshape(-1, d) if whole else learned, whole)
@@ -239,8 +239,10 @@ def _norm(where: str, module: nn.Module, name: str, d: int) -> Norm:
 def _check_features(where: str, module: nn.Module, carried: tuple[str, ...]) -> None:
     """Raises InputError if the module has a feature that no design supports."""
     for name, reason in FEATURES.items():
-        held = None if name in carried else getattr(module, name, None)
-        if isinstance(held, (nn.Module, Tensor)) or (held is not None and held is not False and held != set()):
+        feature = None if name in carried else getattr(module, name, None)
+        if isinstance(feature, (nn.Module, Tensor)) or (
+            feature is not None and feature is not False and feature != set()
+        ):
             raise refusal(where, reason)
     kind = getattr(getattr(module, "config", None), "position_embedding_type", "absolute")
     if kind not in (None, "absolute"):
@@ -260,11 +262,11 @@ def _part(where: str, module: Any, name: str) -> Any:
 def _first(where: str, module: Any, *names: str) -> Any:
     """The first of these attributes that is not None. Raises InputError if there is none."""
     for name in names:
-        held = module
+        attribute = module
         for piece in name.split("."):
-            held = getattr(held, piece, None)
-        if held is not None:
-            return held
+            attribute = getattr(attribute, piece, None)
+        if attribute is not None:
+            return attribute
     return _part(where, module, names[0])
 
 
@@ -324,13 +326,13 @@ def _pair_halves(trained: Trained) -> None:
     """Moves the entries of a rotary pair from neighbours to half a head apart, in queries and keys."""
     for letter in "qk":
         norm = trained.norms.get(letter)
-        for held in (
+        for tensor in (
             trained.weights[f"W{letter}"],
             trained.biases.get(f"b{letter}"),
             None if norm is None else norm.weight,
         ):
-            if held is not None:
-                held.copy_(torch.cat((held[..., ::2], held[..., 1::2]), -1))
+            if tensor is not None:
+                tensor.copy_(torch.cat((tensor[..., ::2], tensor[..., 1::2]), -1))
 
 
 def _absorb(trained: Trained, factor: float) -> None:
@@ -340,9 +342,9 @@ def _absorb(trained: Trained, factor: float) -> None:
     if "q" in trained.norms:
         trained.norms["q"].weight.mul_(factor)
         return
-    for held in (trained.weights["Wq"], trained.biases.get("bq")):
-        if held is not None:
-            held.mul_(factor)
+    for tensor in (trained.weights["Wq"], trained.biases.get("bq")):
+        if tensor is not None:
+            tensor.mul_(factor)
 
 
 def _copy(tensor: Tensor) -> Tensor:

@@ -19,10 +19,10 @@ def finish_conversion(model: Any, new: list[Swapped]) -> None:
 
     These are nested tensors, attention maps that are collected by class, and the cache if a design supports none.
     """
-    asked = [
+    decoders = [
         swapped for swapped in new if swapped.place.causal or swapped.place.cross or not swapped.place.biased
     ]  # no T5 encoder
-    decoding = bool(asked) and all(map(decodes, asked))
+    decoding = bool(decoders) and all(map(decodes, decoders))
     if new:
         new[0].shared.watch(model)
     for module in model.modules():
@@ -49,8 +49,8 @@ def decodes(swapped: Swapped) -> bool:
 
 def refuse_maps(model: Any, args: tuple[Any, ...], arguments: dict[str, Any]) -> None:
     """A forward pre-hook. Hugging Face collects attention maps by class, and would silently return none."""
-    wanted = arguments.get("output_attentions")
-    if wanted if wanted is not None else getattr(model.config, "output_attentions", False):
+    output_attentions = arguments.get("output_attentions")
+    if output_attentions if output_attentions is not None else getattr(model.config, "output_attentions", False):
         raise InputError(
             f"{type(model).__name__}: output_attentions is not supported after convert_model; "
             "capture the maps of a converted attention, as in module.design.capture(x, 'A')."

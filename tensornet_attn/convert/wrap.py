@@ -65,8 +65,8 @@ class Shared:
         untracked = not self._called and any(tensor.is_inference() for tensor in tensors if tensor is not None)
         if torch.compiler.is_compiling() or untracked:
             return compute()
-        for held, refs, cached in self._last:
-            if held == others and all(map(_same, refs, tensors)):
+        for cached_others, refs, cached in self._last:
+            if cached_others == others and all(map(_same, refs, tensors)):
                 return cached
         cached = compute()
         refs = [None if tensor is None else (ref(tensor, self._forget), _version(tensor)) for tensor in tensors]
@@ -81,10 +81,10 @@ class Shared:
         return Shared, ()
 
 
-def _same(held: Any, tensor: Tensor | None) -> bool:
-    if held is None or tensor is None:
-        return held is tensor
-    return held[0]() is tensor and bool(held[1] == _version(tensor))
+def _same(reference: Any, tensor: Tensor | None) -> bool:
+    if reference is None or tensor is None:
+        return reference is tensor
+    return reference[0]() is tensor and bool(reference[1] == _version(tensor))
 
 
 def _version(tensor: Tensor) -> int | None:
@@ -137,8 +137,10 @@ class Swapped(nn.Module):
         super().__init__()
         self.design, self.place, self.shared = design, replaced, shared
         dropout, norm = (*replaced.behind, "", "")[:2]
-        held = attrgetter(dropout)(module) if dropout else nn.Identity()
-        self.dropout = held if isinstance(held, nn.Module) else nn.Dropout(held).train(module.training)
+        old_dropout = attrgetter(dropout)(module) if dropout else nn.Identity()
+        self.dropout = (
+            old_dropout if isinstance(old_dropout, nn.Module) else nn.Dropout(old_dropout).train(module.training)
+        )
         if norm:
             self.LayerNorm = module.get_submodule(norm)
 
@@ -158,13 +160,13 @@ class Swapped(nn.Module):
                 f"{replaced.where}: is_causal is {named['is_causal']}, but was {replaced.causal} at the conversion."
             )
         x, mask = named["hidden_states"], named.get("attention_mask")
-        kept = None if past is None else self._kept(past)
-        n, seen = x.shape[1], 0 if kept is None else kept.get_seq_length()
+        cache_layer = None if past is None else self._kept(past)
+        n, seen = x.shape[1], 0 if cache_layer is None else cache_layer.get_seq_length()
         turns, ids = named.get("position_embeddings"), named.get("position_ids")
-        before = None if kept is None else kept.shifts
+        before = None if cache_layer is None else cache_layer.shifts
         bias = named.get(replaced.alibi.argument) if replaced.alibi else None
 
-        def worked_out() -> tuple[dict[str, Tensor], Tensor | None]:
+        def compute() -> tuple[dict[str, Tensor], Tensor | None]:
             shown = ~mask if replaced.hides and mask is not None else mask
             masks = of_hugging_face(shown, n, replaced.causal, replaced.where, seen, replaced.window, packs)
             masks |= {} if offsets is None else {"cu_seqlens": of_one_forward(offsets)}
@@ -175,15 +177,15 @@ class Swapped(nn.Module):
             return masks, None if replaced.rope is None else self._shifts(x, masks, turns, ids, before, seen)
 
         masks, shifts = self.shared.get(
-            worked_out,
+            compute,
             (mask, offsets, *(turns or ()), ids, before, bias),
             (x.shape, x.device, seen, packs, replaced.causal, replaced.rope, replaced.window, replaced.alibi),
         )
-        if kept is not None and kept.records:
-            kept.record(partial(self._replay, x, masks, seen))
-        y, seen_maps = self._finish(x, masks, named, None if kept is None else kept.cache)
-        if kept is not None:
-            kept.shifts = shifts
+        if cache_layer is not None and cache_layer.records:
+            cache_layer.record(partial(self._replay, x, masks, seen))
+        y, seen_maps = self._finish(x, masks, named, None if cache_layer is None else cache_layer.cache)
+        if cache_layer is not None:
+            cache_layer.shifts = shifts
         return y, seen_maps
 
     @torch.no_grad()
@@ -214,15 +216,15 @@ class Swapped(nn.Module):
         return shifts_of(replaced.where, ids, before, visible, seen)
 
     def _finish(self, x: Tensor, masks: dict[str, Tensor], named: dict[str, Any], cache: Any = None) -> Output:
-        wanted = named.get("output_attentions")
-        if wanted and cache is not None and cache.length:
+        with_maps = named.get("output_attentions")
+        if with_maps and cache is not None and cache.length:
             raise InputError(f"{self.place.where}: maps cannot be returned with a cache; call with use_cache=False.")
         y = self.dropout(call_of_tokens(self.design, (x,), cache=cache, counted=self.place.counted, **masks))
         if named.get("residual") is not None:
             y = y + named["residual"]
         if hasattr(self, "LayerNorm"):
             y = self.LayerNorm(x + y)
-        return y, maps(self.design, (x,), masks, counted=self.place.counted) if wanted else None
+        return y, maps(self.design, (x,), masks, counted=self.place.counted) if with_maps else None
 
 
 class SwappedTorch(Swapped):
@@ -280,8 +282,8 @@ class SwappedBiased(Swapped):
             raise InputError(
                 f"{replaced.where}: {what}; it attends to {'another' if replaced.cross else 'its own'} sequence."
             )
-        kept = self._memory_of(named) if replaced.cross else self._own(named)
-        cache = None if kept is None else kept.cache
+        cache_layer = self._memory_of(named) if replaced.cross else self._own(named)
+        cache = None if cache_layer is None else cache_layer.cache
         seen = 0 if cache is None or replaced.cross else cache.length
         masks = self.shared.get(
             lambda: (
@@ -323,10 +325,10 @@ class SwappedBiased(Swapped):
         past, layer = named.get("past_key_values"), self.place.layer
         if past is None or not hasattr(past, "cross_attention_cache"):
             return None
-        kept = self._kept(past.cross_attention_cache)
-        if kept is not None and layer is not None:
+        cache_layer = self._kept(past.cross_attention_cache)
+        if cache_layer is not None and layer is not None:
             past.is_updated[layer] = True
-        return kept
+        return cache_layer
 
     def _maps(self, x: Tensor, inputs: dict[str, Tensor], masks: dict[str, Tensor], cache: Any) -> Tensor:
         if cache is not None:

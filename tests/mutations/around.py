@@ -149,8 +149,8 @@ AROUND = (
     ),
     Mutation(
         "convert/read.py",
-        'for held in (trained.weights["Wq"], trained.biases.get("bq"))',
-        'for held in (trained.weights["Wq"],)',
+        'for tensor in (trained.weights["Wq"], trained.biases.get("bq"))',
+        'for tensor in (trained.weights["Wq"],)',
         "A converted model with an unusual scale keeps the bias of its queries as it was.",
         ("convert/test_read.py::test_other_scales_of_gpt2_go_into_the_queries",),
     ),
@@ -214,8 +214,8 @@ AROUND = (
     ),
     Mutation(
         "convert/wrap.py",
-        "held[0]() is tensor and bool(held[1] == _version(tensor))",
-        "held[0]() is tensor",
+        "reference[0]() is tensor and bool(reference[1] == _version(tensor))",
+        "reference[0]() is tensor",
         "Layers of a converted model go on with a mask that was changed in place.",
         ("convert/test_cache.py::test_a_mask_that_changed_in_place_is_read_again",),
     ),

@@ -115,10 +115,10 @@ class AdmixedStates(MixedStates):
         self, q: Tensor, k: Tensor, v: Tensor, states: Tensor, sums: Tensor, eps: Noise | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Outputs of a few positions after the states [b g d e] and sums [b g d], and the updated states and sums."""
-        each = states.unsqueeze(2) + (k.unsqueeze(-1) * v.unsqueeze(-2)).cumsum(2)  # b g t d e
+        position_states = states.unsqueeze(2) + (k.unsqueeze(-1) * v.unsqueeze(-2)).cumsum(2)  # b g t d e
         total = sums.unsqueeze(2) + k.cumsum(2)
-        above, below = self.read(q.unsqueeze(3), each, total, eps)
-        return (above / below).squeeze(3), each[:, :, -1], total[:, :, -1]
+        above, below = self.read(q.unsqueeze(3), position_states, total, eps)
+        return (above / below).squeeze(3), position_states[:, :, -1], total[:, :, -1]
 
 
 def chunks(x: Tensor) -> Tensor:

@@ -60,10 +60,10 @@ def diagrams(catalogue: Catalogue) -> Files:
 
 def plots(catalogue: Catalogue) -> Files:
     """The figures of docs/costs.md. Figures with unknown designs are skipped."""
-    for name, asked in FIGURES.items():
-        designs = {*asked.designs, *asked.beside, *([asked.against] if asked.against else [])}
+    for name, request in FIGURES.items():
+        designs = {*request.designs, *request.beside, *([request.against] if request.against else [])}
         if designs <= {*catalogue.entries}:
-            yield Path("docs", "pictures", f"{name}.svg"), sweep_svg(sweep(asked))
+            yield Path("docs", "pictures", f"{name}.svg"), sweep_svg(sweep(request))
 
 
 def diagram_path(entry: Entry) -> Path:

@@ -55,9 +55,9 @@ def table(rows: Sequence[Sequence[str]], header: Sequence[str], right: Sequence[
     | --- | ---: |
     | n | 8 |
     """
-    kept = [i for i in range(len(header)) if any(row[i] for row in rows)]
+    columns = [column for column in range(len(header)) if any(row[column] for row in rows)]
     marks = ["---:" if name in right else "---" for name in header]
-    return "\n".join("| " + " | ".join(row[i] for i in kept) + " |" for row in (header, marks, *rows))
+    return "\n".join("| " + " | ".join(row[column] for column in columns) + " |" for row in (header, marks, *rows))
 
 
 def template(name: str) -> Template:
