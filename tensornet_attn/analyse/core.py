@@ -84,9 +84,11 @@ def core_matrix(module: CompiledDesign, step: str | None = None) -> Tensor:
     positional = {leg.name for leg in graph.legs if leg.kind in ("query", "key", "relative")}
     core = [use for use in product.factors if not positional & {_name(leg) for leg in use.legs}]
     sides = [use for use in product.factors if use not in core]
-    made = [use.name for use in core if use.name in batched(graph)]
-    if made:
-        raise _refusal(graph, box, f"'{made[0]}' is computed from inputs or noise, so the core differs between calls.")
+    computed = [use.name for use in core if use.name in batched(graph)]
+    if computed:
+        raise _refusal(
+            graph, box, f"'{computed[0]}' is computed from inputs or noise, so the core differs between calls."
+        )
     values = values_without_positions(module, [use.name for use in core])
     rows = [leg for leg in box.legs if leg not in positional]
     columns = list(dict.fromkeys(leg for use in sides for leg in use.legs if _name(leg) not in positional))
@@ -99,15 +101,15 @@ def _assembled(factors: list[tuple[Tensor, tuple[str, ...]]], rows: list[str], c
     within = {leg for _, legs in factors for leg in legs}
     rows = [leg for leg in rows if leg in within or leg in columns]  # other legs only repeat rows
     columns = [leg for leg in columns if leg in within or leg in rows]
-    number = {leg: place for place, leg in enumerate(dict.fromkeys([*within, *rows, *columns]))}
+    axis_numbers = {leg: axis for axis, leg in enumerate(dict.fromkeys([*within, *rows, *columns]))}
     arguments: list[Any] = [torch.ones((), dtype=torch.float64), []]
-    for value, legs in factors:
-        arguments += [value, [number[leg] for leg in legs]]
-    place = {leg: number[leg] for leg in columns}
+    for tensor, legs in factors:
+        arguments += [tensor, [axis_numbers[leg] for leg in legs]]
+    column_axes = {leg: axis_numbers[leg] for leg in columns}
     for leg in (leg for leg in columns if leg in rows):
-        place[leg] = len(number) + number[leg]
-        arguments += [torch.eye(size[leg], dtype=torch.float64), [number[leg], place[leg]]]
-    total = torch.einsum(*arguments, [*(number[leg] for leg in rows), *place.values()])
+        column_axes[leg] = len(axis_numbers) + axis_numbers[leg]
+        arguments += [torch.eye(size[leg], dtype=torch.float64), [axis_numbers[leg], column_axes[leg]]]
+    total = torch.einsum(*arguments, [*(axis_numbers[leg] for leg in rows), *column_axes.values()])
     return total.reshape(prod(size[leg] for leg in rows), -1)
 
 
@@ -117,23 +119,23 @@ def _box(graph: Graph, name: str | None) -> Step:
     if not boxes:
         raise InputError(f"{graph.name}: there is no attention box (softmax, normalize or keep over the key leg).")
     if name is None and len(boxes) > 1:
-        known = ", ".join(f"'{box}'" for box in boxes)
-        raise InputError(f"{graph.name}: there are {len(boxes)} attention boxes, {known}; choose one with step=.")
+        names = ", ".join(f"'{box}'" for box in boxes)
+        raise InputError(f"{graph.name}: there are {len(boxes)} attention boxes, {names}; choose one with step=.")
     if name is not None and name not in boxes:
         raise InputError(f"{graph.name}: there is no attention box '{name}'; {nearest(str(name), boxes)}")
     return next(iter(boxes.values())) if name is None else boxes[name]
 
 
 def _product(graph: Graph, box: Step) -> Product:
-    found = products(graph, attentions(graph)[box.name].of)
-    if not found:
+    score_products = products(graph, attentions(graph)[box.name].of)
+    if not score_products:
         raise _refusal(graph, box, "its scores are not a product of a query and a key side.")
-    against = [product.against for product in found if product.against is not None]
+    against = [product.against for product in score_products if product.against is not None]
     if against:
         raise _refusal(graph, box, f"{against[0]}.")
-    if len(found) > 1:
-        raise _refusal(graph, box, f"its scores add {len(found)} products of a query and a key side.")
-    return found[0]
+    if len(score_products) > 1:
+        raise _refusal(graph, box, f"its scores add {len(score_products)} products of a query and a key side.")
+    return score_products[0]
 
 
 def _refusal(graph: Graph, box: Step, reason: str) -> InputError:
@@ -148,7 +150,7 @@ def values_without_positions(module: CompiledDesign, names: list[str]) -> dict[s
         torch.zeros([lengths.get(leg) or graph.leg[leg].size or 1 for leg in tensor.legs], dtype=torch.float64)
         for tensor in graph.of_role("input")
     )
-    tensors = {name: value.detach().double().cpu() for name, value in leaves(module, inputs, None).items()}
+    tensors = {name: tensor.detach().double().cpu() for name, tensor in leaves(module, inputs, None).items()}
     return evaluated(module, names, tensors, lengths)
 
 
@@ -178,41 +180,43 @@ def products(graph: Graph, use: Use, numbers: Iterator[int] | None = None) -> li
     if isinstance(score, Map | Reduce):
         return _of_box(graph, score, names, numbers)
     terms = [_renamed(term.factors, names, numbers) for term in score.step.contraction.terms]  # type: ignore[union-attr]
-    return [found for factors in terms for found in _of_term(graph, score.step, factors, set(use.legs), numbers)]
+    return [product for factors in terms for product in _of_term(graph, score.step, factors, set(use.legs), numbers)]
 
 
 def _renamed(factors: tuple[Use, ...], names: dict[str, str], numbers: Iterator[int]) -> tuple[Use, ...]:
     """The factors in the leg names of the reader; each leg that the result lacks gets a new name."""
     inner = dict.fromkeys(leg for use in factors for leg in use.legs if leg not in names)
-    own = names | {leg: f"{leg}.{next(numbers)}" for leg in inner}
-    return tuple(Use(use.name, tuple(own[leg] for leg in use.legs)) for use in factors)
+    new_names = names | {leg: f"{leg}.{next(numbers)}" for leg in inner}
+    return tuple(Use(use.name, tuple(new_names[leg] for leg in use.legs)) for use in factors)
 
 
 def _of_box(graph: Graph, score: Map | Reduce, names: dict[str, str], numbers: Iterator[int]) -> list[Product]:
     """The products behind a box, except those that only decide a topk; a leg that the box reduces mixes scores."""
     (inner,) = _renamed((score.of,), names, numbers)
-    found = products(graph, inner, numbers)
+    behind = products(graph, inner, numbers)
     if not score.linear:
-        return [replace(product, bent=score.step.name) for product in found]
-    return [_mixed(product, score.step) if isinstance(score, Reduce) else product for product in found]
+        return [replace(product, bent=score.step.name) for product in behind]
+    return [_mixed(product, score.step) if isinstance(score, Reduce) else product for product in behind]
 
 
 def _of_term(
     graph: Graph, step: Step, factors: tuple[Use, ...], kept: set[str], numbers: Iterator[int]
 ) -> Iterator[Product]:
     """The term itself, or the products behind its only factor with both sides, times the other factors."""
-    both = [(place, products(graph, use, numbers)) for place, use in enumerate(factors) if len(_sides(graph, use)) == 2]
-    scores = {place: found for place, found in both if found}
-    rest = tuple(use for place, use in enumerate(factors) if place not in scores)
-    own = {side for use in rest if len(_sides(graph, use)) == 1 for side in _sides(graph, use)}
-    if not scores and len(own) == 2:
+    two_sided = [
+        (index, products(graph, use, numbers)) for index, use in enumerate(factors) if len(_sides(graph, use)) == 2
+    ]
+    scores = {index: behind for index, behind in two_sided if behind}
+    rest = tuple(use for index, use in enumerate(factors) if index not in scores)
+    rest_sides = {side for use in rest if len(_sides(graph, use)) == 1 for side in _sides(graph, use)}
+    if not scores and len(rest_sides) == 2:
         yield Product(factors)
-    for place, found in scores.items():
-        for product in found:
+    for index, behind in scores.items():
+        for product in behind:
             product = replace(product, factors=(*product.factors, *rest))
-            if rest or set(factors[place].legs) - kept:
+            if rest or set(factors[index].legs) - kept:
                 product = _mixed(product, step)
-            if len(scores) > 1 or len(own) == 2:
+            if len(scores) > 1 or len(rest_sides) == 2:
                 product = replace(product, against=f"'{step.name}' multiplies scores with scores")
             yield product
 

@@ -29,7 +29,7 @@ Tensor = torch.Tensor
 
 def attention_steps(graph: Graph) -> tuple[Step, ...]:
     """The boxes whose values are attention maps: softmax, normalize or keep over the key leg, with the query leg."""
-    return tuple(found.box for found in attentions(graph).values() if found.compares)
+    return tuple(attention.box for attention in attentions(graph).values() if attention.compares)
 
 
 def sums_of_maps(graph: Graph) -> tuple[Step, ...]:
@@ -42,7 +42,11 @@ def sums_of_maps(graph: Graph) -> tuple[Step, ...]:
 def blended_steps(graph: Graph) -> tuple[Step, ...]:
     """The products and sums of attention maps that weight values."""
     readers = {step: readers_of(graph, step.name) for step in sums_of_maps(graph)}
-    return tuple(step for step, read in readers.items() if any(each.term is not None and each.values for each in read))
+    return tuple(
+        step
+        for step, step_readers in readers.items()
+        if any(reader.term is not None and reader.values for reader in step_readers)
+    )
 
 
 def with_implied(graph: Graph) -> tuple[Graph, dict[str, Step]]:
@@ -58,8 +62,8 @@ def with_implied(graph: Graph) -> tuple[Graph, dict[str, Step]]:
             continue
         divisors = tuple(use for use in read.rest if graph.query in use.legs)
         factors = (*read.query, *read.key, *read.mix, *divisors)
-        every = dict.fromkeys(leg for use in factors for leg in use.legs)
-        legs = tuple(leg for leg in every if leg not in read.features)
+        all_legs = dict.fromkeys(leg for use in factors for leg in use.legs)
+        legs = tuple(leg for leg in all_legs if leg not in read.features)
         scores, name = Use(f"{box.name}.map.of", legs), f"{box.name}.map"
         keep = replace(box.box, kind="keep", numbers=(), operands=(("of", scores),))
         implied[box.name] = Step(name, keep, legs)
@@ -78,11 +82,11 @@ def analysed(graph: Graph) -> bool:
     return bool(attention_steps(graph) or topk_steps(graph) or with_implied(graph)[1])
 
 
-def compiled(value: Any, what: str) -> CompiledDesign:
+def compiled(module: Any, what: str) -> CompiledDesign:
     """The module, if it is a compiled design. Raises InputError."""
-    if not isinstance(value, CompiledDesign):
-        raise InputError(f"{what} takes a compiled design, as ta.compile returns it, not a {type(value).__name__}.")
-    return value
+    if not isinstance(module, CompiledDesign):
+        raise InputError(f"{what} takes a compiled design, as ta.compile returns it, not a {type(module).__name__}.")
+    return module
 
 
 @torch.no_grad()
@@ -98,9 +102,9 @@ def values_of(
 
     Always computed as in evaluation, so that dropout and noise do not affect the maps.
     """
-    given = module._signature.ordered(inputs, named)
-    lengths = module._signature.check(given, see.get("mask"), see.get("key_mask"), None)
-    return evaluated(module, names, leaves(module, given, None), lengths, graph, **see), lengths
+    arguments = module._signature.ordered(inputs, named)
+    lengths = module._signature.check(arguments, see.get("mask"), see.get("key_mask"), None)
+    return evaluated(module, names, leaves(module, arguments, None), lengths, graph, **see), lengths
 
 
 def evaluated(
@@ -119,9 +123,9 @@ def evaluated(
 
 def needed(graph: Graph, names: Iterable[str]) -> Graph:
     """The part of a graph that some steps depend on; all inputs are included, because they define the batch."""
-    wanted = behind(graph, names)
-    tensors = tuple(tensor for tensor in graph.tensors if tensor.role == "input" or tensor.name in wanted)
-    steps = tuple(step for step in graph.steps if step.name in wanted)
+    names_behind = behind(graph, names)
+    tensors = tuple(tensor for tensor in graph.tensors if tensor.role == "input" or tensor.name in names_behind)
+    steps = tuple(step for step in graph.steps if step.name in names_behind)
     return replace(graph, tensors=tensors, steps=steps, losses=())
 
 
@@ -164,7 +168,9 @@ class Maps:
     def labels(self) -> list[str]:
         """The name of each head, such as `h 0` or `g 1, j 3`, in the order of `by_head`."""
         places = product(*(range(size) for size in self.heads))
-        return [", ".join(f"{leg} {i}" for leg, i in zip(self.legs, place, strict=False)) for place in places]
+        return [
+            ", ".join(f"{leg} {index}" for leg, index in zip(self.legs, indices, strict=False)) for indices in places
+        ]
 
     def __repr__(self) -> str:
         sizes = zip(self.legs, self.values.shape[len(self.batch) :], strict=True)
@@ -216,7 +222,7 @@ def maps_and_scores(
 ) -> tuple[dict[str, Maps], dict[str, Maps]]:
     """The maps and the scores of one call, each by step; others than boxes have no scores. Raises InputError."""
     graph, implied = with_implied(module.plan.graph)
-    operands = {name: found.of for name, found in attentions(module.plan.graph).items() if found.compares}
+    operands = {name: attention.of for name, attention in attentions(module.plan.graph).items() if attention.compares}
     steps = {
         step.name: step for step in (*attention_steps(module.plan.graph), *blended_steps(module.plan.graph))
     } | implied
@@ -226,22 +232,22 @@ def maps_and_scores(
     return maps, {step: _maps(graph, step, use.legs, values[use.name]) for step, use in operands.items()}
 
 
-def _maps(graph: Graph, step: str, written: tuple[str, ...], value: Tensor) -> Maps:
+def _maps(graph: Graph, step: str, written: tuple[str, ...], tensor: Tensor) -> Maps:
     heads = tuple(leg for leg in written if leg not in (graph.query, graph.key))
     legs = (*heads, str(graph.query), str(graph.key))
-    batch = value.ndim - len(legs)
-    return Maps(step, value.permute([*range(batch), *(batch + written.index(leg) for leg in legs)]), legs)
+    batch = tensor.ndim - len(legs)
+    return Maps(step, tensor.permute([*range(batch), *(batch + written.index(leg) for leg in legs)]), legs)
 
 
-def as_maps(value: Any) -> Maps:
+def as_maps(maps: Any) -> Maps:
     """Converts a tensor [batch..., heads, query, key] to Maps; returns Maps unchanged. Raises InputError."""
-    if isinstance(value, Maps):
-        return value
-    if isinstance(value, torch.Tensor) and value.ndim >= 2:
-        return Maps("maps", value, ("h", "n", "m")[-min(value.ndim, 3) :])
-    if isinstance(value, dict):
-        raise InputError(f"give the maps of one step, not of {len(value)}: maps['{next(iter(value), 'A')}'].")
-    of = f"one of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+    if isinstance(maps, Maps):
+        return maps
+    if isinstance(maps, torch.Tensor) and maps.ndim >= 2:
+        return Maps("maps", maps, ("h", "n", "m")[-min(maps.ndim, 3) :])
+    if isinstance(maps, dict):
+        raise InputError(f"give the maps of one step, not of {len(maps)}: maps['{next(iter(maps), 'A')}'].")
+    of = f"one of shape {list(maps.shape)}" if isinstance(maps, torch.Tensor) else f"a {type(maps).__name__}"
     raise InputError(f"give maps from ta.attention_maps, or a tensor [batch..., heads, query, key], not {of}.")
 
 

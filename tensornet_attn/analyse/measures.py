@@ -55,9 +55,9 @@ def singular_values(maps: Maps | Tensor, band: int = 0) -> Tensor:
     if not isinstance(band, int) or isinstance(band, bool) or band < 0:
         raise InputError(f"band is {band!r}; give a number of diagonals, at least 0.")
     outside, values = distances(maps) > (band - 1) // 2, _finite(maps)
-    parts = values.flatten(0, 1).split(max(1, CHUNK // max(1, outside.numel())))
-    found = torch.cat([torch.linalg.svdvals(torch.where(outside, part.double(), 0)) for part in parts])
-    return found.reshape(*values.shape[:2], min(outside.shape))
+    chunks = values.flatten(0, 1).split(max(1, CHUNK // max(1, outside.numel())))
+    spectra = torch.cat([torch.linalg.svdvals(torch.where(outside, chunk.double(), 0)) for chunk in chunks])
+    return spectra.reshape(*values.shape[:2], min(outside.shape))
 
 
 def _finite(maps: Maps) -> Tensor:
@@ -169,10 +169,10 @@ def vertical_scores(maps: Maps | Tensor) -> Tensor:
     return (share.sum(0) / some.sum(0)).reshape(maps.heads)
 
 
-def _mean_over_rows(maps: Maps, rows: Tensor, value: Tensor) -> Tensor:
+def _mean_over_rows(maps: Maps, rows: Tensor, row_values: Tensor) -> Tensor:
     """The mean over batch and queries of [batch, heads, query] without rows of zeros: [heads...]."""
     some = rows.any(-1)
-    return (value.sum((0, 2)) / some.sum((0, 2))).reshape(maps.heads)
+    return (row_values.sum((0, 2)) / some.sum((0, 2))).reshape(maps.heads)
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,10 +215,10 @@ def head_distances(maps: Maps | Tensor) -> HeadDistances:
     _finite(maps)
     first, second = torch.triu_indices(heads, heads, 1)
     pairs = torch.stack([_between(batch.double()) for batch in flat])
-    each = pairs[:, first, second]
-    variance = each.var(1, unbiased=False)
-    averages = (each.mean(1), variance, variance.sqrt(), each.amin(1), each.amax(1))
-    mean, spread, deviation, least, most = (float(value.mean()) for value in averages)
+    pair_distances = pairs[:, first, second]
+    variance = pair_distances.var(1, unbiased=False)
+    averages = (pair_distances.mean(1), variance, variance.sqrt(), pair_distances.amin(1), pair_distances.amax(1))
+    mean, spread, deviation, least, most = (float(average.mean()) for average in averages)
     return HeadDistances(mean, spread, deviation, least, most, pairs.mean(0))
 
 
@@ -278,7 +278,7 @@ class Eigenvalues:
 def batches_of(maps: Maps | Tensor | Iterable[Maps | Tensor]) -> Iterator[Maps]:
     """The maps of one step, or those of several batches, one batch at a time. Raises InputError."""
     alone = isinstance(maps, (torch.Tensor, dict, str))
-    yield from (as_maps(part) for part in ([maps] if alone or not isinstance(maps, Iterable) else maps))
+    yield from (as_maps(batch) for batch in ([maps] if alone or not isinstance(maps, Iterable) else maps))
 
 
 def map_eigenvalues(maps: Maps | Tensor | Iterable[Maps | Tensor]) -> Eigenvalues:
@@ -301,15 +301,15 @@ def map_eigenvalues(maps: Maps | Tensor | Iterable[Maps | Tensor]) -> Eigenvalue
     batches = list(batches_of(maps))
     sizes = list(dict.fromkeys(tuple(batch.values.shape[-2:]) for batch in batches))
     if len(sizes) > 1:
-        (n, m), (other, wide) = sizes[:2]
-        raise InputError(f"the matrices have different sizes, {n} x {m} and {other} x {wide}; give one size.")
+        (n, m), (other_n, other_m) = sizes[:2]
+        raise InputError(f"the matrices have different sizes, {n} x {m} and {other_n} x {other_m}; give one size.")
     if not any(batch.by_head.shape[:2].numel() for batch in batches):
         raise InputError("there are no attention matrices, because the batch is empty.")
     rows = torch.cat([_finite(batch).flatten(2).flatten(0, 1) for batch in batches])
     matrices, entries = rows.shape
     along = 1 if matrices <= entries else 0  # sums over the longer side, in chunks
-    parts = (part.double() for part in rows.split(max(1, CHUNK // max(1, rows.shape[1 - along])), along))
-    product = sum(part @ part.T if along else part.T @ part for part in parts)
+    chunks = (chunk.double() for chunk in rows.split(max(1, CHUNK // max(1, rows.shape[1 - along])), along))
+    product = sum(chunk @ chunk.T if along else chunk.T @ chunk for chunk in chunks)
     # The reduction to tridiagonal form synchronises its threads for every row. If other processes use the cores, two
     # threads take 11 s for 320 rows, and one takes 0.03 s.
     threads = torch.get_num_threads()

@@ -102,9 +102,9 @@ def _constant(graph: Graph, factors: Sequence[Use]) -> bool:
 
 def _product(graph: Graph, term: Term, values: dict[str, Tensor], legs: tuple[str, ...]) -> Tensor:
     """A product without a sum, [legs]."""
-    number = {leg: place for place, leg in enumerate(legs)}
+    axis_numbers = {leg: axis for axis, leg in enumerate(legs)}
     ones = torch.ones([graph.leg[leg].size or 1 for leg in legs], dtype=torch.float64)
-    arguments: list[Any] = [ones, list(number.values())]
+    arguments: list[Any] = [ones, list(axis_numbers.values())]
     for use in term.factors:
-        arguments += [values[use.name].double(), [number[leg] for leg in use.legs]]
-    return float(evaluate(term.coefficient, graph.values)) * torch.einsum(*arguments, list(number.values()))
+        arguments += [values[use.name].double(), [axis_numbers[leg] for leg in use.legs]]
+    return float(evaluate(term.coefficient, graph.values)) * torch.einsum(*arguments, list(axis_numbers.values()))

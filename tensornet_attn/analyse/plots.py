@@ -63,9 +63,9 @@ def plot_maps(maps: Maps | Tensor, heads: int = HEADS) -> Figure:
     shown = mean_maps(maps).detach().double().cpu().reshape(-1, *maps.values.shape[-2:])[:heads]
     figure, axes = grid(len(shown), 2.1, 2.1)
     scale = scale_of(shown)
-    for place, (axis, value) in enumerate(zip(axes, shown, strict=True)):
-        image = axis.imshow(value.numpy(), interpolation="nearest", **scale)
-        label(axis, maps.labels[place], maps.legs[-1], maps.legs[-2])
+    for head, (axis, matrix) in enumerate(zip(axes, shown, strict=True)):
+        image = axis.imshow(matrix.numpy(), interpolation="nearest", **scale)
+        label(axis, maps.labels[head], maps.legs[-1], maps.legs[-2])
     _bar(figure, image, axes, "mean weight")
     return figure
 
@@ -84,21 +84,22 @@ def plot_ranks(
     for batch in batches_of(maps):
         largest = max(largest, min(batch.values.shape[-2:]))
         ranks = {
-            band: torch.cat([found, map_rank(batch, band, tolerance).flatten().cpu()]) for band, found in ranks.items()
+            band: torch.cat([earlier, map_rank(batch, band, tolerance).flatten().cpu()])
+            for band, earlier in ranks.items()
         }
     return ranks_figure(ranks, largest)
 
 
-def ranks_figure(ranks: Mapping[int, Tensor], most: int) -> Figure:
+def ranks_figure(ranks: Mapping[int, Tensor], largest: int) -> Figure:
     """One histogram per band, all with the same bins from 0 to the maximum rank."""
     figure, axes = grid(len(ranks), 2.6, 2.2)
-    width = max(1, math.ceil((most + 1) / 32))
-    bins = [edge * width - 0.5 for edge in range(math.ceil((most + 1) / width) + 1)]
-    for axis, (band, found) in zip(axes, ranks.items(), strict=True):
-        flat = found.flatten().double().cpu()
+    width = max(1, math.ceil((largest + 1) / 32))
+    bins = [edge * width - 0.5 for edge in range(math.ceil((largest + 1) / width) + 1)]
+    for axis, (band, band_ranks) in zip(axes, ranks.items(), strict=True):
+        flat = band_ranks.flatten().double().cpu()
         axis.hist(flat.numpy(), bins=bins, color=BLUE)
         removed = f"{band} diagonals removed" if band else "whole maps"
-        mean = f"mean rank {flat.mean().item():.1f} of {most}" if len(flat) else "no maps"
+        mean = f"mean rank {flat.mean().item():.1f} of {largest}" if len(flat) else "no maps"
         label(axis, f"{removed}\n{mean}", "rank", "maps")
         axis.set_xlim(bins[0], bins[-1])
     return figure
@@ -124,9 +125,11 @@ def spectra_figure(maps: Maps, values: Tensor, core: Tensor | None, heads: int =
     axes[0].axhline(TOLERANCE, color=GREY, lw=1, ls="--")
     label(axes[0], f"maps of {maps.step}, one line per head", "index", "singular value")
     if core is not None:
-        found = core_values(core).cpu()
-        largest, marker = float(found[:1].sum()) or 1.0, "o" if len(found) <= 64 else ""
-        axes[1].plot(range(1, len(found) + 1), (found / largest).numpy(), color=BLUE, lw=1.2, marker=marker, ms=3)
+        core_spectrum = core_values(core).cpu()
+        largest, marker = float(core_spectrum[:1].sum()) or 1.0, "o" if len(core_spectrum) <= 64 else ""
+        axes[1].plot(
+            range(1, len(core_spectrum) + 1), (core_spectrum / largest).numpy(), color=BLUE, lw=1.2, marker=marker, ms=3
+        )
         axes[1].set_ylim(0, 1.05)
         axes[1].locator_params(axis="x", integer=True)
         label(axes[1], f"core of {maps.step}", "index", "singular value / largest")
@@ -137,7 +140,7 @@ def _shades(count: int) -> list[Any]:
     """Colours for an ordered set of lines."""
     import matplotlib
 
-    return [matplotlib.colormaps["viridis"](0.1 + 0.75 * place / max(1, count - 1)) for place in range(count)]
+    return [matplotlib.colormaps["viridis"](0.1 + 0.75 * index / max(1, count - 1)) for index in range(count)]
 
 
 def grid(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
@@ -179,11 +182,11 @@ def plot_eigenvalues(eigenvalues: Eigenvalues | Maps | Tensor | Layers, top: int
     layers by index. Returns a matplotlib Figure. Raises InputError, MissingPartError. Source: after Nguyen et al.,
     FiSHformer (NeurIPS 2022), fig. 2.
     """
-    given = _layers(eigenvalues).values()
-    found = [value if isinstance(value, Eigenvalues) else map_eigenvalues(value) for value in given]
-    shortest = min(len(each.values) for each in found)  # the mean is by index, over indices that all layers have
-    values = torch.stack([each.values[:shortest].cpu() for each in found]).mean(0)
-    mean = Eigenvalues(values, min(each.matrices for each in found))
+    layers = _layers(eigenvalues).values()
+    spectra = [layer if isinstance(layer, Eigenvalues) else map_eigenvalues(layer) for layer in layers]
+    shortest = min(len(layer.values) for layer in spectra)  # the mean is by index, over indices that all layers have
+    values = torch.stack([spectrum.values[:shortest].cpu() for spectrum in spectra]).mean(0)
+    mean = Eigenvalues(values, min(spectrum.matrices for spectrum in spectra))
     figure, (left, middle, right) = grid(3, 3.3, 2.9)
     if mean.values.any():
         counts, edges = mean.histogram(top, BINS)
@@ -191,12 +194,12 @@ def plot_eigenvalues(eigenvalues: Eigenvalues | Maps | Tensor | Layers, top: int
         left.set_xscale("log")
         left.locator_params(axis="y", integer=True)
     shown = min(top, len(mean.values))
-    averaged = ", mean of layers" if len(found) > 1 else ""
+    averaged = ", mean of layers" if len(spectra) > 1 else ""
     label(left, f"the {shown} largest eigenvalues{averaged}", "eigenvalue", "count")
     for axis, count in ((middle, shown), (right, len(mean.values))):
-        for each, shade in zip(found, _shades(len(found)), strict=True):
-            _line(axis, each, count, color=shade, lw=1.1)
-        if len(found) > 1:
+        for spectrum, shade in zip(spectra, _shades(len(spectra)), strict=True):
+            _line(axis, spectrum, count, color=shade, lw=1.1)
+        if len(spectra) > 1:
             _line(axis, mean, count, color="black", lw=1.8)
         axis.axhline(VARIANCE, color=GREY, lw=1, ls="--")
         axis.set_ylim(0, 1.04)
@@ -205,7 +208,7 @@ def plot_eigenvalues(eigenvalues: Eigenvalues | Maps | Tensor | Layers, top: int
     components = mean.components()
     right.axvline(components, color=GREY, lw=1, ls="--")
     words = f"cumulative sum, all {len(mean.values)}\n{components} components for {VARIANCE:.0%}"
-    words += " of the mean" if len(found) > 1 else ""
+    words += " of the mean" if len(spectra) > 1 else ""
     label(right, words, "components", "fraction of the trace")
     return figure
 
@@ -222,13 +225,13 @@ def plot_max_maps(maps: Maps | Tensor | Layers, batch: int = 0) -> Figure:
     sequence. Returns a matplotlib Figure. Raises InputError, MissingPartError. Source: after Csordas et al., Few Heads
     Are Enough (EPA; later SwitchHead), figs. 2, 3 and 4.
     """
-    given = {name: as_maps(value) for name, value in _layers(maps).items()}
-    shown = {name: _sequence(max_maps(value).double(), batch) for name, value in given.items()}
+    maps_by_layer = {name: as_maps(layer_maps) for name, layer_maps in _layers(maps).items()}
+    shown = {name: _sequence(max_maps(layer_maps).double(), batch) for name, layer_maps in maps_by_layer.items()}
     figure, axes = grid(len(shown), 2.5, 2.5)
-    scale = scale_of(torch.cat([value.flatten() for value in shown.values()]))
-    for axis, (name, value) in zip(axes, shown.items(), strict=True):
-        image = axis.imshow(value.numpy(), interpolation="nearest", **scale)
-        label(axis, name or given[name].step, given[name].legs[-1], given[name].legs[-2])
+    scale = scale_of(torch.cat([matrix.flatten() for matrix in shown.values()]))
+    for axis, (name, matrix) in zip(axes, shown.items(), strict=True):
+        image = axis.imshow(matrix.numpy(), interpolation="nearest", **scale)
+        label(axis, name or maps_by_layer[name].step, maps_by_layer[name].legs[-1], maps_by_layer[name].legs[-2])
     _bar(figure, image, axes, "largest weight of all heads")
     return figure
 
@@ -241,29 +244,29 @@ def plot_induction(maps: Maps | Tensor | Layers, period: int | None = None, batc
     left of the diagonal. Returns a matplotlib Figure. Raises InputError, MissingPartError. Source: after Csordas et
     al., Few Heads Are Enough (EPA; later SwitchHead), fig. 6.
     """
-    given = {name: as_maps(value) for name, value in _layers(maps).items()}
-    scores = [induction_scores(value, period).flatten().cpu() for value in given.values()]
+    maps_by_layer = {name: as_maps(layer_maps) for name, layer_maps in _layers(maps).items()}
+    scores = [induction_scores(layer_maps, period).flatten().cpu() for layer_maps in maps_by_layer.values()]
     heads = max(len(row) for row in scores)
     table = torch.full((len(scores), heads), math.nan, dtype=torch.float64)
-    for place, row in enumerate(scores):
-        table[place, : len(row)] = row
+    for index, row in enumerate(scores):
+        table[index, : len(row)] = row
     wide = max(2.4, CELL * min(heads, HEADS)) + 1.6
     figure = blank(wide + INDUCTION + 0.9, max(INDUCTION, CELL * len(scores) + 0.8))
     left, right = figure.subplots(1, 2, width_ratios=(wide, INDUCTION))
     aspect = "equal" if heads <= HEADS else "auto"
     left.imshow(table.numpy(), interpolation="nearest", aspect=aspect, cmap="Blues", vmin=0, vmax=1)
-    left.set_yticks(range(len(given)), [name or value.step for name, value in given.items()])
+    left.set_yticks(range(len(maps_by_layer)), [name or layer_maps.step for name, layer_maps in maps_by_layer.items()])
     label(left, "induction score", "head", "")
     left.locator_params(axis="x", integer=True)
     for y, x in table.isnan().logical_not().nonzero().tolist() if heads <= HEADS else ():
         ink = "white" if table[y, x] > 0.6 else INK
         left.text(x, y, f"{table[y, x]:.2f}", ha="center", va="center", fontsize=6.5, color=ink)
     layer, head = divmod(int(table.nan_to_num(-1).argmax()), heads)
-    name, found = list(given.items())[layer]
-    chosen = _sequence(found.by_head[:, head].double(), batch)
+    name, best_maps = list(maps_by_layer.items())[layer]
+    chosen = _sequence(best_maps.by_head[:, head].double(), batch)
     image = right.imshow(chosen.numpy(), interpolation="nearest", **scale_of(chosen))
-    words = ", ".join(part for part in (name or found.step, found.labels[head]) if part)
-    label(right, f"{words}\nscore {table[layer, head]:.2f}", found.legs[-1], found.legs[-2])
+    words = ", ".join(word for word in (name or best_maps.step, best_maps.labels[head]) if word)
+    label(right, f"{words}\nscore {table[layer, head]:.2f}", best_maps.legs[-1], best_maps.legs[-2])
     _bar(figure, image, [right], "weight")
     return figure
 
@@ -274,12 +277,12 @@ def _bar(figure: Figure, image: Any, axes: list[Axes], words: str) -> None:
     bar.ax.tick_params(labelsize=7, colors=INK)
 
 
-def _layers(value: Any) -> dict[str, Any]:
-    """Layers by name; a single value gets an empty name. Raises InputError if there are none."""
-    found = dict(value) if isinstance(value, Mapping) else {"": value}
-    if not found:
+def _layers(layers: Any) -> dict[str, Any]:
+    """Layers by name; a single layer gets an empty name. Raises InputError if there are none."""
+    by_name = dict(layers) if isinstance(layers, Mapping) else {"": layers}
+    if not by_name:
         raise InputError("there is nothing to plot.")
-    return found
+    return by_name
 
 
 def _sequence(values: Tensor, batch: int, legs: int = 2) -> Tensor:
@@ -302,16 +305,18 @@ def plot_experts(
     """
     several = [selections] if isinstance(selections, Selections) else list(selections.values())
     query = None if maps is None else maps.legs[-2]
-    right = [found for found in several if query is None or found.position in (None, query)]
-    under = [found for found in several if found not in right]
+    right = [selection for selection in several if query is None or selection.position in (None, query)]
+    under = [selection for selection in several if selection not in right]
     sizes: dict[str, int] = {}  # of legs other than positions: one block of panels per combination of their indices
-    for found in (*right, *under):
-        sizes |= {leg: size for leg, size in zip(found.legs, found.sizes, strict=True) if leg != found.position}
-    rows = [dict(zip(sizes, place, strict=True)) for place in product(*map(range, sizes.values()))][:heads]
+    for selection in (*right, *under):
+        sizes |= {
+            leg: size for leg, size in zip(selection.legs, selection.sizes, strict=True) if leg != selection.position
+        }
+    rows = [dict(zip(sizes, indices, strict=True)) for indices in product(*map(range, sizes.values()))][:heads]
     if not several or not rows:
         raise InputError("there is nothing to plot.")
-    widths = [MAP] * (maps is not None) + [STRIP + EXPERT * found.size for found in right]
-    heights = [MAP] + [STRIP + EXPERT * found.size for found in under]
+    widths = [MAP] * (maps is not None) + [STRIP + EXPERT * selection.size for selection in right]
+    heights = [MAP] + [STRIP + EXPERT * selection.size for selection in under]
     across = min(2, len(rows))
     down = math.ceil(len(rows) / across)
     figure = blank(across * sum(widths) + 0.4, down * sum(heights))
@@ -320,41 +325,41 @@ def plot_experts(
         grid = block.add_gridspec(len(heights), len(widths), width_ratios=widths, height_ratios=heights)
         if maps is not None:
             _draw_map(block.add_subplot(grid[0, 0]), maps, row, batch)
-        for column, found in enumerate(right, len(widths) - len(right)):
-            _draw_strip(block.add_subplot(grid[0, column]), found, row, batch, across=False)
-        for line, found in enumerate(under, 1):
-            _draw_strip(block.add_subplot(grid[line, 0]), found, row, batch, across=True)
+        for column, selection in enumerate(right, len(widths) - len(right)):
+            _draw_strip(block.add_subplot(grid[0, column]), selection, row, batch, across=False)
+        for line, selection in enumerate(under, 1):
+            _draw_strip(block.add_subplot(grid[line, 0]), selection, row, batch, across=True)
     return figure
 
 
 def _draw_map(axis: Axes, maps: Maps, row: dict[str, int], batch: int) -> None:
-    value = _sequence(maps.values.double(), batch, len(maps.legs))
-    over = [place for place, leg in enumerate(maps.legs[:-2]) if leg not in row]
-    value = value[tuple(row[leg] if leg in row else slice(None) for leg in maps.legs[:-2])]
-    value = value.mean(tuple(range(len(over)))) if over else value
-    axis.imshow(value.numpy(), interpolation="nearest", aspect="auto", **scale_of(value))
-    averaged = ", ".join(maps.legs[place] for place in over)
+    matrix = _sequence(maps.values.double(), batch, len(maps.legs))
+    over = [axis_index for axis_index, leg in enumerate(maps.legs[:-2]) if leg not in row]
+    matrix = matrix[tuple(row[leg] if leg in row else slice(None) for leg in maps.legs[:-2])]
+    matrix = matrix.mean(tuple(range(len(over)))) if over else matrix
+    axis.imshow(matrix.numpy(), interpolation="nearest", aspect="auto", **scale_of(matrix))
+    averaged = ", ".join(maps.legs[axis_index] for axis_index in over)
     title = ", ".join([_named(maps, row), *([f"mean over {averaged}"] if averaged else [])])
     label(axis, title, maps.legs[-1], maps.legs[-2])
 
 
-def _draw_strip(axis: Axes, found: Selections, row: dict[str, int], batch: int, across: bool) -> None:
+def _draw_strip(axis: Axes, selection: Selections, row: dict[str, int], batch: int, across: bool) -> None:
     """Draws gates over positions and experts, with shades relative to the largest gate."""
-    place = tuple(slice(None) if leg == found.position else row[leg] for leg in found.legs)
+    index = tuple(slice(None) if leg == selection.position else row[leg] for leg in selection.legs)
     dense, chosen = (
-        torch.atleast_2d(_sequence(value, batch, len(found.legs) + 1)[place])
-        for value in (found.dense.double(), found.chosen)
+        torch.atleast_2d(_sequence(tensor, batch, len(selection.legs) + 1)[index])
+        for tensor in (selection.dense.double(), selection.chosen)
     )
     scale = scale_of(dense) if dense.amin() < 0 else {"cmap": "Oranges", "vmin": 0, "vmax": float(dense.amax()) or 1.0}
     dense = dense.where(chosen, math.nan)  # not drawn
     axis.imshow((dense.T if across else dense).numpy(), interpolation="nearest", aspect="auto", **scale)
-    legs = (found.position or "", found.leg)
-    most = f"gates up to {float(dense[chosen].abs().amax()):.2g}"
+    legs = (selection.position or "", selection.leg)
+    largest = f"gates up to {float(dense[chosen].abs().amax()):.2g}"
     between = ", " if across else "\n"
-    label(axis, f"{_named(found, row)}{between}{most}", *(legs if across else legs[::-1]))
-    (axis.set_yticks if across else axis.set_xticks)(range(0, found.size, max(1, found.size // 8)))
+    label(axis, f"{_named(selection, row)}{between}{largest}", *(legs if across else legs[::-1]))
+    (axis.set_yticks if across else axis.set_xticks)(range(0, selection.size, max(1, selection.size // 8)))
 
 
-def _named(found: Maps | Selections, row: dict[str, int]) -> str:
+def _named(drawn: Maps | Selections, row: dict[str, int]) -> str:
     """A step with the indices of its heads, as `A, h 0`."""
-    return ", ".join([found.step, *(f"{leg} {place}" for leg, place in row.items() if leg in found.legs)])
+    return ", ".join([drawn.step, *(f"{leg} {index}" for leg, index in row.items() if leg in drawn.legs)])

@@ -137,7 +137,7 @@ class BoxFigures:
             },
             "eigenvalues": _numbers(self.eigenvalues.values[:TOP]),
             "eigenvalues_cumulative": _numbers(self.eigenvalues.cumulative[:TOP]),
-            "rank": {str(each): _numbers(found.double().mean(0)) for each, found in self.ranks.items()},
+            "rank": {str(removed): _numbers(ranks.double().mean(0)) for removed, ranks in self.ranks.items()},
             "entropy": _numbers(self.entropy.value),
             "reach": _numbers(self.reach.value),
             "vertical": _numbers(self.vertical.value),
@@ -164,8 +164,13 @@ class LayerFigures:
             "notes": list(self.section.notes),
             "boxes": [box.as_dict() for box in self.boxes],
             "experts": [
-                {"step": found.step, "of": found.size, "chosen": found.indices.shape[-1], "usage": found.usage.tolist()}
-                for found in self.experts.values()
+                {
+                    "step": selection.step,
+                    "of": selection.size,
+                    "chosen": selection.indices.shape[-1],
+                    "usage": selection.usage.tolist(),
+                }
+                for selection in self.experts.values()
             ],
             "weights": {name: mixture.values.tolist() for name, mixture in self.weights.items()},
         }
@@ -176,10 +181,13 @@ Given = Section | tuple[str, Any, Sequence[Tensor]]
 
 def all_figures(sections: Iterable[Given], band: int) -> list[LayerFigures]:
     """The figures of sections, or of (title, module, inputs). Raises InputError if there is nothing to analyse."""
-    parts = [part if isinstance(part, Section) else Section(part[0], part[1], tuple(part[2])) for part in sections]
-    for part in parts:
-        compiled(part.module, "report")
-    graphs = [part.module.plan.graph for part in parts]
+    layer_sections = [
+        section if isinstance(section, Section) else Section(section[0], section[1], tuple(section[2]))
+        for section in sections
+    ]
+    for section in layer_sections:
+        compiled(section.module, "report")
+    graphs = [section.module.plan.graph for section in layer_sections]
     if not any(map(analysed, graphs)):
         names = ", ".join(dict.fromkeys(graph.name for graph in graphs)) or "report"
         raise InputError(
@@ -187,33 +195,33 @@ def all_figures(sections: Iterable[Given], band: int) -> list[LayerFigures]:
             "no topk."
         )
     layers = []
-    for part, graph in zip(parts, graphs, strict=True):
-        maps, scores = maps_and_scores(part.module, part.inputs, {}, **part.see)
-        again = part.repeated
-        repeated = maps_and_scores(part.module, again.inputs, {}, **again.see)[0] if again is not None else {}
-        boxes = tuple(box_figures(part, maps[step], scores.get(step), repeated.get(step), band) for step in maps)
-        chosen = expert_selections(part.module, *part.inputs, **part.see)
-        experts = {name: found for name, found in chosen.items() if not graph.leg[found.leg].sequence}
-        layers.append(LayerFigures(part, boxes, experts, mixture_weights(part.module)))
+    for section, graph in zip(layer_sections, graphs, strict=True):
+        maps, scores = maps_and_scores(section.module, section.inputs, {}, **section.see)
+        again = section.repeated
+        repeated = maps_and_scores(section.module, again.inputs, {}, **again.see)[0] if again is not None else {}
+        boxes = tuple(box_figures(section, maps[step], scores.get(step), repeated.get(step), band) for step in maps)
+        chosen = expert_selections(section.module, *section.inputs, **section.see)
+        experts = {name: selection for name, selection in chosen.items() if not graph.leg[selection.leg].sequence}
+        layers.append(LayerFigures(section, boxes, experts, mixture_weights(section.module)))
     return layers
 
 
 NO_SCORES = "the map is a sum of maps, or implied by states, and has no scores."
 
 
-def box_figures(part: Section, maps: Maps, scores: Maps | None, repeated: Maps | None, band: int) -> BoxFigures:
+def box_figures(section: Section, maps: Maps, scores: Maps | None, repeated: Maps | None, band: int) -> BoxFigures:
     """The figures of a box with these maps and scores, or of a map without scores. Raises InputError."""
-    blend = maps.step in {step.name for step in blended_steps(part.module.plan.graph)}
-    spectra = {each: singular_values(maps, each).cpu() for each in sorted({0, band, 4 * band})}
+    blend = maps.step in {step.name for step in blended_steps(section.module.plan.graph)}
+    spectra = {removed: singular_values(maps, removed).cpu() for removed in sorted({0, band, 4 * band})}
     return BoxFigures(
-        part,
+        section,
         maps,
         blend,
         repeated,
         band,
         spectra,
-        ranks={each: rank_of(found) for each, found in spectra.items()},
-        core=Measured(None, NO_SCORES) if scores is None else Measured.of(core_matrix, part.module, maps.step),
+        ranks={removed: rank_of(values) for removed, values in spectra.items()},
+        core=Measured(None, NO_SCORES) if scores is None else Measured.of(core_matrix, section.module, maps.step),
         distances=head_distances(maps) if len(maps.labels) > 1 else None,
         eigenvalues=map_eigenvalues(maps),
         score_eigenvalues=Measured(None, NO_SCORES) if scores is None else Measured.of(map_eigenvalues, scores),
@@ -227,14 +235,14 @@ def box_figures(part: Section, maps: Maps, scores: Maps | None, repeated: Maps |
 def averages(layers: Iterable[LayerFigures]) -> dict[str, float | None]:
     """The mean of each entry of `summary` over the attention boxes that have it, like the papers' means over layers."""
     summaries = [box.summary for layer in layers for box in layer.boxes if not box.blend]
-    found = {key: [x for row in summaries if (x := row[key]) is not None] for row in summaries[:1] for key in row}
-    return {key: math.fsum(values) / len(values) if values else None for key, values in found.items()}
+    columns = {key: [x for row in summaries if (x := row[key]) is not None] for row in summaries[:1] for key in row}
+    return {key: math.fsum(values) / len(values) if values else None for key, values in columns.items()}
 
 
 def _numbers(values: Tensor | None) -> list[float | None] | None:
     if values is None:
         return None
-    return [value if math.isfinite(value) else None for value in values.flatten().tolist()]
+    return [number if math.isfinite(number) else None for number in values.flatten().tolist()]
 
 
 SHOWN = 16  # maximum rows of a table of heads or experts, without the mean over all heads
@@ -287,8 +295,8 @@ def report_data(
     2.0
     """
     layers = all_figures(sections, band)
-    parts = [layer.as_dict() for layer in layers]
-    content = {"title": title, "notes": list(notes), "means": averages(layers), "sections": parts}
+    section_figures = [layer.as_dict() for layer in layers]
+    content = {"title": title, "notes": list(notes), "means": averages(layers), "sections": section_figures}
     return {"tensornet_attn_analyse": 1, **content}
 
 
@@ -308,8 +316,8 @@ def overview(layers: Sequence[LayerFigures]) -> list[Block]:
         blocks.append(plot(plot_eigenvalues({name: box.eigenvalues for name, box in named.items()}), words))
     words = "The maximum over all heads of the maps of the first sequence, with one colour scale for all."
     blocks.append(plot(plot_max_maps({name: box.maps for name, box in named.items()}), words))
-    every = {name: box.repeated for name, box in named.items() if box.induction.value is not None}
-    repeated = {name: maps for name, maps in every.items() if maps is not None}
+    repeated_maps = {name: box.repeated for name, box in named.items() if box.induction.value is not None}
+    repeated = {name: maps for name, maps in repeated_maps.items() if maps is not None}
     if repeated:
         first = next(iter(repeated.values()))
         words = (
@@ -327,7 +335,7 @@ def _names(boxes: Sequence[BoxFigures]) -> list[str]:
     if len(set(titles)) < len(titles):
         titles = [box.title for box in boxes]
     if len(set(titles)) < len(titles):  # sections with equal titles
-        titles = [f"{place}: {title}" for place, title in enumerate(titles, 1)]
+        titles = [f"{number}: {title}" for number, title in enumerate(titles, 1)]
     return titles
 
 
@@ -346,22 +354,22 @@ def _table(layers: Sequence[LayerFigures], boxes: Sequence[BoxFigures]) -> Table
     return Table(("attention box", *COLUMNS.values()), rows, caption, total=True)
 
 
-def _of_all(key: str, value: float | None, mean: bool = False) -> str:
-    if value is None or math.isnan(value):
+def _of_all(key: str, figure: float | None, mean: bool = False) -> str:
+    if figure is None or math.isnan(figure):
         return "–"
     if "components" in key:
-        return f"{value:.1f}" if mean else f"{value:.0f}"
-    return f"{value:.2f}" if key == "effective_heads" else f"{value:.3g}"
+        return f"{figure:.1f}" if mean else f"{figure:.0f}"
+    return f"{figure:.2f}" if key == "effective_heads" else f"{figure:.3g}"
 
 
 def _layer(layer: LayerFigures) -> dict[str, Any]:
     """The data of a layer for the template."""
-    part, design = layer.section, layer.section.module.design
-    blocks: list[Block] = [text for text in (_facts(part), design.source, *part.notes) if text]
+    section, design = layer.section, layer.section.module.design
+    blocks: list[Block] = [paragraph for paragraph in (_facts(section), design.source, *section.notes) if paragraph]
     blocks.append(picture(design, f"Tensor diagram of {design.name}."))
     if not layer.boxes:
         blocks.append("This design has no attention box, so there are no maps.")
-    lines = {line.partition("[")[0]: " ".join(line.split()) for line in step_lines(part.module.plan.graph)}
+    lines = {line.partition("[")[0]: " ".join(line.split()) for line in step_lines(section.module.plan.graph)}
     boxes = [
         {"step": box.maps.step, "written": _line(lines, box.maps.step), "blocks": box_report(box)}
         for box in layer.boxes
@@ -374,7 +382,7 @@ def _layer(layer: LayerFigures) -> dict[str, Any]:
         words = "The choices for the first sequence: gates in colour, white for experts that were not chosen."
         words += " Selections by query are right of the attention map, selections by key below it." if beside else ""
         experts.append(plot(plot_experts(layer.experts, beside), words))
-    return {"title": part.title, "about": design.about, "blocks": blocks, "boxes": boxes, "experts": experts}
+    return {"title": section.title, "about": design.about, "blocks": blocks, "boxes": boxes, "experts": experts}
 
 
 def _line(lines: dict[str, str], step: str) -> str:
@@ -384,15 +392,15 @@ def _line(lines: dict[str, str], step: str) -> str:
     return lines[step]
 
 
-def _facts(part: Section) -> str:
-    graph, legs = part.module.plan.graph, part.module.design.legs
+def _facts(section: Section) -> str:
+    graph, legs = section.module.plan.graph, section.module.design.legs
     sizes = ", ".join(f"{leg} {size}" for leg, size in legs.items() if size is not None)
     shapes = ", ".join(
-        f"{leaf.name} {list(value.shape)}"
-        for leaf, value in zip(graph.of_role("input"), part.inputs, strict=False)
-        if value is not None
+        f"{leaf.name} {list(tensor.shape)}"
+        for leaf, tensor in zip(graph.of_role("input"), section.inputs, strict=False)
+        if tensor is not None
     )
-    count = sum(value.numel() for value in part.module.parameters())
+    count = sum(parameter.numel() for parameter in section.module.parameters())
     causal = "causal" if graph.causal else "not causal"
     return f"Design {graph.name}: {sizes}; {count:,} parameters; {causal}. Inputs: {shapes}."
 
@@ -402,7 +410,7 @@ def box_report(box: BoxFigures) -> list[Block]:
     maps, columns, core = box.maps, _columns(box), box.core.value
     first = f"; the first {HEADS} of {len(maps.labels)} heads" if len(maps.labels) > HEADS else ""
     blocks: list[Block] = [_between(box), _by_head(maps, columns)]
-    blocks += [f"No {title}: {found.why}" for title, (found, _) in columns.items() if found.why]
+    blocks += [f"No {title}: {figure.why}" for title, (figure, _) in columns.items() if figure.why]
     words = f"Singular values of the maps, averaged over the batch{first}; ranks count those above the dashed line."
     words += "" if core is None else " On the right, those of the core, divided by the largest."
     blocks.append(plot(spectra_figure(maps, box.spectra[0], core), words))
@@ -419,16 +427,16 @@ def _between(box: BoxFigures) -> Table:
     heads, sequences = len(box.maps.labels), len(box.maps.by_head)
     rank = f"{stable_rank(box.core.value):.2f} of {heads}" if box.core.value is not None else box.core.why
     rows = [["effective heads: stable rank of the core", rank]]
-    if (found := box.distances) is not None:
+    if (distances := box.distances) is not None:
         rows += [
-            ["L2 distance between two heads' maps: mean, variance", f"{found.mean:.3f}, {found.variance:.3g}"],
-            ["smallest and largest distance", f"{found.min:.3f}, {found.max:.3f}"],
+            ["L2 distance between two heads' maps: mean, variance", f"{distances.mean:.3f}, {distances.variance:.3g}"],
+            ["smallest and largest distance", f"{distances.min:.3f}, {distances.max:.3f}"],
         ]
     of = f"of {box.eigenvalues.matrices}"
     rows.append([f"principal components for {VARIANCE:.0%}, maps", f"{box.eigenvalues.components()} {of}"])
     scores = box.score_eigenvalues
-    text = f"{scores.value.components()} {of}" if scores.value is not None else scores.why
-    rows.append([f"principal components for {VARIANCE:.0%}, scores before the box", text])
+    components = f"{scores.value.components()} {of}" if scores.value is not None else scores.why
+    rows.append([f"principal components for {VARIANCE:.0%}, scores before the box", components])
     caption = f"All heads together, averaged over the batch; components are those of all {sequences} x {heads} matrices"
     return Table(("figure", "value"), rows, caption)
 
@@ -436,7 +444,7 @@ def _between(box: BoxFigures) -> Table:
 def _columns(box: BoxFigures) -> dict[str, tuple[Measured, int]]:
     """Figures by head, [heads] each, by title, with the number of decimals."""
     titles = {0: "rank", box.band: f"rank without {box.band} diagonals"}
-    columns = {title: (Measured(box.ranks[each].double().mean(0)), 1) for each, title in titles.items()}
+    columns = {title: (Measured(box.ranks[removed].double().mean(0)), 1) for removed, title in titles.items()}
     columns |= {"entropy (nats)": (box.entropy, 2), "reach (positions)": (box.reach, 2)}
     columns |= {"vertical line score": (box.vertical, 3)}
     return columns | ({"induction score": (box.induction, 3)} if box.repeated is not None else {})
@@ -445,8 +453,8 @@ def _columns(box: BoxFigures) -> dict[str, tuple[Measured, int]]:
 def _by_head(maps: Maps, columns: dict[str, tuple[Measured, int]]) -> Table:
     heads, (n, m) = len(maps.labels), maps.values.shape[-2:]
     rows = [
-        [label or "only head", *(_cell(*column, place) for column in columns.values())]
-        for place, label in enumerate(maps.labels[:SHOWN])
+        [label or "only head", *(_cell(*column, head) for column in columns.values())]
+        for head, label in enumerate(maps.labels[:SHOWN])
     ]
     caption = f"Each head, averaged over the batch. The maximum rank is {min(n, m)}, the maximum entropy log {m} = "
     caption += f"{math.log(m):.2f}" + (f"; the first {SHOWN} of {heads} heads" if heads > SHOWN else "")
@@ -455,11 +463,11 @@ def _by_head(maps: Maps, columns: dict[str, tuple[Measured, int]]) -> Table:
     return Table(("head", *columns), rows, caption, heads > 1)
 
 
-def _cell(figure: Measured, decimals: int, place: int | None) -> str:
+def _cell(figure: Measured, decimals: int, head: int | None) -> str:
     if figure.value is None:
         return "–"
-    value = float(figure.value.mean() if place is None else figure.value[place])
-    return "–" if math.isnan(value) else f"{value:.{decimals}f}"
+    number = float(figure.value.mean() if head is None else figure.value[head])
+    return "–" if math.isnan(number) else f"{number:.{decimals}f}"
 
 
 def _weights(weights: dict[str, Mixture]) -> Table:
@@ -468,22 +476,24 @@ def _weights(weights: dict[str, Mixture]) -> Table:
     for name, mixture in weights.items():
         several = mixture.values.ndim > 1
         lines = mixture.values.flatten(1) if several else mixture.values.reshape(1, -1)
-        for place, line in enumerate(lines[:SHOWN].tolist()):
-            words = f"{name}, {mixture.legs[0]} {place}" if several else name
+        for index, line in enumerate(lines[:SHOWN].tolist()):
+            words = f"{name}, {mixture.legs[0]} {index}" if several else name
             rows.append([words, mixture.legs[-1] if mixture.legs else "", ", ".join(f"{x:.3f}" for x in line[:SHOWN])])
     caption = "The weights with which maps are blended, and the priors of the components of keys."
     return Table(("weight", "along", f"values, the first {SHOWN}"), rows, caption)
 
 
-def _usage(found: Selections) -> Table:
-    usage, k = found.usage.double().cpu(), found.indices.shape[-1]
-    others = [leg for leg in found.legs if leg != found.position]
-    places = product(*map(range, usage.shape[:-1]))
-    names = [", ".join(f"{leg} {i}" for leg, i in zip(others, place, strict=True)) or "all" for place in places]
-    flat = usage.reshape(-1, found.size)[:SHOWN].tolist()
-    rows = [[name, *(f"{part:.0%}" for part in row)] for name, row in zip(names, flat, strict=False)]
+def _usage(experts: Selections) -> Table:
+    usage, k = experts.usage.double().cpu(), experts.indices.shape[-1]
+    head_legs = [leg for leg in experts.legs if leg != experts.position]
+    head_indices = product(*map(range, usage.shape[:-1]))
+    names = [
+        ", ".join(f"{leg} {i}" for leg, i in zip(head_legs, indices, strict=True)) or "all" for indices in head_indices
+    ]
+    flat = usage.reshape(-1, experts.size)[:SHOWN].tolist()
+    rows = [[name, *(f"{share:.0%}" for share in row)] for name, row in zip(names, flat, strict=False)]
     caption = (
-        f"{found.step}: fraction of positions that chose each of the {found.size} experts; {k} are chosen each time"
+        f"{experts.step}: fraction of positions that chose each of the {experts.size} experts; {k} are chosen each time"
     )
-    caption += f" ({k / found.size:.0%} each if uniform)."
-    return Table(["head" if others else "", *(f"{found.leg} {i}" for i in range(found.size))], rows, caption)
+    caption += f" ({k / experts.size:.0%} each if uniform)."
+    return Table(["head" if head_legs else "", *(f"{experts.leg} {i}" for i in range(experts.size))], rows, caption)

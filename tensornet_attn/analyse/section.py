@@ -50,12 +50,12 @@ class Section:
         size = len(self.inputs[0])
         named = dict(zip(legs, self.inputs, strict=False)) | self.see
         for first in range(0, size, samples):
-            part = {
-                name: value[first : first + samples] if value.ndim > legs[name] and len(value) == size else value
-                for name, value in named.items()
-                if value is not None
+            chunk = {
+                name: tensor[first : first + samples] if tensor.ndim > legs[name] and len(tensor) == size else tensor
+                for name, tensor in named.items()
+                if tensor is not None
             }
-            yield attention_maps(self.module, **part)[step]
+            yield attention_maps(self.module, **chunk)[step]
 
 
 def model_sections(model: nn.Module, *inputs: Any, repeated: Tensor | None = None, **named: Any) -> list[Section]:
@@ -118,20 +118,20 @@ def _concatenated(module: CompiledDesign, calls: list[Call]) -> tuple[tuple[Tens
 @torch.no_grad()
 def _called(model: nn.Module, *inputs: Any, **named: Any) -> list[Section]:
     """Sections with the inputs of each design with an attention box or a topk, from one call in evaluation mode."""
-    found: dict[str, Section] = {}
+    sections: dict[str, Section] = {}
     names = {module: path.removesuffix("design").removesuffix(".") for path, module in model.named_modules()}
 
-    def record(module: CompiledDesign, given: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def record(module: CompiledDesign, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         see = {key: options[key] for key in ("mask", "key_mask") if options.get(key) is not None}
         flags = {"mask", "key_mask", "noise", "losses"} - {name for name, _, _ in module._signature.inputs}
-        rest = {key: value for key, value in options.items() if key not in flags and value is not None}
+        rest = {key: option for key, option in options.items() if key not in flags and option is not None}
         title = f"{names[module]}: {module.design.name}" if names[module] else module.design.name
         again = (f"{title} (call {number})" for number in count(2))
-        title = next(free for free in chain([title], again) if free not in found)
-        found[title] = Section(title, module, module._signature.ordered(given, rest), see=see)
+        title = next(free for free in chain([title], again) if free not in sections)
+        sections[title] = Section(title, module, module._signature.ordered(args, rest), see=see)
 
     designs = [module for module in names if isinstance(module, CompiledDesign)]
-    looked_at = [each for each in designs if analysed(each.plan.graph)]
+    looked_at = [design for design in designs if analysed(design.plan.graph)]
     handles = [module.register_forward_pre_hook(record, with_kwargs=True) for module in looked_at]
     modes = {module: module.training for module in names}
     try:
@@ -142,7 +142,7 @@ def _called(model: nn.Module, *inputs: Any, **named: Any) -> list[Section]:
             handle.remove()
         for module, training in modes.items():
             module.training = training
-    return list(found.values())
+    return list(sections.values())
 
 
 def repeated_tokens(vocabulary: int | Sequence[int], period: int, batch: int = 8, seed: int = 0) -> Tensor:
@@ -155,14 +155,14 @@ def repeated_tokens(vocabulary: int | Sequence[int], period: int, batch: int = 8
     >>> tokens.shape, torch.equal(tokens[:, :4], tokens[:, 4:])
     (torch.Size([2, 8]), True)
     """
-    known = torch.tensor(range(vocabulary) if isinstance(vocabulary, int) else vocabulary, dtype=torch.int64)
-    if not 2 <= period <= len(known):
-        raise InputError(f"period is {period!r}; with {len(known)} tokens, give an integer from 2 to {len(known)}.")
+    tokens = torch.tensor(range(vocabulary) if isinstance(vocabulary, int) else vocabulary, dtype=torch.int64)
+    if not 2 <= period <= len(tokens):
+        raise InputError(f"period is {period!r}; with {len(tokens)} tokens, give an integer from 2 to {len(tokens)}.")
     if batch < 1:
         raise InputError(f"batch is {batch!r}; give an integer of at least 1.")
     generator = torch.Generator().manual_seed(seed)
-    sequences = torch.stack([torch.randperm(len(known), generator=generator)[:period] for _ in range(batch)])
-    return known[torch.cat([sequences, sequences], 1)]
+    sequences = torch.stack([torch.randperm(len(tokens), generator=generator)[:period] for _ in range(batch)])
+    return tokens[torch.cat([sequences, sequences], 1)]
 
 
 def text_inputs(
@@ -181,9 +181,9 @@ def text_inputs(
     from N(0, 1) with `seed`, plus sinusoids of the position. Raises InputError, OSError.
     """
     widths = _widths(module)
-    wanted = _length(module.plan.graph, length)
-    windows = cut(read_text(path, wanted * (batch + 1)), wanted, batch + 1)
-    chosen = [windows.roll(-place, 0)[:batch] for place in range(len(widths))]
+    window_length = _length(module.plan.graph, length)
+    windows = cut(read_text(path, window_length * (batch + 1)), window_length, batch + 1)
+    chosen = [windows.roll(-index, 0)[:batch] for index in range(len(widths))]
     return _embedded(module, chosen, widths, seed, embedding)
 
 
@@ -220,14 +220,14 @@ def _embedded(
             raise InputError(f"the checkpoint's embedding has shape {shape}, but bytes need [256, {width}].")
         drawn = torch.Generator().manual_seed(seed)
         table = torch.randn(256, width, generator=drawn) if embedding is None else embedding.detach().float()
-        value = table[bytes_] + sinusoid(torch.arange(bytes_.shape[1]), width, torch.float32)
-        inputs.append(value.to(like.device, like.dtype))
+        embedded = table[bytes_] + sinusoid(torch.arange(bytes_.shape[1]), width, torch.float32)
+        inputs.append(embedded.to(like.device, like.dtype))
     return tuple(inputs)
 
 
 def _widths(module: CompiledDesign) -> list[int]:
     """The width of each input without a default, the size of its only other leg. Raises InputError."""
-    graph, found = module.plan.graph, []
+    graph, widths = module.plan.graph, []
     for leaf in (tensor for tensor in graph.of_role("input") if tensor.default is None):
         sizes = [graph.leg[leg].size for leg in leaf.legs[1:]]
         if len(leaf.legs) != 2 or not graph.leg[leaf.legs[0]].sequence or sizes[0] is None:
@@ -235,33 +235,33 @@ def _widths(module: CompiledDesign) -> list[int]:
             raise InputError(
                 f"{graph.name}: input '{leaf.name}' has legs '{shape}', but text needs a sequence leg and one other."
             )
-        found.append(sizes[0])
-    return found
+        widths.append(sizes[0])
+    return widths
 
 
 def read_text(path: str, size: int) -> bytes:
     """The first bytes of a text file. Raises InputError if they are not UTF-8 or the file is empty, OSError."""
     with open(os.fspath(path), "rb") as file:
-        data = file.read(size)
+        content = file.read(size)
         last = not file.read(1)
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(data, last)  # the last character may be incomplete
+        codecs.getincrementaldecoder("utf-8")().decode(content, last)  # the last character may be incomplete
     except UnicodeDecodeError as error:
         raise InputError(f"'{path}': byte {error.start} is not UTF-8; save it as UTF-8 text.") from error
-    if not data:
+    if not content:
         raise InputError(f"'{path}' is empty; give a file with text.")
-    return data
+    return content
 
 
-def cut(data: bytes, length: int, batch: int) -> Tensor:
+def cut(content: bytes, length: int, batch: int) -> Tensor:
     """Windows of bytes: [windows, length]; a text shorter than `length` is one window.
 
     >>> cut(b"abcdefgh", 3, 8).tolist()
     [[97, 98, 99], [100, 101, 102]]
     """
-    length = min(length, len(data))
-    count = min(len(data) // length, batch)
-    return torch.tensor(list(data[: count * length])).reshape(count, length)
+    length = min(length, len(content))
+    count = min(len(content) // length, batch)
+    return torch.tensor(list(content[: count * length])).reshape(count, length)
 
 
 def _length(graph: Graph, length: int | None) -> int:

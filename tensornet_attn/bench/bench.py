@@ -67,12 +67,12 @@ class Options:
     def __post_init__(self) -> None:
         against = tuple(name if isinstance(name, str) else name_of(name, "contestant") for name in self.against)
         object.__setattr__(self, "against", against)
-        for word, names, known in (("contestant", against, AGAINST), ("backend to measure", self.backends, OURS)):
+        for word, names, choices in (("contestant", against, AGAINST), ("backend to measure", self.backends, OURS)):
             for name in names:
                 if ":" in name and names is against:
                     maker_named(name)
-                elif name not in known:
-                    raise InputError(f"there is no {word} '{name}': {nearest(name, known)}")
+                elif name not in choices:
+                    raise InputError(f"there is no {word} '{name}': {nearest(name, choices)}")
         if not self.backends:
             raise InputError("name a backend to measure, e.g. torch.")
 
@@ -102,7 +102,7 @@ class Bench:
     """
 
     options: Options
-    say: Say = lambda text: None
+    say: Say = lambda message: None
     rates: Rates | None = None
     oracles: dict[object, Oracle] = field(default_factory=dict)
 
@@ -123,59 +123,59 @@ class Bench:
     def prepared(self, case: Case, kind: str) -> Prepared:
         """A result without times, and the contestants whose results are correct."""
         self.say(f"{case.design.name}, n {case.n}, {kind}: comparing with the reference ...")
-        found = Prepared(case, blank(case, kind, self.options.backends[0]))
-        found.result.model = model_of(case, kind, found.result.ours, self.rates)
+        prepared = Prepared(case, blank(case, kind, self.options.backends[0]))
+        prepared.result.model = model_of(case, kind, prepared.result.ours, self.rates)
         for name in self.options.names:
-            found.result.entries.append(self.added(name, found))
-        return found
+            prepared.result.entries.append(self.added(name, prepared))
+        return prepared
 
     def added(self, name: str, prepared: Prepared) -> Entry:
         """The entry of a contestant, which is ready to be timed if its results are correct."""
         case, result = prepared.case, prepared.result
-        entry, found = self.checked(name, case, result.kind)
-        entry.floor = self.floor(result, case, found, result.kind)
-        if found is not None:
-            prepared.ready[name] = found
+        entry, compared = self.checked(name, case, result.kind)
+        entry.floor = self.floor(result, case, compared, result.kind)
+        if compared is not None:
+            prepared.ready[name] = compared
         return entry
 
     def warm(self, prepared: Prepared) -> None:
         """Compiles what was compared at another length than that of the case."""
-        for name, found in prepared.ready.items():
+        for name, compared in prepared.ready.items():
             if prepared.result.entry(name).checked_n != prepared.case.n:
                 with suppress(Exception):  # it fails again when it is timed, and is reported then
-                    runner(found.module, found.case, found.case.inputs(), prepared.result.kind)()
+                    runner(compared.module, compared.case, compared.case.inputs(), prepared.result.kind)()
 
     def again(self, prepared: Prepared) -> None:
         """Compares again what failed, perhaps for the memory that other processes used at that time."""
-        for place, entry in enumerate(prepared.result.entries):
+        for index, entry in enumerate(prepared.result.entries):
             if entry.status == FAILED:
-                prepared.result.entries[place] = self.added(entry.name, prepared)
+                prepared.result.entries[index] = self.added(entry.name, prepared)
 
-    def floor(self, result: Result, case: Case, found: Contestant | None, kind: str) -> float | None:
+    def floor(self, result: Result, case: Case, compared: Contestant | None, kind: str) -> float | None:
         """The floor of a contestant: that of the result, unless it computes another function; None if not compared."""
-        if found is not None and found.layer is not None and found.layer.unlike:
+        if compared is not None and compared.layer is not None and compared.layer.unlike:
             return None
-        if found is None or found.case.design is case.design:
+        if compared is None or compared.case.design is case.design:
             return None if result.model is None else result.model.floor
-        return model_of(found.case, kind, result.ours, self.rates).floor
+        return model_of(compared.case, kind, result.ours, self.rates).floor
 
     def checked(self, name: str, case: Case, kind: str) -> tuple[Entry, Contestant | None]:
         """The entry of a contestant, and the contestant if its results are correct. The entry has the reason if not."""
-        entry, found = Entry(name), None
+        entry, compared = Entry(name), None
         with reported(entry, hint(case)):
-            found = contestant(name, case, kind, self.options.memory * GIB)
-            layer = found.layer
+            compared = contestant(name, case, kind, self.options.memory * GIB)
+            layer = compared.layer
             if layer is not None and layer.unlike:
                 self.uncompared(entry, layer.unlike)
-                check_output(name, found.module, case)
-                return entry, found
-            entry.note, wanted = found.note, self.oracle(found.case)
-            entry.checked_n, short = wanted.n, found.case.at(wanted.n)
+                check_output(name, compared.module, case)
+                return entry, compared
+            entry.note, reference = compared.note, self.oracle(compared.case)
+            entry.checked_n, short = reference.n, compared.case.at(reference.n)
             if layer is not None:
-                check_output(name, found.module, short)
-            values = values_of(found.module, short, kind)
-            entry.error = wanted.error(values if layer is None else layer.ours(values))
-        return entry, found if not entry.reason else None
+                check_output(name, compared.module, short)
+            values = values_of(compared.module, short, kind)
+            entry.error = reference.error(values if layer is None else layer.ours(values))
+        return entry, compared if not entry.reason else None
 
     def uncompared(self, entry: Entry, unlike: str) -> None:
         """Notes that a layer of the user is not compared. Raises SkippedError unless this is allowed."""
@@ -194,7 +194,8 @@ class Bench:
         result, ready = prepared.result, prepared.ready
         self.say(f"{result.design}, n {result.n}, {result.kind}: timing {', '.join(ready)} ...")
         calls: dict[str, Callable[[], object]] = {
-            name: runner(c.module, c.case, c.case.inputs(), result.kind) for name, c in ready.items()
+            name: runner(compared.module, compared.case, compared.case.inputs(), result.kind)
+            for name, compared in ready.items()
         }
         graphs = self.graphs(result, calls) if self.options.graphs else calls
         warm = WARM if is_gpu(result.device) else 0.0
@@ -204,20 +205,20 @@ class Bench:
         for name in graphs:
             fill(result.entry(name), timed[name], calls[name], result.device)
         for entry in result.entries:
-            both = entry.seconds is not None and result.entry(result.ours).seconds is not None
-            if both and entry.name != result.ours:
+            comparable = entry.seconds is not None and result.entry(result.ours).seconds is not None
+            if comparable and entry.name != result.ours:
                 entry.ratio = ratio(timed[entry.name].seconds, timed[result.ours].seconds)
 
     def graphs(self, result: Result, calls: dict[str, Call]) -> dict[str, Call]:
         """CUDA graphs of the calls; an entry whose call cannot be captured fails."""
-        found, pool = {}, torch.cuda.graph_pool_handle() if is_gpu(result.device) else None
+        graphs, pool = {}, torch.cuda.graph_pool_handle() if is_gpu(result.device) else None
         for name, call in calls.items():
             try:
-                found[name] = captured(call, pool)
+                graphs[name] = captured(call, pool)
             except Exception as error:
                 entry = result.entry(name)
                 entry.status, entry.reason = FAILED, f"a CUDA graph cannot capture it: {sentence(error)}"
-        return found
+        return graphs
 
 
 @contextmanager
@@ -269,16 +270,16 @@ SAID, READY, DONE = "said", "ready", "done"
 
 
 def in_batches(work: Sequence[Work], jobs: int, rates: Rates | None, say: Say) -> Iterator[tuple[int, Result]]:
-    """Yields the results of each case with its place. A process measures all passes of a case; `jobs` work at once."""
+    """Yields the results of each case with its index. A process measures all passes of a case; `jobs` work at once."""
     for start in range(0, len(work), jobs):
         batch = list[_Worker]()
         try:
-            for one in work[start : start + jobs]:
-                batch.append(_Worker(one, rates, say))
+            for case_work in work[start : start + jobs]:
+                batch.append(_Worker(case_work, rates, say))
             for worker in batch:
                 worker.wait(READY)
-            for place, worker in enumerate(batch, start):
-                yield from ((place, result) for result in worker.timed())
+            for index, worker in enumerate(batch, start):
+                yield from ((index, result) for result in worker.timed())
         finally:
             for worker in batch:
                 worker.process.kill()
@@ -301,10 +302,10 @@ class _Worker:
         """Repeats what the process says until it is ready, or done with these results. Results say why if it died."""
         try:
             while True:
-                kind, value = self.link.recv()
+                kind, payload = self.link.recv()
                 if kind == wanted:
-                    return value
-                self.say(value)
+                    return payload
+                self.say(payload)
         except (EOFError, OSError):
             return self.died()
 
@@ -319,26 +320,26 @@ class _Worker:
         self.process.join()
         reason = f"its process ended with exit code {self.process.exitcode}."
         options, case = self.work
-        found = [blank(case, kind, options.backends[0]) for kind in options.passes]
-        for result in found:
+        results = [blank(case, kind, options.backends[0]) for kind in options.passes]
+        for result in results:
             result.entries = [Entry(name, FAILED, reason) for name in options.names]
-        return found
+        return results
 
 
 def _measure(options: Options, case: Case, rates: Rates | None, threads: int, link: Connection) -> None:
     start_worker(threads)
     select(case.device)
-    bench = Bench(options, lambda text: link.send((SAID, text)), rates)
+    bench = Bench(options, lambda message: link.send((SAID, message)), rates)
     prepared = [bench.prepared(case, kind) for kind in options.passes]
-    for each in prepared:
-        bench.warm(each)
+    for case_pass in prepared:
+        bench.warm(case_pass)
     tidy(case.device)
     link.send((READY, []))
     try:
         link.recv()
     except EOFError:  # the run has ended
         return
-    for each in prepared:
-        bench.again(each)
-        bench.time(each)
-    link.send((DONE, [each.result for each in prepared]))
+    for case_pass in prepared:
+        bench.again(case_pass)
+        bench.time(case_pass)
+    link.send((DONE, [case_pass.result for case_pass in prepared]))

@@ -110,15 +110,15 @@ class Timing:
         self.seconds = seconds
         self.clock = clock or (process_time if torch.get_num_threads() == 1 else perf_counter)
 
-    def best(self, call: Call, known: float | None = None) -> float:
+    def best(self, call: Call, earlier: float | None = None) -> float:
         """The shortest sample within the time for a rate. The first call is a warm-up; of long calls, it is a sample.
 
-        `known`: the shortest of earlier samples, to which one at least is added.
+        `earlier`: the shortest of earlier samples, to which one at least is added.
         """
-        times = [known] if known is not None else [self._once(call), self._once(call)]
+        times = [earlier] if earlier is not None else [self._once(call), self._once(call)]
         last = times[-1]
         calls = 1 if last <= 0 else min(1000, max(1, round(SAMPLE / last)))
-        if known is None and last < LONG:
+        if earlier is None and last < LONG:
             times = []
         end = self.clock() + self.seconds * (last < LONG)
         while len(times) < LEAST or self.clock() < end:
@@ -202,16 +202,16 @@ def _pair(best: Best, n: int, width: int) -> Pair:
 
 def _fitted(table: Table, timing: Timing, probes: Probed) -> Table:
     """The table with the efficiency of each kind of part, from measured designs."""
-    found: dict[str, list[float]] = {}
+    efficiencies: dict[str, list[float]] = {}
     for backward in (False, True):
-        every = [*made(probes, backward)]
-        calls = [probe.call() for probe in every]
+        probed = [*made(probes, backward)]
+        calls = [probe.call() for probe in probed]
         times = [timing.best(call) for call in calls]
-        times = [timing.best(call, known) for call, known in zip(calls, times, strict=True)]  # some time after
-        rows = [(probe.parts(table), own) for probe, own in zip(every, times, strict=True)]
+        times = [timing.best(call, earlier) for call, earlier in zip(calls, times, strict=True)]  # some time after
+        rows = [(probe.parts(table), measured) for probe, measured in zip(probed, times, strict=True)]
         for kind, factor in factors(rows).items():
-            found.setdefault(kind, [1.0, 1.0])[backward] = factor
-    return completed(replace(table, efficiency=tuple(Efficiency(kind, *both) for kind, both in found.items())))
+            efficiencies.setdefault(kind, [1.0, 1.0])[backward] = factor
+    return completed(replace(table, efficiency=tuple(Efficiency(kind, *both) for kind, both in efficiencies.items())))
 
 
 def factors(rows: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, float]:
@@ -222,13 +222,15 @@ def factors(rows: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, floa
     and those of what was measured before: calls of operations and, at several sizes, products, attention and pages.
     """
     kinds = list(dict.fromkeys(kind for parts, _ in rows for kind in parts))
-    shares = torch.tensor([[parts.get(kind, 0.0) / own for kind in kinds] for parts, own in rows], dtype=torch.float64)
+    shares = torch.tensor(
+        [[parts.get(kind, 0.0) / seconds for kind in kinds] for parts, seconds in rows], dtype=torch.float64
+    )
     ridge = torch.tensor([_ridge(kind) for kind in kinds], dtype=torch.float64)
     logs = torch.zeros_like(ridge)
     for _ in range(STEPS):
-        own = shares * logs.exp()
-        total = own.sum(1)
-        left, right = torch.cat([own / total[:, None], ridge.diag()]), -torch.cat([total.log(), ridge * logs])
+        predicted = shares * logs.exp()
+        total = predicted.sum(1)
+        left, right = torch.cat([predicted / total[:, None], ridge.diag()]), -torch.cat([total.log(), ridge * logs])
         logs = logs + torch.linalg.lstsq(left, right[:, None]).solution[:, 0].clamp(-1, 1)
     return dict(zip(kinds, logs.exp().clamp(*FACTORS).tolist(), strict=True))
 
@@ -241,7 +243,9 @@ def _ridge(kind: str) -> float:
 
 def at_bounds(table: Table) -> list[str]:
     """The kinds whose efficiency is the smallest or largest that is accepted: their calls do not determine it."""
-    return [one.kind for one in table.efficiency if {one.forward, one.training} & {*FACTORS}]
+    return [
+        efficiency.kind for efficiency in table.efficiency if {efficiency.forward, efficiency.training} & {*FACTORS}
+    ]
 
 
 def made(probes: Probed, backward: bool) -> Iterator[Probe]:
@@ -274,8 +278,8 @@ class Probe:
         """The predicted seconds of each kind of part."""
         parts = {MODULE: table.module[self.backward]}
         for step in self.scene.graph.steps:
-            for kind, own in parts_of(self.scene, step, table, self.backward).items():
-                parts[kind] = parts.get(kind, 0.0) + own
+            for kind, seconds in parts_of(self.scene, step, table, self.backward).items():
+                parts[kind] = parts.get(kind, 0.0) + seconds
         return parts
 
     def call(self) -> Call:

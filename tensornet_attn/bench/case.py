@@ -119,8 +119,8 @@ class Case:
     @cached_property
     def _drawn(self) -> list[Tensor]:
         generator = torch.Generator().manual_seed(self.seed + 1)
-        given = [tensor for tensor in self.graph.of_role("input") if tensor.default is None]
-        return [self._normal(tensor.legs, generator) for tensor in given]
+        inputs = [tensor for tensor in self.graph.of_role("input") if tensor.default is None]
+        return [self._normal(tensor.legs, generator) for tensor in inputs]
 
     @cached_property
     def cotangent(self) -> Tensor:
@@ -148,9 +148,9 @@ class Case:
 
 def leaves(module: nn.Module, inputs: list[Tensor]) -> dict[str, Tensor]:
     """The tensors with gradients, by name: inputs and trainable weights."""
-    named = {name.removeprefix("_orig_mod."): value for name, value in module.named_parameters()}
-    weights = {name: value for name, value in named.items() if value.requires_grad}
-    return {f"input {place}": x for place, x in enumerate(inputs)} | weights
+    named = {name.removeprefix("_orig_mod."): parameter for name, parameter in module.named_parameters()}
+    weights = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
+    return {f"input {index}": x for index, x in enumerate(inputs)} | weights
 
 
 def runner(module: nn.Module, case: Case, inputs: list[Tensor], kind: str) -> Callable[[], list[Tensor | None]]:
@@ -158,11 +158,11 @@ def runner(module: nn.Module, case: Case, inputs: list[Tensor], kind: str) -> Ca
     module.train(kind != FORWARD)
     if kind == FORWARD:
         return torch.no_grad()(lambda: [module(*inputs)])
-    wanted = list(leaves(module, inputs).values())
+    tensors = list(leaves(module, inputs).values())
     start = case.cotangent
 
-    def both() -> list[Tensor | None]:
+    def forward_and_backward() -> list[Tensor | None]:
         y = module(*inputs)
-        return [y, *torch.autograd.grad(y, wanted, start, allow_unused=True)]
+        return [y, *torch.autograd.grad(y, tensors, start, allow_unused=True)]
 
-    return both
+    return forward_and_backward

@@ -33,15 +33,15 @@ class Oracle:
 
     def error(self, values: Mapping[str, Tensor]) -> float:
         """The largest error among these values. Raises WrongError."""
-        found = errors(values, {name: self.values[name] for name in values})
-        worst = max(found, key=lambda name: found[name] / self.allowed[name])
-        if not found[worst] <= self.allowed[worst]:  # NaN is above every bound
+        relative_errors = errors(values, {name: self.values[name] for name in values})
+        worst = max(relative_errors, key=lambda name: relative_errors[name] / self.allowed[name])
+        if not relative_errors[worst] <= self.allowed[worst]:  # NaN is above every bound
             what = worst if worst == "output" else f"gradient of {worst}"
             raise WrongError(
-                f"the relative error of its {what} is {found[worst]:.1e} at n = {self.n}; "
+                f"the relative error of its {what} is {relative_errors[worst]:.1e} at n = {self.n}; "
                 f"the tolerance is {self.allowed[worst]:.1e}"
             )
-        return max(found.values())
+        return max(relative_errors.values())
 
 
 def oracle(case: Case, limit: float) -> Oracle:
@@ -54,13 +54,13 @@ def oracle(case: Case, limit: float) -> Oracle:
         while n > 1 and reference_bytes(case.at(n)) > limit:
             n //= 2
         try:
-            exact, own = (reference_values(case.at(n), dtype) for dtype in ("float64", case.dtype))
+            exact, rounded = (reference_values(case.at(n), dtype) for dtype in ("float64", case.dtype))
         except torch.OutOfMemoryError:
             if n == 1:
                 raise
             n //= 2
         else:
-            allowed = {name: max(FLOOR[case.dtype], SLACK * error) for name, error in errors(own, exact).items()}
+            allowed = {name: max(FLOOR[case.dtype], SLACK * error) for name, error in errors(rounded, exact).items()}
             return Oracle(n, exact, allowed)
 
 
@@ -72,24 +72,29 @@ def reference_values(case: Case, dtype: str) -> Values:
     wide = replace(case, dtype=dtype)
     module = case.loaded(compiler.reference(case.design, case.causal)).to(wide.torch_dtype).eval()
     start, inputs = case.cotangent.to(wide.torch_dtype), [x.detach().to(wide.torch_dtype) for x in case.inputs()]
-    found: dict[str, list[Tensor]] = {}
+    pieces: dict[str, list[Tensor]] = {}
     for b in range(case.batch):
         sequence = [x[b : b + 1].requires_grad_() for x in inputs]
-        y, wanted = module(*sequence), list(leaves(module, sequence).values())
-        grads = torch.autograd.grad(y, wanted, start[b : b + 1], allow_unused=True)
-        for name, value in named(module, sequence, [y, *grads]).items():
-            found.setdefault(name, []).append(value)
+        y, tensors = module(*sequence), list(leaves(module, sequence).values())
+        grads = torch.autograd.grad(y, tensors, start[b : b + 1], allow_unused=True)
+        for name, piece in named(module, sequence, [y, *grads]).items():
+            pieces.setdefault(name, []).append(piece)
     return {
-        name: torch.cat(parts) if name == "output" or name.startswith("input ") else torch.stack(parts).sum(0)
-        for name, parts in found.items()
+        name: torch.cat(sequence_pieces)
+        if name == "output" or name.startswith("input ")
+        else torch.stack(sequence_pieces).sum(0)
+        for name, sequence_pieces in pieces.items()
     }
 
 
 def named(module: nn.Module, inputs: list[Tensor], results: list[Tensor | None]) -> Values:
     """The results of `runner` by name, in float64. Missing gradients are zeros."""
-    own = leaves(module, inputs)
-    grads = {name: torch.zeros_like(own[name]) if g is None else g for name, g in zip(own, results[1:], strict=False)}
-    return {name: value.detach().double() for name, value in ({"output": results[0]} | grads).items()}  # type: ignore[union-attr]
+    tensors = leaves(module, inputs)
+    grads = {
+        name: torch.zeros_like(tensors[name]) if grad is None else grad
+        for name, grad in zip(tensors, results[1:], strict=False)
+    }
+    return {name: tensor.detach().double() for name, tensor in ({"output": results[0]} | grads).items()}  # type: ignore[union-attr]
 
 
 def values_of(module: nn.Module, case: Case, kind: str) -> Values:
@@ -101,12 +106,14 @@ def values_of(module: nn.Module, case: Case, kind: str) -> Values:
     return named(module, inputs, call())
 
 
-def errors(values: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, float]:
+def errors(values: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, float]:
     """The relative root mean square error of each value, by name."""
-    sizes = {name: _size(value) for name, value in wanted.items()}
+    sizes = {name: _size(tensor) for name, tensor in expected.items()}
     largest = max((size for name, size in sizes.items() if name != "output"), default=0.0)
     least = {name: 0.0 if name == "output" else SMALL * largest for name in sizes}
-    return {name: _size(values[name] - value) / max(sizes[name], least[name], 1e-300) for name, value in wanted.items()}
+    return {
+        name: _size(values[name] - tensor) / max(sizes[name], least[name], 1e-300) for name, tensor in expected.items()
+    }
 
 
 def _size(x: Tensor) -> float:

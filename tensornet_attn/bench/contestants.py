@@ -96,7 +96,7 @@ def ours(backend: str, case: Case, kind: str, limit: float) -> Contestant:
     need_parts(backend, case)
     module = compiler.compile(case.design, backend, case.causal, **case.wanted(kind))
     within(pair_bytes(module.plan.schedule, case, kind != FORWARD), limit)
-    found = case.loaded(module)
+    loaded = case.loaded(module)
     plan = module.plan
     triton = "triton" in plan.backends.values()
     if triton and (reason := reason_against_triton(plan, case.torch_dtype, case.device)):
@@ -108,7 +108,7 @@ def ours(backend: str, case: Case, kind: str, limit: float) -> Contestant:
     # regions on another backend, except plain products and boxes
     others = [f"'{region.name}'" for region in plan.regions if region.backend != plan.backend and not region.plain]
     notes = [plan.backend if backend == "auto" else "", f"{', '.join(others)} on torch" if others else ""]
-    return Contestant(found, case, ", ".join(filter(None, notes)))
+    return Contestant(loaded, case, ", ".join(filter(None, notes)))
 
 
 def fused(case: Case, kind: str, limit: float) -> Contestant:
@@ -137,8 +137,8 @@ def by_hand(case: Case, kind: str, limit: float, attend: Attend = eager) -> Cont
         raise SkippedError(f"'{case.design.name}' is not a shipped design, so it has no handwritten layer.")
     if case.design.name not in LAYERS:
         raise SkippedError(f"'{case.design.name}' has no handwritten layer; docs/parity.md lists other layers.")
-    made = LAYERS[case.design.name][0]
-    linear = made.linear_causal if case.graph.causal else made.linear
+    layer_class = LAYERS[case.design.name][0]
+    linear = layer_class.linear_causal if case.graph.causal else layer_class.linear
     if attend is eager and not linear:
         within(pair_bytes(case.graph, case, kind != FORWARD), limit)
     return Contestant(case.loaded(layer_of(case.design.name, case.sizes, case.graph.causal, attend)), case)
@@ -147,8 +147,8 @@ def by_hand(case: Case, kind: str, limit: float, attend: Attend = eager) -> Cont
 def compiled(case: Case, kind: str, limit: float) -> Contestant:
     """The handwritten layer with torch.compile, for this length only."""
     need_compiler(case.device)
-    found = by_hand(case, kind, limit)
-    return replace(found, module=cast(nn.Module, torch.compile(found.module, dynamic=False)))  # typed for functions
+    layer = by_hand(case, kind, limit)
+    return replace(layer, module=cast(nn.Module, torch.compile(layer.module, dynamic=False)))  # typed for functions
 
 
 def one_call(case: Case) -> None:
@@ -188,26 +188,26 @@ def dense(case: Case, kind: str, limit: float) -> Contestant:
     width = case.sizes.get("f")
     if case.graph.key is None or not isinstance(width, int):
         raise SkippedError(f"'{case.design.name}' lacks a key leg or a leg 'f', which a dense layer needs.")
-    own = parameters(case.graph)
-    size = max(WIDE, WIDE * round(own / (4 * width * HEADS * WIDE)))  # mhsa has four weights f h d
+    count = parameters(case.graph)
+    size = max(WIDE, WIDE * round(count / (4 * width * HEADS * WIDE)))  # mhsa has four weights f h d
     plain = case.of_softmax(f=width, h=HEADS, d=size)
-    note = f"mhsa of f {width}, h {HEADS}, d {size}: {parameters(plain.graph):,} parameters, here {own:,}"
+    note = f"mhsa of f {width}, h {HEADS}, d {size}: {parameters(plain.graph):,} parameters, here {count:,}"
     return Contestant(by_sdpa(plain, kind, limit).module, plain, note)
 
 
 def by_fla(case: Case, kind: str, limit: float) -> Contestant:
     """The layer of fast weights with the delta rule of flash-linear-attention, and its near field by flex_attention."""
-    found = LAYERS.get(case.design.name) if case.shipped else None
-    if found is None or not issubclass(found[0], FastWeights):
+    row = LAYERS.get(case.design.name) if case.shipped else None
+    if row is None or not issubclass(row[0], FastWeights):
         raise SkippedError(f"'{case.design.name}' has no delta rule that flash-linear-attention computes.")
     if find_spec("fla") is None:
         raise SkippedError("flash-linear-attention is not installed: pip install flash-linear-attention.")
     if not case.on_gpu or case.dtype not in ("bfloat16", "float16"):
         raise SkippedError("the delta rule of flash-linear-attention needs a GPU and bfloat16 or float16.")
-    made = by_hand(case, kind, limit, Flex())
-    assert isinstance(made.module, FastWeights)
-    made.module.delta = in_chunks
-    return made
+    handwritten = by_hand(case, kind, limit, Flex())
+    assert isinstance(handwritten.module, FastWeights)
+    handwritten.module.delta = in_chunks
+    return handwritten
 
 
 MAKERS: dict[str, Callable[[Case, str, float], Contestant]] = {

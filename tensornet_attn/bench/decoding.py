@@ -68,9 +68,9 @@ class Compiled:
 
     def __init__(self, backend: str, case: Case, limit: float):
         need_parts(backend, case)
-        found = decoding_of(case.graph)
-        within(dtype_bytes(case.dtype) * case.batch * found.floats(case.n), limit, "cache")
-        self.goes_back = all(one.leg is not None and one.reach is None for one in found.kept)
+        decoding = decoding_of(case.graph)
+        within(dtype_bytes(case.dtype) * case.batch * decoding.floats(case.n), limit, "cache")
+        self.goes_back = all(tensor.leg is not None and tensor.reach is None for tensor in decoding.kept)
         self.case, self.layer = case, case.loaded(compiler.compile(case.design, backend, case.causal)).eval()
         self.cache, self.note = self.layer.new_cache(), ""
 
@@ -95,21 +95,21 @@ class Compiled:
 class ByHand:
     """A handwritten step."""
 
-    def __init__(self, made: type[Step], case: Case, limit: float, note: str = ""):
+    def __init__(self, step_class: type[Step], case: Case, limit: float, note: str = ""):
         sizes = SimpleNamespace(**case.sizes)
-        floats = sum(prod(shape) for shape in made.shapes(sizes, case.batch, case.n + 1))
+        floats = sum(prod(shape) for shape in step_class.shapes(sizes, case.batch, case.n + 1))
         within(dtype_bytes(case.dtype) * floats, limit, "cache")
-        layer = layer_of(made.of, case.sizes, causal=True)
+        layer = layer_of(step_class.of, case.sizes, causal=True)
         case.loaded(layer)
-        self.made = made(layer, case.batch, case.n + 1)
-        self.note = note or made.note
+        self.made = step_class(layer, case.batch, case.n + 1)
+        self.note = note or step_class.note
 
     def step(self, x: Tensor) -> Tensor:
         return self.made.step(x)
 
     def fill(self, n: int) -> int:
         self.made.fill(n)
-        return sum(held.numel() * held.element_size() for held in self.made.kept)
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.made.kept)
 
     def back(self, n: int) -> list[Tensor]:
         self.made.seen = n
@@ -132,7 +132,13 @@ def usual_cases(
     `lengths`, if not empty, replaces the lengths of all designs.
     """
     usual = ((KEEP_POSITIONS, (LENGTH,)), (KEEP_STATES, LENGTHS))
-    return [make(name, n, batch) for names, own in usual for name in names for batch in batches for n in lengths or own]
+    return [
+        make(name, n, batch)
+        for names, usual_lengths in usual
+        for name in names
+        for batch in batches
+        for n in lengths or usual_lengths
+    ]
 
 
 def stepping(name: str, case: Case, limit: float) -> tuple[Case, Stepping]:
@@ -200,17 +206,17 @@ def ready(entry: Entry, case: Case, limit: float) -> Call:
     short, trial = stepping(entry.name, replace(case, n=CHECKED, batch=1), limit)
     x = one_input(short)
     with torch.enable_grad():
-        wanted = oracle(short, limit)
-    outputs = torch.cat([trial.step(x[:, i : i + 1]) for i in range(wanted.n)], 1)
-    entry.checked_n = wanted.n
-    entry.error = wanted.error({"output": outputs.double()})
-    whole, found = stepping(entry.name, case, limit)
-    entry.note = "; ".join(filter(None, [f"cache {in_bytes(found.fill(case.n))}", found.note]))
-    position = one_input(replace(whole, n=1))
+        reference = oracle(short, limit)
+    outputs = torch.cat([trial.step(x[:, i : i + 1]) for i in range(reference.n)], 1)
+    entry.checked_n = reference.n
+    entry.error = reference.error({"output": outputs.double()})
+    full_case, decoder = stepping(entry.name, case, limit)
+    entry.note = "; ".join(filter(None, [f"cache {in_bytes(decoder.fill(case.n))}", decoder.note]))
+    position = one_input(replace(full_case, n=1))
 
     def call() -> object:
-        before = found.back(case.n)  # a reference, so that the old states are not freed within the measured call
-        return before, found.step(position)
+        before = decoder.back(case.n)  # a reference, so that the old states are not freed within the measured call
+        return before, decoder.step(position)
 
     return call
 
@@ -223,10 +229,10 @@ def time(results: Sequence[Result], calls: Mapping[str, Call], options: Options)
     for result in results:
         ours = timed.get(_key(result, result.ours))
         for entry in [entry for entry in result.entries if entry.measured]:
-            found = timed[_key(result, entry.name)]
-            fill(entry, found, calls[_key(result, entry.name)], device)
-            if entry.measured and ours is not None and ours.failed is None and ours is not found:
-                entry.ratio = ratio(found.seconds, ours.seconds)
+            theirs = timed[_key(result, entry.name)]
+            fill(entry, theirs, calls[_key(result, entry.name)], device)
+            if entry.measured and ours is not None and ours.failed is None and ours is not theirs:
+                entry.ratio = ratio(theirs.seconds, ours.seconds)
 
 
 def _key(result: Result, name: str) -> str:

@@ -68,12 +68,12 @@ def gpu_words(device: str) -> dict[str, object] | None:
     """Name, capability, memory in bytes, number of multiprocessors and CUDA version of a GPU; None for a CPU."""
     if not is_gpu(device):
         return None
-    found = torch.cuda.get_device_properties(device)
+    properties = torch.cuda.get_device_properties(device)
     return {
-        "name": found.name,
-        "capability": f"{found.major}.{found.minor}",
-        "memory": found.total_memory,
-        "processors": found.multi_processor_count,
+        "name": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "memory": properties.total_memory,
+        "processors": properties.multi_processor_count,
         "cuda": str(torch.version.cuda),
     }
 
@@ -134,9 +134,9 @@ class Rates:
         >>> Rates("bfloat16", 1e12, 1e10, 8192, 2**30).floor(5e9, 2e8)
         0.02
         """
-        shaped = [(rate_at(shape, self.products), own) for shape, own in work] if self.products else []
-        plain = max(0.0, flops - sum(own for _, own in shaped))
-        arithmetic = sum(own / min(rate, self.flops) for rate, own in shaped) + plain / self.flops
+        shaped = [(rate_at(shape, self.products), shape_flops) for shape, shape_flops in work] if self.products else []
+        plain = max(0.0, flops - sum(shape_flops for _, shape_flops in shaped))
+        arithmetic = sum(shape_flops / min(rate, self.flops) for rate, shape_flops in shaped) + plain / self.flops
         arithmetic += exps / self.exponentials if self.exponentials else 0.0
         return max(arithmetic, moved / self.bandwidth)
 
@@ -152,23 +152,23 @@ def measured_rates(device: str, dtype: str) -> Rates:
     Rates by shape and of exponentials are those of a CPU: on a GPU, products and exponentials of fused kernels overlap,
     and products by shape would mostly measure the memory that their results take.
     """
-    where = torch.device(device).type
-    (side, copied), seconds = SIZES[where], SECONDS[where]
-    kind: torch.dtype = getattr(torch, dtype)
+    device_type = torch.device(device).type
+    (side, copied), seconds = SIZES[device_type], SECONDS[device_type]
+    torch_dtype: torch.dtype = getattr(torch, dtype)
     generator = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(side, side, generator=generator).to(device, kind) for _ in range(2))
+    left, right = (torch.randn(side, side, generator=generator).to(device, torch_dtype) for _ in range(2))
     sample = sample_of(device) or by_clock(time.perf_counter)
-    product = shortest(lambda: torch.mm(a, b), sample, seconds)
+    product = shortest(lambda: torch.mm(left, right), sample, seconds)
     copy = copy_rate(lambda call: shortest(call, sample, seconds), device, copied)
 
     def best(call: Call) -> float:
         return shortest(call, sample, seconds * BRIEF)
 
-    found = Rates(dtype, 2 * side**3 / product, copy, side, copied)
-    if where == "cuda":
-        return found
-    exponentials = exponential_rate(best, device, kind, EXPONENTIALS)
-    return replace(found, products=tuple(product_rates(best, device, kind)), exponentials=exponentials)
+    rates = Rates(dtype, 2 * side**3 / product, copy, side, copied)
+    if device_type == "cuda":
+        return rates
+    exponentials = exponential_rate(best, device, torch_dtype, EXPONENTIALS)
+    return replace(rates, products=tuple(product_rates(best, device, torch_dtype)), exponentials=exponentials)
 
 
 def shortest(call: Call, sample: Sample, seconds: float) -> float:

@@ -37,13 +37,13 @@ class Timed:
     failed: Exception | None = None
 
 
-def turns(names: Sequence[str], place: int) -> list[str]:
+def turns(names: Sequence[str], number: int) -> list[str]:
     """The order of one round. Each round starts with the next name, so that no contestant is always first.
 
-    >>> [turns(["a", "b", "c"], place) for place in range(4)]
+    >>> [turns(["a", "b", "c"], number) for number in range(4)]
     [['a', 'b', 'c'], ['b', 'c', 'a'], ['c', 'a', 'b'], ['a', 'b', 'c']]
     """
-    first = place % len(names) if names else 0
+    first = number % len(names) if names else 0
     return [*names[first:], *names[:first]]
 
 
@@ -62,22 +62,22 @@ def interleaved(
     calls; by default, it uses `clock`.
     """
     timing = sample or by_clock(clock)
-    found = {name: Timed() for name in calls}
+    timed_calls = {name: Timed() for name in calls}
 
     def once(name: str) -> None:
         try:
-            found[name].seconds.append(timing(calls[name], found[name].calls))
+            timed_calls[name].seconds.append(timing(calls[name], timed_calls[name].calls))
         except Exception as error:  # continue with the others
-            found[name].failed = bare(error)
+            timed_calls[name].failed = bare(error)
 
     def rounds(seconds: float, least: int = 0, most: float = math.inf) -> None:
-        start, place = clock(), 0
-        while place < most and (place < least or clock() - start < seconds):
-            for name in turns([name for name, timed in found.items() if timed.failed is None], place):
+        start, number = clock(), 0
+        while number < most and (number < least or clock() - start < seconds):
+            for name in turns([name for name, timed in timed_calls.items() if timed.failed is None], number):
                 once(name)
-            place += 1
+            number += 1
 
-    for name, timed in found.items():
+    for name, timed in timed_calls.items():
         once(name)
         if timed.failed is None and timed.seconds[0] < SHORT:
             once(name)
@@ -87,13 +87,13 @@ def interleaved(
     gc.disable()
     try:
         rounds(warm)
-        for timed in found.values():
+        for timed in timed_calls.values():
             timed.calls = calls_for(min(timed.seconds)) if timed.seconds else timed.calls
             timed.seconds.clear()
         rounds(seconds, LEAST_ROUNDS, repeats)
     finally:
         gc.enable()
-    return found
+    return timed_calls
 
 
 def calls_for(seconds: float) -> int:
@@ -212,8 +212,8 @@ def peak_bytes(call: Call, device: str = "cpu") -> int:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the profiler's output on standard error
     cpu = torch.profiler.ProfilerActivity.CPU
     with torch.profiler.profile(activities=[cpu], profile_memory=True) as profile:
-        result = call()  # alive until the profile ends
-    del result
+        alive = call()  # alive until the profile ends
+    del alive
     events = profile.profiler.kineto_results.events()
     return highest((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
 

@@ -64,23 +64,23 @@ def flops_of(schedule: Graph, case: Case, kind: str) -> int:
     scene, total = scene_of(schedule, case), 0
     for step in scene.graph.steps:
         batch = scene.batch if step.name in scene.batched else 1
-        own = products(scene, step).items()
-        pairs = sum(count * int(scene.size(legs) * visible_share(scene, legs)) for legs, count in own)
+        step_products = products(scene, step).items()
+        pairs = sum(count * int(scene.size(legs) * visible_share(scene, legs)) for legs, count in step_products)
         total += 2 * _times(scene, step, kind) * batch * pairs
     return total
 
 
 def work_of(schedule: Graph, case: Case, kind: str) -> tuple[list[tuple[Shape, float]], int]:
     """The FLOPs of a schedule by shape, and its exponentials, over the whole batch."""
-    scene, found, exps = scene_of(schedule, case), list[tuple[Shape, float]](), 0
+    scene, work, exps = scene_of(schedule, case), list[tuple[Shape, float]](), 0
     for step in scene.graph.steps:
-        own = matmuls(scene, step)
-        found += [
+        step_matmuls = matmuls(scene, step)
+        work += [
             (shape, 2 * _times(scene, step, kind) * macs * float(visible_share(scene, legs)))
-            for shape, legs, macs in own
+            for shape, legs, macs in step_matmuls
         ]
         exps += sum(int(count * visible_share(scene, legs)) for legs, count in exponentials(scene, step))
-    return found, exps
+    return work, exps
 
 
 def _times(scene: Scene, step: Step, kind: str) -> int:
@@ -100,8 +100,8 @@ def bytes_of(case: Case, kind: str) -> int:
     """The minimum of bytes that any implementation of the pass reads and writes."""
     graph = case.graph
     scene = Scene(graph, sizes_at(graph, case.lengths), case.batch)
-    given, weights = [x for x in graph.of_role("input") if x.default is None], graph.of_role("weight")
-    learned = sum(scene.stored[x.name] for x in (*given, *weights) if not x.frozen)
+    inputs, weights = [x for x in graph.of_role("input") if x.default is None], graph.of_role("weight")
+    learned = sum(scene.stored[x.name] for x in (*inputs, *weights) if not x.frozen)
     constant = sum(scene.stored[x.name] for x in weights if x.frozen)
     output = case.batch * scene.size(graph.legs_of(graph.output))
     numbers = learned + constant + output
@@ -123,8 +123,8 @@ def pair_elements(graph: Graph, lengths: dict[str, int]) -> list[int]:
 
 def pair_bytes(graph: Graph, case: Case, kept: bool) -> int:
     """The bytes of the pair tensors of a graph without fused steps; `kept` if all of them stay alive."""
-    found = pair_elements(graph, case.lengths)
-    elements = AT_ONCE * max(found, default=0) + (sum(found) if kept else 0)
+    pair_sizes = pair_elements(graph, case.lengths)
+    elements = AT_ONCE * max(pair_sizes, default=0) + (sum(pair_sizes) if kept else 0)
     return case.batch * dtype_bytes(case.dtype) * elements
 
 

@@ -23,19 +23,21 @@ def figure(results: Sequence[Result]) -> Figure:
     Several lengths are drawn as lines with quartiles, a single length as bars. Raises InputError if nothing was
     measured, and MissingPartError without matplotlib.
     """
-    found = [result for result in results if any(entry.measured for entry in result.entries)]
-    if not found:
+    measured = [result for result in results if any(entry.measured for entry in result.entries)]
+    if not measured:
         raise InputError("there is nothing to plot: no contestant was measured.")
-    designs, kinds = list(dict.fromkeys(r.design for r in found)), list(dict.fromkeys(r.kind for r in found))
-    names = list(dict.fromkeys(entry.name for r in found for entry in r.entries if entry.measured))
+    designs, kinds = list(dict.fromkeys(r.design for r in measured)), list(dict.fromkeys(r.kind for r in measured))
+    names = list(dict.fromkeys(entry.name for r in measured for entry in r.entries if entry.measured))
     panels = [(kind, *measure) for measure in MEASURES for kind in kinds]
     picture = blank(2.9 * len(panels) + 0.6, 2.3 * len(designs) + 0.5)
     axes = picture.subplots(len(designs), len(panels), squeeze=False)
     for design, row in zip(designs, axes, strict=True):
-        own = [result for result in found if result.design == design]
-        several = len({result.n for result in own}) > 1
+        of_design = [result for result in measured if result.design == design]
+        several = len({result.n for result in of_design}) > 1
         for (kind, measure, unit), axis in zip(panels, row, strict=True):
-            (_lines if several else _bars)(axis, [result for result in own if result.kind == kind], names, measure)
+            (_lines if several else _bars)(
+                axis, [result for result in of_design if result.kind == kind], names, measure
+            )
             axis.grid(color=GREY, alpha=0.3, lw=0.5)
             axis.set_axisbelow(True)
             label(axis, f"{design}, {kind}", *(("n", unit) if several else (unit, "")))
@@ -43,21 +45,26 @@ def figure(results: Sequence[Result]) -> Figure:
         name: handle for axis in picture.axes for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)
     }
     if lines:
-        wanted = [name for name in names if name in lines]
-        handles = [lines[name] for name in wanted]
-        picture.legend(handles, wanted, loc="outside upper center", ncols=8, fontsize=8, frameon=False)
+        drawn = [name for name in names if name in lines]
+        handles = [lines[name] for name in drawn]
+        picture.legend(handles, drawn, loc="outside upper center", ncols=8, fontsize=8, frameon=False)
     return picture
 
 
 def _lines(axis: Axes, results: Sequence[Result], names: Sequence[str], measure: str) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    for place, name in enumerate(names):
-        pairs = [(r.n, _value(e, measure)) for r in results for e in r.entries if e.name == name and e.measured]
+    for index, name in enumerate(names):
+        pairs = [
+            (result.n, _value(entry, measure))
+            for result in results
+            for entry in result.entries
+            if entry.name == name and entry.measured
+        ]
         if pairs:
             lengths, values = zip(*sorted(pairs), strict=True)
             middle, below, above = zip(*values, strict=True)
-            style: dict[str, Any] = {"color": COLOURS[place % len(COLOURS)], "lw": 1.2, "marker": "o", "ms": 3}
+            style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "lw": 1.2, "marker": "o", "ms": 3}
             axis.errorbar(lengths, middle, yerr=(below, above), capsize=2, label=name, **style)
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
@@ -70,10 +77,10 @@ def _lines(axis: Axes, results: Sequence[Result], names: Sequence[str], measure:
 
 def _bars(axis: Axes, results: Sequence[Result], names: Sequence[str], measure: str) -> None:
     entries = [entry for result in results for entry in result.entries if entry.measured]
-    for place, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         middle, below, above = _value(entry, measure)
         colour = COLOURS[names.index(entry.name) % len(COLOURS)]
-        axis.barh(place, middle, xerr=[[below], [above]], color=colour, capsize=2, error_kw={"lw": 0.8})
+        axis.barh(index, middle, xerr=[[below], [above]], color=colour, capsize=2, error_kw={"lw": 0.8})
     axis.set_yticks(range(len(entries)), [entry.name for entry in entries])
     axis.invert_yaxis()
 

@@ -51,18 +51,18 @@ RESULTS = 4  # a result has at most a fourth as many numbers: on a CPU 16 MiB, w
 
 def product_rates(best: Best, device: str, dtype: torch.dtype) -> tuple[Measured, ...]:
     """FLOPs per second of products of each shape. More work makes the longest side longer, or the batch larger."""
-    found = []
+    rates = []
     for sizes in SHAPES:
         shape = filled(Shape(*sizes), WORK[torch.device(device).type])
         lead = () if shape.batch == 1 else (shape.batch,)
         left = torch.ones(*lead, shape.rows, shape.summed, device=device, dtype=dtype)
         right = torch.ones(*lead, shape.summed, shape.columns, device=device, dtype=dtype)
-        ways = [(left, right)]
+        operand_pairs = [(left, right)]
         if shape.columns < shape.rows:  # heads before positions, or after them
-            ways.append((right.mT.contiguous(), left.mT.contiguous()))
-        shortest = min(best(partial(torch.matmul, *way)) for way in ways)
-        found.append(Measured(shape, 2 * shape.macs / shortest))
-    return tuple(found)
+            operand_pairs.append((right.mT.contiguous(), left.mT.contiguous()))
+        shortest = min(best(partial(torch.matmul, *operands)) for operands in operand_pairs)
+        rates.append(Measured(shape, 2 * shape.macs / shortest))
+    return tuple(rates)
 
 
 def filled(shape: Shape, work: int) -> Shape:
@@ -97,18 +97,20 @@ def copy_rate(best: Best, device: str, size: int) -> float:
 
 def map_rates(best: Best, elements: int) -> tuple[Each, ...]:
     """Seconds of maps, noise, dropout and sinusoids for a number, of tensors that stay in a cache of a CPU."""
-    numbers, found = torch.randn(1, elements // SIDE, SIDE), dict[str, tuple[float, float]]()
+    numbers, times_by_map = torch.randn(1, elements // SIDE, SIDE), dict[str, tuple[float, float]]()
     start = torch.ones_like(numbers)
-    for name, text in ({name: row.usage or name for name, row in MAPS.items()} | POWERS).items():
-        layer = compiler.compile(MAPPED | {"diagram": {"y": {"map": text, "of": "x"}}}, "torch")
+    for name, expression in ({name: row.usage or name for name, row in MAPS.items()} | POWERS).items():
+        layer = compiler.compile(MAPPED | {"diagram": {"y": {"map": expression, "of": "x"}}}, "torch")
         x = (numbers.abs() if layer(numbers).isnan().any() else numbers.clone()).requires_grad_()
-        found[name] = best(torch.no_grad()(partial(layer, x))), best(partial(_gradient, layer, x, start))
-    least = [min(times) for times in zip(*found.values(), strict=True)]
-    found = {name: (forward - least[0], both - least[1]) for name, (forward, both) in found.items()}
-    found[NOISE] = (best(partial(torch.randn, elements)),) * 2
-    found[DROPOUT] = (best(partial(F.dropout, start, 0.1)),) * 2
-    found[SINUSOID] = (best(partial(sinusoid, torch.arange(elements // SIDE), SIDE, torch.float32)),) * 2
-    return tuple(Each(name, *(max(own, LEAST) / elements for own in times)) for name, times in found.items())
+        times_by_map[name] = best(torch.no_grad()(partial(layer, x))), best(partial(_gradient, layer, x, start))
+    least = [min(times) for times in zip(*times_by_map.values(), strict=True)]
+    times_by_map = {name: (forward - least[0], both - least[1]) for name, (forward, both) in times_by_map.items()}
+    times_by_map[NOISE] = (best(partial(torch.randn, elements)),) * 2
+    times_by_map[DROPOUT] = (best(partial(F.dropout, start, 0.1)),) * 2
+    times_by_map[SINUSOID] = (best(partial(sinusoid, torch.arange(elements // SIDE), SIDE, torch.float32)),) * 2
+    return tuple(
+        Each(name, *(max(seconds, LEAST) / elements for seconds in times)) for name, times in times_by_map.items()
+    )
 
 
 def _gradient(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, start: torch.Tensor) -> object:

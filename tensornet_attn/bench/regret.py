@@ -74,11 +74,11 @@ class Decision:
 
     @property
     def measured(self) -> list[Candidate]:
-        return [one for one in self.candidates if one.seconds is not None]
+        return [candidate for candidate in self.candidates if candidate.seconds is not None]
 
     @property
     def best(self) -> Candidate:
-        return min(self.measured, key=lambda one: one.seconds or 0.0)
+        return min(self.measured, key=lambda candidate: candidate.seconds or 0.0)
 
     @property
     def regret(self) -> float | None:
@@ -89,15 +89,15 @@ class Decision:
         return chosen / (self.best.seconds or chosen) - 1
 
     def as_dict(self) -> dict[str, Any]:
-        own = {("pass" if name == "kind" else name): value for name, value in asdict(self).items()}
-        return own | {"error": self.error, "regret": self.regret}
+        fields = {("pass" if name == "kind" else name): value for name, value in asdict(self).items()}
+        return fields | {"error": self.error, "regret": self.regret}
 
 
 def decision_of(row: Mapping[str, Any]) -> Decision:
     """The decision of a row of a results file. Raises KeyError, TypeError or AttributeError if it is none."""
-    found = tuple(Candidate(**one) for one in row["candidates"])
+    tried = tuple(Candidate(**fields) for fields in row["candidates"])
     return Decision(
-        row["design"], dict(row["sizes"]), row["n"], row["batch"], row["pass"], row["device"], row["threads"], found
+        row["design"], dict(row["sizes"]), row["n"], row["batch"], row["pass"], row["device"], row["threads"], tried
     )
 
 
@@ -110,31 +110,31 @@ class Regret:
 
     cases: Sequence[tuple[Case, str]]
     path: Path | None = None
-    say: Callable[[str], None] = lambda text: None
+    say: Callable[[str], None] = lambda message: None
     memory: float = 2.0**31
     clock: Clock | None = None
 
     def decisions(self) -> Iterator[Decision]:
         """Yields a decision for each case: those in the file first. Raises InputError for a damaged file."""
-        known = {_key(one): one for one in read(self.path)} if self.path is not None else {}
+        saved = {_key(decision): decision for decision in read(self.path)} if self.path is not None else {}
         keys = {_key(blank(case, kind)): (case, kind) for case, kind in self.cases}
-        yield from (known[key] for key in keys if key in known)
-        waiting = [case for key, case in keys.items() if key not in known]
+        yield from (saved[key] for key in keys if key in saved)
+        waiting = [case for key, case in keys.items() if key not in saved]
         self.say(
             f"{len(keys) - len(waiting)} decisions are in the file, {len(waiting)} to measure in {estimate(waiting)}"
         )
         start = time.perf_counter()
         for count, (case, kind) in enumerate(waiting, 1):
-            made = decided(case, kind, self.memory, self.clock) if self.clock else self.apart(case, kind)
+            decision = decided(case, kind, self.memory, self.clock) if self.clock else self.apart(case, kind)
             left = (time.perf_counter() - start) / count * (len(waiting) - count)
-            words = f"{len(made.candidates)} candidates" if made else "its process ended before it was measured"
+            words = f"{len(decision.candidates)} candidates" if decision else "its process ended before it was measured"
             self.say(f"{case.design.name}, n {case.n}, {kind}: {words}; {_long(left)} left")
-            if made is None:
+            if decision is None:
                 continue
             if self.path is not None:
                 with self.path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(made.as_dict()) + "\n")
-            yield made
+                    file.write(json.dumps(decision.as_dict()) + "\n")
+            yield decision
 
     def apart(self, case: Case, kind: str) -> Decision | None:
         """The decision of a case in a process of its own. Returns None if the process died, perhaps out of memory."""
@@ -154,14 +154,14 @@ def decided(case: Case, kind: str, memory: float, clock: Clock | None = None) ->
     limit = FAR * prices[plans[0][0]].seconds
     small = {name for name, price in prices.items() if price.bytes <= memory and price.seconds <= limit}
     times = _times(case, kind, [(name, plan) for name, plan in plans if name in small], clock)
-    found = (Candidate(name, prices[name].seconds, times.get(name)) for name, _ in plans)
-    return replace(blank(case, kind), candidates=tuple(found))
+    measured = (Candidate(name, prices[name].seconds, times.get(name)) for name, _ in plans)
+    return replace(blank(case, kind), candidates=tuple(measured))
 
 
 def _times(case: Case, kind: str, plans: Iterable[tuple[str, Plan]], clock: Clock | None) -> dict[str, float]:
     """The shortest seconds of each plan, interleaved; plans much slower than the fastest one are called once."""
-    one = torch.get_num_threads() == 1
-    sample, best = by_clock(clock or (time.process_time if one else time.perf_counter)), dict[str, float]()
+    single_thread = torch.get_num_threads() == 1
+    sample, best = by_clock(clock or (time.process_time if single_thread else time.perf_counter)), dict[str, float]()
     calls = {}
     for name, plan in plans:
         tidy(case.device)
@@ -171,8 +171,8 @@ def _times(case: Case, kind: str, plans: Iterable[tuple[str, Plan]], clock: Cloc
         best[name] = sample(calls[name], 1)
     limit = SLOW * min(best.values(), default=0.0)
     again = [name for name, seconds in best.items() if seconds <= limit]
-    for place in range(ROUNDS if len(again) > 1 else LEAST):
-        for name in turns(again, place):
+    for number in range(ROUNDS if len(again) > 1 else LEAST):
+        for name in turns(again, number):
             best[name] = min(best[name], sample(calls[name], calls_for(best[name])))
     return best
 
@@ -180,12 +180,12 @@ def _times(case: Case, kind: str, plans: Iterable[tuple[str, Plan]], clock: Cloc
 def candidates_of(case: Case, kind: str) -> list[tuple[str, Plan]]:
     """The plans of a case by the way to get them, the chosen one first; also that of cached C++ kernels."""
     target = target_of(case, kind)
-    found = candidates(case.graph, "torch", target)
+    plans = candidates(case.graph, "torch", target)
     cpp = None if is_gpu(case.device) else compiler.cached_cpp(case.graph, target, case.dtype)
     if cpp:
-        taken = faster_on_cpu(cpp, lambda: next(iter(found.values()))).backend == cpp.backend
-        found = {NATIVE.name: cpp} | found if taken else found | {NATIVE.name: cpp}
-    return [*found.items()]
+        taken = faster_on_cpu(cpp, lambda: next(iter(plans.values()))).backend == cpp.backend
+        plans = {NATIVE.name: cpp} | plans if taken else plans | {NATIVE.name: cpp}
+    return [*plans.items()]
 
 
 def target_of(case: Case, kind: str) -> Target:
@@ -217,10 +217,10 @@ def _long(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds >= 100 else f"{seconds:.0f} seconds"
 
 
-def _key(one: Decision) -> tuple[object, ...]:
+def _key(decision: Decision) -> tuple[object, ...]:
     """What distinguishes decisions."""
-    sizes = json.dumps(dict(one.sizes), sort_keys=True, default=str)
-    return one.design, sizes, one.n, one.batch, one.kind, one.device, one.threads
+    sizes = json.dumps(dict(decision.sizes), sort_keys=True, default=str)
+    return decision.design, sizes, decision.n, decision.batch, decision.kind, decision.device, decision.threads
 
 
 def read(path: Path) -> list[Decision]:
@@ -230,21 +230,21 @@ def read(path: Path) -> list[Decision]:
     """
     if not path.exists():
         return []
-    lines, found = path.read_text(encoding="utf-8").splitlines(keepends=True), list[Decision]()
-    for place, line in enumerate(lines):
+    lines, decisions = path.read_text(encoding="utf-8").splitlines(keepends=True), list[Decision]()
+    for index, line in enumerate(lines):
         try:
-            found.append(decision_of(json.loads(line)))
+            decisions.append(decision_of(json.loads(line)))
         except (ValueError, KeyError, TypeError, AttributeError):
-            if place < len(lines) - 1 or line.endswith("\n"):
-                raise InputError(f"{path}: line {place + 1} is no result of --regret; name another file.") from None
+            if index < len(lines) - 1 or line.endswith("\n"):
+                raise InputError(f"{path}: line {index + 1} is no result of --regret; name another file.") from None
             path.write_text("".join(lines[:-1]), encoding="utf-8")
-    return found
+    return decisions
 
 
 def summary(decisions: Sequence[Decision]) -> dict[str, Any]:
     """The median error, and the share of choices within a tenth of the best candidate."""
-    errors = [one.error for one in decisions if one.error is not None]
-    regrets = [one.regret for one in decisions if one.regret is not None]
+    errors = [decision.error for decision in decisions if decision.error is not None]
+    regrets = [decision.regret for decision in decisions if decision.regret is not None]
     return {
         "decisions": len(decisions),
         "median_error": median(errors) if errors else None,
@@ -257,28 +257,28 @@ def summary(decisions: Sequence[Decision]) -> dict[str, Any]:
 def text(decisions: Sequence[Decision]) -> str:
     """A line for each decision, and the summary."""
     rows = [("design", "n", "pass", "predicted", "measured", "error", "candidates", "regret", "best")]
-    for one in decisions:
-        chosen = one.candidates[0]
-        known = chosen.seconds is not None
+    for decision in decisions:
+        chosen = decision.candidates[0]
+        timed = chosen.seconds is not None
         rows.append(
             (
-                one.design,
-                f"{one.n:,}",
-                one.kind,
+                decision.design,
+                f"{decision.n:,}",
+                decision.kind,
                 f"{1e3 * chosen.predicted:.3g} ms",
                 f"{1e3 * chosen.seconds:.3g} ms" if chosen.seconds is not None else "-",
-                f"{one.error:.0%}" if one.error is not None else "-",
-                f"{len(one.measured)} of {len(one.candidates)}",
-                f"{one.regret:.0%}" if one.regret is not None else "-",
-                one.best.way if known and one.best is not chosen else "",
+                f"{decision.error:.0%}" if decision.error is not None else "-",
+                f"{len(decision.measured)} of {len(decision.candidates)}",
+                f"{decision.regret:.0%}" if decision.regret is not None else "-",
+                decision.best.way if timed and decision.best is not chosen else "",
             )
         )
-    found = summary(decisions)
+    figures = summary(decisions)
     lines = ["\n".join(line.rstrip() for line in aligned(rows))]
-    if found["median_error"] is not None:
-        lines.append(f"median error of the predicted time: {found['median_error']:.1%}")
-    if found["share_within"] is not None:
+    if figures["median_error"] is not None:
+        lines.append(f"median error of the predicted time: {figures['median_error']:.1%}")
+    if figures["share_within"] is not None:
         lines.append(
-            f"choices within {WITHIN:.0%} of the best candidate: {found['share_within']:.1%} of {found['choices']}"
+            f"choices within {WITHIN:.0%} of the best candidate: {figures['share_within']:.1%} of {figures['choices']}"
         )
     return "\n".join(lines)

@@ -55,7 +55,7 @@ def block(result: Result) -> str:
       torch  12.0 ms  11.0 to 13.1 ms  9.00 ms  75%                         2.00 MB  3e-07
       flex   skipped: why.
     """
-    sizes = [f"{name} {value}" for name, value in {**result.legs, **result.settings}.items()]
+    sizes = [f"{name} {size}" for name, size in {**result.legs, **result.settings}.items()]
     facts = [result.design, *sizes, f"batch {result.batch}", result.dtype, *["causal"] * result.causal, result.device]
     lines = aligned([HEAD, *(row(entry, result.n) for entry in result.entries)])
     model = result.model
@@ -71,7 +71,7 @@ def step_text(results: Sequence[Result]) -> str:
     others = list(dict.fromkeys(entry.name for result in results for entry in result.entries if entry.name != ours))
     head = ("design", "batch", "after", ours, "quartiles", "growth", *(x for o in others for x in (o, "ratio")), "")
     first: dict[tuple[str, int], Result] = {}
-    rows = [step_row(one, first.setdefault((one.design, one.batch), one), others) for one in results]
+    rows = [step_row(result, first.setdefault((result.design, result.batch), result), others) for result in results]
     table = "\n".join(line.rstrip() for line in aligned([head, *rows]))
     return "\n\n".join(filter(None, [table, left_out(results), STEP_UNITS.format(ours=ours)]))
 
@@ -146,22 +146,28 @@ def three(x: float) -> str:
     return f"{x:#.3g}".rstrip(".") if x < 1000 else f"{x:.0f}"
 
 
-def target_text(pairs: Sequence[tuple[Target, Result]], found: Iterable[Outcome], rates: Sequence[Rates]) -> str:
+def target_text(pairs: Sequence[tuple[Target, Result]], reached: Iterable[Outcome], rates: Sequence[Rates]) -> str:
     """The report of a GPU run: targets, lower bounds, remarks, skipped contestants, measured rates."""
     ours = pairs[0][1].ours if pairs else ""
     results = [result for _, result in pairs]
     models = aligned([MODEL, *(_model_row(target, result) for target, result in pairs)])
-    parts = [target_table(found, peaks=True), "\n".join(models), remarks(results), left_out(results), rates_text(rates)]
+    parts = [
+        target_table(reached, peaks=True),
+        "\n".join(models),
+        remarks(results),
+        left_out(results),
+        rates_text(rates),
+    ]
     return "\n\n".join([*filter(None, parts), TARGET_UNITS.format(ours=ours)])
 
 
-def target_table(found: Iterable[Outcome], peaks: bool = False) -> str:
+def target_table(outcomes: Iterable[Outcome], peaks: bool = False) -> str:
     """A line per criterion: target, result, quartiles.
 
     With `peaks`, the table has peak memory, and reasons are short because `left_out` lists them.
     """
     more = ("peak, ours", "peak, other") if peaks else ()
-    return "\n".join(aligned([(*CRITERIA, *more, ""), *(target_row(outcome, peaks) for outcome in found)]))
+    return "\n".join(aligned([(*CRITERIA, *more, ""), *(target_row(outcome, peaks) for outcome in outcomes)]))
 
 
 def target_row(outcome: Outcome, peaks: bool = False) -> tuple[str, ...]:
@@ -175,14 +181,14 @@ def target_row(outcome: Outcome, peaks: bool = False) -> tuple[str, ...]:
     return (*first, median, f"{low} to {high}", *memory, "reached" if outcome.met else "missed")
 
 
-def figure(outcome: Outcome, value: float | None = None) -> str:
+def figure(outcome: Outcome, number: float | None = None) -> str:
     """A value in the unit of a criterion, by default the target.
 
     >>> figure(Outcome("thsa", 2048, "share", 0.4, "")), figure(Outcome("thsa", 2048, "ratio", 2, ""), 2.125)
     ('40.0 %', '2.12')
     """
-    value = outcome.wanted if value is None else value
-    return f"{100 * value:.1f} %" if outcome.kind == "share" else f"{value:.2f}"
+    number = outcome.wanted if number is None else number
+    return f"{100 * number:.1f} %" if outcome.kind == "share" else f"{number:.2f}"
 
 
 def _model_row(target: Target, result: Result) -> tuple[str, ...]:
@@ -199,22 +205,22 @@ def _model_row(target: Target, result: Result) -> tuple[str, ...]:
 
 def left_out(results: Iterable[Result]) -> str:
     """A line for each reason why contestants were not measured, with the designs."""
-    found: dict[str, dict[str, None]] = {}
+    designs_by_reason: dict[str, dict[str, None]] = {}
     for result in results:
         for entry in result.entries:
             if not entry.measured:
-                found.setdefault(f"{entry.name} {entry.status}: {entry.reason}", {})[result.design] = None
-    return "\n".join(f"{', '.join(designs)}: {reason}" for reason, designs in found.items())
+                designs_by_reason.setdefault(f"{entry.name} {entry.status}: {entry.reason}", {})[result.design] = None
+    return "\n".join(f"{', '.join(designs)}: {reason}" for reason, designs in designs_by_reason.items())
 
 
 def remarks(results: Iterable[Result]) -> str:
     """Notes on measured contestants, such as shorter lengths of the comparison with the reference."""
-    found: dict[str, dict[str, None]] = {}
+    names_by_remark: dict[str, dict[str, None]] = {}
     for result in results:
         for entry in result.entries:
             for note in filter(None, (entry.note, _shorter(entry, result.n))) if entry.measured else ():
-                found.setdefault(f"{result.design} n {result.n}: {note}", {})[entry.name] = None
-    return "\n".join(f"{text} ({', '.join(names)})" for text, names in found.items())
+                names_by_remark.setdefault(f"{result.design} n {result.n}: {note}", {})[entry.name] = None
+    return "\n".join(f"{remark} ({', '.join(names)})" for remark, names in names_by_remark.items())
 
 
 def rates_text(rates: Sequence[Rates]) -> str:

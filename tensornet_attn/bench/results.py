@@ -35,7 +35,7 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(median(values), low, high)
 
 
-def ratio(other: Sequence[float], ours: Sequence[float]) -> Spread:
+def ratio(theirs: Sequence[float], ours: Sequence[float]) -> Spread:
     """The other's time over ours: the ratio of medians, and quartiles of the ratios in each round.
 
     Both times of a round are measured within moments, so that a slow machine affects both.
@@ -43,8 +43,8 @@ def ratio(other: Sequence[float], ours: Sequence[float]) -> Spread:
     >>> ratio([4.0, 8.0, 6.0], [2.0, 2.0, 3.0])
     Spread(median=3.0, low=2.0, high=3.0)
     """
-    pairs = spread([a / b for a, b in zip(other, ours, strict=True)])
-    return Spread(median(other) / median(ours), pairs.low, pairs.high)
+    pairs = spread([a / b for a, b in zip(theirs, ours, strict=True)])
+    return Spread(median(theirs) / median(ours), pairs.low, pairs.high)
 
 
 @dataclass
@@ -110,7 +110,7 @@ class Result:
         return next(entry for entry in self.entries if entry.name == name)
 
     def as_dict(self) -> dict[str, Any]:
-        fields = {key: value for key, value in asdict(self).items() if key not in ("kind", "entries", "model")}
+        fields = {key: attribute for key, attribute in asdict(self).items() if key not in ("kind", "entries", "model")}
         return fields | {
             "pass": self.kind,
             "model": self.model and asdict(self.model) | {"share": self.share},

@@ -59,8 +59,8 @@ class Setting:
         planned = rates[0].device if wanted else None
         if self.costs not in (None, MEASURED):
             planned = device_named(str(self.costs))
-        own = {"seed": self.seed, "costs": self.costs or (MEASURED if wanted else None), "tune": self.tune}
-        run = Run("", machine(self.device), asdict(options) | own, load=[load()], rates=rates)
+        further = {"seed": self.seed, "costs": self.costs or (MEASURED if wanted else None), "tune": self.tune}
+        run = Run("", machine(self.device), asdict(options) | further, load=[load()], rates=rates)
         return run, options, replace(self, planned=planned)
 
 
@@ -69,10 +69,10 @@ def cases_of(target: Target, setting: Setting) -> list[Case]:
     design = compiler.load(target.design, legs=target.legs, settings=target.settings)
     shared = {name: getattr(setting, name) for name in ("batch", "dtype", "device", "seed", "tune")}
     case = Case(design, setting.n or target.n, costs=setting.planned, **shared)
-    found = [case, case.at(case.n // 2)] if target.grows else [case]
-    for one in found:
-        one.check()
-    return found
+    cases = [case, case.at(case.n // 2)] if target.grows else [case]
+    for checked in cases:
+        checked.check()
+    return cases
 
 
 def options_of(target: Target, options: Options, setting: Setting) -> Options:
@@ -111,8 +111,8 @@ class Session:
             return step_text(self.run.results)
         if self.pairs is None:
             return "\n\n".join(filter(None, [text(self.run.results), rates_text(self.run.rates)]))
-        found = self.outcomes()
-        return target_text(self.pairs, found, self.run.rates) if self.gpu else target_table(found)
+        reached = self.outcomes()
+        return target_text(self.pairs, reached, self.run.rates) if self.gpu else target_table(reached)
 
 
 def of_cases(cases: Sequence[Case], options: Options, setting: Setting, say: Say) -> Session:
@@ -121,8 +121,8 @@ def of_cases(cases: Sequence[Case], options: Options, setting: Setting, say: Say
         case.check()
     run, options, setting = setting.ready(options, always=False)
     planned = [replace(case, costs=setting.planned, tune=setting.tune) for case in cases]
-    found = (result for _, result in results_of([(options, case) for case in planned], setting, run.rate, say))
-    return Session(run, found, setting)
+    results = (result for _, result in results_of([(options, case) for case in planned], setting, run.rate, say))
+    return Session(run, results, setting)
 
 
 def of_targets(targets: Sequence[Target], setting: Setting, say: Say, gpu: bool) -> Session:
@@ -137,23 +137,23 @@ def of_targets(targets: Sequence[Target], setting: Setting, say: Say, gpu: bool)
     work, owners = list[Work](), list[Target]()
     for target in targets:
         case, *half = cases_of(target, ready)
-        work += [(options_of(target, options, ready), case), *((alone, one) for one in half)]
+        work += [(options_of(target, options, ready), case), *((alone, half_case) for half_case in half)]
         owners += [target] * (1 + len(half))
     pairs: list[tuple[Target, Result]] = []
 
     def results() -> Iterator[Result]:
         """Yields all results, and adds them to `pairs`."""
-        for place, result in results_of(work, ready, run.rate, say):
-            pairs.append((owners[place], result))
+        for index, result in results_of(work, ready, run.rate, say):
+            pairs.append((owners[index], result))
             yield result
 
     return Session(run, results(), ready, pairs, gpu)
 
 
 def results_of(work: Sequence[Work], setting: Setting, rates: Rates | None, say: Say) -> Iterator[tuple[int, Result]]:
-    """Yields each result with the place of its case. With several `jobs`, other processes prepare the cases."""
+    """Yields each result with the index of its case. With several `jobs`, other processes prepare the cases."""
     if setting.jobs > 1:
         yield from in_batches(work, setting.jobs, rates, say)
         return
-    for place, (options, case) in enumerate(work):
-        yield from ((place, result) for result in Bench(options, say, rates).results([case]))
+    for index, (options, case) in enumerate(work):
+        yield from ((index, result) for result in Bench(options, say, rates).results([case]))

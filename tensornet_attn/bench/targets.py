@@ -124,10 +124,10 @@ def targets_of(designs: Sequence[str] = (), gpu: bool = False) -> tuple[Target, 
     ['mhsa', 'linear']
     """
     targets = GPU_TARGETS if gpu else TARGETS
-    known = [target.design for target in targets]
+    with_targets = [target.design for target in targets]
     for name in designs:
-        if name not in known:
-            raise InputError(f"there is no target for '{name}': {nearest(name, known)}")
+        if name not in with_targets:
+            raise InputError(f"there is no target for '{name}': {nearest(name, with_targets)}")
     return tuple(target for target in targets if not designs or target.design in designs)
 
 
@@ -161,12 +161,12 @@ class Outcome:
 
 def outcomes(pairs: Iterable[tuple[Target, Result]], rates: Rates | None) -> list[Outcome]:
     """The outcomes of all criteria of the targets with results."""
-    found: dict[int, tuple[Target, list[Result]]] = {}
+    results_by_target: dict[int, tuple[Target, list[Result]]] = {}
     for target, result in pairs:
-        found.setdefault(id(target), (target, []))[1].append(result)
+        results_by_target.setdefault(id(target), (target, []))[1].append(result)
     return [
         outcome(criterion, target, results, rates)
-        for target, results in found.values()
+        for target, results in results_by_target.values()
         for criterion in target.criteria
     ]
 
@@ -206,8 +206,8 @@ def _share(empty: Outcome, result: Result | None, rates: Rates | None) -> Outcom
         return _without(empty, mine)
     if rates is None or result.model is None:
         return replace(empty, reason="rates of the machine were not measured.")
-    part = [result.model.flops / rates.flops / x for x in (mine.seconds.median, mine.seconds.high, mine.seconds.low)]
-    return replace(empty, reached=Spread(*part), peak_ours=mine.peak_bytes)
+    shares = [result.model.flops / rates.flops / x for x in (mine.seconds.median, mine.seconds.high, mine.seconds.low)]
+    return replace(empty, reached=Spread(*shares), peak_ours=mine.peak_bytes)
 
 
 def _growth(empty: Outcome, whole: Result | None, half: Result | None) -> Outcome:

@@ -58,25 +58,25 @@ def analyse(
     if not as_json:
         need_matplotlib()
     if Path(subject).is_dir():
-        given = {"--text": text, "--causal": causal, "--legs": legs, "--set": settings}
-        _refuse(given, "a run defines its own task and sizes.")
-        found = _run(subject, checkpoint, split or "validation", batch, seed, length)
+        options = {"--text": text, "--causal": causal, "--legs": legs, "--set": settings}
+        _refuse(options, "a run defines its own task and sizes.")
+        subjects = _run(subject, checkpoint, split or "validation", batch, seed, length)
     else:
         _refuse({"--split": split, "--checkpoint": checkpoint}, "this is for a run folder, which 'train' writes.")
         if text is None:
             missing = f"there is no run folder '{subject}', and a design or checkpoint needs a text; name a file."
             raise typer.BadParameter(missing, param_hint="'--text'")
-        found = _layer(subject, text, causal, legs, settings, length, batch, seed)
-    sections, title, notes = found
+        subjects = _layer(subject, text, causal, legs, settings, length, batch, seed)
+    sections, title, notes = subjects
     if as_json:
         write(output, as_json_text(report_data(sections, title, band, notes)))
     else:
         write(output, report(sections, title, band, notes))
 
 
-def _refuse(given: Mapping[str, object], reason: str) -> None:
+def _refuse(options: Mapping[str, object], reason: str) -> None:
     """Raises a usage error for options that do not apply to the subject."""
-    wrong = [option for option, value in given.items() if value is not None]
+    wrong = [option for option, argument in options.items() if argument is not None]
     if wrong:
         raise typer.BadParameter(reason, param_hint=" and ".join(f"'{option}'" for option in wrong))
 
@@ -98,7 +98,7 @@ def _run(subject: str, checkpoint: str | None, split: str, samples: int, seed: i
 
 def _layer(
     subject: str,
-    text: str,
+    text_path: str,
     causal: bool | None,
     legs: list[str] | None,
     settings: list[str] | None,
@@ -116,14 +116,14 @@ def _layer(
     if is_checkpoint(subject):
         if legs or settings:
             raise typer.BadParameter("a checkpoint has its own sizes and settings.", param_hint="'--legs' and '--set'")
-        found = read_checkpoint(subject)
-        if found.model is not None:
+        saved = read_checkpoint(subject)
+        if saved.model is not None:
             raise InputError(
-                f"'{subject}' is a checkpoint of the model '{found.model.name}'; analyse takes a checkpoint of one "
+                f"'{subject}' is a checkpoint of the model '{saved.model.name}'; analyse takes a checkpoint of one "
                 "design, or a run folder. In Python, use ta.report(ta.model_sections(model, tokens)) for any model."
             )
         module: Any
-        module, embedding = restored(found, causal, subject), found.extra.get("embedding")
+        module, embedding = restored(saved, causal, subject), saved.extra.get("embedding")
         weights = f"from the checkpoint {Path(subject).name}."
     else:
         if Path(subject).is_file() and Path(subject).suffix.lower() not in (".yaml", ".yml"):
@@ -138,14 +138,14 @@ def _layer(
         module = compiler.compile(design, causal=causal)
     if embedding is not None:
         embedded = "the embedding in the checkpoint."
-    inputs = text_inputs(module, text, length, batch, seed, embedding)
+    inputs = text_inputs(module, text_path, length, batch, seed, embedding)
     repeated = repeated_inputs(module, length, batch, seed, embedding)
     windows: Any = inputs[0]
     notes = [
         f"Weights: {weights}",
-        f"Inputs: {len(windows)} windows of {windows.shape[1]} bytes of {Path(text).name}.",
+        f"Inputs: {len(windows)} windows of {windows.shape[1]} bytes of {Path(text_path).name}.",
         f"Each byte is embedded by {embedded} Sinusoids of the position are added.",
     ]
     name = module.design.name
     section = Section(name, module, inputs, repeated=Call(repeated) if repeated else None)
-    return [section], f"Report on {name} with input {Path(text).name}", notes
+    return [section], f"Report on {name} with input {Path(text_path).name}", notes

@@ -111,9 +111,9 @@ def bench(
     if regret:
         from tensornet_attn.cli.regret import measure
 
-        every = loaded(designs or ["*"], legs, settings)
-        wanted = lengths(n) if "n" in given(context) else []
-        measure(every, wanted, batch, causal, seed, costs, threads, memory, output, as_json, _say)
+        chosen_designs = loaded(designs or ["*"], legs, settings)
+        chosen_lengths = lengths(n) if "n" in given(context) else []
+        measure(chosen_designs, chosen_lengths, batch, causal, seed, costs, threads, memory, output, as_json, _say)
         return
     on_gpu = device.partition(":")[0] == "cuda"
     aimed = targets or rehearse or (on_gpu and not designs and not decoding)
@@ -134,7 +134,7 @@ def bench(
     if aimed:
         if gpu:
             setting = _for_gpu(context, setting, n, backend, batch)
-        made = of_targets(targets_of(designs or (), gpu), setting, _say, gpu)
+        session = of_targets(targets_of(designs or (), gpu), setting, _say, gpu)
     elif decoding:
         from tensornet_attn.bench.decoding import of_decoding
 
@@ -142,28 +142,32 @@ def bench(
             design = compiler.load(source, overrides(legs, "--legs"), overrides(settings, "--set"))
             return Case(design, length, size, True, dtype, device, seed)
 
-        made = of_decoding(_steps(context, designs, n, batch, case_of), listed(backend), setting, _say)
+        session = of_decoding(_steps(context, designs, n, batch, case_of), listed(backend), setting, _say)
     else:
         names = Options(listed(against), listed(backend), uncompared=uncompared)
-        every = loaded(designs or [], legs, settings)
-        cases = [Case(design, length, batch, causal, dtype, device, seed) for design in every for length in lengths(n)]
-        made = of_cases(cases, names, setting, _say)
-    made.run.command = command_line(context)
-    for _ in made.measured():  # save after each result, so that an interruption loses none
+        chosen_designs = loaded(designs or [], legs, settings)
+        cases = [
+            Case(design, length, batch, causal, dtype, device, seed)
+            for design in chosen_designs
+            for length in lengths(n)
+        ]
+        session = of_cases(cases, names, setting, _say)
+    session.run.command = command_line(context)
+    for _ in session.measured():  # save after each result, so that an interruption loses none
         if output is not None:
-            write(output, as_json_text(made.run.as_dict()))
+            write(output, as_json_text(session.run.as_dict()))
     if plot is not None:
         from tensornet_attn.bench.plot import figure
 
         picture = io.BytesIO()
-        figure(made.run.results).savefig(picture, format=Path(plot).suffix[1:])
+        figure(session.run.results).savefig(picture, format=Path(plot).suffix[1:])
         write(plot, picture.getvalue())
     if as_json:
-        print_json(made.run.as_dict())
+        print_json(session.run.as_dict())
     else:
-        print(made.text())
-    if made.run.wrong:
-        raise TensornetError("\n".join(["results that differ from the reference were not timed:", *made.run.wrong]))
+        print(session.text())
+    if session.run.wrong:
+        raise TensornetError("\n".join(["results that differ from the reference were not timed:", *session.run.wrong]))
 
 
 def _steps(
@@ -173,11 +177,14 @@ def _steps(
     from tensornet_attn.bench.decoding import BATCHES, LENGTHS, usual_cases
 
     batches = [batch] if "batch" in given(context) else BATCHES
-    wanted = lengths(n) if "n" in given(context) else []
+    chosen_lengths = lengths(n) if "n" in given(context) else []
     if not designs:
-        return usual_cases(make, batches, wanted)
+        return usual_cases(make, batches, chosen_lengths)
     return [
-        make(source_of(name), m, size) for name in spelled_out(designs) for size in batches for m in wanted or LENGTHS
+        make(source_of(name), m, size)
+        for name in spelled_out(designs)
+        for size in batches
+        for m in chosen_lengths or LENGTHS
     ]
 
 
@@ -216,28 +223,28 @@ def _for_gpu(context: typer.Context, setting: Setting, n: str, backend: str, bat
 def command_line(context: typer.Context) -> str:
     """The command line that reproduces these results."""
     words = ["tensornet-attn", "bench"]
-    for one in context.command.params:
-        if name_of(one) not in given(context):
+    for parameter in context.command.params:
+        if name_of(parameter) not in given(context):
             continue
-        value = context.params[one.name]
-        values = value if isinstance(value, list | tuple) else [value]
-        if isinstance(value, bool):
-            words.append(one.opts[0] if value else one.secondary_opts[0])
-        elif one.param_type_name == "argument":
-            words += map(str, values)
+        argument = context.params[parameter.name]
+        arguments = argument if isinstance(argument, list | tuple) else [argument]
+        if isinstance(argument, bool):
+            words.append(parameter.opts[0] if argument else parameter.secondary_opts[0])
+        elif parameter.param_type_name == "argument":
+            words += map(str, arguments)
         else:
-            words += [word for each in values for word in (one.opts[0], str(each))]
+            words += [word for element in arguments for word in (parameter.opts[0], str(element))]
     return shlex.join(words)
 
 
-def listed(text: str) -> list[str]:
+def listed(listing: str) -> list[str]:
     """Splits `a,b` into names, without duplicates."""
-    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    return list(dict.fromkeys(name.strip() for name in listing.split(",") if name.strip()))
 
 
-def lengths(text: str) -> list[int]:
+def lengths(listing: str) -> list[int]:
     """Parses lengths such as `512,4k`. Raises BadParameter."""
-    words = listed(text)
+    words = listed(listing)
     if not words:
         raise typer.BadParameter("give a length, e.g. --n 512,2048.", param_hint="'--n'")
     try:
@@ -251,13 +258,13 @@ def spelled_out(names: list[str]) -> list[str]:
     from tensornet_attn.errors import InputError
     from tensornet_attn.spec import library
 
-    found: list[str] = []
+    expanded: list[str] = []
     for name in names:
         several = library.names(name) if any(sign in name for sign in "*?[") else [name]
         if not several:
             raise InputError(f"no shipped design matches '{name}'; 'tensornet-attn list' lists all of them.")
-        found += several
-    return list(dict.fromkeys(found))
+        expanded += several
+    return list(dict.fromkeys(expanded))
 
 
 def loaded(names: list[str], legs: list[str] | None, settings: list[str] | None) -> list[Design]:
@@ -267,16 +274,16 @@ def loaded(names: list[str], legs: list[str] | None, settings: list[str] | None)
     """
     from tensornet_attn.errors import DesignError, InputError
 
-    found: list[Design] = []
-    every = spelled_out(names)
-    for name in every:
+    designs: list[Design] = []
+    expanded = spelled_out(names)
+    for name in expanded:
         try:
-            found.append(load(name, legs, settings))
+            designs.append(load(name, legs, settings))
         except (DesignError, InputError) as error:
-            if name in names or (not found and name == every[-1]):
+            if name in names or (not designs and name == expanded[-1]):
                 raise
             print(f"{name} is skipped: {error}", file=sys.stderr)
-    return found
+    return designs
 
 
 def _writable(output: str | None, plot: str | None) -> None:
@@ -293,7 +300,7 @@ def _writable(output: str | None, plot: str | None) -> None:
         folder_of(path)
 
 
-def _say(text: str) -> None:
+def _say(message: str) -> None:
     """Prints progress, on a terminal only."""
     if sys.stderr.isatty():
-        print(text, file=sys.stderr)
+        print(message, file=sys.stderr)

@@ -38,8 +38,8 @@ class Finding:
         """Name, size and parameter count; empty on errors. Steps inside a box are not counted."""
         if self.model is not None:
             cost, layers = self.model.cost(), {stack: len(blocks) for stack, blocks in self.model.stacks.items()}
-            own = {"name": self.model.name, "kind": self.model.kind, **layers}
-            return own | {"parameters": cost.parameters + cost.frozen}
+            facts = {"name": self.model.name, "kind": self.model.kind, **layers}
+            return facts | {"parameters": cost.parameters + cost.frozen}
         if self.graph is None:
             return {}
         steps = sum(not step.nested for step in self.graph.steps)
@@ -48,14 +48,14 @@ class Finding:
         return {"name": self.graph.name, "steps": steps, "parameters": count}
 
     def as_dict(self, strict: bool) -> dict[str, Any]:
-        own = {"file": self.file, "ok": self.good(strict), **self.facts()}
-        return own | {"problems": [problem.as_dict() for problem in self.problems]}
+        finding = {"file": self.file, "ok": self.good(strict), **self.facts()}
+        return finding | {"problems": [problem.as_dict() for problem in self.problems]}
 
     def ok_line(self) -> str:
         facts, model = self.facts(), self.model
         kind = f"{model.kind}, " if model else ""
-        count, what = (sum(map(len, model.stacks.values())), "layer") if model else (facts["steps"], "step")
-        counts = f"{count} {what}{'s' * (count != 1)}, {facts['parameters']:,} parameters"
+        count, unit = (sum(map(len, model.stacks.values())), "layer") if model else (facts["steps"], "step")
+        counts = f"{count} {unit}{'s' * (count != 1)}, {facts['parameters']:,} parameters"
         return f"ok  {self.file}: {facts['name']}, {kind}{counts}"
 
 

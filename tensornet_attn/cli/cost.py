@@ -77,10 +77,10 @@ def cost(
     if table is not None:
         _show_table(table, as_json)
         return
-    several = any(option is not None for option in (against, against_legs, beside, over, measure, order, plot))
+    sweeping = any(option is not None for option in (against, against_legs, beside, over, measure, order, plot))
     if not designs:
         raise typer.BadParameter("name a design, or a table with --table.")
-    if several or len(designs) > 1:
+    if sweeping or len(designs) > 1:
         if design is not None:
             raise typer.BadParameter("this option is for a single model.", param_hint="'--design'")
         if plot is not None and plot != "-" and not plot.endswith(".svg"):
@@ -94,7 +94,7 @@ def cost(
         chosen: dict[str, Any] = {"n": n if over else None, "m": m, "batch": batch, "dtype": dtype}
         if measure is not None:
             chosen["measures"] = tuple(name.strip() for name in measure.split(","))
-        asked = Sweep(
+        request = Sweep(
             tuple(map(source_of, designs)),
             axes_of(over) or {"n": (LENGTH if n is None else n,)},
             against=None if against is None else source_of(against),
@@ -105,8 +105,8 @@ def cost(
             order=order or "planned",
             **chosen,
         )
-        found = sweep(asked, causal)
-        show(found, as_json, plot, lambda: sweep_svg(found))
+        swept = sweep(request, causal)
+        show(swept, as_json, plot, lambda: sweep_svg(swept))
         return
     source = source_of(designs[0])
     model = model_of(source, design, legs, settings)
@@ -119,27 +119,27 @@ def cost(
         show(compiler.cost(loaded, n=n, m=m, batch=batch, dtype=dtype, causal=causal), as_json)
 
 
-def axes_of(items: list[str] | None) -> dict[str, tuple[int, ...]]:
+def axes_of(assignments: list[str] | None) -> dict[str, tuple[int, ...]]:
     """Parses `n=128,256` and `f=64`: sizes by leg, in ascending order. Raises BadParameter."""
-    found: dict[str, tuple[int, ...]] = {}
-    for item in items or ():
-        name, sign, text = (piece.strip() for piece in item.partition("="))
-        parts = [part.strip() for part in text.split(",")]
+    axes: dict[str, tuple[int, ...]] = {}
+    for assignment in assignments or ():
+        name, sign, listing = (piece.strip() for piece in assignment.partition("="))
+        words = [word.strip() for word in listing.split(",")]
         try:
-            sizes = tuple(map(length, parts)) if name and sign else ()
+            sizes = tuple(map(length, words)) if name and sign else ()
         except typer.BadParameter:
             sizes = ()
         if not sizes:
-            raise typer.BadParameter(f"'{item}' is not LEG=SIZE,..., e.g. n=128,256,4k.", param_hint="'--over'")
-        if name in found:
+            raise typer.BadParameter(f"'{assignment}' is not LEG=SIZE,..., e.g. n=128,256,4k.", param_hint="'--over'")
+        if name in axes:
             raise typer.BadParameter(f"'{name}' is given twice; give all its sizes at once.", param_hint="'--over'")
         if list(sizes) != sorted(set(sizes)):
             raise typer.BadParameter(f"the sizes of '{name}' must ascend.", param_hint="'--over'")
-        found[name] = sizes
-    return found
+        axes[name] = sizes
+    return axes
 
 
-def sweep(asked: Sweep, causal: bool | None = None) -> Swept:
+def sweep(request: Sweep, causal: bool | None = None) -> Swept:
     """Computes the costs of a sweep. Raises InputError and DesignError."""
     from tensornet_attn import compiler
     from tensornet_attn.cost import device_named, sizes_at
@@ -151,12 +151,12 @@ def sweep(asked: Sweep, causal: bool | None = None) -> Swept:
 
     def price(design: Design) -> Priced:
         graph = build(design, causal)
-        if asked.order == "fewest":
+        if request.order == "fewest":
             return Priced(graph, lambda lengths: split_best(graph, sizes_at(graph, lengths), device)[0])
-        planned = compiler.plan_of(graph).schedule if asked.order == "planned" else None
+        planned = compiler.plan_of(graph).schedule if request.order == "planned" else None
         return Priced(graph, lambda lengths: planned or graph)
 
-    return swept(asked, lambda source, legs, settings: compiler.load(source, legs=legs, settings=settings), price)
+    return swept(request, lambda source, legs, settings: compiler.load(source, legs=legs, settings=settings), price)
 
 
 def _show_table(name: str, as_json: bool) -> None:
@@ -170,9 +170,9 @@ def _show_table(name: str, as_json: bool) -> None:
 
     device = device_named("flops")
     tables = tables_named(name)
-    found = [compare(table, lambda graph, sizes: split_best(graph, sizes, device)[0]) for table in tables]
+    comparisons = [compare(table, lambda graph, sizes: split_best(graph, sizes, device)[0]) for table in tables]
     if as_json:
-        dicts = [comparison.as_dict() for comparison in found]
+        dicts = [comparison.as_dict() for comparison in comparisons]
         print_json(dicts if name == ALL else dicts[0])
     else:
-        write("-", "\n".join(comparison.to_text() for comparison in found))
+        write("-", "\n".join(comparison.to_text() for comparison in comparisons))

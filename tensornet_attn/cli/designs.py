@@ -126,12 +126,12 @@ def draw(
     write(output, compiler.picture(options.load(design, legs, settings), suffix, causal, cache, theme, overlay, n, m))
 
 
-def _format(output: str, form: str | None, known: Sequence[str], unnamed: str = "'' is no format") -> str:
+def _format(output: str, form: str | None, formats: Sequence[str], unnamed: str = "'' is no format") -> str:
     """The format: `form` if given, else the file's extension, and txt on standard output. Raises BadParameter."""
     suffix = form or (Path(output).suffix.lstrip(".") if output != "-" else "txt")
-    if suffix not in known:
+    if suffix not in formats:
         wrong, hint = f"'{suffix}' is no format" if suffix else unnamed, "'--format'" if form else "'--output'"
-        raise typer.BadParameter(f"{wrong}; choose one of {', '.join(known)}.", param_hint=hint)
+        raise typer.BadParameter(f"{wrong}; choose one of {', '.join(formats)}.", param_hint=hint)
     return suffix
 
 
@@ -162,8 +162,10 @@ def compile_design(
     from tensornet_attn.cost.target import TargetOptions
 
     sizes = TargetOptions(n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory)
-    wanted = TargetOptions(workload=options.workload_of(workload, bucket), device_costs=device) | sizes
-    write(output, compiler.emit_source(options.load(design, legs, settings), causal, backend, package, **wanted))
+    target_options = TargetOptions(workload=options.workload_of(workload, bucket), device_costs=device) | sizes
+    write(
+        output, compiler.emit_source(options.load(design, legs, settings), causal, backend, package, **target_options)
+    )
 
 
 def warm(
@@ -192,10 +194,10 @@ def warm(
     from tensornet_attn.cost.target import TargetOptions
 
     sizes = TargetOptions(workload=workload, n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory)
-    wanted = options.priced_for(device) | sizes
+    target_options = options.priced_for(device) | sizes
     for name in designs:
         design = options.load(name, legs, settings)
-        paths = compiler.warm(design, causal, dtype, **wanted)
+        paths = compiler.warm(design, causal, dtype, **target_options)
         print(f"{design.name}: {', '.join(map(str, paths)) or 'no region needs C++ kernels; torch computes all of it'}")
 
 
@@ -236,30 +238,32 @@ def explain(
     from tensornet_attn.plan.decoding import decoding_of
     from tensornet_attn.rewrite.table import firings, shown
 
-    data: Any
+    document: Any
     loaded = options.load(design, legs, settings)
     if kernels:
         used = _kernels(loaded, dtype, causal)
-        text, data = _kernels_text(loaded.name, used), [asdict(one) for one in used] if as_json else None
+        printed, document = _kernels_text(loaded.name, used), [asdict(kernel) for kernel in used] if as_json else None
     elif rewrites:
         graph = build(loaded, causal)
-        text, data = ("", [one.as_dict() for one in firings(graph)]) if as_json else (shown(graph), None)
+        printed, document = ("", [firing.as_dict() for firing in firings(graph)]) if as_json else (shown(graph), None)
     elif decoding:
-        found = decoding_of(build(loaded, causal))
-        text, data = found.to_text(), found.as_dict()
+        cache = decoding_of(build(loaded, causal))
+        printed, document = cache.to_text(), cache.as_dict()
     elif order:
         graph = build(loaded, causal)
         costs = device_named(device or costs_on_cpu(backend, options.workload_of(workload, bucket)))
-        text, data = path_text(graph, sizes_at(graph, lengths_of(graph, n, m)), costs), None
+        printed, document = path_text(graph, sizes_at(graph, lengths_of(graph, n, m)), costs), None
     else:
         sizes = TargetOptions(n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory, strict=strict)
-        wanted = TargetOptions(workload=options.workload_of(workload, bucket)) | options.priced_for(device) | sizes
-        plan = compiler.plan_for(loaded, backend, causal, **wanted)
-        text, data = plan.explain(), plan.as_dict()
+        target_options = (
+            TargetOptions(workload=options.workload_of(workload, bucket)) | options.priced_for(device) | sizes
+        )
+        plan = compiler.plan_for(loaded, backend, causal, **target_options)
+        printed, document = plan.explain(), plan.as_dict()
     if as_json:
-        print_json(data)
+        print_json(document)
     else:
-        write("-", f"{text}\n")
+        write("-", f"{printed}\n")
 
 
 def _kernels(design: Design, dtype: str, causal: bool | None) -> list[Used]:
@@ -274,7 +278,7 @@ def _kernels(design: Design, dtype: str, causal: bool | None) -> list[Used]:
     need_triton()
     from tensornet_attn.runtime.triton.survey import TARGETS
 
-    return [one for target in TARGETS for one in compiler.kernels(design, target, getattr(torch, dtype), causal)]
+    return [kernel for target in TARGETS for kernel in compiler.kernels(design, target, getattr(torch, dtype), causal)]
 
 
 def _kernels_text(name: str, used: list[Used]) -> str:
@@ -283,7 +287,9 @@ def _kernels_text(name: str, used: list[Used]) -> str:
 
     if not used:
         return f"{name} has no Triton kernels; 'tensornet-attn explain {name} --backend triton' prints the reasons."
-    against = [f"{one.kernel}, sm_{one.target}: {reason}." for one in used for reason in one.reasons_against]
+    against = [
+        f"{kernel.kernel}, sm_{kernel.target}: {reason}." for kernel in used for reason in kernel.reasons_against
+    ]
     return "\n".join([*head(), "", *table(used), *(["", *against] if against else [])])
 
 
@@ -317,9 +323,9 @@ def lattice(
     from tensornet_attn.special import special_cases
 
     suffix = _format(output, form, LATTICES)
-    found = special_cases(design and options.source_of(design), equal_sizes)
+    cases = special_cases(design and options.source_of(design), equal_sizes)
     if as_json:
-        edges = sorted(found.edges(data="causal"))
-        print_json([{"design": a, "contains": b, "causal": causal} for a, b, causal in edges])
+        edges = sorted(cases.edges(data="causal"))
+        print_json([{"design": outer, "contains": inner, "causal": causal} for outer, inner, causal in edges])
     else:
-        write(output, lattice_picture(found, suffix))
+        write(output, lattice_picture(cases, suffix))

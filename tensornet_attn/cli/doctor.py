@@ -61,8 +61,8 @@ def doctor(
     for section, entries in report.items():
         print(section)
         width = max(map(len, entries))
-        for name, value in entries.items():
-            print(f"  {name:<{width}}  {value}")
+        for name, finding in entries.items():
+            print(f"  {name:<{width}}  {finding}")
 
 
 def examine() -> dict[str, dict[str, str]]:
@@ -71,9 +71,9 @@ def examine() -> dict[str, dict[str, str]]:
 
     from tensornet_attn.version import __version__
 
-    own = {"tensornet-attn": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    environment = {"tensornet-attn": __version__, "python": platform.python_version(), "platform": platform.platform()}
     packages = {name: _version(name) or "missing: reinstall tensornet-attn" for name in REQUIRED}
-    return {"versions": own | packages, "devices": _devices(), "rates": _rates(), "optional parts": _optional()}
+    return {"versions": environment | packages, "devices": _devices(), "rates": _rates(), "optional parts": _optional()}
 
 
 def _version(name: str) -> str | None:
@@ -91,14 +91,14 @@ def _devices() -> dict[str, str]:
         import torch
     except (ImportError, OSError) as error:  # OSError: a shared library of torch does not load
         return {"torch": f"cannot be imported: {str(error).splitlines()[0]}"}
-    found = {"cpu": f"{torch.get_num_threads()} threads"}
-    for place in range(torch.cuda.device_count()):
-        device: Any = torch.cuda.get_device_properties(place)
+    devices = {"cpu": f"{torch.get_num_threads()} threads"}
+    for index in range(torch.cuda.device_count()):
+        device: Any = torch.cuda.get_device_properties(index)
         memory = device.total_memory / 2**30
-        found[f"cuda:{place}"] = f"{device.name}, {memory:.0f} GiB, capability {device.major}.{device.minor}"
+        devices[f"cuda:{index}"] = f"{device.name}, {memory:.0f} GiB, capability {device.major}.{device.minor}"
     if not torch.cuda.device_count():
-        found["cuda"] = "none: CPU only"
-    return found
+        devices["cuda"] = "none: CPU only"
+    return devices
 
 
 def _rates() -> dict[str, str]:
@@ -111,11 +111,11 @@ def _rates() -> dict[str, str]:
     except InputError as error:
         return {"prices": default, "this": str(error), "cpu": _table(shipped())}
     prices = f"{default}; with '--device this' those of this machine, {this.measured}"
-    found = {"prices": prices, "this": _table(this), "file": str(calibration_file())}
+    findings = {"prices": prices, "this": _table(this), "file": str(calibration_file())}
     threads = _threads()
     if threads not in (None, this.machine.threads):
-        found["threads"] = f"measured with {this.machine.threads}, torch has {threads} now: times will differ"
-    return found | {"cpu": _table(shipped())}
+        findings["threads"] = f"measured with {this.machine.threads}, torch has {threads} now: times will differ"
+    return findings | {"cpu": _table(shipped())}
 
 
 def _threads() -> int | None:
@@ -141,16 +141,16 @@ def _table(table: Table) -> str:
 
 
 def _machine(table: Table) -> str:
-    own = table.machine
-    return f"{own.threads} thread{'s' * (own.threads != 1)} of {own.processor}, torch {own.torch}"
+    machine = table.machine
+    return f"{machine.threads} thread{'s' * (machine.threads != 1)} of {machine.processor}, torch {machine.torch}"
 
 
 def _optional() -> dict[str, str]:
     def version(name: str, hint: str = "") -> str:
         return _version(name) or f"not installed{f': {hint}' * bool(hint)}"
 
-    def extra(part: str, need: str) -> str:
-        return f"'pip install \"tensornet-attn[{part}]\"'; {need}"
+    def extra(name: str, need: str) -> str:
+        return f"'pip install \"tensornet-attn[{name}]\"'; {need}"
 
     lacking = [name for name in ("lightning-fabric", "safetensors", "tensorboard") if not _version(name)]
     dot = shutil.which("dot")

@@ -69,8 +69,12 @@ def check(context: Any, mode: str = "") -> None:
 
 def given(context: Any) -> list[str]:
     """The options on the command line, by their long names without dashes; arguments by the names in the signature."""
-    sources = {one: context.get_parameter_source(one.name) for one in context.command.params}
-    return [name_of(one) for one, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    sources = {parameter: context.get_parameter_source(parameter.name) for parameter in context.command.params}
+    return [
+        name_of(parameter)
+        for parameter, source in sources.items()
+        if source is not None and source.name == "COMMANDLINE"
+    ]
 
 
 def name_of(parameter: Any) -> str:

@@ -30,10 +30,10 @@ _TIMES = {"": 1, "k": 1024, "M": 1024**2}
 
 def length(text: str, least: int = 0) -> int:
     """Parses a number of positions: `4096`, `4k` for 4 x 1024, `1M` for 1024 x 1024. Raises BadParameter."""
-    found = _LENGTH.fullmatch(text.strip())
-    if found is None or int(found[1]) < least:
+    match = _LENGTH.fullmatch(text.strip())
+    if match is None or int(match[1]) < least:
         raise typer.BadParameter(f"'{text}' is not a length, e.g. 4096, or 4k for 4 x 1024.")
-    return int(found[1]) * _TIMES[found[2]]
+    return int(match[1]) * _TIMES[match[2]]
 
 
 def length_option(help_text: str, *names: str, least: int = 0) -> Any:
@@ -124,10 +124,10 @@ _NEXT = re.compile(r",(?=\s*[A-Za-z]\w*\s*=)")  # a comma inside min(a, b) does 
 def overrides(items: Pairs, option: str) -> dict[str, int | float | str]:
     """Parses `f=256,h=4`, from one or several options. A value is a number or an arithmetic expression."""
     pairs: dict[str, int | float | str] = {}
-    for item in (part for text in items or () for part in _NEXT.split(text)):
-        name, sign, value = (piece.strip() for piece in item.partition("="))
+    for assignment in (assignment for argument in items or () for assignment in _NEXT.split(argument)):
+        name, sign, value = (piece.strip() for piece in assignment.partition("="))
         if not (name and sign and value):
-            raise typer.BadParameter(f"'{item}' is not NAME=VALUE, e.g. f=256.", param_hint=f"'{option}'")
+            raise typer.BadParameter(f"'{assignment}' is not NAME=VALUE, e.g. f=256.", param_hint=f"'{option}'")
         pairs[name] = _number(value)
     return pairs
 
@@ -150,8 +150,8 @@ def source_of(name: str) -> str:
     """The argument for `ta.load`: the name or path itself, or for `-` the text on standard input."""
     if name != "-":
         return name
-    text = standard_input().decode("utf-8", "surrogateescape")  # the reader reports the byte that is not UTF-8
-    return text + "\n"  # `ta.load` reads a string with a line break as text, not as a name
+    yaml = standard_input().decode("utf-8", "surrogateescape")  # the reader reports the byte that is not UTF-8
+    return yaml + "\n"  # `ta.load` reads a string with a line break as text, not as a name
 
 
 def model_of(source: str, design: str | None, legs: Pairs, settings: Pairs) -> ModelSpec | None:
@@ -175,8 +175,8 @@ def model_of(source: str, design: str | None, legs: Pairs, settings: Pairs) -> M
 
 def changes(design: str | None, legs: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """The given overrides, as keyword arguments of `ta.models.load`."""
-    given = {"design": design, "legs": legs, "settings": settings}
-    return {key: value for key, value in given.items() if value}
+    arguments = {"design": design, "legs": legs, "settings": settings}
+    return {key: argument for key, argument in arguments.items() if argument}
 
 
 def load(name: str, legs: Pairs, settings: Pairs) -> Design:

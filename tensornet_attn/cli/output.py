@@ -11,15 +11,15 @@ from typing import Any
 import typer
 
 
-def print_json(value: object) -> None:
-    print(as_json_text(value), end="")
+def print_json(document: object) -> None:
+    print(as_json_text(document), end="")
 
 
-def as_json_text(value: object) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+def as_json_text(document: object) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def show(value: Any, as_json: bool, page: str | None = None, drawn: Callable[[], str] | None = None) -> None:
+def show(shown: Any, as_json: bool, page: str | None = None, drawn: Callable[[], str] | None = None) -> None:
     """Prints a result as text or JSON, and writes its page. If the page goes to standard output, nothing else does.
 
     Raises BadParameter for JSON and a page that both go to standard output.
@@ -31,9 +31,9 @@ def show(value: Any, as_json: bool, page: str | None = None, drawn: Callable[[],
     if page == "-":
         return
     if as_json:
-        print_json(value.as_dict())
+        print_json(shown.as_dict())
     else:
-        print(value.to_text().rstrip("\n"))
+        print(shown.to_text().rstrip("\n"))
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -56,11 +56,11 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def write(path: str, content: str | bytes) -> None:
     """Writes a file atomically; `-` is standard output."""
-    data = content.encode() if isinstance(content, str) else content
+    encoded = content.encode() if isinstance(content, str) else content
     if path != "-":
         from tensornet_attn.files import write_whole  # its imports take milliseconds
 
-        write_whole(Path(path), data)
+        write_whole(Path(path), encoded)
         return
     sys.stdout.flush()
-    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.write(encoded)

@@ -61,11 +61,11 @@ def measure(
         case.check()
     path = None if output is None else Path(output)
     limit = (MEMORY if memory is None else memory) * 2**30
-    found = list(Regret(cases, path, say, limit).decisions())
+    decisions = list(Regret(cases, path, say, limit).decisions())
     if as_json:
-        print_json({"decisions": [one.as_dict() for one in found], "summary": summary(found)})
+        print_json({"decisions": [decision.as_dict() for decision in decisions], "summary": summary(decisions)})
     else:
-        print(text(found))
+        print(text(decisions))
 
 
 def _fits(design: Design, n: int, causal: bool | None) -> bool:

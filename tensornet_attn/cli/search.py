@@ -65,25 +65,25 @@ def search(
     The study folder contains the database, the runs, the designs of the Pareto front and report.html. Repeat the
     command to resume an interrupted study, or run it on other machines with the same --storage to add workers.
     """
-    given = {key: value for key, value in locals().items() if key not in OTHER and value is not None}
+    chosen = {key: argument for key, argument in locals().items() if key not in OTHER and argument is not None}
     for key in ("options", "run"):
-        if key in given:
-            given[key] = overrides(given[key], f"--{key}")
+        if key in chosen:
+            chosen[key] = overrides(chosen[key], f"--{key}")
     if bound is not None:
-        given["bounds"] = overrides(bound, "--bound")
+        chosen["bounds"] = overrides(bound, "--bound")
     if objective is not None:
-        given["objectives"] = tuple(objective)
+        chosen["objectives"] = tuple(objective)
     if rates is not None:
         try:
-            given["rates"] = [float(part) for part in rates.split(",")]
+            chosen["rates"] = [float(rate) for rate in rates.split(",")]
         except ValueError:
             raise typer.BadParameter(f"'{rates}' is not LR,..., e.g. 0.001,0.002.", param_hint="'--rates'") from None
     if space is not None:
-        given["space"] = source_of(space)
+        chosen["space"] = source_of(space)
     from tensornet_attn.search.start import search as run_study
 
-    found = run_study(out=out, config=config, workers=workers, storage=storage, name=name, **given)
-    print_json(found.as_dict()) if as_json else print(found)
+    study = run_study(out=out, config=config, workers=workers, storage=storage, name=name, **chosen)
+    print_json(study.as_dict()) if as_json else print(study)
 
 
 def space(
@@ -105,8 +105,8 @@ def space(
     from tensornet_attn.search.read import load
     from tensornet_attn.search.survey import survey
 
-    found = load(source_of(file))
+    search_space = load(source_of(file))
     if n is not None:
-        found = replace(found, bounds=replace(found.bounds, n=n))
-    result = survey(found, samples, seed)
-    show(result, as_json, output, result.to_html)
+        search_space = replace(search_space, bounds=replace(search_space.bounds, n=n))
+    surveyed = survey(search_space, samples, seed)
+    show(surveyed, as_json, output, surveyed.to_html)

@@ -120,24 +120,24 @@ def train(
 
     The run folder contains metrics, checkpoints, curves and a summary. Repeat the command to resume an interrupted run.
     """
-    given = {name: value for name, value in locals().items() if name not in ("out", "config", "as_json")}
-    chosen = {name: value for name, value in given.items() if value is not None}
+    arguments = {name: argument for name, argument in locals().items() if name not in ("out", "config", "as_json")}
+    chosen = {name: argument for name, argument in arguments.items() if argument is not None}
     for name, word in PAIRS.items():
         if name in chosen:
             chosen[name] = overrides(chosen[name], word)
     if betas is not None:
         try:
-            one, two = map(float, betas.split(","))
+            beta1, beta2 = map(float, betas.split(","))
         except ValueError:
             raise typer.BadParameter(f"'{betas}' is not B1,B2, e.g. 0.9,0.98.", param_hint="'--betas'") from None
-        chosen["betas"] = [one, two]
+        chosen["betas"] = [beta1, beta2]
     from tensornet_attn.train.start import train as run
 
     summary = run(config, out=out, command=shlex.join(["tensornet-attn", *sys.argv[1:]]), **chosen)
     if summary and as_json:
         print_json(summary)
     elif summary:
-        scores = "  ".join(f"{name} {value:.4g}" for name, value in summary["eval"].items() if value is not None)
+        scores = "  ".join(f"{name} {score:.4g}" for name, score in summary["eval"].items() if score is not None)
         done = f"{summary['steps']} steps in {summary['seconds']:.0f} s"
         print(f"{summary['model']} on {summary['task']}: {done}  {scores}")
 
@@ -196,7 +196,7 @@ def evaluate(
         print_json(facts | means | counted)
         return
     window = f", windows of {facts['context']} with stride {facts['stride']}" if sliding_window else ""
-    scores = "  ".join(f"{name} {value:.4f}" for name, value in means.items())
+    scores = "  ".join(f"{name} {score:.4f}" for name, score in means.items())
     print(f"{trained.spec.name} on {trained.run.task}, {split}, step {trained.saved.step}{window}: {scores}")
 
 
@@ -232,5 +232,5 @@ def compare(
     """
     from tensornet_attn.compare import compare as compared
 
-    found = compared(runs, by)
-    show(found, as_json, output, found.to_html)
+    comparison = compared(runs, by)
+    show(comparison, as_json, output, comparison.to_html)

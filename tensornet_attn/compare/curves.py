@@ -24,9 +24,9 @@ POINTS = 80  # maximum points of a line; more points are averaged
 Line = tuple[list[float], list[float], list[float], list[float]]  # steps, mean, smallest, largest
 
 
-def style(place: int) -> tuple[str, Dashes]:
+def style(index: int) -> tuple[str, Dashes]:
     """(colour, dashes) of a row by its index."""
-    return COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
+    return COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
 
 
 def curves(section: Section) -> str:
@@ -55,11 +55,11 @@ def line(row: Row, key: str) -> Line | None:
 
 
 def _panel(axis: Axes, rows: Sequence[Row], key: str, title: str) -> None:
-    for place, row in enumerate(rows):
-        colour, dashes = style(place)
-        found = line(row, key)
-        if found is not None:
-            steps, mean, low, high = found
+    for index, row in enumerate(rows):
+        colour, dashes = style(index)
+        curve = line(row, key)
+        if curve is not None:
+            steps, mean, low, high = curve
             marker: dict[str, Any] = {"marker": "o", "ms": 3} if len(steps) < 30 else {}
             axis.fill_between(steps, low, high, color=colour, alpha=0.18, lw=0)
             axis.plot(steps, mean, color=colour, ls=dashes, lw=1.6, label=row.label, **marker)
@@ -83,8 +83,8 @@ def _svg(figure: Figure, name: str) -> str:
     salt = sha256(name.encode()).hexdigest()[:8]  # makes ids unique in the page
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt, "svg.id": f"curves-{salt}"}):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    text = buffer.getvalue().decode()
-    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = re.sub(r'<g id="[^"]*"', "<g", text)  # matplotlib repeats these in each figure
-    text = re.sub(r"'DejaVu Sans'[^;\"]*", "var(--letters)", text)
-    return text.replace(INK, "var(--ink)").replace(GRID, "var(--line)")
+    svg = buffer.getvalue().decode()
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # matplotlib repeats these in each figure
+    svg = re.sub(r"'DejaVu Sans'[^;\"]*", "var(--letters)", svg)
+    return svg.replace(INK, "var(--ink)").replace(GRID, "var(--line)")

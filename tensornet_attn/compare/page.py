@@ -37,23 +37,23 @@ def page(sections: Sequence[Section], title: str) -> str:
 
 def designs_of(sections: Iterable[Section]) -> list[tuple[Design, list[str]]]:
     """The different designs, with the labels of the rows and unfinished runs that have them."""
-    found: dict[str, tuple[Design, list[str]]] = {}
+    designs_by_yaml: dict[str, tuple[Design, list[str]]] = {}
     for section in sections:
         for label, record in [*((row.label, row.records[0]) for row in section.rows), *section.unfinished]:
             for design in record.designs.values():
-                _, labels = found.setdefault(design.to_yaml(), (design, []))
+                _, labels = designs_by_yaml.setdefault(design.to_yaml(), (design, []))
                 labels += [label] if label not in labels else []
-    return list(found.values())
+    return list(designs_by_yaml.values())
 
 
 def _task(section: Section) -> dict[str, Any]:
     ends = [end for row in section.rows for end in (row.score.low, row.score.high)]
     records = [record for row in section.rows for record in row.records] + [record for _, record in section.unfinished]
     rows = []  # (row, style and tooltip of its line, cells)
-    for place, row in enumerate(section.rows):
-        colour, dashes = style(place)
+    for index, row in enumerate(section.rows):
+        colour, dashes = style(index)
         pattern = "" if isinstance(dashes, str) else " ".join(str(2 * length) for length in dashes[1])
-        seeds = ", ".join(f"{value:.4g}" for value in row.score.values)
+        seeds = ", ".join(f"{score:.4g}" for score in row.score.values)
         line = {"colour": colour, "dashes": pattern, "words": f"{row.label}: {row.score.to_text()}; seeds: {seeds}"}
         rows.append((row, line, cells(section, row)))
     commands = []
@@ -62,13 +62,13 @@ def _task(section: Section) -> dict[str, Any]:
         words = shlex.join(map(str, command)) if isinstance(command, list) else str(command)
         commands.append(f"# {record.path}\n{words}")
 
-    def at(value: float) -> float:
-        """The position of a value on the common scale of all intervals."""
-        return 6 + (WIDE - 12) * (value - min(ends)) / ((max(ends) - min(ends)) or 1.0)
+    def at(score: float) -> float:
+        """The position of a score on the common scale of all intervals."""
+        return 6 + (WIDE - 12) * (score - min(ends)) / ((max(ends) - min(ends)) or 1.0)
 
     return {
         "section": section,
-        "options": [f"{name} {value}" for name, value in section.options.items() if value is not None],
+        "options": [f"{name} {option}" for name, option in section.options.items() if option is not None],
         "head": head(section),
         "rows": rows,
         "at": at,

@@ -45,35 +45,35 @@ class Record:
     @cached_property
     def recipe(self) -> dict[str, Any]:
         """The configuration without the seed and the keys of the machine."""
-        asked = self.run.model_dump(exclude={"seed", "model", "design", *SIZES, *MACHINE})
+        options = self.run.model_dump(exclude={"seed", "model", "design", *SIZES, *MACHINE})
         config = self.spec.config.model_dump(exclude=set(STACKS))
         blocks = [
-            (stack, role, part.design.to_yaml(), part.causal)
+            (stack, role, layer.design.to_yaml(), layer.causal)
             for stack, blocks in self.spec.stacks.items()
             for block in blocks
-            for role, part in block.items()
+            for role, layer in block.items()
         ]
-        return asked | {"model": config, "blocks": blocks}
+        return options | {"model": config, "blocks": blocks}
 
     @cached_property
     def designs(self) -> dict[str, Design]:
         """The designs of the model by name, in the order of layers; the first design of each name."""
-        found: dict[str, Design] = {}
+        designs: dict[str, Design] = {}
         for block in chain.from_iterable(self.spec.stacks.values()):
-            for part in block.values():
-                found.setdefault(part.design.name, part.design)
-        return found
+            for layer in block.values():
+                designs.setdefault(layer.design.name, layer.design)
+        return designs
 
     def curve(self, key: str) -> dict[int, float]:
         """The finite values of a metric by step."""
         pairs = ((line["step"], line.get(key)) for line in self.lines)
-        return {step: float(value) for step, value in pairs if value is not None and math.isfinite(value)}
+        return {step: float(metric) for step, metric in pairs if metric is not None and math.isfinite(metric)}
 
     @property
     def scores(self) -> dict[str, float]:
         """The last validation's finite values: `eval_loss` in nats, perplexity or bits, accuracies, also of groups."""
         values = self.summary["eval"] if self.summary else {}
-        return {key: float(value) for key, value in values.items() if value is not None}
+        return {key: float(score) for key, score in values.items() if score is not None}
 
 
 def record(path: str | Path) -> Record:
@@ -94,11 +94,11 @@ def record(path: str | Path) -> Record:
 
 def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
     """The lines of a file; the last line may be incomplete, because runs can be killed at any time."""
-    texts = _text(path).split("\n") if path.exists() else [""]
-    for number, text in enumerate(texts[:-1], 1):
-        line = _json(text)
+    raw_lines = _text(path).split("\n") if path.exists() else [""]
+    for number, raw_line in enumerate(raw_lines[:-1], 1):
+        line = _json(raw_line)
         if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-            if number < len(texts) - 1:
+            if number < len(raw_lines) - 1:
                 raise InputError(f"'{path}', line {number}: not a JSON object with a 'step'; remove the line.")
             return
         yield line
@@ -108,11 +108,11 @@ def _summary(path: Path) -> Mapping[str, Any] | None:
     """The summary of a run; None if it is not finished. Raises InputError for a damaged summary."""
     if not path.exists():
         return None
-    found: Mapping[str, Any] = _json(_text(path))
-    missing = [key for key in NEEDED if key not in found] if isinstance(found, dict) else list(NEEDED)
-    if missing or not isinstance(found["eval"], dict):
+    summary: Mapping[str, Any] = _json(_text(path))
+    missing = [key for key in NEEDED if key not in summary] if isinstance(summary, dict) else list(NEEDED)
+    if missing or not isinstance(summary["eval"], dict):
         raise InputError(f"'{path}' is damaged: it has no '{(missing or ['eval'])[0]}'; remove it and finish the run.")
-    return found
+    return summary
 
 
 def _text(path: Path) -> str:
@@ -122,8 +122,8 @@ def _text(path: Path) -> str:
         raise InputError(f"'{path}' is not UTF-8 text; restore the file.") from None
 
 
-def _json(text: str) -> Any:
+def _json(raw: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(raw)
     except ValueError:
         return None

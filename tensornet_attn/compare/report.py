@@ -68,9 +68,9 @@ def sections(records: Iterable[Record], by: str | None = None) -> tuple[Section,
     tasks: dict[str, list[Record]] = {}
     for record in records:
         tasks.setdefault(repr((record.run.task, sorted(_samples(record).items()))), []).append(record)
-    firsts = [own[0] for own in tasks.values()]
+    firsts = [group[0] for group in tasks.values()]
     titles = labelled([record.run.task for record in firsts], list(map(_samples, firsts)))
-    return tuple(_section(title, own, by) for title, own in zip(titles, tasks.values(), strict=True))
+    return tuple(_section(title, group, by) for title, group in zip(titles, tasks.values(), strict=True))
 
 
 def _samples(record: Record) -> dict[str, Any]:
@@ -83,20 +83,20 @@ def _section(task: str, records: Sequence[Record], by: str | None) -> Section:
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(repr(sorted(record.recipe.items())), []).append(record)
-    firsts = [own[0] for own in groups.values()]
+    firsts = [group[0] for group in groups.values()]
     labels = labelled([record.spec.name for record in firsts], list(map(_facts, firsts)))
     rows, waiting = [], []
     measure = _measure([record for record in records if record.summary], by)
-    for label, own in zip(labels, groups.values(), strict=True):
-        done = sorted((record for record in own if record.summary), key=lambda record: record.seed)
-        waiting += [(label, record) for record in own if not record.summary]
-        for one, other in pairwise(done):
-            if one.seed == other.seed:
+    for label, group in zip(labels, groups.values(), strict=True):
+        finished = sorted((record for record in group if record.summary), key=lambda record: record.seed)
+        waiting += [(label, record) for record in group if not record.summary]
+        for run, next_run in pairwise(finished):
+            if run.seed == next_run.seed:
                 raise InputError(
-                    f"'{one.path}' and '{other.path}' are the same run, {label} with seed {one.seed}; leave one out."
+                    f"'{run.path}' and '{next_run.path}' are the same run, {label} with seed {run.seed}; leave one out."
                 )
-        if done:
-            rows.append(Row(label, tuple(done), measure))
+        if finished:
+            rows.append(Row(label, tuple(finished), measure))
     rows.sort(key=lambda row: row.score.value, reverse=not measure.partition("/")[0].endswith(SMALLER))
     compared = tuple(replace(row, difference=_difference(row, rows[0])) for row in rows)
     return Section(task, records[0].run.options, measure, compared, tuple(waiting))
@@ -108,12 +108,16 @@ def labelled(names: Sequence[str], facts: Sequence[Mapping[str, Any]]) -> list[s
     >>> labelled(["a", "a", "b"], [{"lr": 1, "h": 2}, {"lr": 3, "h": 2}, {"lr": 3, "h": 4}])
     ['a (lr 1)', 'a (lr 3)', 'b']
     """
-    found = []
-    for name, own in zip(names, facts, strict=True):
-        alike = [other for one, other in zip(names, facts, strict=True) if one == name]
-        unlike = [f"{fact} {own[fact]}" for fact in own if any(other.get(fact) != own[fact] for other in alike)]
-        found.append(f"{name} ({', '.join(unlike)})" if unlike else name)
-    return [label if found.count(label) == 1 else f"{label} ({place})" for place, label in enumerate(found, 1)]
+    labels = []
+    for name, own_facts in zip(names, facts, strict=True):
+        alike = [other_facts for other_name, other_facts in zip(names, facts, strict=True) if other_name == name]
+        unlike = [
+            f"{fact} {own_facts[fact]}"
+            for fact in own_facts
+            if any(other_facts.get(fact) != own_facts[fact] for other_facts in alike)
+        ]
+        labels.append(f"{name} ({', '.join(unlike)})" if unlike else name)
+    return [label if labels.count(label) == 1 else f"{label} ({number})" for number, label in enumerate(labels, 1)]
 
 
 def _measure(records: Sequence[Record], by: str | None) -> str:
@@ -131,16 +135,18 @@ def _measure(records: Sequence[Record], by: str | None) -> str:
 def _difference(row: Row, first: Row) -> Mean | None:
     """The mean of the differences from the first row, paired by seed; None if they share no seed."""
     theirs = {record.seed: record.scores[row.by] for record in first.records}
-    differences = [one.scores[row.by] - theirs[one.seed] for one in row.records if one.seed in theirs]
+    differences = [record.scores[row.by] - theirs[record.seed] for record in row.records if record.seed in theirs]
     return mean_of(differences) if differences and row is not first else None
 
 
 def _facts(record: Record) -> dict[str, str]:
     """The facts that can distinguish models of one name: sizes of model and designs, and the recipe."""
     model = record.recipe["model"] | {stack: len(blocks) for stack, blocks in record.spec.stacks.items()}
-    parts: dict[str, Any] = {}
+    design_facts: dict[str, Any] = {}
     for design in record.designs.values():
         sizes = {name: size for name, size in design.legs.items() if size is not None}
-        parts |= {name: value for name, value in (sizes | dict(design.settings)).items() if name not in parts}
-    recipe = {name: value for name, value in record.recipe.items() if name not in ("model", "blocks", "options")}
-    return {name: str(value) for name, value in (parts | model | recipe).items()}
+        design_facts |= {
+            name: fact for name, fact in (sizes | dict(design.settings)).items() if name not in design_facts
+        }
+    recipe = {name: fact for name, fact in record.recipe.items() if name not in ("model", "blocks", "options")}
+    return {name: str(fact) for name, fact in (design_facts | model | recipe).items()}

@@ -80,7 +80,7 @@ def mean_of(values: Sequence[float]) -> Mean:
     count, mean = len(values), math.fsum(values) / len(values)
     if count == 1:
         return Mean(mean, None, tuple(values))
-    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+    variance = math.fsum((score - mean) ** 2 for score in values) / (count - 1)
     return Mean(mean, quantile(count - 1) * math.sqrt(variance / count), tuple(values))
 
 
@@ -124,8 +124,8 @@ class Row:
     def cost(self, key: str) -> float | None:
         """The median over runs of a cost in their summaries; None if it was not measured."""
         values = [(record.summary or {}).get(key) for record in self.records]
-        found = [value for value in values if value is not None and math.isfinite(value)]
-        return median(found) if found else None
+        finite = [cost for cost in values if cost is not None and math.isfinite(cost)]
+        return median(finite) if finite else None
 
     def as_dict(self) -> dict[str, Any]:
         first = self.records[0]
@@ -162,8 +162,8 @@ class Section:
     @property
     def measures(self) -> list[str]:
         """The measures that all rows have, without groups; the measure of sorting comes first."""
-        known = dict.fromkeys([self.by, *DEFAULT])
-        return [key for key in known if self.rows and all(row.has(key) for row in self.rows)]
+        candidates = dict.fromkeys([self.by, *DEFAULT])
+        return [key for key in candidates if self.rows and all(row.has(key) for row in self.rows)]
 
     @property
     def groups(self) -> list[str]:
@@ -215,7 +215,7 @@ def cells(section: Section, row: Row) -> list[str]:
     difference = row.difference.to_text(sign=True) if row.difference else ""
     costs = []
     for key in COSTS:
-        value = row.cost(key)
+        cost = row.cost(key)
         unit = in_bytes if key == "peak_memory_bytes" else human
-        costs.append("-" if value is None else unit(round(value)))
+        costs.append("-" if cost is None else unit(round(cost)))
     return [row.label, *means, difference, str(len(row.seeds)), *costs]

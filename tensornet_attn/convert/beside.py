@@ -27,10 +27,10 @@ REFUSED = {
 }
 
 
-def refuse(where: str, given: Mapping[str, object], taken: Container[str] = ()) -> None:
+def refuse(where: str, arguments: Mapping[str, object], taken: Container[str] = ()) -> None:
     """Raises InputError for an argument in REFUSED that is not None and not in `taken`."""
     for name, reason in REFUSED.items():
-        if given.get(name) is not None and name not in taken:
+        if arguments.get(name) is not None and name not in taken:
             raise InputError(f"{where}: {reason}.")
 
 
@@ -88,6 +88,6 @@ def maps(
     values = design._evaluate(graph, leaves(design, inputs, None), lengths=lengths, until=name, **masks)
     legs = graph.legs_of(name)
     order = (*(heads or [leg for leg in legs if leg not in pair]), *pair)
-    found = values[name].movedim([legs.index(leg) - len(legs) for leg in order], list(range(-len(order), 0)))
-    batch = found.shape[: found.dim() - len(legs)]
-    return found.reshape(*batch, prod(found.shape[len(batch) : -2]), *found.shape[-2:])
+    tensor = values[name].movedim([legs.index(leg) - len(legs) for leg in order], list(range(-len(order), 0)))
+    batch = tensor.shape[: tensor.dim() - len(legs)]
+    return tensor.reshape(*batch, prod(tensor.shape[len(batch) : -2]), *tensor.shape[-2:])

@@ -98,19 +98,19 @@ def layer_of(past: Any, index: int, design: CompiledDesign, where: str, training
     past = getattr(past, "self_attention_cache", past)
     while len(past.layers) <= index and past.layer_class_to_replicate is not None:
         past.layers.append(past.layer_class_to_replicate())
-    held = past.layers[index]
-    if isinstance(held, ConvertedLayer):
-        held.get_seq_length()
-        return held
-    if type(held).__name__ not in REPLACED or past.offloading:
-        kind = f"offloaded {type(past).__name__}" if past.offloading else type(held).__name__
+    layer = past.layers[index]
+    if isinstance(layer, ConvertedLayer):
+        layer.get_seq_length()
+        return layer
+    if type(layer).__name__ not in REPLACED or past.offloading:
+        kind = f"offloaded {type(past).__name__}" if past.offloading else type(layer).__name__
         raise InputError(f"{where}: {kind} is not supported with a design; leave out cache_implementation.")
-    if int(held.get_seq_length()):
+    if int(layer.get_seq_length()):
         raise InputError(f"{where}: the cache contains keys and values of another model; give an empty cache.")
     if training and torch.is_grad_enabled():
         past.layers[index] = TrainedLayer(design.new_cache(), where)
         return None
-    room = held.max_cache_len if type(held).__name__ == "StaticLayer" else None
-    records = getattr(held, "record_past", False)
-    found = past.layers[index] = ConvertedLayer(design.new_cache(max_length=room), records)
-    return found
+    room = layer.max_cache_len if type(layer).__name__ == "StaticLayer" else None
+    records = getattr(layer, "record_past", False)
+    converted = past.layers[index] = ConvertedLayer(design.new_cache(max_length=room), records)
+    return converted

@@ -19,30 +19,30 @@ def alone(module: nn.Module, x: Tensor) -> Tensor:
 
     A Hugging Face attention runs its `eager` implementation, in the dtype of its weights.
     """
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     names = inspect.signature(type(module).forward).parameters
     if (config := getattr(module, "config", None)) is not None:
         config._attn_implementation = "eager"
     if "position_embeddings" in names:
-        given["position_embeddings"] = turns(module, x)
+        arguments["position_embeddings"] = turns(module, x)
     if "position_ids" in names:
-        given["position_ids"] = torch.arange(x.shape[1])[None]
+        arguments["position_ids"] = torch.arange(x.shape[1])[None]
     if "attention_mask" in names:
-        given["attention_mask"] = added_mask(module, x)
-    return output(module(x, **given))
+        arguments["attention_mask"] = added_mask(module, x)
+    return output(module(x, **arguments))
 
 
-def eagerly(module: Any, x: Tensor, **given: Any) -> Tensor:
+def eagerly(module: Any, x: Tensor, **arguments: Any) -> Tensor:
     """The output of a Hugging Face attention with these arguments."""
     module.config._attn_implementation = "eager"
-    return output(module(x, **given))
+    return output(module(x, **arguments))
 
 
-def output(result: Any) -> Tensor:
+def output(outputs: Any) -> Tensor:
     """The first result of a layer."""
-    found = result[0] if isinstance(result, tuple) else result
-    assert isinstance(found, Tensor)
-    return found
+    first = outputs[0] if isinstance(outputs, tuple) else outputs
+    assert isinstance(first, Tensor)
+    return first
 
 
 def added_mask(module: Any, x: Tensor) -> Tensor | None:
@@ -64,21 +64,21 @@ def is_causal(module: Any) -> bool:
 def turns(module: Any, x: Tensor) -> tuple[Tensor, Tensor] | None:
     """Cosines and sines of positions 0, 1, 2, ..., from the rotary embedding class of a Hugging Face model."""
     kind = type(module).__name__.replace("SelfAttention", "Attention").removesuffix("Attention")
-    made = getattr(sys.modules[type(module).__module__], f"{kind}RotaryEmbedding", None)
-    if made is None:
+    rotary_class = getattr(sys.modules[type(module).__module__], f"{kind}RotaryEmbedding", None)
+    if rotary_class is None:
         return None
-    rotary, ids = made(module.config), torch.arange(x.shape[1])[None]
-    kinds = getattr(module.config, "layer_types", None)
-    layered = "layer_type" in inspect.signature(made.forward).parameters
-    found = rotary(x, ids, kinds[module.layer_idx]) if layered and kinds else rotary(x, ids)
-    return found[0], found[1]
+    rotary, ids = rotary_class(module.config), torch.arange(x.shape[1])[None]
+    layer_types = getattr(module.config, "layer_types", None)
+    layered = "layer_type" in inspect.signature(rotary_class.forward).parameters
+    angles = rotary(x, ids, layer_types[module.layer_idx]) if layered and layer_types else rotary(x, ids)
+    return angles[0], angles[1]
 
 
 def rope_of(module: Any) -> Mapping[str, Any]:
     """What the config of a layer says of its positions: some configs have one for each kind of layer."""
-    found: Mapping[str, Any] = module.config.rope_parameters
-    kinds = getattr(module.config, "layer_types", None)
-    return found.get(kinds[module.layer_idx] if kinds else "", found)
+    parameters: Mapping[str, Any] = module.config.rope_parameters
+    layer_types = getattr(module.config, "layer_types", None)
+    return parameters.get(layer_types[module.layer_idx] if layer_types else "", parameters)
 
 
 def scaling_of(where: str, module: Any) -> dict[str, Any]:
@@ -87,12 +87,14 @@ def scaling_of(where: str, module: Any) -> dict[str, Any]:
     kind = rope.get("rope_type", "default")
     if kind != "default" and kind not in SCALINGS:
         lists = ", by lists of factors" if kind == "longrope" else ""
-        known = ", ".join(("default", *SCALINGS))
-        raise refusal(where, f"its rotary positions are scaled (rope_type '{kind}'{lists}); a design has {known} ones")
+        supported = ", ".join(("default", *SCALINGS))
+        raise refusal(
+            where, f"its rotary positions are scaled (rope_type '{kind}'{lists}); a design has {supported} ones"
+        )
     needed, more = SCALINGS.get(kind, ((), ()))
-    found = {name: rope[name] for name in (*needed, *more) if rope.get(name) is not None}
-    if kind == "dynamic" or (ORIGINAL in needed and ORIGINAL not in found):
-        found[ORIGINAL] = config.max_position_embeddings
-    if kind == "yarn" and "factor" not in found:
-        found["factor"] = config.max_position_embeddings / found[ORIGINAL]
-    return {"rope_type": kind, **found} if needed else {}
+    keys = {name: rope[name] for name in (*needed, *more) if rope.get(name) is not None}
+    if kind == "dynamic" or (ORIGINAL in needed and ORIGINAL not in keys):
+        keys[ORIGINAL] = config.max_position_embeddings
+    if kind == "yarn" and "factor" not in keys:
+        keys["factor"] = config.max_position_embeddings / keys[ORIGINAL]
+    return {"rope_type": kind, **keys} if needed else {}

@@ -42,19 +42,19 @@ def register_attention(
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError:
         raise MissingPartError("register_attention needs transformers: pip install 'tensornet-attn[hf]'.") from None
-    made = between(compiler.load(design, settings=settings))
-    known, attention = f"{PREFIX}{name or made.graph.name}", DesignAttention(made)
-    AttentionInterface.register(known, attention.forward)
-    AttentionMaskInterface.register(known, attention.mask)
-    return known
+    core = between(compiler.load(design, settings=settings))
+    full_name, attention = f"{PREFIX}{name or core.graph.name}", DesignAttention(core)
+    AttentionInterface.register(full_name, attention.forward)
+    AttentionMaskInterface.register(full_name, attention.mask)
+    return full_name
 
 
 class DesignAttention:
     """A design without projections, compiled for each combination of sizes, dtype and mode that a model calls."""
 
-    def __init__(self, made: AttentionCore):
-        self.made, self.name, self.fixed = made, made.graph.name, placed(made.graph)
-        self.scalable = scaled_by_queries(made.graph)
+    def __init__(self, core: AttentionCore):
+        self.made, self.name, self.fixed = core, core.graph.name, placed(core.graph)
+        self.scalable = scaled_by_queries(core.graph)
         self.compiled: dict[tuple[Any, ...], CompiledDesign] = {}
 
     def forward(
@@ -67,17 +67,17 @@ class DesignAttention:
         dropout: float = 0.0,
         scaling: float | None = None,
         is_causal: bool | None = None,
-        **given: Any,
+        **arguments: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Returns the output [batch, n, heads, d], and the maps [batch, heads, n, m] with `output_attentions`.
 
         query: [batch, heads, n, d]; key and value: [batch, groups, m, d], where groups divides heads. `attention_mask`
         is a result of `mask`, or [batch, heads or 1, n, m], boolean (true = visible) or added to scores.
         """
-        refuse(self.name, given)
-        n, made = query.shape[2], self.made
-        own = is_causal if is_causal is not None else bool(getattr(module, "is_causal", True))
-        causal = n > 1 and (own if attention_mask is None else attention_mask.dim() == 2)
+        refuse(self.name, arguments)
+        n, core = query.shape[2], self.made
+        module_causal = is_causal if is_causal is not None else bool(getattr(module, "is_causal", True))
+        causal = n > 1 and (module_causal if attention_mask is None else attention_mask.dim() == 2)
         sizes = self._sizes(query, key, value)
         design = self._compiled(sizes, causal, dropout, module.training, query)
         masks = self._masks(design, attention_mask, causal, n)
@@ -93,8 +93,8 @@ class DesignAttention:
         one_sequence = causal or self.fixed
         rows = keys[..., keys.shape[-1] - n :] if keys is not None and one_sequence else None
         y = call_of_tokens(design, inputs, rows=rows, **masks)
-        order = [made.output.index(leg) + 1 for leg in (str(made.graph.query), *made.heads[0], made.width[2])]
-        weights = maps(design, inputs, masks, made.heads[0], rows) if given.get("output_attentions") else None
+        order = [core.output.index(leg) + 1 for leg in (str(core.graph.query), *core.heads[0], core.width[2])]
+        weights = maps(design, inputs, masks, core.heads[0], rows) if arguments.get("output_attentions") else None
         return y.permute(0, *order).flatten(2, -2), weights
 
     def mask(
@@ -106,7 +106,7 @@ class DesignAttention:
         kv_offset: int = 0,
         mask_function: Callable[..., Any] | None = None,
         attention_mask: Tensor | None = None,
-        **given: Any,
+        **arguments: Any,
     ) -> Tensor | None:
         """The mask that `forward` receives, boolean with true = visible.
 
@@ -126,9 +126,9 @@ class DesignAttention:
             keys = None if attention_mask is None else attention_mask[:, kv_offset : kv_offset + kv_length]
             hides = keys is None or torch.compiler.is_compiling() or not bool(keys.all())
             return of_one_forward(keys) if hides else None
-        given |= {"allow_is_causal_skip": False}
+        arguments |= {"allow_is_causal_skip": False}
         offset: Any = q_offset  # sdpa_mask declares an int, and accepts the tensor of a static cache
-        return sdpa_mask(batch_size, q_length, kv_length, offset, kv_offset, function, attention_mask, **given)
+        return sdpa_mask(batch_size, q_length, kv_length, offset, kv_offset, function, attention_mask, **arguments)
 
     def _compiled(
         self, sizes: dict[str, int], causal: bool, dropout: float, training: bool, like: Tensor
@@ -139,8 +139,8 @@ class DesignAttention:
             design = self.made.sized(sizes)
             if dropout:
                 design = compiler.load(gain.with_dropout(design.as_dict(), self.made.graph, dropout))
-            made = compiler.compile(design, causal=causal or None, device=like.device, dtype=like.dtype)
-            self.compiled[kind] = made.train(training)
+            compiled = compiler.compile(design, causal=causal or None, device=like.device, dtype=like.dtype)
+            self.compiled[kind] = compiled.train(training)
         return self.compiled[kind]
 
     def _sizes(self, query: Tensor, key: Tensor, value: Tensor) -> dict[str, int]:
@@ -148,28 +148,28 @@ class DesignAttention:
         heads, groups = query.shape[1], key.shape[1]
         own, shared = self.made.heads[:2]
         rest = tuple(leg for leg in own if leg not in shared)  # on queries only: several query heads share a key head
-        wanted = ((shared, groups), (rest, heads // groups)) if rest else ((shared, heads),)
-        if any(len(legs) > 1 or (not legs and number != 1) for legs, number in wanted):
+        legs_and_counts = ((shared, groups), (rest, heads // groups)) if rest else ((shared, heads),)
+        if any(len(legs) > 1 or (not legs and count != 1) for legs, count in legs_and_counts):
             raise InputError(
                 f"{self.name}: {heads} heads of queries and {groups} of keys do not fit its legs [{' '.join(own)}] and "
                 f"[{' '.join(shared)}]."
             )
-        sizes = {leg: number for legs, number in wanted for leg in legs}
+        sizes = {leg: count for legs, count in legs_and_counts for leg in legs}
         for leg, x in zip(self.made.width, (query, key, value), strict=True):
             if sizes.setdefault(leg, x.shape[-1]) != x.shape[-1]:
-                found = f"is {sizes[leg]} for one and {x.shape[-1]} for another"
-                raise InputError(f"{self.name}: leg '{leg}' of queries, keys and values {found}.")
+                difference = f"is {sizes[leg]} for one and {x.shape[-1]} for another"
+                raise InputError(f"{self.name}: leg '{leg}' of queries, keys and values {difference}.")
         return sizes
 
     def _laid(self, side: int, x: Tensor, sizes: Mapping[str, int]) -> Tensor:
         """Permutes [batch, heads, positions, entries] to the legs of an input, and repeats heads as needed."""
-        made, legs = self.made, self.made.heads[side]
-        many = prod([sizes[leg] for leg in legs])
-        if many != x.shape[1]:
-            x = x.repeat_interleave(many // x.shape[1], 1)
+        core, legs = self.made, self.made.heads[side]
+        heads = prod([sizes[leg] for leg in legs])
+        if heads != x.shape[1]:
+            x = x.repeat_interleave(heads // x.shape[1], 1)
         x = x.unflatten(1, [sizes[leg] for leg in legs]) if legs else x.squeeze(1)
-        named = [*legs, next(leg for leg in made.rows[side] if made.graph.leg[leg].sequence), made.width[side]]
-        return x.permute(0, *(named.index(leg) + 1 for leg in made.rows[side]))
+        named = [*legs, next(leg for leg in core.rows[side] if core.graph.leg[leg].sequence), core.width[side]]
+        return x.permute(0, *(named.index(leg) + 1 for leg in core.rows[side]))
 
     def _masks(self, design: CompiledDesign, mask: Tensor | None, causal: bool, n: int) -> dict[str, Any]:
         """The mask arguments of the design. Raises InputError if a causal design would see later keys."""

@@ -41,11 +41,11 @@ def grouped(module: Any) -> Numbers:
     return {"f": q.in_features, "g": g, "j": q.out_features // d // g, "d": d} | rope(module)
 
 
-def rope(module: Any, part: str = "") -> Numbers:
-    """The base of rotary positions. With `part`, also the fraction of a head that they act on, as this setting."""
-    found = rope_of(module)
-    numbers: Numbers = {"base": plain(found["rope_theta"])}
-    return numbers | ({part: float(found.get("partial_rotary_factor", 1.0))} if part else {})
+def rope(module: Any, setting: str = "") -> Numbers:
+    """The base of rotary positions. With `setting`, also the fraction of a head that they act on, under this name."""
+    parameters = rope_of(module)
+    numbers: Numbers = {"base": plain(parameters["rope_theta"])}
+    return numbers | ({setting: float(parameters.get("partial_rotary_factor", 1.0))} if setting else {})
 
 
 def plain(number: float) -> float:
@@ -133,10 +133,10 @@ def interleaved(weight: str) -> Any:
 
     def read(module: Any, numbers: Numbers) -> Tensor:
         if weight == "Wkr":
-            value = module.kv_a_proj_with_mqa.weight[numbers["c"] :].T
+            rotary = module.kv_a_proj_with_mqa.weight[numbers["c"] :].T
         else:
-            value = split("q_b_proj", "d", "r", 1)(module, numbers)
-        return value if module.config.rope_interleave else torch.stack(value.chunk(2, -1), -1).flatten(-2)
+            rotary = split("q_b_proj", "d", "r", 1)(module, numbers)
+        return rotary if module.config.rope_interleave else torch.stack(rotary.chunk(2, -1), -1).flatten(-2)
 
     return read
 
@@ -463,8 +463,8 @@ READINGS: tuple[Reading, ...] = (
         },
         {
             "Wr": "router.classifier.weight: e f",
-            "W1": lambda m, _: torch.stack([one.wi.weight.T for one in m.experts.values()]),
-            "W2": lambda m, _: torch.stack([one.wo.weight.T for one in m.experts.values()]),
+            "W1": lambda m, _: torch.stack([expert.wi.weight.T for expert in m.experts.values()]),
+            "W2": lambda m, _: torch.stack([expert.wo.weight.T for expert in m.experts.values()]),
         },
     ),
 )
@@ -474,8 +474,8 @@ def readings_of(module: nn.Module) -> list[Reading]:
     """The rows for a module of transformers, one for each design that it can equal."""
     if not type(module).__module__.startswith("transformers.models.") or "forward" in vars(module):
         return []
-    own = type(module).forward
-    kin = {one.__name__ for one in type(module).__mro__ if getattr(one, "forward", None) is own}
+    forward = type(module).forward
+    kin = {base.__name__ for base in type(module).__mro__ if getattr(base, "forward", None) is forward}
     return [row for row in READINGS if kin & {*row.classes}]
 
 

@@ -55,11 +55,11 @@ def convert(
     >>> bool((new(x) - layer(x, x, x)[0]).abs().max() < 1e-5), list(new.C.shape)
     (True, [16, 16])
     """
-    made = made_of(module, design, backend, legs, settings, memory, where).train(module.training)
+    converted = made_of(module, design, backend, legs, settings, memory, where).train(module.training)
     with torch.no_grad():
-        for weight in made.parameters() if jitter else ():
+        for weight in converted.parameters() if jitter else ():
             weight.add_(jitter * weight.square().mean().sqrt() * torch.randn_like(weight))
-    return made
+    return converted
 
 
 def made_of(
@@ -69,16 +69,16 @@ def made_of(
     reading = reading_of(module, design)
     if reading is None:
         return start_from(read_trained(module, where), design, backend, legs, settings, memory)
-    made, place = read_as(reading, module, place_of(module, where), backend), place_of(module, where)
+    converted, location = read_as(reading, module, place_of(module, where), backend), place_of(module, where)
     for name, asked in {**(legs or {}), **(settings or {})}.items():
-        if made.plan.graph.values.get(name) != asked:
-            held = made.plan.graph.values.get(name)
+        if converted.plan.graph.values.get(name) != asked:
+            needed = converted.plan.graph.values.get(name)
             raise InputError(
-                f"{place} cannot become {name_of(design)}: '{name}' must be {held}, as in the module, not {asked}."
+                f"{location} cannot become {name_of(design)}: '{name}' must be {needed}, as in the module, not {asked}."
             )
-    if memory and len(made.plan.graph.of_role("input")) < 2:
-        raise InputError(f"{place} cannot become {name_of(design)}: it takes no second input.")
-    return made
+    if memory and len(converted.plan.graph.of_role("input")) < 2:
+        raise InputError(f"{location} cannot become {name_of(design)}: it takes no second input.")
+    return converted
 
 
 def start_from(trained: Trained, design: Source, *options: Any) -> CompiledDesign:
@@ -103,16 +103,16 @@ def fresh(outside: Widths, design: Source, backend: str, legs: Asked, settings: 
         raise InputError(
             f"{message}'{x.name}' has the legs {' '.join(x.legs)}, but its input is [batch, n, {outside.width}]."
         )
-    found = compiler.load(design, legs={features[0]: outside.width, **(legs or {})}, settings=settings)
-    graph = build(found)
+    sized = compiler.load(design, legs={features[0]: outside.width, **(legs or {})}, settings=settings)
+    graph = build(sized)
     if (size := graph.leg[features[0]].size) != outside.width:
         raise InputError(f"{message}leg '{features[0]}' is {size}, but its input has width {outside.width}.")
-    result = graph.step[graph.output].legs
-    if len(result) != 2 or graph.leg[result[-1]].size != outside.output:
-        sizes = " ".join(f"{leg} {graph.leg[leg].size or ''}".strip() for leg in result)
+    output_legs = graph.step[graph.output].legs
+    if len(output_legs) != 2 or graph.leg[output_legs[-1]].size != outside.output:
+        sizes = " ".join(f"{leg} {graph.leg[leg].size or ''}".strip() for leg in output_legs)
         raise InputError(f"{message}its output has the legs {sizes}, but must be [batch, n, {outside.output}].")
     like = outside.like
-    return compiler.compile(found, backend, outside.causal or None, like.device, like.dtype)
+    return compiler.compile(sized, backend, outside.causal or None, like.device, like.dtype)
 
 
 def made_from(
@@ -127,7 +127,7 @@ def made_from(
     like = trained.weights["Wq"]
     # float64, so that scaled and mixed weights are rounded only at the end
     weights, biases = (
-        {key: value.cpu().double() for key, value in held.items()} for held in (trained.weights, trained.biases)
+        {key: tensor.cpu().double() for key, tensor in tensors.items()} for tensors in (trained.weights, trained.biases)
     )
     norms = {key: replace(norm, weight=norm.weight.cpu().double()) for key, norm in trained.norms.items()}
     buckets = trained.buckets and replace(trained.buckets, weight=trained.buckets.weight.cpu().double())
@@ -135,20 +135,20 @@ def made_from(
     trained = replace(trained, weights=weights, biases=biases, norms=norms, buckets=buckets, sinks=sinks)
     general = compiler.load(design, legs=legs, settings=settings)
     source, below = base_of(trained, general)
-    wanted, above = carried(general, source, below, trained.causal)
-    have, must = build(general).values, build(wanted).values
+    sized, above = carried(general, source, below, trained.causal)
+    requested, needed = build(general).values, build(sized).values
     for name in [*(legs or {}), *(settings or {})]:
-        if have.get(name) != must.get(name):
-            asked = f"the requested '{name}' is {have[name]}, but the trained weights need {must[name]}."
-            raise InputError(asked)
-    final, values, table = gained(wanted, above, trained, memory)
+        if requested.get(name) != needed.get(name):
+            message = f"the requested '{name}' is {requested[name]}, but the trained weights need {needed[name]}."
+            raise InputError(message)
+    final, values, table = gained(sized, above, trained, memory)
     agree(trained, (final, values), gained(source, below, trained, False)[:2])
     if table and trained.buckets is not None and trained.buckets.given:
         final = compiler.load(gain.with_weight_given(final.as_dict(), table))
         del values[table]
-    out = compiler.compile(final, backend, trained.causal, like.device, like.dtype)
-    fill(out, values)
-    return out
+    compiled = compiler.compile(final, backend, trained.causal, like.device, like.dtype)
+    fill(compiled, values)
+    return compiled
 
 
 def values_of(trained: Trained, design: Source) -> dict[str, Tensor]:
@@ -165,14 +165,14 @@ def base_of(trained: Trained, general: Design) -> tuple[Design, Weights]:
     """
     g = trained.weights["Wk"].shape[1]
     kind = "mhsa" if g == trained.weights["Wq"].shape[1] else "gqa"
-    own = trained.rope_base == 10000 and trained.rope_fraction == 1 and not trained.rope_scaling
-    rotary = [f"{kind}_rope"] if own and contains(general, f"{kind}_rope") else []
+    standard = trained.rope_base == 10000 and trained.rope_fraction == 1 and not trained.rope_scaling
+    rotary = [f"{kind}_rope"] if standard and contains(general, f"{kind}_rope") else []
     name = (rotary or [kind])[0]
     f, h, d = trained.weights["Wq"].shape
     sizes = {"f": f, "d": d} | ({"h": h} if kind == "mhsa" else {"g": g, "j": h // g})
     design = compiler.load(name, legs=sizes)
     shapes = {} if kind == "mhsa" else {"Wq": (f, g, h // g, d), "Wo": (g, h // g, d, f)}
-    values = {key: value.reshape(shapes.get(key, value.shape)) for key, value in trained.weights.items()}
+    values = {key: tensor.reshape(shapes.get(key, tensor.shape)) for key, tensor in trained.weights.items()}
     biases = {
         f"W{key}": Bias(0, trained.biases[f"b{key}"].reshape(values[f"W{key}"].shape[1:]))  # the weight's legs but f
         for key in "qkv"
@@ -180,7 +180,7 @@ def base_of(trained: Trained, general: Design) -> tuple[Design, Weights]:
     }
     last = {key: Turn(values[f"W{key}"].ndim - 1, d, key) for key in "qk"}
     turned = last if trained.rope_base is not None and not rotary else {}
-    turns, norms = ({f"W{key}": last[key] for key in held} for held in (turned, trained.norms))
+    turns, norms = ({f"W{key}": last[key] for key in letters} for letters in (turned, trained.norms))
     return design, Weights(values, biases, turns, norms)
 
 
@@ -206,43 +206,45 @@ def gained(design: Design, weights: Weights, trained: Trained, memory: bool) -> 
 
     Returns the design, all its values, and the name of the weight of relative position biases, or an empty string.
     """
-    data, graph, values = design.as_dict(), build(design), dict(weights.values)
-    data.pop("contains", None)
+    document, graph, values = design.as_dict(), build(design), dict(weights.values)
+    document.pop("contains", None)
     table = ""
     if memory or trained.cross:
-        data, _ = gain.with_memory(data, graph, trained.cross)
+        document, _ = gain.with_memory(document, graph, trained.cross)
     if weights.biases:
-        data, names = gain.with_biases(data, graph, {name: bias.axis for name, bias in weights.biases.items()})
+        document, names = gain.with_biases(document, graph, {name: bias.axis for name, bias in weights.biases.items()})
         values |= {names[weight]: bias.value for weight, bias in weights.biases.items()}
     if weights.turns:
         axes = {name: (turn.axis, turn.width) for name, turn in weights.turns.items()}
         base, fraction = plain(trained.rope_base or 1.0), plain(trained.rope_fraction)
-        data = gain.with_rope(data, graph, axes, base, fraction, trained.rope_scaling)
+        document = gain.with_rope(document, graph, axes, base, fraction, trained.rope_scaling)
     for weight, turn in weights.norms.items():
         norm = trained.norms[turn.letter]
         shape = tuple(norm.weight.shape)
-        data, name, sizes = gain.with_norm(data, graph, weight, turn.axis, (norm.kind, norm.eps), shape, norm.whole)
+        document, name, sizes = gain.with_norm(
+            document, graph, weight, turn.axis, (norm.kind, norm.eps), shape, norm.whole
+        )
         values[name] = norm.weight.reshape(sizes)
     if trained.window:
-        data = gain.with_window(data, graph, *trained.window)
+        document = gain.with_window(document, graph, *trained.window)
     if trained.sinks is not None:
-        data, name, sizes = gain.with_sinks(data, graph, len(trained.sinks))
+        document, name, sizes = gain.with_sinks(document, graph, len(trained.sinks))
         values[name] = trained.sinks.reshape(sizes)
     if trained.softcap:
-        data = gain.with_softcap(data, graph, trained.softcap)
+        document = gain.with_softcap(document, graph, trained.softcap)
     if trained.alibi:
-        data = gain.with_alibi(data, graph, trained.weights["Wq"].shape[1])
+        document = gain.with_alibi(document, graph, trained.weights["Wq"].shape[1])
     if trained.buckets is not None:
         count, heads = trained.buckets.weight.shape
         numbers = (heads, count, trained.buckets.furthest, trained.buckets.both_sides)
-        data, table = gain.with_buckets(data, graph, *numbers)
+        document, table = gain.with_buckets(document, graph, *numbers)
         values[table] = trained.buckets.weight
     if trained.dropout:
-        data = gain.with_dropout(data, graph, trained.dropout)
+        document = gain.with_dropout(document, graph, trained.dropout)
     if "bo" in trained.biases:
-        data, name = gain.with_output_bias(data, graph, graph.step[graph.output].legs[-1])
+        document, name = gain.with_output_bias(document, graph, graph.step[graph.output].legs[-1])
         values[name] = trained.biases["bo"]
-    return compiler.load(data), values, table
+    return compiler.load(document), values, table
 
 
 def agree(trained: Trained, *designs: tuple[Design, Mapping[str, Tensor]]) -> None:
@@ -251,11 +253,11 @@ def agree(trained: Trained, *designs: tuple[Design, Mapping[str, Tensor]]) -> No
     for design, values in designs:
         module = compiler.reference(design, trained.causal, device="cpu", dtype=torch.float64).eval()
         fill(module, values)
-        given = [tensor for tensor in module.plan.graph.of_role("input") if tensor.default is None]
-        width = design.legs[given[0].legs[-1]] or 1
+        needed_inputs = [tensor for tensor in module.plan.graph.of_role("input") if tensor.default is None]
+        width = design.legs[needed_inputs[0].legs[-1]] or 1
         x = torch.randn(1, n, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         with torch.no_grad():
-            outputs.append(module(*[x] * len(given)))
+            outputs.append(module(*[x] * len(needed_inputs)))
     worst, size = (outputs[0] - outputs[1]).abs().max(), outputs[1].abs().max()
     if not worst <= TOLERANCE * max(1.0, float(size)):
         raise InputError(f"its outputs differ by {float(worst):.1e} from the trained layer's.")

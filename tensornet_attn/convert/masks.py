@@ -34,16 +34,16 @@ def arguments(
     n = mask.shape[-2]
     mask = _of_keys(mask, seen + n, where)
     visible = shown(mask)
-    own = None if window is None else _pairs(torch.ones_like(visible), causal, seen, window)
+    in_window = None if window is None else _pairs(torch.ones_like(visible), causal, seen, window)
     if causal and bool(visible.triu(seen + 1).any()):
         raise InputError(f"{where}: the mask makes later keys visible, but the design is causal.")
-    if own is not None and bool((visible & ~own).any()):
+    if in_window is not None and bool((visible & ~in_window).any()):
         raise InputError(f"{where}: the mask makes keys visible beyond the window of the design.")
     if mask.dtype != torch.bool and bool((visible & (mask != 0)).any()):
         return {"mask": mask}
     keys = visible.any(-2)
-    if own is not None:
-        keys = keys | ~own.any(-2)  # keys outside the windows of all queries need no mask
+    if in_window is not None:
+        keys = keys | ~in_window.any(-2)  # keys outside the windows of all queries need no mask
     if not torch.equal(visible, _pairs(keys[..., None, :].expand_as(visible), causal, seen, window)):
         offsets = _offsets(visible, causal, window) if packs and seen == 0 else None
         return {"mask": visible} if offsets is None else {"cu_seqlens": of_one_forward(offsets)}
@@ -79,16 +79,16 @@ def shown(mask: Tensor) -> Tensor:
 
 
 def visible_pairs(
-    given: dict[str, Tensor], n: int, causal: bool, device: torch.device, seen: int = 0, window: Window = None
+    masks: dict[str, Tensor], n: int, causal: bool, device: torch.device, seen: int = 0, window: Window = None
 ) -> Tensor:
     """The visible keys of each of n queries after `seen` positions, [n, m] or [batch, n, m]."""
-    if "mask" in given:
-        return _pairs(shown(given["mask"]), causal, seen, window)
-    if "cu_seqlens" in given:
-        sizes = given["cu_seqlens"].diff()
+    if "mask" in masks:
+        return _pairs(shown(masks["mask"]), causal, seen, window)
+    if "cu_seqlens" in masks:
+        sizes = masks["cu_seqlens"].diff()
         numbers = torch.arange(len(sizes), device=device).repeat_interleave(sizes)
         return _pairs(_same_document(numbers), causal, seen, window)
-    keys = given.get("key_mask", torch.ones(seen + n, dtype=torch.bool, device=device))
+    keys = masks.get("key_mask", torch.ones(seen + n, dtype=torch.bool, device=device))
     return _pairs(keys[..., None, :].expand(*keys.shape[:-1], n, seen + n), causal, seen, window)
 
 
@@ -139,8 +139,8 @@ def of_torch(attn_mask: Tensor | None, padding: Tensor | None, heads: int, where
     """Joins the masks of nn.MultiheadAttention, where true = hidden, to a mask of [n, m] or [batch, n, m]."""
     if attn_mask is not None and attn_mask.dim() == 3:
         attn_mask = same_for_all_heads(attn_mask.unflatten(0, (-1, heads)), where)
-    given = [mask for mask in (attn_mask, None if padding is None else _rows(padding)) if mask is not None]
-    masks = [~mask if mask.dtype == torch.bool else mask for mask in given]
+    hidden = [mask for mask in (attn_mask, None if padding is None else _rows(padding)) if mask is not None]
+    masks = [~mask if mask.dtype == torch.bool else mask for mask in hidden]
     if len(masks) < 2:
         return masks[0] if masks else None
     if all(mask.dtype == torch.bool for mask in masks):
@@ -174,10 +174,10 @@ class Rope:
         factor = float(self.scaling[3]) if self.scaling and self.scaling[0] == "yarn" else 1.0
         tolerance = torch.full_like(angles, 1e-4 if turns[0].dtype in (torch.float32, torch.float64) else 2e-2)
         tolerance += angles.abs() * 1e-6 if self.scaling else 0.0  # scaled angles are rounded in a different order
-        pairs, one = ((-1, 2), -1) if self.interleaved else ((2, -1), -2)
-        for got, wanted in zip(turns, (angles.cos() * factor, angles.sin() * factor), strict=True):
-            apart = (got.float().unflatten(-1, pairs) - wanted.unsqueeze(one)).abs()
-            if apart.numel() and not bool((apart <= tolerance.unsqueeze(one)).all()):  # NaN is refused too
+        pairs, pair_axis = ((-1, 2), -1) if self.interleaved else ((2, -1), -2)
+        for passed, expected in zip(turns, (angles.cos() * factor, angles.sin() * factor), strict=True):
+            gaps = (passed.float().unflatten(-1, pairs) - expected.unsqueeze(pair_axis)).abs()
+            if gaps.numel() and not bool((gaps <= tolerance.unsqueeze(pair_axis)).all()):  # NaN is refused too
                 kind = f" and rope_type '{self.scaling[0]}'" if self.scaling else ""
                 message = f"position_embeddings do not match position_ids with base {self.base:g}{kind}."
                 raise InputError(f"{where}: {message}")
@@ -192,7 +192,7 @@ class Rope:
 
 def scaling_of(keys: Mapping[str, Any]) -> tuple[str | float, ...] | None:
     """`Rope.scaling` from the keys of a box `rope`. Returns None if they do not scale positions."""
-    numbers = {name: float(value) for name, value in keys.items() if name != "rope_type"}
+    numbers = {name: float(number) for name, number in keys.items() if name != "rope_type"}
     return numbers_of(str(keys["rope_type"]), numbers) if keys else None
 
 
@@ -211,9 +211,9 @@ class Alibi:
         if bias is None:
             raise InputError(f"{where}: '{self.argument}' is missing; it is compared with the design's own biases.")
         m, slopes = keys.shape[-1], alibi_slopes(self.heads, bias.device, torch.float32)
-        own = slopes[:, None] * torch.arange(m, device=bias.device)  # heads m
-        apart = bias[:, 0, :m].float().unflatten(0, (-1, self.heads)) - own  # batch heads m
-        most, least = (apart.masked_fill(~keys.reshape(-1, 1, m), end) for end in (-torch.inf, torch.inf))
+        biases = slopes[:, None] * torch.arange(m, device=bias.device)  # heads m
+        gaps = bias[:, 0, :m].float().unflatten(0, (-1, self.heads)) - biases  # batch heads m
+        most, least = (gaps.masked_fill(~keys.reshape(-1, 1, m), end) for end in (-torch.inf, torch.inf))
         spread = most.amax(-1) - least.amin(-1)
         tolerance = 1e-4 if bias.dtype in (torch.float32, torch.float64) else 1e-2
         if not bool((spread <= tolerance * max(1, m)).all()):

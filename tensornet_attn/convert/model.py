@@ -51,12 +51,15 @@ def convert_model(
     """
     if init not in ("trained", "fresh"):
         raise InputError(f"init is 'trained' or 'fresh', not {init!r}.")
-    found, shared = attentions(model), Shared()
-    made = [(one, _swapped(one, found, design, init, (backend, legs, settings), shared)) for one in found]
-    for one, new in made:
-        for parent, name in one.places:
+    found_attentions, shared = attentions(model), Shared()
+    swaps = [
+        (attention, _swapped(attention, found_attentions, design, init, (backend, legs, settings), shared))
+        for attention in found_attentions
+    ]
+    for attention, new in swaps:
+        for parent, name in attention.places:
             setattr(parent, name, new)
-    finish_conversion(model, [new for _, new in made])
+    finish_conversion(model, [new for _, new in swaps])
     if "transformers" in sys.modules:
         import tensornet_attn.convert.pretrained  # noqa: F401  # from_pretrained then reads what they save
     return model
@@ -77,75 +80,84 @@ def attentions(model: nn.Module) -> list[Found]:
         raise InputError(f"a {type(model).__name__} is not a model; give an nn.Module.")
     if swappable(model):
         raise InputError(f"{place_of(model, '')} is itself an attention; convert it with ta.convert.")
-    found: dict[int, Found] = {}
+    found_by_id: dict[int, Found] = {}
     for path, parent, name, module in _candidates(model, ""):
         if isinstance(parent, nn.TransformerDecoderLayer) and name == "multihead_attn":
             raise refusal(place_of(module, path), CROSS)
         if not swappable(module):
             read_trained(module, path)  # raises an error with the reason
-        found.setdefault(id(module), Found(module, path)).places.append((parent, name))
-    if not found:
+        found_by_id.setdefault(id(module), Found(module, path)).places.append((parent, name))
+    if not found_by_id:
         raise InputError(f"no attention found in {type(model).__name__}.")
-    for one in found.values():
-        _check_alone(one, model)
-    return list(found.values())
+    for attention in found_by_id.values():
+        _check_alone(attention, model)
+    return list(found_by_id.values())
 
 
 def _candidates(parent: nn.Module, path: str) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
     """(path, parent, attribute, module) of each module that is a known attention or has "Attention" in its name."""
     for name, module in parent._modules.items():  # named_children skips shared modules
-        here = f"{path}.{name}" if path else name
-        if module is None or any(isinstance(one, CompiledDesign) for one in (module, getattr(module, "design", None))):
+        inner_path = f"{path}.{name}" if path else name
+        if module is None or any(
+            isinstance(candidate, CompiledDesign) for candidate in (module, getattr(module, "design", None))
+        ):
             continue
-        known = swappable(module)
-        inside = [] if known else list(_candidates(module, here))
-        if inside or not (known or "Attention" in type(module).__name__):
+        replaceable = swappable(module)
+        inside = [] if replaceable else list(_candidates(module, inner_path))
+        if inside or not (replaceable or "Attention" in type(module).__name__):
             yield from inside
         else:
-            yield here, parent, name, module
+            yield inner_path, parent, name, module
 
 
-def _check_alone(one: Found, model: nn.Module) -> None:
+def _check_alone(attention: Found, model: nn.Module) -> None:
     """Refuses an attention with hooks, and one that shares a weight with another module. Raises InputError."""
-    own = {id(module): module for module in one.module.modules()}
-    hooks = [hook for inner in own.values() for kind in HOOKS for hook in getattr(inner, kind).values()]
+    own_modules = {id(module): module for module in attention.module.modules()}
+    hooks = [hook for inner in own_modules.values() for kind in HOOKS for hook in getattr(inner, kind).values()]
     # transformers leaves these hooks after a call with output_attentions or output_hidden_states
     if any("output_capturing_hook" not in getattr(hook, "__qualname__", "") for hook in hooks):
-        raise refusal(place_of(one.module, one.path), "hooks are registered on it, which would be lost")
-    others = (module for module in model.modules() if id(module) not in own)
+        raise refusal(place_of(attention.module, attention.path), "hooks are registered on it, which would be lost")
+    others = (module for module in model.modules() if id(module) not in own_modules)
     outside = {id(parameter) for module in others for parameter in module._parameters.values()}
-    for name, parameter in one.module.named_parameters():
+    for name, parameter in attention.module.named_parameters():
         if id(parameter) in outside:
             reason = f"its '{name}' is shared with another module, and the conversion would end the sharing"
-            raise refusal(place_of(one.module, one.path), reason)
+            raise refusal(place_of(attention.module, attention.path), reason)
 
 
 def _swapped(
-    one: Found, every: list[Found], design: Source, init: str, options: tuple[str, Asked, Asked], shared: Shared
+    attention: Found,
+    found_attentions: list[Found],
+    design: Source,
+    init: str,
+    options: tuple[str, Asked, Asked],
+    shared: Shared,
 ) -> Swapped:
     """The new module, with the device, dtype, training mode and `requires_grad` of the old module."""
-    family, reading = family_of(one.module) or Family(()), reading_of(one.module, design)
+    family, reading = family_of(attention.module) or Family(()), reading_of(attention.module, design)
     if init == "fresh":
-        outside = outside_of(one.module, known(one.module, one.path)[1], family.layout)
+        outside = outside_of(attention.module, known(attention.module, attention.path)[1], family.layout)
         compiled = fresh(outside, design, *options)
         looks_back = bool(compiled.plan.graph.causal)
-        place = replace(_place(one.module, family, outside.where, outside.causal), looks_back=looks_back)
+        replaced = replace(_place(attention.module, family, outside.where, outside.causal), looks_back=looks_back)
     elif reading is not None and reading.in_models:
-        compiled = made_of(one.module, design, *options, where=one.path)
-        place = _place(one.module, family, place_of(one.module, one.path), bool(compiled.plan.graph.causal))
-        base = reading.numbers(one.module).get("base")
-        scaling = None if base is None else scaling_of(scaling_in(place.where, one.module))
+        compiled = made_of(attention.module, design, *options, where=attention.path)
+        replaced = _place(
+            attention.module, family, place_of(attention.module, attention.path), bool(compiled.plan.graph.causal)
+        )
+        base = reading.numbers(attention.module).get("base")
+        scaling = None if base is None else scaling_of(scaling_in(replaced.where, attention.module))
         rope = None if base is None else Rope(base, family.layout.interleaved, reading.once, scaling)
-        place = replace(place, rope=rope, window=window_of(one.module))
+        replaced = replace(replaced, rope=rope, window=window_of(attention.module))
     else:
-        trained = read_trained(one.module, one.path)
+        trained = read_trained(attention.module, attention.path)
         if family.layout.buckets and trained.buckets is None and not trained.cross:
-            trained = replace(trained, buckets=_of_the_first(one, every))
+            trained = replace(trained, buckets=_of_the_first(attention, found_attentions))
         compiled = start_from(trained, design, *options)
-        place = _place(one.module, family, trained.where, trained.causal)
+        replaced = _place(attention.module, family, trained.where, trained.causal)
         layout, base = family.layout, trained.rope_base
-        place = replace(
-            place,
+        replaced = replace(
+            replaced,
             rope=None
             if base is None
             else Rope(base, layout.interleaved, layout.once, scaling_of(trained.rope_scaling)),
@@ -156,31 +168,35 @@ def _swapped(
         if trained.buckets is not None:
             graph, first = compiled.plan.graph, not trained.buckets.given
             shape = {*trained.buckets.weight.shape}
-            held = graph.of_role("weight" if first else "input")
-            table = next(tensor.name for tensor in held if {graph.leg[leg].size for leg in tensor.legs} == shape)
-            place = replace(place, table=table, gives=first)
-    place = replace(place, backend=options[0])
+            candidates = graph.of_role("weight" if first else "input")
+            table = next(tensor.name for tensor in candidates if {graph.leg[leg].size for leg in tensor.legs} == shape)
+            replaced = replace(replaced, table=table, gives=first)
+    replaced = replace(replaced, backend=options[0])
     entry, *rest = compiled.plan.graph.of_role("input")
-    given = {place.table} | ({rest[0].name} if place.cross and rest else set())
-    if entry.default is not None or any(one.default is None and one.name not in given for one in rest):
-        needed = ", ".join(one.name for one in (entry, *rest) if one.default is None)
+    provided = {replaced.table} | ({rest[0].name} if replaced.cross and rest else set())
+    if entry.default is not None or any(tensor.default is None and tensor.name not in provided for tensor in rest):
+        needed = ", ".join(tensor.name for tensor in (entry, *rest) if tensor.default is None)
         raise InputError(
-            f"{place.where} cannot become '{compiled.design.name}': it needs {needed}, but is called with one input."
+            f"{replaced.where} cannot become '{compiled.design.name}': it needs {needed}, but is called with one input."
         )
-    if not any(parameter.requires_grad for parameter in one.module.parameters()):
+    if not any(parameter.requires_grad for parameter in attention.module.parameters()):
         compiled.requires_grad_(False)
-    new = swap_of(one.module, place)(compiled.train(one.module.training), place, one.module, shared)
-    new.training = one.module.training  # not train(): dropout and LayerNorm keep their own mode
+    new = swap_of(attention.module, replaced)(
+        compiled.train(attention.module.training), replaced, attention.module, shared
+    )
+    new.training = attention.module.training  # not train(): dropout and LayerNorm keep their own mode
     return new
 
 
-def _of_the_first(one: Found, every: list[Found]) -> Buckets | None:
+def _of_the_first(attention: Found, found_attentions: list[Found]) -> Buckets | None:
     """The relative position biases that the first attention of the stack passes to this attention."""
-    stack = one.path.rpartition(".block.")[0]
-    for other in every:
-        held = buckets_of(other.path, other.module) if other.path.rpartition(".block.")[0] == stack else None
-        if held is not None:
-            return replace(held, given=True)
+    stack = attention.path.rpartition(".block.")[0]
+    for candidate in found_attentions:
+        buckets = (
+            buckets_of(candidate.path, candidate.module) if candidate.path.rpartition(".block.")[0] == stack else None
+        )
+        if buckets is not None:
+            return replace(buckets, given=True)
     return None
 
 

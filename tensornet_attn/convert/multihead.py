@@ -74,22 +74,22 @@ class MultiheadAttention(nn.Module):
         causal: bool | None = None,
     ):
         super().__init__()
-        for name, given in (("add_bias_kv", add_bias_kv), ("add_zero_attn", add_zero_attn)):
-            if given:
+        for name, requested in (("add_bias_kv", add_bias_kv), ("add_zero_attn", add_zero_attn)):
+            if requested:
                 raise InputError(f"{name} is not supported; a design defines its own keys.")
         loaded = compiler.load(design, settings=settings)
         sizes = sizes_for(build(loaded), embed_dim, num_heads, kdim, vdim, legs or {})
         try:
-            made = fitted(compiler.load(design, sizes, settings), dropout, bias)
+            fitted_design = fitted(compiler.load(design, sizes, settings), dropout, bias)
         except DesignError as error:
             raise InputError(
                 f"'{loaded.name}' does not fit embed_dim={embed_dim} and num_heads={num_heads}; change them, or set "
                 f"legs with legs={{...}}: {error}"
             ) from error
-        check_output(build(made), embed_dim)
+        check_output(build(fitted_design), embed_dim)
         self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
         self.kdim, self.vdim, self.dropout = kdim or embed_dim, vdim or embed_dim, dropout
-        self.design = compiler.compile(made, backend, causal, device, dtype)
+        self.design = compiler.compile(fitted_design, backend, causal, device, dtype)
 
     def reset_parameters(self) -> None:
         """Initialises the weights again, as the design defines."""
@@ -156,18 +156,21 @@ class MultiheadAttention(nn.Module):
     def _masks(self, attn_mask: Tensor | None, padding: Tensor | None, inputs: tuple[Tensor, ...]) -> dict[str, Any]:
         """The mask arguments of the design: boolean with true = visible, or float if values are added."""
         masks: dict[str, Tensor] = {}
-        added = []
+        addends = []
         if padding is not None:
             masks["key_mask"], numbers = self._split("key_padding_mask", padding)
-            added += [] if numbers is None else [numbers[..., None, :]]  # [batch, 1, m]
+            addends += [] if numbers is None else [numbers[..., None, :]]  # [batch, 1, m]
         if attn_mask is not None:
             heads = self._by_heads(attn_mask, inputs[0].dim() == 3)
             masks["mask"], numbers = self._split("attn_mask", heads)
-            added = [one.unflatten(0, (-1, *[1] * max(0, heads.dim() - 3))) if one.dim() == 3 else one for one in added]
-            added += [] if numbers is None else [numbers]
-        if added:
+            addends = [
+                addend.unflatten(0, (-1, *[1] * max(0, heads.dim() - 3))) if addend.dim() == 3 else addend
+                for addend in addends
+            ]
+            addends += [] if numbers is None else [numbers]
+        if addends:
             dtype, sizes = inputs[0].dtype, (inputs[0].shape[-2], inputs[-1].shape[-2])
-            total = torch.stack(torch.broadcast_tensors(*added)).sum(0).to(dtype) if len(added) > 1 else added[0]
+            total = torch.stack(torch.broadcast_tensors(*addends)).sum(0).to(dtype) if len(addends) > 1 else addends[0]
             total = total.to(dtype).expand(*total.shape[:-2], *sizes)
             masks["mask"] = torch.where(masks["mask"], total, -torch.inf) if "mask" in masks else total
         return masks
@@ -194,9 +197,9 @@ class MultiheadAttention(nn.Module):
             raise InputError(f"{self._name}: attn_mask has shape {list(mask.shape)}; give {shapes}.")
         mask = mask.unflatten(0, (-1, self.num_heads))
         legs = {tuple(size for _, size in others) for _, _, others in self.design.mask_places.places}
-        (own,) = legs if len(legs) == 1 else [()]
-        if prod([size or 0 for size in own]) == self.num_heads:
-            mask = mask.unflatten(1, own)
+        (map_heads,) = legs if len(legs) == 1 else [()]
+        if prod([size or 0 for size in map_heads]) == self.num_heads:
+            mask = mask.unflatten(1, map_heads)
         else:
             mask = same_for_all_heads(mask, self._name)
         return mask if batched else mask[0]
@@ -207,17 +210,17 @@ class MultiheadAttention(nn.Module):
 
 def fitted(design: Design, dropout: float, bias: bool) -> Design:
     """The design with dropout in each softmax over keys, and biases on input projections and on the output."""
-    data, graph = design.as_dict(), build(design)
-    data.pop("contains", None)
+    document, graph = design.as_dict(), build(design)
+    document.pop("contains", None)
     if bias:
         try:
-            data, _ = gain.with_biases(data, graph, projections(graph))
+            document, _ = gain.with_biases(document, graph, projections(graph))
         except InputError as error:
             raise InputError(f"{error} Use bias=False.") from None
-        data, _ = gain.with_output_bias(data, graph, graph.legs_of(graph.output)[-1])
+        document, _ = gain.with_output_bias(document, graph, graph.legs_of(graph.output)[-1])
     if dropout:
-        data = gain.with_dropout(data, graph, dropout)
-    return compiler.load(data)
+        document = gain.with_dropout(document, graph, dropout)
+    return compiler.load(document)
 
 
 WANTED = "MultiheadAttention needs an input of queries, e.g. 'x: n f', and at most two more, e.g. 'memory: m f'"
@@ -233,24 +236,24 @@ def sizes_for(
     the size of head legs that are declared with the number of maps. If a design has one head per feature, as thsa does,
     the size of its head legs is embed_dim.
     """
-    found = _features(graph, embed_dim, kdim, vdim)
-    for leg, size in found.items():
+    features = _features(graph, embed_dim, kdim, vdim)
+    for leg, size in features.items():
         if legs.get(leg, size) != size:
             raise InputError(f"{graph.name}: leg '{leg}' is the feature leg of an input, {size}; omit it from 'legs'.")
-    return {**_heads(graph, embed_dim, num_heads, legs), **found, **legs}
+    return {**_heads(graph, embed_dim, num_heads, legs), **features, **legs}
 
 
 def check_output(graph: Graph, embed_dim: int) -> None:
     """Raises InputError if the output is not [batch..., queries, embed_dim]."""
     legs = graph.legs_of(graph.output)
     if len(legs) != 2 or legs[0] != graph.query or graph.leg[legs[1]].size != embed_dim:
-        shape, wanted = ", ".join(str(graph.leg[leg].size or leg) for leg in legs), f"[{graph.query}, {embed_dim}]"
-        raise InputError(f"{graph.name}: its output is [{shape}], but MultiheadAttention returns {wanted}.")
+        shape, expected = ", ".join(str(graph.leg[leg].size or leg) for leg in legs), f"[{graph.query}, {embed_dim}]"
+        raise InputError(f"{graph.name}: its output is [{shape}], but MultiheadAttention returns {expected}.")
 
 
 def projections(graph: Graph) -> dict[str, int]:
     """The weights that multiply an input, each with its axis of input features."""
-    found: dict[str, int] = {}
+    axes: dict[str, int] = {}
     inputs = {tensor.name for tensor in graph.of_role("input")}
     weights = {tensor.name for tensor in graph.of_role("weight")}
     for step in graph.steps:
@@ -259,8 +262,8 @@ def projections(graph: Graph) -> dict[str, int]:
             for use in term.factors:
                 taken = [axis for axis, leg in enumerate(use.legs) if leg in features]
                 if use.name in weights and len(taken) == 1:
-                    found[use.name] = taken[0]
-    return found
+                    axes[use.name] = taken[0]
+    return axes
 
 
 def _features(graph: Graph, embed_dim: int, kdim: int | None, vdim: int | None) -> dict[str, Size]:
@@ -271,17 +274,17 @@ def _features(graph: Graph, embed_dim: int, kdim: int | None, vdim: int | None) 
     shapes = [tensor.legs for tensor in inputs]
     sequences = [legs[0] if len(legs) == 2 else None for legs in shapes]
     if not 1 <= len(inputs) <= 3 or sequences != [graph.query, graph.key, graph.key][: len(inputs)]:
-        held = ", ".join(f"'{tensor.name}: {' '.join(tensor.legs)}'" for tensor in inputs)
-        raise InputError(f"{graph.name}: its inputs are {held or 'none'}; {WANTED}.")
-    wanted = [shapes[0], *(shapes[1:] or shapes), shapes[-1]]
+        listed = ", ".join(f"'{tensor.name}: {' '.join(tensor.legs)}'" for tensor in inputs)
+        raise InputError(f"{graph.name}: its inputs are {listed or 'none'}; {WANTED}.")
+    input_shapes = [shapes[0], *(shapes[1:] or shapes), shapes[-1]]
     widths = [("embed_dim", embed_dim), ("kdim", kdim or embed_dim), ("vdim", vdim or embed_dim)]
-    found: dict[str, Size] = {}
-    for (_, leg), (name, size) in zip(wanted, widths, strict=False):
-        if found.setdefault(leg, size) != size:
+    sizes: dict[str, Size] = {}
+    for (_, leg), (name, size) in zip(input_shapes, widths, strict=False):
+        if sizes.setdefault(leg, size) != size:
             raise InputError(
-                f"{graph.name}: {name} is {size}, but its features are on leg '{leg}', which is {found[leg]}."
+                f"{graph.name}: {name} is {size}, but its features are on leg '{leg}', which is {sizes[leg]}."
             )
-    return found
+    return sizes
 
 
 def _heads(graph: Graph, embed_dim: int, num_heads: int, legs: Mapping[str, Size]) -> dict[str, Size]:
@@ -291,17 +294,19 @@ def _heads(graph: Graph, embed_dim: int, num_heads: int, legs: Mapping[str, Size
     beside = [leg for leg in reader.use.legs if leg not in (graph.query, graph.key)] if reader else []
     values = {leg for use in reader.values for leg in use.legs} - {graph.key} if reader else set()
     on_map = {leg: heads[leg] for leg in beside if leg in heads}
-    many = prod(on_map.values()) if on_map else max(heads.values(), default=1)
-    if reader is not None and many == width and values <= {*beside}:  # one head per feature
+    map_count = prod(on_map.values()) if on_map else max(heads.values(), default=1)
+    if reader is not None and map_count == width and values <= {*beside}:  # one head per feature
         return {leg: embed_dim for leg, size in heads.items() if size == width and leg not in legs}
-    found: dict[str, Size] = {leg: num_heads for leg, size in heads.items() if size == many and leg not in legs}
-    sizes = {leg: legs.get(leg, found.get(leg, size)) for leg, size in on_map.items()}
+    head_sizes: dict[str, Size] = {
+        leg: num_heads for leg, size in heads.items() if size == map_count and leg not in legs
+    }
+    sizes = {leg: legs.get(leg, head_sizes.get(leg, size)) for leg, size in on_map.items()}
     free = [leg for leg in on_map if leg not in values and leg not in legs]  # on queries only, as within a group
-    if not found and len(free) == 1:
+    if not head_sizes and len(free) == 1:
         others = prod(int(size) for leg, size in sizes.items() if leg not in free)
-        found[free[0]] = sizes[free[0]] = max(1, num_heads // others)
+        head_sizes[free[0]] = sizes[free[0]] = max(1, num_heads // others)
     if len(on_map) == len(beside) and reader is not None and prod(int(size) for size in sizes.values()) != num_heads:
-        held = ", ".join(f"{leg} {size}" for leg, size in sizes.items()) or "none"
-        sentence = f"num_heads is {num_heads}, but its head legs are {held}"
+        listed = ", ".join(f"{leg} {size}" for leg, size in sizes.items()) or "none"
+        sentence = f"num_heads is {num_heads}, but its head legs are {listed}"
         raise InputError(f"{graph.name}: {sentence}; set them with legs={{...}}.")
-    return found
+    return head_sizes

@@ -48,7 +48,7 @@ class ConvertedLoader(HfQuantizer):
         del config.transformers_weights
         return config
 
-    def _process_model_before_weight_loading(self, model: Any, **given: Any) -> None:
+    def _process_model_before_weight_loading(self, model: Any, **arguments: Any) -> None:
         try:
             put(model, read(model, self.quantization_config.designs, self.quantization_config.attentions))
         except (
@@ -61,7 +61,7 @@ class ConvertedLoader(HfQuantizer):
         ):  # not a file of `save_pretrained`
             raise InputError("config.json does not describe the converted attentions of the model.") from None
 
-    def _process_model_after_weight_loading(self, model: Any, **given: Any) -> Any:
+    def _process_model_after_weight_loading(self, model: Any, **arguments: Any) -> Any:
         self.remove_quantization_config(model)
         for module in model.modules():
             if hasattr(module, "config") and hasattr(module.config, "_is_quantized"):
@@ -82,28 +82,28 @@ def read(model: Any, designs: list[str], attentions: list[Mapping[str, Any]]) ->
     KeyError for a module that is no attention, and for a design that is not given as text, and ValidationError for
     values of other types.
     """
-    inside, found = f"{model.base_model_prefix}.", []
-    known = dict(model.named_modules(remove_duplicate=False))
+    inside, swaps = f"{model.base_model_prefix}.", []
+    modules = dict(model.named_modules(remove_duplicate=False))
     for entry in attentions:
-        data = {name: value for name, value in entry.items() if name not in ("paths", "design")}
-        Place(**data)  # refuses unknown names
-        place = _PLACE.validate_json(json.dumps(data), strict=True)
+        fields = {name: value for name, value in entry.items() if name not in ("paths", "design")}
+        Place(**fields)  # refuses unknown names
+        replaced = _PLACE.validate_json(json.dumps(fields), strict=True)
         saved, index = _WHERE.validate_python((entry["paths"], entry["design"]), strict=True)
-        paths = [next(p for p in (path, path.removeprefix(inside), inside + path) if p in known) for path in saved]
+        paths = [next(p for p in (path, path.removeprefix(inside), inside + path) if p in modules) for path in saved]
         design = designs[index]
-        if "\n" not in design or not all(swappable(known[path]) for path in paths):
-            raise KeyError(place.where)
-        found.append((design, place, paths))
-    return found
+        if "\n" not in design or not all(swappable(modules[path]) for path in paths):
+            raise KeyError(replaced.where)
+        swaps.append((design, replaced, paths))
+    return swaps
 
 
-def put(model: Any, found: list[tuple[str, Place, list[str]]]) -> None:
+def put(model: Any, swaps: list[tuple[str, Place, list[str]]]) -> None:
     """Replaces the attentions of a model with the designs."""
     shared = Shared()
-    for design, place, paths in found:
+    for design, replaced, paths in swaps:
         module = model.get_submodule(paths[0])
-        compiled = compiler.compile(design, place.backend, place.causal or place.looks_back)
-        new = swap_of(module, place)(compiled, place, module, shared)
+        compiled = compiler.compile(design, replaced.backend, replaced.causal or replaced.looks_back)
+        new = swap_of(module, replaced)(compiled, replaced, module, shared)
         for path in paths:
             parent, _, name = path.rpartition(".")
             setattr(model.get_submodule(parent), name, new)

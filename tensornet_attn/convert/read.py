@@ -38,33 +38,33 @@ def read_trained(module: nn.Module, where: str = "") -> Trained:
 
 def read_traced(module: nn.Module, where: str = "") -> Trained:
     """As `read_trained`, but the copies are differentiable functions of the module's weights."""
-    family, place = known(module, where)
+    family, location = known(module, where)
     if isinstance(module, nn.MultiheadAttention):
-        return read_multihead(module, place)
-    return read_hugging_face(module, place, family.layout)
+        return read_multihead(module, location)
+    return read_hugging_face(module, location, family.layout)
 
 
 def known(module: nn.Module, where: str = "") -> tuple[Family, str]:
     """The family of a supported module, and its path and class. Raises InputError."""
     if not isinstance(module, nn.Module):
         raise InputError(f"a {type(module).__name__} is not an attention; give an nn.Module.")
-    place, family = place_of(module, where), family_of(module)
+    location, family = place_of(module, where), family_of(module)
     if family is None:
-        kinds = [name for row in FAMILIES for name in row.classes if "Cross" not in name]
-        near = get_close_matches(type(module).__name__, kinds, 3)
+        class_names = [name for row in FAMILIES for name in row.classes if "Cross" not in name]
+        near = get_close_matches(type(module).__name__, class_names, 3)
         hint = (
             f"similar supported classes: {', '.join(near)}" if near else "docs/convert.md lists the supported classes"
         )
         if designs := [row.design for row in readings_of(module)]:
             words = " or ".join(f"'{design}'" for design in designs)
-            raise InputError(f"{place} is not a multi-head attention; convert it to {words}.")
-        raise InputError(f"{place} is not a supported attention; {hint}.")
+            raise InputError(f"{location} is not a multi-head attention; convert it to {words}.")
+        raise InputError(f"{location} is not a supported attention; {hint}.")
     if "forward" in vars(module):
-        raise refusal(place, "its forward was replaced on this instance, by a hook or a patch")
+        raise refusal(location, "its forward was replaced on this instance, by a hook or a patch")
     base: Any = next(kin for kin in type(module).__mro__ if kin.__name__ in family.classes)
     if type(module).forward is not base.forward:
-        raise refusal(place, "its class overrides forward, and may compute something else")
-    return family, place
+        raise refusal(location, "its class overrides forward, and may compute something else")
+    return family, location
 
 
 def place_of(module: nn.Module, where: str) -> str:
@@ -94,9 +94,9 @@ def read_multihead(module: Any, where: str) -> Trained:
     if module.add_zero_attn:
         raise refusal(where, "it adds a key and value of zeros to every sequence (add_zero_attn=True)")
     for name in ("kdim", "vdim"):
-        size, both = getattr(module, name), module.embed_dim
-        if size != both:
-            raise refusal(where, f"{name} is {size} and embed_dim {both}; a design takes both from one input")
+        size, embed_dim = getattr(module, name), module.embed_dim
+        if size != embed_dim:
+            raise refusal(where, f"{name} is {size} and embed_dim {embed_dim}; a design takes both from one input")
     weights, biases = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight), (None, None, None)
     if module.in_proj_weight is not None:
         weights = module.in_proj_weight.chunk(3)
@@ -112,8 +112,8 @@ def read_multihead(module: Any, where: str) -> Trained:
 def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
     """Reads an attention of a Hugging Face model, with the attribute names of `layout`. Raises InputError."""
     inner = _inner(where, module, layout)
-    for one in {id(one): one for one in (module, inner)}.values():
-        _check_features(where, one, layout.features)
+    for checked in {id(checked): checked for checked in (module, inner)}.values():
+        _check_features(where, checked, layout.features)
     config = getattr(inner, "config", None)
     d = int(_first(where, inner, "head_dim", "attention_head_size", "head_size", "key_value_proj_dim"))
     count = _first(where, inner, "num_attention_heads", "num_heads", "n_heads", "config.num_attention_heads")
@@ -169,7 +169,10 @@ def buckets_of(where: str, inner: Any) -> Buckets | None:
 def _inner(where: str, module: Any, layout: Layout) -> Any:
     """The module with the heads. Raises InputError if it is a cross-attention or of an unexpected class."""
     inner = _part(where, module, layout.inside) if layout.inside else module
-    if any("Cross" in type(one).__name__ or getattr(one, "is_cross_attention", False) for one in (module, inner)):
+    if any(
+        "Cross" in type(candidate).__name__ or getattr(candidate, "is_cross_attention", False)
+        for candidate in (module, inner)
+    ):
         raise refusal(where, CROSS)
     if layout.inside and not type(inner).__name__.endswith("SelfAttention"):
         raise refusal(where, f"its '{layout.inside}' is a {type(inner).__name__}, which may compute something else")
@@ -183,9 +186,9 @@ def _causal(where: str, inner: Any, layout: Layout) -> bool:
 def _projections(where: str, module: Any, layout: Layout, d: int, count: int, groups: int) -> dict[str, Projection]:
     """The projections by letter. A fused projection is split."""
     *names, output = layout.projections.split(" ")
-    found = {"o": _linear(where, module, output)} if output else {}
+    projections = {"o": _linear(where, module, output)} if output else {}
     if not layout.fused:
-        return found | {letter: _linear(where, module, name) for letter, name in zip("qkv", names, strict=True)}
+        return projections | {letter: _linear(where, module, name) for letter, name in zip("qkv", names, strict=True)}
     weight, bias = _linear(where, module, names[0])
     h, g = count, count // groups
     if weight.shape[1] != (h + 2 * g) * d:
@@ -194,11 +197,11 @@ def _projections(where: str, module: Any, layout: Layout, d: int, count: int, gr
 
     def parts(tensor: Tensor) -> tuple[Tensor, ...]:
         if layout.fused == "heads":
-            return tuple(part.flatten(-2) for part in tensor.unflatten(-1, (h, 3, d)).unbind(-2))
+            return tuple(third.flatten(-2) for third in tensor.unflatten(-1, (h, 3, d)).unbind(-2))
         return tensor.split([h * d, g * d, g * d], -1)
 
     biases = (None,) * 3 if bias is None else parts(bias)
-    return found | dict(zip("qkv", zip(parts(weight), biases, strict=True), strict=True))
+    return projections | dict(zip("qkv", zip(parts(weight), biases, strict=True), strict=True))
 
 
 def _rope(where: str, module: Any, layout: Layout) -> tuple[float, float, dict[str, Any]]:
@@ -220,13 +223,13 @@ def _norm(where: str, module: nn.Module, name: str, d: int) -> Norm:
     _real(where, name, weight, None)
     probe = torch.linspace(-1, 2, weight.numel(), dtype=torch.float64).cos().reshape(weight.shape)
     with torch.no_grad():
-        got = module(probe.to(weight)).double().cpu()
-    own, close = weight.detach().double().cpu(), 1e-4 if weight.dtype in (torch.float32, torch.float64) else 5e-2
+        output = module(probe.to(weight)).double().cpu()
+    stored, close = weight.detach().double().cpu(), 1e-4 if weight.dtype in (torch.float32, torch.float64) else 5e-2
     for kind in ("rmsnorm", "layernorm"):
         centred = probe - probe.mean(-1, keepdim=True) if kind == "layernorm" else probe
         normed = centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
         for least in (0, 1):
-            if torch.allclose(got, normed * (own + least), rtol=close, atol=close):
+            if torch.allclose(output, normed * (stored + least), rtol=close, atol=close):
                 learned = _copy(weight) + least
                 whole = weight.dim() == 1 and weight.numel() != d
                 return Norm(kind, eps, learned.reshape(-1, d) if whole else learned, whole)
@@ -236,8 +239,10 @@ def _norm(where: str, module: nn.Module, name: str, d: int) -> Norm:
 def _check_features(where: str, module: nn.Module, carried: tuple[str, ...]) -> None:
     """Raises InputError if the module has a feature that no design supports."""
     for name, reason in FEATURES.items():
-        held = None if name in carried else getattr(module, name, None)
-        if isinstance(held, (nn.Module, Tensor)) or (held is not None and held is not False and held != set()):
+        feature = None if name in carried else getattr(module, name, None)
+        if isinstance(feature, (nn.Module, Tensor)) or (
+            feature is not None and feature is not False and feature != set()
+        ):
             raise refusal(where, reason)
     kind = getattr(getattr(module, "config", None), "position_embedding_type", "absolute")
     if kind not in (None, "absolute"):
@@ -246,22 +251,22 @@ def _check_features(where: str, module: nn.Module, carried: tuple[str, ...]) -> 
 
 def _part(where: str, module: Any, name: str) -> Any:
     """The attribute with a possibly dotted name. Raises InputError if the module lacks it."""
-    found: Any = module
+    attribute: Any = module
     for piece in name.split("."):
-        if not hasattr(found, piece):
+        if not hasattr(attribute, piece):
             raise refusal(where, f"it has no '{name}', unlike the known class of this name")
-        found = getattr(found, piece)
-    return found
+        attribute = getattr(attribute, piece)
+    return attribute
 
 
 def _first(where: str, module: Any, *names: str) -> Any:
     """The first of these attributes that is not None. Raises InputError if there is none."""
     for name in names:
-        held = module
+        attribute = module
         for piece in name.split("."):
-            held = getattr(held, piece, None)
-        if held is not None:
-            return held
+            attribute = getattr(attribute, piece, None)
+        if attribute is not None:
+            return attribute
     return _part(where, module, names[0])
 
 
@@ -321,13 +326,13 @@ def _pair_halves(trained: Trained) -> None:
     """Moves the entries of a rotary pair from neighbours to half a head apart, in queries and keys."""
     for letter in "qk":
         norm = trained.norms.get(letter)
-        for held in (
+        for tensor in (
             trained.weights[f"W{letter}"],
             trained.biases.get(f"b{letter}"),
             None if norm is None else norm.weight,
         ):
-            if held is not None:
-                held.copy_(torch.cat((held[..., ::2], held[..., 1::2]), -1))
+            if tensor is not None:
+                tensor.copy_(torch.cat((tensor[..., ::2], tensor[..., 1::2]), -1))
 
 
 def _absorb(trained: Trained, factor: float) -> None:
@@ -337,9 +342,9 @@ def _absorb(trained: Trained, factor: float) -> None:
     if "q" in trained.norms:
         trained.norms["q"].weight.mul_(factor)
         return
-    for held in (trained.weights["Wq"], trained.biases.get("bq")):
-        if held is not None:
-            held.mul_(factor)
+    for tensor in (trained.weights["Wq"], trained.biases.get("bq")):
+        if tensor is not None:
+            tensor.mul_(factor)
 
 
 def _copy(tensor: Tensor) -> Tensor:

@@ -63,24 +63,24 @@ class Reading:
         settings = {name: number for name, number in numbers.items() if name not in plain.legs}
         design = compiler.load(self.source(), legs=legs, settings=settings)
         graph, window, dropout = build(design), window_of(module), dropout_of(module)
-        data = design.as_dict()
+        document = design.as_dict()
         if scaling := scaling_of(where, module) if "base" in numbers else {}:
-            data = gain.with_scaling(data, scaling)
+            document = gain.with_scaling(document, scaling)
         if window is not None and "window" not in settings:
-            data = gain.with_window(data, graph, *window)
+            document = gain.with_window(document, graph, *window)
         if dropout:
-            data = gain.with_dropout(data, graph, dropout)
-        return compiler.load(data) if data != design.as_dict() else design
+            document = gain.with_dropout(document, graph, dropout)
+        return compiler.load(document) if document != design.as_dict() else design
 
     def values(self, module: Any, graph: Graph) -> dict[str, Tensor]:
         """The weights of the design, as differentiable functions of those of the module."""
         numbers = {**{leg.name: leg.size for leg in graph.legs}, **self.numbers(module)}
-        found = {}
-        for name, place in self.weights.items():
+        tensors = {}
+        for name, source in self.weights.items():
             legs = list(graph.legs_of(name))
-            value = laid(module, place, legs, numbers) if isinstance(place, str) else place(module, numbers)
-            found[name] = halves(value, numbers.get("turned", 1.0)) if name in self.pairs else value
-        return found
+            tensor = laid(module, source, legs, numbers) if isinstance(source, str) else source(module, numbers)
+            tensors[name] = halves(tensor, numbers.get("turned", 1.0)) if name in self.pairs else tensor
+        return tensors
 
 
 def window_of(module: Any) -> tuple[int, int] | None:
@@ -91,18 +91,18 @@ def window_of(module: Any) -> tuple[int, int] | None:
 
 def dropout_of(module: Any) -> float:
     """The dropout probability of the attention map of a transformers layer."""
-    held = next((getattr(module, name) for name in DROPOUTS if getattr(module, name, None) is not None), 0.0)
-    return float(getattr(held, "p", held))
+    dropout = next((getattr(module, name) for name in DROPOUTS if getattr(module, name, None) is not None), 0.0)
+    return float(getattr(dropout, "p", dropout))
 
 
-def laid(module: Any, text: str, legs: list[str], sizes: Mapping[str, Any]) -> Tensor:
+def laid(module: Any, pattern: str, legs: list[str], sizes: Mapping[str, Any]) -> Tensor:
     """A tensor of a module, permuted to the leg order of the design.
 
     >>> layer = nn.Linear(2, 12)
     >>> list(laid(layer, "weight: (h 0/2 d) f", ["f", "h", "d"], {"f": 2, "h": 3, "d": 2}).shape)
     [2, 3, 2]
     """
-    path, _, shape = text.partition(":")
+    path, _, shape = pattern.partition(":")
     tensor = at(module, path.strip())
     if not shape:
         return tensor
@@ -121,52 +121,52 @@ def at(module: Any, path: str) -> Any:
     return module
 
 
-def halves(value: Tensor, part: float = 1.0) -> Tensor:
-    """Moves the even entries before the odd entries, in the leading fraction `part` of the last axis."""
-    turned = round(part * value.shape[-1])
-    inside, rest = value[..., :turned], value[..., turned:]
+def halves(tensor: Tensor, fraction: float = 1.0) -> Tensor:
+    """Moves the even entries before the odd entries, in the leading `fraction` of the last axis."""
+    turned = round(fraction * tensor.shape[-1])
+    inside, rest = tensor[..., :turned], tensor[..., turned:]
     return torch.cat((inside[..., ::2], inside[..., 1::2], rest), -1)
 
 
 def read_as(reading: Reading, module: nn.Module, where: str, backend: str = "auto") -> CompiledDesign:
     """A compiled design with the weights of a module. Raises InputError if outputs differ on random input."""
-    own = copy.deepcopy(module).cpu().double().eval()
-    design = reading.sized(own, where)
+    layer = copy.deepcopy(module).cpu().double().eval()
+    design = reading.sized(layer, where)
     graph = build(design)
-    values = reading.values(own, graph)
-    unread = unread_parameters(own, values.values(), reading.outside)
+    values = reading.values(layer, graph)
+    unread = unread_parameters(layer, values.values(), reading.outside)
     if unread:
         raise InputError(f"{where} cannot become '{graph.name}': the design has no place for its '{unread[0]}'.")
     like = next(module.parameters())
-    made = compiler.compile(design, backend, None, like.device, like.dtype)
-    for name, value in values.items():
-        if tuple(value.shape) != tuple(getattr(made, name).shape):
-            shapes = f"{list(value.shape)}, but that of the design is {list(getattr(made, name).shape)}"
+    compiled = compiler.compile(design, backend, None, like.device, like.dtype)
+    for name, tensor in values.items():
+        if tuple(tensor.shape) != tuple(getattr(compiled, name).shape):
+            shapes = f"{list(tensor.shape)}, but that of the design is {list(getattr(compiled, name).shape)}"
             raise InputError(f"{where} cannot become '{graph.name}': its '{name}' is {shapes}.")
-    fill(made, values)
-    worst = difference(reading, own, values)
+    fill(compiled, values)
+    worst = difference(reading, layer, values)
     if not worst <= CLOSE:
         raise InputError(
             f"{where} cannot become '{graph.name}': their outputs differ by {worst:.1e}, for instance because of an "
             "option in its config."
         )
-    return made.train(module.training)
+    return compiled.train(module.training)
 
 
-def difference(reading: Reading, own: Any, values: Mapping[str, Tensor]) -> float:
+def difference(reading: Reading, layer: Any, values: Mapping[str, Tensor]) -> float:
     """The maximum relative difference between a layer's and a design's outputs, on random input in float64."""
-    made = compiler.reference(reading.sized(own), device="cpu", dtype=torch.float64).eval()
-    fill(made, values)
-    width = made.plan.graph.leg[made.plan.graph.of_role("input")[0].legs[-1]].size or 1
+    compiled = compiler.reference(reading.sized(layer), device="cpu", dtype=torch.float64).eval()
+    fill(compiled, values)
+    width = compiled.plan.graph.leg[compiled.plan.graph.of_role("input")[0].legs[-1]].size or 1
     x = torch.randn(2, 9, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     with torch.no_grad():
-        theirs, mine = reading.call(own, x).double(), made(*[x] * needed(made))
+        theirs, mine = reading.call(layer, x).double(), compiled(*[x] * needed(compiled))
     return float((theirs - mine).abs().max() / theirs.abs().max().clamp(min=1e-3))
 
 
-def needed(made: CompiledDesign) -> int:
+def needed(compiled: CompiledDesign) -> int:
     """The number of inputs without a default."""
-    return sum(tensor.default is None for tensor in made.plan.graph.of_role("input"))
+    return sum(tensor.default is None for tensor in compiled.plan.graph.of_role("input"))
 
 
 def unread_parameters(module: nn.Module, values: Iterable[Tensor], outside: tuple[str, ...]) -> list[str]:
@@ -174,6 +174,6 @@ def unread_parameters(module: nn.Module, values: Iterable[Tensor], outside: tupl
     named = {name: parameter for name, parameter in module.named_parameters() if name.split(".")[0] not in outside}
     for parameter in named.values():
         parameter.requires_grad_()
-    reached = [value.double().sum() for value in values if value.requires_grad]
+    reached = [tensor.double().sum() for tensor in values if tensor.requires_grad]
     grads = torch.autograd.grad(reached, list(named.values()), allow_unused=True, retain_graph=True)
     return [name for name, grad in zip(named, grads, strict=True) if grad is None]

@@ -19,8 +19,10 @@ def finish_conversion(model: Any, new: list[Swapped]) -> None:
 
     These are nested tensors, attention maps that are collected by class, and the cache if a design supports none.
     """
-    asked = [one for one in new if one.place.causal or one.place.cross or not one.place.biased]  # no T5 encoder
-    decoding = bool(asked) and all(map(decodes, asked))
+    decoders = [
+        swapped for swapped in new if swapped.place.causal or swapped.place.cross or not swapped.place.biased
+    ]  # no T5 encoder
+    decoding = bool(decoders) and all(map(decodes, decoders))
     if new:
         new[0].shared.watch(model)
     for module in model.modules():
@@ -45,10 +47,10 @@ def decodes(swapped: Swapped) -> bool:
     return True
 
 
-def refuse_maps(model: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+def refuse_maps(model: Any, args: tuple[Any, ...], arguments: dict[str, Any]) -> None:
     """A forward pre-hook. Hugging Face collects attention maps by class, and would silently return none."""
-    wanted = given.get("output_attentions")
-    if wanted if wanted is not None else getattr(model.config, "output_attentions", False):
+    output_attentions = arguments.get("output_attentions")
+    if output_attentions if output_attentions is not None else getattr(model.config, "output_attentions", False):
         raise InputError(
             f"{type(model).__name__}: output_attentions is not supported after convert_model; "
             "capture the maps of a converted attention, as in module.design.capture(x, 'A')."
@@ -71,15 +73,15 @@ class SavePretrained:
         self.model = model
 
     def __call__(
-        self, save_directory: Any, is_main_process: bool = True, *given: Any, push_to_hub: bool = False, **options: Any
+        self, save_directory: Any, is_main_process: bool = True, *args: Any, push_to_hub: bool = False, **options: Any
     ) -> None:
         """As the model's own `save_pretrained`. Raises InputError for `push_to_hub=True`."""
         if push_to_hub:
             name = type(self.model).__name__
             raise InputError(f"{name}: push a converted model with model.push_to_hub(repo_id), which saves it first.")
-        if given or not is_main_process:  # some classes do not have this parameter
-            given = (is_main_process, *given)
-        type(self.model).save_pretrained(self.model, save_directory, *given, **options)
+        if args or not is_main_process:  # some classes do not have this parameter
+            args = (is_main_process, *args)
+        type(self.model).save_pretrained(self.model, save_directory, *args, **options)
         path = Path(save_directory) / "config.json"
         if is_main_process and path.exists():
             config = json.loads(path.read_text(encoding="utf-8"))
@@ -93,15 +95,15 @@ def described(model: nn.Module) -> dict[str, Any]:
     The format is that of the quantisation method that `pretrained.py` registers.
     """
     designs: list[str] = []
-    found: dict[int, dict[str, Any]] = {}
+    attentions: dict[int, dict[str, Any]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         if not isinstance(module, Swapped):
             continue
-        if id(module) in found:
-            found[id(module)]["paths"].append(path)
+        if id(module) in attentions:
+            attentions[id(module)]["paths"].append(path)
             continue
-        text = module.design.design.to_yaml()
-        if text not in designs:
-            designs.append(text)
-        found[id(module)] = {"paths": [path], "design": designs.index(text), **asdict(module.place)}
-    return {"quant_method": KEY, "designs": designs, "attentions": list(found.values())}
+        yaml = module.design.design.to_yaml()
+        if yaml not in designs:
+            designs.append(yaml)
+        attentions[id(module)] = {"paths": [path], "design": designs.index(yaml), **asdict(module.place)}
+    return {"quant_method": KEY, "designs": designs, "attentions": list(attentions.values())}

@@ -50,7 +50,7 @@ class Weights:
     norms: dict[str, Turn] = field(default_factory=dict)
 
 
-def lifted(made: Embedding, below: Weights) -> Weights:
+def lifted(embedding: Embedding, below: Weights) -> Weights:
     """The weights at which the general design equals the special case with the weights `below`.
 
     A bias is transformed like its weight, because values are linear and do not change the input leg. Biases, rotary
@@ -59,22 +59,22 @@ def lifted(made: Embedding, below: Weights) -> Weights:
     turns: dict[str, Any] = {}
     norms: dict[str, Any] = {}
     values, biases = {}, {}
-    for name, value in made.values.items():
-        shape = stored(made.graph, name)
-        values[name] = _evaluated(made, name, value, below.values).reshape(shape)
-        if (bias := _bias(made, name, value, below)) is not None:
+    for name, value in embedding.values.items():
+        shape = stored(embedding.graph, name)
+        values[name] = _evaluated(embedding, name, value, below.values).reshape(shape)
+        if (bias := _bias(embedding, name, value, below)) is not None:
             biases[name] = bias
-        for held, out in ((below.turns, turns), (below.norms, norms)):
-            if (turn := _turn(made, name, value, held)) is not None:
-                out[name] = turn
+        for below_turns, above_turns in ((below.turns, turns), (below.norms, norms)):
+            if (turn := _turn(embedding, name, value, below_turns)) is not None:
+                above_turns[name] = turn
     return Weights(values, biases, turns, norms)
 
 
-def lost(made: Embedding, below: Weights, above: Weights) -> list[str]:
+def lost(embedding: Embedding, below: Weights, above: Weights) -> list[str]:
     """Weights of the special case whose bias, rotary positions or norm the general design cannot hold."""
 
     def origins(kind: Mapping[str, object]) -> set[str]:
-        return {factor for name in kind for factor, _ in _factors(made, made.values[name])}
+        return {factor for name in kind for factor, _ in _factors(embedding, embedding.values[name])}
 
     pairs = ((below.biases, above.biases), (below.turns, above.turns), (below.norms, above.norms))
     return sorted({name for had, have in pairs for name in had.keys() - origins(have)})
@@ -83,18 +83,18 @@ def lost(made: Embedding, below: Weights, above: Weights) -> list[str]:
 def fill(module: nn.Module, values: Mapping[str, Tensor]) -> None:
     """Copies the values into the module's weights and states. A state without a value does not change."""
     with torch.no_grad():
-        for name, value in values.items():
-            getattr(module, name).copy_(value)
+        for name, tensor in values.items():
+            getattr(module, name).copy_(tensor)
 
 
-def _evaluated(made: Embedding, name: str, value: Value, tensors: Mapping[str, Tensor]) -> Tensor:
-    coefficient, text = arithmetic.evaluate(value.coefficient, made.numbers), value.source
-    if isinstance(text, str):
-        return coefficient * _tensor(made, text, tensors)
-    if isinstance(text, Function):
-        return coefficient * _start(text, list(stored(made.graph, name)), made.numbers)
-    factor = partial(_factor, made, text, tensors)
-    return coefficient * _sum(made, text.terms, factor, made.shaped(name))
+def _evaluated(embedding: Embedding, name: str, value: Value, tensors: Mapping[str, Tensor]) -> Tensor:
+    coefficient, source = arithmetic.evaluate(value.coefficient, embedding.numbers), value.source
+    if isinstance(source, str):
+        return coefficient * _tensor(embedding, source, tensors)
+    if isinstance(source, Function):
+        return coefficient * _start(source, list(stored(embedding.graph, name)), embedding.numbers)
+    factor = partial(_factor, embedding, source, tensors)
+    return coefficient * _sum(embedding, source.terms, factor, embedding.shaped(name))
 
 
 def _start(function: Function, shape: list[int], numbers: Mapping[str, int | float]) -> Tensor:
@@ -112,85 +112,94 @@ def _start(function: Function, shape: list[int], numbers: Mapping[str, int | flo
     return filled(function, shape, numbers)
 
 
-def _factor(made: Embedding, text: SumText, tensors: Mapping[str, Tensor], use: UseText) -> Factor:
+def _factor(embedding: Embedding, source: SumText, tensors: Mapping[str, Tensor], use: UseText) -> Factor:
     legs = legs_of(use)
     if use.name == "eye":
-        sizes = renamed_sizes(text, made.special_graph, made.sizes)
+        sizes = renamed_sizes(source, embedding.special_graph, embedding.sizes)
         return torch.eye(*(sizes[leg] for leg in legs), dtype=torch.float64), legs
-    return _tensor(made, use.name, tensors), legs
+    return _tensor(embedding, use.name, tensors), legs
 
 
-def _sum(made: Embedding, terms: Iterable[TermText], factor: Callable[[UseText], Factor], shaped: Shaped) -> Tensor:
+def _sum(
+    embedding: Embedding, terms: Iterable[TermText], factor: Callable[[UseText], Factor], shaped: Shaped
+) -> Tensor:
     """A sum of products of tensors of the special case. A term is broadcast along result legs that it lacks."""
     total, names = torch.zeros(shaped.sizes, dtype=torch.float64), [name for name, _ in shaped.legs or ()]
     for term in terms:
         factors = [factor(use) for use in term.factors]
-        number = {leg: place for place, leg in enumerate(dict.fromkeys(leg for _, own in factors for leg in own))}
-        value = torch.ones((), dtype=torch.float64)
+        axis_numbers = {
+            leg: axis
+            for axis, leg in enumerate(dict.fromkeys(leg for _, tensor_legs in factors for leg in tensor_legs))
+        }
+        product = torch.ones((), dtype=torch.float64)
         if factors:
-            operands = [part for tensor, own in factors for part in (tensor, [number[leg] for leg in own])]
-            value = torch.einsum(*operands, [number[leg] for leg in names if leg in number])
-        sizes = iter(value.shape)
-        along = value.reshape([next(sizes) if leg in number else 1 for leg in names])
-        total = total + arithmetic.evaluate(term.coefficient, made.numbers) * along
+            operands = [
+                operand
+                for tensor, tensor_legs in factors
+                for operand in (tensor, [axis_numbers[leg] for leg in tensor_legs])
+            ]
+            product = torch.einsum(*operands, [axis_numbers[leg] for leg in names if leg in axis_numbers])
+        sizes = iter(product.shape)
+        along = product.reshape([next(sizes) if leg in axis_numbers else 1 for leg in names])
+        total = total + arithmetic.evaluate(term.coefficient, embedding.numbers) * along
     return total
 
 
-def _tensor(made: Embedding, name: str, tensors: Mapping[str, Tensor]) -> Tensor:
+def _tensor(embedding: Embedding, name: str, tensors: Mapping[str, Tensor]) -> Tensor:
     """The given value of a weight or state, or the value of a constant."""
     if name in tensors:
         return tensors[name]
-    graph = made.special_graph
+    graph = embedding.special_graph
     return filled(graph.tensor[name].init or Function("zeros"), list(stored(graph, name)), graph.values)
 
 
-def _factors(made: Embedding, value: Value) -> list[tuple[str, list[str]]]:
+def _factors(embedding: Embedding, value: Value) -> list[tuple[str, list[str]]]:
     """The tensors of the special case in a value, with their leg names in it."""
     if isinstance(value.source, str):
-        return [(value.source, list(made.special_graph.legs_of(value.source)))]
+        return [(value.source, list(embedding.special_graph.legs_of(value.source)))]
     if isinstance(value.source, Function):
         return []
     return [(use.name, legs_of(use)) for term in value.source.terms for use in term.factors]
 
 
-def _leg(made: Embedding, value: Value, places: Mapping[str, int]) -> tuple[str, str] | None:
+def _leg(embedding: Embedding, value: Value, places: Mapping[str, int]) -> tuple[str, str] | None:
     """(weight, its leg in the value) of the only factor in `places`, or None if there is none or several."""
-    found = {(name, legs[places[name]]) for name, legs in _factors(made, value) if name in places}
-    return next(iter(found)) if len(found) == 1 else None
+    candidates = {(name, legs[places[name]]) for name, legs in _factors(embedding, value) if name in places}
+    return next(iter(candidates)) if len(candidates) == 1 else None
 
 
-def _bias(made: Embedding, name: str, value: Value, below: Weights) -> Bias | None:
-    if (found := _leg(made, value, {weight: bias.axis for weight, bias in below.biases.items()})) is None:
+def _bias(embedding: Embedding, name: str, value: Value, below: Weights) -> Bias | None:
+    if (weight_and_leg := _leg(embedding, value, {weight: bias.axis for weight, bias in below.biases.items()})) is None:
         return None
-    weight, leg = found
-    shape, shaped = stored(made.graph, name), made.shaped(name)
+    weight, leg = weight_and_leg
+    shape, shaped = stored(embedding.graph, name), embedding.shaped(name)
     width = dict(shaped.legs or ())[leg]
     axis = place_of(leg, shaped, shape, width)
     if axis is None or shape[axis] != width:
         return None
     rest = shape[:axis] + shape[axis + 1 :]
-    coefficient = arithmetic.evaluate(value.coefficient, made.numbers)
-    given = below.biases[weight].value
+    coefficient = arithmetic.evaluate(value.coefficient, embedding.numbers)
+    below_bias = below.biases[weight].value
     if isinstance(value.source, str):
-        return Bias(axis, coefficient * given.reshape(rest))
+        return Bias(axis, coefficient * below_bias.reshape(rest))
     assert isinstance(value.source, SumText)
     # only terms with the weight contribute to the bias
     terms = [term for term in value.source.terms if any(use.name == weight for use in term.factors)]
     if any(leg in legs_of(use) for term in terms for use in term.factors if use.name != weight):
         return None
-    plain = partial(_factor, made, value.source, below.values)
+    plain = partial(_factor, embedding, value.source, below.values)
 
     def factor(use: UseText) -> Factor:
-        return (given, [own for own in legs_of(use) if own != leg]) if use.name == weight else plain(use)
+        return (below_bias, [kept for kept in legs_of(use) if kept != leg]) if use.name == weight else plain(use)
 
     rest_legs = Shaped(tuple(pair for pair in shaped.legs or () if pair[0] != leg))
-    return Bias(axis, coefficient * _sum(made, terms, factor, rest_legs).reshape(rest))
+    return Bias(axis, coefficient * _sum(embedding, terms, factor, rest_legs).reshape(rest))
 
 
-def _turn(made: Embedding, name: str, value: Value, below: Mapping[str, Turn]) -> Turn | None:
-    if (found := _leg(made, value, {weight: turn.axis for weight, turn in below.items()})) is None:
+def _turn(embedding: Embedding, name: str, value: Value, below: Mapping[str, Turn]) -> Turn | None:
+    if (weight_and_leg := _leg(embedding, value, {weight: turn.axis for weight, turn in below.items()})) is None:
         return None
-    weight, leg = found
+    weight, leg = weight_and_leg
     turn = below[weight]
-    axis = place_of(leg, made.shaped(name), stored(made.graph, name), turn.width)
+    axis = place_of(leg, embedding.shaped(name), stored(embedding.graph, name), turn.width)
     return None if axis is None else replace(turn, axis=axis)

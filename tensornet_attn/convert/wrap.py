@@ -60,18 +60,18 @@ class Shared:
         if not torch.compiler.is_compiling():
             self._called = False
 
-    def get(self, made: Callable[[], Any], tensors: tuple[Tensor | None, ...], others: tuple[Any, ...]) -> Any:
-        """The cached result for these arguments, or that of `made()`."""
-        untracked = not self._called and any(one.is_inference() for one in tensors if one is not None)
+    def get(self, compute: Callable[[], Any], tensors: tuple[Tensor | None, ...], others: tuple[Any, ...]) -> Any:
+        """The cached result for these arguments, or that of `compute()`."""
+        untracked = not self._called and any(tensor.is_inference() for tensor in tensors if tensor is not None)
         if torch.compiler.is_compiling() or untracked:
-            return made()
-        for held, refs, value in self._last:
-            if held == others and all(map(_same, refs, tensors)):
-                return value
-        value = made()
-        refs = [None if one is None else (ref(one, self._forget), _version(one)) for one in tensors]
-        self._last = [*self._last[1 - MOST :], (others, refs, value)]
-        return value
+            return compute()
+        for cached_others, refs, cached in self._last:
+            if cached_others == others and all(map(_same, refs, tensors)):
+                return cached
+        cached = compute()
+        refs = [None if tensor is None else (ref(tensor, self._forget), _version(tensor)) for tensor in tensors]
+        self._last = [*self._last[1 - MOST :], (others, refs, cached)]
+        return cached
 
     def _forget(self, gone: Any) -> None:
         self._last = []
@@ -81,10 +81,10 @@ class Shared:
         return Shared, ()
 
 
-def _same(held: Any, given: Tensor | None) -> bool:
-    if held is None or given is None:
-        return held is given
-    return held[0]() is given and bool(held[1] == _version(given))
+def _same(reference: Any, tensor: Tensor | None) -> bool:
+    if reference is None or tensor is None:
+        return reference is tensor
+    return reference[0]() is tensor and bool(reference[1] == _version(tensor))
 
 
 def _version(tensor: Tensor) -> int | None:
@@ -133,55 +133,59 @@ class Place:
 class Swapped(nn.Module):
     """A design in place of an attention, with its call signature, dropout and LayerNorm."""
 
-    def __init__(self, design: CompiledDesign, place: Place, module: nn.Module, shared: Shared):
+    def __init__(self, design: CompiledDesign, replaced: Place, module: nn.Module, shared: Shared):
         super().__init__()
-        self.design, self.place, self.shared = design, place, shared
-        dropout, norm = (*place.behind, "", "")[:2]
-        held = attrgetter(dropout)(module) if dropout else nn.Identity()
-        self.dropout = held if isinstance(held, nn.Module) else nn.Dropout(held).train(module.training)
+        self.design, self.place, self.shared = design, replaced, shared
+        dropout, norm = (*replaced.behind, "", "")[:2]
+        old_dropout = attrgetter(dropout)(module) if dropout else nn.Identity()
+        self.dropout = (
+            old_dropout if isinstance(old_dropout, nn.Module) else nn.Dropout(old_dropout).train(module.training)
+        )
         if norm:
             self.LayerNorm = module.get_submodule(norm)
 
-    def forward(self, *given: Any, **named: Any) -> tuple[Tensor, *tuple[Tensor | None, ...]]:
+    def forward(self, *args: Any, **named: Any) -> tuple[Tensor, *tuple[Tensor | None, ...]]:
         """Returns the output [batch, n, f], and maps [batch, heads, n, n] with `output_attentions`."""
-        place = self.place
-        named |= zip(place.parameters, given, strict=False)
+        replaced = self.place
+        named |= zip(replaced.parameters, args, strict=False)
         past = next((named[name] for name in PAST if named.get(name) is not None), None)
         packs = past is None and not named.get("output_attentions")  # a cache has a batch, and maps are of all pairs
         offsets = named.get("cu_seq_lens_q") if packs and named.get("attention_mask") is None else None
-        taken = {"position_bias"} & {*place.parameters} | ({"cu_seq_lens_q"} if offsets is not None else set())
-        refuse(place.where, named, taken)
+        taken = {"position_bias"} & {*replaced.parameters} | ({"cu_seq_lens_q"} if offsets is not None else set())
+        refuse(replaced.where, named, taken)
         if named.get("encoder_hidden_states") is not None:
-            raise InputError(f"{place.where}: it attends to one sequence; leave out encoder_hidden_states.")
-        if named.get("is_causal") not in (None, place.causal):
+            raise InputError(f"{replaced.where}: it attends to one sequence; leave out encoder_hidden_states.")
+        if named.get("is_causal") not in (None, replaced.causal):
             raise InputError(
-                f"{place.where}: is_causal is {named['is_causal']}, but was {place.causal} at the conversion."
+                f"{replaced.where}: is_causal is {named['is_causal']}, but was {replaced.causal} at the conversion."
             )
         x, mask = named["hidden_states"], named.get("attention_mask")
-        kept = None if past is None else self._kept(past)
-        n, seen = x.shape[1], 0 if kept is None else kept.get_seq_length()
+        cache_layer = None if past is None else self._kept(past)
+        n, seen = x.shape[1], 0 if cache_layer is None else cache_layer.get_seq_length()
         turns, ids = named.get("position_embeddings"), named.get("position_ids")
-        before = None if kept is None else kept.shifts
-        bias = named.get(place.alibi.argument) if place.alibi else None
+        before = None if cache_layer is None else cache_layer.shifts
+        bias = named.get(replaced.alibi.argument) if replaced.alibi else None
 
-        def worked_out() -> tuple[dict[str, Tensor], Tensor | None]:
-            shown = ~mask if place.hides and mask is not None else mask
-            masks = of_hugging_face(shown, n, place.causal, place.where, seen, place.window, packs)
+        def compute() -> tuple[dict[str, Tensor], Tensor | None]:
+            shown = ~mask if replaced.hides and mask is not None else mask
+            masks = of_hugging_face(shown, n, replaced.causal, replaced.where, seen, replaced.window, packs)
             masks |= {} if offsets is None else {"cu_seqlens": of_one_forward(offsets)}
-            if place.alibi is not None:
-                place.alibi.check(place.where, bias, visible_pairs(masks, n, place.causal, x.device, seen).any(-2))
-            return masks, None if place.rope is None else self._shifts(x, masks, turns, ids, before, seen)
+            if replaced.alibi is not None:
+                replaced.alibi.check(
+                    replaced.where, bias, visible_pairs(masks, n, replaced.causal, x.device, seen).any(-2)
+                )
+            return masks, None if replaced.rope is None else self._shifts(x, masks, turns, ids, before, seen)
 
         masks, shifts = self.shared.get(
-            worked_out,
+            compute,
             (mask, offsets, *(turns or ()), ids, before, bias),
-            (x.shape, x.device, seen, packs, place.causal, place.rope, place.window, place.alibi),
+            (x.shape, x.device, seen, packs, replaced.causal, replaced.rope, replaced.window, replaced.alibi),
         )
-        if kept is not None and kept.records:
-            kept.record(partial(self._replay, x, masks, seen))
-        y, seen_maps = self._finish(x, masks, named, None if kept is None else kept.cache)
-        if kept is not None:
-            kept.shifts = shifts
+        if cache_layer is not None and cache_layer.records:
+            cache_layer.record(partial(self._replay, x, masks, seen))
+        y, seen_maps = self._finish(x, masks, named, None if cache_layer is None else cache_layer.cache)
+        if cache_layer is not None:
+            cache_layer.shifts = shifts
         return y, seen_maps
 
     @torch.no_grad()
@@ -201,26 +205,26 @@ class Swapped(nn.Module):
 
     def _shifts(self, x: Tensor, masks: dict[str, Tensor], turns: Any, ids: Any, before: Any, seen: int) -> Tensor:
         """The offset of the call's positions from the design's own. Raises InputError if they do not match."""
-        place, n = self.place, x.shape[1]
+        replaced, n = self.place, x.shape[1]
         ids = torch.arange(seen, seen + n, device=x.device)[None] if ids is None else ids
-        assert place.rope is not None
-        place.rope.check(place.where, turns, ids, seen + n)
+        assert replaced.rope is not None
+        replaced.rope.check(replaced.where, turns, ids, seen + n)
 
         def visible() -> Tensor:
-            return visible_pairs(masks, n, place.causal, x.device, seen, place.window)
+            return visible_pairs(masks, n, replaced.causal, x.device, seen, replaced.window)
 
-        return shifts_of(place.where, ids, before, visible, seen)
+        return shifts_of(replaced.where, ids, before, visible, seen)
 
     def _finish(self, x: Tensor, masks: dict[str, Tensor], named: dict[str, Any], cache: Any = None) -> Output:
-        wanted = named.get("output_attentions")
-        if wanted and cache is not None and cache.length:
+        with_maps = named.get("output_attentions")
+        if with_maps and cache is not None and cache.length:
             raise InputError(f"{self.place.where}: maps cannot be returned with a cache; call with use_cache=False.")
         y = self.dropout(call_of_tokens(self.design, (x,), cache=cache, counted=self.place.counted, **masks))
         if named.get("residual") is not None:
             y = y + named["residual"]
         if hasattr(self, "LayerNorm"):
             y = self.LayerNorm(x + y)
-        return y, maps(self.design, (x,), masks, counted=self.place.counted) if wanted else None
+        return y, maps(self.design, (x,), masks, counted=self.place.counted) if with_maps else None
 
 
 class SwappedTorch(Swapped):
@@ -229,8 +233,8 @@ class SwappedTorch(Swapped):
     in_proj_bias = None
     _qkv_same_embed_dim = False
 
-    def __init__(self, design: CompiledDesign, place: Place, module: Any, shared: Shared):
-        super().__init__(design, place, module, shared)
+    def __init__(self, design: CompiledDesign, replaced: Place, module: Any, shared: Shared):
+        super().__init__(design, replaced, module, shared)
         self.batch_first, self.embed_dim, self.num_heads = module.batch_first, module.embed_dim, module.num_heads
 
     def forward(
@@ -267,48 +271,50 @@ class SwappedTorch(Swapped):
 class SwappedBiased(Swapped):
     """A design in place of a self-attention or cross-attention of T5."""
 
-    def forward(self, *given: Any, **named: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def forward(self, *args: Any, **named: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Returns the output [batch, n, f], the weight of the biases, and maps with `output_attentions`."""
-        place = self.place
-        named |= zip(place.parameters, given, strict=False)
-        refuse(place.where, named, taken={"position_bias"})
+        replaced = self.place
+        named |= zip(replaced.parameters, args, strict=False)
+        refuse(replaced.where, named, taken={"position_bias"})
         x, memory, mask = named["hidden_states"], named.get("key_value_states"), named.get("mask")
-        if (memory is None) == place.cross:
-            what = "key_value_states are missing" if place.cross else "leave out key_value_states"
+        if (memory is None) == replaced.cross:
+            what = "key_value_states are missing" if replaced.cross else "leave out key_value_states"
             raise InputError(
-                f"{place.where}: {what}; it attends to {'another' if place.cross else 'its own'} sequence."
+                f"{replaced.where}: {what}; it attends to {'another' if replaced.cross else 'its own'} sequence."
             )
-        kept = self._memory_of(named) if place.cross else self._own(named)
-        cache = None if kept is None else kept.cache
-        seen = 0 if cache is None or place.cross else cache.length
+        cache_layer = self._memory_of(named) if replaced.cross else self._own(named)
+        cache = None if cache_layer is None else cache_layer.cache
+        seen = 0 if cache is None or replaced.cross else cache.length
         masks = self.shared.get(
             lambda: (
-                of_memory(mask, place.where)
-                if place.cross
-                else of_hugging_face(mask, x.shape[1], place.causal, place.where, seen)
+                of_memory(mask, replaced.where)
+                if replaced.cross
+                else of_hugging_face(mask, x.shape[1], replaced.causal, replaced.where, seen)
             ),
             (mask,),
-            (x.shape, x.device, seen, place.causal, place.cross),
+            (x.shape, x.device, seen, replaced.causal, replaced.cross),
         )
         table = self._table(named)
-        inputs: dict[str, Tensor] = {} if place.gives or table is None else {place.table: table}
+        inputs: dict[str, Tensor] = {} if replaced.gives or table is None else {replaced.table: table}
         if memory is not None and (cache is None or not cache.length):
             inputs[self.design.plan.graph.of_role("input")[1].name] = memory
         behind = cache is not None and cache.length > 0
         ordered = self.design._signature.ordered((x,), inputs, behind) if inputs else (x,)
-        y = call_of_tokens(self.design, ordered, cache=cache, counted=place.counted, **masks)
-        found = self._maps(x, inputs, masks, cache) if named.get("output_attentions") else None
-        return y, table, found
+        y = call_of_tokens(self.design, ordered, cache=cache, counted=replaced.counted, **masks)
+        attention_maps = self._maps(x, inputs, masks, cache) if named.get("output_attentions") else None
+        return y, table, attention_maps
 
     def _table(self, named: dict[str, Any]) -> Tensor | None:
         """The weight of the biases. Raises InputError if the call does not pass that of the first attention."""
-        place = self.place
-        if place.gives:
-            table: Tensor = getattr(self.design, place.table)
+        replaced = self.place
+        if replaced.gives:
+            table: Tensor = getattr(self.design, replaced.table)
             return table
-        if place.table and named.get("position_bias") is None:
-            raise InputError(f"{place.where}: position_bias is missing; pass the one that the first attention returns.")
-        return named.get("position_bias") if place.table else None
+        if replaced.table and named.get("position_bias") is None:
+            raise InputError(
+                f"{replaced.where}: position_bias is missing; pass the one that the first attention returns."
+            )
+        return named.get("position_bias") if replaced.table else None
 
     def _own(self, named: dict[str, Any]) -> Any:
         past = named.get("past_key_values")
@@ -319,10 +325,10 @@ class SwappedBiased(Swapped):
         past, layer = named.get("past_key_values"), self.place.layer
         if past is None or not hasattr(past, "cross_attention_cache"):
             return None
-        kept = self._kept(past.cross_attention_cache)
-        if kept is not None and layer is not None:
+        cache_layer = self._kept(past.cross_attention_cache)
+        if cache_layer is not None and layer is not None:
             past.is_updated[layer] = True
-        return kept
+        return cache_layer
 
     def _maps(self, x: Tensor, inputs: dict[str, Tensor], masks: dict[str, Tensor], cache: Any) -> Tensor:
         if cache is not None:
@@ -331,7 +337,7 @@ class SwappedBiased(Swapped):
         return maps(self.design, ordered, masks, counted=self.place.counted)
 
 
-def swap_of(module: nn.Module, place: Place) -> type[Swapped]:
+def swap_of(module: nn.Module, replaced: Place) -> type[Swapped]:
     if isinstance(module, nn.MultiheadAttention):
         return SwappedTorch
-    return SwappedBiased if place.biased else Swapped
+    return SwappedBiased if replaced.biased else Swapped

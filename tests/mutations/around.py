@@ -149,8 +149,8 @@ AROUND = (
     ),
     Mutation(
         "convert/read.py",
-        'for held in (trained.weights["Wq"], trained.biases.get("bq"))',
-        'for held in (trained.weights["Wq"],)',
+        'for tensor in (trained.weights["Wq"], trained.biases.get("bq"))',
+        'for tensor in (trained.weights["Wq"],)',
         "A converted model with an unusual scale keeps the bias of its queries as it was.",
         ("convert/test_read.py::test_other_scales_of_gpt2_go_into_the_queries",),
     ),
@@ -214,8 +214,8 @@ AROUND = (
     ),
     Mutation(
         "convert/wrap.py",
-        "held[0]() is given and bool(held[1] == _version(given))",
-        "held[0]() is given",
+        "reference[0]() is tensor and bool(reference[1] == _version(tensor))",
+        "reference[0]() is tensor",
         "Layers of a converted model go on with a mask that was changed in place.",
         ("convert/test_cache.py::test_a_mask_that_changed_in_place_is_read_again",),
     ),
@@ -271,8 +271,8 @@ AROUND = (
     ),
     Mutation(
         "convert/interface.py",
-        "causal = n > 1 and (own if attention_mask is None else attention_mask.dim() == 2)",
-        "causal = n > 1 and own",
+        "causal = n > 1 and (module_causal if attention_mask is None else attention_mask.dim() == 2)",
+        "causal = n > 1 and module_causal",
         "A causal plan is called with masks of pairs that a model made for itself.",
         ("convert/test_interface.py::test_masks_of_ones_own[llama]",),
     ),

@@ -304,8 +304,8 @@ COMPILER = (
     ),
     Mutation(
         "emit/triton/forward.py",
-        "{text.entry(out)} * {rows}{sides} + ",
-        "{text.entry(out)} + ",
+        "{kernel.entry(out)} * {rows}{sides} + ",
+        "{kernel.entry(out)} + ",
         "A kernel adds blocks of keys whose maps lack different factors.",
         (f"{TILES}[19-mhsa]", "triton/test_regions.py::test_lengths[64]"),
     ),

@@ -19,8 +19,8 @@ def layer_of(name: str, sizes: Mapping[str, Any], causal: bool, attend: Attend =
     """The handwritten layer of a shipped design, with empty weights. `sizes` has its legs and settings by name.
 
     >>> layer = layer_of("mhsa", {"f": 8, "h": 2, "d": 4}, causal=False)
-    >>> [(name, list(value.shape)) for name, value in layer.state_dict().items()][0]
+    >>> [(name, list(weight.shape)) for name, weight in layer.state_dict().items()][0]
     ('Wq', [8, 2, 4])
     """
-    made, options = LAYERS[name]
-    return made(SimpleNamespace(**sizes), causal, attend, **options)
+    layer_class, options = LAYERS[name]
+    return layer_class(SimpleNamespace(**sizes), causal, attend, **options)

@@ -12,8 +12,8 @@ from tensornet_attn.bench.baselines.multi_head import Relative, rotated
 def expert_heads(x: Tensor, W: Tensor, gate: Tensor) -> Tensor:
     """The gated sum of all experts W [h e f d] of x [b n f], with gates [b n h e]: [b h n d]."""
     h, e, f, d = W.shape
-    each = (x @ W.permute(2, 0, 1, 3).reshape(f, h * e * d)).unflatten(-1, (h, e, d))
-    return torch.einsum("bnhe,bnhed->bhnd", gate, each)
+    outputs = (x @ W.permute(2, 0, 1, 3).reshape(f, h * e * d)).unflatten(-1, (h, e, d))
+    return torch.einsum("bnhe,bnhed->bhnd", gate, outputs)
 
 
 def expert_out(o: Tensor, W: Tensor, gate: Tensor) -> Tensor:

@@ -139,8 +139,8 @@ class Layer(nn.Module):
 
     def weights(self, legs: str) -> None:
         """Declares parameters by their legs: `weights("Wq[f h d] b[h]")`."""
-        for name, own in re.findall(r"(\w+)\[([^]]*)\]", legs):
-            setattr(self, name, nn.Parameter(torch.empty([getattr(self.size, leg) for leg in own.split()])))
+        for name, weight_legs in re.findall(r"(\w+)\[([^]]*)\]", legs):
+            setattr(self, name, nn.Parameter(torch.empty([getattr(self.size, leg) for leg in weight_legs.split()])))
 
 
 def heads(x: Tensor, W: Tensor) -> Tensor:

@@ -104,9 +104,9 @@ class AdmixedStates(MixedStates):
     def running(self, q: Tensor, k: Tensor, v: Tensor, eps: Noise | None) -> Tensor:
         reads: list[Tensor] = []
         states, sums = v.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]), v.new_zeros(*k.shape[:2], k.shape[-1])
-        for part in zip(*(x.split(STATES, 2) for x in (q, k, v)), strict=True):
+        for segment in zip(*(x.split(STATES, 2) for x in (q, k, v)), strict=True):
             read, states, sums = checkpoint(
-                self.part, *part, states, sums, eps, use_reentrant=False, preserve_rng_state=False
+                self.part, *segment, states, sums, eps, use_reentrant=False, preserve_rng_state=False
             )
             reads.append(read)
         return torch.cat(reads, 2)
@@ -115,10 +115,10 @@ class AdmixedStates(MixedStates):
         self, q: Tensor, k: Tensor, v: Tensor, states: Tensor, sums: Tensor, eps: Noise | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Outputs of a few positions after the states [b g d e] and sums [b g d], and the updated states and sums."""
-        each = states.unsqueeze(2) + (k.unsqueeze(-1) * v.unsqueeze(-2)).cumsum(2)  # b g t d e
+        position_states = states.unsqueeze(2) + (k.unsqueeze(-1) * v.unsqueeze(-2)).cumsum(2)  # b g t d e
         total = sums.unsqueeze(2) + k.cumsum(2)
-        above, below = self.read(q.unsqueeze(3), each, total, eps)
-        return (above / below).squeeze(3), each[:, :, -1], total[:, :, -1]
+        above, below = self.read(q.unsqueeze(3), position_states, total, eps)
+        return (above / below).squeeze(3), position_states[:, :, -1], total[:, :, -1]
 
 
 def chunks(x: Tensor) -> Tensor:

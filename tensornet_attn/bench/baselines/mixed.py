@@ -47,8 +47,8 @@ class Differential(Layer):
         scale, v = self.size.d**-0.5, heads(x, self.Wv)
         (q1, k1), (q2, k2) = ((heads(x, q), heads(x, k)) for q, k in ((self.Wq1, self.Wk1), (self.Wq2, self.Wk2)))
         if self.attend is not eager:  # the calls return no maps
-            one, two = (self.attend(q, k, v, scale, self.causal) for q, k in ((q1, k1), (q2, k2)))
-            return one - weight * two
+            first, second = (self.attend(q, k, v, scale, self.causal) for q, k in ((q1, k1), (q2, k2)))
+            return first - weight * second
         maps = [attention_map((scale * q) @ k.transpose(-2, -1), self.causal) for q, k in ((q1, k1), (q2, k2))]
         return (maps[0] - weight * maps[1]) @ v
 

@@ -14,9 +14,9 @@ def rotated(x: Tensor, fraction: float = 1.0) -> Tensor:
     Entries i and i + half are a pair. Angles are in float64, for accurate phases in long sequences.
     """
     width = round(fraction * x.shape[-1])
-    place = torch.arange(x.shape[-2], device=x.device, dtype=torch.float64)
+    positions = torch.arange(x.shape[-2], device=x.device, dtype=torch.float64)
     rate = 10000.0 ** (-torch.arange(0, width, 2, device=x.device, dtype=torch.float64) / width)
-    angle = place[:, None] * rate  # n half
+    angle = positions[:, None] * rate  # n half
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     a, b, rest = x.split([width // 2, width // 2, x.shape[-1] - width], -1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1)
@@ -151,8 +151,8 @@ class Alibi(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)
-        place = torch.arange(x.shape[1], device=x.device)
-        gap = (place[:, None] - place).abs()  # n m
+        positions = torch.arange(x.shape[1], device=x.device)
+        gap = (positions[:, None] - positions).abs()  # n m
         bias = -self.slopes.to(x.dtype)[:, None, None] * gap  # h n m
         return out(self.attend(q, k, v, self.size.d**-0.5, self.causal, bias=bias), self.Wo)
 
@@ -176,8 +176,8 @@ class Relative(Layer):
     def mixed_values(self, x: Tensor, memory: Tensor, values: Tensor) -> Tensor:
         """Attention over values [b h m d]: [b h n d]."""
         scale, q, k = self.size.d**-0.5, heads(x, self.Wq), heads(memory, self.Wk)
-        place = self.places(q, x.shape[1], memory.shape[1])
-        return self.attend(q + self.u[:, None], k, values, scale, self.causal, bias=place * scale)
+        position_scores = self.places(q, x.shape[1], memory.shape[1])
+        return self.attend(q + self.u[:, None], k, values, scale, self.causal, bias=position_scores * scale)
 
     def places(self, q: Tensor, n: int, m: int) -> Tensor:
         """(q + v) times the keys of relative positions, shifted to key positions: [b h n m]."""
@@ -193,10 +193,10 @@ def shifted(scores: Tensor, m: int) -> Tensor:
     return padded[..., n:].unflatten(-1, (n, width))[..., :m]
 
 
-def sinusoid(place: Tensor, width: int) -> Tensor:
+def sinusoid(positions: Tensor, width: int) -> Tensor:
     """Interleaved sines and cosines, [p, f]."""
-    entry = torch.arange(width, device=place.device)
-    angle = place[:, None] * 10000.0 ** (-2 * (entry // 2).double() / width)
+    entry = torch.arange(width, device=positions.device)
+    angle = positions[:, None] * 10000.0 ** (-2 * (entry // 2).double() / width)
     return torch.where(entry % 2 == 0, angle.sin(), angle.cos())
 
 

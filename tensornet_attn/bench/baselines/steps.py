@@ -38,17 +38,17 @@ class Step(ABC):
     def fill(self, n: int) -> None:
         """Fills the cache as after n positions, with random values, which do not affect the time of a step."""
         self.seen = n
-        for held in self.kept:
-            held.uniform_()
+        for cache in self.kept:
+            cache.uniform_()
 
     @abstractmethod
     def step(self, x: Tensor) -> Tensor:
         """The output [b 1 f] of one more position."""
 
-    def grown(self, held: Tensor, new: Tensor) -> Tensor:
-        """Writes `new` [... 1 d] to `held` [... room d] at this step's position, and returns all positions so far."""
-        held[..., self.seen - 1 : self.seen, :] = new
-        return held[..., : self.seen, :]
+    def grown(self, cache: Tensor, new: Tensor) -> Tensor:
+        """Writes `new` [... 1 d] to `cache` [... room d] at this step's position, and returns all positions so far."""
+        cache[..., self.seen - 1 : self.seen, :] = new
+        return cache[..., : self.seen, :]
 
 
 class KeysAndValues(Step):

@@ -82,19 +82,19 @@ class Entry:
 
     def remark(self, section: str, name: str) -> str:
         """The comment on the line that declares a leg, setting or tensor."""
-        place = self.design.document.keys.get((section, name))
-        found = _REMARK.search(place.file.lines[place.line]) if place else None
-        return found[1] if found else ""
+        location = self.design.document.keys.get((section, name))
+        match = _REMARK.search(location.file.lines[location.line]) if location else None
+        return match[1] if match else ""
 
 
-def notes_of(text: str) -> tuple[str, ...]:
+def notes_of(source: str) -> tuple[str, ...]:
     """The comments before the first section of a file, joined to paragraphs. An empty `#` separates paragraphs.
 
     >>> notes_of("name: a\\n# One note\\n# on two lines.\\nextends: b\\n# Another.\\nlegs:\\n# no note\\n")
     ('One note on two lines.', 'Another.')
     """
     paragraphs: list[list[str]] = [[]]
-    for line in text.splitlines():
+    for line in source.splitlines():
         if _SECTION.match(line):
             break
         words = line.lstrip("#").strip() if line.startswith("#") else ""
@@ -134,8 +134,8 @@ class Catalogue:
         name = AGAINST if entry.graph.key else AGAINST_WITHOUT_KEYS
         if entry.name == name or name not in self.entries:
             return None
-        own = [entry.graph.leg[leg].size for leg in entry.graph.of_role("input")[0].legs]
-        width = [1, *(size for size in own if size is not None)][-1]
+        sizes = [entry.graph.leg[leg].size for leg in entry.graph.of_role("input")[0].legs]
+        width = [1, *(size for size in sizes if size is not None)][-1]
         if (name, width) not in self._resized:
             self._resized[name, width] = Entry(_resized(self.entries[name].graph, width))
         return self._resized[name, width]

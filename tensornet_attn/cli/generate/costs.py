@@ -43,12 +43,12 @@ def points(entry: Entry, lengths: Sequence[int]) -> list[Point]:
     return [Point(n, total.macs, FLOAT * total.saved_floats, total.live_bytes) for n, total in totals]
 
 
-def picture(entry: Entry, other: Entry | None) -> str:
+def picture(entry: Entry, baseline: Entry | None) -> str:
     """The SVG of MACs and of bytes kept for backward over the length, for a design and its baseline."""
-    own = points(entry, PLOT)
-    lines = {entry.name: own}
-    if other:
-        lines[other.title] = points(other, [point.n for point in own])
+    entry_points = points(entry, PLOT)
+    lines = {entry.name: entry_points}
+    if baseline:
+        lines[baseline.title] = points(baseline, [point.n for point in entry_points])
     ends = [f"{name}: {_ends(line[0])}, {_ends(line[-1])}." for name, line in lines.items()]
     about = f"MACs and bytes kept for backward over the length n. {' '.join(ends)}"
     body, left = list[str](), LEFT[0]
@@ -66,10 +66,10 @@ def _ends(point: Point) -> str:
 
 
 def _panel(
-    title: str, unit: str, left: int, value: Callable[[Point], int], lines: Sequence[Sequence[Point]]
+    title: str, unit: str, left: int, measure: Callable[[Point], int], lines: Sequence[Sequence[Point]]
 ) -> Iterator[str]:
     """A panel with logarithmic axes and the lines. The first line has markers at the lengths of the table."""
-    decades = [log10(max(value(point), 1)) for line in lines for point in line]
+    decades = [log10(max(measure(point), 1)) for line in lines for point in line]
     lengths = [point.n for line in lines for point in line]
     low, high = floor(min(decades)), max(ceil(max(decades)), floor(min(decades)) + 1)
     first, last = min(lengths), max(*lengths, min(lengths) + 1)
@@ -86,9 +86,9 @@ def _panel(
             yield f'<text x="{axes.x(n):.1f}" y="{TOP + HIGH + 19}" text-anchor="middle">{n}</text>'
     yield f'<text x="{left + WIDE / 2:.1f}" y="{TOP + HIGH + 40}" text-anchor="middle">length n</text>'
     for line, style, dotted in zip(lines, STYLES, (True, False), strict=False):
-        places = [(p.n, f"{axes.x(p.n):.1f}", f"{axes.y(max(value(p), 1)):.1f}") for p in line]
-        yield f'<path d="M{"L".join(f"{across} {up}" for _, across, up in places)}" {style}/>'
-        for n, across, up in places:
+        coordinates = [(point.n, f"{axes.x(point.n):.1f}", f"{axes.y(max(measure(point), 1)):.1f}") for point in line]
+        yield f'<path d="M{"L".join(f"{across} {up}" for _, across, up in coordinates)}" {style}/>'
+        for n, across, up in coordinates:
             if dotted and n in TABLE:
                 yield f'<circle cx="{across}" cy="{up}" r="4" fill="#1a4f8b"/>'
 

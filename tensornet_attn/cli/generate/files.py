@@ -28,13 +28,16 @@ def codegen(catalogue: Catalogue) -> Files:
 
 def kernels(catalogue: Catalogue) -> Files:
     """The Triton module of each design whose kernels differ from those of its ancestors."""
-    texts = {entry.name: compiler.emit_source(entry.design, backend="triton", package=True) for entry in catalogue}
-    own = {
-        name: [part for part in text.split("\n\n\n") if part.startswith("@triton.jit")] for name, text in texts.items()
+    sources = {entry.name: compiler.emit_source(entry.design, backend="triton", package=True) for entry in catalogue}
+    own_kernels = {
+        name: [chunk for chunk in source.split("\n\n\n") if chunk.startswith("@triton.jit")]
+        for name, source in sources.items()
     }
     for entry in catalogue:
-        if own[entry.name] and all(own[name] != own[entry.name] for name in catalogue.ancestors(entry)):
-            yield Path("codegen", entry.family, "triton", f"{entry.name}.py"), texts[entry.name]
+        if own_kernels[entry.name] and all(
+            own_kernels[name] != own_kernels[entry.name] for name in catalogue.ancestors(entry)
+        ):
+            yield Path("codegen", entry.family, "triton", f"{entry.name}.py"), sources[entry.name]
 
 
 def pages(catalogue: Catalogue) -> Files:
@@ -57,10 +60,10 @@ def diagrams(catalogue: Catalogue) -> Files:
 
 def plots(catalogue: Catalogue) -> Files:
     """The figures of docs/costs.md. Figures with unknown designs are skipped."""
-    for name, asked in FIGURES.items():
-        designs = {*asked.designs, *asked.beside, *([asked.against] if asked.against else [])}
+    for name, request in FIGURES.items():
+        designs = {*request.designs, *request.beside, *([request.against] if request.against else [])}
         if designs <= {*catalogue.entries}:
-            yield Path("docs", "pictures", f"{name}.svg"), sweep_svg(sweep(asked))
+            yield Path("docs", "pictures", f"{name}.svg"), sweep_svg(sweep(request))
 
 
 def diagram_path(entry: Entry) -> Path:
@@ -69,8 +72,8 @@ def diagram_path(entry: Entry) -> Path:
 
 def schema(catalogue: Catalogue) -> Files:
     """The JSON schemas of design files and of model files, for editors."""
-    for name, text in (("design", spec.json_schema()), ("model", models.json_schema())):
-        yield Path("docs", f"{name}.schema.json"), as_json_text(text)
+    for name, document in (("design", spec.json_schema()), ("model", models.json_schema())):
+        yield Path("docs", f"{name}.schema.json"), as_json_text(document)
 
 
 def resources(catalogue: Catalogue) -> Files:
@@ -96,20 +99,23 @@ ON_DEMAND: dict[str, tuple[Callable[[Catalogue], Files], ...]] = {"resources": (
 def main(arguments: Sequence[str]) -> int:
     """Writes the parts, or with `--check` prints which files are stale. Returns the exit code."""
     parts = [argument for argument in arguments if argument != "--check"] or list(PARTS)
-    known = PARTS | ON_DEMAND
-    if unknown := [part for part in parts if part not in known]:
-        print(f"error: there is no part '{unknown[0]}'; choose one of {', '.join(known)}.", file=sys.stderr)
+    all_parts = PARTS | ON_DEMAND
+    if unknown := [part for part in parts if part not in all_parts]:
+        print(f"error: there is no part '{unknown[0]}'; choose one of {', '.join(all_parts)}.", file=sys.stderr)
         return 2
     if "--check" in arguments:
-        found = stale()
-        print("\n".join(found) or "all generated files are up to date.", file=sys.stderr if found else sys.stdout)
-        return 1 if found else 0
+        stale_files = stale()
+        print(
+            "\n".join(stale_files) or "all generated files are up to date.",
+            file=sys.stderr if stale_files else sys.stdout,
+        )
+        return 1 if stale_files else 0
     catalogue = Catalogue()
     for part in parts:
-        for make in known[part]:
-            for path, text in make(catalogue):
+        for make in all_parts[part]:
+            for path, content in make(catalogue):
                 (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
-                write(str(ROOT / path), text)
+                write(str(ROOT / path), content)
                 print(path)
     return 0
 
@@ -125,19 +131,19 @@ def stale(root: Path = ROOT) -> list[str]:
         return (root / path).read_text(encoding="utf-8") if (root / path).exists() else ""
 
     catalogue = Catalogue()
-    found, expected = [], {diagram_path(entry) for entry in catalogue}
+    messages, expected = [], {diagram_path(entry) for entry in catalogue}
     for entry in catalogue:
         drawn = f"title-{mark(entry.graph, entry.name, entry.design.about or None)}"
         if drawn not in committed(diagram_path(entry)):
-            found.append(f"{diagram_path(entry)}: drawn from another version of the design; run 'make docs'.")
+            messages.append(f"{diagram_path(entry)}: drawn from another version of the design; run 'make docs'.")
     for make in (codegen, kernels, pages, plots, schema):
-        for path, text in make(catalogue):
+        for path, content in make(catalogue):
             expected.add(path)
-            if committed(path) != text:
-                found.append(_difference(path, committed(path), text))
+            if committed(path) != content:
+                messages.append(_difference(path, committed(path), content))
     places = (("codegen", "*.py"), ("docs/designs", "*"), ("docs/pictures", "*"))
     present = [path.relative_to(root) for folder, kind in places for path in sorted((root / folder).rglob(kind))]
-    return [f"{path}: no design has this file; delete it." for path in present if path not in expected] + found
+    return [f"{path}: no design has this file; delete it." for path in present if path not in expected] + messages
 
 
 def _difference(path: Path, old: str, new: str) -> str:

@@ -55,9 +55,9 @@ def table(rows: Sequence[Sequence[str]], header: Sequence[str], right: Sequence[
     | --- | ---: |
     | n | 8 |
     """
-    kept = [i for i in range(len(header)) if any(row[i] for row in rows)]
+    columns = [column for column in range(len(header)) if any(row[column] for row in rows)]
     marks = ["---:" if name in right else "---" for name in header]
-    return "\n".join("| " + " | ".join(row[i] for i in kept) + " |" for row in (header, marks, *rows))
+    return "\n".join("| " + " | ".join(row[column] for column in columns) + " |" for row in (header, marks, *rows))
 
 
 def template(name: str) -> Template:
@@ -67,10 +67,10 @@ def template(name: str) -> Template:
 
 def page(entry: Entry, catalogue: Catalogue) -> str:
     """The page of a design: description, diagram, tensors, costs, related designs and file."""
-    design, graph, other = entry.design, entry.graph, catalogue.against(entry)
+    design, graph, baseline = entry.design, entry.graph, catalogue.against(entry)
     report = entry.cost(entry.at(LENGTH))
-    own = points(entry, TABLE)
-    theirs = points(other, [point.n for point in own]) if other else [None] * len(own)
+    ours = points(entry, TABLE)
+    theirs = points(baseline, [point.n for point in ours]) if baseline else [None] * len(ours)
 
     def link(name: str) -> str:
         return f"[{name}]({name}.md)" if name in catalogue.entries else name
@@ -85,20 +85,20 @@ def page(entry: Entry, catalogue: Catalogue) -> str:
     return template("design.md.jinja").render(
         entry=entry,
         design=design,
-        other=other,
+        other=baseline,
         parent=catalogue.entries.get(entry.parent or ""),
         link=link,
         files=files,
         equations=to_text(graph).partition("\n\n")[2].rstrip("\n"),  # the output of `show --text` without the title
         legs=[(code(leg.name), leg.kind, *_size(leg), remark("legs", leg.name)) for leg in graph.legs],
-        settings=[(code(name), f"{value:,}", remark("settings", name)) for name, value in graph.settings],
+        settings=[(code(name), f"{setting:,}", remark("settings", name)) for name, setting in graph.settings],
         tensors=[_tensor(entry, tensor) for tensor in graph.tensors],
         stored=entry.cost(1).written,
         written=report.written.formula,
         planned=report.best.formula,
         routed=report.best.routed_formula,
-        cost_columns=["n", *COSTS, *(f"{other.name}: {name}" if other else "-" for name in COSTS)],
-        costs=[(f"{a.n:,}", *_cells(a), *_cells(b)) for a, b in zip(own, theirs, strict=True)],
+        cost_columns=["n", *COSTS, *(f"{baseline.name}: {name}" if baseline else "-" for name in COSTS)],
+        costs=[(f"{a.n:,}", *_cells(a), *_cells(b)) for a, b in zip(ours, theirs, strict=True)],
         masked=any(graph.masks(step) for step in graph.steps),
         cases={name: _condition(case.model_dump()) for name, case in design.contains.items()},
         holders=[link(name) for name in catalogue.holders(entry.name)],
@@ -145,13 +145,13 @@ def _cells(point: Point | None) -> tuple[str, str, str]:
 
 def _condition(case: Mapping[str, Any]) -> str:
     """The conditions of a special case, `: legs ..., weights ...; both causal`. Equal names are omitted."""
-    parts = [
-        f"{part} " + ", ".join(code(f"{name} = {value}") for name, value in case[part].items())
-        for part in ("legs", "settings", "weights")
-        if case[part]
+    conditions = [
+        f"{section} " + ", ".join(code(f"{name} = {value}") for name, value in case[section].items())
+        for section in ("legs", "settings", "weights")
+        if case[section]
     ]
-    parts += ["both causal"] if case["causal"] else []
-    return f": {'; '.join(parts)}" if parts else ""
+    conditions += ["both causal"] if case["causal"] else []
+    return f": {'; '.join(conditions)}" if conditions else ""
 
 
 def index(catalogue: Catalogue) -> str:
@@ -167,11 +167,13 @@ def kernels_of_designs(catalogue: Catalogue) -> str:
 
     rows = []
     for entry in catalogue:
-        found = [compiler.kernels(entry.design, target) for target in TARGETS]
-        if found[0]:
+        kernels_by_target = [compiler.kernels(entry.design, target) for target in TARGETS]
+        if kernels_by_target[0]:
             names = ("registers", "stack", "shared")
-            most = [f"{max(getattr(one, name) for one in used):,}" for used in found for name in names]
-            rows.append([f"[{entry.name}](designs/{entry.name}.md)", str(len(found[0])), *most])
+            largest = [
+                f"{max(getattr(kernel, name) for kernel in used):,}" for used in kernels_by_target for name in names
+            ]
+            rows.append([f"[{entry.name}](designs/{entry.name}.md)", str(len(kernels_by_target[0])), *largest])
     numbers = [f"{name}, sm_{target}" for target in TARGETS for name in ("registers", "stack", "shared memory")]
     return template("kernels.md.jinja").render(
         head="\n".join(head()), columns=["design", "kernels", *numbers], rows=rows
@@ -184,11 +186,15 @@ def parity_page() -> str:
 
     shipped, packages = set(compiler.list_designs()), dict[str, list[tuple[str, ...]]]()
     for layer in LAYERS:
-        found, name = compare(layer), layer.design_name
+        comparison, name = compare(layer), layer.design_name
         shown = f"[{name}](designs/{name}.md)" if name in shipped else name
         shown += ", changed" if layer.reading is not None and layer.reading.extra else ""
-        figures = (f"{number:.0e}" if number else "0" for number in (found.output, found.gradients, found.back))
-        packages.setdefault(layer.package, []).append((code(layer.name), shown, *figures, layer.single, found.plan))
+        figures = (
+            f"{number:.0e}" if number else "0" for number in (comparison.output, comparison.gradients, comparison.back)
+        )
+        packages.setdefault(layer.package, []).append(
+            (code(layer.name), shown, *figures, layer.single, comparison.plan)
+        )
     titles = {name: f"{name} {metadata.version(name)}" for name in packages}
     return template("parity.md.jinja").render(packages=packages, titles=titles, columns=PARITY, count=len(LAYERS))
 
@@ -199,27 +205,31 @@ def decoding_page(catalogue: Catalogue) -> str:
     for family, entries in catalogue.families().items():
         for entry in entries:
             try:
-                found = as_decoder(build(entry.design))
+                decoding = as_decoder(build(entry.design))
             except InputError as error:
                 refused.append((entry.name, str(error).split(": ", 2)[-1]))  # NAME: no cache can be kept: REASON
             else:
-                families.setdefault(family, []).append(_cache_row(entry, found))
+                families.setdefault(family, []).append(_cache_row(entry, decoding))
     return template("decoding.md.jinja").render(families=families, refused=refused, columns=CACHES, length=POSITIONS)
 
 
-def _cache_row(entry: Entry, found: Decoding) -> tuple[str, ...]:
+def _cache_row(entry: Entry, decoding: Decoding) -> tuple[str, ...]:
     """The cells: design, cached tensors, elements per position, constant elements, elements at POSITIONS positions."""
-    growing = sum(found.elements(one) for one in found.kept if _grows(one))
-    fixed = sum(found.elements(one) * (one.rows(POSITIONS) if one.leg else 1) for one in found.kept if not _grows(one))
-    kept = ", ".join(map(_words, found.kept)) or "nothing"
+    growing = sum(decoding.elements(tensor) for tensor in decoding.kept if _grows(tensor))
+    fixed = sum(
+        decoding.elements(tensor) * (tensor.rows(POSITIONS) if tensor.leg else 1)
+        for tensor in decoding.kept
+        if not _grows(tensor)
+    )
+    kept = ", ".join(map(_words, decoding.kept)) or "nothing"
     name = f"[{entry.name}](designs/{entry.name}.md)"
-    return name, kept, f"{growing:,}", f"{fixed:,}", f"{found.floats(POSITIONS):,}"
+    return name, kept, f"{growing:,}", f"{fixed:,}", f"{decoding.floats(POSITIONS):,}"
 
 
-def _grows(one: Kept) -> bool:
-    return one.leg is not None and one.reach is None
+def _grows(tensor: Kept) -> bool:
+    return tensor.leg is not None and tensor.reach is None
 
 
-def _words(one: Kept) -> str:
-    last = "" if one.reach is None else f" of the last {one.reach + 1:,}"
-    return code(f"{one.name}[{' '.join(one.legs)}]") + last
+def _words(tensor: Kept) -> str:
+    last = "" if tensor.reach is None else f" of the last {tensor.reach + 1:,}"
+    return code(f"{tensor.name}[{' '.join(tensor.legs)}]") + last

@@ -29,14 +29,14 @@ def bounds(areas: Areas, fixed: str, pair: tuple[str, str]) -> Bounds:
     """The bounds of the loop over the other side of (query, key) that visit all pairs of these areas."""
     m, queries = pair[1], fixed == pair[0]
     straight, others = _by_distance(areas), [area for area in areas if not area.by_distance]
-    parts = [(area, *_ends(area, fixed, pair)) for area in (*straight, *others)]
-    begin = reduce(_least, (begin for _, begin, _ in parts)) if parts else EVERY
-    end = reduce(_greatest, (end for _, _, end in parts)) if parts else EVERY
-    first = [area for area in others if queries and area.key[1] < inf and area.query == (-inf, inf)]
-    near = [begin for area, begin, _ in parts if area not in first]
-    if not first or not near or EVERY in near:
+    ranges = [(area, *_ends(area, fixed, pair)) for area in (*straight, *others)]
+    begin = reduce(_least, (begin for _, begin, _ in ranges)) if ranges else EVERY
+    end = reduce(_greatest, (end for _, _, end in ranges)) if ranges else EVERY
+    prefixes = [area for area in others if queries and area.key[1] < inf and area.query == (-inf, inf)]
+    near_begins = [begin for area, begin, _ in ranges if area not in prefixes]
+    if not prefixes or not near_begins or EVERY in near_begins:
         return Bounds(begin, end)
-    count, nearby = int(max(area.key[1] for area in first)) + 1, reduce(_least, near)
+    count, nearby = int(max(area.key[1] for area in prefixes)) + 1, reduce(_least, near_begins)
     before = (
         f"prefix = tl.cdiv({count}, {m}_block) * {m}_block",
         f"last_key = {end}",
@@ -51,47 +51,47 @@ def edge(area: Area, first: dict[str, str], pair: tuple[str, str]) -> str:
     """Whether blocks of both sides that begin at `first` intersect an area."""
     (n, m), (near, far), (low, high) = pair, area.distance, area.key
     shift = f"{first[n]} + {m}_end - {n}_end"
-    found = [f"({shift} - {first[m]} + {n}_block > {near})"] * (near > -inf)
-    found += [f"({shift} - {first[m]} - {m}_block < {far})"] * (far < inf)
-    found += [f"({shift} + {n}_block > {area.query[0]})"] * (area.query[0] > -inf)
-    found += [f"({shift} <= {area.query[1]})"] * (area.query[1] < inf)
-    found += [f"({first[m]} + {m}_block > {low})"] * (low > 0) + [f"({first[m]} <= {high})"] * (high < inf)
-    return " & ".join(found) or "True"
+    conditions = [f"({shift} - {first[m]} + {n}_block > {near})"] * (near > -inf)
+    conditions += [f"({shift} - {first[m]} - {m}_block < {far})"] * (far < inf)
+    conditions += [f"({shift} + {n}_block > {area.query[0]})"] * (area.query[0] > -inf)
+    conditions += [f"({shift} <= {area.query[1]})"] * (area.query[1] < inf)
+    conditions += [f"({first[m]} + {m}_block > {low})"] * (low > 0) + [f"({first[m]} <= {high})"] * (high < inf)
+    return " & ".join(conditions) or "True"
 
 
 def _by_distance(areas: Areas) -> Areas:
     """One area that covers all areas defined by distance only."""
-    found = distances(tuple(area for area in areas if area.by_distance))
-    return () if found is None else (Area(found),)
+    span = distances(tuple(area for area in areas if area.by_distance))
+    return () if span is None else (Area(span),)
 
 
 def _ends(area: Area, fixed: str, pair: tuple[str, str]) -> tuple[str, str]:
     """Begin and end of the loop for one area; an empty loop if the block does not intersect it."""
     (n, m), queries = pair, fixed == pair[0]
-    other, apart = (m, n)[not queries], f"({m}_end - {n}_end)"
+    other_side, apart = (m, n)[not queries], f"({m}_end - {n}_end)"
     near, far = distances((area,)) or (0, -1)
     shift = f"first {'+' if queries else '-'} {apart}"
-    own, its = (area.query, area.key) if queries else (area.key, area.query)
-    back, ahead = (far, -near) if queries else (-near, far)
-    lows = [f"{shift} - {back}"] * (back < inf)
+    fixed_range, other_range = (area.query, area.key) if queries else (area.key, area.query)
+    behind, ahead = (far, -near) if queries else (-near, far)
+    lows = [f"{shift} - {behind}"] * (behind < inf)
     highs = [f"{shift} + {fixed}_block + {ahead}"] * (ahead < inf)
-    less = "" if queries else f" - {apart}"
-    lows += [f"{its[0]}{less}"] * (its[0] > (0 if queries else -inf))
-    highs += [f"{its[1] + 1}{less}"] * (its[1] < inf)
+    offset = "" if queries else f" - {apart}"
+    lows += [f"{other_range[0]}{offset}"] * (other_range[0] > (0 if queries else -inf))
+    highs += [f"{other_range[1] + 1}{offset}"] * (other_range[1] < inf)
     begin = f"tl.maximum({reduce(_greatest, lows)}, 0)" if lows else EVERY
-    end = f"tl.minimum({reduce(_least, highs)}, {other}_end)" if highs else f"{other}_end"
-    place = shift if queries else "first"
-    met = [f"({place} + {fixed}_block > {own[0]})"] * (own[0] > (-inf if queries else 0))
-    met += [f"({place} <= {own[1]})"] * (own[1] < inf)
-    if not met:
+    end = f"tl.minimum({reduce(_least, highs)}, {other_side}_end)" if highs else f"{other_side}_end"
+    position = shift if queries else "first"
+    conditions = [f"({position} + {fixed}_block > {fixed_range[0]})"] * (fixed_range[0] > (-inf if queries else 0))
+    conditions += [f"({position} <= {fixed_range[1]})"] * (fixed_range[1] < inf)
+    if not conditions:
         return begin, end
-    start = begin if begin == EVERY else f"tl.where({' & '.join(met)}, {begin}, {other}_end)"
-    return start, f"tl.where({' & '.join(met)}, {end}, 0)"
+    start = begin if begin == EVERY else f"tl.where({' & '.join(conditions)}, {begin}, {other_side}_end)"
+    return start, f"tl.where({' & '.join(conditions)}, {end}, 0)"
 
 
-def _least(one: str, other: str) -> str:
-    return EVERY if EVERY in (one, other) else f"tl.minimum({one}, {other})"
+def _least(first: str, second: str) -> str:
+    return EVERY if EVERY in (first, second) else f"tl.minimum({first}, {second})"
 
 
-def _greatest(one: str, other: str) -> str:
-    return f"tl.maximum({one}, {other})"
+def _greatest(first: str, second: str) -> str:
+    return f"tl.maximum({first}, {second})"

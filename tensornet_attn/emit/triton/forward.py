@@ -13,128 +13,143 @@ from tensornet_attn.tiles.model import Node
 
 
 def forward(region: Region) -> str:
-    text, exit_ = region.open(region.program.query, online=True), region.program.exit
-    one = one_map(region.program)
-    assert one is not None
-    statistics_of(region, text)
-    number = one.data[0]
+    kernel, exit_ = region.open(region.program.query, online=True), region.program.exit
+    map_node = one_map(region.program)
+    assert map_node is not None
+    statistics_of(region, kernel)
+    number = map_node.data[0]
     if exit_.log:
-        text.add(INSIDE, list, [one])
-        most, total = (text.scope.carried[f"{name}_i_{one.data[0]}"] for name in "ml")
-        store_out(region, text, lambda: f"log_sum({text.entry(most)}, {text.entry(total)}, out, MASK, SPLIT)")
-        return region.source(text, "forward", "forward", ["out", "lse"], ["out"])
-    part = region.program.read()
-    sides = "[:, None]" if len(part.axes) == 2 else ""
-    out = text.carry("acc", BEFORE, f"tl.zeros({shape(region.program, region.program.axes)}, SUMS)")
-    if one.op == "normalize":
-        add_read(text, out, part)
-        store_out(region, text, lambda: f"{text.entry(out)} * {divisor('inverse_of', region, text, one)}{sides}")
-        return region.source(text, "forward", "forward", ["out", "lse"], ["out"])
-    alpha = text.alpha(one)
+        kernel.add(INSIDE, list, [map_node])
+        row_max, row_sum = (kernel.scope.carried[f"{name}_i_{map_node.data[0]}"] for name in "ml")
+        store_out(
+            region, kernel, lambda: f"log_sum({kernel.entry(row_max)}, {kernel.entry(row_sum)}, out, MASK, SPLIT)"
+        )
+        return region.source(kernel, "forward", "forward", ["out", "lse"], ["out"])
+    summand = region.program.read()
+    sides = "[:, None]" if len(summand.axes) == 2 else ""
+    out = kernel.carry("acc", BEFORE, f"tl.zeros({shape(region.program, region.program.axes)}, SUMS)")
+    if map_node.op == "normalize":
+        add_read(kernel, out, summand)
+        store_out(
+            region, kernel, lambda: f"{kernel.entry(out)} * {divisor('inverse_of', region, kernel, map_node)}{sides}"
+        )
+        return region.source(kernel, "forward", "forward", ["out", "lse"], ["out"])
+    alpha = kernel.alpha(map_node)
 
-    def more() -> list[str]:
-        rows = text.scope.ref(alpha, alpha.axes)
-        return text.assign(out, f"{text.entry(out)} * {rows}{sides} + {text.scope.ref(part, part.axes)}")
+    def rescaled() -> list[str]:
+        rows = kernel.scope.ref(alpha, alpha.axes)
+        return kernel.assign(out, f"{kernel.entry(out)} * {rows}{sides} + {kernel.scope.ref(summand, summand.axes)}")
 
     def divided() -> str:
-        most, total = (text.entry(text.scope.carried[f"{name}_i_{number}"], index_of(one)) for name in "ml")
-        for sink in sink_of(one):
-            own = f"own_sink({text.scope.ref(sink, part.axes[:1])}, SPLIT)"
-            return f"{text.entry(out)} * with_sink({most}, {total}, {own}, MASK){sides}"
-        whole = f"tl.where({total} > 0, {total}, 1.0)"
-        return f"{text.entry(out)} / {f'({whole}){sides}' if sides else whole}"
+        row_max, row_sum = (
+            kernel.entry(kernel.scope.carried[f"{name}_i_{number}"], index_of(map_node)) for name in "ml"
+        )
+        for sink in sink_of(map_node):
+            own_sink = f"own_sink({kernel.scope.ref(sink, summand.axes[:1])}, SPLIT)"
+            return f"{kernel.entry(out)} * with_sink({row_max}, {row_sum}, {own_sink}, MASK){sides}"
+        denominator = f"tl.where({row_sum} > 0, {row_sum}, 1.0)"
+        return f"{kernel.entry(out)} / {f'({denominator}){sides}' if sides else denominator}"
 
-    text.add(INSIDE, more, [part, one, alpha], part.heads, [out])
-    store_out(region, text, divided, sink_of(one))
-    return region.source(text, "forward", "forward", ["out", "lse"], ["out"])
+    kernel.add(INSIDE, rescaled, [summand, map_node, alpha], summand.heads, [out])
+    store_out(region, kernel, divided, sink_of(map_node))
+    return region.source(kernel, "forward", "forward", ["out", "lse"], ["out"])
 
 
 def statistics(region: Region) -> str:
     """The first of two passes: the statistics of the rows of each map."""
-    text = region.open(region.program.query, online=True)
-    statistics_of(region, text)
-    for one in region.program.maps:
-        text.add(INSIDE, list, [one], one.heads)
-    return region.source(text, "statistics", "row statistics", ["lse"])
+    kernel = region.open(region.program.query, online=True)
+    statistics_of(region, kernel)
+    for map_node in region.program.maps:
+        kernel.add(INSIDE, list, [map_node], map_node.heads)
+    return region.source(kernel, "statistics", "row statistics", ["lse"])
 
 
 def second(region: Region) -> str:
-    text, part = region.open(region.program.query), region.program.read()
-    out = text.carry("acc", BEFORE, f"tl.zeros({shape(region.program, region.program.axes)}, SUMS)")
-    add_read(text, out, part)
-    store_out(region, text, lambda: text.entry(out))
-    return region.source(text, "forward", "recomputed maps times values", ["out", "lse"], ["out"])
+    kernel, summand = region.open(region.program.query), region.program.read()
+    out = kernel.carry("acc", BEFORE, f"tl.zeros({shape(region.program, region.program.axes)}, SUMS)")
+    add_read(kernel, out, summand)
+    store_out(region, kernel, lambda: kernel.entry(out))
+    return region.source(kernel, "forward", "recomputed maps times values", ["out", "lse"], ["out"])
 
 
-def add_read(text: KernelText, out: Carried, part: Node) -> None:
-    text.add(INSIDE, lambda: text.assign(out, text.scope.ref(part, part.axes), adds=True), [part], part.heads, [out])
+def add_read(kernel: KernelText, out: Carried, summand: Node) -> None:
+    kernel.add(
+        INSIDE,
+        lambda: kernel.assign(out, kernel.scope.ref(summand, summand.axes), adds=True),
+        [summand],
+        summand.heads,
+        [out],
+    )
 
 
-def sink_of(one: Node) -> tuple[Node, ...]:
+def sink_of(map_node: Node) -> tuple[Node, ...]:
     """The sink of a map, as a tuple of at most one node."""
-    return one.args[2:]
+    return map_node.args[2:]
 
 
-def store_out(region: Region, text: KernelText, value: Callable[[], str], reads: tuple[Node, ...] = ()) -> None:
+def store_out(region: Region, kernel: KernelText, expression: Callable[[], str], reads: tuple[Node, ...] = ()) -> None:
     index, axes = region.program.exit.index, region.program.axes
     heads = [variable for variable in index if variable]
     legs = region.program.legs[: len(index)]
-    text.add(AFTER, lambda: [region.placed(text.scope, "out", legs, index, axes, value())], reads, heads)
+    kernel.add(AFTER, lambda: [region.placed(kernel.scope, "out", legs, index, axes, expression())], reads, heads)
 
 
-def index_of(one: Node) -> dict[str, str]:
+def index_of(map_node: Node) -> dict[str, str]:
     """The variables of a map, read under their own names."""
-    return {variable: variable for variable in one.heads}
+    return {variable: variable for variable in map_node.heads}
 
 
-def divisor(function: str, region: Region, text: KernelText, one: Node) -> str:
+def divisor(function: str, region: Region, kernel: KernelText, map_node: Node) -> str:
     """A function of the sum that the rows of a normalised map are divided by."""
-    eps = region.number(Node("number", data=(one.data[2],)))
-    return f"{function}({text.entry(text.scope.carried[f'l_i_{one.data[0]}'])}, {eps}, SPLIT)"
+    eps = region.number(Node("number", data=(map_node.data[2],)))
+    return f"{function}({kernel.entry(kernel.scope.carried[f'l_i_{map_node.data[0]}'])}, {eps}, SPLIT)"
 
 
-def statistics_of(region: Region, text: KernelText) -> None:
+def statistics_of(region: Region, kernel: KernelText) -> None:
     """The row maximum and row sum of each map: initial values, updates, and stores."""
     query = region.program.query
-    for number, one in enumerate(region.program.maps):
-        carried: dict[str, Carried] = text.scope.carried
-        if one.op == "softmax":
-            carried[f"m_i_{number}"] = text.carry(
+    for number, map_node in enumerate(region.program.maps):
+        carried: dict[str, Carried] = kernel.scope.carried
+        if map_node.op == "softmax":
+            carried[f"m_i_{number}"] = kernel.carry(
                 f"m_i_{number}", BEFORE, f'tl.full(({query}_block,), float("-inf"), SUMS)'
             )
-        carried[f"l_i_{number}"] = text.carry(f"l_i_{number}", BEFORE, f"tl.zeros(({query}_block,), SUMS)")
-        if one.op == "softmax" and one.data[2]:
-            add_rows(text, one)
-        store_rows(region, text, one)
+        carried[f"l_i_{number}"] = kernel.carry(f"l_i_{number}", BEFORE, f"tl.zeros(({query}_block,), SUMS)")
+        if map_node.op == "softmax" and map_node.data[2]:
+            add_rows(kernel, map_node)
+        store_rows(region, kernel, map_node)
 
 
-def add_rows(text: KernelText, one: Node) -> None:
+def add_rows(kernel: KernelText, map_node: Node) -> None:
     """Accumulates the row sums of a map that is a sum over a variable."""
-    total, alpha = text.scope.carried[f"l_i_{one.data[0]}"], text.alpha(one)
-    node = text.scope.instead[one]
+    row_sum, alpha = kernel.scope.carried[f"l_i_{map_node.data[0]}"], kernel.alpha(map_node)
+    node = kernel.scope.instead[map_node]
 
     def lines() -> list[str]:
-        rows = f"tl.sum({text.scope.ref(node, node.axes)}, 1)"
-        return text.assign(total, f"{text.entry(total)} * {text.scope.ref(alpha, alpha.axes)} + {rows}")
+        rows = f"tl.sum({kernel.scope.ref(node, node.axes)}, 1)"
+        return kernel.assign(row_sum, f"{kernel.entry(row_sum)} * {kernel.scope.ref(alpha, alpha.axes)} + {rows}")
 
-    text.add(INSIDE, lines, [node, alpha], node.heads, [total])
+    kernel.add(INSIDE, lines, [node, alpha], node.heads, [row_sum])
 
 
-def store_rows(region: Region, text: KernelText, one: Node) -> None:
-    number, query = one.data[0], region.program.query
+def store_rows(region: Region, kernel: KernelText, map_node: Node) -> None:
+    number, query = map_node.data[0], region.program.query
 
-    def stored(value: str, largest: bool = False) -> str:
-        to = row_at(text.scope, "lse", number, one.data[1], largest)
-        return f"store_1d({to}, {query}, 1, {query}_end, {value})"
+    def stored(expression: str, largest: bool = False) -> str:
+        address = row_at(kernel.scope, "lse", number, map_node.data[1], largest)
+        return f"store_1d({address}, {query}, 1, {query}_end, {expression})"
 
     def lines() -> list[str]:
-        if one.op == "normalize":
-            return [stored(divisor("sums_of_part", region, text, one))]
-        most, total = (text.entry(text.scope.carried[f"{name}_i_{number}"]) for name in "ml")
-        for sink in sink_of(one):
-            own = f"own_sink({text.scope.ref(sink, (query,))}, SPLIT), MASK"
-            most, total = f"largest_with_sink({most}, {own})", f"sum_with_sink({most}, {total}, {own})"
-        rows = stored(f"sums_of_part({total}, 0.0, SPLIT)")
-        return [rows, stored(f"largest_of({most}, SPLIT)", largest=True)]
+        if map_node.op == "normalize":
+            return [stored(divisor("sums_of_part", region, kernel, map_node))]
+        row_max, row_sum = (kernel.entry(kernel.scope.carried[f"{name}_i_{number}"]) for name in "ml")
+        for sink in sink_of(map_node):
+            own_sink = f"own_sink({kernel.scope.ref(sink, (query,))}, SPLIT), MASK"
+            row_max, row_sum = (
+                f"largest_with_sink({row_max}, {own_sink})",
+                f"sum_with_sink({row_max}, {row_sum}, {own_sink})",
+            )
+        rows = stored(f"sums_of_part({row_sum}, 0.0, SPLIT)")
+        return [rows, stored(f"largest_of({row_max}, SPLIT)", largest=True)]
 
-    text.add(AFTER, lines, sink_of(one), one.heads)
+    kernel.add(AFTER, lines, sink_of(map_node), map_node.heads)

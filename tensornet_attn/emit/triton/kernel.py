@@ -74,29 +74,31 @@ class KernelText:
 
     def carry(self, wish: str, section: int, start: str | Callable[[], str]) -> Carried:
         """Adds an accumulator that is initialised in a section."""
-        found = Carried(self.scope.own(wish))
-        self.starts.setdefault(section, []).append((found, start if callable(start) else lambda: start))
-        return found
+        accumulator = Carried(self.scope.own(wish))
+        self.starts.setdefault(section, []).append((accumulator, start if callable(start) else lambda: start))
+        return accumulator
 
-    def entry(self, one: Carried, index: dict[str, str] | None = None) -> str:
+    def entry(self, accumulator: Carried, index: dict[str, str] | None = None) -> str:
         """The entry of an accumulator for the variables of the surrounding loops, or for the variables in `index`."""
-        places = [(index or {}).get(variable, variable) for variable in one.dims]
-        sizes = [self.program.nodes.sizes[variable] for variable in one.dims]
-        return f"{one.name}[{flat(places, sizes)}]" if one.dims else one.name
+        indices = [(index or {}).get(variable, variable) for variable in accumulator.dims]
+        sizes = [self.program.nodes.sizes[variable] for variable in accumulator.dims]
+        return f"{accumulator.name}[{flat(indices, sizes)}]" if accumulator.dims else accumulator.name
 
-    def assign(self, one: Carried, value: str, adds: bool = False) -> list[str]:
-        if one.dims:
-            return [f"{one.name}_next += ({f'{self.entry(one)} + {value}' if adds else value},)"]
-        return [f"{one.name} {'+' if adds else ''}= {value}"]
+    def assign(self, accumulator: Carried, expression: str, adds: bool = False) -> list[str]:
+        if accumulator.dims:
+            return [
+                f"{accumulator.name}_next += ({f'{self.entry(accumulator)} + {expression}' if adds else expression},)"
+            ]
+        return [f"{accumulator.name} {'+' if adds else ''}= {expression}"]
 
     def place(self, node: Node) -> int:
         """The section of a node: the first in which all its arguments are known."""
         if node not in self.places:
             args = (self.scope.instead.get(arg, arg) for arg in node.args)
-            found = max(map(self.place, args), default=BEFORE)
+            section = max(map(self.place, args), default=BEFORE)
             if node.op in ("sum_over_blocks", "alpha"):
-                found = AFTER if node.op == "sum_over_blocks" else INSIDE
-            self.places[node] = max(found, INSIDE if self.moving & {*node.axes} and found == BEFORE else found)
+                section = AFTER if node.op == "sum_over_blocks" else INSIDE
+            self.places[node] = max(section, INSIDE if self.moving & {*node.axes} and section == BEFORE else section)
         return self.places[node]
 
     def late(self, node: Node) -> bool:
@@ -111,9 +113,9 @@ class KernelText:
         """Whether a node is recomputed in each loop over the `ranged` variable that reads it."""
         return self.ranged in node.heads and (bool(self.rolled) or node.op not in HELD)
 
-    def key(self, one: Statement, node: Node) -> Key:
+    def key(self, statement: Statement, node: Node) -> Key:
         """The key of a node for a statement that makes or reads it."""
-        return (node, one.levels.get(self.ranged, 0) if self.anew(node) else 0)
+        return (node, statement.levels.get(self.ranged, 0) if self.anew(node) else 0)
 
     def read(self, node: Node) -> Iterator[Node]:
         """The nodes that a line reads: arguments of a node, and those of nodes nested in it."""
@@ -131,25 +133,25 @@ class KernelText:
         """Names each node; a node that stays live for another loop is a tuple with one entry per value."""
         readers: dict[tuple[Node, int], list[tuple[int, Statement]]] = {}
         for section, statements in self.made.items():
-            for one in statements:
-                for node in one.reads:
-                    readers.setdefault((node, self.section(node, section)), []).append((section, one))
+            for statement in statements:
+                for node in statement.reads:
+                    readers.setdefault((node, self.section(node, section)), []).append((section, statement))
         for section, statements in self.made.items():
-            for one in statements:
-                for node in one.makes:
+            for statement in statements:
+                for node in statement.makes:
                     paths = [
-                        other.path if place == section else ()
-                        for place, other in readers.get((node, section), ())
-                        if place != section or self.key(other, node) == self.key(one, node)
+                        reader.path if reader_section == section else ()
+                        for reader_section, reader in readers.get((node, section), ())
+                        if reader_section != section or self.key(reader, node) == self.key(statement, node)
                     ]
-                    kept = min((shared(one.known, path) for path in paths), default=len(one.known))
-                    dims = (*(loop.variable for loop in one.known[kept:]), *one.inner)
+                    shared_loops = min((shared(statement.known, path) for path in paths), default=len(statement.known))
+                    dims = (*(loop.variable for loop in statement.known[shared_loops:]), *statement.inner)
                     if len(dims) >= len(self.dims.get((node, section), ())):
                         self.dims[node, section] = dims
                     if (node, section) not in self.names:
                         self.names[node, section] = self.scope.label(node)
-                for carried in one.carried:
-                    carried.dims = tuple(v for v in one.variables if v != self.rolled)
+                for carried in statement.carried:
+                    carried.dims = tuple(variable for variable in statement.variables if variable != self.rolled)
 
     def section(self, node: Node, reader: int) -> int:
         """The section that computes a node read in section `reader`."""
@@ -157,23 +159,23 @@ class KernelText:
 
     def refer(self, node: Node, section: int) -> str:
         """A node as referenced in a line of a section."""
-        at = (node, self.section(node, section))
-        dims = self.dims[at]
-        places = [self.program.nodes.sizes[variable] for variable in dims]
-        return f"{self.names[at]}[{flat(dims, places)}]" if dims else self.names[at]
+        key = (node, self.section(node, section))
+        dims = self.dims[key]
+        sizes = [self.program.nodes.sizes[variable] for variable in dims]
+        return f"{self.names[key]}[{flat(dims, sizes)}]" if dims else self.names[key]
 
-    def let(self, node: Node, section: int, text: str) -> list[str]:
+    def let(self, node: Node, section: int, expression: str) -> list[str]:
         name = self.names[node, section]
-        shape = f"  # {' '.join(node.axes) or 'a number'}"
-        return [(f"{name} += ({text},)" if self.dims[node, section] else f"{name} = {text}") + shape]
+        comment = f"  # {' '.join(node.axes) or 'a number'}"
+        return [(f"{name} += ({expression},)" if self.dims[node, section] else f"{name} = {expression}") + comment]
 
     def text(self, node: Node) -> str:
-        text = self.scope.text(node)
+        expression = self.scope.text(node)
         for bias in (arg for arg in node.args if arg.op == "bias"):
             scale = scale_of(node)
             factor = "1.0" if scale is None else self.scope.ref(scale, ())
-            text = f"with_bias({text}, {factor}, {self.scope.ref(bias, node.axes)}, MASK, SUMS)"
-        return text
+            expression = f"with_bias({expression}, {factor}, {self.scope.ref(bias, node.axes)}, MASK, SUMS)"
+        return expression
 
     def alpha(self, node: Node) -> Node:
         """The factor that rescales earlier accumulators, per row of a map."""
@@ -183,8 +185,8 @@ class KernelText:
 
     def widths_of(self, node: Node) -> list[str]:
         """The widths of all tiles of a node. Relative positions count twice: there are as many as queries plus keys."""
-        often = (2 if {*self.program.relative} & {*node.axes} else 1) * self.program.tiles(node.heads)
-        return often * [axis for axis in node.axes if axis in self.program.widths]
+        copies = (2 if {*self.program.relative} & {*node.axes} else 1) * self.program.tiles(node.heads)
+        return copies * [axis for axis in node.axes if axis in self.program.widths]
 
     def count(self, node: Node, section: int) -> None:
         """Adds the widths of a node to those of resident, streamed and temporary values."""
@@ -200,6 +202,6 @@ class KernelText:
         query, key = self.program.query, self.program.key
         if node.axes == (query, key):
             products = node.op == "over" and node.args[0].op == "dot"  # products in flight at once
-            often = self.program.nodes.sizes[node.data[0]] if products else 1
-            return 0 if node.op in ("bias", "visible", "both", "either") else 2 if node.op == "noise" else often
+            count = self.program.nodes.sizes[node.data[0]] if products else 1
+            return 0 if node.op in ("bias", "visible", "both", "either") else 2 if node.op == "noise" else count
         return 3 if self.program.relative and node.axes == (query, *self.program.relative) else 0

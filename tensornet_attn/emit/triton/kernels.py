@@ -16,17 +16,17 @@ def kernels(region: Region) -> dict[str, str]:
 
 
 def _written(region: Region) -> dict[str, str]:
-    made = gradients(region.program)
-    numbers = by_numbers(region, made)
-    found = dict[str, str]()
+    grads = gradients(region.program)
+    numbers = by_numbers(region, grads)
+    sources = dict[str, str]()
     if region.online:
-        found |= {"forward": forward(region)}
+        sources |= {"forward": forward(region)}
     elif region.mixed:
-        found |= {"statistics": statistics(region), "forward": second(region)}
-        found |= {"sums": row_sums(region, made, numbers.pop("sums", []))}
+        sources |= {"statistics": statistics(region), "forward": second(region)}
+        sources |= {"sums": row_sums(region, grads, numbers.pop("sums", []))}
     else:
-        found |= {"forward": second(region)}
+        sources |= {"forward": second(region)}
     rows = numbers.pop("rows", [])
-    found |= {kind: backward(region, made, region.program.query, kind, own) for kind, own in numbers.items()}
-    found |= by_places(region, made)
-    return found | {"rows": by_queries(region, made, rows), "keys": by_keys(region, made)}
+    sources |= {kind: backward(region, grads, region.program.query, kind, leaves) for kind, leaves in numbers.items()}
+    sources |= by_places(region, grads)
+    return sources | {"rows": by_queries(region, grads, rows), "keys": by_keys(region, grads)}

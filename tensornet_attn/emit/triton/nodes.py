@@ -43,13 +43,13 @@ class Scope:
         """The sides of a tile in the order of this kernel."""
         return axes[::-1] if self.turned and axes == self.program.pair else axes
 
-    def broadcast(self, text: str, axis: str, axes: Axes) -> str:
+    def broadcast(self, expression: str, axis: str, axes: Axes) -> str:
         """A vector along one side, shaped to broadcast to a tile."""
-        return f"{text}[:, None]" if self.sides(axes)[0] == axis else f"{text}[None, :]"
+        return f"{expression}[:, None]" if self.sides(axes)[0] == axis else f"{expression}[None, :]"
 
-    def along(self, axis: str, text: str | None = None) -> str:
+    def along(self, axis: str, expression: str | None = None) -> str:
         """A vector along queries or keys (by default their indices), shaped to broadcast to a tile of both."""
-        return self.broadcast(text or axis, axis, self.program.pair)
+        return self.broadcast(expression or axis, axis, self.program.pair)
 
     def label(self, node: Node) -> str:
         """A new local name after the diagram: `A.of.p1` becomes A_scores_1."""
@@ -81,16 +81,16 @@ class Scope:
 
     def within(self, name: str, heads: Iterable[str], index: At, more: Iterable[str] = ()) -> str:
         """The arguments that locate a tile in a tensor of the call: its strides, and batch, heads and `more`."""
-        places = (self.coordinate(leg, variable) or "0" for leg, variable in zip(heads, index, strict=True))
-        at = ["batch", *(place.removeprefix("(").removesuffix(")") for place in places), *more]
-        return f"{name}, {name}_step, ({', '.join(at)}{',' * (len(at) == 1)})"
+        coordinates = (self.coordinate(leg, variable) or "0" for leg, variable in zip(heads, index, strict=True))
+        indices = ["batch", *(coordinate.removeprefix("(").removesuffix(")") for coordinate in coordinates), *more]
+        return f"{name}, {name}_step, ({', '.join(indices)}{',' * (len(indices) == 1)})"
 
-    def named(self, text: str, wish: str) -> str:
+    def named(self, expression: str, wish: str) -> str:
         """A name for an expression that is constant in the loop."""
-        if text not in self.constants:
-            self.constants[text] = self.names.fresh(wish)
-            self.before.append(f"{self.constants[text]} = {text}")
-        return self.constants[text]
+        if expression not in self.constants:
+            self.constants[expression] = self.names.fresh(wish)
+            self.before.append(f"{self.constants[expression]} = {expression}")
+        return self.constants[expression]
 
     def pair_at(self, name: str, heads: Iterable[str], index: At) -> str:
         """The arguments that locate a tile of queries x keys in a tensor of the call."""
@@ -98,15 +98,15 @@ class Scope:
         return f"{self.within(name, heads, index)}, {sides}"
 
     def load(self, node: Node) -> str:
-        number, places = node.data[:2]
-        return self.loaded(self.operands[number], self.program.operands[number].heads, places, node.axes)
+        number, index = node.data[:2]
+        return self.loaded(self.operands[number], self.program.operands[number].heads, index, node.axes)
 
     def loaded(self, name: str, heads: Iterable[str], index: At, axes: Axes) -> str:
         if axes == self.program.pair:
             return f"pair_2d({self.pair_at(name, heads, index)}).to(SUMS)"
         sides = "".join(f", {axis}, {self.end(axis)}" for axis in axes)
-        text = f"{f'tile_{len(axes)}d' if axes else 'scalar'}({self.within(name, heads, index)}{sides})"
-        return text if self.raw_axes(axes) else f"{text}.to(SUMS)"
+        expression = f"{f'tile_{len(axes)}d' if axes else 'scalar'}({self.within(name, heads, index)}{sides})"
+        return expression if self.raw_axes(axes) else f"{expression}.to(SUMS)"
 
     def raw_axes(self, axes: Axes) -> bool:
         return len(axes) == 2 and axes[1] in self.program.widths
@@ -124,14 +124,14 @@ class Scope:
         if node.op == "number":
             return self.numbers(node)
         if node.op == "sum_over_blocks":
-            text = self.totals[node.data[0]](node)
+            expression = self.totals[node.data[0]](node)
         elif node in self.inline:
             return self.text(node)
         else:
-            text = self.refer(node) + (".to(SUMS)" if exact and self.raw(node) else "")
+            expression = self.refer(node) + (".to(SUMS)" if exact and self.raw(node) else "")
         if node.axes == axes or not node.axes or len(axes) < 2:
-            return text
-        return self.broadcast(text, node.axes[0], axes)
+            return expression
+        return self.broadcast(expression, node.axes[0], axes)
 
     def text(self, node: Node) -> str:
         """The expression that computes a node from named nodes."""
@@ -147,16 +147,16 @@ def shape(program: Program, axes: Axes) -> str:
 def _add(scope: Scope, node: Node) -> str:
     if scale_of(node):
         return scope.ref(node.args[0].args[1], node.axes)
-    text = ""
+    expression = ""
     for arg in node.args:
         if arg.op == "bias":
             continue
-        if text and negative(scope, arg):
-            text += f" - {scope.ref(arg.args[1], node.axes)}"
+        if expression and negative(scope, arg):
+            expression += f" - {scope.ref(arg.args[1], node.axes)}"
             continue
-        part = scope.ref(arg, node.axes)
-        text += f" + {part}" if text else part
-    return text
+        term = scope.ref(arg, node.axes)
+        expression += f" + {term}" if expression else term
+    return expression
 
 
 def negative(scope: Scope, node: Node) -> bool:
@@ -166,9 +166,9 @@ def negative(scope: Scope, node: Node) -> bool:
 
 def _mul(scope: Scope, node: Node) -> str:
     a, b = (
-        f"({text})" if arg in scope.inline and arg.op == "add" else text
+        f"({factor})" if arg in scope.inline and arg.op == "add" else factor
         for arg in node.args
-        for text in [scope.ref(arg, node.axes)]
+        for factor in [scope.ref(arg, node.axes)]
     )
     return f"{a} * {b}"
 
@@ -186,8 +186,8 @@ def _dot(scope: Scope, node: Node) -> str:
 
 def _sum(scope: Scope, node: Node) -> str:
     (arg,), (axis,) = node.args, node.data
-    text = scope.ref(arg, arg.axes)
-    return f"tl.sum({text}, {scope.sides(arg.axes).index(axis)})"
+    expression = scope.ref(arg, arg.axes)
+    return f"tl.sum({expression}, {scope.sides(arg.axes).index(axis)})"
 
 
 def _spread(scope: Scope, node: Node) -> str:
@@ -212,19 +212,19 @@ def _distance(scope: Scope, node: Node) -> str:
 
 
 def _entry(scope: Scope, node: Node) -> str:
-    number, places, reach = node.data
+    number, index, reach = node.data
     operand, name = scope.program.operands[number], scope.operands[number]
     first = 1 + len(operand.heads)
     rows = f"{name}_step[{first}]" if len(operand.axes) == 2 else "0"
     step = f"{name}_step[{first + len(operand.axes) - 1}]"
-    base = f"place({scope.within(name, operand.heads, places)})"
+    base = f"place({scope.within(name, operand.heads, index)})"
     return f"entries({base}, {scope.along(node.axes[0])}, {rows}, distance, {step}, {reach}, in_bounds).to(SUMS)"
 
 
 def template_of(node: Node) -> tuple[str, str]:
     """The template of a map or of its gradient, and the letters of its arguments."""
-    own = MAPS[node.data[0]]
-    return (own.triton, "xab") if node.op == "map" else (own.slope, "xydab")
+    elementwise = MAPS[node.data[0]]
+    return (elementwise.triton, "xab") if node.op == "map" else (elementwise.slope, "xydab")
 
 
 def arguments(node: Node) -> Iterator[Node]:
@@ -241,8 +241,10 @@ def _map(scope: Scope, node: Node) -> str:
     refs = {}
     for letter, arg in zip(letters, node.args, strict=False):
         if f"{{{letter}}}" in template:
-            text = scope.ref(arg, node.axes)
-            refs[letter] = text if letter in "ab" or re.fullmatch(r"\w+(\[[^]]*\])?", text) else f"({text})"
+            expression = scope.ref(arg, node.axes)
+            refs[letter] = (
+                expression if letter in "ab" or re.fullmatch(r"\w+(\[[^]]*\])?", expression) else f"({expression})"
+            )
     return template.format(**refs)
 
 
@@ -251,27 +253,27 @@ def _equal(scope: Scope, node: Node) -> str:
     return f"({a} == {b}).to(SUMS)"
 
 
-def flat(places: Iterable[str], sizes: Iterable[int]) -> str:
+def flat(indices: Iterable[str], sizes: Iterable[int]) -> str:
     """The flattened index of an entry among several variables; empty for a single entry."""
-    found = ""
-    for place, size in zip(places, sizes, strict=True):
-        outer = f"({found})" if " + " in found else found
-        found = f"{outer} * {size} + {place}" if found else place
-    return found
+    flattened = ""
+    for index, size in zip(indices, sizes, strict=True):
+        outer = f"({flattened})" if " + " in flattened else flattened
+        flattened = f"{outer} * {size} + {index}" if flattened else index
+    return flattened
 
 
-def at(outer: str, count: int, place: str) -> str:
-    """The index of entry `place` among `count` entries of each `outer`."""
-    return outer if count == 1 else f"({outer} * {count} + {place or 0})"
+def at(outer: str, count: int, index: str) -> str:
+    """The index of entry `index` among `count` entries of each `outer`."""
+    return outer if count == 1 else f"({outer} * {count} + {index or 0})"
 
 
 def tile_at(scope: Scope, index: At, outer: str = "pair", count: int = 0, first: int = 0) -> str:
     """The index of a tile among those of a program, or among `count`."""
     sizes = scope.program.nodes.sizes
-    own = [variable for variable in index if variable]
-    place = flat(own, [sizes[variable] for variable in own])
-    found = f"{first} + {place}" if first and place else place or (str(first) if first else "")
-    return at(outer, count or scope.program.tiles(own), found)
+    variables = [variable for variable in index if variable]
+    flattened = flat(variables, [sizes[variable] for variable in variables])
+    entry = f"{first} + {flattened}" if first and flattened else flattened or (str(first) if first else "")
+    return at(outer, count or scope.program.tiles(variables), entry)
 
 
 def _gradient(scope: Scope, node: Node) -> str:
@@ -306,16 +308,16 @@ def _lead(scope: Scope, heads: tuple[str, ...], index: At) -> str:
 
     The second is that of a tile among up to four, which share the work of the random number generator.
     """
-    text, word, sharing = "batch", "0", most_tiles(scope, heads)
+    lead, word, sharing = "batch", "0", most_tiles(scope, heads)
     for leg, variable in zip(heads, index, strict=True):
-        tiles, place = scope.program.heads[leg], scope.coordinate(leg, variable) or "0"
+        tiles, coordinate = scope.program.heads[leg], scope.coordinate(leg, variable) or "0"
         if leg == sharing:
-            tiles, (place, word) = -(-tiles // WORDS), scope.shared(variable)
-            place = place if leg in scope.program.whole else f"({leg}_at * {tiles} + {place})"
+            tiles, (coordinate, word) = -(-tiles // WORDS), scope.shared(variable)
+            coordinate = coordinate if leg in scope.program.whole else f"({leg}_at * {tiles} + {coordinate})"
         size = str(tiles) if leg in scope.program.whole else f"{leg}_programs * {tiles}"
-        outer = f"({text})" if " " in text else text
-        text = f"{outer} * {size} + {place}"
-    return f"{text if any(index) or text == 'batch' else scope.named(text, 'lead')}, {word}"
+        outer = f"({lead})" if " " in lead else lead
+        lead = f"{outer} * {size} + {coordinate}"
+    return f"{lead if any(index) or lead == 'batch' else scope.named(lead, 'lead')}, {word}"
 
 
 def most_tiles(scope: Scope, heads: tuple[str, ...]) -> str:
@@ -326,19 +328,19 @@ def most_tiles(scope: Scope, heads: tuple[str, ...]) -> str:
 
 
 def _noise(scope: Scope, node: Node) -> str:
-    number, places, stream, std, always = node.data
+    number, index, stream, std, always = node.data
     operand, name = scope.program.operands[number], scope.operands[number]
-    at, deviation = scope.pair_at(name, operand.heads, places), scope.numbers(Node("number", data=(std,)))
-    drawn = f"{_lead(scope, operand.heads, places)}, {stream}, {_key(scope)}, {deviation}"
-    return f"noise_2d({at}, {drawn}, {'True' if always else 'TRAIN'}, {name}_GIVEN, DOT, SUMS)"
+    tile, deviation = scope.pair_at(name, operand.heads, index), scope.numbers(Node("number", data=(std,)))
+    drawn = f"{_lead(scope, operand.heads, index)}, {stream}, {_key(scope)}, {deviation}"
+    return f"noise_2d({tile}, {drawn}, {'True' if always else 'TRAIN'}, {name}_GIVEN, DOT, SUMS)"
 
 
 def _drop(scope: Scope, node: Node) -> str:
-    stream, tree, heads, places = node.data
+    stream, tree, heads, index = node.data
     n, m = map(scope.along, node.axes)
     probability = scope.numbers(Node("number", data=(tree,)))
-    x, lead = scope.ref(node.args[0], node.axes), _lead(scope, heads, places)
-    return f"dropped({x}, {n}, {m}, {lead}, {stream}, {_key(scope)}, {probability}, TRAIN)"
+    scores, lead = scope.ref(node.args[0], node.axes), _lead(scope, heads, index)
+    return f"dropped({scores}, {n}, {m}, {lead}, {stream}, {_key(scope)}, {probability}, TRAIN)"
 
 
 def _key(scope: Scope) -> str:
@@ -346,20 +348,24 @@ def _key(scope: Scope) -> str:
 
 
 def _keep(scope: Scope, node: Node) -> str:
-    x, seen = (scope.ref(arg, node.axes) for arg in node.args)
+    x, visible = (scope.ref(arg, node.axes) for arg in node.args)
     fill = node.data[0].value if node.data else 0.0
     number = 'float("-inf")' if isinf(fill) else float(fill)
-    return f"where_visible({x}, {seen}, edge, {number})"
+    return f"where_visible({x}, {visible}, edge, {number})"
 
 
 def _visible(scope: Scope, node: Node) -> str:
     look, (n, m) = scope.program.masks[node.data[0]], scope.program.pair
-    text = "visible"
-    text += "" if look.left is None else f" & (distance <= {look.left})"
-    text += "" if look.right is None else f" & (distance >= {-look.right})"
-    places = {"query": scope.along(n, f"({n} + ({m}_end - {n}_end))"), "key": scope.along(m), "distance": "distance"}
-    text += "".join(f" & ({condition.format(**places)})" for condition in look.conditions)
-    return f"allowed({text}, {scope.ref(scope.program.nodes.mask_tile(node), node.axes)}, MASK)"
+    conditions = "visible"
+    conditions += "" if look.left is None else f" & (distance <= {look.left})"
+    conditions += "" if look.right is None else f" & (distance >= {-look.right})"
+    coordinates = {
+        "query": scope.along(n, f"({n} + ({m}_end - {n}_end))"),
+        "key": scope.along(m),
+        "distance": "distance",
+    }
+    conditions += "".join(f" & ({condition.format(**coordinates)})" for condition in look.conditions)
+    return f"allowed({conditions}, {scope.ref(scope.program.nodes.mask_tile(node), node.axes)}, MASK)"
 
 
 def _bias(scope: Scope, node: Node) -> str:
@@ -376,10 +382,10 @@ def _either(scope: Scope, node: Node) -> str:
 
 def scores_of(scope: Scope, node: Node) -> str:
     """The arguments that turn scores into maps: the scale, and where they are visible."""
-    x, seen = node.args[:2]
-    scale = scale_of(x)
+    scores, visible = node.args[:2]
+    scale = scale_of(scores)
     number = scope.ref(scale, ()) if scale else 1.0
-    return f"{scope.ref(x, node.axes)}, {number}, MASK, {scope.ref(seen, node.axes)}, edge"
+    return f"{scope.ref(scores, node.axes)}, {number}, MASK, {scope.ref(visible, node.axes)}, edge"
 
 
 def _softened(scope: Scope, node: Node) -> str:
@@ -444,14 +450,14 @@ def inlined(scope: Scope, ends: Iterable[Node], needed: Iterable[Node]) -> set[N
     for node in needed:
         for arg in arguments(node):
             readers.setdefault(scope.instead.get(arg, arg), []).append(node)
-    own = {*ends}
+    end_nodes = {*ends}
 
-    def fits(node: Node, reads: list[Node]) -> bool:
-        if node in own or any(one.op not in INSIDE_OF.get(node.op, ()) for one in reads):
+    def can_nest(node: Node, node_readers: list[Node]) -> bool:
+        if node in end_nodes or any(reader.op not in INSIDE_OF.get(node.op, ()) for reader in node_readers):
             return False
         if negative(scope, node):
-            return all(one.op == "add" and one.args[0] is not node for one in reads)
+            return all(reader.op == "add" and reader.args[0] is not node for reader in node_readers)
         plain = all(arg.op != "bias" for arg in node.args)
-        return plain and len(reads) == 1 and reads[0].axes == node.axes
+        return plain and len(node_readers) == 1 and node_readers[0].axes == node.axes
 
-    return {node for node, reads in readers.items() if fits(node, reads)}
+    return {node for node, node_readers in readers.items() if can_nest(node, node_readers)}

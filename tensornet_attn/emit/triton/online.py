@@ -8,49 +8,56 @@ from tensornet_attn.tiles.loops import Statement
 from tensornet_attn.tiles.model import Node
 
 
-def online_map(text: KernelText, node: Node, found: Statement) -> Statement:
+def online_map(kernel: KernelText, node: Node, statement: Statement) -> Statement:
     """The statement of a map before division by its row sums, which are accumulated online."""
-    (x, seen), number = (text.scope.instead.get(arg, arg) for arg in node.args[:2]), node.data[0]
-    total = text.scope.carried[f"l_i_{number}"]
+    (x, seen), number = (kernel.scope.instead.get(arg, arg) for arg in node.args[:2]), node.data[0]
+    row_sum = kernel.scope.carried[f"l_i_{number}"]
     if node.op == "normalize":
-        found.carried = (total,)
+        statement.carried = (row_sum,)
 
         def normalize() -> list[str]:
-            value = f"where_visible({text.scope.ref(x, node.axes)}, {text.scope.ref(seen, node.axes)}, edge, 0.0)"
-            rows = f"tl.sum({text.scope.ref(node, node.axes)}, 1)"
-            return [*text.let(node, INSIDE, value), *text.assign(total, rows, adds=True)]
+            masked = f"where_visible({kernel.scope.ref(x, node.axes)}, {kernel.scope.ref(seen, node.axes)}, edge, 0.0)"
+            block_sums = f"tl.sum({kernel.scope.ref(node, node.axes)}, 1)"
+            return [*kernel.let(node, INSIDE, masked), *kernel.assign(row_sum, block_sums, adds=True)]
 
-        found.lines = normalize
-        return found
-    most = text.scope.carried[f"m_i_{number}"]
-    found.carried, found.makes = (most, total), (node, text.alpha(node))
+        statement.lines = normalize
+        return statement
+    row_max = kernel.scope.carried[f"m_i_{number}"]
+    statement.carried, statement.makes = (row_max, row_sum), (node, kernel.alpha(node))
 
     def softmax() -> list[str]:
-        given = f"{scores_of(text.scope, node)}, {text.entry(most)}, {text.entry(total)}"
-        return several(text, found, f"online({given})", node)
+        arguments = f"{scores_of(kernel.scope, node)}, {kernel.entry(row_max)}, {kernel.entry(row_sum)}"
+        return several(kernel, statement, f"online({arguments})", node)
 
-    found.lines = softmax
-    return found
+    statement.lines = softmax
+    return statement
 
 
-def highest(text: KernelText, node: Node, found: Statement) -> Statement:
+def highest(kernel: KernelText, node: Node, statement: Statement) -> Statement:
     """The statement of the running row maximum of a map that sums over a variable, and of the rescaling factor."""
-    most, (scores,) = text.scope.carried[f"m_i_{node.data[0]}"], node.args
-    found.carried, found.makes = (most,), (text.alpha(node), node)
+    row_max, (scores,) = kernel.scope.carried[f"m_i_{node.data[0]}"], node.args
+    statement.carried, statement.makes = (row_max,), (kernel.alpha(node), node)
 
     def lines() -> list[str]:
-        rows = f"higher(tl.max({text.scope.ref(scores, scores.axes)}, 1), 1.0, MASK, {text.entry(most)})"
-        return [*several(text, found, rows, node), *text.assign(most, text.scope.ref(node, node.axes))]
+        maxima = f"higher(tl.max({kernel.scope.ref(scores, scores.axes)}, 1), 1.0, MASK, {kernel.entry(row_max)})"
+        return [*several(kernel, statement, maxima, node), *kernel.assign(row_max, kernel.scope.ref(node, node.axes))]
 
-    found.lines = lines
-    return found
+    statement.lines = lines
+    return statement
 
 
-def several(text: KernelText, one: Statement, value: str, node: Node) -> list[str]:
+def several(kernel: KernelText, statement: Statement, call: str, node: Node) -> list[str]:
     """The line of a call that returns what a statement makes, followed by what it carries."""
-    made = [(text.names[own, INSIDE], bool(text.dims[own, INSIDE])) for own in one.makes]
-    names = [(name, f"{name}_own" if held else name, held) for name, held in made]
-    carried = one.carried if node.op == "softmax" else ()
-    names += [(f"{own.name}_next", f"{own.name}_own" if own.dims else own.name, bool(own.dims)) for own in carried]
-    line = f"{', '.join(target for _, target, _ in names)} = {value}  # {' '.join(node.axes)}"
-    return [line, *(f"{name} += ({target},)" for name, target, held in names if held)]
+    makes = [(kernel.names[made_node, INSIDE], bool(kernel.dims[made_node, INSIDE])) for made_node in statement.makes]
+    names = [(name, f"{name}_own" if is_tuple else name, is_tuple) for name, is_tuple in makes]
+    carried = statement.carried if node.op == "softmax" else ()
+    names += [
+        (
+            f"{accumulator.name}_next",
+            f"{accumulator.name}_own" if accumulator.dims else accumulator.name,
+            bool(accumulator.dims),
+        )
+        for accumulator in carried
+    ]
+    line = f"{', '.join(target for _, target, _ in names)} = {call}  # {' '.join(node.axes)}"
+    return [line, *(f"{name} += ({target},)" for name, target, is_tuple in names if is_tuple)]

@@ -76,23 +76,25 @@ class Region:
     def reads(self) -> list[list[int]]:
         """For each tile of the maps, the tiles of the result for which rows times gradients sum to A dA."""
         program = self.program
-        one = None if program.exit.log else one_map(program)
+        map_node = None if program.exit.log else one_map(program)
         tiles = [*self.indices(program.exit.index)]
         return [
             [
                 i
                 for i, tile in enumerate(tiles)
-                if one is not None and one.data[0] == number and at.items() <= tile.items()
+                if map_node is not None and map_node.data[0] == number and values.items() <= tile.items()
             ]
             for number, node in enumerate(program.maps)
-            for at in self.indices(node.data[1] if one is None or one.data[0] != number else one.data[1])
+            for values in self.indices(
+                node.data[1] if map_node is None or map_node.data[0] != number else map_node.data[1]
+            )
         ]
 
     def indices(self, index: At) -> Iterator[dict[str, int]]:
         """The values of index variables, last variable fastest."""
-        own = [variable for variable in index if variable]
-        for values in every(*(range(self.program.nodes.sizes[variable]) for variable in own)):
-            yield dict(zip(own, values, strict=True))
+        variables = [variable for variable in index if variable]
+        for values in every(*(range(self.program.nodes.sizes[variable]) for variable in variables)):
+            yield dict(zip(variables, values, strict=True))
 
     @property
     def random(self) -> bool:
@@ -115,7 +117,7 @@ class Region:
         return Scope(self.program, self.operands, self.number, names, turned=turned)
 
     def placed(
-        self, scope: Scope, name: str, heads: tuple[str, ...], index: At, axes: Axes, value: str, looped: str = ""
+        self, scope: Scope, name: str, heads: tuple[str, ...], index: At, axes: Axes, expression: str, looped: str = ""
     ) -> str:
         """Stores a tile by strides: of batch, heads, the programs of each head that the tensor lacks, and sides.
 
@@ -124,49 +126,49 @@ class Region:
         lacking = [leg for leg in self.program.heads if leg not in heads and leg not in self.program.whole]
         parts = [f"{leg}_{'part' if leg == looped else 'at'}" for leg in lacking]
         sides = "".join(f", {axis}, {scope.end(axis)}" for axis in axes)
-        return f"store_tile_{len(axes)}d({scope.within(name, heads, index, parts)}{sides}, {value})"
+        return f"store_tile_{len(axes)}d({scope.within(name, heads, index, parts)}{sides}, {expression})"
 
-    def stored(self, name: str, place: str, axes: tuple[str, ...], value: str) -> str:
+    def stored(self, name: str, tile: str, axes: tuple[str, ...], expression: str) -> str:
         """Stores a contiguous [places, sides] tile."""
         block = {axis: f"{axis}_block" for axis in self.program.relative}  # each block has its own tensor
         ends = [block.get(axis, f"{axis}_size" if axis in self.program.widths else f"{axis}_end") for axis in axes]
-        base = f"{name} + {place}{''.join(f' * {end}' for end in ends)}"
+        base = f"{name} + {tile}{''.join(f' * {end}' for end in ends)}"
         if not axes:
-            return f"tl.store({name} + {place}, {value})"
+            return f"tl.store({name} + {tile}, {expression})"
         steps = ["1"] if len(axes) == 1 else [ends[1], "1"]
         index = [f"tl.arange(0, {axis}_block)" if axis in block else axis for axis in axes]
         sides = ", ".join(f"{i}, {step}, {end}" for i, step, end in zip(index, steps, ends, strict=True))
-        return f"store_{len(axes)}d({base}, {sides}, {value})"
+        return f"store_{len(axes)}d({base}, {sides}, {expression})"
 
     def open(self, fixed: str, online: bool = False, looped: str | None = None, held: bool = False) -> KernelText:
         """Opens a kernel; `held`: keeps scalars in registers even if there are many."""
-        text = KernelText(self.scope(fixed), fixed, looped, online, self.crowded and not held, self.crowded and held)
+        kernel = KernelText(self.scope(fixed), fixed, looped, online, self.crowded and not held, self.crowded and held)
         for node in [node for node in self.program.nodes.made.values() if node.op in ROWS]:
             if not online:
-                text.scope.instead[node] = self.program.divided(node)
+                kernel.scope.instead[node] = self.program.divided(node)
             elif node.op == "softmax" and node.data[2]:
-                text.scope.instead[node] = self.added_online(node)
-        return text
+                kernel.scope.instead[node] = self.added_online(node)
+        return kernel
 
     def added_online(self, node: Node) -> Node:
         """A map that is a sum of exp over a variable, before the division of each row."""
         nodes, pair = self.program.nodes, self.program.pair
         scaled = nodes.node("scaled", node.args[:2], pair, f"{node.args[0].name}_visible")
-        most = nodes.over(scaled, node.data[2], "max", f"{node.name}_most")
-        rows = nodes.node("highest", (most,), (self.program.query,), "highest", node.data[:2])
+        row_max = nodes.over(scaled, node.data[2], "max", f"{node.name}_most")
+        rows = nodes.node("highest", (row_max,), (self.program.query,), "highest", node.data[:2])
         return nodes.over(nodes.node("power", (scaled, rows), pair, node.name), node.data[2], "add", node.name)
 
-    def source(self, text: KernelText, kind: str, about: str, special: list[str], strided: Iterable[str] = ()) -> str:
+    def source(self, kernel: KernelText, kind: str, about: str, special: list[str], strided: Iterable[str] = ()) -> str:
         """A kernel; `special`: its own tensors, of which those `strided` are addressed by strides."""
-        arrange(text)
-        self.live[kind], self.resident[kind], self.streamed[kind] = text.live, text.resident, text.streamed
-        self.accumulators[kind], self.sums[kind] = [*text.accumulators, *self.sums_of(kind)], text.numbers
-        self.temporaries[kind] = text.temporaries
+        arrange(kernel)
+        self.live[kind], self.resident[kind], self.streamed[kind] = kernel.live, kernel.resident, kernel.streamed
+        self.accumulators[kind], self.sums[kind] = [*kernel.accumulators, *self.sums_of(kind)], kernel.numbers
+        self.temporaries[kind] = kernel.temporaries
         head = f"{self.about}: {about}." if kind != "forward" else f"{self.about}."
-        parameters, (left, right) = [*self.parameters(special, strided, text.looped, self.parted(kind))], self.reach()
-        last = left is None and right is not None and text.fixed == self.program.query
+        parameters, (left, right) = [*self.parameters(special, strided, kernel.looped, self.parted(kind))], self.reach()
+        last = left is None and right is not None and kernel.fixed == self.program.query
         parted = self.parted(kind)
-        return source(text, f"{self.name}_{kind}", head, parameters, self.bounds(text.fixed), last, parted)
+        return source(kernel, f"{self.name}_{kind}", head, parameters, self.bounds(kernel.fixed), last, parted)
 
     def parted(self, kind: str) -> list[str]:
         """The results of a kernel whose programs can share the keys of a block of queries."""
@@ -218,10 +220,10 @@ class Region:
         n, m = self.program.query, self.program.key
         left, right = self.reach()
         apart = f"first + {m}_end - {n}_end"
-        seen = [] if left is None else [f"({apart} - {m}_block < {left})"]
-        seen += [] if right is None else [f"({apart} + {n}_block > {-right})"]
+        conditions = [] if left is None else [f"({apart} - {m}_block < {left})"]
+        conditions += [] if right is None else [f"({apart} + {n}_block > {-right})"]
         end = f"tl.minimum({n}_end, {m}_end + first)"
-        return f"tl.where({' & '.join(seen)}, {end}, 0)" if seen else end
+        return f"tl.where({' & '.join(conditions)}, {end}, 0)" if conditions else end
 
     def reach(self) -> tuple[int | None, int | None]:
         """The farthest distance of a visible key before and after a query, in any part of the result."""
