@@ -263,7 +263,7 @@ COMPILER = (
     Mutation(
         "emit/writer.py",
         'f"-{expression}" if constant == -1',
-        "text if known == -1",
+        "expression if constant == -1",
         "A coefficient of -1 is written as nothing.",
         (f"{PLAIN}[differential-False-torch]",),
     ),
