@@ -20,9 +20,9 @@ def emit_box(writer: Writer, step: Step) -> None:
     elif writer.graph.masked(step):
         _masked(writer, step, box)
     elif hides_rows(writer.graph, box):
-        value = writer.value(box.operand("of"))
-        value = value.arranged(box_layout(writer.graph, step, value.legs))
-        OPS[box.kind].emit_masked(writer, step, box, value, row_keep(writer, value.legs), "None")
+        operand = writer.value(box.operand("of"))
+        operand = operand.arranged(box_layout(writer.graph, step, operand.legs))
+        OPS[box.kind].emit_masked(writer, step, box, operand, row_keep(writer, operand.legs), "None")
     else:
         OPS[box.kind].emit(writer, step, box)
 
@@ -31,20 +31,20 @@ def _masked(writer: Writer, step: Step, box: Box) -> None:
     """A box over the key leg: its masks and those of the call apply, and name the other legs in written order."""
     use = box.operand("of")
     layout = box_layout(writer.graph, step, use.legs)
-    value = writer.value(use).arranged(layout)
+    operand = writer.value(use).arranged(layout)
     keep, bias = keep_and_bias(writer, step, layout)
     unseen_is_zero = visible_to(writer.graph, step) in writer.zero_outside[step.name]
     if OPS[box.kind].ignores_zeros == "always" and unseen_is_zero and bias == "None":
         keep = "None"  # nothing is added to hidden entries
     if OPS[box.kind].exponential and use.name in left_out(writer.graph):
-        keep = writer.call("above_nothing", value.text, keep)  # a row may have no other entries
-    OPS[box.kind].emit_masked(writer, step, box, value, keep, bias)
+        keep = writer.call("above_nothing", operand.text, keep)  # a row may have no other entries
+    OPS[box.kind].emit_masked(writer, step, box, operand, keep, bias)
 
 
 def _hidden(writer: Writer, step: Step, box: Box) -> None:
     """A value with the entries hidden that its readers do not see."""
-    value, pair = writer.value(box.operand("of")), (writer.graph.query, writer.graph.key)
-    if {*pair} <= {*value.legs}:
-        value = value.arranged(tuple(leg for leg in value.legs if leg not in pair) + tuple(map(str, pair)))
-    keep = seen_text(writer, box.seen, value.legs, step.name in writer.batched)
-    OPS[box.kind].emit_masked(writer, step, box, value, keep, "None")
+    operand, pair = writer.value(box.operand("of")), (writer.graph.query, writer.graph.key)
+    if {*pair} <= {*operand.legs}:
+        operand = operand.arranged(tuple(leg for leg in operand.legs if leg not in pair) + tuple(map(str, pair)))
+    keep = seen_text(writer, box.seen, operand.legs, step.name in writer.batched)
+    OPS[box.kind].emit_masked(writer, step, box, operand, keep, "None")

@@ -30,160 +30,169 @@ def scaled(writer: Writer, coefficient: Arith, value: Value) -> Value:
 
 def _product(writer: Writer, step: Step, term: Term) -> Value:
     """The product of one or two factors, in its natural layout."""
-    want = writer.wanted(step)
+    layout = writer.wanted(step)
     if len(term.factors) == 1:
-        return summed(writer.value(term.factors[0]), want)
+        return summed(writer.value(term.factors[0]), layout)
     left, right = (writer.packed(use) for use in term.factors)
     if writer.widened:
-        return _wide_product(writer, left.unpacked, right.unpacked, want)
-    return product(writer, left, right, want)
+        return _wide_product(writer, left.unpacked, right.unpacked, layout)
+    return product(writer, left, right, layout)
 
 
-def _wide_product(writer: Writer, left: Value, right: Value, want: Legs) -> Value:
+def _wide_product(writer: Writer, left: Value, right: Value, layout: Legs) -> Value:
     """The product of few rows and the keys, which a CPU converts to at least float32 where it lays them out."""
 
-    def wide(value: Value) -> Value:
-        return Value(writer.call("to_wide_on_cpu", value.text), value.legs, value.batched)
+    def wide(operand: Value) -> Value:
+        return Value(writer.call("to_wide_on_cpu", operand.text), operand.legs, operand.batched)
 
-    if sides := _ordered(writer, left, right, want) or _ordered(writer, right, left, want):
+    if sides := _ordered(writer, left, right, layout) or _ordered(writer, right, left, layout):
         rows, columns = map(wide, sides)
-        return Value(f"{rows.text} @ {columns.text}.contiguous().mT", want, True, MATMUL)
-    return product(writer, wide(left), wide(right), want)
+        return Value(f"{rows.text} @ {columns.text}.contiguous().mT", layout, True, MATMUL)
+    return product(writer, wide(left), wide(right), layout)
 
 
-def product(writer: Writer, left: Value, right: Value, want: Legs) -> Value:
+def product(writer: Writer, left: Value, right: Value, layout: Legs) -> Value:
     """The product of two values, summed over the legs that are not wanted."""
     for x, weight in ((left, right), (right, left)):
-        found = _matmul(writer, x, weight.unpacked, want) or _mixing(writer, x.unpacked, weight.unpacked, want)
-        if found is not None:
-            return found
+        candidate = _matmul(writer, x, weight.unpacked, layout) or _mixing(writer, x.unpacked, weight.unpacked, layout)
+        if candidate is not None:
+            return candidate
     left, right = left.unpacked, right.unpacked
-    turned = [_matmul(writer, x, _summed_first(x, weight), want) for x, weight in ((left, right), (right, left))]
-    if any(turned):
-        return min((found for found in turned if found), key=lambda found: found.legs != want)  # as wanted, if one is
-    if set(left.legs) | set(right.legs) == set(want):
-        text = f"{left.aligned(want).atom} * {right.aligned(want).atom}"
-        return Value(text, want, left.batched or right.batched, PRODUCT)
+    matmuls = [_matmul(writer, x, _summed_first(x, weight), layout) for x, weight in ((left, right), (right, left))]
+    if any(matmuls):
+        return min(
+            (matmul for matmul in matmuls if matmul), key=lambda matmul: matmul.legs != layout
+        )  # as wanted, if one is
+    if set(left.legs) | set(right.legs) == set(layout):
+        expression = f"{left.aligned(layout).atom} * {right.aligned(layout).atom}"
+        return Value(expression, layout, left.batched or right.batched, PRODUCT)
     for big, small in ((left, right), (right, left)):
-        if text := _turned(big, small, want, writer.narrow):
-            return Value(text, want, True)
-    if text := _batched(left, right, want):
-        return Value(text, want, True, MATMUL)
+        if expression := _turned(big, small, layout, writer.narrow):
+            return Value(expression, layout, True)
+    if expression := _batched(left, right, layout):
+        return Value(expression, layout, True, MATMUL)
     for x, weight in ((left, right), (right, left)):
-        if (found := _weighted(writer, x, weight, want)) is not None:
-            return found
-    if sides := _ordered(writer, left, right, want) or _ordered(writer, right, left, want):
+        if (candidate := _weighted(writer, x, weight, layout)) is not None:
+            return candidate
+    if sides := _ordered(writer, left, right, layout) or _ordered(writer, right, left, layout):
         rows, columns = sides
-        return Value(f"{rows.atom} @ {columns.atom}.mT", want, True, MATMUL)
+        return Value(f"{rows.atom} @ {columns.atom}.mT", layout, True, MATMUL)
     for big, small in ((left, right), (right, left)):
-        if (found := _uncopied(writer, big, small, want)) is not None:
-            return found
-    text = _inner(left, right, want) or einsum_text(left, right, want)
-    return Value(text, want, left.batched or right.batched)
+        if (candidate := _uncopied(writer, big, small, layout)) is not None:
+            return candidate
+    expression = _inner(left, right, layout) or einsum_text(left, right, layout)
+    return Value(expression, layout, left.batched or right.batched)
 
 
-def _inner(left: Value, right: Value, want: Legs) -> str:
+def _inner(left: Value, right: Value, layout: Legs) -> str:
     """`(a * b).sum(-1)` if both have the same legs, because a matmul per entry would be slow; otherwise empty."""
     if set(left.legs) != set(right.legs):
         return ""
-    summed = tuple(leg for leg in left.legs if leg not in want)
-    layout = want + summed
-    dims = f"{tuple(range(-len(summed), 0))}" if len(summed) > 1 else "-1"
+    summed_legs = tuple(leg for leg in left.legs if leg not in layout)
+    summed_last = layout + summed_legs
+    dims = f"{tuple(range(-len(summed_legs), 0))}" if len(summed_legs) > 1 else "-1"
     if left == right:
-        return f"{left.arranged(layout).atom}.square().sum({dims})"
-    return f"({left.arranged(layout).atom} * {right.arranged(layout).atom}).sum({dims})"
+        return f"{left.arranged(summed_last).atom}.square().sum({dims})"
+    return f"({left.arranged(summed_last).atom} * {right.arranged(summed_last).atom}).sum({dims})"
 
 
-def _turned(big: Value, small: Value, want: Legs, narrow: set[str]) -> str:
+def _turned(big: Value, small: Value, layout: Legs, narrow: set[str]) -> str:
     """`(K.mT @ P.mT).mT`: a product with few columns as one with few rows; empty if it has many, or other legs."""
-    *lead, row, column = want if len(want) > 1 else ("", "")
-    shared = tuple(leg for leg in big.legs if leg in small.legs and leg not in want)
+    *lead, row, column = layout if len(layout) > 1 else ("", "")
+    shared = tuple(leg for leg in big.legs if leg in small.legs and leg not in layout)
     if column not in narrow or row in narrow or not shared or not (big.batched and small.batched):
         return ""
-    own = {*big.legs} - {*shared}, {*small.legs} - {*shared}
-    if own[0] & {row, column} != {row} or own[1] & {row, column} != {column} or own[0] | own[1] != {*want}:
+    free = {*big.legs} - {*shared}, {*small.legs} - {*shared}
+    if free[0] & {row, column} != {row} or free[1] & {row, column} != {column} or free[0] | free[1] != {*layout}:
         return ""
     sides = []
-    for x, ends in ((small, ((column,), shared)), (big, (shared, (row,)))):
-        have = tuple(leg for leg in lead if leg in x.legs)
-        ended = tuple(" ".join(one) for one in ends)
-        text = x.grouped((*((leg,) for leg in have), *ends))
-        sides.append(Value(text, have + ended, True).aligned((*lead, *ended)).text)
+    for operand, ends in ((small, ((column,), shared)), (big, (shared, (row,)))):
+        heads = tuple(leg for leg in lead if leg in operand.legs)
+        end_names = tuple(" ".join(group) for group in ends)
+        expression = operand.grouped((*((leg,) for leg in heads), *ends))
+        sides.append(Value(expression, heads + end_names, True).aligned((*lead, *end_names)).text)
     return f"({sides[0]} @ {sides[1]}).mT"
 
 
-def _batched(left: Value, right: Value, want: Legs) -> str:
+def _batched(left: Value, right: Value, layout: Legs) -> str:
     """`Q @ K.mT`, a matrix product per entry of the first legs; otherwise empty. A small einsum takes twice as long."""
-    heads = want[:-2]
-    if len(want) < 2 or not (left.batched and right.batched) or left.legs[:-2] != heads or right.legs[:-2] != heads:
+    heads = layout[:-2]
+    if len(layout) < 2 or not (left.batched and right.batched) or left.legs[:-2] != heads or right.legs[:-2] != heads:
         return ""
     ends = left.legs[-2:], right.legs[-2:]
     shared = [leg for leg in ends[0] if leg in ends[1]]
     if len(ends[0]) != 2 or len(ends[1]) != 2 or len(shared) != 1:
         return ""
-    if want[-2] in ends[1]:  # the rows of the result are on the right
+    if layout[-2] in ends[1]:  # the rows of the result are on the right
         left, right, ends = right, left, ends[::-1]
-    if want[-2:] != tuple(leg for own in ends for leg in own if leg not in shared):
+    if layout[-2:] != tuple(leg for pair in ends for leg in pair if leg not in shared):
         return ""
-    first = left.atom if ends[0][1] in shared else f"{left.atom}.mT"
-    return f"{first} @ {right.atom if ends[1][0] in shared else f'{right.atom}.mT'}"
+    rows = left.atom if ends[0][1] in shared else f"{left.atom}.mT"
+    return f"{rows} @ {right.atom if ends[1][0] in shared else f'{right.atom}.mT'}"
 
 
-def _ordered(writer: Writer, left: Value, right: Value, want: Legs) -> tuple[Value, Value] | None:
+def _ordered(writer: Writer, left: Value, right: Value, layout: Legs) -> tuple[Value, Value] | None:
     """The sides of `Q[:, None] @ K.transpose(-3, -2).mT`: scores in the wanted order, unlike those of an einsum."""
-    *lead, row, column = want if len(want) > 2 else ("", "")
-    shared = [leg for leg in left.legs if leg in right.legs and leg not in want]
-    alone = {row, column} == {writer.graph.query, writer.graph.key} and left.batched and right.batched
-    if not alone or len(shared) != 1 or {*left.legs, *right.legs} != {*want, *shared}:
+    *lead, row, column = layout if len(layout) > 2 else ("", "")
+    shared = [leg for leg in left.legs if leg in right.legs and leg not in layout]
+    over_pairs = {row, column} == {writer.graph.query, writer.graph.key} and left.batched and right.batched
+    if not over_pairs or len(shared) != 1 or {*left.legs, *right.legs} != {*layout, *shared}:
         return None
     if row in right.legs or column in left.legs:
         return None
-    both = [leg for leg in lead if leg in left.legs and leg in right.legs]
-    rows, columns = ([leg for leg in want if leg in x.legs and leg not in both] for x in (left, right))
-    if (*both, *rows, *columns) == want:
+    heads = [leg for leg in lead if leg in left.legs and leg in right.legs]
+    rows, columns = ([leg for leg in layout if leg in operand.legs and leg not in heads] for operand in (left, right))
+    if (*heads, *rows, *columns) == layout:
         return None
     return left.aligned((*lead, row, *shared)), right.aligned((*lead, column, *shared))
 
 
-def _uncopied(writer: Writer, big: Value, small: Value, want: Legs) -> Value | None:
+def _uncopied(writer: Writer, big: Value, small: Value, layout: Legs) -> Value | None:
     """`(P.mT @ Q[:, None]).sum(-3)`: a matrix product per entry of the first legs of a tensor of queries x keys.
 
     An einsum would copy that tensor, to bring together the legs that it sums or those that only this tensor has. None
     if these are side by side, or if the other factor has not exactly one leg of its own.
     """
     *lead, row, column = big.legs if len(big.legs) > 2 else ("", "")
-    inner, kept = (row, column) if column in want else (column, row)
-    summed = sorted(leg for leg in big.legs if leg not in want)
-    alone = [leg for leg in want if leg in big.legs and leg not in small.legs]
-    own = [leg for leg in small.legs if leg not in big.legs]
-    pairs = {row, column} == {writer.graph.query, writer.graph.key} and big.batched and small.batched
-    if not pairs or inner not in summed or kept not in alone or not {*summed} <= {*small.legs}:
+    inner, kept = (row, column) if column in layout else (column, row)
+    summed_legs = sorted(leg for leg in big.legs if leg not in layout)
+    big_only = [leg for leg in layout if leg in big.legs and leg not in small.legs]
+    small_only = [leg for leg in small.legs if leg not in big.legs]
+    over_pairs = {row, column} == {writer.graph.query, writer.graph.key} and big.batched and small.batched
+    if not over_pairs or inner not in summed_legs or kept not in big_only or not {*summed_legs} <= {*small.legs}:
         return None
-    if len(own) != 1 or own[0] not in want or (_side_by_side(big.legs, summed) and _side_by_side(big.legs, alone)):
+    if (
+        len(small_only) != 1
+        or small_only[0] not in layout
+        or (_side_by_side(big.legs, summed_legs) and _side_by_side(big.legs, big_only))
+    ):
         return None
-    text = f"{big.atom}{'' if inner == column else '.mT'} @ {small.aligned((*lead, inner, *own)).atom}"
-    legs, dims = (*lead, kept, *own), [i - len(big.legs) for i, leg in enumerate(lead) if leg in summed]
+    expression = f"{big.atom}{'' if inner == column else '.mT'} @ {small.aligned((*lead, inner, *small_only)).atom}"
+    legs, dims = (
+        (*lead, kept, *small_only),
+        [axis - len(big.legs) for axis, leg in enumerate(lead) if leg in summed_legs],
+    )
     if dims:
-        text = f"({text}).sum({dims[0] if len(dims) == 1 else tuple(dims)})"
-    return Value(text, tuple(leg for leg in legs if leg in want), True, ATOM if dims else MATMUL)
+        expression = f"({expression}).sum({dims[0] if len(dims) == 1 else tuple(dims)})"
+    return Value(expression, tuple(leg for leg in legs if leg in layout), True, ATOM if dims else MATMUL)
 
 
-def _side_by_side(legs: Legs, some: Sequence[str]) -> bool:
+def _side_by_side(legs: Legs, subset: Sequence[str]) -> bool:
     """Whether some legs are next to each other, in this order."""
-    return any(legs[i : i + len(some)] == (*some,) for i in range(len(legs)))
+    return any(legs[i : i + len(subset)] == (*subset,) for i in range(len(legs)))
 
 
-def _matmul(writer: Writer, x: Value, weight: Value, want: Legs) -> Value | None:
+def _matmul(writer: Writer, x: Value, weight: Value, layout: Legs) -> Value | None:
     """`projected(x, Wq.flatten(1)).unflatten(-1, Wq.shape[1:])`, if the weight's summed legs come first. Else None."""
     shared = tuple(leg for leg in weight.legs if leg in x.legs)
-    count, rest, own = len(shared), tuple(leg for leg in x.legs if leg not in shared), weight.legs[len(shared) :]
-    if weight.batched or not shared or weight.legs[:count] != shared or set(shared) & set(want):
+    count, rows, columns = len(shared), tuple(leg for leg in x.legs if leg not in shared), weight.legs[len(shared) :]
+    if weight.batched or not shared or weight.legs[:count] != shared or set(shared) & set(layout):
         return None
-    if set(rest + own) != set(want) or (x.legs[-count:] != shared and not _follows(want, rest, own)):
+    if set(rows + columns) != set(layout) or (x.legs[-count:] != shared and not _follows(layout, rows, columns)):
         return None
-    rest = tuple(leg for leg in want if leg in rest) if _follows(want, rest, own) else rest
-    left = _side(x, rest, shared)
-    return _projected(writer, Value(left, rest + own, x.batched), weight, count)
+    rows = tuple(leg for leg in layout if leg in rows) if _follows(layout, rows, columns) else rows
+    left = _side(x, rows, shared)
+    return _projected(writer, Value(left, rows + columns, x.batched), weight, count)
 
 
 def _summed_first(x: Value, weight: Value) -> Value:
@@ -192,53 +201,59 @@ def _summed_first(x: Value, weight: Value) -> Value:
     return weight.arranged(shared + tuple(leg for leg in weight.legs if leg not in shared))
 
 
-def _mixing(writer: Writer, x: Value, weight: Value, want: Legs) -> Value | None:
+def _mixing(writer: Writer, x: Value, weight: Value, layout: Legs) -> Value | None:
     """`mixed(P.mT, S, 2)`: mixes the heads of maps in place, where an einsum would permute the maps.
 
     Requires that the summed legs of x are directly before two or more legs that stay last.
     """
     shared = tuple(leg for leg in x.legs if leg in weight.legs)
-    own = tuple(leg for leg in weight.legs if leg not in shared)
-    if weight.batched or not shared or set(shared) & set(want) or len(own) != 1:
+    heads = tuple(leg for leg in weight.legs if leg not in shared)
+    if weight.batched or not shared or set(shared) & set(layout) or len(heads) != 1:
         return None
     first = x.legs.index(shared[0])
     lead, trail = x.legs[:first], x.legs[first + len(shared) :]
-    if x.legs[first : first + len(shared)] != shared or len(trail) < 2 or set(lead + own + trail) != set(want):
+    if x.legs[first : first + len(shared)] != shared or len(trail) < 2 or set(lead + heads + trail) != set(layout):
         return None
     maps = flattened(x.atom, -len(shared) - len(trail), -len(trail) - 1)
-    text = writer.call("mixed", weight.grouped((own, shared)), maps, str(len(trail)))
-    return Value(text, lead + own + trail, x.batched, ATOM)
+    expression = writer.call("mixed", weight.grouped((heads, shared)), maps, str(len(trail)))
+    return Value(expression, lead + heads + trail, x.batched, ATOM)
 
 
-def _weighted(writer: Writer, x: Value, weight: Value, want: Legs) -> Value | None:
+def _weighted(writer: Writer, x: Value, weight: Value, layout: Legs) -> Value | None:
     """`weighted_sum(x, pi.mT[:, :, None], -3)`: a sum of rows of x, each times an entry of a weight.
 
     An einsum would permute x. Requires one summed leg, before legs that only x has.
     """
-    summed = [leg for leg in x.legs if leg not in want]
-    rest = tuple(leg for leg in x.legs if leg in want)
-    alone = weight.batched or len(summed) != 1 or not x.batched or {*rest} != {*want} or not {*weight.legs} <= {*x.legs}
-    if alone or summed[0] not in weight.legs or x.legs[-1] in weight.legs:
+    summed_legs = [leg for leg in x.legs if leg not in layout]
+    kept = tuple(leg for leg in x.legs if leg in layout)
+    unfit = (
+        weight.batched
+        or len(summed_legs) != 1
+        or not x.batched
+        or {*kept} != {*layout}
+        or not {*weight.legs} <= {*x.legs}
+    )
+    if unfit or summed_legs[0] not in weight.legs or x.legs[-1] in weight.legs:
         return None
-    dim = x.legs.index(summed[0]) - len(x.legs)
-    text = writer.call("weighted_sum", x.text, weight.aligned(x.legs).text, str(dim))
-    return Value(text, rest, True, ATOM)
+    dim = x.legs.index(summed_legs[0]) - len(x.legs)
+    expression = writer.call("weighted_sum", x.text, weight.aligned(x.legs).text, str(dim))
+    return Value(expression, kept, True, ATOM)
 
 
-def _follows(want: Legs, rest: Legs, own: Legs) -> bool:
+def _follows(layout: Legs, rows: Legs, columns: Legs) -> bool:
     """Whether a matmul gives the wanted layout: the legs of x in any order, then those of the weight."""
-    return want[len(rest) :] == own and set(want[: len(rest)]) == set(rest)
+    return layout[len(rows) :] == columns and set(layout[: len(rows)]) == set(rows)
 
 
-def _side(x: Value, rest: Legs, shared: Legs) -> str:
+def _side(x: Value, rows: Legs, shared: Legs) -> str:
     """The left side of a matmul: the legs of x, then one summed dimension."""
     heads = x.legs[: x.packed]
-    place = shared.index(heads[0]) if x.unpack and heads[0] in shared else -1
-    if place < 0 or shared[place : place + x.packed] != heads:
-        return x.unpacked.grouped((*((leg,) for leg in rest), shared))
+    start = shared.index(heads[0]) if x.unpack and heads[0] in shared else -1
+    if start < 0 or shared[start : start + x.packed] != heads:
+        return x.unpacked.grouped((*((leg,) for leg in rows), shared))
     joint = " ".join(heads)
     packed = Value(x.text, (joint, *x.legs[x.packed :]), x.batched)
-    return packed.grouped((*((leg,) for leg in rest), (*shared[:place], joint, *shared[place + x.packed :])))
+    return packed.grouped((*((leg,) for leg in rows), (*shared[:start], joint, *shared[start + x.packed :])))
 
 
 def _projected(writer: Writer, left: Value, weight: Value, count: int) -> Value:
@@ -246,90 +261,98 @@ def _projected(writer: Writer, left: Value, weight: Value, count: int) -> Value:
 
     Where rows are divided by sums that may be near zero, it must not be rounded more than a plain product.
     """
-    own = len(weight.legs) - count
-    matrix = weight.atom if own < 2 else f"{weight.atom}.flatten({count})"
+    column_count = len(weight.legs) - count
+    matrix = weight.atom if column_count < 2 else f"{weight.atom}.flatten({count})"
     if count > 1:
-        matrix += f".flatten(0, {count - 1})" if own else ".flatten()"
-    large, exact = left.batched and own and not writer.plain, ["exact=True"] if writer.cancelling else []
-    text = writer.call("projected", left.text, matrix, *exact) if large else f"{left.text} @ {matrix}"
-    if own > 1:
-        text = f"{text if large else f'({text})'}.unflatten(-1, {weight.atom}.shape[{count}:])"
-    return Value(text, left.legs, left.batched, ATOM if large or own > 1 else MATMUL)
+        matrix += f".flatten(0, {count - 1})" if column_count else ".flatten()"
+    large, exact = left.batched and column_count and not writer.plain, ["exact=True"] if writer.cancelling else []
+    expression = writer.call("projected", left.text, matrix, *exact) if large else f"{left.text} @ {matrix}"
+    if column_count > 1:
+        expression = f"{expression if large else f'({expression})'}.unflatten(-1, {weight.atom}.shape[{count}:])"
+    return Value(expression, left.legs, left.batched, ATOM if large or column_count > 1 else MATMUL)
 
 
-def summed(value: Value, want: Legs) -> Value:
+def summed(factor: Value, layout: Legs) -> Value:
     """One factor: sums the legs that the result lacks and orders the others."""
-    dims = [i - len(value.legs) for i, leg in enumerate(value.legs) if leg not in want]
-    kept = tuple(leg for leg in value.legs if leg in want)
+    dims = [axis - len(factor.legs) for axis, leg in enumerate(factor.legs) if leg not in layout]
+    kept_legs = tuple(leg for leg in factor.legs if leg in layout)
     if dims:
-        value = Value(f"{value.atom}.sum({dims[0] if len(dims) == 1 else tuple(dims)})", kept, value.batched)
-    return value.aligned(want)
+        factor = Value(f"{factor.atom}.sum({dims[0] if len(dims) == 1 else tuple(dims)})", kept_legs, factor.batched)
+    return factor.aligned(layout)
 
 
-def einsum_text(left: Value, right: Value, result: Legs) -> str:
+def einsum_text(left: Value, right: Value, layout: Legs) -> str:
     """A two-operand einsum; one-letter legs keep their letter."""
-    legs = dict.fromkeys((*left.legs, *right.legs, *result))
+    legs = dict.fromkeys((*left.legs, *right.legs, *layout))
     letters = {leg: leg for leg in legs if len(leg) == 1}
     for leg in legs:
         if leg not in letters:
-            wishes = (*(c for c in leg if c in ascii_letters), *ascii_letters)
-            letters[leg] = next(c for c in wishes if c not in letters.values())
-    sides = [("..." if value.batched else "") + "".join(letters[leg] for leg in value.legs) for value in (left, right)]
-    out = ("..." if left.batched or right.batched else "") + "".join(letters[leg] for leg in result)
-    return f'torch.einsum("{sides[0]},{sides[1]}->{out}", {left.text}, {right.text})'
+            preferred = (*(letter for letter in leg if letter in ascii_letters), *ascii_letters)
+            letters[leg] = next(letter for letter in preferred if letter not in letters.values())
+    inputs = [
+        ("..." if operand.batched else "") + "".join(letters[leg] for leg in operand.legs) for operand in (left, right)
+    ]
+    output = ("..." if left.batched or right.batched else "") + "".join(letters[leg] for leg in layout)
+    return f'torch.einsum("{inputs[0]},{inputs[1]}->{output}", {left.text}, {right.text})'
 
 
 def _sum(writer: Writer, step: Step, terms: tuple[Term, ...]) -> Value:
     """Terms of one factor each, aligned to the result; a term without tensors is a number."""
-    want, text, many = writer.wanted(step), "", False
-    if "weighted_total" in writer.instead and (found := _weighted_total(writer, terms, want)) is not None:
-        return found
+    layout, expression, batched = writer.wanted(step), "", False
+    if "weighted_total" in writer.instead and (weighted_total := _weighted_total(writer, terms, layout)) is not None:
+        return weighted_total
     for term in terms:
         coefficient, sign = term.coefficient, "+"
-        if isinstance(coefficient, Negative) and text:
+        if isinstance(coefficient, Negative) and expression:
             coefficient, sign = coefficient.of, "-"
         if term.factors:
-            value = writer.value(term.factors[0])
-            many |= value.batched
-            value = scaled(writer, coefficient, summed(value, want))
-            part = value.atom if value.level == SUM and text else value.text
+            factor = writer.value(term.factors[0])
+            batched |= factor.batched
+            factor = scaled(writer, coefficient, summed(factor, layout))
+            summand = factor.atom if factor.level == SUM and expression else factor.text
         else:
-            part = writer.factor(coefficient)
-        text = f"{text} {sign} {part}" if text else part
+            summand = writer.factor(coefficient)
+        expression = f"{expression} {sign} {summand}" if expression else summand
     if not any(term.factors for term in terms):
         like = writer.like.text
-        text = f"torch.full((), {text}, device={like}.device, dtype={like}.dtype)"
-        return Value(text, want, False)
-    return Value(text, want, many, SUM)
+        expression = f"torch.full((), {expression}, device={like}.device, dtype={like}.dtype)"
+        return Value(expression, layout, False)
+    return Value(expression, layout, batched, SUM)
 
 
-def _weighted_total(writer: Writer, terms: tuple[Term, ...], want: Legs) -> Value | None:
+def _weighted_total(writer: Writer, terms: tuple[Term, ...], layout: Legs) -> Value | None:
     """`weighted_total([o, o_2], [blend1[:, None], None])`: one pass over tensors along the sequence.
 
     Requires that each term is such a tensor, and one of them times a weight inside of the sum. Else None.
     """
-    pairs = [_weighted_term(writer, term, want) for term in terms]
-    found = [pair for pair in pairs if pair is not None]
-    if len(found) < 2 or len(found) < len(pairs) or all(weight is None for _, weight in found):
+    candidates = [_weighted_term(writer, term, layout) for term in terms]
+    weighted_terms = [candidate for candidate in candidates if candidate is not None]
+    if (
+        len(weighted_terms) < 2
+        or len(weighted_terms) < len(candidates)
+        or all(weight is None for _, weight in weighted_terms)
+    ):
         return None
-    values = ", ".join(value.aligned(want).text for value, _ in found)
-    weights = ", ".join("None" if weight is None else weight.aligned(want).text for _, weight in found)
-    return Value(writer.call("weighted_total", f"[{values}]", f"[{weights}]"), want, True, ATOM)
+    values = ", ".join(value.aligned(layout).text for value, _ in weighted_terms)
+    weights = ", ".join("None" if weight is None else weight.aligned(layout).text for _, weight in weighted_terms)
+    return Value(writer.call("weighted_total", f"[{values}]", f"[{weights}]"), layout, True, ATOM)
 
 
-def _weighted_term(writer: Writer, term: Term, want: Legs) -> tuple[Value, Value | None] | None:
+def _weighted_term(writer: Writer, term: Term, layout: Legs) -> tuple[Value, Value | None] | None:
     """The tensor and the weight of a term of a weighted total, or None."""
     if term.coefficient != ONE or len(term.factors) != 1:
         return None
     (use,), sequence = term.factors, {writer.graph.query, writer.graph.key}
-    value, step = writer.value(use), writer.graph.step.get(use.name)
-    if value.level != PRODUCT:
-        return (value, None) if value.batched and {*value.legs} == {*want} and sequence & {*want} else None
+    operand, step = writer.value(use), writer.graph.step.get(use.name)
+    if operand.level != PRODUCT:
+        return (operand, None) if operand.batched and {*operand.legs} == {*layout} and sequence & {*layout} else None
     if step is None or step.contraction is None or use.legs != step.legs:
         return None
-    part, *others = step.contraction.terms
-    if others or part.coefficient != ONE or len(part.factors) != 2:
+    inner_term, *other_terms = step.contraction.terms
+    if other_terms or inner_term.coefficient != ONE or len(inner_term.factors) != 2:
         return None
-    one, other = sorted(map(writer.value, part.factors), key=lambda factor: factor.batched)
-    weighs = not one.batched and {*one.legs} <= {*want} - sequence and {*other.legs} == {*want} and other.batched
-    return (other, one) if weighs and sequence & {*want} else None
+    weight, tensor = sorted(map(writer.value, inner_term.factors), key=lambda factor: factor.batched)
+    weighted = (
+        not weight.batched and {*weight.legs} <= {*layout} - sequence and {*tensor.legs} == {*layout} and tensor.batched
+    )
+    return (tensor, weight) if weighted and sequence & {*layout} else None

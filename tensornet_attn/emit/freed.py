@@ -18,24 +18,24 @@ def freed(groups: Sequence[Sequence[str]], long: Collection[str], after: str = "
     """
     lines = [line for group in groups for line in group]
     code = [*("" if line.startswith("#") else line.partition("  # ")[0] for line in lines), after]
-    made = {line.partition(" = ")[0] for line in lines if "  # " in line}
-    ends, of_views = dict[str, int](), dict[str, int]()
-    for place in reversed(range(len(lines))):
-        name, _, text = code[place].partition(" = ")
-        dimensions = [word.strip("()") for word in lines[place].partition("  # ")[2].split()]
-        hidden = _HIDDEN.match(text)
-        large = sum(one in long for one in dimensions) > 1
-        if name.isidentifier() and large and (hidden is None or hidden[1] in made):
-            word = re.compile(rf"(?<![.\w]){name}\b")
-            last = max(i for i in range(place, len(code)) if word.search(code[i]))
-            ends[name] = max(last, of_views.get(name, 0))
-            if view := _VIEW.fullmatch(text):
-                of_views[view[1]] = max(ends[name], of_views.get(view[1], 0))
-    found, place, end = list[list[str]](), 0, len(lines) if after else len(lines) - 1
+    computed = {line.partition(" = ")[0] for line in lines if "  # " in line}
+    last_uses, view_uses = dict[str, int](), dict[str, int]()
+    for index in reversed(range(len(lines))):
+        name, _, expression = code[index].partition(" = ")
+        dimensions = [word.strip("()") for word in lines[index].partition("  # ")[2].split()]
+        hidden = _HIDDEN.match(expression)
+        large = sum(dimension in long for dimension in dimensions) > 1
+        if name.isidentifier() and large and (hidden is None or hidden[1] in computed):
+            pattern = re.compile(rf"(?<![.\w]){name}\b")
+            last_use = max(later for later in range(index, len(code)) if pattern.search(code[later]))
+            last_uses[name] = max(last_use, view_uses.get(name, 0))
+            if view := _VIEW.fullmatch(expression):
+                view_uses[view[1]] = max(last_uses[name], view_uses.get(view[1], 0))
+    freed_groups, index, end = list[list[str]](), 0, len(lines) if after else len(lines) - 1
     for group in groups:
-        found.append([])
+        freed_groups.append([])
         for line in group:
-            dead = [name for name in reversed(ends) if ends[name] == place]
-            place += 1
-            found[-1] += [line, *([f"del {', '.join(dead)}"] if dead and place < end else [])]
-    return found
+            dead = [name for name in reversed(last_uses) if last_uses[name] == index]
+            index += 1
+            freed_groups[-1] += [line, *([f"del {', '.join(dead)}"] if dead and index < end else [])]
+    return freed_groups

@@ -43,15 +43,17 @@ def library(plain: bool = False) -> dict[str, Item]:
     """
     if plain:
         forms = dict(items(_path(PLAIN).read_text(encoding="utf-8"), PLAIN))
-        return {name: item for name, item in library().items() if item.owner not in forms} | forms
+        return {name: statement for name, statement in library().items() if statement.owner not in forms} | forms
     folder = _path(RUNTIME).with_suffix("")
     paths = {_module(path.relative_to(folder)): path for pattern in FILES for path in sorted(folder.glob(pattern))}
-    texts = {module: path.read_text(encoding="utf-8") for module, path in paths.items() if module != PLAIN}
-    before = {module: [name for name in texts if f"from {name} import" in text] for module, text in texts.items()}
-    found: dict[str, Item] = {}
-    for module in TopologicalSorter(before).static_order():
-        found |= dict(items(texts[module], module))
-    return found
+    sources = {module: path.read_text(encoding="utf-8") for module, path in paths.items() if module != PLAIN}
+    dependencies = {
+        module: [name for name in sources if f"from {name} import" in source] for module, source in sources.items()
+    }
+    statements: dict[str, Item] = {}
+    for module in TopologicalSorter(dependencies).static_order():
+        statements |= dict(items(sources[module], module))
+    return statements
 
 
 def _path(module: str) -> Path:
@@ -66,36 +68,40 @@ def items(source: str, module: str = "") -> Iterator[tuple[str, Item]]:
     """Yields (name, item) for each top-level statement except imports and docstrings."""
     lines = source.split("\n")
     for node in ast.parse(source).body:
-        text = "\n".join(lines[_first_line(node) - 1 : node.end_lineno])
-        reads = names_read(text)
+        segment = "\n".join(lines[_first_line(node) - 1 : node.end_lineno])
+        reads = names_read(segment)
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield node.name, Item(text, reads, _owner(node.decorator_list), module)
+            yield node.name, Item(segment, reads, _owner(node.decorator_list), module)
         elif isinstance(node, ast.AnnAssign | ast.Assign):
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-            yield ast.unparse(target), Item(text, reads, None, module)
+            yield ast.unparse(target), Item(segment, reads, None, module)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            yield text, Item(text, reads, _owner([node.value]), module)
+            yield segment, Item(segment, reads, _owner([node.value]), module)
 
 
 @lru_cache(1 << 12)
-def names_read(text: str) -> frozenset[str]:
+def names_read(code: str) -> frozenset[str]:
     """The global names that a text reads; names bound inside functions do not count.
 
     >>> sorted(names_read("def f(x):\\n    y = g(x)\\n    return y"))
     ['g']
     """
-    todo, found = [symtable(text, "text", "exec")], set[str]()
-    while todo:
-        table = todo.pop()
-        todo += table.get_children()
+    tables, reads = [symtable(code, "text", "exec")], set[str]()
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
         outside = table.get_type() == "module"
-        found |= {s.get_name() for s in table.get_symbols() if s.is_referenced() and (outside or s.is_global())}
-    return frozenset(found)
+        reads |= {
+            symbol.get_name()
+            for symbol in table.get_symbols()
+            if symbol.is_referenced() and (outside or symbol.is_global())
+        }
+    return frozenset(reads)
 
 
 def _first_line(node: ast.stmt) -> int:
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-    return min([node.lineno, *(part.lineno for part in decorators)])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def _owner(calls: list[ast.expr]) -> str | None:
@@ -120,18 +126,25 @@ def names() -> frozenset[str]:
 @cache
 def all_names() -> frozenset[str]:
     """All names that these functions read, such as `ValueError`; the class must not have one of them."""
-    return frozenset().union(names(), *(item.reads for own in (False, True) for item in library(own).values()))
+    return frozenset().union(
+        names(), *(statement.reads for plain in (False, True) for statement in library(plain).values())
+    )
 
 
 def imported(used: Iterable[str]) -> tuple[list[str], list[str]]:
     """The import lines for the used functions of the runtime, and the texts of functions written for this file only."""
-    known, texts = library(), sorted(text for text in used if text not in library())
-    wanted = {name for name in used if name in known}
-    wanted |= {name for text in texts for _, item in items(text) for name in item.reads & known.keys()}
+    statements, written_here = library(), sorted(source for source in used if source not in library())
+    wanted = {name for name in used if name in statements}
+    wanted |= {
+        name
+        for source in written_here
+        for _, statement in items(source)
+        for name in statement.reads & statements.keys()
+    }
     by_module: dict[str, list[str]] = {}
     for name in sorted(wanted):
-        by_module.setdefault(known[name].module, []).append(name)
-    return [line for module in sorted(by_module) for line in _import(module, by_module[module])], texts
+        by_module.setdefault(statements[name].module, []).append(name)
+    return [line for module in sorted(by_module) for line in _import(module, by_module[module])], written_here
 
 
 def _import(module: str, wanted: list[str]) -> list[str]:
@@ -146,15 +159,20 @@ def carried(used: Iterable[str], plain: bool = False) -> list[str]:
     `used`: names in the library, and texts of functions written for this file only, which come last. `plain`: see
     `library`.
     """
-    known = library(plain)
-    texts = sorted(text for text in used if text not in known)
-    todo = [name for name in used if name in known]
-    todo += sorted(name for text in texts for _, item in items(text) for name in item.reads & known.keys())
+    statements = library(plain)
+    written_here = sorted(source for source in used if source not in statements)
+    pending = [name for name in used if name in statements]
+    pending += sorted(
+        name
+        for source in written_here
+        for _, statement in items(source)
+        for name in statement.reads & statements.keys()
+    )
     wanted: set[str] = set()
-    while todo:
-        name = todo.pop()
+    while pending:
+        name = pending.pop()
         if name not in wanted:
             wanted.add(name)
-            todo += sorted(known[name].reads & known.keys())
-            todo += [key for key, item in known.items() if item.owner == name]
-    return [item.text for name, item in known.items() if name in wanted] + texts
+            pending += sorted(statements[name].reads & statements.keys())
+            pending += [key for key, statement in statements.items() if statement.owner == name]
+    return [statement.text for name, statement in statements.items() if name in wanted] + written_here

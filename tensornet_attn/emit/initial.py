@@ -23,8 +23,8 @@ def init_lines(writer: Writer, graph: Graph) -> list[str]:
     lines = wrapped(f"def __init__({', '.join(['self', *sizes, '*', 'device=None', 'dtype=None'])}):", len(_INDENT))
     body = ["super().__init__()", *_made(tensors, local), f"self.{reset}()"]
     lines += [_INDENT + line for line in body]
-    first = [part for tensor in tensors for part in wrapped(_first(writer, graph, tensor), 2 * len(_INDENT))]
-    return [*lines, "", f"def {reset}(self) -> None:", *(_INDENT + line for line in first or ["pass"])]
+    initial_lines = [row for tensor in tensors for row in wrapped(_first(writer, graph, tensor), 2 * len(_INDENT))]
+    return [*lines, "", f"def {reset}(self) -> None:", *(_INDENT + line for line in initial_lines or ["pass"])]
 
 
 def _fixed(graph: Graph) -> set[str]:
@@ -47,17 +47,19 @@ def _made(tensors: list[Tensor], local: dict[str, str]) -> list[str]:
 
 def _first(writer: Writer, graph: Graph, tensor: Tensor) -> str:
     """The line that initialises a weight or state."""
-    own, init = f"self.{tensor.name}", tensor.init
+    attribute, init = f"self.{tensor.name}", tensor.init
     assert init is not None
     if init.name == "xavier":
-        return writer.call("xavier_", own, str(summed_dims(graph, tensor)))
+        return writer.call("xavier_", attribute, str(summed_dims(graph, tensor)))
     if init.name == "normal":
-        return f"nn.init.normal_({own}, 0.0, {writer.number(init.arguments[0])})"  # type: ignore[arg-type]
+        return f"nn.init.normal_({attribute}, 0.0, {writer.number(init.arguments[0])})"  # type: ignore[arg-type]
     if init.name == "uniform":
         bound = writer.factor(init.arguments[0])  # type: ignore[arg-type]
-        return f"nn.init.uniform_({own}, -{bound}, {bound})"
+        return f"nn.init.uniform_({attribute}, -{bound}, {bound})"
     if init.name == "full":
-        return f"nn.init.constant_({own}, {writer.number(init.arguments[0])})"  # type: ignore[arg-type]
+        return f"nn.init.constant_({attribute}, {writer.number(init.arguments[0])})"  # type: ignore[arg-type]
     if not init.arguments and init.name in ("zeros", "ones", "eye"):
-        return f"nn.init.{init.name}_({own})"
-    return writer.call("set_", own, filled_text(writer, init, [], f"device={own}.device, dtype={own}.dtype"))
+        return f"nn.init.{init.name}_({attribute})"
+    return writer.call(
+        "set_", attribute, filled_text(writer, init, [], f"device={attribute}.device, dtype={attribute}.dtype")
+    )

@@ -16,29 +16,29 @@ Readers = Mapping[str, list[tuple[Step, Use]]]
 
 def batched(graph: Graph) -> frozenset[str]:
     """Values that may have batch dimensions: inputs, noise, boxes with run-time masks, and their dependents."""
-    found = {tensor.name for tensor in graph.tensors if tensor.role in ("input", "noise")}
+    batched_names = {tensor.name for tensor in graph.tensors if tensor.role in ("input", "noise")}
     for step in graph.steps:
         box = step.box
         hides = box is not None and (graph.masked(step) or OPS[box.kind].recurrent or box.seen == BY_KEY)
         hides = hides or hides_rows(graph, box) or step.kernel is not None
-        if hides or any(use.name in found for use in step.op.uses):
-            found.add(step.name)
-    return frozenset(found)
+        if hides or any(use.name in batched_names for use in step.op.uses):
+            batched_names.add(step.name)
+    return frozenset(batched_names)
 
 
 def readers(graph: Graph) -> Readers:
     """The uses of every tensor and step with their steps; outputs and steps that update a state have one more."""
-    found: dict[str, list[tuple[Step, Use]]] = defaultdict(list)
+    readers_of: dict[str, list[tuple[Step, Use]]] = defaultdict(list)
     for step, use in graph.uses():
-        found[use.name].append((step, use))
-    return found
+        readers_of[use.name].append((step, use))
+    return readers_of
 
 
 def box_layout(graph: Graph, step: Step, legs: Legs) -> Legs:
     """The legs of the operand of a box: the leg of the box last, with the query leg before it if masks act."""
     assert step.box is not None
-    last = (graph.query, step.box.leg) if graph.masked(step) and graph.query in legs else (step.box.leg,)
-    return tuple(leg for leg in legs if leg not in last) + tuple(str(leg) for leg in last)
+    last_legs = (graph.query, step.box.leg) if graph.masked(step) and graph.query in legs else (step.box.leg,)
+    return tuple(leg for leg in legs if leg not in last_legs) + tuple(str(leg) for leg in last_legs)
 
 
 def wanted(graph: Graph, read: Readers, step: Step) -> Legs:
@@ -59,34 +59,36 @@ def wanted(graph: Graph, read: Readers, step: Step) -> Legs:
 
 def _for_kernel(graph: Graph, kernel: Kernel, use: Use) -> Legs:
     """The width that scores sum last: kernels then read rows of queries or keys without a copy that turns them."""
-    parts = [part for part in kernel.body if use in part.op.uses]
-    if len(parts) != 1 or parts[0].contraction is None:
+    inner_readers = [inner for inner in kernel.body if use in inner.op.uses]
+    if len(inner_readers) != 1 or inner_readers[0].contraction is None:
         return use.legs
-    others = {leg for other in parts[0].op.uses if other != use for leg in other.legs}
-    summed = tuple(leg for leg in use.legs if leg in others and leg not in parts[0].legs)
-    if any(graph.leg[leg].sequence for leg in summed) or not any(graph.leg[leg].sequence for leg in use.legs):
+    other_legs = {leg for other_use in inner_readers[0].op.uses if other_use != use for leg in other_use.legs}
+    summed_legs = tuple(leg for leg in use.legs if leg in other_legs and leg not in inner_readers[0].legs)
+    if any(graph.leg[leg].sequence for leg in summed_legs) or not any(graph.leg[leg].sequence for leg in use.legs):
         return use.legs
-    return tuple(leg for leg in use.legs if leg not in summed) + summed
+    return tuple(leg for leg in use.legs if leg not in summed_legs) + summed_legs
 
 
 def _for_box(graph: Graph, read: Readers, step: Step, reader: Step, box: Box) -> Legs:
     if OPS[box.kind].elementwise:
         return _like(step.legs, wanted(graph, read, reader))
-    whole = graph.masked(reader) and box.leg in step.legs  # a value with one number per row keeps its layout
-    return box_layout(graph, reader, step.legs) if whole else step.legs
+    spans_leg = graph.masked(reader) and box.leg in step.legs  # a value with one number per row keeps its layout
+    return box_layout(graph, reader, step.legs) if spans_leg else step.legs
 
 
 def _for_contraction(graph: Graph, read: Readers, step: Step, reader: Step, op: Contraction, use: Use) -> Legs:
     """Scores: query and key last. Sums: the order of the result. Products: summed legs last."""
     pair = (graph.query, graph.key)
-    result = wanted(graph, read, reader)
+    reader_layout = wanted(graph, read, reader)
     if set(pair) <= set(step.legs):
         return tuple(leg for leg in step.legs if leg not in pair) + tuple(str(leg) for leg in pair)
     if len(op.terms) > 1:
-        return _like(step.legs, result)
-    others = [other.legs for other in op.uses if other is not use]
-    summed = tuple(leg for leg in (others[0] if others else ()) if leg in step.legs and leg not in result)
-    return _like(tuple(leg for leg in step.legs if leg not in summed), result) + summed
+        return _like(step.legs, reader_layout)
+    other_legs = [other_use.legs for other_use in op.uses if other_use is not use]
+    summed_legs = tuple(
+        leg for leg in (other_legs[0] if other_legs else ()) if leg in step.legs and leg not in reader_layout
+    )
+    return _like(tuple(leg for leg in step.legs if leg not in summed_legs), reader_layout) + summed_legs
 
 
 def _like(legs: Legs, order: Legs) -> Legs:
@@ -94,11 +96,11 @@ def _like(legs: Legs, order: Legs) -> Legs:
     return tuple(leg for leg in order if leg in legs) + tuple(leg for leg in legs if leg not in order)
 
 
-def split(place: int, sizes: Sequence[str]) -> str:
+def split(dimension: int, sizes: Sequence[str]) -> str:
     """The call that unflattens a dimension into legs of these sizes; without legs, it squeezes the dimension."""
     if len(sizes) == 1:
         return ""
-    return f".unflatten({place}, ({', '.join(sizes)}))" if sizes else f".squeeze({place})"
+    return f".unflatten({dimension}, ({', '.join(sizes)}))" if sizes else f".squeeze({dimension})"
 
 
 def columns(sizes: Sequence[str]) -> str:

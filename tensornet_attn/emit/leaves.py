@@ -18,8 +18,8 @@ def open_forward(writer: Writer, steps: Iterable[Step]) -> None:
         writer.values[tensor.name] = Value(writer.local[tensor.name], tensor.legs, True)
     for tensor in inputs:
         if tensor.default is not None:
-            own, other = writer.local[tensor.name], writer.local[tensor.default]
-            writer.line(f"{own} = {other} if {own} is None else {own}")
+            local, default = writer.local[tensor.name], writer.local[tensor.default]
+            writer.line(f"{local} = {default} if {local} is None else {local}")
     writer.groups.append([])  # filled in after it is known which lengths are used
     writer.lengths = {leg.name: writer.names.fresh(leg.name) for leg in writer.graph.legs if leg.sequence}
     writer.groups.append([])
@@ -46,18 +46,18 @@ def bind_lengths(writer: Writer) -> None:
     """Writes the used lengths: from an input with the leg, else from the other sequence leg, else the maximum."""
     graph = writer.graph
     sources = {leg: _length_of(writer, leg) for leg in writer.lengths}
-    other = {graph.query: graph.key, graph.key: graph.query}
-    texts: dict[str, list[str]] = {}
+    counterpart = {graph.query: graph.key, graph.key: graph.query}
+    locals_by_source: dict[str, list[str]] = {}
     for leg in writer.lengths:
         if leg in writer.used_lengths:
-            source = sources[leg] or (graph.tied and sources.get(str(other[leg]))) or str(graph.leg[leg].maximum)
-            texts.setdefault(source, []).append(writer.lengths[leg])
-    writer.groups[1] += [f"{' = '.join(locals_)} = {source}" for source, locals_ in texts.items()]
+            source = sources[leg] or (graph.tied and sources.get(str(counterpart[leg]))) or str(graph.leg[leg].maximum)
+            locals_by_source.setdefault(source, []).append(writer.lengths[leg])
+    writer.groups[1] += [f"{' = '.join(locals_)} = {source}" for source, locals_ in locals_by_source.items()]
 
 
 def _length_of(writer: Writer, leg: str) -> str:
     """The size of the leg on the first input that has it, or an empty text."""
-    source = next((t for t in writer.graph.of_role("input") if leg in t.legs), None)
+    source = next((tensor for tensor in writer.graph.of_role("input") if leg in tensor.legs), None)
     return f"{writer.local[source.name]}.shape[{source.legs.index(leg) - len(source.legs)}]" if source else ""
 
 
@@ -67,17 +67,17 @@ def _input(writer: Writer, tensor: Tensor) -> None:
 
 def _weight(writer: Writer, tensor: Tensor) -> None:
     """`self.W`, cut to the run-time length along sequence legs."""
-    sequences = [place for place, leg in enumerate(tensor.legs) if writer.graph.leg[leg].sequence]
-    if tensor.stored or sequences in ([], [0]):
-        text = stored(writer, tensor)
+    sequence_axes = [axis for axis, leg in enumerate(tensor.legs) if writer.graph.leg[leg].sequence]
+    if tensor.stored or sequence_axes in ([], [0]):
+        expression = stored(writer, tensor)
     else:
-        text = f"self.{tensor.name}"
-        for place in sequences:
-            text = writer.call("first_entries", text, str(place), writer.length(tensor.legs[place]))
-    if tensor.stored or sequences:
-        writer.bind(tensor.name, text, tensor.legs)
+        expression = f"self.{tensor.name}"
+        for axis in sequence_axes:
+            expression = writer.call("first_entries", expression, str(axis), writer.length(tensor.legs[axis]))
+    if tensor.stored or sequence_axes:
+        writer.bind(tensor.name, expression, tensor.legs)
     else:
-        writer.values[tensor.name] = Value(text, tensor.legs, False)
+        writer.values[tensor.name] = Value(expression, tensor.legs, False)
 
 
 def _state(writer: Writer, tensor: Tensor) -> None:
@@ -95,18 +95,18 @@ def stored(writer: Writer, tensor: Tensor) -> str:
     return f"self.{tensor.name}" + (f"[{', '.join(cuts)}]" if cuts else "")
 
 
-def _apart(writer: Writer, place: int, group: tuple[str, ...]) -> str:
+def _apart(writer: Writer, axis: int, group: tuple[str, ...]) -> str:
     """The call that unflattens a stored dimension; calls for later dimensions come first."""
     sizes = ", ".join([*(str(writer.graph.leg[leg].size) for leg in group[:-1]), "-1"])
-    return f".unflatten({place}, ({sizes}))" if len(group) > 1 else ""
+    return f".unflatten({axis}, ({sizes}))" if len(group) > 1 else ""
 
 
 def _noise(writer: Writer, tensor: Tensor) -> None:
     shape = ", ".join([writer.batch_shape, *(writer.size(leg) for leg in tensor.legs)])
     draw = "True" if tensor.always else "self.training"
     std = writer.number(tensor.std)
-    text = writer.call("gaussian", "noise", f'"{tensor.name}"', f"({shape})", std, draw, writer.like.text)
-    writer.bind(tensor.name, text, tensor.legs)
+    expression = writer.call("gaussian", "noise", f'"{tensor.name}"', f"({shape})", std, draw, writer.like.text)
+    writer.bind(tensor.name, expression, tensor.legs)
 
 
 def _constant(writer: Writer, tensor: Tensor) -> None:
@@ -118,37 +118,37 @@ def constant_text(writer: Writer, tensor: Tensor, init: Function) -> str:
     """The value of a constant at its run-time size."""
     like = writer.like.text
     dtype = writer.call("wide_dtype", f"{like}.dtype") if tensor.name in writer.wide else f"{like}.dtype"
-    kind = f"device={like}.device, dtype={dtype}"
+    options = f"device={like}.device, dtype={dtype}"
     sizes = [writer.size(leg) for leg in tensor.legs]
     if init.name == "sinusoid":
         return writer.call("sinusoid", writer.positions(tensor.legs[0]), sizes[1], f"{like}.dtype")
     if init.name == "position":
         return writer.call("exactly", writer.positions(tensor.legs[0]))  # rates times large positions are large
     if init.name == "index":
-        return f"torch.arange({sizes[0]}, {kind})"
+        return f"torch.arange({sizes[0]}, {options})"
     if init.name == "alibi_slopes":
         return writer.call("alibi_slopes", sizes[0], f"{like}.device", dtype)
     if init.name in ("bucket", "log_bucket"):
-        count, furthest, *both = (writer.integer(argument) for argument in init.arguments)  # type: ignore[arg-type]
-        arguments = [writer.positions(tensor.legs[0]), count, furthest, *(str(bool(int(side))) for side in both)]
+        count, furthest, *flags = (writer.integer(argument) for argument in init.arguments)  # type: ignore[arg-type]
+        arguments = [writer.positions(tensor.legs[0]), count, furthest, *(str(bool(int(flag))) for flag in flags)]
         return writer.call("one_of", writer.call(f"{init.name}s", *arguments), count, f"{like}.dtype")
     if init.name == "distance":
         n, m = (writer.length(leg) for leg in (writer.graph.query, writer.graph.key))
-        text = writer.call("distance", n, m, f"{like}.device") + f".to({dtype})"
-        return permuted(text, (str(writer.graph.query), str(writer.graph.key)), tensor.legs)
-    return filled_text(writer, init, sizes, kind)
+        expression = writer.call("distance", n, m, f"{like}.device") + f".to({dtype})"
+        return permuted(expression, (str(writer.graph.query), str(writer.graph.key)), tensor.legs)
+    return filled_text(writer, init, sizes, options)
 
 
-def filled_text(writer: Writer, init: Function, sizes: list[str], kind: str) -> str:
+def filled_text(writer: Writer, init: Function, sizes: list[str], options: str) -> str:
     """zeros, ones, full(v), eye, eye(a), ones(a, b), kron(a, b) as torch calls."""
     if init.name == "full":
         shape = f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
-        return f"torch.full({shape}, {writer.number(init.arguments[0])}, {kind})"  # type: ignore[arg-type]
+        return f"torch.full({shape}, {writer.number(init.arguments[0])}, {options})"  # type: ignore[arg-type]
     if init.name == "kron":
-        left, right = (filled_text(writer, part, [], kind) for part in init.arguments)  # type: ignore[arg-type]
+        left, right = (filled_text(writer, factor, [], options) for factor in init.arguments)  # type: ignore[arg-type]
         return f"torch.kron({left}, {right})"
-    own = [writer.integer(argument) for argument in init.arguments]  # type: ignore[arg-type]
-    return f"torch.{init.name}({', '.join(own or sizes or ['()'])}, {kind})"
+    arguments = [writer.integer(argument) for argument in init.arguments]  # type: ignore[arg-type]
+    return f"torch.{init.name}({', '.join(arguments or sizes or ['()'])}, {options})"
 
 
 _LEAVES = {"input": _input, "weight": _weight, "state": _state, "noise": _noise, "constant": _constant}

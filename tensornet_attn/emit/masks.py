@@ -49,8 +49,8 @@ def keep_and_bias(writer: Writer, step: Step, layout: Legs) -> tuple[str, str]:
     """The names of mask and bias for a box laid out as [others..., n, m] or [others..., m]."""
     assert step.box is not None
     query = str(writer.graph.query) in layout
-    found = _keep(writer, writer.graph.masks(step), "mask", len(layout) - 1 - query, query)
-    return found.keep, _bias(found, query and OPS[step.box.kind].takes_float_mask)
+    visible_keys = _keep(writer, writer.graph.masks(step), "mask", len(layout) - 1 - query, query)
+    return visible_keys.keep, _bias(visible_keys, query and OPS[step.box.kind].takes_float_mask)
 
 
 def row_keep(writer: Writer, layout: Legs) -> str:
@@ -66,36 +66,38 @@ def attention_keep(writer: Writer, masks: tuple[Function, ...], heads: tuple[int
     mask = "mask"
     if len(heads) > 1 and takes_mask(writer.graph):
         mask = writer.call("heads_together", "mask", writer.batch_dims, f"({', '.join(map(str, heads))})")
-    found = _keep(writer, () if causal == "True" else masks, mask, 1, True, causal)
-    return found.keep, _bias(found, True)
+    visible_keys = _keep(writer, () if causal == "True" else masks, mask, 1, True, causal)
+    return visible_keys.keep, _bias(visible_keys, True)
 
 
 def name_biases(writer: Writer) -> None:
     """Writes the lines of the masks, after it is known which biases are used."""
-    for found in (*writer.keeps.values(), *writer.past_keeps):
-        found.group[found.place] = f"{found.keep}, {found.bias if found.biased else '_'} = {found.text}"
+    for visible_keys in (*writer.keeps.values(), *writer.past_keeps):
+        visible_keys.group[visible_keys.place] = (
+            f"{visible_keys.keep}, {visible_keys.bias if visible_keys.biased else '_'} = {visible_keys.text}"
+        )
 
 
-def _bias(found: VisibleKeys, wanted: bool) -> str:
-    found.biased |= wanted
-    return found.bias if wanted else "None"
+def _bias(visible_keys: VisibleKeys, wanted: bool) -> str:
+    visible_keys.biased |= wanted
+    return visible_keys.bias if wanted else "None"
 
 
 def _keep(
-    writer: Writer, masks: tuple[Function, ...], mask: str, others: int, query: bool, unless: str = "False"
+    writer: Writer, masks: tuple[Function, ...], mask: str, other_count: int, query: bool, unless: str = "False"
 ) -> VisibleKeys:
     mask = mask if query and takes_mask(writer.graph) else "None"
-    key = (frozenset(masks), mask, others, query, unless if masks else "")
-    if key not in writer.keeps:
-        own = own_mask(writer, masks)
-        own = own if unless in ("True", "False") else f"None if {unless} else {own}"
-        arguments = [own, mask, "key_mask", writer.batch_dims, str(others)]
-        text = writer.call("visible", *arguments, *([] if query else ["False"]))
+    signature = (frozenset(masks), mask, other_count, query, unless if masks else "")
+    if signature not in writer.keeps:
+        design_mask = own_mask(writer, masks)
+        design_mask = design_mask if unless in ("True", "False") else f"None if {unless} else {design_mask}"
+        arguments = [design_mask, mask, "key_mask", writer.batch_dims, str(other_count)]
+        call = writer.call("visible", *arguments, *([] if query else ["False"]))
         keep, bias = writer.names.fresh("keep"), writer.names.fresh("bias")
-        writer.line(text)
-        writer.keeps[key] = VisibleKeys(writer.groups[-1], len(writer.groups[-1]) - 1, keep, bias, text)
-    found: VisibleKeys = writer.keeps[key]
-    return found
+        writer.line(call)
+        writer.keeps[signature] = VisibleKeys(writer.groups[-1], len(writer.groups[-1]) - 1, keep, bias, call)
+    visible_keys: VisibleKeys = writer.keeps[signature]
+    return visible_keys
 
 
 def seen_text(writer: Writer, seen: Seen, layout: Legs, batched: bool) -> str:
@@ -103,28 +105,28 @@ def seen_text(writer: Writer, seen: Seen, layout: Legs, batched: bool) -> str:
     if writer.graph.query not in layout or seen == BY_KEY:
         return _by_key(writer, layout, batched)
     alternatives = []
-    for every in sorted(seen, key=repr):
-        keeps = dict.fromkeys(_seen(writer, visible, layout) for visible in sorted(every, key=repr))
+    for conjunction in sorted(seen, key=repr):
+        keeps = dict.fromkeys(_seen(writer, visible, layout) for visible in sorted(conjunction, key=repr))
         alternatives.append(reduce(partial(writer.call, "both"), keeps))
-    text = reduce(partial(writer.call, "either"), dict.fromkeys(alternatives))
-    return text if batched else writer.call("in_any", text, str(len(layout)))
+    expression = reduce(partial(writer.call, "either"), dict.fromkeys(alternatives))
+    return expression if batched else writer.call("in_any", expression, str(len(layout)))
 
 
 def _seen(writer: Writer, visible: Visible, layout: Legs) -> str:
     """The name of the mask for one visibility."""
     assert visible.legs is not None
-    others, own = layout[:-2], [leg for _, leg in visible.legs]
+    others, own_legs = layout[:-2], [leg for _, leg in visible.legs]
     mask = "mask"
-    if tuple(own) != others and takes_mask(writer.graph):
-        order = ", ".join(str(own.index(leg)) if leg in own else "None" for leg in others)
+    if tuple(own_legs) != others and takes_mask(writer.graph):
+        order = ", ".join(str(own_legs.index(leg)) if leg in own_legs else "None" for leg in others)
         mask = writer.call("mask_along", "mask", writer.batch_dims, f"({order},)" if others else "()")
     return _keep(writer, visible.masks, mask, len(others), True).keep
 
 
 def _by_key(writer: Writer, layout: Legs, batched: bool) -> str:
-    key = Value("key_mask", (str(writer.graph.key),), True).aligned(layout, whole=True).text
-    key = key if batched else writer.call("in_any", key, str(len(layout)))
-    return key if key == "key_mask" else f"{key} if key_mask is not None else None"
+    expression = Value("key_mask", (str(writer.graph.key),), True).aligned(layout, whole=True).text
+    expression = expression if batched else writer.call("in_any", expression, str(len(layout)))
+    return expression if expression == "key_mask" else f"{expression} if key_mask is not None else None"
 
 
 def own_mask(writer: Writer, masks: tuple[Function, ...]) -> str:
@@ -143,5 +145,7 @@ def own_mask(writer: Writer, masks: tuple[Function, ...]) -> str:
 
 def sees_text(writer: Writer, masks: Iterable[Function]) -> str:
     """The condition of masks as a function of query and key positions."""
-    texts = [condition(mask, writer.integer, _PLACES) for mask in dict.fromkeys(masks)]
-    return f"lambda query, key: {' & '.join(f'({text})' for text in texts) if len(texts) > 1 else texts[0]}"
+    formulas = [condition(mask, writer.integer, _PLACES) for mask in dict.fromkeys(masks)]
+    return (
+        f"lambda query, key: {' & '.join(f'({formula})' for formula in formulas) if len(formulas) > 1 else formulas[0]}"
+    )

@@ -46,42 +46,42 @@ class Names:
 def locals_of(graph: Graph, names: Names) -> dict[str, str]:
     """The local name of every tensor and step; names of the diagram have priority."""
     tensors, steps = [tensor.name for tensor in graph.tensors], [step.name for step in graph.steps if not step.nested]
-    found = {name: names.own(name) for name in (*tensors, *steps) if "." not in name}
-    found |= {name: names.fresh(name.replace(".", "_")) for name in tensors if "." in name}
-    return found | {step.name: names.fresh(_nested(graph, step.name)) for step in graph.steps if step.nested}
+    local = {name: names.own(name) for name in (*tensors, *steps) if "." not in name}
+    local |= {name: names.fresh(name.replace(".", "_")) for name in tensors if "." in name}
+    return local | {step.name: names.fresh(_nested(graph, step.name)) for step in graph.steps if step.nested}
 
 
 def _nested(graph: Graph, name: str) -> str:
     """`A.of` becomes A_scores if A is a softmax, `A.of.p1` becomes A_scores_1, `A.o` becomes o."""
-    place, _, last = name.rpartition(".")
-    if last == "o":
+    parent, _, component = name.rpartition(".")
+    if component == "o":
         return "o"
-    if not place:
+    if not parent:
         return name
-    outer = graph.step.get(place)
-    if last == "of" and outer is not None and outer.box is not None and OPS[outer.box.kind].zero_where_hidden:
-        last = "scores"
-    return f"{_nested(graph, place)}_{re.sub(r'^p(?=[0-9])', '', last)}"
+    outer = graph.step.get(parent)
+    if component == "of" and outer is not None and outer.box is not None and OPS[outer.box.kind].zero_where_hidden:
+        component = "scores"
+    return f"{_nested(graph, parent)}_{re.sub(r'^p(?=[0-9])', '', component)}"
 
 
 def class_name(design: str, texts: Iterable[str], taken: frozenset[str]) -> str:
     """`hard_fish` becomes HardFish, `mhsa` MHSA: acronyms in the texts of the design are capitalised."""
-    known = [word for text in texts for word in re.findall(r"[A-Za-z0-9]+", text)]
-    name = "".join(part.upper() if _acronym(part, known) else part.capitalize() for part in design.split("_"))
+    words = [word for text in texts for word in re.findall(r"[A-Za-z0-9]+", text)]
+    name = "".join(word.upper() if _acronym(word, words) else word.capitalize() for word in design.split("_"))
     return f"{name}_" if name in _TAKEN | taken else name
 
 
-def _acronym(part: str, known: list[str]) -> bool:
-    """Whether a text has the part in capitals, or words whose initials spell it in order."""
-    if len(part) > 1 and part.upper() in known:
+def _acronym(word: str, words: list[str]) -> bool:
+    """Whether a text has the word in capitals, or words whose initials spell it in order."""
+    if len(word) > 1 and word.upper() in words:
         return True
-    initials = iter("".join(word[0].lower() for word in known))
-    return len(part) > 2 and all(letter in initials for letter in part)
+    initials = iter("".join(known_word[0].lower() for known_word in words))
+    return len(word) > 2 and all(letter in initials for letter in word)
 
 
 def docstring_text(text: str) -> str:
     """A text of the user on one line, safe inside a docstring."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return harmless(line)[:400]
 
 

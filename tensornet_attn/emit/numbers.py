@@ -21,11 +21,11 @@ Size = Callable[[str], str]
 def number_text(tree: Arith, graph: Graph, size: Size, traced: bool = True) -> tuple[str, int]:
     """A number as Python, and its precedence. `traced`: functions of lengths may be scalar tensors in traced code."""
     if all(name.name in graph.values for name in names(tree)):
-        value = evaluate(tree, graph.values)
-        if abs(value) >= _EXACT:
-            return _literal(float(value))
-        if fixed(tree, graph) and (len(repr(value)) <= _SHORT or isinstance(tree, Number | Negative)):
-            return _literal(value)
+        number = evaluate(tree, graph.values)
+        if abs(number) >= _EXACT:
+            return _literal(float(number))
+        if fixed(tree, graph) and (len(repr(number)) <= _SHORT or isinstance(tree, Number | Negative)):
+            return _literal(number)
     return _python(_of_lengths(tree, graph, traced), size), _level(tree)
 
 
@@ -52,13 +52,13 @@ def _of_lengths(tree: Arith, graph: Graph, traced: bool) -> Arith:
         return replace(tree, left=left, right=right)
     if not isinstance(tree, Call):
         return tree
-    own = tuple(_of_lengths(one, graph, traced) for one in tree.arguments)
-    long = traced and tree.function in OF_MATH and any(name.name not in graph.values for name in names(tree))
-    return replace(tree, function=f"{tree.function}_of_length" if long else tree.function, arguments=own)
+    arguments = tuple(_of_lengths(argument, graph, traced) for argument in tree.arguments)
+    of_length = traced and tree.function in OF_MATH and any(name.name not in graph.values for name in names(tree))
+    return replace(tree, function=f"{tree.function}_of_length" if of_length else tree.function, arguments=arguments)
 
 
-def _literal(value: float) -> tuple[str, int]:
-    return repr(value), ATOM if value >= 0 else PRODUCT
+def _literal(number: float) -> tuple[str, int]:
+    return repr(number), ATOM if number >= 0 else PRODUCT
 
 
 def _python(tree: Arith, size: Size) -> str:

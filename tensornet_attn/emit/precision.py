@@ -23,24 +23,24 @@ from tensornet_attn.rewrite.scores import exact_parts
 @contextmanager
 def in_precision(writer: Writer, step: Step) -> Iterator[None]:
     """In this context, operands have the precision in which the step reads them, and its result is rounded if it is."""
-    before = {use.name: writer.values[use.name] for use in step.op.uses if use.name in writer.values}
-    wide = [name for name in before if name in writer.wide]
+    values = {use.name: writer.values[use.name] for use in step.op.uses if use.name in writer.values}
+    wide = [name for name in values if name in writer.wide]
     blocks = isinstance(step.form, Block) and not step.form.tiled and (wide or _is_short(writer, step))  # one dtype
-    taken = wide if blocks else [name for name in wide if takes_wide(writer, name, step)]
+    read_wide = wide if blocks else [name for name in wide if takes_wide(writer, name, step)]
     for name in wide:
-        if name not in taken:
+        if name not in read_wide:
             _read_as(writer, name, "to_narrow", writer.like.text)
-    narrow, product = [name for name in before if name not in wide], _is_wide_product(writer, step)
+    narrow, product = [name for name in values if name not in wide], _is_wide_product(writer, step)
     if blocks or (product and wide):
         for name in narrow:
             _read_as(writer, name, "to_wide" if wide else "to_wide_on_cpu")
     elif step.name in writer.wide and not (wide or product) and step.kernel is None:
-        for name in [name for name in narrow if before[name].batched][:1]:
+        for name in [name for name in narrow if values[name].batched][:1]:
             _read_as(writer, name, "to_wide")
-    rounds = (taken or blocks) and step.name not in writer.wide and (blocks or step.kernel is None)
+    rounds = (read_wide or blocks) and step.name not in writer.wide and (blocks or step.kernel is None)
     writer.rounded, writer.widened = step.name if rounds else "", step.name if product and not wide else ""
     yield
-    writer.values |= before
+    writer.values |= values
     writer.rounded = writer.widened = ""
 
 
@@ -48,14 +48,14 @@ def rounded(writer: Writer, output: Value) -> Value:
     """The output, in the dtype of the layer if it is kept wide."""
     if writer.graph.output not in writer.wide:
         return output
-    text = writer.call("rounded_to", output.unpacked.text, f"{writer.like.text}.dtype")
-    return Value(text, output.legs, output.batched)
+    expression = writer.call("rounded_to", output.unpacked.text, f"{writer.like.text}.dtype")
+    return Value(expression, output.legs, output.batched)
 
 
 def _is_short(writer: Writer, step: Step) -> bool:
     """Whether a decoding step computes a block of so few rows that its scores are kept wide."""
     decoding = writer.target.workload == "decoding" and step.kernel is not None
-    return decoding and all(few_rows(writer.graph, part) for part in step.kernel.body)  # type: ignore[union-attr]
+    return decoding and all(few_rows(writer.graph, inner) for inner in step.kernel.body)  # type: ignore[union-attr]
 
 
 def _is_wide_product(writer: Writer, step: Step) -> bool:
@@ -106,5 +106,5 @@ def kernel_takes_wide(graph: Graph, name: str, step: Step) -> bool:
     names = {name, *(tensor for tensor, hidden in step.kernel.hidden if hidden == name)}
     if names & {use.name for use in exponents_of(step)}:
         return True
-    adding = [part for part in step.kernel.body if any(use.name in names for use in part.op.uses)]
+    adding = [inner for inner in step.kernel.body if any(use.name in names for use in inner.op.uses)]
     return {*adding} <= {*exact_parts(graph, step)} and all(map(elementwise, adding))

@@ -60,8 +60,8 @@ class BlockWriter(Writer):
     def packed(self, use: Use) -> Value:
         return self.read[use]
 
-    def bind(self, name: str, text: str, legs: Legs, level: int = ATOM) -> None:
-        self.made = Value(text, legs, name in self.batched, level)
+    def bind(self, name: str, expression: str, legs: Legs, level: int = ATOM) -> None:
+        self.made = Value(expression, legs, name in self.batched, level)
 
     def size(self, name: str) -> str:
         if name in self.lengths or name in dict(self.graph.settings):
@@ -82,14 +82,14 @@ class BlockWriter(Writer):
 
     def positions(self, leg: str) -> str:
         if leg == self.graph.key:
-            every = f"torch.arange(rows.m, device={self.like.text}.device)"
-            return super().call("keys_of", "rows") if self.nearby else every
+            all_keys = f"torch.arange(rows.m, device={self.like.text}.device)"
+            return super().call("keys_of", "rows") if self.nearby else all_keys
         return super().positions(leg)
 
     @property
     def like(self) -> Value:
-        given = (self.values[t.name] for t in self.graph.tensors if t.role in ("input", "weight"))
-        return next(given, Value(self.spare, (), False))
+        leaves = (self.values[tensor.name] for tensor in self.graph.tensors if tensor.role in ("input", "weight"))
+        return next(leaves, Value(self.spare, (), False))
 
     @property
     def batch_dims(self) -> str:
@@ -121,8 +121,8 @@ class RowsPrinter:
         self.variable = writer.names.fresh("x")
         self.absorbed = {inner for node in self.order for inner in self._inside(node)}
         graph = program.graph
-        legs = [*(step.legs for step in graph.steps), *(tensor.legs for tensor in graph.tensors)]
-        self.wide = {leg for own in legs if {*program.pair} <= {*own} for leg in own}
+        layouts = [*(step.legs for step in graph.steps), *(tensor.legs for tensor in graph.tensors)]
+        self.wide = {leg for layout in layouts if {*program.pair} <= {*layout} for leg in layout}
 
     def print(self, end: Node) -> None:
         """Prints every line that a node needs and that is not yet printed."""
@@ -145,24 +145,24 @@ class RowsPrinter:
         if self._stands_inside(node, value):
             self.absorbed.add(node)
             return value
-        name, only = self._name(node), ""
+        name, guard = self._name(node), ""
         if node in self.wanted and self.uses[node] == 1:
             operand, legs = self.wanted[node]
-            value, only = value.aligned(legs, whole=True), f' if "{operand}" in wanted else None'
-        self.writer.line(f"{name} = {value.text}{only}", value)
+            value, guard = value.aligned(legs, whole=True), f' if "{operand}" in wanted else None'
+        self.writer.line(f"{name} = {value.text}{guard}", value)
         return Value(name, value.legs, value.batched)
 
     def _stands_inside(self, node: Node, value: Value) -> bool:
-        own = self.steps.get(node, ".")
-        if self.uses[node] != 1 or node not in self.reader or "." not in own:
+        step_name = self.steps.get(node, ".")
+        if self.uses[node] != 1 or node not in self.reader or "." not in step_name:
             return False
         reader = self.reader[node]
         if reader.op == "mul" and reader.args[0].op == "number":
             return True
-        fits = reader.op in _AROUND
+        nestable = reader.op in _AROUND
         if reader.op == "box":
-            fits = OPS[reader.data[0].op.kind].inline
-        return fits and len(value.text) <= _INLINE and "einsum" not in value.text
+            nestable = OPS[reader.data[0].op.kind].inline
+        return nestable and len(value.text) <= _INLINE and "einsum" not in value.text
 
     def _name(self, node: Node) -> str:
         """The name of a step for its value, derived names for other nodes."""
@@ -170,24 +170,24 @@ class RowsPrinter:
             return self.writer.local[self.steps[node]]
         if node in self.named:
             return self.named[node]
-        start, base = ("d_", node.name[2:]) if node.name.startswith("d_") else ("", node.name)
-        base, end = (base[:-2], "_k") if base.endswith(".k") else (base, "")
+        prefix, base = ("d_", node.name[2:]) if node.name.startswith("d_") else ("", node.name)
+        base, suffix = (base[:-2], "_k") if base.endswith(".k") else (base, "")
         local = self.writer.local.get(base) or base.replace(".", "_")
-        if not start + end and self.program.values.get(base) in self.absorbed and local not in self.lent:
+        if not prefix + suffix and self.program.values.get(base) in self.absorbed and local not in self.lent:
             self.lent.add(local)
             return local
-        return self.writer.names.fresh(f"{start}{local or node.op}{end}")
+        return self.writer.names.fresh(f"{prefix}{local or node.op}{suffix}")
 
     def _layout(self, node: Node) -> Legs:
         """Legs shared with pairs of query and key, then the sides, then the others, in the order of the diagram."""
         base, graph = node.name.removeprefix("d_"), self.writer.graph
         legs = (*node.heads, *node.axes)
-        known = self.writer.values[base].legs if base in self.writer.values else ()
-        if not known and base in graph.step:
-            known = graph.step[base].legs
-        if {*known} == {*legs} and base in self.writer.values:
-            return known
-        legs = tuple(leg for leg in known if leg in legs) + tuple(leg for leg in legs if leg not in known)
+        written = self.writer.values[base].legs if base in self.writer.values else ()
+        if not written and base in graph.step:
+            written = graph.step[base].legs
+        if {*written} == {*legs} and base in self.writer.values:
+            return written
+        legs = tuple(leg for leg in written if leg in legs) + tuple(leg for leg in legs if leg not in written)
         if not node.axes:
             return legs
         heads = tuple(leg for leg in legs if leg in self.wide and leg not in node.axes)
@@ -200,15 +200,15 @@ class RowsPrinter:
 
     def _chain(self, node: Node) -> tuple[list[Node], tuple[Node, ...]]:
         """(nodes inside a sum of products, its factors); the factors are one node if it is a plain sum."""
-        inner, found = node, list[Node]()
+        inner, inside = node, list[Node]()
         while inner.op != "dot" and self._sums(inner):
             (arg,) = inner.args
-            whole = self._sums(arg) or (arg.op == "mul" and arg.args[0].op != "number")
-            if not whole or self.uses[arg] != 1 or "." not in self.steps.get(arg, "."):
-                return found, (arg,)
-            found.append(arg)
+            extends = self._sums(arg) or (arg.op == "mul" and arg.args[0].op != "number")
+            if not extends or self.uses[arg] != 1 or "." not in self.steps.get(arg, "."):
+                return inside, (arg,)
+            inside.append(arg)
             inner = arg
-        return found, inner.args
+        return inside, inner.args
 
     def _inside(self, node: Node) -> list[Node]:
         """The nodes printed as part of a node."""
@@ -218,12 +218,12 @@ class RowsPrinter:
 
     def _scaled(self, number: Node, node: Node) -> list[Node]:
         """The nodes into which a number is folded: a node, its inner nodes, and recursively its smallest factor."""
-        place = self._smallest(node)
-        if place is None:
+        smallest = self._smallest(node)
+        if smallest is None:
             return []
-        found, factors = self._factors(node)
-        self.uses[self._multiple(number, factors[place])] += 1
-        return [node, *found, *self._scaled(number, factors[place])]
+        inside, factors = self._factors(node)
+        self.uses[self._multiple(number, factors[smallest])] += 1
+        return [node, *inside, *self._scaled(number, factors[smallest])]
 
     def _factors(self, node: Node) -> tuple[list[Node], tuple[Node, ...]]:
         return self._chain(node) if self._sums(node) else ([], node.args)
@@ -241,15 +241,17 @@ class RowsPrinter:
     def _room(self, node: Node) -> int:
         """Elements of the smallest tensor that can absorb a factor of the node."""
         if node not in self.rooms:
-            place, (_, factors) = self._smallest(node), self._factors(node)
-            self.rooms[node] = self._elements(node) if place is None else self._room(factors[place])
+            smallest, (_, factors) = self._smallest(node), self._factors(node)
+            self.rooms[node] = self._elements(node) if smallest is None else self._room(factors[smallest])
         return self.rooms[node]
 
     def _elements(self, node: Node) -> int:
         """Elements of a node, for a block of rows and many keys."""
         query, key = self.program.pair
-        sides = {query: _ROWS, key: _KEYS}
-        return prod(self.program.nodes.sizes[leg] for leg in node.heads) * prod(sides.get(x, _KEYS) for x in node.axes)
+        axis_sizes = {query: _ROWS, key: _KEYS}
+        return prod(self.program.nodes.sizes[leg] for leg in node.heads) * prod(
+            axis_sizes.get(axis, _KEYS) for axis in node.axes
+        )
 
     def _load(self, node: Node) -> Value:
         return self.writer.values[node.name]
@@ -262,47 +264,52 @@ class RowsPrinter:
     _sum = _dot = _over
 
     def _product(self, node: Node, factors: tuple[Node, ...]) -> Value:
-        want = self._layout(node)
+        layout = self._layout(node)
         if len(factors) == 1:
-            return summed(self.value(factors[0]), want)
-        a, b = (self.value(self._without_spread(x, other)) for x, other in (factors, factors[::-1]))
+            return summed(self.value(factors[0]), layout)
+        left, right = (
+            self.value(self._without_spread(factor, other_factor)) for factor, other_factor in (factors, factors[::-1])
+        )
         pair = self.program.pair
-        if a.legs[-2:] == b.legs[-2:] == pair and not {*pair} & {*want}:
-            return self._over_pairs(a, b, want)
-        big, small = (a, b) if len(a.legs) >= len(b.legs) else (b, a)
-        alike = {*want} < {*big.legs} and {*small.legs} <= {*big.legs}
-        if alike and big.legs[-1] in want and big.legs[-1] in small.legs:  # avoids one matmul per entry
-            dims = ", ".join(str(i - len(big.legs)) for i, leg in enumerate(big.legs) if leg not in want)
-            text = self.writer.call("summed_products", big.text, small.aligned(big.legs).text, f"({dims},)")
-            kept = tuple(leg for leg in big.legs if leg in want)
-            return Value(text, kept, big.batched or small.batched).aligned(want)
-        return product(self.writer, a, b, want)
+        if left.legs[-2:] == right.legs[-2:] == pair and not {*pair} & {*layout}:
+            return self._over_pairs(left, right, layout)
+        big, small = (left, right) if len(left.legs) >= len(right.legs) else (right, left)
+        covers = {*layout} < {*big.legs} and {*small.legs} <= {*big.legs}
+        if covers and big.legs[-1] in layout and big.legs[-1] in small.legs:  # avoids one matmul per entry
+            dims = ", ".join(str(i - len(big.legs)) for i, leg in enumerate(big.legs) if leg not in layout)
+            expression = self.writer.call("summed_products", big.text, small.aligned(big.legs).text, f"({dims},)")
+            kept_legs = tuple(leg for leg in big.legs if leg in layout)
+            return Value(expression, kept_legs, big.batched or small.batched).aligned(layout)
+        return product(self.writer, left, right, layout)
 
-    def _over_pairs(self, a: Value, b: Value, want: Legs) -> Value:
+    def _over_pairs(self, left: Value, right: Value, layout: Legs) -> Value:
         """A sum over queries and keys, flattened to one leg, then over the other shared legs; maps are not copied."""
-        one, other = (replace(x, text=f"{x.atom}.flatten(-2)", legs=(*x.legs[:-2], "pair")) for x in (a, b))
-        more = tuple(leg for leg in one.legs[:-1] if leg in other.legs and leg not in want)
-        text = einsum_text(one, other, more + want)
-        return summed(Value(text, more + want, a.batched or b.batched), want)
+        flat_left, flat_right = (
+            replace(operand, text=f"{operand.atom}.flatten(-2)", legs=(*operand.legs[:-2], "pair"))
+            for operand in (left, right)
+        )
+        shared = tuple(leg for leg in flat_left.legs[:-1] if leg in flat_right.legs and leg not in layout)
+        expression = einsum_text(flat_left, flat_right, shared + layout)
+        return summed(Value(expression, shared + layout, left.batched or right.batched), layout)
 
-    def _without_spread(self, x: Node, other: Node) -> Node:
+    def _without_spread(self, factor: Node, other_factor: Node) -> Node:
         """Removes a broadcast along legs that the other factor has."""
-        if x.op != "spread":
-            return x
-        (arg,) = x.args
-        added = {*x.heads, *x.axes} - {*arg.heads, *arg.axes}
-        return arg if added <= {*other.heads, *other.axes} else x
+        if factor.op != "spread":
+            return factor
+        (arg,) = factor.args
+        added = {*factor.heads, *factor.axes} - {*arg.heads, *arg.axes}
+        return arg if added <= {*other_factor.heads, *other_factor.axes} else factor
 
     def _mul(self, node: Node) -> Value:
-        number, x = node.args
+        number, operand = node.args
         if number.op != "number":
             return self._product(node, node.args)
         (tree,) = number.data
-        place, factors = self._smallest(x), list(self._factors(x)[1])
-        if place is None:
-            return scaled(self.writer, tree, self.value(x))
-        factors[place] = self._multiple(number, factors[place])
-        return self._product(x, tuple(factors))
+        smallest, factors = self._smallest(operand), list(self._factors(operand)[1])
+        if smallest is None:
+            return scaled(self.writer, tree, self.value(operand))
+        factors[smallest] = self._multiple(number, factors[smallest])
+        return self._product(operand, tuple(factors))
 
     def _multiple(self, number: Node, factor: Node) -> Node:
         return self.program.nodes.mul(number, factor, f"{factor.name}.k")
@@ -310,36 +317,38 @@ class RowsPrinter:
     def _number(self, node: Node) -> Value:
         (tree,) = node.data
         like = self.writer.like.text
-        text = f"torch.full((), {self.writer.number(tree)}, device={like}.device, dtype={like}.dtype)"
-        return Value(text, (), False)
+        expression = f"torch.full((), {self.writer.number(tree)}, device={like}.device, dtype={like}.dtype)"
+        return Value(expression, (), False)
 
     def _add(self, node: Node) -> Value:
-        want, text, many = self._layout(node), "", False
+        layout, expression, batched = self._layout(node), "", False
         if all(arg.op == "number" for arg in node.args):
             return Value(" + ".join(self.value(arg).text for arg in node.args), (), False, SUM)
         for arg in node.args:
             if arg.op == "number":
-                part = self.writer.factor(arg.data[0])
+                summand = self.writer.factor(arg.data[0])
             else:
-                value = self.value(arg)
-                many |= value.batched
-                value = value.aligned(want)
-                part = value.text
-            sign = ("- " if part.startswith("-") else "+ ") if text else ""
-            text = f"{text} {sign}{part.removeprefix('-') if text else part}".strip()
-        return Value(text, want, many, SUM)
+                operand = self.value(arg)
+                batched |= operand.batched
+                operand = operand.aligned(layout)
+                summand = operand.text
+            sign = ("- " if summand.startswith("-") else "+ ") if expression else ""
+            expression = f"{expression} {sign}{summand.removeprefix('-') if expression else summand}".strip()
+        return Value(expression, layout, batched, SUM)
 
     def _spread(self, node: Node) -> Value:
-        want, value = self._layout(node), self.value(node.args[0])
-        sizes = ", ".join(map(self.writer.block_size, want))
-        text = self.writer.call(
-            "spread_rows", value.aligned(want, whole=True).text, f"({sizes}{',' * (len(want) == 1)})"
+        layout, operand = self._layout(node), self.value(node.args[0])
+        sizes = ", ".join(map(self.writer.block_size, layout))
+        expression = self.writer.call(
+            "spread_rows", operand.aligned(layout, whole=True).text, f"({sizes}{',' * (len(layout) == 1)})"
         )
-        return Value(text, want, value.batched)
+        return Value(expression, layout, operand.batched)
 
     def _view(self, node: Node) -> Value:
-        value, names = self.value(node.args[0]), dict(zip(*node.data, strict=True))
-        return Value(value.text, tuple(names.get(leg, leg) for leg in value.legs), value.batched, value.level)
+        operand, new_names = self.value(node.args[0]), dict(zip(*node.data, strict=True))
+        return Value(
+            operand.text, tuple(new_names.get(leg, leg) for leg in operand.legs), operand.batched, operand.level
+        )
 
     # boxes and their gradients
 
@@ -347,87 +356,106 @@ class RowsPrinter:
         (step, *_), writer = node.data, self.writer
         return self._boxed(step, dict(zip(step.op.uses, map(self.value, node.args), strict=True)), writer)
 
-    def _boxed(self, step: Step, read: dict[Use, Value], writer: BlockWriter) -> Value:
-        writer.read, writer.made = read, None
+    def _boxed(self, step: Step, by_use: dict[Use, Value], writer: BlockWriter) -> Value:
+        writer.read, writer.made = by_use, None
         emit_box(writer, step)
         return writer.made or writer.values[step.name]
 
     def _drawn(self, node: Node) -> Value:
-        (step,), value = node.data, self.value(node.args[0])
-        text = self.writer.call("drawn_rows", value.text, self.writer.number(step.op.number("dropout")), "rows")
-        return Value(text, value.legs, True)
+        (step,), operand = node.data, self.value(node.args[0])
+        expression = self.writer.call("drawn_rows", operand.text, self.writer.number(step.op.number("dropout")), "rows")
+        return Value(expression, operand.legs, True)
 
     def _dropped(self, node: Node) -> Value:
-        value, entries = map(self.value, node.args)
+        operand, entries = map(self.value, node.args)
         return Value(
-            self.writer.call("dropped_rows", value.aligned(entries.legs).text, entries.text), entries.legs, True
+            self.writer.call("dropped_rows", operand.aligned(entries.legs).text, entries.text), entries.legs, True
         )
 
     def _slope(self, node: Node) -> Value:
-        known, d = map(self.value, node.args)  # the result if that is enough: the operand can be freed
-        text = MAPS[node.data[0]].torch_slope.format(x=known.atom, y=known.atom, d=d.aligned(known.legs).atom)
-        return Value(text, known.legs, known.batched or d.batched, ATOM if text.startswith("torch.") else PRODUCT)
+        saved, gradient = map(self.value, node.args)  # the result if that is enough: the operand can be freed
+        expression = MAPS[node.data[0]].torch_slope.format(
+            x=saved.atom, y=saved.atom, d=gradient.aligned(saved.legs).atom
+        )
+        return Value(
+            expression,
+            saved.legs,
+            saved.batched or gradient.batched,
+            ATOM if expression.startswith("torch.") else PRODUCT,
+        )
 
     def _box_grad(self, node: Node) -> Value:
-        (step, role, *_), (known, d) = node.data, map(self.value, node.args)
+        (step, role, *_), (saved, gradient) = node.data, map(self.value, node.args)
         box, masked = step.op, self.writer.graph.masked(step)
         if masked or role:
-            known = known.arranged(box_layout(self.writer.graph, step, box.operand("of").legs))
-        arguments = [known.text, d.aligned(known.legs).text]
+            saved = saved.arranged(box_layout(self.writer.graph, step, box.operand("of").legs))
+        arguments = [saved.text, gradient.aligned(saved.legs).text]
         if masked:
-            arguments.append(keep_and_bias(self.writer, step, known.legs)[0])
-        elif (place := dim_of(known, box.leg)) != -1:
-            arguments.append(f"dim={place}")
-        arguments += [f"eps={text}" for name, tree in box.numbers if name == "eps" for text in self.writer.eps(tree)]
+            arguments.append(keep_and_bias(self.writer, step, saved.legs)[0])
+        elif (dim := dim_of(saved, box.leg)) != -1:
+            arguments.append(f"dim={dim}")
+        arguments += [f"eps={eps}" for name, tree in box.numbers if name == "eps" for eps in self.writer.eps(tree)]
         if role:
             return Value(
-                f"{self.writer.call(OPS[box.kind].row_gradients[role], *arguments)}[..., 0]", known.legs[:-1], True
+                f"{self.writer.call(OPS[box.kind].row_gradients[role], *arguments)}[..., 0]", saved.legs[:-1], True
             )
-        return Value(self.writer.call(OPS[box.kind].gradient, *arguments), known.legs, True)
+        return Value(self.writer.call(OPS[box.kind].gradient, *arguments), saved.legs, True)
 
     def _kept(self, node: Node) -> Value:
-        (step,), d, graph = node.data, self.value(node.args[0]), self.writer.graph
+        (step,), gradient, graph = node.data, self.value(node.args[0]), self.writer.graph
         use = step.op.operand("of")
         if not step.op.seen:
             legs = box_layout(graph, step, use.legs)
             keep = keep_and_bias(self.writer, step, legs)[0]
-            return Value(self.writer.call("kept", d.aligned(legs).text, keep), legs, True)
+            return Value(self.writer.call("kept", gradient.aligned(legs).text, keep), legs, True)
         pair = tuple(leg for leg in self.program.pair if leg in use.legs)
         legs = tuple(leg for leg in use.legs if leg not in pair) + pair if len(pair) == 2 else use.legs
         keep = seen_text(self.writer, step.op.seen, legs, use.name in self.writer.batched)
-        return Value(self.writer.call("hide", d.aligned(legs).text, keep, "0.0"), legs, True)
+        return Value(self.writer.call("hide", gradient.aligned(legs).text, keep, "0.0"), legs, True)
 
     def _pull(self, node: Node) -> Value:
         """The gradient of a box without tiles: written for shifts and maxima, otherwise by autograd."""
-        (step, i, _), (d, *operands) = node.data, [self.value(arg) for arg in node.args]
-        x, name, op = operands[i], self.variable, OPS[step.box.kind]
+        (step, index, _), (gradient, *operands) = node.data, [self.value(arg) for arg in node.args]
+        operand, name, op = operands[index], self.variable, OPS[step.box.kind]
         if op.makes_leg:
-            return self._shift_gradient(step.box, d, x)
+            return self._shift_gradient(step.box, gradient, operand)
         if op.operand_gradient and not self.writer.graph.masked(step):
-            text = self.writer.call(op.operand_gradient, x.text, d.aligned(x.legs).text, str(dim_of(x, step.box.leg)))
-            return Value(text, x.legs, True)
-        read = dict(zip(step.op.uses, operands, strict=True))
-        read[step.op.uses[i]] = Value(name, x.legs, True)
-        result = self._boxed(step, read, self.writer)
-        gradient, legs = d.aligned(result.legs, whole=True).text, f"({len(result.legs)}, {len(x.legs)})"
-        text = self.writer.call("gradient_of", f"lambda {name}: {result.text}", gradient, x.text, legs)
-        return Value(text, x.legs, True)
+            expression = self.writer.call(
+                op.operand_gradient,
+                operand.text,
+                gradient.aligned(operand.legs).text,
+                str(dim_of(operand, step.box.leg)),
+            )
+            return Value(expression, operand.legs, True)
+        by_use = dict(zip(step.op.uses, operands, strict=True))
+        by_use[step.op.uses[index]] = Value(name, operand.legs, True)
+        output = self._boxed(step, by_use, self.writer)
+        aligned, leg_counts = (
+            gradient.aligned(output.legs, whole=True).text,
+            f"({len(output.legs)}, {len(operand.legs)})",
+        )
+        expression = self.writer.call("gradient_of", f"lambda {name}: {output.text}", aligned, operand.text, leg_counts)
+        return Value(expression, operand.legs, True)
 
-    def _shift_gradient(self, box: Box, d: Value, x: Value) -> Value:
+    def _shift_gradient(self, box: Box, gradient: Value, table: Value) -> Value:
         """The gradient of a table by relative position, whose row all queries, or all keys, may share."""
-        graph, leg, to = self.writer.graph, str(box.leg), str(box.other)
-        of_keys = to == graph.query
+        graph, leg, target = self.writer.graph, str(box.leg), str(box.other)
+        of_keys = target == graph.query
         rows, reach = str(graph.key if of_keys else graph.query), graph.leg[leg].reach
-        others = tuple(own for own in x.legs if own not in (rows, leg))
+        others = tuple(name for name in table.legs if name not in (rows, leg))
         options = [*([] if reach is None else [str(reach)]), *(["of_keys=True"] if of_keys else [])]
-        text = self.writer.call("shift_gradient", d.aligned((*others, rows, to), whole=True).text, "rows", *options)
-        if rows in x.legs:
-            return Value(text, (*others, rows, leg), True)
-        return Value(f"{text}.sum(-2)", (*others, leg), True)
+        expression = self.writer.call(
+            "shift_gradient", gradient.aligned((*others, rows, target), whole=True).text, "rows", *options
+        )
+        if rows in table.legs:
+            return Value(expression, (*others, rows, leg), True)
+        return Value(f"{expression}.sum(-2)", (*others, leg), True)
 
 
-def mask_gradient(writer: BlockWriter, step: Step, d: Value) -> str:
+def mask_gradient(writer: BlockWriter, step: Step, gradient: Value) -> str:
     """The gradient of the call's mask, from the gradient of the scores it was added to."""
     assert step.box is not None
     legs = box_layout(writer.graph, step, step.box.operand("of").legs)
-    return writer.call("mask_gradient", d.aligned(legs, whole=True).text, "mask", writer.batch_dims, str(len(legs) - 2))
+    return writer.call(
+        "mask_gradient", gradient.aligned(legs, whole=True).text, "mask", writer.batch_dims, str(len(legs) - 2)
+    )

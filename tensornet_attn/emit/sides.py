@@ -24,46 +24,48 @@ def unmapped(writer: Writer, use: Use) -> tuple[Value, str]:
         return writer.value(use), "None"
     step = writer.inside.get(use.name) or writer.graph.step[use.name]
     assert step.box is not None
-    of, own = step.box.operand("of"), row(step.box)
-    value = writer.value(of).renamed(of.legs, step.legs).renamed(step.legs, use.legs)
-    text = own.torch.format(x="x", atom="x") if own.torch else writer.call(own.name, "x")
-    text = text.removesuffix("(x)") if text.endswith("(x)") and text.count("(") == 1 else f"lambda x: {text}"
-    return value, map_of_tiles(writer, own, text) if "linear_attention" in writer.instead else text
+    of, elementwise = step.box.operand("of"), row(step.box)
+    operand = writer.value(of).renamed(of.legs, step.legs).renamed(step.legs, use.legs)
+    code = elementwise.torch.format(x="x", atom="x") if elementwise.torch else writer.call(elementwise.name, "x")
+    code = code.removesuffix("(x)") if code.endswith("(x)") and code.count("(") == 1 else f"lambda x: {code}"
+    return operand, map_of_tiles(writer, elementwise, code) if "linear_attention" in writer.instead else code
 
 
-def map_of_tiles(writer: Writer, own: Map, whole: str) -> str:
+def map_of_tiles(writer: Writer, elementwise: Map, torch_function: str) -> str:
     """The name of a map that Triton kernels apply to tiles; its functions are added beside the class."""
-    if own.name not in writer.tile_maps:
-        name = writer.tile_maps[own.name] = writer.names.fresh(f"{own.name}_map")
-        tile, slope = own.triton.format(x="x"), own.slope.format(x="x", y="y", d="d")
-        parts = (
-            f'@triton.jit\ndef {name}_tile(x):\n    """{own.name} of a tile."""\n{_indented(f"return {tile}")}',
-            f'@triton.jit\ndef {name}_slope(x, y, d):\n    """The gradient of x, from that of y = {own.name}(x)."""\n'
-            + _indented(f"return {slope}"),
-            f'{name} = tile_map(f"{{__name__}}.{name}", {whole}, {name}_tile, {name}_slope)',
+    if elementwise.name not in writer.tile_maps:
+        name = writer.tile_maps[elementwise.name] = writer.names.fresh(f"{elementwise.name}_map")
+        tile, slope = elementwise.triton.format(x="x"), elementwise.slope.format(x="x", y="y", d="d")
+        definitions = (
+            f'@triton.jit\ndef {name}_tile(x):\n    """{elementwise.name} of a tile."""\n{_indented(f"return {tile}")}',
+            f"@triton.jit\ndef {name}_slope(x, y, d):\n"
+            f'    """The gradient of x, from that of y = {elementwise.name}(x)."""\n' + _indented(f"return {slope}"),
+            f'{name} = tile_map(f"{{__name__}}.{name}", {torch_function}, {name}_tile, {name}_slope)',
         )
-        writer.functions |= {"tile_map", "\n\n\n".join(parts)}
-    return writer.tile_maps[own.name]
+        writer.functions |= {"tile_map", "\n\n\n".join(definitions)}
+    return writer.tile_maps[elementwise.name]
 
 
 def _indented(line: str) -> str:
-    return "\n".join(f"    {part}" for part in wrapped(line, 4))
+    return "\n".join(f"    {row}" for row in wrapped(line, 4))
 
 
-def sides_maps(writer: Writer, parts: Recurrence, small: Legs = ()) -> list[str]:
+def sides_maps(writer: Writer, recurrence: Recurrence, small: Legs = ()) -> list[str]:
     """The maps of the query side and the key side of the only term."""
-    return [_map_of_side(writer, parts, side, small) for side in (parts.terms[0].query, parts.terms[0].key)]
+    return [
+        _map_of_side(writer, recurrence, side, small) for side in (recurrence.terms[0].query, recurrence.terms[0].key)
+    ]
 
 
-def _map_of_side(writer: Writer, parts: Recurrence, side: tuple[Use, ...], small: Legs) -> str:
+def _map_of_side(writer: Writer, recurrence: Recurrence, side: tuple[Use, ...], small: Legs) -> str:
     if not side or _is_map(writer, side[0]):
         return unmapped(writer, side[0])[1] if side else "None"
-    feature = feature_of_side(writer, parts, side[0])
-    names = ["x"] if feature.alone else [f"x[{i}]" for i in range(len(feature.operands))]
-    found = _in_torch(writer, feature.result, names, small)
+    feature = feature_of_side(writer, recurrence, side[0])
+    names = ["x"] if feature.alone else [f"x[{number}]" for number in range(len(feature.operands))]
+    mapped = _in_torch(writer, feature.result, names, small)
     if feature.alone:
-        return f"lambda x: {found.text}"
-    return f"lambda *x: {f'{found.atom}.flatten({-1 - len(small)})' if small else found.text}"
+        return f"lambda x: {mapped.text}"
+    return f"lambda *x: {f'{mapped.atom}.flatten({-1 - len(small)})' if small else mapped.text}"
 
 
 def _is_map(writer: Writer, use: Use) -> bool:
@@ -72,24 +74,26 @@ def _is_map(writer: Writer, use: Use) -> bool:
     return use.name in writer.values or (box is not None and box.operand("of").name in writer.values)
 
 
-def feature_of_side(writer: Writer, parts: Recurrence, use: Use) -> Feature:
+def feature_of_side(writer: Writer, recurrence: Recurrence, use: Use) -> Feature:
     """What a kernel computes of a side."""
     graph = writer.graph
     row = str(graph.query if graph.query in use.legs else graph.key)
-    return feature_of(graph, use, writer.inside, row, {*parts.heads, *parts.mixed}, parts.terms[0].features)
+    return feature_of(
+        graph, use, writer.inside, row, {*recurrence.heads, *recurrence.mixed}, recurrence.terms[0].features
+    )
 
 
 def small_legs(writer: Writer, kernels: Sequence[Step]) -> Legs:
     """The legs that features of kernels sum over."""
-    found = {
+    summed_legs = {
         leg
-        for parts in map(recurrence_of, kernels)
-        for term in parts.terms
+        for recurrence in map(recurrence_of, kernels)
+        for term in recurrence.terms
         for use in (*term.query, *term.key)
         if not _is_map(writer, use)
-        for leg in feature_of_side(writer, parts, use).sizes
+        for leg in feature_of_side(writer, recurrence, use).sizes
     }
-    return tuple(leg for leg in writer.graph.leg if leg in found)
+    return tuple(leg for leg in writer.graph.leg if leg in summed_legs)
 
 
 def _in_torch(writer: Writer, node: Node, names: Sequence[str], small: Legs) -> Value:
@@ -97,46 +101,48 @@ def _in_torch(writer: Writer, node: Node, names: Sequence[str], small: Legs) -> 
     if node.op == "load":
         return Value(names[node.data[0]], (), False)
     if node.op == "number":
-        text, level = writer.numbered(node.data[0])
-        return Value(text, (), False, level)
-    parts = [_in_torch(writer, arg, names, small) for arg in node.args]
+        expression, level = writer.numbered(node.data[0])
+        return Value(expression, (), False, level)
+    operands = [_in_torch(writer, arg, names, small) for arg in node.args]
     if node.op == "map":
-        own, (x,) = MAPS[node.data[0]], parts
-        if not own.torch:
-            return Value(writer.call(own.name, x.text), (), False)
-        return Value(own.torch.format(x=x.text, atom=x.atom), (), False, own.level)
+        elementwise, (operand,) = MAPS[node.data[0]], operands
+        if not elementwise.torch:
+            return Value(writer.call(elementwise.name, operand.text), (), False)
+        return Value(elementwise.torch.format(x=operand.text, atom=operand.atom), (), False, elementwise.level)
     if node.op == "over":
-        place = small.index(node.data[0]) - len(small)
-        return Value(f"{parts[0].atom}.sum({place}, keepdim=True)", (), False)
+        dimension = small.index(node.data[0]) - len(small)
+        return Value(f"{operands[0].atom}.sum({dimension}, keepdim=True)", (), False)
     if node.op == "add":
-        return Value(" + ".join(part.text for part in parts), (), False, SUM)
-    return Value(" * ".join(part.text if part.level == PRODUCT else part.atom for part in parts), (), False, PRODUCT)
+        return Value(" + ".join(term.text for term in operands), (), False, SUM)
+    return Value(
+        " * ".join(factor.text if factor.level == PRODUCT else factor.atom for factor in operands), (), False, PRODUCT
+    )
 
 
-def term_text(writer: Writer, parts: Recurrence, term: ScoreTerm, small: Legs = (), rows: bool = True) -> str:
+def term_text(writer: Writer, recurrence: Recurrence, term: ScoreTerm, small: Legs = (), rows: bool = True) -> str:
     """The names of query side, key side and core, each on a line of its own.
 
     `rows`: a side without its sequence leg has a row for each position, else one for all.
     """
     query, key = str(writer.graph.query), str(writer.graph.key)
-    q = _operands(writer, "q", parts, term.query, query, term, small, rows)
-    k = _operands(writer, "k", parts, term.key, key, term, small, True)
+    query_side = _operands(writer, "q", recurrence, term.query, query, term, small, rows)
+    key_side = _operands(writer, "k", recurrence, term.key, key, term, small, True)
     if term.decays:
         pairs = zip("ab", zip(*term.decays, strict=True), strict=True)
-        numbers = [_decay(writer, parts, name, uses, term.decayed) for name, uses in pairs]
-        numbers += [_decay(writer, parts, "c", term.own, ())] if term.own else []
-        return f"({', '.join((q, k, *numbers))})"
+        decays = [_decay(writer, recurrence, name, uses, term.decayed) for name, uses in pairs]
+        decays += [_decay(writer, recurrence, "c", term.own, ())] if term.own else []
+        return f"({', '.join((query_side, key_side, *decays))})"
     if not term.core:
-        return f"({q}, {k})"
-    value = writer.value(term.core[0])
-    heads = parts.heads if value.batched or {*parts.heads} & {*value.legs} else ()
-    return f"({q}, {k}, {laid(writer, 'core', matrix(value, heads, term.groups, parts.mixed))})"
+        return f"({query_side}, {key_side})"
+    core = writer.value(term.core[0])
+    heads = recurrence.heads if core.batched or {*recurrence.heads} & {*core.legs} else ()
+    return f"({query_side}, {key_side}, {laid(writer, 'core', matrix(core, heads, term.groups, recurrence.mixed))})"
 
 
 def _operands(
     writer: Writer,
     name: str,
-    parts: Recurrence,
+    recurrence: Recurrence,
     uses: tuple[Use, ...],
     row: str,
     term: ScoreTerm,
@@ -145,26 +151,33 @@ def _operands(
 ) -> str:
     """The name of a side, or of the operands of its features."""
     if not uses or _is_map(writer, uses[0]):
-        return laid(writer, name, _side(writer, parts, uses, row, term, rows))
-    feature = feature_of_side(writer, parts, uses[0])
+        return laid(writer, name, _side(writer, recurrence, uses, row, term, rows))
+    feature = feature_of_side(writer, recurrence, uses[0])
     behind = () if feature.alone else small
-    made = [
-        laid(writer, name, matrix(writer.value(one.use), parts.heads, (row,), term.features, behind))
-        for one in feature.operands
+    local_names = [
+        laid(writer, name, matrix(writer.value(operand.use), recurrence.heads, (row,), term.features, behind))
+        for operand in feature.operands
     ]
-    return made[0] if feature.alone else f"({', '.join(made)}{',' * (len(made) == 1)})"
+    return local_names[0] if feature.alone else f"({', '.join(local_names)}{',' * (len(local_names) == 1)})"
 
 
-def _decay(writer: Writer, parts: Recurrence, name: str, uses: Sequence[Use], decayed: Legs) -> str:
+def _decay(writer: Writer, recurrence: Recurrence, name: str, uses: Sequence[Use], decayed: Legs) -> str:
     """The name of one side of the exponents, summed if several factors of a term decay."""
     sequence = str(writer.graph.query if name == "a" else writer.graph.key)
     features = [decayed if {*decayed} & {*use.legs} else () for use in uses]
-    made = [matrix(writer.value(use), parts.heads, (sequence,), own) for use, own in zip(uses, features, strict=True)]
-    return laid(writer, name, (" + ".join(text for text, _ in made), max((shape for _, shape in made), key=len)))
+    matrices = [
+        matrix(writer.value(use), recurrence.heads, (sequence,), columns)
+        for use, columns in zip(uses, features, strict=True)
+    ]
+    return laid(
+        writer,
+        name,
+        (" + ".join(expression for expression, _ in matrices), max((shape for _, shape in matrices), key=len)),
+    )
 
 
 def _side(
-    writer: Writer, parts: Recurrence, uses: tuple[Use, ...], sequence: str, term: ScoreTerm, rows: bool
+    writer: Writer, recurrence: Recurrence, uses: tuple[Use, ...], sequence: str, term: ScoreTerm, rows: bool
 ) -> tuple[str, str]:
     """One side of a term and its shape: ones if it has no factor; the query side is multiplied by the coefficient."""
     use = next(iter(uses), None)
@@ -175,14 +188,14 @@ def _side(
         else f"{writer.like.text}.new_ones({writer.length(sequence)}, 1)"
     )
     if use is None:
-        text, shape = ones, f"{sequence} 1"
-        value = Value(text, (sequence, "1"), False)
+        expression, shape = ones, f"{sequence} 1"
+        side = Value(expression, (sequence, "1"), False)
     else:
-        text, shape = matrix(unmapped(writer, use)[0], parts.heads, (sequence,), term.features)
+        expression, shape = matrix(unmapped(writer, use)[0], recurrence.heads, (sequence,), term.features)
         if ones:
-            text, shape = f"{text} * {ones}", shape.replace(" 1 ", f" {sequence} ")
-        value = Value(text, (), True, PRODUCT if ones else ATOM)
-    return (scaled(writer, term.coefficient, value).text if query else text), shape
+            expression, shape = f"{expression} * {ones}", shape.replace(" 1 ", f" {sequence} ")
+        side = Value(expression, (), True, PRODUCT if ones else ATOM)
+    return (scaled(writer, term.coefficient, side).text if query else expression), shape
 
 
 def matrix(value: Value, heads: Legs, rows: Legs, columns: Legs, small: Legs = ()) -> tuple[str, str]:
@@ -200,33 +213,33 @@ def _dimension(group: Legs, missing: list[str]) -> str:
     return f"({' '.join(group)})" if len(group) > 1 else group[0] if group and group[0] not in missing else "1"
 
 
-def laid(writer: Writer, name: str, made: tuple[str, str]) -> str:
+def laid(writer: Writer, name: str, shaped: tuple[str, str]) -> str:
     """The name of a value, on a line of its own if it has none."""
-    if made[0].isidentifier():
-        return made[0]
-    before = f" = {made[0]}  # {made[1]}"
-    known = next((line for line in writer.groups[-1] if line.endswith(before)), "")
-    if known:
-        return known.removesuffix(before)
+    if shaped[0].isidentifier():
+        return shaped[0]
+    assignment = f" = {shaped[0]}  # {shaped[1]}"
+    earlier = next((line for line in writer.groups[-1] if line.endswith(assignment)), "")
+    if earlier:
+        return earlier.removesuffix(assignment)
     local = writer.names.fresh(name)
-    writer.line(f"{local}{before}")
+    writer.line(f"{local}{assignment}")
     return local
 
 
-def eps_text(writer: Writer, parts: Recurrence) -> str:
+def eps_text(writer: Writer, recurrence: Recurrence) -> str:
     """What is added to row sums; None if rows are not divided by their sums."""
-    if isinstance(parts.weighting, Masked):
+    if isinstance(recurrence.weighting, Masked):
         return "None"
-    return writer.number(parts.weighting.eps) if isinstance(parts.weighting, Normalize) else "0"
+    return writer.number(recurrence.weighting.eps) if isinstance(recurrence.weighting, Normalize) else "0"
 
 
-def mask_options(writer: Writer, parts: Recurrence) -> list[str]:
+def mask_options(writer: Writer, recurrence: Recurrence) -> list[str]:
     """The masks of the call, and the number of dimensions before the sequence."""
-    written = tuple(leg for leg in parts.box.legs if leg not in (writer.graph.query, writer.graph.key))
-    order = tuple(written.index(leg) for leg in (*parts.heads, *parts.mixed))
+    written = tuple(leg for leg in recurrence.box.legs if leg not in (writer.graph.query, writer.graph.key))
+    order = tuple(written.index(leg) for leg in (*recurrence.heads, *recurrence.mixed))
     mask = "mask" if takes_mask(writer.graph) else "None"
-    if mask == "mask" and (order != tuple(range(len(order))) or len(parts.mixed) > 1):
+    if mask == "mask" and (order != tuple(range(len(order))) or len(recurrence.mixed) > 1):
         mask = writer.call(
-            "heads_together", mask, writer.batch_dims, f"({', '.join(map(str, order))},)", str(len(parts.mixed))
+            "heads_together", mask, writer.batch_dims, f"({', '.join(map(str, order))},)", str(len(recurrence.mixed))
         )
-    return [mask, "key_mask", writer.batch_dims, str(len(parts.heads))]
+    return [mask, "key_mask", writer.batch_dims, str(len(recurrence.heads))]

@@ -19,45 +19,45 @@ def wrapped(line: str, indent: int) -> list[str]:
     start, head = _head(bare)
     terms = _split(head, (" + ", " - "))
     if len(terms) > 1 and not code.startswith("def "):
-        lines = [f"{start}(", *(part for term in terms for part in _inner(term, indent)), ")"]
+        lines = [f"{start}(", *(row for term in terms for row in _inner(term, indent)), ")"]
     else:
         lines = _at_brackets(start, head, indent)
     lines[-1] += code[len(bare) :] + mark + comment
     return lines
 
 
-def _inner(text: str, indent: int) -> list[str]:
-    return [_INDENT + part for part in wrapped(text, indent + len(_INDENT))]
+def _inner(code: str, indent: int) -> list[str]:
+    return [_INDENT + row for row in wrapped(code, indent + len(_INDENT))]
 
 
-def filled(parts: Iterable[str], room: int) -> list[str]:
-    """Joins arguments, each with its comma, into lines of at most `room` columns.
+def filled(arguments: Iterable[str], width: int) -> list[str]:
+    """Joins arguments, each with its comma, into lines of at most `width` columns.
 
     >>> filled(["a,", "b,", "cd,"], 5)
     ['a, b,', 'cd,']
     """
     lines: list[str] = []
-    for part in parts:
-        if lines and len(lines[-1]) + 1 + len(part) <= room:
-            lines[-1] += f" {part}"
+    for argument in arguments:
+        if lines and len(lines[-1]) + 1 + len(argument) <= width:
+            lines[-1] += f" {argument}"
         else:
-            lines.append(part)
+            lines.append(argument)
     return lines
 
 
-def _at_brackets(start: str, text: str, indent: int) -> list[str]:
+def _at_brackets(start: str, code: str, indent: int) -> list[str]:
     """Splits at `f(`, the arguments (as many on a line as fit), and `)`."""
-    groups = list(_groups(text))
+    groups = list(_groups(code))
     if not groups:
-        return [start + text]
+        return [start + code]
     left, right = max(groups, key=lambda group: group[1] - group[0])
-    before, inside, after = text[: left + 1], text[left + 1 : right], text[right:]
+    before, inside, after = code[: left + 1], code[left + 1 : right], code[right:]
     if not inside:
-        return [start + text]
+        return [start + code]
     if indent + len(_INDENT) + len(inside) <= WIDTH:
         return [start + before, _INDENT + inside, after]
-    parts = _split(inside, (", ",))
-    trailing = [f"{part}," for part in parts] if len(parts) > 1 else parts
+    arguments = _split(inside, (", ",))
+    trailing = [f"{argument}," for argument in arguments] if len(arguments) > 1 else arguments
     rows = filled(trailing, WIDTH - indent - len(_INDENT))
     return [start + before, *(line for row in rows for line in _inner(row, indent)), after]
 
@@ -65,36 +65,36 @@ def _at_brackets(start: str, text: str, indent: int) -> list[str]:
 def _head(code: str) -> tuple[str, str]:
     """Splits `name = `, `name += ` or `return ` from the rest."""
     for mark in (" += ", " |= ", " = ", "return "):
-        before, found, after = code.partition(mark)
-        if found and not set(before) & set(_OPEN):
-            return before + found, after
+        before, separator, after = code.partition(mark)
+        if separator and not set(before) & set(_OPEN):
+            return before + separator, after
     return "", code
 
 
-def _split(text: str, marks: tuple[str, ...]) -> list[str]:
+def _split(code: str, marks: tuple[str, ...]) -> list[str]:
     """Splits a text at marks outside brackets and quotes; each part keeps the sign before it."""
-    parts, place = [], 0
-    for i in _outside(text):
+    pieces, start = [], 0
+    for i in _outside(code):
         for mark in marks:
-            if i > place and text.startswith(mark, i):
-                parts.append(text[place:i])
-                place = i + (2 if mark == ", " else 1)
-    return [*parts, text[place:]]
+            if i > start and code.startswith(mark, i):
+                pieces.append(code[start:i])
+                start = i + (2 if mark == ", " else 1)
+    return [*pieces, code[start:]]
 
 
-def _groups(text: str) -> Iterator[tuple[int, int]]:
+def _groups(code: str) -> Iterator[tuple[int, int]]:
     """The outermost brackets."""
-    for left, right in pairwise(_outside(text)):
-        if right > left + 1 and text[left] in _OPEN:
+    for left, right in pairwise(_outside(code)):
+        if right > left + 1 and code[left] in _OPEN:
             yield left, right
 
 
-def _outside(text: str) -> Iterator[int]:
+def _outside(code: str) -> Iterator[int]:
     """The indices outside brackets and quotes, including the brackets themselves."""
     depth, quoted = 0, False
-    for i, c in enumerate(text):
-        quoted ^= c == '"'
-        depth -= c in _CLOSE and not quoted
+    for i, character in enumerate(code):
+        quoted ^= character == '"'
+        depth -= character in _CLOSE and not quoted
         if depth == 0 and not quoted:
             yield i
-        depth += c in _OPEN and not quoted
+        depth += character in _OPEN and not quoted

@@ -57,40 +57,40 @@ class Writer:
         self.readers = layout.readers(self.graph)
         self.zero_outside = zero_outside(self.graph, self.batched)
 
-    def line(self, text: str, value: Value | None = None) -> None:
-        self.groups[-1].append(f"{text}  # {shape_comment(value)}" if value is not None else text)
+    def line(self, statement: str, value: Value | None = None) -> None:
+        self.groups[-1].append(f"{statement}  # {shape_comment(value)}" if value is not None else statement)
 
-    def bind(self, name: str, text: str, legs: Legs, level: int = ATOM) -> None:
+    def bind(self, name: str, expression: str, legs: Legs, level: int = ATOM) -> None:
         """Sets the value of a step: on a line of its own, or nested in its only reader."""
         if name == self.rounded:
-            text, level = self.call("to_narrow", text, self.like.text), ATOM
+            expression, level = self.call("to_narrow", expression, self.like.text), ATOM
         elif name == self.widened:
-            text, level = self.call("to_wide", text), ATOM
-        value = Value(text, legs, name in self.batched, level)
+            expression, level = self.call("to_wide", expression), ATOM
+        value = Value(expression, legs, name in self.batched, level)
         if self._stands_inside(name, value):
             self.values[name] = value
             return
-        self.line(f"{self.local[name]} = {text}", value)
+        self.line(f"{self.local[name]} = {expression}", value)
         self.values[name] = Value(self.local[name], legs, value.batched)
 
-    def named(self, name: str, text: str, legs: Legs, **packing: Any) -> None:
+    def named(self, name: str, expression: str, legs: Legs, **packing: Any) -> None:
         """Sets the value of a kernel, which has batch dimensions, on a line of its own."""
         if name == self.rounded:
-            text = self.call("to_narrow", text, self.like.text)
+            expression = self.call("to_narrow", expression, self.like.text)
         self.values[name] = Value(self.local[name], legs, True, **packing)
-        self.line(f"{self.local[name]} = {text}", self.values[name])
+        self.line(f"{self.local[name]} = {expression}", self.values[name])
 
-    def about(self, text: str) -> None:
+    def about(self, comment: str) -> None:
         """Adds a comment, wrapped."""
-        self.groups[-1] += [f"# {line}" for line in wrap(text, WIDTH - 10, break_long_words=False)]
+        self.groups[-1] += [f"# {line}" for line in wrap(comment, WIDTH - 10, break_long_words=False)]
 
-    def operand(self, wish: str, value: Value, groups: tuple[Legs, ...], text: str = "") -> str:
-        """The name of a value with each group of legs flattened, by `text` if given; on a line of its own if new."""
-        text = text or value.grouped(groups)
-        if text.isidentifier():
-            return text
+    def operand(self, wish: str, value: Value, groups: tuple[Legs, ...], expression: str = "") -> str:
+        """The name of a value with each group of legs flattened, by `expression` if given; on its own line if new."""
+        expression = expression or value.grouped(groups)
+        if expression.isidentifier():
+            return expression
         local, batch = self.names.fresh(wish), "... " if value.batched else ""
-        self.line(f"{local} = {text}  # {batch}{layout.dimensions(*groups)}")
+        self.line(f"{local} = {expression}  # {batch}{layout.dimensions(*groups)}")
         return local
 
     def _stands_inside(self, name: str, value: Value) -> bool:
@@ -98,14 +98,15 @@ class Writer:
             return False
         reader = self.readers[name][0][0]
         if any(
-            sum(chooses(kernel) for kernel, _ in self.readers[one.name]) > 1 for one, _ in self.readers[reader.name]
+            sum(chooses(kernel) for kernel, _ in self.readers[consumer.name]) > 1
+            for consumer, _ in self.readers[reader.name]
         ):
             return False  # several kernels compute the reader and the choice
         if reader.contraction is not None:
-            fits = len(reader.contraction.terms) > 1
+            nestable = len(reader.contraction.terms) > 1
         else:
-            fits = reader.box is not None and OPS[reader.box.kind].inline
-        return fits and len(value.text) <= _INLINE and "einsum" not in value.text
+            nestable = reader.box is not None and OPS[reader.box.kind].inline
+        return nestable and len(value.text) <= _INLINE and "einsum" not in value.text
 
     def call(self, function: str, *arguments: str) -> str:
         """A call of a function that the file imports or contains."""
@@ -133,17 +134,21 @@ class Writer:
     @property
     def batch_dims(self) -> str:
         """The number of batch dimensions of the call."""
-        alike: dict[int, list[str]] = {}  # dimensions of the inputs, by their number of legs
+        ndims: dict[int, list[str]] = {}  # dimensions of the inputs, by their number of legs
         for tensor in self.graph.of_role("input"):
-            alike.setdefault(len(tensor.legs), []).append(f"{self.local[tensor.name]}.ndim")
-        return _largest([f"{_largest(dims)} - {legs}" if legs else _largest(dims) for legs, dims in alike.items()])
+            ndims.setdefault(len(tensor.legs), []).append(f"{self.local[tensor.name]}.ndim")
+        return _largest(
+            [f"{_largest(dims)} - {leg_count}" if leg_count else _largest(dims) for leg_count, dims in ndims.items()]
+        )
 
     @property
     def batch_shape(self) -> str:
         """The batch dimensions of the call, for use inside a tuple."""
         shapes = [
-            f"{self.local[t.name]}.shape[:-{len(t.legs)}]" if t.legs else f"{self.local[t.name]}.shape"
-            for t in self.graph.of_role("input")
+            f"{self.local[tensor.name]}.shape[:-{len(tensor.legs)}]"
+            if tensor.legs
+            else f"{self.local[tensor.name]}.shape"
+            for tensor in self.graph.of_role("input")
         ]
         return f"*{shapes[0]}" if len(shapes) == 1 else f"*{self.call('joint_shape', *shapes)}"
 
@@ -153,42 +158,42 @@ class Writer:
 
     def numbered(self, tree: Arith, traced: bool = True) -> tuple[str, int]:
         """Arithmetic as Python, and its precedence."""
-        text, level = number_text(tree, self.graph, self.size, traced)
-        self.functions |= {name for name in OF_LENGTHS if f"{name}(" in text}
-        return text, level
+        expression, level = number_text(tree, self.graph, self.size, traced)
+        self.functions |= {name for name in OF_LENGTHS if f"{name}(" in expression}
+        return expression, level
 
     def scale(self, tree: Arith) -> str:
         """The scale of fused attention, of which functions ask whether it is positive."""
-        text = self.number(tree)
+        expression = self.number(tree)
         return (
-            text
+            expression
             if all(name.name in self.graph.values for name in arithmetic_names(tree))
-            else self.call("unfixed", text)
+            else self.call("unfixed", expression)
         )
 
     def factor(self, tree: Arith) -> str:
         """Arithmetic as Python, for use before `* x`."""
-        text, level = self.numbered(tree)
-        return f"({text})" if level == SUM else text
+        expression, level = self.numbered(tree)
+        return f"({expression})" if level == SUM else expression
 
     def scaled(self, coefficient: Arith, value: Value) -> Value:
         """coefficient * value; a coefficient of 1 is left out."""
-        known = None if any(True for _ in arithmetic_names(coefficient)) else evaluate(coefficient, {})
-        if known == 1:
+        constant = None if any(True for _ in arithmetic_names(coefficient)) else evaluate(coefficient, {})
+        if constant == 1:
             return value
-        text = f"({value.text})" if value.level < PRODUCT else value.text
-        text = f"-{text}" if known == -1 else f"{self.factor(coefficient)} * {text}"
-        return Value(text, value.legs, value.batched, PRODUCT)
+        expression = f"({value.text})" if value.level < PRODUCT else value.text
+        expression = f"-{expression}" if constant == -1 else f"{self.factor(coefficient)} * {expression}"
+        return Value(expression, value.legs, value.batched, PRODUCT)
 
-    def dropped(self, probability: Arith, text: str) -> str:
+    def dropped(self, probability: Arith, expression: str) -> str:
         """The text with dropout applied."""
         number = self.number(probability)
-        return text if number in ("0", "0.0") else f"F.dropout({text}, {number}, self.training)"
+        return expression if number in ("0", "0.0") else f"F.dropout({expression}, {number}, self.training)"
 
     def eps(self, tree: Arith, usual: float = 0) -> list[str]:
         """The argument eps; empty if it equals the default of the function."""
-        text = self.number(tree)
-        return [] if text in (str(usual), str(float(usual))) else [text]
+        eps = self.number(tree)
+        return [] if eps in (str(usual), str(float(usual))) else [eps]
 
     def integer(self, tree: Arith) -> str:
         return integer_text(tree, self.graph, self.size)
@@ -208,8 +213,8 @@ class Writer:
         if name in self.lengths:
             return self.length(name)
         if name in dict(self.graph.settings):
-            value = dict(self.graph.settings)[name]
-            return repr(value) if value >= 0 else f"({value!r})"
+            setting = dict(self.graph.settings)[name]
+            return repr(setting) if setting >= 0 else f"({setting!r})"
         for tensor in self.graph.tensors:
             if tensor.role == "weight" and name in tensor.legs and not tensor.stored:
                 return f"self.{tensor.name}.shape[{tensor.legs.index(name)}]"
@@ -244,10 +249,10 @@ class Writer:
     def output(self, name: str, legs: Legs) -> None:
         """Writes the last line; the line that computes the output becomes the return statement if possible."""
         value = self.values[name].unpacked
-        last = self.groups[-1][-1] if self.groups[-1] else ""
-        start = f"{value.text} = "
-        if last.startswith(start) and value.legs == legs:
-            self.groups[-1][-1] = f"return {last.removeprefix(start)}"
+        last_line = self.groups[-1][-1] if self.groups[-1] else ""
+        assignment = f"{value.text} = "
+        if last_line.startswith(assignment) and value.legs == legs:
+            self.groups[-1][-1] = f"return {last_line.removeprefix(assignment)}"
         else:
             self.line(f"return {value.arranged(legs).text}", replace(value, legs=legs))
 

@@ -262,8 +262,8 @@ COMPILER = (
     # The text of modules
     Mutation(
         "emit/writer.py",
-        'f"-{text}" if known == -1',
-        "text if known == -1",
+        'f"-{expression}" if constant == -1',
+        "expression if constant == -1",
         "A coefficient of -1 is written as nothing.",
         (f"{PLAIN}[differential-False-torch]",),
     ),
