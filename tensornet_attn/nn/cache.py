@@ -29,10 +29,12 @@ class Cache:
         """`droppable`: `keep_last` can drop the oldest positions, see `CompiledDesign.new_cache`."""
         self.droppable = droppable
         self.design, self.length, self.forgotten, self.max_length = design, 0, 0, max_length
-        self._kept = {one.name: one for one in decoding.kept}
-        self._sizes = {one.name: tuple(decoding.graph.leg[leg].size or 1 for leg in one.legs) for one in decoding.kept}
+        self._kept = {cached.name: cached for cached in decoding.kept}
+        self._sizes = {
+            cached.name: tuple(decoding.graph.leg[leg].size or 1 for leg in cached.legs) for cached in decoding.kept
+        }
         self._wide = {part.value for part in decoding.parts if part.wide}  # at least float32, as all states are
-        self._levels = {one.value for part in decoding.parts for one in part.inputs if one.how == "level"}
+        self._levels = {operand.value for part in decoding.parts for operand in part.inputs if operand.how == "level"}
         self._held: dict[str, Tensor] = {}  # name -> tensor; a growing tensor has spare room after the rows in use
         self._written: dict[str, Tensor] = {}  # rows that the running call wrote after the rows in use
         self.shown: Tensor | None = None  # packed documents: [batch, positions], False = padding
@@ -48,8 +50,8 @@ class Cache:
         """Allocates all tensors of an empty cache, [batch..., legs]; they are reused until they are too short."""
         like = torch.empty(0, dtype=dtype, device=device)
         self._dtype, self._stays = dtype, True
-        for name, one in self._kept.items():
-            if one.leg is None:
+        for name, cached in self._kept.items():
+            if cached.leg is None:
                 self._held[name] = self.state(name, batch, like)
             else:
                 like = like.to(wide_dtype(dtype) if name in self._wide else dtype)
@@ -58,7 +60,7 @@ class Cache:
     @property
     def croppable(self) -> bool:
         """Whether `crop` works for every length: it does not if the cache has a state or a window."""
-        return all(one.leg is not None and one.reach is None for one in self._kept.values())
+        return all(cached.leg is not None and cached.reach is None for cached in self._kept.values())
 
     def state(self, name: str, batch: Sequence[int], like: Tensor) -> Tensor:
         """The state `name`, or its initial value in an empty cache."""
@@ -100,13 +102,13 @@ class Cache:
         length = length + self.length if length < 0 else length
         if not 0 <= length <= self.length:
             raise InputError(f"{self.design}: a cache of {self.length:,} positions cannot be cropped to {length:,}.")
-        states = [name for name, one in self._kept.items() if one.leg is None]
+        states = [name for name, cached in self._kept.items() if cached.leg is None]
         if states and length < self.length:
             raise InputError(
                 f"{self.design}: cropping needs the values of each position, and '{states[0]}' is a state: one value "
                 "for all positions."
             )
-        rings = {name: one.reach + 1 for name, one in self._kept.items() if one.reach is not None}
+        rings = {name: cached.reach + 1 for name, cached in self._kept.items() if cached.reach is not None}
         for name, rows in rings.items():
             if length < self.length and self.length > rows:
                 raise InputError(
@@ -123,10 +125,10 @@ class Cache:
         if not isinstance(positions, int) or positions < 1:
             raise InputError(f"{self.design}: keep_last takes a number of positions, 1 or more, not {positions}.")
         self._leave_inference_mode()
-        rows = [name for name, one in self._kept.items() if one.leg is not None]
+        rows = [name for name, cached in self._kept.items() if cached.leg is not None]
         if self.length <= positions or all(self._kept[name].reach is not None for name in rows):
             return
-        placed = [name for name, one in self._kept.items() if one.placed]
+        placed = [name for name, cached in self._kept.items() if cached.placed]
         if placed:
             raise InputError(
                 f"{self.design}: the oldest positions cannot be dropped: '{placed[0]}' depends on absolute positions; "
@@ -146,8 +148,8 @@ class Cache:
     def has_room(self) -> bool:
         """Whether one more position fits into the allocated tensors."""
         return all(
-            one.leg is None or self._held[name].shape[self._axis(name)] > self.length
-            for name, one in self._kept.items()
+            cached.leg is None or self._held[name].shape[self._axis(name)] > self.length
+            for name, cached in self._kept.items()
         )
 
     def appended(self, name: str, new: Tensor) -> Tensor:
@@ -159,14 +161,14 @@ class Cache:
 
     def step(self, new: Mapping[str, Tensor]) -> None:
         """Appends the values of one position; the caller checks `has_room`."""
-        for name, value in new.items():
+        for name, tensor in new.items():
             if self._kept[name].leg is not None:
-                if self._written.pop(name, None) is not value:
-                    self._held[name].narrow(self._axis(name), self.length, 1).copy_(value)
+                if self._written.pop(name, None) is not tensor:
+                    self._held[name].narrow(self._axis(name), self.length, 1).copy_(tensor)
             elif self._stays:
-                self._held[name].copy_(value)
+                self._held[name].copy_(tensor)
             else:
-                self._held[name] = value
+                self._held[name] = tensor
         self.length += 1
 
     def reorder(self, index: Tensor) -> None:
@@ -175,13 +177,13 @@ class Cache:
         index: integers, [sequences]. Raises InputError if the cache has no batch dimension, or an index is beyond it.
         """
         if not isinstance(index, Tensor) or index.dtype not in (torch.int64, torch.int32) or index.ndim != 1:
-            got = f"{index.dtype} {[*index.shape]}" if isinstance(index, Tensor) else f"a {type(index).__name__}"
-            raise InputError(f"{self.design}: reorder takes a tensor of indices, int64 [sequences], not {got}.")
+            received = f"{index.dtype} {[*index.shape]}" if isinstance(index, Tensor) else f"a {type(index).__name__}"
+            raise InputError(f"{self.design}: reorder takes a tensor of indices, int64 [sequences], not {received}.")
         try:
             self._each(lambda held: held.index_select(0, index.to(held.device)))
         except IndexError:
-            text = f"an index is not one of the {self.batch} sequences of the cache"
-            raise InputError(f"{self.design}: reorder: {text}: {index.tolist()}.") from None
+            problem = f"an index is not one of the {self.batch} sequences of the cache"
+            raise InputError(f"{self.design}: reorder: {problem}: {index.tolist()}.") from None
 
     select = reorder
 
@@ -229,16 +231,16 @@ class Cache:
             raise InputError(
                 f"{self.design}: the state dict has {length:,} positions; the cache has room for {self.max_length:,}."
             )
-        for name, one in self._kept.items() if kept else ():
+        for name, cached in self._kept.items() if kept else ():
             sizes = tuple(
-                one.rows(length) if leg == one.leg else size
-                for leg, size in zip(one.legs, self._sizes[name], strict=True)
+                cached.rows(length) if leg == cached.leg else size
+                for leg, size in zip(cached.legs, self._sizes[name], strict=True)
             )
-            own = tuple(kept[name].shape[kept[name].ndim - len(sizes) :])
-            if own != sizes:
-                legs = " ".join(one.legs)
+            stored_sizes = tuple(kept[name].shape[kept[name].ndim - len(sizes) :])
+            if stored_sizes != sizes:
+                legs = " ".join(cached.legs)
                 raise InputError(
-                    f"{self.design}: '{name}' is [{legs}] = {[*own]} in the state dict and {[*sizes]} here."
+                    f"{self.design}: '{name}' is [{legs}] = {[*stored_sizes]} in the state dict and {[*sizes]} here."
                 )
         self.reset()
         self.length, self.forgotten = length, int(state["forgotten"])
@@ -266,12 +268,16 @@ class Cache:
                 f"{design}: the cache is full: it has room for {self.max_length:,} positions, not {length:,}."
             )
         for name, held in self._held.items():
-            own = tuple(held.shape[: held.ndim - len(self._kept[name].legs)])
-            if own != batch:
-                raise InputError(f"{design}: the cache has batch dimensions {list(own)}, the chunk has {list(batch)}.")
+            held_batch = tuple(held.shape[: held.ndim - len(self._kept[name].legs)])
+            if held_batch != batch:
+                raise InputError(
+                    f"{design}: the cache has batch dimensions {list(held_batch)}, the chunk has {list(batch)}."
+                )
         if self._held and (self._dtype, held.device) != (like.dtype, like.device):
-            kinds = [f"{one} on {where}" for one, where in ((self._dtype, held.device), (like.dtype, like.device))]
-            raise InputError(f"{design}: the cache holds {kinds[0]}, the chunk is {kinds[1]}.")
+            formats = [
+                f"{dtype} on {device}" for dtype, device in ((self._dtype, held.device), (like.dtype, like.device))
+            ]
+            raise InputError(f"{design}: the cache holds {formats[0]}, the chunk is {formats[1]}.")
 
     @property
     def batch(self) -> int | None:
@@ -293,11 +299,11 @@ class Cache:
 
         `chunk`: visibility of the new keys.
         """
-        known = [part for part in (self.shown, chunk) if part is not None]
-        if not known:
+        masks = [mask for mask in (self.shown, chunk) if mask is not None]
+        if not masks:
             return None
         old = self.length if self.shown is None else self.shown.shape[-1]
-        before, now = (known[0].new_ones(len(known[0]), count) for count in (old, length - old))
+        before, now = (masks[0].new_ones(len(masks[0]), count) for count in (old, length - old))
         return torch.cat((before if self.shown is None else self.shown, now if chunk is None else chunk), -1)
 
     def _leave_inference_mode(self) -> None:
@@ -316,8 +322,8 @@ class Cache:
             raise InputError(f"{self.design}: {method} takes a whole number, not {number!r}.") from None
 
     def _axis(self, name: str) -> int:
-        one = self._kept[name]
-        return one.legs.index(str(one.leg)) - len(one.legs)
+        cached = self._kept[name]
+        return cached.legs.index(str(cached.leg)) - len(cached.legs)
 
     def _used(self, name: str) -> int:
         """Stored positions of a step."""
@@ -368,24 +374,24 @@ class Cache:
         """Stores the values of a chunk. Allocates everything first, so that a failure leaves the cache unchanged."""
         copies: list[tuple[Tensor, Tensor]] = []
         states: dict[str, Tensor] = {}
-        for name, value in new.items():
-            one, written, value = self._kept[name], self._written.pop(name, None) is value, value.detach()
-            if one.leg is None:
-                states[name] = value
-            elif one.reach is None:
+        for name, tensor in new.items():
+            cached, written, tensor = self._kept[name], self._written.pop(name, None) is tensor, tensor.detach()
+            if cached.leg is None:
+                states[name] = tensor
+            elif cached.reach is None:
                 if not written:
-                    room = self._room(name, value, self.length + chunk)
-                    copies.append((room.narrow(self._axis(name), self.length, chunk), value))
+                    room = self._room(name, tensor, self.length + chunk)
+                    copies.append((room.narrow(self._axis(name), self.length, chunk), tensor))
             else:
-                axis, count = self._axis(name), one.rows(self.length + chunk)
-                rows = torch.cat((self[name], value), axis) if name in self._held else value
-                room = self._room(name, value, count).narrow(axis, 0, count)
+                axis, count = self._axis(name), cached.rows(self.length + chunk)
+                rows = torch.cat((self[name], tensor), axis) if name in self._held else tensor
+                room = self._room(name, tensor, count).narrow(axis, 0, count)
                 copies.append((room, rows.narrow(axis, rows.shape[axis] - count, count)))
-        for room, value in copies:
-            room.copy_(value)
-        for name, value in states.items():
+        for room, tensor in copies:
+            room.copy_(tensor)
+        for name, tensor in states.items():
             stays = self._stays and name in self._held and not torch.is_grad_enabled()  # a backward may read it
-            self._held[name] = self._held[name].copy_(value) if stays else value
+            self._held[name] = self._held[name].copy_(tensor) if stays else tensor
         self._dtype, self.length = dtype, self.length + chunk
 
 

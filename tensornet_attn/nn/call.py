@@ -118,13 +118,13 @@ class Signature:
         if memory and not cached:
             return self.check(inputs, mask, key_mask, None)
         lengths: dict[str, int] = {}
-        for (name, shape, default), value in zip(self.inputs, inputs, strict=False):
-            if value is None:
+        for (name, shape, default), tensor in zip(self.inputs, inputs, strict=False):
+            if tensor is None:
                 continue
             if self.key in dict(shape) and (memory or default is not None):
                 reason = "is already in the cache" if memory else f"defaults to '{default}', which continues the cache"
                 raise InputError(f"{self.design}: with a cache, '{name}' {reason}: leave it out.")
-            self._check_input(name, shape, value, lengths, {leg: name for leg, _ in shape})
+            self._check_input(name, shape, tensor, lengths, {leg: name for leg, _ in shape})
         if str(self.query) not in lengths:
             raise InputError(f"{self.design}: with a cache, a chunk is required; give {self._takes}.")
         chunk = lengths[str(self.query)]
@@ -132,11 +132,11 @@ class Signature:
         if self.key is not None:
             lengths[self.key] = keys
         self._check_numbers(lengths)
-        for leg, most in self.maxima:
-            if not memory and cached + chunk > most:
+        for leg, maximum in self.maxima:
+            if not memory and cached + chunk > maximum:
                 raise InputError(
                     f"{self.design}: {chunk:,} positions after the {cached:,} in the cache exceed the maximum "
-                    f"{most:,} of leg '{leg}'."
+                    f"{maximum:,} of leg '{leg}'."
                 )
         batch = self.batch(inputs)
         if mask is not None:
@@ -197,20 +197,20 @@ class Signature:
             raise InputError(f"{self.design}: {len(inputs)} inputs given; give {self._takes}.")
         lengths: dict[str, int] = {}
         whose: dict[str, str] = {}
-        for (name, shape, default), value in zip(self.inputs, inputs, strict=False):
-            if value is not None or default is None:
-                self._check_input(name, shape, value, lengths, whose)
+        for (name, shape, default), tensor in zip(self.inputs, inputs, strict=False):
+            if tensor is not None or default is None:
+                self._check_input(name, shape, tensor, lengths, whose)
         return lengths, whose
 
     def _check_input(
-        self, name: str, shape: Shape, value: Tensor, lengths: dict[str, int], whose: dict[str, str]
+        self, name: str, shape: Shape, tensor: Tensor, lengths: dict[str, int], whose: dict[str, str]
     ) -> None:
-        check_tensor(self.design, f"input '{name}'", value)
-        whole = name in self.counts and value.dtype in WHOLE
-        if not value.is_floating_point() and not whole:
+        check_tensor(self.design, f"input '{name}'", tensor)
+        integer = name in self.counts and tensor.dtype in WHOLE
+        if not tensor.is_floating_point() and not integer:
             wanted = "integers or floating point numbers" if name in self.counts else "floating point numbers"
-            raise InputError(f"{self.design}: input '{name}' is {value.dtype}; give {wanted}.")
-        sizes = value.shape
+            raise InputError(f"{self.design}: input '{name}' is {tensor.dtype}; give {wanted}.")
+        sizes = tensor.shape
         if len(sizes) < len(shape):
             legs = " ".join(leg for leg, _ in shape)
             raise InputError(
@@ -218,35 +218,35 @@ class Signature:
                 f"{len(shape)}."
             )
         for axis, (leg, size) in enumerate(shape, len(sizes) - len(shape)):
-            got = sizes[axis]
+            actual = sizes[axis]
             if size is None:
-                if lengths.setdefault(leg, got) != got:
+                if lengths.setdefault(leg, actual) != actual:
                     raise InputError(
-                        f"{self.design}: input '{name}' has length {got} on leg '{leg}', input '{whose[leg]}' has "
+                        f"{self.design}: input '{name}' has length {actual} on leg '{leg}', input '{whose[leg]}' has "
                         f"{lengths[leg]}."
                     )
                 whose[leg] = name
-            elif got != size:
+            elif actual != size:
                 legs = " ".join(leg for leg, _ in shape)
                 raise InputError(
-                    f"{self.design}: input '{name}' has size {got} on leg '{leg}', which is {size}; its shape is "
+                    f"{self.design}: input '{name}' has size {actual} on leg '{leg}', which is {size}; its shape is "
                     f"[batch..., {legs}]."
                 )
 
     def _complete(self, lengths: dict[str, int], whose: dict[str, str]) -> dict[str, int]:
         """Adds the lengths that no input has: that of the other sequence leg, or the maximum."""
-        query, key, most = self.query, self.key, dict(self.maxima)
+        query, key, maxima = self.query, self.key, dict(self.maxima)
         if self.tied and query in lengths and key in lengths and lengths[query] != lengths[key]:
             raise InputError(
                 f"{self.design}: legs '{query}' and '{key}' have the same length in this design; input "
                 f"'{whose[query]}' has "
                 f"{lengths[query]} on '{query}', input '{whose[key]}' has {lengths[key]} on '{key}'."
             )
-        for leg, other in ((query, key), (key, query)):
+        for leg, other_leg in ((query, key), (key, query)):
             if leg is not None and leg not in lengths:
                 defaults = any(default is not None and leg in dict(shape) for _, shape, default in self.inputs)
-                follows = other in lengths and (self.tied or defaults)
-                lengths[leg] = lengths[other] if follows else most.get(leg, 0)  # type: ignore[index]
+                follows = other_leg in lengths and (self.tied or defaults)
+                lengths[leg] = lengths[other_leg] if follows else maxima.get(leg, 0)  # type: ignore[index]
         for leg, maximum in self.maxima:
             if lengths[leg] > maximum:
                 raise InputError(f"{self.design}: length {lengths[leg]} on leg '{leg}' exceeds its maximum {maximum}.")
@@ -301,10 +301,10 @@ class Signature:
     def batch(self, inputs: tuple[Tensor, ...]) -> tuple[int, ...]:
         """The batch dimensions of the call: those of all inputs, broadcast."""
         batch: tuple[int, ...] = ()
-        for (name, shape, _), value in zip(self.inputs, inputs, strict=False):
-            if value is None:
+        for (name, shape, _), tensor in zip(self.inputs, inputs, strict=False):
+            if tensor is None:
                 continue
-            leading = tuple(value.shape[: value.dim() - len(shape)])
+            leading = tuple(tensor.shape[: tensor.dim() - len(shape)])
             if leading == batch:
                 continue
             for a, b in zip(reversed(leading), reversed(batch), strict=False):
@@ -317,16 +317,16 @@ class Signature:
         return batch
 
 
-def check_tensor(design: str, what: str, value: object) -> None:
+def check_tensor(design: str, what: str, argument: object) -> None:
     """Raises InputError if a value is no tensor, or a nested or a sparse one."""
-    if not isinstance(value, torch.Tensor):
-        raise InputError(f"{design}: {what} is a {type(value).__name__}; give a tensor.")
-    if value.is_nested:
+    if not isinstance(argument, torch.Tensor):
+        raise InputError(f"{design}: {what} is a {type(argument).__name__}; give a tensor.")
+    if argument.is_nested:
         raise InputError(
             f"{design}: {what} is a nested tensor; give padding and a key_mask, or one row and cu_seqlens."
         )
-    if value.layout != torch.strided:
-        raise InputError(f"{design}: {what} is a sparse tensor, {value.layout}; give a dense one.")
+    if argument.layout != torch.strided:
+        raise InputError(f"{design}: {what} is a sparse tensor, {argument.layout}; give a dense one.")
 
 
 def check_mask(masks: Masks, mask: Tensor, batch: tuple[int, ...], lengths: dict[str, int]) -> None:
@@ -338,7 +338,7 @@ def check_mask(masks: Masks, mask: Tensor, batch: tuple[int, ...], lengths: dict
     check_tensor(masks.design, "mask", mask)
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise masks.refuse(f"mask is {mask.dtype}; give a boolean (True = visible) or a float (added).")
-    forbids = next((place for place in masks.places if not OPS[place[1]].takes_float_mask), None)
+    forbids = next((box for box in masks.places if not OPS[box[1]].takes_float_mask), None)
     if mask.dtype != torch.bool and forbids is not None:
         raise masks.refuse(f"a float mask cannot be added in '{forbids[0]}', a {forbids[1]} box; give a boolean one.")
     if mask.dtype != torch.bool and masks.maps:
@@ -359,7 +359,7 @@ def check_mask(masks: Masks, mask: Tensor, batch: tuple[int, ...], lengths: dict
 def _check_leading(masks: Masks, mask: Tensor, batch: tuple[int, ...], others: Shape) -> None:
     """Checks the dimensions before query and key: none, the batch, or the batch and the other legs of the box."""
     leading = tuple(mask.shape[:-2])
-    wanted: list[tuple[str, int | None]] = [("batch", size) for size in batch]
+    expected: list[tuple[str, int | None]] = [("batch", size) for size in batch]
     if len(leading) not in (0, len(batch)):
         if masks.apart:
             raise masks.refuse(
@@ -367,8 +367,8 @@ def _check_leading(masks: Masks, mask: Tensor, batch: tuple[int, ...], others: S
                 f"legs, so give [{masks.query}, {masks.key}] or [batch..., {masks.query}, {masks.key}], "
                 "or compile with backend='reference'."
             )
-        wanted += others
-    if len(leading) not in (0, len(wanted)):
+        expected += others
+    if len(leading) not in (0, len(expected)):
         legs = [leg for leg, _ in others]
         pair = [masks.query, masks.key]
         forms = [
@@ -378,9 +378,9 @@ def _check_leading(masks: Masks, mask: Tensor, batch: tuple[int, ...], others: S
         ]
         texts = " or ".join(f"[{', '.join(form)}]" for form in forms)
         raise masks.refuse(f"mask has {mask.dim()} dimensions with {len(batch)} of the batch; give {texts}.")
-    for got, (leg, size) in zip(leading, wanted, strict=False):
-        if size is not None and got != size and got != 1 and not (leg == "batch" and size == 1):
-            raise masks.refuse(f"mask has shape {list(mask.shape)}: {got} on '{leg}', which is {size}.")
+    for actual, (leg, size) in zip(leading, expected, strict=False):
+        if size is not None and actual != size and actual != 1 and not (leg == "batch" and size == 1):
+            raise masks.refuse(f"mask has shape {list(mask.shape)}: {actual} on '{leg}', which is {size}.")
 
 
 def warn_of_zeros_and_ones(design: str, mask: Tensor) -> bool:
@@ -388,8 +388,8 @@ def warn_of_zeros_and_ones(design: str, mask: Tensor) -> bool:
     if not mask.is_floating_point() or mask.device.type != "cpu" or not is_plain((mask,)):
         return False
     if ((mask == 0) | (mask == 1)).all() and mask.any():
-        text = "'mask' is a float mask that holds only 0 and 1, and is added to the scores"
-        warn(f"{design}: {text}: if 0 means hidden, give mask.bool().", stacklevel=caller())
+        problem = "'mask' is a float mask that holds only 0 and 1, and is added to the scores"
+        warn(f"{design}: {problem}: if 0 means hidden, give mask.bool().", stacklevel=caller())
     return True
 
 
@@ -404,32 +404,38 @@ def check_key_mask(masks: Masks, key_mask: Tensor, batch: tuple[int, ...], lengt
     if key_mask.dim() < 1 or key_mask.shape[-1] != m:
         raise masks.refuse(f"key_mask has shape {list(key_mask.shape)}; its last dimension must be '{masks.key}' {m}.")
     leading = tuple(key_mask.shape[:-1])
-    for got, size in zip(reversed(leading), reversed(batch), strict=False):
-        if got != size and got != 1 and size != 1:
+    for actual, size in zip(reversed(leading), reversed(batch), strict=False):
+        if actual != size and actual != 1 and size != 1:
             raise masks.refuse(f"key_mask has shape {list(key_mask.shape)}; the batch is {list(batch)}.")
 
 
 def check_noise(
-    design: str, known: dict[str, Shape], noise: Mapping[str, Tensor], batch: tuple[int, ...], lengths: dict[str, int]
+    design: str,
+    declared: dict[str, Shape],
+    noise: Mapping[str, Tensor],
+    batch: tuple[int, ...],
+    lengths: dict[str, int],
 ) -> None:
     """Checks noise values by name, [batch..., legs]. Raises InputError."""
-    for name, value in noise.items():
-        if name not in known:
-            raise InputError(f"{design}: there is no noise '{name}'; {nearest(str(name), known)}")
-        check_tensor(design, f"noise '{name}'", value)
-        legs = known[name]
-        wanted = [lengths.get(leg) if size is None else size for leg, size in legs]
+    for name, tensor in noise.items():
+        if name not in declared:
+            raise InputError(f"{design}: there is no noise '{name}'; {nearest(str(name), declared)}")
+        check_tensor(design, f"noise '{name}'", tensor)
+        legs = declared[name]
+        expected = [lengths.get(leg) if size is None else size for leg, size in legs]
         shape = f"[{', '.join(['batch...', *(leg for leg, _ in legs)])}]"
-        if value.dim() < len(legs):
-            raise InputError(f"{design}: noise '{name}' has shape {list(value.shape)}; give {shape}.")
-        for got, (leg, _), size in zip(value.shape[value.dim() - len(legs) :], legs, wanted, strict=True):
-            if size is not None and got != size:
+        if tensor.dim() < len(legs):
+            raise InputError(f"{design}: noise '{name}' has shape {list(tensor.shape)}; give {shape}.")
+        for actual, (leg, _), size in zip(tensor.shape[tensor.dim() - len(legs) :], legs, expected, strict=True):
+            if size is not None and actual != size:
                 raise InputError(
-                    f"{design}: noise '{name}' has size {got} on leg '{leg}', which is {size}; give {shape}."
+                    f"{design}: noise '{name}' has size {actual} on leg '{leg}', which is {size}; give {shape}."
                 )
-        for got, size in zip(reversed(value.shape[: value.dim() - len(legs)]), reversed(batch), strict=False):
-            if got != size and got != 1 and size != 1:
-                raise InputError(f"{design}: noise '{name}' has shape {list(value.shape)}; the batch is {list(batch)}.")
+        for actual, size in zip(reversed(tensor.shape[: tensor.dim() - len(legs)]), reversed(batch), strict=False):
+            if actual != size and actual != 1 and size != 1:
+                raise InputError(
+                    f"{design}: noise '{name}' has shape {list(tensor.shape)}; the batch is {list(batch)}."
+                )
 
 
 def _only_positions(graph: Graph, name: str) -> bool:

@@ -31,9 +31,9 @@ class Decoder:
 
     def __init__(self, graph: Graph, make: Callable[[Plan], Made], plan: Plan, droppable: bool = False):
         self.decoding, self.serial = decoding_of(graph, droppable), next(_serials)
-        self.states = tuple(one.name for one in self.decoding.kept if one.leg is None)
-        self._kept = tuple(one.name for one in self.decoding.kept)
-        rows = ((one.name, one.legs, one.leg) for one in self.decoding.kept if one.leg is not None)
+        self.states = tuple(cached.name for cached in self.decoding.kept if cached.leg is None)
+        self._kept = tuple(cached.name for cached in self.decoding.kept)
+        rows = ((cached.name, cached.legs, cached.leg) for cached in self.decoding.kept if cached.leg is not None)
         self._rows = {name: (legs.index(leg) - len(legs), len(legs)) for name, legs, leg in rows}  # axis and rank
         graph = self.decoding.graph
         self._query, self._key, self._output = str(graph.query), graph.key, graph.output
@@ -50,45 +50,53 @@ class Decoder:
         self._repeats = self._can_repeat()
 
     def call(
-        self, module: Any, cache: Cache, values: Mapping[str, Tensor], given: Arguments, whole: Callable[[], Result]
+        self,
+        module: Any,
+        cache: Cache,
+        values: Mapping[str, Tensor],
+        arguments: Arguments,
+        uncached_call: Callable[[], Result],
     ) -> Result:
         """Returns the output of a chunk and appends its positions to the cache.
 
-        `values`: inputs by name. `given`: checked arguments, with the lengths of the chunk and of all keys. `whole`:
+        `values`: inputs by name. `arguments`: checked, with the lengths of the chunk and of all keys. `uncached_call`:
         the call without a cache. It gives the same output if the cache is empty, reads no state, and respects a memory
         limit, that of the backward included.
         """
         memory, first = self.decoding.memory, cache.length == 0
-        length, like = given.lengths[self._query], next(iter(values.values()))
-        keys = given.lengths.get(str(self._key), cache.length + length)
-        chunk = _Chunk(dict(values), like, length, keys, given.mask, given.key_mask)
+        length, like = arguments.lengths[self._query], next(iter(values.values()))
+        keys = arguments.lengths.get(str(self._key), cache.length + length)
+        chunk = _Chunk(dict(values), like, length, keys, arguments.mask, arguments.key_mask)
         alone = first and (self._limited or bool(self.states) or torch.is_grad_enabled())
-        out = whole() if alone else None
-        one = self._one if self._usual(alone, chunk) else self._one_separate
-        for stage in self._many if alone or length != 1 else one:
+        output = uncached_call() if alone else None
+        stages = self._one if self._usual(alone, chunk) else self._one_separate
+        for stage in self._many if alone or length != 1 else stages:
             if not (stage.values[0] in self._behind_kept if alone else first or not (memory and stage.once)):
                 continue
-            found = zip(stage.values, self._run(module, cache, stage, chunk), strict=True)
-            chunk.values.update((name, self._finite(name, value, chunk)) for name, value in found)
-        if out is None:
-            out = chunk.values[self._output]
+            outputs = zip(stage.values, self._run(module, cache, stage, chunk), strict=True)
+            chunk.values.update((name, self._finite(name, tensor, chunk)) for name, tensor in outputs)
+        if output is None:
+            output = chunk.values[self._output]
         if first or not memory:
-            again = self._usual(alone, chunk) and self._repeats and len(values) == 1
-            if again and not torch.compiler.is_compiling():
+            repeatable = self._usual(alone, chunk) and self._repeats and len(values) == 1
+            if repeatable and not torch.compiler.is_compiling():
                 plain = not torch.is_autocast_enabled(like.device.type)
                 inference = torch.is_inference_mode_enabled()
                 cache.last = (self.serial, like.shape, like.dtype, like.device, inference) if plain else None
             batch = self._batch(chunk)
-            new = {one.name: _of_batch(chunk.values[one.name], batch, len(one.legs)) for one in self.decoding.kept}
+            new = {
+                cached.name: _of_batch(chunk.values[cached.name], batch, len(cached.legs))
+                for cached in self.decoding.kept
+            }
             cache.update(new, keys if memory else length, like.dtype)
-        return out
+        return output
 
     def _can_repeat(self) -> bool:
         """Whether a step of one position reads only the chunk, cached rows and states."""
-        rows = [one for one in self.decoding.kept if one.leg is not None]
-        kinds = {one.how for stage in self._one for one in stage.inputs}
-        whole = all(one.reach is None for one in rows) and not self.decoding.memory
-        return whole and kinds <= {"chunk", "kept", "state", "level", "seen", "empty"}
+        rows = [cached for cached in self.decoding.kept if cached.leg is not None]
+        origins = {operand.how for stage in self._one for operand in stage.inputs}
+        complete = all(cached.reach is None for cached in rows) and not self.decoding.memory
+        return complete and origins <= {"chunk", "kept", "state", "level", "seen", "empty"}
 
     def repeats(self, module: Any, cache: Cache, inputs: tuple[Any, ...]) -> bool:
         """Whether a call has the same form as the previous step, so that its checks can be skipped."""
@@ -114,21 +122,21 @@ class Decoder:
             query, key = stage.legs
             lengths = {query: 1, key: 1 if stage.reach == 0 else cache.length + 1}
             inputs: list[Tensor] = []
-            for one in stage.inputs:
-                if one.how == "chunk":
-                    inputs.append(values[one.value])
-                elif one.how == "kept":
-                    inputs.append(cache.appended(one.value, values[one.value]))
-                elif one.how in ("seen", "empty"):
-                    inputs.append(x.new_zeros(()).expand(*batch, lengths[key] if one.how == "seen" else 1))
+            for operand in stage.inputs:
+                if operand.how == "chunk":
+                    inputs.append(values[operand.value])
+                elif operand.how == "kept":
+                    inputs.append(cache.appended(operand.value, values[operand.value]))
+                elif operand.how in ("seen", "empty"):
+                    inputs.append(x.new_zeros(()).expand(*batch, lengths[key] if operand.how == "seen" else 1))
                 else:
-                    inputs.append(cache[one.value])
+                    inputs.append(cache[operand.value])
             owner = module if stage.made.source else _With(module, stage.plan, x.dtype)
-            found: Any = stage.made.run(owner, Arguments((*inputs,), lengths, None, None, None))
-            if isinstance(found, Tensor):
-                values[stage.values[0]] = found
+            outputs: Any = stage.made.run(owner, Arguments((*inputs,), lengths, None, None, None))
+            if isinstance(outputs, Tensor):
+                values[stage.values[0]] = outputs
             else:
-                values.update(zip(stage.values, found, strict=True))
+                values.update(zip(stage.values, outputs, strict=True))
         cache.step({name: values[name] for name in self._kept})
         return values[self._output]
 
@@ -140,24 +148,34 @@ class Decoder:
 
     def _makes_kept(self) -> frozenset[str]:
         """The values from which the cached values are computed."""
-        found = {*self._kept}
+        needed = {*self._kept}
         for part in reversed(self.decoding.parts):
-            if part.value in found:
-                found |= {one.value for one in part.inputs if one.how == "chunk"}
-        return frozenset(found)
+            if part.value in needed:
+                needed |= {operand.value for operand in part.inputs if operand.how == "chunk"}
+        return frozenset(needed)
 
-    def _planned(self, stage: Stage, make: Callable[[Plan], Made], whole: Plan, workload: str) -> _Planned:
-        measured = whole.target.device.measured and workload == "decoding"  # but with many queries
-        device = GENERIC if measured else whole.target.device
-        target = replace(whole.target, workload=workload, device=device, n=None, m=None, memory=None)
-        backend = "torch" if whole.backend == "cpp" else whole.backend  # nothing is compiled while a call waits
-        made_by = partial(make_plan, stage.graph, backend, target)
-        plan = _plans.get((stage.graph.to_text(), backend, target), made_by)
+    def _planned(self, stage: Stage, make: Callable[[Plan], Made], layer_plan: Plan, workload: str) -> _Planned:
+        measured = layer_plan.target.device.measured and workload == "decoding"  # but with many queries
+        device = GENERIC if measured else layer_plan.target.device
+        target = replace(layer_plan.target, workload=workload, device=device, n=None, m=None, memory=None)
+        backend = (
+            "torch" if layer_plan.backend == "cpp" else layer_plan.backend
+        )  # nothing is compiled while a call waits
+        plan_stage = partial(make_plan, stage.graph, backend, target)
+        plan = _plans.get((stage.graph.to_text(), backend, target), plan_stage)
         graph = stage.graph
         inputs = tuple(
-            _Input(one.how, one.value, one.axis, len(legs), one.hides, graph.key in legs, graph.tensor[one.name].wide)
-            for one in stage.inputs
-            for legs in [graph.legs_of(one.name)]
+            _Input(
+                operand.how,
+                operand.value,
+                operand.axis,
+                len(legs),
+                operand.hides,
+                graph.key in legs,
+                graph.tensor[operand.name].wide,
+            )
+            for operand in stage.inputs
+            for legs in [graph.legs_of(operand.name)]
         )
         legs, once = (str(graph.query), str(graph.key)), stage.values[0] in self._kept
         return _Planned(stage.values, inputs, stage.reach, stage.wide, once, legs, plan, make(plan))
@@ -166,68 +184,70 @@ class Decoder:
         keys, like = chunk.keys, chunk.like
         if planned.reach is not None:
             keys = min(keys, planned.reach + chunk.length)
-        inputs = tuple([self._input(module, cache, planned.reach, one, chunk, keys) for one in planned.inputs])
+        inputs = tuple([self._input(module, cache, planned.reach, operand, chunk, keys) for operand in planned.inputs])
         mask, key_mask = (None if mask is None else mask[..., -keys:] for mask in (chunk.mask, chunk.key_mask))
         dtype, wide = like.dtype, wide_dtype(like.dtype)
-        own = wide if planned.wide else dtype
+        stage_dtype = wide if planned.wide else dtype
         if wide != dtype:
-            inputs = tuple(x.to(wide if one.wide else own) for x, one in zip(inputs, planned.inputs, strict=True))
+            inputs = tuple(
+                x.to(wide if operand.wide else stage_dtype) for x, operand in zip(inputs, planned.inputs, strict=True)
+            )
         lengths = dict(zip(planned.legs, (chunk.length, keys), strict=True))
-        owner = module if own == dtype and planned.made.source else _With(module, planned.plan, own)
-        found = planned.made.run(owner, Arguments(inputs, lengths, mask, key_mask, None))
-        values: Sequence[Any] = (found,) if isinstance(found, torch.Tensor) else found
+        owner = module if stage_dtype == dtype and planned.made.source else _With(module, planned.plan, stage_dtype)
+        outputs = planned.made.run(owner, Arguments(inputs, lengths, mask, key_mask, None))
+        values: Sequence[Any] = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
         if wide == dtype:
             return values
         pairs = zip(planned.values, values, strict=True)
         return [
-            rounded_to(value, dtype) if name == self._output else value.to(wide if planned.wide else dtype)
-            for name, value in pairs
+            rounded_to(tensor, dtype) if name == self._output else tensor.to(wide if planned.wide else dtype)
+            for name, tensor in pairs
         ]
 
-    def _input(self, module: Any, cache: Cache, reach: int | None, one: _Input, chunk: _Chunk, keys: int) -> Tensor:
-        if one.how == "kept":
-            new = chunk.values.get(one.value)
-            new = new if new is None else _of_batch(new, self._batch(chunk), one.rank)
-            return cache.extended(one.value, new, reach)
-        if one.how == "chunk":
-            value = chunk.values[one.value]
-            if chunk.key_mask is None or not one.hides:
-                return value
+    def _input(self, module: Any, cache: Cache, reach: int | None, operand: _Input, chunk: _Chunk, keys: int) -> Tensor:
+        if operand.how == "kept":
+            new = chunk.values.get(operand.value)
+            new = new if new is None else _of_batch(new, self._batch(chunk), operand.rank)
+            return cache.extended(operand.value, new, reach)
+        if operand.how == "chunk":
+            tensor = chunk.values[operand.value]
+            if chunk.key_mask is None or not operand.hides:
+                return tensor
             # a hidden position must not reach a state
-            return torch.where(_seen(chunk.key_mask, value, one.axis, one.rank), value, 0)
+            return torch.where(_seen(chunk.key_mask, tensor, operand.axis, operand.rank), tensor, 0)
         length, like = chunk.length, chunk.like
-        if one.how in ("state", "level"):
-            return cache.state(one.value, self._batch(chunk), like)
-        if one.how == "place":
+        if operand.how in ("state", "level"):
+            return cache.state(operand.value, self._batch(chunk), like)
+        if operand.how == "place":
             return torch.arange(1, length + 1, dtype=wide_dtype(like.dtype), device=like.device)
-        if one.how == "visible":
+        if operand.how == "visible":
             if chunk.key_mask is None:
                 return like.new_ones(*[1] * len(self._batch(chunk)), length)
             return chunk.key_mask[..., -length:].to(like.dtype)
-        if one.how in ("seen", "empty"):
-            return like.new_zeros(()).expand(*self._batch(chunk), keys if one.how == "seen" else length)
-        rows: Tensor = getattr(module, one.value)
-        count = keys if one.on_keys else length
-        return rows.narrow(one.axis, cache.length + length - count, count)
+        if operand.how in ("seen", "empty"):
+            return like.new_zeros(()).expand(*self._batch(chunk), keys if operand.how == "seen" else length)
+        rows: Tensor = getattr(module, operand.value)
+        count = keys if operand.on_keys else length
+        return rows.narrow(operand.axis, cache.length + length - count, count)
 
-    def _finite(self, name: str, value: Tensor, chunk: _Chunk) -> Tensor:
+    def _finite(self, name: str, tensor: Tensor, chunk: _Chunk) -> Tensor:
         """A value to cache without what is infinite or NaN at positions that the key mask hides."""
         if chunk.key_mask is None or name not in self._rows:
-            return value
-        return torch.where(_seen(chunk.key_mask, value, *self._rows[name]) | value.isfinite(), value, 0)
+            return tensor
+        return torch.where(_seen(chunk.key_mask, tensor, *self._rows[name]) | tensor.isfinite(), tensor, 0)
 
     def _batch(self, chunk: _Chunk) -> tuple[int, ...]:
         return tuple(chunk.like.shape[: chunk.like.ndim - self._ranks[next(iter(chunk.values))]])
 
 
-def _of_batch(value: Tensor, batch: tuple[int, ...], rank: int) -> Tensor:
+def _of_batch(tensor: Tensor, batch: tuple[int, ...], rank: int) -> Tensor:
     """Expands the value to the full batch, for values of inputs that lack batch dimensions."""
-    return value if value.shape[: value.ndim - rank] == batch else value.expand(*batch, *value.shape[-rank:])
+    return tensor if tensor.shape[: tensor.ndim - rank] == batch else tensor.expand(*batch, *tensor.shape[-rank:])
 
 
-def _seen(key_mask: Tensor, value: Tensor, axis: int, rank: int) -> Tensor:
+def _seen(key_mask: Tensor, tensor: Tensor, axis: int, rank: int) -> Tensor:
     """The key mask at the last positions, those of a value with `rank` legs, whose sequence leg is at `axis`."""
-    seen = key_mask[..., -value.shape[axis] :]
+    seen = key_mask[..., -tensor.shape[axis] :]
     shape = [*seen.shape[:-1], *[1] * rank]
     shape[axis] = seen.shape[-1]
     return seen.reshape(shape)
@@ -282,5 +302,7 @@ class _With:
         self.__dict__.update(_module=module, plan=plan, _dtype=dtype)
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._module, name)
-        return value.to(self._dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+        attribute = getattr(self._module, name)
+        return (
+            attribute.to(self._dtype) if isinstance(attribute, Tensor) and attribute.is_floating_point() else attribute
+        )

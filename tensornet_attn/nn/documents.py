@@ -22,8 +22,8 @@ class Group(NamedTuple):
 
     def shown(self, keys: Sequence[int], device: torch.device) -> Tensor:
         """Which keys are not padding, [documents, keys]."""
-        own = torch.tensor([keys[one] for one in self.documents], device=device)
-        return torch.arange(self.keys, device=device) < own[:, None]
+        key_counts = torch.tensor([keys[document] for document in self.documents], device=device)
+        return torch.arange(self.keys, device=device) < key_counts[:, None]
 
 
 def grouped(lengths: Sequence[tuple[int, int]], work: Callable[[], Work] | None) -> list[Group]:
@@ -33,30 +33,32 @@ def grouped(lengths: Sequence[tuple[int, int]], work: Callable[[], Work] | None)
     and keys are padded by the same number of rows, so that distances do not change. A document without queries is in no
     group, except the first document if all are empty.
     """
-    alike: dict[tuple[int, int], list[int]] = {}
-    for place, length in enumerate(lengths):
+    by_length: dict[tuple[int, int], list[int]] = {}
+    for document, length in enumerate(lengths):
         if length[0]:
-            alike.setdefault(length, []).append(place)
-    alike = alike or {lengths[0]: [0]}
-    if work is None or len(alike) == 1:
-        found = [Group(tuple(own), *length, False) for length, own in alike.items()]
+            by_length.setdefault(length, []).append(document)
+    by_length = by_length or {lengths[0]: [0]}
+    if work is None or len(by_length) == 1:
+        groups = [Group(tuple(documents), *length, False) for length, documents in by_length.items()]
     else:
-        found = _padded(alike, work())
-    return sorted(found)
+        groups = _padded(by_length, work())
+    return sorted(groups)
 
 
-def _padded(alike: dict[tuple[int, int], list[int]], work: Work) -> list[Group]:
+def _padded(by_length: dict[tuple[int, int], list[int]], work: Work) -> list[Group]:
     """Merges lengths, longest first: each joins the previous group with padding, or starts a new group."""
     buckets: list[list[tuple[int, int]]] = []
-    for length in sorted(alike, key=lambda length: (length[1] - length[0], -length[0])):
+    for length in sorted(by_length, key=lambda length: (length[1] - length[0], -length[0])):
         longest = buckets[-1][0] if buckets else None
         steady = longest is not None and longest[1] - longest[0] == length[1] - length[0]
-        if longest is not None and steady and len(alike[length]) * (work(longest[0]) - work(length[0])) <= 1:
+        if longest is not None and steady and len(by_length[length]) * (work(longest[0]) - work(length[0])) <= 1:
             buckets[-1].append(length)
         else:
             buckets.append([length])
     return [
-        Group(tuple(sorted(one for length in bucket for one in alike[length])), *bucket[0], len(bucket) > 1)
+        Group(
+            tuple(sorted(document for length in bucket for document in by_length[length])), *bucket[0], len(bucket) > 1
+        )
         for bucket in buckets
     ]
 
@@ -75,46 +77,53 @@ class Rows(NamedTuple):
     @staticmethod
     def of(groups: Sequence[Group], lengths: Sequence[int], side: str, device: torch.device) -> Rows:
         shapes = tuple((len(group.documents), int(getattr(group, side))) for group in groups)
-        order = [one for group in groups for one in group.documents]
+        order = [document for group in groups for document in group.documents]
         if order == [*range(len(lengths))] and not any(group.padded for group in groups):
             return Rows(shapes, None, None)
         starts = [0, *accumulate(lengths)]
         sizes = [length for count, length in shapes for _ in range(count)]
         firsts = [0, *accumulate(sizes)]
         moved = [0] * len(lengths)  # of documents that are in no group there is nothing to move
-        for one, at in zip(order, firsts, strict=False):
-            moved[one] = at - starts[one]
-        rows = [[starts[one], lengths[one] - 1, at, size] for one, at, size in zip(order, firsts, sizes, strict=False)]
+        for document, first in zip(order, firsts, strict=False):
+            moved[document] = first - starts[document]
+        rows = [
+            [starts[document], lengths[document] - 1, first, size]
+            for document, first, size in zip(order, firsts, sizes, strict=False)
+        ]
         start, last, begin, size = torch.tensor(rows, device=device).unbind(1)
-        of = torch.repeat_interleave(size, output_size=firsts[-1])
-        inside = torch.minimum(torch.arange(firsts[-1], device=device) - begin[of], last[of])
-        index = (start[of] + inside).clamp(min=0)  # a document without keys has padding of the row before it
-        move, own = torch.tensor([moved, [*lengths]], device=device)
-        back = torch.arange(starts[-1], device=device) + move.repeat_interleave(own, output_size=starts[-1])
-        return Rows(shapes, index, back)
+        owner = torch.repeat_interleave(size, output_size=firsts[-1])
+        inside = torch.minimum(torch.arange(firsts[-1], device=device) - begin[owner], last[owner])
+        index = (start[owner] + inside).clamp(min=0)  # a document without keys has padding of the row before it
+        move, document_lengths = torch.tensor([moved, [*lengths]], device=device)
+        inverse = torch.arange(starts[-1], device=device) + move.repeat_interleave(
+            document_lengths, output_size=starts[-1]
+        )
+        return Rows(shapes, index, inverse)
 
-    def split(self, value: Tensor, axis: int) -> list[Tensor]:
+    def split(self, tensor: Tensor, axis: int) -> list[Tensor]:
         """Splits a tensor of the packed row into one per group, [documents, ...] with the positions on the axis."""
-        value = value.movedim(axis, 0)
-        value = value if self.index is None else value.index_select(0, self.index)
-        parts = value.split([count * length for count, length in self.shapes])
-        return [part.unflatten(0, shape).movedim(1, 1 + axis) for part, shape in zip(parts, self.shapes, strict=True)]
+        tensor = tensor.movedim(axis, 0)
+        tensor = tensor if self.index is None else tensor.index_select(0, self.index)
+        chunks = tensor.split([count * length for count, length in self.shapes])
+        return [
+            chunk.unflatten(0, shape).movedim(1, 1 + axis) for chunk, shape in zip(chunks, self.shapes, strict=True)
+        ]
 
-    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+    def joined(self, outputs: Sequence[Tensor]) -> Tensor:
         """Concatenates the results of the groups, [documents * positions, ...] each, in packed order."""
-        value = parts[0] if len(parts) == 1 else torch.cat([*parts])
-        return value if self.back is None else value.index_select(0, self.back)
+        output = outputs[0] if len(outputs) == 1 else torch.cat([*outputs])
+        return output if self.back is None else output.index_select(0, self.back)
 
     def places(self, device: torch.device) -> list[Tensor]:
         """The packed rows of each group, [documents, positions]."""
         sizes = [count * length for count, length in self.shapes]
         index = torch.arange(sum(sizes), device=device) if self.index is None else self.index
-        return [part.unflatten(0, shape) for part, shape in zip(index.split(sizes), self.shapes, strict=True)]
+        return [chunk.unflatten(0, shape) for chunk, shape in zip(index.split(sizes), self.shapes, strict=True)]
 
-    def pairs(self, keys: Rows, value: Tensor, query: int, key: int) -> list[Tensor]:
+    def pairs(self, keys: Rows, tensor: Tensor, query: int, key: int) -> list[Tensor]:
         """Splits a tensor with both sequence legs, at these axes, into the pairs within documents, one per group."""
-        places = zip(self.places(value.device), keys.places(value.device), strict=True)
-        return [_pairs(value, query, key, rows, columns) for rows, columns in places]
+        indices = zip(self.places(tensor.device), keys.places(tensor.device), strict=True)
+        return [_pairs(tensor, query, key, rows, columns) for rows, columns in indices]
 
 
 class Padded(NamedTuple):
@@ -129,32 +138,36 @@ class Padded(NamedTuple):
     back: Tensor
 
     @staticmethod
-    def of(offsets: Tensor, rows: int, most: int, before: bool) -> Padded:
-        """Pads to `most` after the last row, or `before` the first; shapes do not depend on the offsets."""
+    def of(offsets: Tensor, rows: int, max_length: int, before: bool) -> Padded:
+        """Pads to `max_length` after the last row, or `before` the first; shapes do not depend on the offsets."""
         offsets = offsets.long()
         start, size = offsets[:-1, None], offsets.diff()[:, None]
-        place, row = torch.arange(most, device=offsets.device), torch.arange(rows, device=offsets.device)
-        place = place - (most - size) if before else place
-        inside = torch.minimum(place.clamp(min=0), (size - 1).clamp(min=0))
+        position, row = torch.arange(max_length, device=offsets.device), torch.arange(rows, device=offsets.device)
+        position = position - (max_length - size) if before else position
+        inside = torch.minimum(position.clamp(min=0), (size - 1).clamp(min=0))
         index = (start + inside).clamp(max=rows - 1)  # an empty document at the end repeats the last row
-        own = torch.searchsorted(offsets, row, right=True) - 1
-        back = own * most + row - offsets[own]
-        return Padded(index, (place >= 0) & (place < size), back + (most - size[own, 0]) if before else back)
+        document = torch.searchsorted(offsets, row, right=True) - 1
+        inverse = document * max_length + row - offsets[document]
+        return Padded(
+            index,
+            (position >= 0) & (position < size),
+            inverse + (max_length - size[document, 0]) if before else inverse,
+        )
 
-    def split(self, value: Tensor, axis: int) -> Tensor:
+    def split(self, tensor: Tensor, axis: int) -> Tensor:
         """A tensor of the packed row as [documents, ...] with the positions on the axis."""
-        value = value.movedim(axis, 0).index_select(0, self.index.flatten())
-        return value.unflatten(0, self.index.shape).movedim(1, 1 + axis)
+        tensor = tensor.movedim(axis, 0).index_select(0, self.index.flatten())
+        return tensor.unflatten(0, self.index.shape).movedim(1, 1 + axis)
 
-    def pairs(self, keys: Padded, value: Tensor, query: int, key: int) -> Tensor:
+    def pairs(self, keys: Padded, tensor: Tensor, query: int, key: int) -> Tensor:
         """The pairs within each document of a tensor with both sequence legs, at these axes."""
-        return _pairs(value, query, key, self.index, keys.index)
+        return _pairs(tensor, query, key, self.index, keys.index)
 
-    def joined(self, value: Tensor) -> Tensor:
+    def joined(self, output: Tensor) -> Tensor:
         """A result [documents * positions, ...] in packed order."""
-        return value.index_select(0, self.back)
+        return output.index_select(0, self.back)
 
 
-def _pairs(value: Tensor, query: int, key: int, rows: Tensor, columns: Tensor) -> Tensor:
-    found = value.movedim((query, key), (0, 1))[rows[:, :, None], columns[:, None, :]]
-    return found.movedim((1, 2), (1 + query, 1 + key))
+def _pairs(tensor: Tensor, query: int, key: int, rows: Tensor, columns: Tensor) -> Tensor:
+    pairs = tensor.movedim((query, key), (0, 1))[rows[:, :, None], columns[:, None, :]]
+    return pairs.movedim((1, 2), (1 + query, 1 + key))

@@ -44,16 +44,20 @@ def plain_class(kind: type[nn.Module]) -> type[nn.Module]:
 
 def _signature(shared: inspect.Signature, inputs: Inputs) -> inspect.Signature:
     """Replaces `*inputs` and `**named` by the inputs of the design and keeps the options."""
-    given, optional = [], False
+    positional, optional = [], False
     for name, _, default in inputs:
         optional |= default is not None  # inputs after an optional one are given by name
         kind = "Tensor | None" if default is not None else "Tensor"
-        value = None if optional else Parameter.empty
-        given.append(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=value, annotation=kind))
-    taken = {parameter.name for parameter in given}
-    options = [one for one in shared.parameters.values() if one.kind is one.KEYWORD_ONLY and one.name not in taken]
-    own = Parameter("_self" if "self" in taken else "self", Parameter.POSITIONAL_ONLY)
-    return shared.replace(parameters=[own, *given, *options])
+        fallback = None if optional else Parameter.empty
+        positional.append(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=fallback, annotation=kind))
+    names = {parameter.name for parameter in positional}
+    options = [
+        parameter
+        for parameter in shared.parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in names
+    ]
+    receiver = Parameter("_self" if "self" in names else "self", Parameter.POSITIONAL_ONLY)
+    return shared.replace(parameters=[receiver, *positional, *options])
 
 
 class CallSignature:

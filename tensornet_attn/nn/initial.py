@@ -20,12 +20,12 @@ def placed(
     design: str, device: torch.device | str | None, dtype: torch.dtype | str | None
 ) -> tuple[torch.device | None, torch.dtype | None]:
     """The device and the dtype that a caller names; raises InputError if there is no such, or none with arithmetic."""
-    kind = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
-    if kind not in (None, *DTYPES):
-        known = ", ".join(str(one) for one in DTYPES)
-        raise InputError(f"{design}: dtype is {dtype!r}; give one of {known}.")
+    torch_dtype = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
+    if torch_dtype not in (None, *DTYPES):
+        choices = ", ".join(str(choice) for choice in DTYPES)
+        raise InputError(f"{design}: dtype is {dtype!r}; give one of {choices}.")
     try:
-        return None if device is None else torch.empty(0, device=device).device, kind
+        return None if device is None else torch.empty(0, device=device).device, torch_dtype
     except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise InputError(f"{design}: there is no device {device!r} here: {reason}; give 'cpu' or 'cuda'.") from None
@@ -52,22 +52,22 @@ def initial_(value: torch.Tensor, tensor: Tensor, graph: Graph) -> None:
         number = arithmetic.evaluate(spread, graph.values)
         value.normal_(0, number) if function.name == "normal" else value.uniform_(-number, number)
     else:
-        whole = filled(function, list(value.shape), graph.values)
-        value.copy_(_split(whole, value) if hasattr(value, "placements") else whole)
+        dense = filled(function, list(value.shape), graph.values)
+        value.copy_(_split(dense, value) if hasattr(value, "placements") else dense)
 
 
-def _split(whole: torch.Tensor, like: Any) -> torch.Tensor:
+def _split(dense: torch.Tensor, like: Any) -> torch.Tensor:
     """Distributes a value like the DTensor `like`."""
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(whole.to(like.device, like.dtype), like.device_mesh, like.placements)
+    return distribute_tensor(dense.to(like.device, like.dtype), like.device_mesh, like.placements)
 
 
 def filled(function: Function, shape: list[int], numbers: Mapping[str, int | float]) -> torch.Tensor:
     """The float64 value of an initialiser without random numbers: zeros, ones, full(value), eye, or a matrix."""
     if function.name == "full":
-        value: Any = function.arguments[0]
-        return torch.full(shape, arithmetic.evaluate(value, numbers), dtype=torch.float64)
+        constant: Any = function.arguments[0]
+        return torch.full(shape, arithmetic.evaluate(constant, numbers), dtype=torch.float64)
     if function.arguments:
         return matrix(function, numbers)
     if function.name == "eye":

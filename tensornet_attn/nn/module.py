@@ -61,16 +61,16 @@ class CompiledDesign(nn.Module):
         self._sign()
         for tensor in plan.graph.tensors:
             if tensor.role == "weight":
-                value = initial(tensor, plan.graph, device, dtype)
-                self.register_parameter(tensor.name, nn.Parameter(value, requires_grad=not tensor.frozen))
+                weight = initial(tensor, plan.graph, device, dtype)
+                self.register_parameter(tensor.name, nn.Parameter(weight, requires_grad=not tensor.frozen))
             elif tensor.role == "state":
                 self.register_buffer(tensor.name, initial(tensor, plan.graph, device, dtype))
         self._place = self._placed()
 
-    def _take(self, made: Made) -> None:
-        self.source, self._run, self._evaluate = made.source, made.run, made.evaluate
-        for made_of_plan in ("_decodes", "_works"):
-            self.__dict__.pop(made_of_plan, None)
+    def _take(self, executable: Made) -> None:
+        self.source, self._run, self._evaluate = executable.source, executable.run, executable.evaluate
+        for attribute in ("_decodes", "_works"):
+            self.__dict__.pop(attribute, None)
 
     def _sign(self) -> None:
         """Sets the signature of the call, and the class whose forward has this signature."""
@@ -86,20 +86,20 @@ class CompiledDesign(nn.Module):
         like = next((x for some in (self.parameters, self.buffers) for x in some(recurse=False)), None)
         return None if like is None or not target.on_gpu(like.device) else (like.device, like.dtype)
 
-    def _apply(self, *given: Any, **options: Any) -> CompiledDesign:
+    def _apply(self, *arguments: Any, **options: Any) -> CompiledDesign:
         """Implements `to`, `cuda`, `bfloat16` and the like; the module plans again if the device or dtype changes."""
         untyped: Any = super()
-        untyped._apply(*given, **options)
+        untyped._apply(*arguments, **options)
         self.__dict__.pop("_alike", None)
-        place = self._placed()
-        if self._planned is not None and place != self._place:
-            like = place or (torch.device("cpu"), torch.get_default_dtype())
+        placement = self._placed()
+        if self._planned is not None and placement != self._place:
+            like = placement or (torch.device("cpu"), torch.get_default_dtype())
             plan = self._planned(*like)
             if plan != self.plan:
                 self.plan = plan
                 self._take(self._make(self.design, plan))
                 self._signature = Signature.of(plan.graph, plan.schedule)
-        self._place = place
+        self._place = placement
         return self
 
     def forward(
@@ -153,14 +153,14 @@ class CompiledDesign(nn.Module):
 
     def _checked(self, inputs: tuple[Tensor, ...], *others: Any) -> dict[str, int]:
         """`Signature.check`; a call with one input, like the one before, skips its checks."""
-        plain = len(inputs) == 1 and type(inputs[0]) is Tensor and all(one is None for one in others)
+        plain = len(inputs) == 1 and type(inputs[0]) is Tensor and all(argument is None for argument in others)
         if not plain or torch.compiler.is_compiling():
             return self._checked_fully(inputs, *others)
         alike, (x,) = self._alike, inputs
-        place = x.dtype, x.device, torch._C._is_any_autocast_enabled()
-        if alike is None or x.shape != alike[0] or place != alike[1]:
+        placement = x.dtype, x.device, torch._C._is_any_autocast_enabled()
+        if alike is None or x.shape != alike[0] or placement != alike[1]:
             lengths = self._checked_fully(inputs, *others)
-            alike = self.__dict__["_alike"] = x.shape, place, lengths
+            alike = self.__dict__["_alike"] = x.shape, placement, lengths
         return {**alike[2]}
 
     def _checked_fully(
@@ -236,7 +236,7 @@ class CompiledDesign(nn.Module):
             raise InputError(f"{name}: a call with a cache accepts neither 'noise' nor 'losses'.")
         if self.training and (self.plan.graph.updates or decoder.decoding.drawn):
             updated = [f"updates '{state}'" for state, _ in self.plan.graph.updates]
-            drawn = [f"draws '{one}' for two parts of a cached call" for one in decoder.decoding.drawn]
+            drawn = [f"draws '{noise_name}' for two parts of a cached call" for noise_name in decoder.decoding.drawn]
             raise InputError(f"{name}: training {[*updated, *drawn][0]}: call .eval() first.")
         if mask is not None and decoder.states:
             state = decoder.states[0]
@@ -244,17 +244,23 @@ class CompiledDesign(nn.Module):
                 f"{name}: a call with a cache accepts no 'mask': '{state}' is a state, one value for all positions."
             )
         lengths = signature.check_cached(inputs, mask, key_mask, cache.length, decoder.decoding.memory)
-        values = {one: value for (one, *_), value in zip(signature.inputs, inputs, strict=False) if value is not None}
+        values = {
+            input_name: tensor
+            for (input_name, *_), tensor in zip(signature.inputs, inputs, strict=False)
+            if tensor is not None
+        }
         length = lengths.get(str(signature.key)) or cache.length + lengths[str(signature.query)]
         signature.check_place(self._parameters, inputs, mask=mask, key_mask=key_mask)
         cache.check(name, decoder.decoding, signature.batch(inputs), next(iter(values.values())), length)
-        own = cache.visible(shown, length)
-        given = Arguments(inputs, lengths, mask, both(key_mask, own), None)
+        visible = cache.visible(shown, length)
+        arguments = Arguments(inputs, lengths, mask, both(key_mask, visible), None)
         if lengths[str(signature.query)] == 0 and not decoder.decoding.memory:  # an empty chunk stores nothing
-            whole: Any = signature.with_empty(inputs)
-            return self._run(self, Arguments(whole, signature.check(whole, None, None, None), None, None, None))
-        out = decoder.call(self, cache, values, given, lambda: self._run(self, given))
-        cache.shown = own
+            all_inputs: Any = signature.with_empty(inputs)
+            return self._run(
+                self, Arguments(all_inputs, signature.check(all_inputs, None, None, None), None, None, None)
+            )
+        out = decoder.call(self, cache, values, arguments, lambda: self._run(self, arguments))
+        cache.shown = visible
         return out
 
     def reset_parameters(self) -> None:
@@ -279,17 +285,17 @@ class CompiledDesign(nn.Module):
 
         Computes the diagram as written, dense, with the weights of this module. Raises InputError for an unknown step.
         """
-        *given, step = inputs_and_step or (None,)
+        *positional, step = inputs_and_step or (None,)
         if not isinstance(step, str):
-            got = "nothing" if step is None else f"a {type(step).__name__}"
+            received = "nothing" if step is None else f"a {type(step).__name__}"
             raise InputError(
-                f"{self.design.name}: the last argument of capture is the name of a step, not {got}: "
+                f"{self.design.name}: the last argument of capture is the name of a step, not {received}: "
                 'e.g. capture(x, "A").'
             )
-        inputs = self._signature.ordered(tuple(given), named)
+        inputs = self._signature.ordered(tuple(positional), named)
         graph = self.plan.graph
-        known = [*graph.tensor, *(step.name for step in graph.steps)]
-        if step not in known:
+        names = [*graph.tensor, *(step.name for step in graph.steps)]
+        if step not in names:
             raise InputError(f"{graph.name}: there is no step '{step}'; {nearest(step, graph.step)}")
         lengths = self._checked_fully(inputs, mask, key_mask, noise)
         tensors = leaves(self, inputs, noise)
@@ -327,8 +333,8 @@ class CompiledDesign(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """The design and the options without generated code, which is generated again."""
         state = self.__dict__.copy()
-        for made in ("_run", "_evaluate", "source", "_signature", "_packing", "_decodes", "_works", "_alike"):
-            state.pop(made, None)
+        for attribute in ("_run", "_evaluate", "source", "_signature", "_packing", "_decodes", "_works", "_alike"):
+            state.pop(attribute, None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -342,6 +348,6 @@ def leaves(module: CompiledDesign, inputs: tuple[Tensor, ...], noise: Mapping[st
     """Inputs, weights, states and given noise by name."""
     graph = module.plan.graph
     names = [tensor.name for tensor in graph.of_role("input")]
-    tensors = {name: value for name, value in zip(names, inputs, strict=False) if value is not None}
+    tensors = {name: tensor for name, tensor in zip(names, inputs, strict=False) if tensor is not None}
     tensors |= {t.name: getattr(module, t.name) for t in graph.tensors if t.role in ("weight", "state")}
     return tensors | dict(noise or {})

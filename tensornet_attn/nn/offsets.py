@@ -30,12 +30,12 @@ class Packed(NamedTuple):
     @property
     def given(self) -> bool:
         """Whether any argument is given, which makes the call packed."""
-        return any(value is not None for value in self)
+        return any(argument is not None for argument in self)
 
     @property
     def word(self) -> str:
         """The first given argument, for messages."""
-        return next(name for name, value in zip(self._fields, self, strict=True) if value is not None)
+        return next(name for name, argument in zip(self._fields, self, strict=True) if argument is not None)
 
     def refuse(self, design: str, mask: Tensor | None, noise: object) -> None:
         """Raises InputError for arguments that a packed call does not accept."""
@@ -50,11 +50,11 @@ class Packed(NamedTuple):
     def offsets(self, design: str, rows: int, device: torch.device) -> tuple[str, Tensor]:
         """Returns the name and the unchecked offsets of the queries, [documents + 1]. Raises InputError."""
         name = "cu_seqlens" if self.cu_seqlens_q is None else "cu_seqlens_q"
-        given = self.cu_seqlens if self.cu_seqlens_q is None else self.cu_seqlens_q
+        offsets = self.cu_seqlens if self.cu_seqlens_q is None else self.cu_seqlens_q
         if self.cu_seqlens is not None and self.cu_seqlens_q is not None:
             raise InputError(f"{design}: 'cu_seqlens' and 'cu_seqlens_q' are both given: leave one out.")
-        if given is not None:
-            return name, _offsets(design, name, given, device)
+        if offsets is not None:
+            return name, _offsets(design, name, offsets, device)
         if self.position_ids is None:
             raise InputError(f"{design}: {self.word} is given without 'cu_seqlens': give the offsets of the documents.")
         if torch.compiler.is_compiling():
@@ -73,74 +73,76 @@ class Packed(NamedTuple):
 
     def check_longest(self, design: str, longest: int | None = None) -> int | None:
         """Returns `max_seqlen`. Raises InputError if it is not an int or below the longest document."""
-        most = self.max_seqlen
-        if most is None:
+        limit = self.max_seqlen
+        if limit is None:
             return None
-        if isinstance(most, bool) or not isinstance(most, (int, torch.SymInt)):
+        if isinstance(limit, bool) or not isinstance(limit, (int, torch.SymInt)):
             raise InputError(
-                f"{design}: max_seqlen is a {type(most).__name__}; give an int, the length of the longest document."
+                f"{design}: max_seqlen is a {type(limit).__name__}; give an int, the length of the longest document."
             )
-        if longest is not None and most < longest:
-            raise InputError(f"{design}: max_seqlen is {most}, but the longest document has {longest} positions.")
-        return most
+        if longest is not None and limit < longest:
+            raise InputError(f"{design}: max_seqlen is {limit}, but the longest document has {longest} positions.")
+        return limit
 
     def check_positions(self, design: str, name: str, offsets: Tensor) -> None:
         """Raises InputError if `position_ids` do not match the offsets."""
         if self.position_ids is None:
             return
-        wanted = positions_in(offsets, self.position_ids.shape[-1])
-        own = _positions(design, self.position_ids, len(wanted), offsets.device)
+        expected = positions_in(offsets, self.position_ids.shape[-1])
+        ids = _positions(design, self.position_ids, len(expected), offsets.device)
         if torch.compiler.is_compiling():
-            torch._assert_async((own == wanted).all(), f"'position_ids' do not restart at the offsets in '{name}'.")
+            torch._assert_async((ids == expected).all(), f"'position_ids' do not restart at the offsets in '{name}'.")
             return
-        wrong = (own != wanted).nonzero()
+        wrong = (ids != expected).nonzero()
         if len(wrong):
             at = int(wrong[0, 0])
             why = "they count from 0 in each document" if name == "position_ids" else f"see '{name}'"
             raise InputError(
-                f"{design}: 'position_ids' is {int(own[at])} at position {at}, but must be {int(wanted[at])}: {why}."
+                f"{design}: 'position_ids' is {int(ids[at])} at position {at}, but must be {int(expected[at])}: {why}."
             )
 
 
 def positions_in(offsets: Tensor, rows: int) -> Tensor:
     """The position of each row in its document, [rows]."""
-    place = torch.arange(rows, device=offsets.device)
-    return place - offsets[(torch.searchsorted(offsets.long(), place, right=True) - 1).clamp(0, len(offsets) - 1)]
+    position = torch.arange(rows, device=offsets.device)
+    return position - offsets[(torch.searchsorted(offsets.long(), position, right=True) - 1).clamp(0, len(offsets) - 1)]
 
 
 def lengths_of(design: str, name: str, offsets: Tensor, rows: int) -> list[int]:
     """Returns the length of each document, which may be 0. Raises InputError if the offsets do not fit `rows` rows."""
-    found: list[int] = on_host(offsets, torch.Tensor.tolist)
-    if found[0] != 0:
-        raise InputError(f"{design}: '{name}' begins at {found[0]}; it must begin at 0.")
-    for place, (one, other) in enumerate(pairwise(found), 1):
-        if other < one:
-            raise InputError(f"{design}: '{name}' decreases: {other} at index {place} follows {one}.")
-    if found[-1] != rows:
-        raise InputError(f"{design}: '{name}' ends at {found[-1]}, but there are {rows} positions.")
-    return [other - one for one, other in pairwise(found)]
+    bounds: list[int] = on_host(offsets, torch.Tensor.tolist)
+    if bounds[0] != 0:
+        raise InputError(f"{design}: '{name}' begins at {bounds[0]}; it must begin at 0.")
+    for index, (start, end) in enumerate(pairwise(bounds), 1):
+        if end < start:
+            raise InputError(f"{design}: '{name}' decreases: {end} at index {index} follows {start}.")
+    if bounds[-1] != rows:
+        raise InputError(f"{design}: '{name}' ends at {bounds[-1]}, but there are {rows} positions.")
+    return [end - start for start, end in pairwise(bounds)]
 
 
-def check_traced(design: str, name: str, offsets: Tensor, rows: int, most: int, least: int = 0) -> None:
+def check_traced(design: str, name: str, offsets: Tensor, rows: int, max_length: int, least: int = 0) -> None:
     """The checks of `lengths_of` in a traced program, as assertions. `least`: the shortest length allowed."""
     sizes = offsets.diff()
-    right = (offsets[0] == 0) & (offsets[-1] == rows) & (sizes >= least).all() & (sizes <= most).all()
+    right = (offsets[0] == 0) & (offsets[-1] == rows) & (sizes >= least).all() & (sizes <= max_length).all()
     empty = ", or a document is empty, so that it has no losses and states" if least else ""
     sentence = f"{design}: '{name}' decreases, does not run from 0 to the number of positions, or exceeds max_seqlen"
     sentence += f"{empty}."
     torch._assert_async(right, sentence)
 
 
-def _offsets(design: str, name: str, given: Tensor, device: torch.device) -> Tensor:
-    if not isinstance(given, torch.Tensor):
-        raise InputError(f"{design}: '{name}' is a {type(given).__name__}; give a tensor, torch.int32 [documents + 1].")
-    if given.dtype not in INTEGERS:
-        raise InputError(f"{design}: '{name}' is {given.dtype}; give torch.int32.")
-    if given.dim() != 1 or given.shape[0] < 2:
-        raise InputError(f"{design}: '{name}' has shape {list(given.shape)}; give [documents + 1], at least 2.")
-    if given.device != device:
-        raise InputError(f"{design}: '{name}' is on {given.device}, but the inputs are on {device}.")
-    return given
+def _offsets(design: str, name: str, offsets: Tensor, device: torch.device) -> Tensor:
+    if not isinstance(offsets, torch.Tensor):
+        raise InputError(
+            f"{design}: '{name}' is a {type(offsets).__name__}; give a tensor, torch.int32 [documents + 1]."
+        )
+    if offsets.dtype not in INTEGERS:
+        raise InputError(f"{design}: '{name}' is {offsets.dtype}; give torch.int32.")
+    if offsets.dim() != 1 or offsets.shape[0] < 2:
+        raise InputError(f"{design}: '{name}' has shape {list(offsets.shape)}; give [documents + 1], at least 2.")
+    if offsets.device != device:
+        raise InputError(f"{design}: '{name}' is on {offsets.device}, but the inputs are on {device}.")
+    return offsets
 
 
 def on_host(tensor: Tensor, read: Callable[[Tensor], Value]) -> Value:
@@ -150,12 +152,12 @@ def on_host(tensor: Tensor, read: Callable[[Tensor], Value]) -> Value:
     if unseen and not hasattr(tensor, "of_one_forward"):
         return read(tensor)
     version = None if untracked else tensor._version
-    for held, seen, reader, value in _kept:
-        if held() is tensor and version == seen and reader is read:
-            return value
-    value = read(tensor)
-    _kept[:] = [*_kept[1 - MOST :], (ref(tensor), version, read, value)]
-    return value
+    for reference, seen_version, reader, host_value in _kept:
+        if reference() is tensor and version == seen_version and reader is read:
+            return host_value
+    host_value = read(tensor)
+    _kept[:] = [*_kept[1 - MOST :], (ref(tensor), version, read, host_value)]
+    return host_value
 
 
 @overload
@@ -179,12 +181,12 @@ def of_one_forward(mask: Tensor | None) -> Tensor | None:
     return mask
 
 
-def _positions(design: str, given: Tensor, rows: int, device: torch.device) -> Tensor:
-    if not isinstance(given, torch.Tensor) or given.dtype not in INTEGERS:
-        kind = given.dtype if isinstance(given, torch.Tensor) else f"a {type(given).__name__}"
+def _positions(design: str, positions: Tensor, rows: int, device: torch.device) -> Tensor:
+    if not isinstance(positions, torch.Tensor) or positions.dtype not in INTEGERS:
+        kind = positions.dtype if isinstance(positions, torch.Tensor) else f"a {type(positions).__name__}"
         raise InputError(f"{design}: 'position_ids' is {kind}; give integers.")
-    if tuple(given.shape) not in ((rows,), (1, rows)):
-        raise InputError(f"{design}: 'position_ids' has shape {list(given.shape)}; give [1, {rows}].")
-    if given.device != device:
-        raise InputError(f"{design}: 'position_ids' is on {given.device}, but the inputs are on {device}.")
-    return given.reshape(-1)
+    if tuple(positions.shape) not in ((rows,), (1, rows)):
+        raise InputError(f"{design}: 'position_ids' has shape {list(positions.shape)}; give [1, {rows}].")
+    if positions.device != device:
+        raise InputError(f"{design}: 'position_ids' is on {positions.device}, but the inputs are on {device}.")
+    return positions.reshape(-1)

@@ -90,39 +90,39 @@ class Row(NamedTuple):
                 f"{packing.design}: the batch is {[*batch]} with {word}: give all sequences as one row, "
                 f"[1, {', '.join(packing.inputs[0])}]."
             )
-        both = [*zip(inputs, packing.inputs, strict=False)]
-        flat = tuple([x if x is None or x.dim() == len(legs) else x.squeeze(0) for x, legs in both])
-        given = [(x, legs) for x, legs in both if x is not None]
+        inputs_with_legs = [*zip(inputs, packing.inputs, strict=False)]
+        flat = tuple([x if x is None or x.dim() == len(legs) else x.squeeze(0) for x, legs in inputs_with_legs])
+        present = [(x, legs) for x, legs in inputs_with_legs if x is not None]
         if key_mask is not None:
             keys = lengths.get(str(packing.key), lengths.get(packing.query, 0))
             check_key_mask(signature.masks, key_mask, batch, {signature.masks.key: keys})
             key_mask = key_mask.reshape(-1)
-        own_keys = not packing.tied and any(packing.key in legs for _, legs in given)
+        own_keys = not packing.tied and any(packing.key in legs for _, legs in present)
         if packing.query not in lengths:
             if not packing.tied:
                 raise InputError(f"{packing.design}: no input has the leg '{packing.query}' that the documents divide.")
             lengths[packing.query] = lengths[str(packing.key)]
-        return Row(packing, flat, key_mask, lengths, batch == (1,), given[0][0].device, own_keys)
+        return Row(packing, flat, key_mask, lengths, batch == (1,), present[0][0].device, own_keys)
 
     def split(self, queries: Side, keys: Side) -> Iterator[Any]:
         """Splits each input into documents. An input without a sequence leg is shared by all of them."""
         query, key = self.packing.query, str(self.packing.key)
-        for value, legs in zip(self.inputs, self.packing.inputs, strict=False):
-            if value is None or not {query, key} & {*legs}:
-                yield value
+        for tensor, legs in zip(self.inputs, self.packing.inputs, strict=False):
+            if tensor is None or not {query, key} & {*legs}:
+                yield tensor
             elif {query, key} <= {*legs}:
-                yield queries.pairs(keys, value, legs.index(query), legs.index(key))
+                yield queries.pairs(keys, tensor, legs.index(query), legs.index(key))
             else:
-                yield queries.split(value, legs.index(query)) if query in legs else keys.split(value, legs.index(key))
+                yield queries.split(tensor, legs.index(query)) if query in legs else keys.split(tensor, legs.index(key))
 
-    def whole(self, value: Tensor) -> Tensor:
+    def whole(self, output: Tensor) -> Tensor:
         """A result with positions first, laid out like the inputs."""
-        value = value.movedim(0, self.packing.axis)
-        return value.unsqueeze(0) if self.batched else value
+        output = output.movedim(0, self.packing.axis)
+        return output.unsqueeze(0) if self.batched else output
 
-    def rows(self, value: Tensor) -> Tensor:
+    def rows(self, output: Tensor) -> Tensor:
         """A result [documents, ...] with documents and positions merged into the first dimension."""
-        return value.movedim(1 + self.packing.axis, 1).flatten(0, 1)
+        return output.movedim(1 + self.packing.axis, 1).flatten(0, 1)
 
 
 def documents(row: Row, packed: Packed) -> tuple[list[int], list[int]]:
@@ -132,9 +132,9 @@ def documents(row: Row, packed: Packed) -> tuple[list[int], list[int]]:
     name, offsets = packed.offsets(design, length, row.device)
     queries = lengths_of(design, name, offsets, length)
     packed.check_positions(design, name, offsets)
-    keys, own = queries, packed.key_offsets(design, row.device)
-    if own is not None:
-        keys = lengths_of(design, *own, row.lengths[str(packing.key)] if row.own_keys else length)
+    keys, key_offsets = queries, packed.key_offsets(design, row.device)
+    if key_offsets is not None:
+        keys = lengths_of(design, *key_offsets, row.lengths[str(packing.key)] if row.own_keys else length)
         if len(keys) != len(queries):
             raise InputError(f"{design}: '{name}' has {len(queries)} documents, 'cu_seqlens_k' has {len(keys)}.")
         if keys != queries and (packing.tied or not row.own_keys):
@@ -149,21 +149,21 @@ def documents(row: Row, packed: Packed) -> tuple[list[int], list[int]]:
 
 def _run(module: Any, inputs: tuple[Tensor | None, ...], key_mask: Tensor | None, losses: bool) -> Result:
     lengths = module._signature.check(inputs, None, key_mask, None)
-    found: Result = module._run(module, Arguments(inputs, lengths, None, key_mask, None, losses))  # type: ignore[arg-type]
-    return found
+    output: Result = module._run(module, Arguments(inputs, lengths, None, key_mask, None, losses))  # type: ignore[arg-type]
+    return output
 
 
 def _empty(module: Any, row: Row, packed: Packed, averaged: bool) -> Result:
     """The output of a row without positions: no rows of the output of one position, so that gradients are zeros."""
     if averaged:
         raise InputError(f"{row.packing.design}: all documents are empty, so there are no losses and states.")
-    one = []
+    padded_inputs = []
     for x in row.inputs:
         if x is not None:
             x = F.pad(x, [side for size in reversed(x.shape) for side in (0, int(size == 0))])[None]
-        one.append(x)
-    made = _run(module, tuple(one), None, False)
-    return row.whole(row.rows(made)[:0])  # type: ignore[arg-type]
+        padded_inputs.append(x)
+    output = _run(module, tuple(padded_inputs), None, False)
+    return row.whole(row.rows(output)[:0])  # type: ignore[arg-type]
 
 
 def _by_length(module: Any, row: Row, queries: list[int], keys: list[int], padding: Padding, losses: bool) -> Result:
@@ -175,20 +175,22 @@ def _by_length(module: Any, row: Row, queries: list[int], keys: list[int], paddi
     along = Rows.of(groups, queries, "queries", row.device)
     on_keys = along if keys == queries else Rows.of(groups, keys, "keys", row.device)
     shown = [None] * len(groups) if row.key_mask is None else on_keys.split(row.key_mask, 0)
-    parts = [one if isinstance(one, list) else [one] * len(groups) for one in row.split(along, on_keys)]
+    operands = [
+        operand if isinstance(operand, list) else [operand] * len(groups) for operand in row.split(along, on_keys)
+    ]
     states = _States(module, packing.states if module.training and len(groups) > 1 else ())
-    results, means = [], dict[str, Tensor]()
-    for group, keep, *inputs in zip(groups, shown, *parts, strict=True):
+    outputs, means = [], dict[str, Tensor]()
+    for group, visible_keys, *inputs in zip(groups, shown, *operands, strict=True):
         if group.padded and padding.key_mask and packing.keyed:
-            keep = both(keep, group.shown(keys, row.device))
+            visible_keys = both(visible_keys, group.shown(keys, row.device))
         share = len(group.documents) / sum(len(group.documents) for group in groups)
-        made: Any = _run(module, tuple(inputs), keep, losses)
+        output: Any = _run(module, tuple(inputs), visible_keys, losses)
         states.add(share)
-        made, found = made if isinstance(made, tuple) else (made, {})
-        means = {name: means.get(name, 0) + share * value for name, value in found.items()}
-        results.append(row.rows(made))
+        output, group_means = output if isinstance(output, tuple) else (output, {})
+        means = {name: means.get(name, 0) + share * mean for name, mean in group_means.items()}
+        outputs.append(row.rows(output))
     states.store()
-    y = row.whole(along.joined(results))
+    y = row.whole(along.joined(outputs))
     return (y, means) if losses else y
 
 
@@ -223,10 +225,12 @@ def call_with_cache(
             f"{design}: a cache pads documents to one length, and {problem}: give documents of equal "
             "length, or use one cache per document."
         )
-    along, on_keys = (Padded.of(_offsets(own, row.device), sum(own), max(own), True) for own in (queries, keys))
+    along, on_keys = (
+        Padded.of(_offsets(lengths, row.device), sum(lengths), max(lengths), True) for lengths in (queries, keys)
+    )
     shown = on_keys.shown if min(keys) < max(keys) and (row.own_keys or not memory) else None
-    made = module._cached(cache, tuple(row.split(along, on_keys)), None, None, None, losses, shown)
-    return row.whole(along.joined(row.rows(made)))
+    output = module._cached(cache, tuple(row.split(along, on_keys)), None, None, None, losses, shown)
+    return row.whole(along.joined(row.rows(output)))
 
 
 def _offsets(lengths: list[int], device: torch.device) -> Tensor:
@@ -238,8 +242,8 @@ class _States:
 
     def __init__(self, module: Any, names: Sequence[str]):
         self.held = [getattr(module, name) for name in names]
-        self.old = [value.clone() for value in self.held]
-        self.new = [torch.zeros_like(value) for value in self.held]
+        self.old = [state.clone() for state in self.held]
+        self.new = [torch.zeros_like(state) for state in self.held]
 
     @torch.no_grad()
     def add(self, share: float) -> None:
@@ -258,33 +262,33 @@ def _traced(module: Any, row: Row, packed: Packed, padding: Padding, losses: boo
     packing, design = row.packing, row.packing.design
     length = row.lengths[packing.query]
     name, offsets = packed.offsets(design, length, row.device)
-    own, most = packed.key_offsets(design, row.device), packed.check_longest(design)
-    apart = row.own_keys and own is not None
-    if own is None and row.own_keys and packed.cu_seqlens is None:
+    key_offsets, max_length = packed.key_offsets(design, row.device), packed.check_longest(design)
+    separate_keys = row.own_keys and key_offsets is not None
+    if key_offsets is None and row.own_keys and packed.cu_seqlens is None:
         raise InputError(f"{design}: keys are an input of their own: give their offsets, 'cu_seqlens_k'.")
-    if most is None:
+    if max_length is None:
         raise InputError(
             f"{design}: a compiled call with '{name}' needs 'max_seqlen', the length of the longest document."
         )
-    problem = padding.apart if apart or not packing.keyed else padding.behind
-    before = problem is not None and apart and padding.before is None  # the last query is at the last key
+    problem = padding.apart if separate_keys or not packing.keyed else padding.behind
+    before = problem is not None and separate_keys and padding.before is None  # the last query is at the last key
     if problem is not None and not before:
         raise InputError(f"{design}: a compiled call pads documents to one length, and {problem}: call it uncompiled.")
     averaged = losses or (module.training and bool(packing.states))
-    check_traced(design, name, offsets, length, most, least=int(averaged))
+    check_traced(design, name, offsets, length, max_length, least=int(averaged))
     packed.check_positions(design, name, offsets)
-    along = on_keys = Padded.of(offsets, length, most, before)
-    if apart:
-        assert own is not None
+    along = on_keys = Padded.of(offsets, length, max_length, before)
+    if separate_keys:
+        assert key_offsets is not None
         keys = row.lengths[str(packing.key)]
-        check_traced(design, *own, keys, most)
-        on_keys = Padded.of(own[1], keys, most, before)
-    keep = None if row.key_mask is None else on_keys.split(row.key_mask, 0)
+        check_traced(design, *key_offsets, keys, max_length)
+        on_keys = Padded.of(key_offsets[1], keys, max_length, before)
+    visible_keys = None if row.key_mask is None else on_keys.split(row.key_mask, 0)
     if before or (padding.key_mask and packing.keyed):
-        keep = both(keep, on_keys.shown)
-    made: Any = _run(module, tuple(row.split(along, on_keys)), keep, losses)
-    made, means = made if isinstance(made, tuple) else (made, {})
-    y = row.whole(along.joined(row.rows(made)))
+        visible_keys = both(visible_keys, on_keys.shown)
+    output: Any = _run(module, tuple(row.split(along, on_keys)), visible_keys, losses)
+    output, means = output if isinstance(output, tuple) else (output, {})
+    y = row.whole(along.joined(row.rows(output)))
     return (y, means) if losses else y
 
 
@@ -316,7 +320,7 @@ class Packing:
         legs, query = graph.legs_of(graph.output), str(graph.query)
         inputs = tuple(tensor.legs for tensor in graph.of_role("input"))
         read = any(tensor.name in behind(graph, (graph.output,)) for tensor in graph.of_role("input"))
-        keyed = graph.key is None or graph.tied or any(graph.key in own for own in inputs)
+        keyed = graph.key is None or graph.tied or any(graph.key in input_legs for input_legs in inputs)
         states = tuple(state for state, _ in graph.updates)
         evaluation, everything = padding_of(graph, (graph.output,)), padding_of(graph, graph.results)
         return Packing(
@@ -327,16 +331,16 @@ class Packing:
 
 def work_of(module: Any, device: torch.device) -> Work:
     """Returns length -> work of a sequence, in units of an empty call: a quadratic polynomial fitted to FLOPs."""
-    known = module.__dict__.setdefault("_works", {})
-    if device.type not in known:
+    works = module.__dict__.setdefault("_works", {})
+    if device.type not in works:
         target, schedule = module.plan.target, module.plan.schedule
         rate = DEVICES["cpu"].rate if device.type == "cpu" else target.device.rate
-        most = min((leg.maximum for leg in schedule.legs if leg.sequence and leg.maximum), default=2 * LENGTH)
-        half = max(1, min(LENGTH, most // 2))
-        one, two = (
+        max_length = min((leg.maximum for leg in schedule.legs if leg.sequence and leg.maximum), default=2 * LENGTH)
+        half = max(1, min(LENGTH, max_length // 2))
+        half_work, full_work = (
             cost_of(module.plan.graph, schedule, n, n).best.evaluation.flops / rate / CALL for n in (half, 2 * half)
         )
-        square = max(0.0, two - 2 * one) / (2 * half**2)
-        known[device.type] = (one - square * half**2) / half, square
-    each, square = known[device.type]
-    return lambda length: each * length + square * length**2
+        quadratic = max(0.0, full_work - 2 * half_work) / (2 * half**2)
+        works[device.type] = (half_work - quadratic * half**2) / half, quadratic
+    linear, quadratic = works[device.type]
+    return lambda length: linear * length + quadratic * length**2

@@ -88,13 +88,13 @@ class LegParallel(ParallelStyle):
             )
         make = SplitMake(module._make, self.written, self.split, part_of(self.split, device_mesh.size()), device_mesh)
         shards = dict(self.split.shards)
-        for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
-            place = Shard(shards[name]) if name in shards else Replicate()
-            spread = distribute_tensor(value.detach(), device_mesh, [place], src_data_rank=self.src_data_rank)
-            if isinstance(value, nn.Parameter):
-                module.register_parameter(name, nn.Parameter(spread, requires_grad=value.requires_grad))
+        for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+            placement = Shard(shards[name]) if name in shards else Replicate()
+            distributed = distribute_tensor(tensor.detach(), device_mesh, [placement], src_data_rank=self.src_data_rank)
+            if isinstance(tensor, nn.Parameter):
+                module.register_parameter(name, nn.Parameter(distributed, requires_grad=tensor.requires_grad))
             else:
-                module.register_buffer(name, spread)
+                module.register_buffer(name, distributed)
         module._make = make
         module._take(make(module.design, module.plan))
         return module
@@ -113,24 +113,26 @@ class SplitMake:
     def __call__(self, design: Design, plan: Plan) -> Made:
         if plan.graph != self.written:  # a part of the layer, as in a cache
             raise InputError(f"{design.name}: a design that is split over processes cannot use a cache.")
-        own = make_plan(self.part.graph, plan.backend, plan.target)
-        made = self.make(design, own)
-        return replace(made, run=_run(self, own, made.run), evaluate=_gathering(made.evaluate))
+        part_plan = make_plan(self.part.graph, plan.backend, plan.target)
+        executable = self.make(design, part_plan)
+        return replace(executable, run=_run(self, part_plan, executable.run), evaluate=_gathering(executable.evaluate))
 
     def tensors(self, module: Any) -> dict[str, Tensor]:
         """The weights and states of this process, by name."""
         shards = dict(self.split.shards)
-        values = {name: _local(value, name in shards) for name, value in module.named_parameters(recurse=False)}
+        tensors = {name: _local(tensor, name in shards) for name, tensor in module.named_parameters(recurse=False)}
         with torch.no_grad():  # a step that updates a state writes into its local part
-            values |= {name: value.to_local() for name, value in module.named_buffers(recurse=False)}
+            tensors |= {name: tensor.to_local() for name, tensor in module.named_buffers(recurse=False)}
         if self.part.chooser is not None:
-            like = next(iter(values.values()))
-            values[self.part.chooser] = self.chosen(torch.eye(self.split.size, dtype=like.dtype, device=like.device), 1)
-        return values
+            like = next(iter(tensors.values()))
+            tensors[self.part.chooser] = self.chosen(
+                torch.eye(self.split.size, dtype=like.dtype, device=like.device), 1
+            )
+        return tensors
 
-    def chosen(self, value: Tensor, dim: int) -> Tensor:
+    def chosen(self, tensor: Tensor, dim: int) -> Tensor:
         """The entries of this process along a dimension of the whole leg."""
-        return value.chunk(self.mesh.size(), dim)[self.mesh.get_local_rank()]
+        return tensor.chunk(self.mesh.size(), dim)[self.mesh.get_local_rank()]
 
     def own_mask(self, mask: Tensor | None, inputs: tuple[Tensor, ...], signature: Signature) -> Tensor | None:
         """The entries of this process of a mask [batch..., other legs, n, m]; unchanged if the leg is not in it."""
@@ -152,7 +154,7 @@ class SplitMake:
         sequences = {self.split.graph.query, self.split.graph.key}
         if op is None or {*op.operand("of").legs} - sequences != {*legs}:
             return GONE
-        return next((place for place, leg in enumerate(legs) if (box, Wire(leg)) in self.split.own), None)
+        return next((axis for axis, leg in enumerate(legs) if (box, Wire(leg)) in self.split.own), None)
 
 
 class PartOfModule:
@@ -163,54 +165,56 @@ class PartOfModule:
 
     def __init__(self, plan: Plan, training: bool, tensors: Mapping[str, Tensor]):
         self.plan, self.training = plan, training
-        for name, value in tensors.items():
-            setattr(self, name, value)
+        for name, tensor in tensors.items():
+            setattr(self, name, tensor)
 
 
-def _run(make: SplitMake, own: Plan, run: Run) -> Run:
+def _run(make: SplitMake, part_plan: Plan, run: Run) -> Run:
     """Runs the part of one process, between copying its inputs and summing its outputs."""
 
-    def call(module: Any, given: Arguments) -> Result:
-        mask = make.own_mask(_copied(given.mask, make.mesh), given.inputs, module._signature)
-        noise = given.noise and {name: _copied(value, make.mesh) for name, value in given.noise.items()}
-        part = PartOfModule(own, module.training, make.tensors(module))
-        entering = tuple(_copied(value, make.mesh) for value in given.inputs)
-        found: Any = run(part, given._replace(inputs=entering, mask=mask, noise=noise))
-        if isinstance(found, Tensor):
-            return _added(found, make.mesh)
+    def call(module: Any, arguments: Arguments) -> Result:
+        mask = make.own_mask(_copied(arguments.mask, make.mesh), arguments.inputs, module._signature)
+        noise = arguments.noise and {name: _copied(tensor, make.mesh) for name, tensor in arguments.noise.items()}
+        module_part = PartOfModule(part_plan, module.training, make.tensors(module))
+        entering = tuple(_copied(tensor, make.mesh) for tensor in arguments.inputs)
+        outputs: Any = run(module_part, arguments._replace(inputs=entering, mask=mask, noise=noise))
+        if isinstance(outputs, Tensor):
+            return _added(outputs, make.mesh)
         alike, processes = make.split.alike, make.mesh.size()
-        means = {name: value / processes if name in alike else value for name, value in found[1].items()}
-        return _added(found[0], make.mesh), {name: _added(value, make.mesh) for name, value in means.items()}
+        means = {name: loss / processes if name in alike else loss for name, loss in outputs[1].items()}
+        return _added(outputs[0], make.mesh), {name: _added(mean, make.mesh) for name, mean in means.items()}
 
     return call
 
 
-def _copied(value: Any, mesh: DeviceMesh) -> Any:
+def _copied(tensor: Any, mesh: DeviceMesh) -> Any:
     """A value equal in all processes, whose gradient is summed over them."""
-    if value is None or not value.is_floating_point():
-        return value
-    return DTensor.from_local(value, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
+    if tensor is None or not tensor.is_floating_point():
+        return tensor
+    return DTensor.from_local(tensor, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
 
 
-def _added(value: Tensor, mesh: DeviceMesh) -> Tensor:
+def _added(tensor: Tensor, mesh: DeviceMesh) -> Tensor:
     """The sum of the values of all processes, in each of them."""
     return (
-        DTensor.from_local(value, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()]).to_local()
+        DTensor.from_local(tensor, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()]).to_local()
     )
 
 
-def _local(value: DTensor, sharded: bool) -> Tensor:
+def _local(tensor: DTensor, sharded: bool) -> Tensor:
     """The local part of a weight. The gradient of an unsplit weight is summed over the processes."""
     if sharded:
-        return value.to_local()
-    return value.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
+        return tensor.to_local()
+    return tensor.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
 
 
 def _gathering(evaluate: Callable[..., dict[str, Tensor]]) -> Callable[..., dict[str, Tensor]]:
     """Gathers the weights and evaluates single steps whole, in every process."""
 
-    def whole(graph: Any, tensors: Mapping[str, Tensor], **options: Any) -> dict[str, Tensor]:
-        values = {name: v.full_tensor() if isinstance(v, DTensor) else v for name, v in tensors.items()}
+    def evaluate_gathered(graph: Any, tensors: Mapping[str, Tensor], **options: Any) -> dict[str, Tensor]:
+        values = {
+            name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor for name, tensor in tensors.items()
+        }
         return evaluate(graph, values, **options)
 
-    return whole
+    return evaluate_gathered

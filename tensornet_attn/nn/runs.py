@@ -30,11 +30,11 @@ def emitted_run(source: str, class_name: str, plan: Plan, inductor: bool = False
         recalled(source)
     options = tuple(name for name, _ in call_options(plan.schedule))
 
-    def run(module: CompiledDesign, given: Arguments) -> Result:
-        if given.mask is None and given.key_mask is None and given.noise is None and not given.losses:
-            return forward(module, *given.inputs)
-        found = forward(module, *given.inputs, **{name: getattr(given, name) for name in options})
-        return (found, {}) if given.losses and "losses" not in options else found
+    def run(module: CompiledDesign, arguments: Arguments) -> Result:
+        if arguments.mask is None and arguments.key_mask is None and arguments.noise is None and not arguments.losses:
+            return forward(module, *arguments.inputs)
+        output = forward(module, *arguments.inputs, **{name: getattr(arguments, name) for name in options})
+        return (output, {}) if arguments.losses and "losses" not in options else output
 
     unload_with(run, emitted)
     return run
@@ -51,9 +51,9 @@ def compiled_forward(emitted: Callable[..., Any], name: str) -> Callable[..., An
     takes_limit = limit.keys() <= signature(torch.compile).parameters.keys()  # in newer releases of torch
     compiled: Any = torch.compile(emitted, fullgraph=True, **(limit if takes_limit else {}))
 
-    def forward(*given: Any, **options: Any) -> Any:
+    def forward(*inputs: Any, **options: Any) -> Any:
         try:
-            return compiled(*given, **options)
+            return compiled(*inputs, **options)
         except FailOnRecompileLimitHit as error:
             raise InputError(
                 f"{name}: torch.compile has compiled this layer too often: give calls fewer dtypes, kinds of masks and "

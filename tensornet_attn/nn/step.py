@@ -36,9 +36,11 @@ class DecodingStep(nn.Module):
         super().__init__()
         self.kept = (*layer.new_cache(),)  # plans all parts before tracing
         self.layer, self.first, self._decoding = layer, first, decoding_of(layer.plan.graph)
-        every = any(one.leg is not None and one.reach is None for one in self._decoding.kept)
-        placed = next((one.value for one in self._decoding.parts if any(i.how in PLACED for i in one.inputs)), None)
-        if placed is not None and not every and not first:
+        has_all_positions = any(cached.leg is not None and cached.reach is None for cached in self._decoding.kept)
+        placed = next(
+            (part.value for part in self._decoding.parts if any(operand.how in PLACED for operand in part.inputs)), None
+        )
+        if placed is not None and not has_all_positions and not first:
             raise InputError(
                 f"{layer.design.name}: the step depends on more than the cached values: '{placed}' needs the absolute "
                 "position; call the layer with new_cache()."
@@ -63,9 +65,9 @@ class _StatelessCache(Cache):
 
     def set(self, kept: Mapping[str, Tensor], dtype: torch.dtype) -> None:
         """Sets the cached values; the longest gives the number of positions."""
-        self._held, self._dtype = {name: value.detach() for name, value in kept.items()}, dtype
-        every = [one for one in self._kept.values() if one.leg is not None]
-        longest = next((one for one in every if one.reach is None), every[0] if every else None)
+        self._held, self._dtype = {name: tensor.detach() for name, tensor in kept.items()}, dtype
+        growing = [cached for cached in self._kept.values() if cached.leg is not None]
+        longest = next((cached for cached in growing if cached.reach is None), growing[0] if growing else None)
         self.length = 1 if longest is None else kept[longest.name].shape[self._axis(longest.name)]
 
     def __getitem__(self, name: str) -> Tensor:
@@ -82,16 +84,16 @@ class _StatelessCache(Cache):
         return torch.cat((held.narrow(axis, held.shape[axis] - before, before), new), axis)
 
     def update(self, new: Mapping[str, Tensor], chunk: int, dtype: torch.dtype) -> None:
-        for name, value in new.items():
-            one, axis = self._kept[name], self._axis(name) if self._kept[name].leg else 0
-            if one.leg is None or name not in self._held:
-                rows = value
+        for name, tensor in new.items():
+            cached, axis = self._kept[name], self._axis(name) if self._kept[name].leg else 0
+            if cached.leg is None or name not in self._held:
+                rows = tensor
             elif name in self._written:
                 rows = self._written[name]
             else:
-                rows = torch.cat((self._held[name], value), axis)
-            if one.reach is not None:
-                count = min(rows.shape[axis], one.reach + 1)
+                rows = torch.cat((self._held[name], tensor), axis)
+            if cached.reach is not None:
+                count = min(rows.shape[axis], cached.reach + 1)
                 rows = rows.narrow(axis, rows.shape[axis] - count, count)
             self._held[name] = rows
         self.length += chunk

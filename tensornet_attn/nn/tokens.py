@@ -170,8 +170,8 @@ def _call_packed(
     if counted and checked is not None:
         options = options | {"key_mask": shown.flatten()[keys.places]}
     packed = [x if x is None else _in_a_row(module, x, legs, batch, tokens) for x, legs in legs_of]
-    result = module(*packed, **offsets, **options)
-    y, losses = result if isinstance(result, tuple) else (result, None)
+    returned = module(*packed, **offsets, **options)
+    y, losses = returned if isinstance(returned, tuple) else (returned, None)
     y = y.squeeze(0).movedim(packing.axis, 0)
     y = y.new_zeros(prod(batch) * n, *y.shape[1:]).index_copy(0, tokens[packing.query], y)
     y = y.unflatten(0, (*batch, n)).movedim(len(batch), len(batch) + packing.axis)

@@ -28,14 +28,14 @@ def tuned(call: Callable[[], object], source: str) -> Choices:
     configure.ASKED.clear()
     configure.CONFIGS.clear()  # makes the call request all configurations
     call()
-    found: Choices = {}
+    choices: Choices = {}
     for key, candidates in list(configure.ASKED.items()):
-        times = [_time(call, key, one) for one in candidates]
+        times = [_time(call, key, candidate) for candidate in candidates]
         if min(times) < NEVER:
-            found[key] = candidates[times.index(min(times))]
-            configure.choose({key: found[key]})
-    keep(cache_key(source), found)
-    return found
+            choices[key] = candidates[times.index(min(times))]
+            configure.choose({key: choices[key]})
+    keep(cache_key(source), choices)
+    return choices
 
 
 def tune_design(design: CompiledDesign) -> Choices:
@@ -59,16 +59,16 @@ def tune_design(design: CompiledDesign) -> Choices:
             torch.autograd.grad(out.sum(), list(design.parameters()), allow_unused=True)
 
     with torch.random.fork_rng([like.device] if like.is_cuda else []):
-        found = tuned(call, design.source)
+        choices = tuned(call, design.source)
     for name, x in design.named_buffers():
         x.copy_(states[name])
-    return found
+    return choices
 
 
 def recalled(source: str) -> None:
     """Uses the tuned configurations that are saved for this source text and device."""
-    if found := recall(cache_key(source)):
-        configure.choose(found)
+    if choices := recall(cache_key(source)):
+        configure.choose(choices)
 
 
 def _time(call: Callable[[], object], key: str, config: dict[str, int]) -> float:
