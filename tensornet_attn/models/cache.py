@@ -13,7 +13,7 @@ from tensornet_attn.nn.module import CompiledDesign
 
 
 class ModelCache(Mapping[str, Cache]):
-    """The caches of a model's designs by place, such as `layers.0.mixer`; created by `model.new_cache()`.
+    """The caches of a model's designs by sublayer, such as `layers.0.mixer`; created by `model.new_cache()`.
 
     `model(tokens, cache=cache)` reads the cache and adds the new positions. `length`: number of positions seen;
     `nbytes`: size in bytes. The caches of `cross` hold the source, all others the positions of the target.
@@ -22,8 +22,8 @@ class ModelCache(Mapping[str, Cache]):
     def __init__(self, caches: Mapping[str, Cache]):
         self._caches = dict(caches)
 
-    def __getitem__(self, place: str) -> Cache:
-        return self._caches[place]
+    def __getitem__(self, sublayer: str) -> Cache:
+        return self._caches[sublayer]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._caches)
@@ -35,11 +35,11 @@ class ModelCache(Mapping[str, Cache]):
     def length(self) -> int:
         """Number of positions seen, including dropped ones. Raises InputError after a call that failed midway."""
         lengths = dict[int, str]()
-        for place, cache in self._own():
-            lengths.setdefault(cache.length + cache.forgotten, place)
+        for sublayer, cache in self._own():
+            lengths.setdefault(cache.length + cache.forgotten, sublayer)
         if len(lengths) > 1:
-            (most, first), *_, (least, last) = sorted(lengths.items(), reverse=True)
-            seen = f"'{first}' has seen {most:,} positions, '{last}' {least:,}"
+            (longest, first), *_, (shortest, last) = sorted(lengths.items(), reverse=True)
+            seen = f"'{first}' has seen {longest:,} positions, '{last}' {shortest:,}"
             raise InputError(f"a call with this cache has failed: {seen}; reset the cache.")
         return next(iter(lengths))
 
@@ -71,27 +71,27 @@ class ModelCache(Mapping[str, Cache]):
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The tensors that a checkpoint stores, by name, [batch, ...] each; lengths and dtypes repeat per sequence."""
-        batch, found = self.batch or 0, dict[str, torch.Tensor]()
-        for place, cache in self.items() if batch else ():
+        batch, tensors = self.batch or 0, dict[str, torch.Tensor]()
+        for sublayer, cache in self.items() if batch else ():
             state = cache.state_dict()
-            found[f"{place}/dtype"] = torch.zeros(batch, dtype=state["dtype"])
+            tensors[f"{sublayer}/dtype"] = torch.zeros(batch, dtype=state["dtype"])
             for name in ("forgotten", "length"):
-                found[f"{place}/{name}"] = torch.full((batch,), state[name])
-            for name, value in sorted(state["kept"].items()):  # processes gather them in this order
-                found[f"{place}/kept/{name}"] = value
-        return found
+                tensors[f"{sublayer}/{name}"] = torch.full((batch,), state[name])
+            for name, tensor in sorted(state["kept"].items()):  # processes gather them in this order
+                tensors[f"{sublayer}/kept/{name}"] = tensor
+        return tensors
 
     def with_tensors(self, named: Mapping[str, torch.Tensor]) -> ModelCache:
         """This cache, filled with the tensors that `tensors` returned."""
-        for place, cache in self.items():
+        for sublayer, cache in self.items():
             kept = dict[str, torch.Tensor]()
             state: dict[str, Any] = {"kept": kept}
-            for path, value in named.items():
+            for path, tensor in named.items():
                 where, _, name = path.partition("/")
-                if where == place and name in ("length", "forgotten", "dtype"):
-                    state[name] = value.dtype if name == "dtype" else int(value[0])
-                elif where == place:
-                    kept[name.removeprefix("kept/")] = value
+                if where == sublayer and name in ("length", "forgotten", "dtype"):
+                    state[name] = tensor.dtype if name == "dtype" else int(tensor[0])
+                elif where == sublayer:
+                    kept[name.removeprefix("kept/")] = tensor
             cache.load_state_dict(state)
         return self
 
@@ -114,19 +114,19 @@ class ModelCache(Mapping[str, Cache]):
 
     def _own(self) -> Iterator[tuple[str, Cache]]:
         """The caches of the target's positions: all except those of the source."""
-        return ((place, cache) for place, cache in self.items() if not place.endswith(".cross"))
+        return ((sublayer, cache) for sublayer, cache in self.items() if not sublayer.endswith(".cross"))
 
 
 def caches_of(designs: Mapping[str, CompiledDesign], max_length: int | None, droppable: bool = False) -> ModelCache:
-    """An empty cache for each design, by place. Raises InputError with the place if a design has no decoding cache.
+    """An empty cache for each design, by sublayer. Raises InputError with the sublayer if a design has no decoding cache.
 
     `max_length`: number of target positions to allocate at once. `droppable`: the oldest positions can be dropped.
     """
 
-    def made(place: str, new: Callable[..., Cache]) -> Cache:
+    def cache_for(sublayer: str, new: Callable[..., Cache]) -> Cache:
         try:
-            return new() if place.endswith(".cross") else new(max_length=max_length, droppable=droppable)
+            return new() if sublayer.endswith(".cross") else new(max_length=max_length, droppable=droppable)
         except InputError as error:
-            raise InputError(f"{place}: {error}") from error
+            raise InputError(f"{sublayer}: {error}") from error
 
-    return ModelCache({place: made(place, design.new_cache) for place, design in designs.items()})
+    return ModelCache({sublayer: cache_for(sublayer, design.new_cache) for sublayer, design in designs.items()})

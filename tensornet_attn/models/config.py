@@ -223,13 +223,13 @@ def report_config(error: ValidationError, reporter: Reporter, kind: str) -> None
             hint = f"e.g. '{_EXAMPLES[last]}'."
             reporter.error("missing-key", f"the key '{last}' is missing.", path, key=True, hint=hint)
         elif raw["type"] == "literal_error":
-            given = written(reporter.document.value(path))
+            actual = written(reporter.document.value(path))
             hint = f"use one of {raw['ctx']['expected'].replace(chr(39), '').replace(' or ', ', ')}."
-            reporter.error("wrong-value", f"{given} is not a value of '{last}'.", path, hint=hint)
+            reporter.error("wrong-value", f"{actual} is not a value of '{last}'.", path, hint=hint)
         else:
             what, hint = _WANTED.get(raw["type"], _OTHER)
-            given = written(reporter.document.value(path))
-            reporter.error("wrong-type", f"expected {what}, got {given}.", path, hint=hint)
+            actual = written(reporter.document.value(path))
+            reporter.error("wrong-type", f"expected {what}, got {actual}.", path, hint=hint)
 
 
 def _known(path: Path, kind: str) -> list[str]:

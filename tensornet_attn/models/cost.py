@@ -75,8 +75,8 @@ class ModelCost:
         table += [(r.place, r.what, f"{r.macs:,}", f"{r.routed_macs:,}", f"{r.parameters:,}") for r in rows]
         left, right = (max(len(row[column]) for row in table) for column in (0, 1))
         return head + "".join(
-            f"\n{place:{left}}  {what:{right}}  {macs:>15}  {routed:>15}  {count:>12}".rstrip()
-            for place, what, macs, routed, count in table
+            f"\n{label:{left}}  {what:{right}}  {macs:>15}  {routed:>15}  {count:>12}".rstrip()
+            for label, what, macs, routed, count in table
         )
 
 
@@ -89,18 +89,18 @@ def cost(name: str, config: Any, stacks: Stacks, n: int | None, batch: int, m: i
     rows = [_embedding(config, cls, n, batch)]
     for stack, blocks in stacks.items():
         queries = m if stack == "encoder" else n + cls
-        for place, block in enumerate(blocks):
-            for role, part in block.items():
+        for index, block in enumerate(blocks):
+            for role, fitted in block.items():
                 sees_more = role == "cross" or (role == "mixer" and config.kind == "language_model")
-                keys = m if part.context and sees_more else queries
-                if id(part) not in priced:
-                    priced[id(part)] = compiler.cost(part.design, queries, keys, batch, dtype, part.causal)
-                report, best = priced[id(part)], priced[id(part)].best
-                where, what = f"{stack}.{place}.{role}", part.design.name
+                keys = m if fitted.context and sees_more else queries
+                if id(fitted) not in priced:
+                    priced[id(fitted)] = compiler.cost(fitted.design, queries, keys, batch, dtype, fitted.causal)
+                report, best = priced[id(fitted)], priced[id(fitted)].best
+                where, what = f"{stack}.{index}.{role}", fitted.design.name
                 rows.append(Row(where, what, report.macs, best.total.routed_macs, best.parameters, best.frozen))
     norms = len(rows) - 1 + (0 if config.post_norm else len(stacks))  # with the final norm of each stack
-    each = config.width * (2 if config.norm == "layernorm" else 1)
-    rows += [Row("norms", config.norm, parameters=norms * each), _output(config, n, batch)]
+    per_norm = config.width * (2 if config.norm == "layernorm" else 1)
+    rows += [Row("norms", config.norm, parameters=norms * per_norm), _output(config, n, batch)]
     return ModelCost(name, n, m, batch, tuple(rows))
 
 

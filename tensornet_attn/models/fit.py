@@ -26,28 +26,28 @@ from tensornet_attn.spec.sizes import Sizes
 from tensornet_attn.spec.sources import document_of, file_document, text_document
 
 
-def opened(value: Any, document: Document, path: Path) -> tuple[Document, Reporter]:
+def opened(design: Any, document: Document, path: Path) -> tuple[Document, Reporter]:
     """A new document of the design at `path` of a model's document; without data if the design cannot be read."""
-    if isinstance(value, Design):
-        return document_of(value)
-    if isinstance(value, Mapping):
+    if isinstance(design, Design):
+        return document_of(design)
+    if isinstance(design, Mapping):
         inner = inside(document, path)
         return inner, Reporter(inner)
-    if "\n" in value:
-        return text_document(value, "<text>", None)
+    if "\n" in design:
+        return text_document(design, "<text>", None)
     folder = os.path.dirname(document.path or "")  # a path is relative to the model's file, as under `extends`
-    found, reporter = file_document(os.path.normpath(os.path.join(folder, value)) if is_path(value) else value)
-    if found.data and not {"tensornet", "extends"} & found.data.keys():  # messages quote no file that is not a design
-        found = Document({}, found.name)
-        reporter = Reporter(found)
+    file, reporter = file_document(os.path.normpath(os.path.join(folder, design)) if is_path(design) else design)
+    if file.data and not {"tensornet", "extends"} & file.data.keys():  # messages quote no file that is not a design
+        file = Document({}, file.name)
+        reporter = Reporter(file)
         hint = "give a file that starts with 'tensornet: 1'."
-        reporter.error("unknown-design", f"'{printable(value)}' is not a design.", (), hint=hint)
-    return found, reporter
+        reporter.error("unknown-design", f"'{printable(design)}' is not a design.", (), hint=hint)
+    return file, reporter
 
 
-def shipped(value: Any) -> bool:
+def shipped(design: Any) -> bool:
     """Whether a part names a shipped design."""
-    return isinstance(value, str) and not is_path(value) and "\n" not in value
+    return isinstance(design, str) and not is_path(design) and "\n" not in design
 
 
 def is_path(name: str) -> bool:
@@ -57,11 +57,13 @@ def is_path(name: str) -> bool:
 
 def inside(document: Document, path: Path) -> Document:
     """A copy of the part of a document at `path`, as a document."""
-    depth, data = len(path), copy.deepcopy(document.value(path))
-    name = data.get("name") if isinstance(data, dict) else None
-    out = Document(data, document.name if document.values else printable(str(name or "design"), 64), path=document.path)
-    for places, own in ((document.keys, out.keys), (document.values, out.values)):
-        own.update({at[depth:]: place for at, place in places.items() if at[:depth] == path})
+    depth, content = len(path), copy.deepcopy(document.value(path))
+    name = content.get("name") if isinstance(content, dict) else None
+    out = Document(
+        content, document.name if document.values else printable(str(name or "design"), 64), path=document.path
+    )
+    for locations, inner in ((document.keys, out.keys), (document.values, out.values)):
+        inner.update({at[depth:]: location for at, location in locations.items() if at[:depth] == path})
     return out
 
 
@@ -129,26 +131,26 @@ def fit(place: Place) -> Fitted | None:
 
 def _width_legs(place: Place, design: Design) -> list[str]:
     """The legs of the inputs that take the width of the residual stream: the legs that are not sequence legs."""
-    kinds = {
+    leg_kinds = {
         leg.name: leg.kind
         for leg in Sizes.of(design.declared_legs, design.settings, Reporter(design.document)).legs.values()
     }
-    found: list[str] = []
+    width_legs: list[str] = []
     for name, declared in list(design.inputs.items())[:2]:
         legs = declared.legs.split() if isinstance(declared.legs, str) else list(declared.legs)
-        along = [kinds.get(leg) in ("query", "key") for leg in legs]
+        along = [leg_kinds.get(leg) in ("query", "key") for leg in legs]
         if along != [True, False]:
             message = f"input '{name}' of '{design.name}' has the legs '{' '.join(legs)}'."
             place.refuse(message, "give each input a sequence leg and then the leg of the width, e.g. 'n f'.")
             return []
-        found.append(legs[1])
-    if not found:
+        width_legs.append(legs[1])
+    if not width_legs:
         place.refuse(f"'{design.name}' has no input.", "give the design an input such as 'x: n f'.")
-    for leg in found:
+    for leg in width_legs:
         if leg in place.part.legs and place.part.legs[leg] != place.width:
             message = f"leg '{leg}' of '{design.name}' has the model's width, {place.width}."
             place.refuse(message, f"leave out '{leg}': the model sets its size.", "legs", leg)
-    return found
+    return width_legs
 
 
 def _forward(place: Place, problems: list[Problem], legs: Mapping[str, Any]) -> None:
@@ -163,8 +165,8 @@ def _forward(place: Place, problems: list[Problem], legs: Mapping[str, Any]) -> 
             place.reporter.found.append(problem)
             elsewhere |= problem.file != place.document.name
         else:
-            own = section == "settings" or name in place.part.legs  # otherwise the model's width
-            path = (*place.path, section, name) if own else ("model", "width")
+            overridden = section == "settings" or name in place.part.legs  # otherwise the model's width
+            path = (*place.path, section, name) if overridden else ("model", "width")
             place.reporter.error(problem.code, problem.message, path, hint=problem.hint)
     if elsewhere:
         what = f"as used here, {'causal and ' if place.causal else ''}at width {place.width}"
@@ -203,9 +205,9 @@ def _check(place: Place, graph: Graph) -> None:
             place.refuse(message, hint)
 
 
-def check_carried(place: Place, part: Fitted) -> None:
+def check_carried(place: Place, fitted: Fitted) -> None:
     """Refuses a design whose cache cannot be carried, in a model with `memory_kind: cache`."""
-    reason = not_carried(build(part.design, part.causal), bool(part.design.loss_weights))
+    reason = not_carried(build(fitted.design, fitted.causal), bool(fitted.design.loss_weights))
     if reason:
         place.refuse(reason, "leave out 'memory_kind: cache': a memory of inputs has fewer requirements.")
 
@@ -237,10 +239,10 @@ def _sequence(graph: Graph, legs: Iterable[str]) -> list[str]:
 
 def _placed(graph: Graph, decoding: Decoding) -> list[str]:
     """Reasons that use absolute positions, which dropping the oldest positions would change."""
-    if all(one.leg is None or one.reach is not None for one in decoding.kept):
+    if all(cached.leg is None or cached.reach is not None for cached in decoding.kept):
         return []
     graph = decoding.graph
-    turned = [one.name for one in decoding.kept if one.placed]
+    turned = [cached.name for cached in decoding.kept if cached.placed]
     tables = [
         tensor.name
         for tensor in graph.tensors

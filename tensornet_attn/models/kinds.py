@@ -56,19 +56,19 @@ class Memory(NamedTuple):
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that a checkpoint stores, by name, [batch, ...] each."""
-        named = {str(place): state for place, state in enumerate(self.states)}
+        named = {str(index): state for index, state in enumerate(self.states)}
         return named if self.keep is None else named | {"keep": self.keep}
 
     def with_tensors(self, named: Mapping[str, Tensor]) -> Memory:
         """The memory with the tensors that `tensors` returned."""
-        return Memory(tuple(named[str(place)] for place in range(len(self.states))), named.get("keep"))
+        return Memory(tuple(named[str(index)] for index in range(len(self.states))), named.get("keep"))
 
 
 def _check_memory(memory: Memory, layers: int, batch: int, width: int) -> None:
     """Raises InputError for a memory of another model or another batch size."""
     if not isinstance(memory, Memory) or len(memory.states) != layers:
-        given = f"{len(memory.states)} states" if isinstance(memory, Memory) else f"a {type(memory).__name__}"
-        raise InputError(f"memory is {given}; give the memory that the last call returned, or new_memory(batch).")
+        received = f"{len(memory.states)} states" if isinstance(memory, Memory) else f"a {type(memory).__name__}"
+        raise InputError(f"memory is {received}; give the memory that the last call returned, or new_memory(batch).")
     for state in memory.states:
         if state.dim() != 3 or (state.shape[0], state.shape[2]) != (batch, width) or state.shape[1] != memory.rows:
             raise InputError(
@@ -158,8 +158,8 @@ class MaskedLanguageModel(TokenModel):
         check_tokens("tokens", tokens, key_mask)
         documents = _documents(cu_seqlens, max_seqlen, tokens, self.spec.name)
         x = self._embedded(tokens, 0, positions, documents, key_mask)
-        x, found = self._through("layers", x, losses, key_mask, documents=documents)
-        return (self._logits(x, at), found) if losses else self._logits(x, at)
+        x, auxiliary = self._through("layers", x, losses, key_mask, documents=documents)
+        return (self._logits(x, at), auxiliary) if losses else self._logits(x, at)
 
 
 class LanguageModel(TokenModel):
@@ -206,22 +206,22 @@ class LanguageModel(TokenModel):
         check_tokens("tokens", tokens, key_mask, seen=seen)
         documents = _documents(cu_seqlens, max_seqlen, tokens, self.spec.name)
         if documents is not None and (memory is not None or cache is not None):
-            other = "cache" if memory is None else "memory"
-            raise InputError(f"a call with cu_seqlens takes no {other}: leave out one of the two.")
+            excluded = "cache" if memory is None else "memory"
+            raise InputError(f"a call with cu_seqlens takes no {excluded}: leave out one of the two.")
         x = self._embedded(tokens, seen, positions, documents, key_mask)
         if memory is not None:
             if cache is not None:
                 raise InputError("a call takes a memory or a cache, not both: leave out one of the two.")
             carry: Callable[..., Any] = self._carrying if self.carries else self._remembering
-            *made, found = carry(x, key_mask, memory, at, losses)
-            return (*made, found) if losses else tuple(made)
-        x, found = self._through("layers", x, losses, key_mask, cache=cache, documents=documents)
-        return (self._logits(x, at), found) if losses else self._logits(x, at)
+            *outputs, auxiliary = carry(x, key_mask, memory, at, losses)
+            return (*outputs, auxiliary) if losses else tuple(outputs)
+        x, auxiliary = self._through("layers", x, losses, key_mask, cache=cache, documents=documents)
+        return (self._logits(x, at), auxiliary) if losses else self._logits(x, at)
 
     def new_cache(self, *, max_length: int | None = None) -> ModelCache:
         """An empty cache for `model(tokens, cache=cache)`; `max_length`: number of positions to allocate at once.
 
-        Raises InputError with place and reason if a design has no decoding cache.
+        Raises InputError with sublayer and reason if a design has no decoding cache.
         """
         return caches_of(self._designs("layers"), max_length)
 
@@ -239,8 +239,8 @@ class LanguageModel(TokenModel):
 
     @cached_property
     def _carried(self) -> dict[str, CompiledDesign]:
-        """The designs with a cache that holds anything, by place."""
-        return {place: one for place, one in self._designs("layers").items() if len(one.new_cache())}
+        """The designs with a cache that holds anything, by sublayer."""
+        return {sublayer: design for sublayer, design in self._designs("layers").items() if len(design.new_cache())}
 
     @property
     def _contexts(self) -> int:
@@ -256,17 +256,19 @@ class LanguageModel(TokenModel):
         """Runs a segment after the cached segments and adds it to the cache."""
         self._check_rows()
         if not isinstance(memory, ModelCache) or {*memory} != {*self._carried}:
-            given = "a cache of other designs" if isinstance(memory, ModelCache) else f"a {type(memory).__name__}"
-            raise InputError(f"memory is {given}; give the memory that the last call returned, or new_memory(batch).")
+            received = "a cache of other designs" if isinstance(memory, ModelCache) else f"a {type(memory).__name__}"
+            raise InputError(
+                f"memory is {received}; give the memory that the last call returned, or new_memory(batch)."
+            )
         if key_mask is not None:
             raise InputError("with 'memory_kind: cache', segments have no padding: leave out 'key_mask'.")
-        found: Losses = {}
-        for place, block in enumerate(self.layers):
-            at_block = f"layers.{place}"
-            kept = {role: memory[f"{at_block}.{role}"] for role in block.roles if f"{at_block}.{role}" in memory}
-            x = gathered(block(x, losses=losses, cache=kept), at_block, found)
+        auxiliary: Losses = {}
+        for index, block in enumerate(self.layers):
+            block_name = f"layers.{index}"
+            kept = {role: memory[f"{block_name}.{role}"] for role in block.roles if f"{block_name}.{role}" in memory}
+            x = gathered(block(x, losses=losses, cache=kept), block_name, auxiliary)
         memory.keep_last(self.rows)
-        return self._logits(x, at), memory, found
+        return self._logits(x, at), memory, auxiliary
 
     def _remembering(
         self, x: Tensor, key_mask: Tensor | None, memory: Memory, at: Tensor | None, losses: bool
@@ -276,15 +278,15 @@ class LanguageModel(TokenModel):
         _check_memory(memory, self._contexts, batch, width)
         keep, states, contexts = of_one_forward(_seen(memory, key_mask, batch, n)), iter(memory.states), []
         key_mask = of_one_forward(key_mask)
-        found: Losses = {}
-        for place, block in enumerate(self.layers):
+        auxiliary: Losses = {}
+        for index, block in enumerate(self.layers):
             context = torch.cat([next(states), x], 1) if block.mixer.context else None
             contexts += [] if context is None else [context]
-            made = block(x, key_mask, losses=losses, context=context, context_mask=keep)
-            x = gathered(made, f"layers.{place}", found)
+            output = block(x, key_mask, losses=losses, context=context, context_mask=keep)
+            x = gathered(output, f"layers.{index}", auxiliary)
         last = tuple(context[:, max(0, context.shape[1] - self.rows) :].detach() for context in contexts)
         keep = None if keep is None else keep[:, max(0, keep.shape[1] - self.rows) :]
-        return self._logits(x, at), Memory(last, keep), found
+        return self._logits(x, at), Memory(last, keep), auxiliary
 
 
 class SequenceClassifier(Model):
@@ -332,9 +334,9 @@ class SequenceClassifier(Model):
                 key_mask = nn.functional.pad(key_mask, (1, 0), value=True)
             positions = None if positions is None else nn.functional.pad(positions + 1, (1, 0))
         x = self.positions(x, positions=positions, key_mask=key_mask)
-        x, found = self._through("layers", x, losses, key_mask)
+        x, auxiliary = self._through("layers", x, losses, key_mask)
         logits = self.output(self._pooled(self.norm(x), key_mask))
-        return (logits, found) if losses else logits
+        return (logits, auxiliary) if losses else logits
 
     def _embedded(self, tokens: Tensor, key_mask: Tensor | None) -> Tensor:
         if self.features is None:
@@ -378,13 +380,15 @@ class Seq2Seq(Model):
     def _make(self, **new: Any) -> None:
         config = self.spec.config
         assert isinstance(config, Seq2SeqConfig)
-        own, out = config.target_vocabulary, config.target_vocabulary or config.vocabulary
+        target_vocabulary, output_size = config.target_vocabulary, config.target_vocabulary or config.vocabulary
         self.embedding = nn.Embedding(config.vocabulary, config.width, **new)
-        self.target_embedding = None if own is None else nn.Embedding(own, config.width, **new)
+        self.target_embedding = (
+            None if target_vocabulary is None else nn.Embedding(target_vocabulary, config.width, **new)
+        )
         self.source_positions = Positions(config, config.length, **new)
         self.target_positions = Positions(config, config.length, **new)
         self.source_norm, self.norm = self._last_norm(**new), self._last_norm(**new)
-        self.output = None if config.tied else nn.Linear(config.width, out, bias=False, **new)
+        self.output = None if config.tied else nn.Linear(config.width, output_size, bias=False, **new)
 
     def forward(
         self,
@@ -403,16 +407,16 @@ class Seq2Seq(Model):
         if not losses:
             encoded: Any = self.encode(source, source_mask)
             return self.decode(encoded, target, source_mask, target_mask)
-        encoded, found = self.encode(source, source_mask, losses=True)
-        logits, own = self.decode(encoded, target, source_mask, target_mask, losses=True)
-        return logits, {**found, **own}
+        encoded, encoder_losses = self.encode(source, source_mask, losses=True)
+        logits, decoder_losses = self.decode(encoded, target, source_mask, target_mask, losses=True)
+        return logits, {**encoder_losses, **decoder_losses}
 
     def encode(self, source: Tensor, source_mask: Tensor | None = None, losses: bool = False) -> WithLosses:
         """Returns the encoded source, [batch, m, width]; with `losses`, (encoded source, losses of the encoder)."""
         check_tokens("source", source, source_mask, "source_mask")
         x = self.source_positions(self.embedding(source) * self.scale, key_mask=source_mask)
-        x, found = self._through("encoder", x, losses, source_mask)
-        return (self.source_norm(x), found) if losses else self.source_norm(x)
+        x, auxiliary = self._through("encoder", x, losses, source_mask)
+        return (self.source_norm(x), auxiliary) if losses else self.source_norm(x)
 
     def decode(
         self,
@@ -436,10 +440,10 @@ class Seq2Seq(Model):
             raise InputError(f"'target' has batch {target.shape[0]}, 'source' has {encoded.shape[0]}; make them equal.")
         table = self.embedding if self.target_embedding is None else self.target_embedding
         x = self.target_positions(table(target) * self.scale, seen, positions, target_mask)
-        x, found = self._through("decoder", x, losses, target_mask, encoded, source_mask, cache=cache)
+        x, auxiliary = self._through("decoder", x, losses, target_mask, encoded, source_mask, cache=cache)
         x = x if at is None else x.flatten(0, 1).index_select(0, at)
         logits = F.linear(self.norm(x), table.weight if self.output is None else self.output.weight)
-        return (logits, found) if losses else logits
+        return (logits, auxiliary) if losses else logits
 
     def new_cache(self, *, max_length: int | None = None) -> ModelCache:
         """An empty cache of target and source for `decode(..., cache=cache)`; see `LanguageModel.new_cache`."""

@@ -49,12 +49,12 @@ class Sublayer(nn.Module):
     It computes x + dropout(design(norm(x))), or norm(x + dropout(design(x))) if the model has `post_norm`.
     """
 
-    def __init__(self, part: Fitted, config: Config, backend: str, **new: Any):
+    def __init__(self, fitted: Fitted, config: Config, backend: str, **new: Any):
         super().__init__()
         self.norm, self.post_norm = norm_of(config, **new), config.post_norm
-        self.design = compiler.compile(part.design, backend, part.causal, n=config.length, **new)
+        self.design = compiler.compile(fitted.design, backend, fitted.causal, n=config.length, **new)
         self.dropout = nn.Dropout(config.dropout)
-        self.context = part.context
+        self.context = fitted.context
 
     def forward(
         self,
@@ -95,11 +95,11 @@ class Sublayer(nn.Module):
         documents: Documents | None = None,
     ) -> WithLosses:
         options = {"losses": True} if losses and cache is None else {}
-        made = call_of_tokens(self.design, inputs, key_mask, rows, cache, **options, **(documents or {}))
-        made, found = made if "losses" in options else (made, {})
-        x = x + self.dropout(made)
+        output = call_of_tokens(self.design, inputs, key_mask, rows, cache, **options, **(documents or {}))
+        output, auxiliary = output if "losses" in options else (output, {})
+        x = x + self.dropout(output)
         x = self.norm(x) if self.post_norm else x
-        return (x, found) if losses else x
+        return (x, auxiliary) if losses else x
 
 
 class Block(nn.Module):
@@ -112,8 +112,8 @@ class Block(nn.Module):
     def __init__(self, parts: dict[str, Fitted], config: Config, backend: str, **new: Any):
         super().__init__()
         self.roles = tuple(parts)
-        for role, part in parts.items():
-            self.add_module(role, Sublayer(part, config, backend, **new))
+        for role, fitted in parts.items():
+            self.add_module(role, Sublayer(fitted, config, backend, **new))
 
     def forward(
         self,
@@ -133,21 +133,21 @@ class Block(nn.Module):
         context_mask [batch, m]. With `losses`, returns (result, losses) with names such as `mixer.balance`. `cache`:
         the designs' caches by role. `documents`: arguments of a packed call, which takes neither source nor context.
         """
-        found: Losses = {}
+        auxiliary: Losses = {}
         kept = cache or {}
         if context is None:
-            made = self.mixer(x, key_mask, losses=losses, cache=kept.get("mixer"), documents=documents)
-            x = gathered(made, "mixer", found)
+            output = self.mixer(x, key_mask, losses=losses, cache=kept.get("mixer"), documents=documents)
+            x = gathered(output, "mixer", auxiliary)
         else:
-            x = gathered(self.mixer.after(context, x.shape[1], context_mask, losses), "mixer", found)
+            x = gathered(self.mixer.after(context, x.shape[1], context_mask, losses), "mixer", auxiliary)
         if "cross" in self.roles:
             rows = None if key_mask is None else last_rows(key_mask, x.shape[1])
-            made = self.cross(x, source_mask, source, losses, kept.get("cross"), rows=rows)
-            x = gathered(made, "cross", found)
+            output = self.cross(x, source_mask, source, losses, kept.get("cross"), rows=rows)
+            x = gathered(output, "cross", auxiliary)
         if "mlp" in self.roles:
-            made = self.mlp(x, key_mask, losses=losses, cache=kept.get("mlp"), documents=documents)
-            x = gathered(made, "mlp", found)
-        return (x, found) if losses else x
+            output = self.mlp(x, key_mask, losses=losses, cache=kept.get("mlp"), documents=documents)
+            x = gathered(output, "mlp", auxiliary)
+        return (x, auxiliary) if losses else x
 
 
 def last_rows(mask: Tensor, n: int) -> Tensor:
@@ -155,12 +155,12 @@ def last_rows(mask: Tensor, n: int) -> Tensor:
     return mask if mask.shape[1] == n else mask[:, mask.shape[1] - n :]
 
 
-def gathered(made: WithLosses, where: str, found: Losses) -> Tensor:
-    """Returns the result without its losses, and adds these to `found` with `where` before their names."""
-    if isinstance(made, Tensor):
-        return made
-    found |= {f"{where}.{name}": value for name, value in made[1].items()}
-    return made[0]
+def gathered(output: WithLosses, where: str, auxiliary: Losses) -> Tensor:
+    """Returns the result without its losses, and adds these to `auxiliary` with `where` before their names."""
+    if isinstance(output, Tensor):
+        return output
+    auxiliary |= {f"{where}.{name}": loss for name, loss in output[1].items()}
+    return output[0]
 
 
 class Positions(nn.Module):
@@ -181,13 +181,13 @@ class Positions(nn.Module):
         The rows have the positions from `seen` on, unless `positions` [batch, n] gives them. Positions count the tokens
         of key_mask [batch, seen + n], not the padding.
         """
-        n, given = seen + x.shape[1], positions is not None
+        n, explicit = seen + x.shape[1], positions is not None
         if positions is not None and self.kind in ("learned", "sinusoid"):
             _check_given(positions, x.shape[:2])
         if positions is None and key_mask is not None and self.kind in ("learned", "sinusoid"):
             positions = (key_mask.cumsum(1) - 1).clamp(min=0)[:, seen:]
         if self.kind == "learned":
-            if positions is not None and (given or n > self.length):  # those of tokens are less than n
+            if positions is not None and (explicit or n > self.length):  # those of tokens are less than n
                 self._check_learned(positions)
             elif n > self.length:
                 raise InputError(
@@ -278,8 +278,8 @@ class Model(nn.Module, ABC):
         new = {"device": device, "dtype": dtype}
         self._make(**new)
         for stack, blocks in self.spec.stacks.items():
-            made = (Block(block, self.spec.config, backend, **new) for block in blocks)
-            self.add_module(stack, nn.ModuleList(made))
+            modules = (Block(block, self.spec.config, backend, **new) for block in blocks)
+            self.add_module(stack, nn.ModuleList(modules))
         initialise(self)
 
     @abstractmethod
@@ -300,23 +300,23 @@ class Model(nn.Module, ABC):
         documents: Documents | None = None,
     ) -> tuple[Tensor, Losses]:
         """Runs x through a stack and returns (x, losses by name); `seen` are the masks and the source of each block."""
-        found: Losses = {}
+        auxiliary: Losses = {}
         if cache is not None and losses:
             raise InputError("a call with a cache computes no losses: leave out 'losses' or the cache.")
         if cache is not None and {*cache} != {*self._designs(stack)}:
             raise InputError(f"this cache belongs to another model than '{self.spec.name}'; create one by new_cache().")
         seen = tuple(map(of_one_forward, seen))
-        for place, block in enumerate(getattr(self, stack)):
-            at = f"{stack}.{place}"
-            kept = None if cache is None else {role: cache[f"{at}.{role}"] for role in block.roles}
-            x = gathered(block(x, *seen, losses=losses, cache=kept, documents=documents), at, found)
-        return x, found
+        for index, block in enumerate(getattr(self, stack)):
+            block_name = f"{stack}.{index}"
+            kept = None if cache is None else {role: cache[f"{block_name}.{role}"] for role in block.roles}
+            x = gathered(block(x, *seen, losses=losses, cache=kept, documents=documents), block_name, auxiliary)
+        return x, auxiliary
 
     def _designs(self, stack: str) -> dict[str, CompiledDesign]:
-        """The designs of a stack by place, such as `layers.0.mixer`."""
+        """The designs of a stack by sublayer, such as `layers.0.mixer`."""
         blocks = enumerate(getattr(self, stack))
         return {
-            f"{stack}.{place}.{role}": getattr(block, role).design for place, block in blocks for role in block.roles
+            f"{stack}.{index}.{role}": getattr(block, role).design for index, block in blocks for role in block.roles
         }
 
     def to_yaml(self, whole: bool = False) -> str:
@@ -333,10 +333,10 @@ class Model(nn.Module, ABC):
         See `CompiledDesign.tp_plan`. Raises InputError if a design cannot be split.
         """
         styles = {}
-        for name, part in self.named_modules():
-            if isinstance(part, CompiledDesign):
+        for name, module in self.named_modules():
+            if isinstance(module, CompiledDesign):
                 try:
-                    styles[name] = part.tp_plan(processes).style
+                    styles[name] = module.tp_plan(processes).style
                 except InputError as error:
                     raise InputError(f"{name}: {error}") from error
         return styles
@@ -438,7 +438,7 @@ def random_matrices(graph: Graph) -> Iterator[str]:
 
 def residual_outputs(graph: Graph) -> set[str]:
     """The weights that produce the output of a design: those with the output's width leg."""
-    found, waiting = set(), [(graph.output, graph.legs_of(graph.output)[-1])]
+    weights, waiting = set(), [(graph.output, graph.legs_of(graph.output)[-1])]
     while waiting:
         name, leg = waiting.pop()
         step = graph.step[name]
@@ -448,5 +448,5 @@ def residual_outputs(graph: Graph) -> set[str]:
             if use.name in graph.step:
                 waiting.append((use.name, graph.legs_of(use.name)[use.legs.index(leg)]))
             elif graph.tensor[use.name].role == "weight" and step.contraction is not None:
-                found.add(use.name)
-    return found
+                weights.add(use.name)
+    return weights

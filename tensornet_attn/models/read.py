@@ -63,11 +63,11 @@ class ModelSpec:
     def loss_weights(self) -> dict[str, float]:
         """The weights of the auxiliary losses, by name in the model, such as `layers.0.mixer.balance`."""
         return {
-            f"{stack}.{place}.{role}.{name}": weight
+            f"{stack}.{index}.{role}.{name}": weight
             for stack, blocks in self.stacks.items()
-            for place, block in enumerate(blocks)
-            for role, part in block.items()
-            for name, weight in part.design.loss_weights.items()
+            for index, block in enumerate(blocks)
+            for role, fitted in block.items()
+            for name, weight in fitted.design.loss_weights.items()
         }
 
     def cost(self, n: int | None = None, batch: int = 1, m: int | None = None, dtype: str = "float32") -> ModelCost:
@@ -80,28 +80,28 @@ class ModelSpec:
         Shipped designs stay names, and other designs are written out; with `whole`, all designs are written out with
         their sizes.
         """
-        data = self.config.model_dump(exclude_unset=True, mode="python")
-        for block, layer, given in self._layers(data):
+        content = self.config.model_dump(exclude_unset=True, mode="python")
+        for block, layer, layer_config in self._layers(content):
             for role in [role for role in PARTS if layer.get(role) is not None]:
-                layer[role] = _part(getattr(given, role), block[role], whole)
+                layer[role] = _part(getattr(layer_config, role), block[role], whole)
         about = {"about": self.about} if self.about else {}
-        return dump({"tensornet": 1, "name": self.name, **about, "model": {"kind": data.pop("kind"), **data}})
+        return dump({"tensornet": 1, "name": self.name, **about, "model": {"kind": content.pop("kind"), **content}})
 
     def as_given(self) -> dict[str, Any]:
         """The content of `model:` as given, with designs unresolved; relative paths are relative to `path`."""
-        data = self.config.model_dump(exclude_unset=True, mode="python")
-        for _, layer, given in self._layers(data):
+        content = self.config.model_dump(exclude_unset=True, mode="python")
+        for _, layer, layer_config in self._layers(content):
             for role in [role for role in PARTS if layer.get(role) is not None]:
-                layer[role]["design"] = getattr(given, role).design  # model_dump would convert a Design
-        return data
+                layer[role]["design"] = getattr(layer_config, role).design  # model_dump would convert a Design
+        return content
 
-    def _layers(self, data: dict[str, Any]) -> Iterator[tuple[Block, dict[str, Any], Layer]]:
-        """For each entry of each stack: its fitted block, its entry in `data`, and its layer in the config."""
+    def _layers(self, content: dict[str, Any]) -> Iterator[tuple[Block, dict[str, Any], Layer]]:
+        """For each entry of each stack: its fitted block, its entry in `content`, and its layer in the config."""
         for stack in STACKS:
-            place = 0
-            for layer, given in zip(data.get(stack, ()), getattr(self.config, stack, ()), strict=True):
-                yield self.stacks[stack][place], layer, given
-                place += given.repeat
+            index = 0
+            for layer, layer_config in zip(content.get(stack, ()), getattr(self.config, stack, ()), strict=True):
+                yield self.stacks[stack][index], layer, layer_config
+                index += layer_config.repeat
 
 
 def sizes_of(config: AnyConfig) -> dict[str, int]:
@@ -144,7 +144,7 @@ def read_model(document: Document, reporter: Reporter) -> ModelSpec | None:
         hint = "e.g. transformer_xl or epa_xl; a context input is 'memory: {legs: m f, default: x}'."
         reporter.error("no-fit", message, ("model", "memory"), hint=hint)
         return None
-    total = sum(part.elements for blocks in stacks.values() for block in blocks for part in block.values())
+    total = sum(fitted.elements for blocks in stacks.values() for block in blocks for fitted in block.values())
     if total > limits.TOTAL_ELEMENTS:
         message = f"the designs of this model have {total:.3g} weights."
         reporter.error("too-large", message, ("model",), key=True, hint=f"use at most {limits.TOTAL_ELEMENTS:.3g}.")
@@ -154,37 +154,37 @@ def read_model(document: Document, reporter: Reporter) -> ModelSpec | None:
 
 
 def _check_top(document: Document, reporter: Reporter) -> None:
-    data = document.data
-    if data.get("tensornet") != 1 or isinstance(data.get("tensornet"), bool):
-        given = written(data.get("tensornet"))
-        message = f"expected version 1 of the language, got {given}."
+    content = document.data
+    if content.get("tensornet") != 1 or isinstance(content.get("tensornet"), bool):
+        version = written(content.get("tensornet"))
+        message = f"expected version 1 of the language, got {version}."
         reporter.error("version", message, ("tensornet",), hint="write 'tensornet: 1'.")
-    for key in [key for key in data if key not in TOP]:
+    for key in [key for key in content if key not in TOP]:
         reporter.unknown_key((key,), TOP)
     for key in ("name", "about", "source"):
-        text = data.get(key, "")
+        text = content.get(key, "")
         if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):
             message = f"expected text, got {written(text)}."
             reporter.error("wrong-type", message, (key,), hint=f"e.g. '{key}: tiny'.")
-        elif key == "name" and "name" in data and (problem := identifier_problem(text)):
+        elif key == "name" and "name" in content and (problem := identifier_problem(text)):
             reporter.error("name", problem[0], ("name",), hint=problem[1])
 
 
 def _config(document: Document, reporter: Reporter) -> AnyConfig | None:
     """The content of `model:` with its form checked; None if it has errors."""
-    data = document.data.get("model")
-    if not isinstance(data, Mapping):
-        message = f"expected a mapping, got {written(data)}."
+    content = document.data.get("model")
+    if not isinstance(content, Mapping):
+        message = f"expected a mapping, got {written(content)}."
         reporter.error("wrong-type", message, ("model",), hint="e.g. 'model: {kind: language_model, ...}'.")
         return None
-    kind = data.get("kind")
+    kind = content.get("kind")
     if not isinstance(kind, str) or kind not in CONFIGS:
         hint = reporter.nearest(kind, CONFIGS) if isinstance(kind, str) else f"use one of {', '.join(CONFIGS)}."
-        what = f"{written(kind)} is not a kind of model." if "kind" in data else "the key 'kind' is missing."
+        what = f"{written(kind)} is not a kind of model." if "kind" in content else "the key 'kind' is missing."
         reporter.error("wrong-value", what, ("model", "kind"), hint=hint)
         return None
     try:
-        return CONFIGS[kind](**data)
+        return CONFIGS[kind](**content)
     except ValidationError as error:
         report_config(error, reporter, kind)
         return None
@@ -237,14 +237,14 @@ def _blocks(document: Document, reporter: Reporter, config: AnyConfig, stack: st
         reporter.error("too-large", message, ("model", stack), hint=f"use at most {limits.LAYERS}.")
         return
     causal = stack == "decoder" or config.kind == "language_model"
-    own, memory = config.length + (getattr(config, "pooling", "") == "cls"), getattr(config, "memory", 0)
+    positions, memory = config.length + (getattr(config, "pooling", "") == "cls"), getattr(config, "memory", 0)
     for index, layer in enumerate(layers):
         parts = {role: getattr(layer, role) for role in PARTS if getattr(layer, role, None) is not None}
         block: Block = {}
         for role, part in parts.items():
             path: Path = ("model", stack, index)
             path = (*path, role) if document.value((*path, role)) is not None else path
-            rows = (own, own + (memory if role == "mixer" else 0))
+            rows = (positions, positions + (memory if role == "mixer" else 0))
             place = Place(document, reporter, path, role, part, config.width, causal and role != "cross", rows)
             if (fitted := fit(place)) is not None and getattr(config, "memory_kind", "") == "cache":
                 check_carried(place, fitted)
@@ -315,14 +315,14 @@ def override(spec: ModelSpec, changes: Mapping[str, Any]) -> ModelSpec:
     if not changes:
         return spec
     _check(spec, changes)
-    data = spec.as_given() | {key: value for key, value in changes.items() if key not in OF_LAYERS}
-    layers = [layer for stack in STACKS for layer in data.get(stack, ())]
+    content = spec.as_given() | {key: value for key, value in changes.items() if key not in OF_LAYERS}
+    layers = [layer for stack in STACKS for layer in content.get(stack, ())]
     for layer in layers:
         _change(layer, changes)
     for name in REPLACING["mlp"][1:]:
         if changes.get(name) and not any("mlp" in layer for layer in layers):
             raise InputError(f"'{name}' needs an MLP, and '{spec.name}' has none: leave it out, or add e.g. mlp='mlp'.")
-    document = Document({"tensornet": 1, "name": spec.name, "model": data}, spec.name, path=spec.path)
+    document = Document({"tensornet": 1, "name": spec.name, "model": content}, spec.name, path=spec.path)
     reporter = Reporter(document)
     new = read_model(document, reporter)
     if new is None or reporter.failed:
@@ -334,19 +334,19 @@ def override(spec: ModelSpec, changes: Mapping[str, Any]) -> ModelSpec:
 
 def override_keys() -> frozenset[str]:
     """All overrides that any kind of model accepts."""
-    own = {key for config in CONFIGS.values() for key in config.model_fields}
-    return frozenset({*OF_LAYERS, *own} - {"kind", *STACKS})
+    config_keys = {key for config in CONFIGS.values() for key in config.model_fields}
+    return frozenset({*OF_LAYERS, *config_keys} - {"kind", *STACKS})
 
 
 def _check(spec: ModelSpec, changes: Mapping[str, Any]) -> None:
     """Raises InputError for an unknown key, and for changes of layers with a wrong form."""
-    known = (*OF_LAYERS, *(key for key in CONFIGS[spec.kind].model_fields if key not in ("kind", *STACKS)))
-    for key, value in changes.items():
-        if key not in known:
-            raise InputError(f"a {spec.kind} has no '{key}' to override: {nearest(key, known)}")
-        if key in MAPPINGS and not isinstance(value, Mapping):
+    keys = (*OF_LAYERS, *(key for key in CONFIGS[spec.kind].model_fields if key not in ("kind", *STACKS)))
+    for key, change in changes.items():
+        if key not in keys:
+            raise InputError(f"a {spec.kind} has no '{key}' to override: {nearest(key, keys)}")
+        if key in MAPPINGS and not isinstance(change, Mapping):
             raise InputError(
-                f"'{key}' must be a mapping of names to numbers, e.g. {{'h': 4}}, not {type(value).__name__}."
+                f"'{key}' must be a mapping of names to numbers, e.g. {{'h': 4}}, not {type(change).__name__}."
             )
     for stack in STACKS if "depth" in changes else ():
         count = len(getattr(spec.config, stack, ()))
@@ -376,7 +376,7 @@ def _replaced(role: str, part: Mapping[str, Any], design: Any) -> dict[str, Any]
     path = os.path.abspath(path) if isinstance(path, str) and "\n" not in path and is_path(path) else path
     if role == "mlp":
         return None if design is None or design == "none" else {"design": path}
-    known = load_design(design).legs
-    legs = {leg: size for leg, size in part.get("legs", {}).items() if leg in known}
+    declared_legs = load_design(design).legs
+    legs = {leg: size for leg, size in part.get("legs", {}).items() if leg in declared_legs}
     causal = {"causal": part["causal"]} if "causal" in part else {}
     return {"design": path, "legs": legs, **causal}
