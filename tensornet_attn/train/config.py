@@ -116,9 +116,9 @@ class Run(BaseModel):
     def _one_model(self) -> Run:
         if self.model is None and self.design is None:
             raise PydanticCustomError("one_model", "a run needs a 'model' or a 'design'")
-        given = [name for name in OF_THE_TASK if getattr(self, name) is not None]
-        if self.model is None and given:
-            raise PydanticCustomError("sizes", "'{name}' is set by the task: leave it out", {"name": given[0]})
+        task_sizes = [name for name in OF_THE_TASK if getattr(self, name) is not None]
+        if self.model is None and task_sizes:
+            raise PydanticCustomError("sizes", "'{name}' is set by the task: leave it out", {"name": task_sizes[0]})
         if self.model is None and self.mlp is None and (self.mlp_legs or self.mlp_settings):
             raise PydanticCustomError("no_mlp", "sizes and settings of an MLP need a design: name it as 'mlp'")
         if self.batch < self.accumulate:
@@ -170,15 +170,15 @@ def read(source: Source, options: Mapping[str, Any]) -> Run:
     try:
         return Run(**{**document.data, **options})
     except ValidationError as error:
-        given, wrong = list[str](), list[str]()
+        option_problems, other_problems = list[str](), list[str]()
         for raw in error.errors():
             key = raw["loc"][0] if raw["loc"] else None
             if key in document.data and key not in options:
                 _report(reporter, raw)
             else:
-                (given if key in options else wrong).append(_option(raw))
+                (option_problems if key in options else other_problems).append(_option(raw))
         refuse(reporter, "run")
-        raise InputError("\n".join(dict.fromkeys(given + wrong))) from error
+        raise InputError("\n".join(dict.fromkeys(option_problems + other_problems))) from error
 
 
 def with_task_name(keys: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -202,9 +202,9 @@ def _document(source: Source) -> tuple[Document, Reporter]:
         return document_of(source)
     document, reporter = file_document(source, "run")
     for key in ("model", "design"):
-        value = document.data.get(key)
-        if isinstance(value, str) and is_path(value):
-            document.data[key] = os.path.join(os.path.dirname(document.path or ""), value)
+        reference = document.data.get(key)
+        if isinstance(reference, str) and is_path(reference):
+            document.data[key] = os.path.join(os.path.dirname(document.path or ""), reference)
     return document, reporter
 
 
@@ -215,8 +215,8 @@ def file_document(source: str | os.PathLike[str], kind: str) -> tuple[Document, 
     if {problem.code for problem in reporter.found} & {"empty", "not-a-mapping"}:
         raise InputError(f"'{name}' is not a {kind} file: it must be a mapping that begins with '{kind}: 1'.")
     if not reporter.failed and document.data.get(kind) != 1:
-        given = written(document.data.get(kind))
-        message = f"expected version 1 of {kind} files, got {given}."
+        version = written(document.data.get(kind))
+        message = f"expected version 1 of {kind} files, got {version}."
         reporter.error("version", message, (kind,), hint=f"write '{kind}: 1'.")
     return document, reporter
 
@@ -226,9 +226,9 @@ def _report(reporter: Reporter, raw: Any) -> None:
     if raw["type"] == "extra_forbidden":
         reporter.unknown_key(path, Run.model_fields)
         return
-    given = written(reporter.document.value(path))
+    actual = written(reporter.document.value(path))
     about = Run.model_fields[str(path[0])].description
-    reporter.error("wrong-value", f"{_sentence(raw)}, got {given}.", path, hint=f"'{path[0]}' is {about}.")
+    reporter.error("wrong-value", f"{_sentence(raw)}, got {actual}.", path, hint=f"'{path[0]}' is {about}.")
 
 
 def _option(raw: Any) -> str:
@@ -256,8 +256,11 @@ def spec_of(run: Run, task: Task) -> ModelSpec:
     if run.model is None:
         spec = _stack(run, task)
     else:
-        given = {name: getattr(run, name) for name in ("design", *SIZES) if name in run.model_fields_set}
-        spec = load(run.model, **{name: value for name, value in given.items() if name == "mlp" or value is not None})
+        overrides = {name: getattr(run, name) for name in ("design", *SIZES) if name in run.model_fields_set}
+        spec = load(
+            run.model,
+            **{name: override for name, override in overrides.items() if name == "mlp" or override is not None},
+        )
     if spec.kind != KINDS[task.kind]:
         raise InputError(f"task '{task.name}' needs a {KINDS[task.kind]}; '{spec.name}' is a {spec.kind}.")
     _check_sizes(spec, task)
@@ -272,10 +275,10 @@ def spec_of(run: Run, task: Task) -> ModelSpec:
 
 def resolved(run: Run, spec: ModelSpec, task: Task) -> Run:
     """The same run with every design of its model written out, so that it depends on no other file."""
-    given = {name: getattr(run, name) for name in run.model_fields_set if name not in (*SIZES, "design")}
+    fields = {name: getattr(run, name) for name in run.model_fields_set if name not in (*SIZES, "design")}
     model, chosen = parse(spec.to_yaml(whole=True), spec.name)[0].data, task.as_dict()
     pinned = {"task_version": chosen["version"], "task_samples": task.samples_hash}
-    return Run(**given | {"model": model, "options": chosen["options"], **pinned})
+    return Run(**fields | {"model": model, "options": chosen["options"], **pinned})
 
 
 def _stack(run: Run, task: Task) -> ModelSpec:
@@ -319,12 +322,14 @@ def _check_sizes(spec: ModelSpec, task: Task) -> None:
         )
     answers = task.classes or task.vocabulary
     own_target = getattr(config, "target_vocabulary", None)
-    given = getattr(config, "classes", None) or own_target or config.vocabulary
-    if given != answers:
+    model_answers = getattr(config, "classes", None) or own_target or config.vocabulary
+    if model_answers != answers:
         what, key = ("classes", "classes") if task.classes else ("tokens", "vocabulary")
         change = "" if own_target else f" {_change(key, answers)}"
-        raise InputError(f"task '{task.name}' has {answers} {what}; the output of '{spec.name}' has {given}.{change}")
+        raise InputError(
+            f"task '{task.name}' has {answers} {what}; the output of '{spec.name}' has {model_answers}.{change}"
+        )
 
 
-def _change(key: str, value: int) -> str:
-    return f"Set '{key}: {value}' in the run."
+def _change(key: str, size: int) -> str:
+    return f"Set '{key}: {size}' in the run."

@@ -64,10 +64,10 @@ def same_run(run: Run, out: Path) -> Run:
     if not (out / CONFIG).exists():
         return run
     stored = read(out / CONFIG, {})
-    found = difference(undescribed(decisive(run)), undescribed(decisive(stored)))
-    if found is not None:
-        place, message = found
-        more = HINTS.get(place, "").format(task=run.task)
+    mismatch = difference(undescribed(decisive(run)), undescribed(decisive(stored)))
+    if mismatch is not None:
+        path, message = mismatch
+        more = HINTS.get(path, "").format(task=run.task)
         raise InputError(f"'{out}' has another run: {message}{more}; choose another --out.")
     if run.steps < stored.steps:
         raise InputError(f"'{out}' has a run of {stored.steps} steps, more than {run.steps}: choose another --out.")
@@ -80,16 +80,16 @@ def difference(here: Any, there: Any) -> tuple[str, str] | None:
     >>> difference({"a": [1, 2], "b": 3}, {"a": [1, 5], "b": 3})
     ('a[1]', "'a[1]' is 5 there and 2 here")
     """
-    found = next(differences(here, there), None)
-    if found is None:
+    mismatch = next(differences(here, there), None)
+    if mismatch is None:
         return None
-    place, *values = found
-    own, before = ("not given" if value is None else str(value) for value in values)
-    shown = [text if len(text) <= _LONG else text[: _LONG - 3] + "..." for text in (before, own)]
-    return place, f"'{place}' is {shown[0]} there and {shown[1]} here"
+    path, *sides = mismatch
+    mine, theirs = ("not given" if side is None else str(side) for side in sides)
+    shown = [side if len(side) <= _LONG else side[: _LONG - 3] + "..." for side in (theirs, mine)]
+    return path, f"'{path}' is {shown[0]} there and {shown[1]} here"
 
 
-def differences(here: Any, there: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
+def differences(here: Any, there: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yields (place, value here, value there) of all differences, in order.
 
     >>> list(differences({"a": [1, 2], "b": 3}, {"a": [1, 5], "b": 3}))
@@ -97,12 +97,12 @@ def differences(here: Any, there: Any, place: str = "") -> Iterator[tuple[str, A
     """
     if isinstance(here, Mapping) and isinstance(there, Mapping):
         for name in [*here, *(name for name in there if name not in here)]:
-            yield from differences(here.get(name), there.get(name), f"{place}.{name}".lstrip("."))
+            yield from differences(here.get(name), there.get(name), f"{path}.{name}".lstrip("."))
     elif isinstance(here, list) and isinstance(there, list) and len(here) == len(there):
-        for index, (one, other) in enumerate(zip(here, there, strict=True)):
-            yield from differences(one, other, f"{place}[{index}]")
+        for index, (mine, theirs) in enumerate(zip(here, there, strict=True)):
+            yield from differences(mine, theirs, f"{path}[{index}]")
     elif here != there:
-        yield place, here, there
+        yield path, here, there
 
 
 @dataclass(frozen=True)
@@ -116,29 +116,29 @@ class Saved:
 
 def checkpoints(folder: Path) -> list[Saved]:
     """The complete checkpoints in a folder, by step."""
-    found = (_opened(path) for path in folder.iterdir()) if folder.is_dir() else ()
-    return sorted((saved for saved in found if saved is not None), key=lambda saved: saved.step)
+    candidates = (_opened(path) for path in folder.iterdir()) if folder.is_dir() else ()
+    return sorted((saved for saved in candidates if saved is not None), key=lambda saved: saved.step)
 
 
 def write(folder: Path, step: int, state: Mapping[str, Any], files: Mapping[str, bytes], keep: int) -> Path:
     """Writes the checkpoint of a step and removes all but the last `keep`; an OSError leaves the others intact."""
     name = f"step-{step:08d}"
-    aside, path = folder / f"{_ASIDE}{name}", folder / name
-    state = {**state, "step": step, "files": {file: len(data) for file, data in files.items()}}
+    staging, path = folder / f"{_ASIDE}{name}", folder / name
+    state = {**state, "step": step, "files": {file: len(content) for file, content in files.items()}}
     try:
         folder.mkdir(exist_ok=True)
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
-        for file, data in [*files.items(), (STATE, json.dumps(state, indent=1).encode())]:
-            with (aside / file).open("wb") as handle:
-                handle.write(data)
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir()
+        for file, content in [*files.items(), (STATE, json.dumps(state, indent=1).encode())]:
+            with (staging / file).open("wb") as handle:
+                handle.write(content)
                 handle.flush()
                 os.fsync(handle.fileno())
-        _force(aside)
-        os.rename(aside, path)
+        _force(staging)
+        os.rename(staging, path)
         _force(folder)
     except OSError:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
         raise
     for saved in checkpoints(folder)[:-keep]:
         _remove(saved.path)
@@ -161,10 +161,10 @@ def _opened(path: Path) -> Saved | None:
         return None
     try:
         state = json.loads((path / STATE).read_bytes())
-        whole = all((path / file).stat().st_size == size for file, size in state["files"].items())
+        complete = all((path / file).stat().st_size == size for file, size in state["files"].items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return Saved(path, int(match[1]), state) if whole and state.get("step") == int(match[1]) else None
+    return Saved(path, int(match[1]), state) if complete and state.get("step") == int(match[1]) else None
 
 
 def _remove(path: Path) -> None:
@@ -190,34 +190,34 @@ def load_model(model: nn.Module, saved: Saved) -> None:
     """Loads the tensors of a checkpoint into a model, sharded or not. Raises InputError if names or shapes differ."""
     from safetensors.torch import load_file
 
-    own, tensors = model.state_dict(), load_file(saved.path / MODEL)
-    for name in [*own, *(name for name in tensors if name not in own)]:
-        if name not in tensors or name not in own or own[name].shape != tensors[name].shape:
-            shapes = [list(each[name].shape) if name in each else "missing" for each in (own, tensors)]
+    weights, tensors = model.state_dict(), load_file(saved.path / MODEL)
+    for name in [*weights, *(name for name in tensors if name not in weights)]:
+        if name not in tensors or name not in weights or weights[name].shape != tensors[name].shape:
+            shapes = [list(side[name].shape) if name in side else "missing" for side in (weights, tensors)]
             raise InputError(
                 f"'{saved.path}' is a checkpoint of another model: '{name}' is {shapes[1]} there and {shapes[0]} here."
             )
-        own[name].copy_(like(own[name], tensors[name]))
+        weights[name].copy_(like(weights[name], tensors[name]))
 
 
-def whole(value: Tensor) -> Tensor:
+def whole(tensor: Tensor) -> Tensor:
     """A copy of a tensor on the CPU; gathers a sharded tensor."""
-    return gathered(value).detach().to("cpu", copy=True).contiguous()
+    return gathered(tensor).detach().to("cpu", copy=True).contiguous()
 
 
-def gathered(value: Tensor) -> Tensor:
+def gathered(tensor: Tensor) -> Tensor:
     """Gathers a DTensor, and returns other tensors unchanged. Every process must call it."""
-    return value.full_tensor() if hasattr(value, "full_tensor") else value  # importing DTensor takes a second
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # importing DTensor takes a second
 
 
-def like(pattern: Any, value: Tensor) -> Tensor:
+def like(pattern: Any, tensor: Tensor) -> Tensor:
     """A tensor on the device of `pattern`, sharded like `pattern`, a Tensor or a DTensor."""
-    value = value.to(pattern.device)
+    tensor = tensor.to(pattern.device)
     if not hasattr(pattern, "full_tensor"):
-        return value
+        return tensor
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(value, pattern.device_mesh, pattern.placements, src_data_rank=None)
+    return distribute_tensor(tensor, pattern.device_mesh, pattern.placements, src_data_rank=None)
 
 
 def save(session: Session, out: Path) -> None:
@@ -225,11 +225,11 @@ def save(session: Session, out: Path) -> None:
     from safetensors.torch import save as packed
 
     files = {
-        MODEL: {name: whole(value) for name, value in session.model.state_dict().items()},
+        MODEL: {name: whole(tensor) for name, tensor in session.model.state_dict().items()},
         OPTIMIZER: {
-            f"{name}/{key}": whole(value)
+            f"{name}/{key}": whole(tensor)
             for name, parameter in session.model.named_parameters()
-            for key, value in session.optimizer.state.get(parameter, {}).items()
+            for key, tensor in session.optimizer.state.get(parameter, {}).items()
         },
         MEMORY: _memories(session),
     }
@@ -268,18 +268,18 @@ def resume(session: Session, saved: Saved) -> None:
         raise InputError(f"'{saved.path}' is a checkpoint of another run: its configuration differs from {CONFIG}.")
     load_model(session.model, saved)
     parameters = dict(session.model.named_parameters())
-    for path, value in load_file(saved.path / OPTIMIZER).items():
+    for path, tensor in load_file(saved.path / OPTIMIZER).items():
         name, _, key = path.rpartition("/")
         parameter = parameters[name]
-        session.optimizer.state[parameter][key] = value if key == "step" else like(parameter, value)
+        session.optimizer.state[parameter][key] = tensor if key == "step" else like(parameter, tensor)
     if (saved.path / MEMORY).exists():
         stored = load_file(saved.path / MEMORY)
         for part in range(session.share.parts):
             rows = slice(*session.share.rows(part, session.run.batch))
-            own = {name: value[rows].to(session.fabric.device, copy=True) for name, value in stored.items()}
-            fresh = session.memories[part]
-            assert fresh is not None
-            session.memories[part] = fresh.with_tensors(own)
+            tensors = {name: tensor[rows].to(session.fabric.device, copy=True) for name, tensor in stored.items()}
+            memory = session.memories[part]
+            assert memory is not None
+            session.memories[part] = memory.with_tensors(tensors)
     session.step, session.seconds = saved.step, saved.state["seconds"]
     session.peak = saved.state["peak_memory_bytes"]
 
@@ -297,15 +297,15 @@ def decisive(run: Run) -> dict[str, Any]:
     return run.model_dump(mode="json", exclude=free | added) | task
 
 
-def undescribed(value: Any) -> Any:
+def undescribed(node: Any) -> Any:
     """A value without the descriptions in its designs and models: a reworded description is no other run.
 
     >>> undescribed({"design": {"about": "Attention.", "name": "a"}})
     {'design': {'name': 'a'}}
     """
-    if isinstance(value, Mapping):
-        return {key: undescribed(own) for key, own in value.items() if key not in ("about", "source")}
-    return [undescribed(own) for own in value] if isinstance(value, list) else value
+    if isinstance(node, Mapping):
+        return {key: undescribed(child) for key, child in node.items() if key not in ("about", "source")}
+    return [undescribed(child) for child in node] if isinstance(node, list) else node
 
 
 def write_config(run: Run, out: Path) -> None:

@@ -23,16 +23,16 @@ _FIRST = 5  # steps before the first line, which measure the speed
 
 def read(path: Path) -> list[Line]:
     """The lines of a file up to the first incomplete line."""
-    found: list[Line] = []
-    for text in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+    lines: list[Line] = []
+    for raw_line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
         try:
-            line = json.loads(text) if text.endswith(b"\n") else None
+            line = json.loads(raw_line) if raw_line.endswith(b"\n") else None
         except ValueError:
             break
         if not isinstance(line, dict) or not isinstance(line.get("step"), int):
             break
-        found.append(line)
-    return found
+        lines.append(line)
+    return lines
 
 
 def cut(path: Path, step: int) -> list[Line]:
@@ -47,9 +47,9 @@ def append(path: Path, line: Mapping[str, Any]) -> None:
     """Appends one line. Raises OSError if the disk is full."""
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
-        data = _written(line)
-        while data:  # a full disk accepts a part, and raises at the next write
-            data = data[os.write(handle, data) :]
+        encoded = _written(line)
+        while encoded:  # a full disk accepts a part, and raises at the next write
+            encoded = encoded[os.write(handle, encoded) :]
     finally:
         os.close(handle)
 
@@ -63,8 +63,8 @@ def force(path: Path) -> None:
 
 def median_speed(lines: list[Line]) -> float:
     """The median of tokens per second over all optimiser steps."""
-    found = sorted(line["tokens_per_second"] for line in lines if "tokens_per_second" in line)
-    return found[len(found) // 2] if found else math.nan
+    speeds = sorted(line["tokens_per_second"] for line in lines if "tokens_per_second" in line)
+    return speeds[len(speeds) // 2] if speeds else math.nan
 
 
 def _written(line: Mapping[str, Any]) -> bytes:
@@ -128,13 +128,13 @@ def words(line: Mapping[str, Any]) -> str:
     >>> words({"step": 3, "loss": 2.25, "tokens_per_second": 1234.5})
     'loss 2.25  1,234 tokens/s'
     """
-    found = []
-    for name, value in line.items():
+    phrases = []
+    for name, number in line.items():
         if name == "tokens_per_second":
-            found.append(f"{value:,.0f} tokens/s")
+            phrases.append(f"{number:,.0f} tokens/s")
         elif name == "loss" or name.startswith("eval_"):
-            found.append(f"{name} {value:.4g}" if value is not None else f"{name} not finite")
-    return "  ".join(found)
+            phrases.append(f"{name} {number:.4g}" if number is not None else f"{name} not finite")
+    return "  ".join(phrases)
 
 
 def clock(seconds: float) -> str:
@@ -143,8 +143,8 @@ def clock(seconds: float) -> str:
     >>> clock(3725)
     '1:02:05'
     """
-    whole = round(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+    total = round(seconds)
+    return f"{total // 3600}:{total // 60 % 60:02}:{total % 60:02}"
 
 
 @contextmanager
@@ -158,8 +158,8 @@ def board(folder: Path, step: int, wanted: bool) -> Iterator[Tell]:
     with SummaryWriter(str(folder), purge_step=step + 1) as writer:
 
         def tell(line: Mapping[str, Any]) -> None:
-            for name, value in line.items():
-                if name != "step" and value is not None:
-                    writer.add_scalar(name.replace("eval_", "eval/", 1), value, line["step"])
+            for name, number in line.items():
+                if name != "step" and number is not None:
+                    writer.add_scalar(name.replace("eval_", "eval/", 1), number, line["step"])
 
         yield tell

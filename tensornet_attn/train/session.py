@@ -47,8 +47,8 @@ class Share:
         >>> [Share(rank, 2, 2).rows(part, 10) for part in (0, 1) for rank in (0, 1)]
         [(0, 2), (2, 5), (5, 7), (7, 10)]
         """
-        place, pieces = part * self.world + self.rank, self.parts * self.world
-        return batch * place // pieces, batch * (place + 1) // pieces
+        piece, pieces = part * self.world + self.rank, self.parts * self.world
+        return batch * piece // pieces, batch * (piece + 1) // pieces
 
     def batches(self, task: Task, step: int, batch: int) -> list[Batch]:
         """The samples of this process at a step, counted from 0."""
@@ -64,13 +64,13 @@ class Share:
         start, stop = rows * self.rank // self.world, rows * (self.rank + 1) // self.world
         if start < stop:
             return batch.rows(start, stop)
-        one = batch.rows(0, 1)
-        return replace(one, targets=torch.full_like(one.targets, UNSCORED))
+        unscored = batch.rows(0, 1)
+        return replace(unscored, targets=torch.full_like(unscored.targets, UNSCORED))
 
 
-def seed_part(seed: int, step: int, place: int) -> None:
+def seed_part(seed: int, step: int, piece: int) -> None:
     """Seeds torch, numpy and random for one part of one step, so that draws do not depend on earlier steps."""
-    digest = hashlib.sha256(f"{seed} {step} {place}".encode()).digest()
+    digest = hashlib.sha256(f"{seed} {step} {piece}".encode()).digest()
     number = int.from_bytes(digest[:8], "little") >> 1
     torch.manual_seed(number)
     np.random.seed(number & 0xFFFFFFFF)
@@ -93,12 +93,12 @@ def answer(
     losses are added to the dict `losses`, if given.
     """
     options = {"memory": memory, "at": at, "losses": None if losses is None else True}
-    made = model(*arguments(batch), **{name: value for name, value in options.items() if value is not None})
+    output = model(*arguments(batch), **{name: option for name, option in options.items() if option is not None})
     if losses is not None:
-        *parts, found = made
-        losses |= found
-        made = tuple(parts) if len(parts) > 1 else parts[0]
-    return made if memory is not None else (made, None)
+        *outputs, auxiliary = output
+        losses |= auxiliary
+        output = tuple(outputs) if len(outputs) > 1 else outputs[0]
+    return output if memory is not None else (output, None)
 
 
 def scored_places(batch: Batch) -> Tensor | None:
@@ -135,23 +135,23 @@ def judge(
     A language model computes logits of scored positions only. A memory is carried from batch to batch.
     """
     share, total, seen = Share(fabric.global_rank, fabric.world_size, 1), Score({}), 0
-    memory, was = None, model.training
+    memory, was_training = None, model.training
     module.eval()
-    for whole in batches:
+    for batch in batches:
         if samples is not None and seen >= samples:
             break
         if samples is not None and memory is None:
-            whole = whole.rows(0, samples - seen)
-        seen += len(whole)
-        own = share.judged(whole)
-        check_tokens(own, task)
-        at = scored_places(own)
-        own, at = own.to(fabric.device), None if at is None else at.to(fabric.device)
-        if getattr(model, "rows", 0) and (memory is None or memory.batch != len(own)):
-            memory = model.new_memory(len(own))
-        logits, memory = answer(module, own, memory, at)
-        total = total + task.score(logits, own, at)
-    module.train(was)
+            batch = batch.rows(0, samples - seen)
+        seen += len(batch)
+        local = share.judged(batch)
+        check_tokens(local, task)
+        at = scored_places(local)
+        local, at = local.to(fabric.device), None if at is None else at.to(fabric.device)
+        if getattr(model, "rows", 0) and (memory is None or memory.batch != len(local)):
+            memory = model.new_memory(len(local))
+        logits, memory = answer(module, local, memory, at)
+        total = total + task.score(logits, local, at)
+    module.train(was_training)
     if share.world > 1:
         total = total.replaced(summed(fabric, total.vector().to(fabric.device)))
     return total
@@ -164,7 +164,7 @@ def summed(fabric: Fabric, values: Tensor) -> Tensor:
 
 def eval_line(score: Score) -> dict[str, float | None]:
     """The means of a score under their names in metrics.jsonl; None for values that are not finite."""
-    return {f"eval_{name}": value if math.isfinite(value) else None for name, value in score.means().items()}
+    return {f"eval_{name}": mean if math.isfinite(mean) else None for name, mean in score.means().items()}
 
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "bf16-true": "bf16-true"}
@@ -187,7 +187,7 @@ def fabric_of(run: Run) -> Fabric:
 
     if run.accelerator == "cuda" and not torch.cuda.is_available():
         raise InputError("accelerator 'cuda': torch finds no GPU; choose auto or cpu.")
-    found = "cuda" if torch.cuda.is_available() else "cpu"
+    accelerator = "cuda" if torch.cuda.is_available() else "cpu"
     devices, nodes = run.devices, run.nodes
     if "TORCHELASTIC_RUN_ID" in os.environ:  # set by torchrun, with the numbers below
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -196,7 +196,7 @@ def fabric_of(run: Run) -> Fabric:
     if run.strategy == "fsdp":
         strategy = ModelParallelStrategy(_sharded, data_parallel_size=devices * nodes, tensor_parallel_size=1)
     return Fabric(
-        accelerator=found if run.accelerator == "auto" else run.accelerator,
+        accelerator=accelerator if run.accelerator == "auto" else run.accelerator,
         devices=devices,
         num_nodes=nodes,
         strategy=strategy,

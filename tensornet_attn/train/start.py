@@ -86,8 +86,8 @@ def task_of(run: Run) -> Task:
 def finished(run: Run, out: Path) -> dict[str, Any] | None:
     """The summary of a finished run; None if the run is not finished."""
     path = out / SUMMARY
-    found = json.loads(path.read_bytes()) if path.exists() else None
-    return found if found is not None and found["steps"] >= run.steps else None
+    summary = json.loads(path.read_bytes()) if path.exists() else None
+    return summary if summary is not None and summary["steps"] >= run.steps else None
 
 
 def _trained(session: Session, out: Path, command: str) -> dict[str, Any]:
@@ -123,8 +123,8 @@ def loop(session: Session, out: Path, tells: tuple[Tell, ...]) -> None:
     def tell(line: Mapping[str, Any]) -> None:
         if session.first:
             metrics.append(out / metrics.FILE, line)
-            for each in tells:
-                each(line)
+            for report in tells:
+                report(line)
 
     with _interrupts() as stop:
         while session.step < run.steps:
@@ -132,8 +132,8 @@ def loop(session: Session, out: Path, tells: tuple[Tell, ...]) -> None:
             asked_to_save, asked_to_stop = _step(session, tell, (late, stop.is_set()))
             if session.step % run.eval_every == 0 or session.step == run.steps:
                 batches = session.task.batches("validation", run.batch)
-                found = judge(session.fabric, session.model, session.module, session.task, batches, run.eval_samples)
-                tell({"step": session.step, **eval_line(found)})
+                score = judge(session.fabric, session.model, session.module, session.task, batches, run.eval_samples)
+                tell({"step": session.step, **eval_line(score)})
             if asked_to_save or asked_to_stop or session.step % run.save_every == 0 or session.step == run.steps:
                 metrics.force(out / metrics.FILE)
                 save(session, out)
@@ -149,7 +149,7 @@ def _step(session: Session, tell: Callable[[Mapping[str, Any]], None], wishes: t
     seconds = time.perf_counter() - start
     session.seconds += seconds
     session.peak = max(session.peak, peak_bytes(session.fabric.device))
-    losses = {f"loss/{name}": value for name, value in measured.losses.items()}
+    losses = {f"loss/{name}": loss for name, loss in measured.losses.items()}
     line = {"step": session.step, "loss": measured.loss, "lr": measured.lr, "grad_norm": measured.grad_norm}
     speed = session.run.batch * session.task.length / seconds
     tell({**line, **losses, "tokens_per_second": round(speed, 1), "seconds": round(session.seconds, 4)})
@@ -235,8 +235,8 @@ def summary_of(session: Session, lines: list[Line], command: str) -> dict[str, A
     """The summary: final validation, parameters, MACs per token, speed, memory, device, command and versions."""
     task, spec = session.task, session.spec
     judged = [line for line in lines if "eval_loss" in line]
-    parts = (part for blocks in spec.stacks.values() for block in blocks for part in block.values())
-    designs = {part.design.name: compiler.hash_of(part.design, part.causal) for part in parts}
+    fitted_designs = (fitted for blocks in spec.stacks.values() for block in blocks for fitted in block.values())
+    designs = {fitted.design.name: compiler.hash_of(fitted.design, fitted.causal) for fitted in fitted_designs}
     packages = {name: metadata.version(name) for name in ("torch", "lightning-fabric")}
     return {
         "task": session.run.task,
@@ -246,12 +246,12 @@ def summary_of(session: Session, lines: list[Line], command: str) -> dict[str, A
         "design_hashes": designs,
         "seed": session.run.seed,
         "steps": session.step,
-        "parameters": sum(value.numel() for value in session.model.parameters() if value.requires_grad),
+        "parameters": sum(parameter.numel() for parameter in session.model.parameters() if parameter.requires_grad),
         "macs_per_token": spec.cost(n=task.length).macs / task.length,  # as planned, forward
         "peak_memory_bytes": session.peak,
         "tokens_per_second": median_speed(lines),
         "seconds": session.seconds,
-        "eval": {name: value for name, value in judged[-1].items() if name.startswith("eval_")},
+        "eval": {name: metric for name, metric in judged[-1].items() if name.startswith("eval_")},
         "processes": session.share.world,
         "device": str(session.fabric.device),
         "command": command,
@@ -298,13 +298,13 @@ def draw(lines: list[Line], title: str, path: Path) -> None:
 
 
 def _points(lines: list[Line], name: str) -> tuple[list[int], list[float]]:
-    found = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
-    return [step for step, _ in found], [value for _, value in found]
+    points = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
+    return [step for step, _ in points], [number for _, number in points]
 
 
 def _smooth(values: list[float]) -> list[float]:
     """The moving average over each value and those before it."""
     span = max(1, min(_SPAN, len(values) // 50))
     sums = list(accumulate(values, initial=0.0))
-    starts = [max(0, place + 1 - span) for place in range(len(values))]
-    return [(sums[place + 1] - sums[start]) / (place + 1 - start) for place, start in enumerate(starts)]
+    starts = [max(0, index + 1 - span) for index in range(len(values))]
+    return [(sums[index + 1] - sums[start]) / (index + 1 - start) for index, start in enumerate(starts)]

@@ -68,11 +68,13 @@ def optimise(session: Session, wishes: tuple[bool, ...]) -> Measured:
     for group in session.optimizer.param_groups:
         group["lr"] = lr
     session.optimizer.zero_grad()
-    parts = [_part(session, part, *of_part, weight) for part, of_part in enumerate(zip(batches, places, strict=True))]
+    part_losses = [
+        _part(session, part, *of_part, weight) for part, of_part in enumerate(zip(batches, places, strict=True))
+    ]
     norm = gathered(torch.nn.utils.clip_grad_norm_(session.model.parameters(), run.clip or math.inf))
     sums = torch.tensor([0.0, *wishes], dtype=torch.float64, device=norm.device)
-    sums[0] = sum(loss for loss, _ in parts) / scored.clamp(min=1)
-    sums = session.sum(torch.cat([sums, reduce(torch.add, (auxiliary for _, auxiliary in parts))]))
+    sums[0] = sum(loss for loss, _ in part_losses) / scored.clamp(min=1)
+    sums = session.sum(torch.cat([sums, reduce(torch.add, (auxiliary for _, auxiliary in part_losses))]))
     loss, *counts, grad_norm = torch.cat([sums, norm.double()[None]]).tolist()
     losses = dict(zip(session.spec.loss_weights, counts[len(wishes) :], strict=True))
     if not all(map(math.isfinite, (loss, *losses.values(), grad_norm))):
@@ -99,21 +101,21 @@ def _part(session: Session, part: int, batch: Batch, at: Tensor | None, weight: 
     """
     share, last = session.share, part == session.share.parts - 1
     weights, rows = session.spec.loss_weights, len(batch) / session.run.batch
-    found: dict[str, Tensor] = {}
+    auxiliary: dict[str, Tensor] = {}
     seed_part(session.run.seed, session.step + 1, part * share.world + share.rank)
     with session.fabric.no_backward_sync(session.module, enabled=not last):
         logits, session.memories[part] = answer(
-            session.module, batch, session.memories[part], at, found if weights else None
+            session.module, batch, session.memories[part], at, auxiliary if weights else None
         )
         loss, _ = session.task.loss(logits, batch, at, session.run.label_smoothing)
-        whole = loss * weight.to(loss.dtype)
+        objective = loss * weight.to(loss.dtype)
         for name in weights:
-            whole = whole + share.world * rows * weights[name] * found[name].to(loss.dtype)
-        session.fabric.backward(whole)
+            objective = objective + share.world * rows * weights[name] * auxiliary[name].to(loss.dtype)
+        session.fabric.backward(objective)
     _average_states(session, len(batch))
     means = torch.zeros(len(weights), dtype=torch.float64, device=loss.device)
-    for place, name in enumerate(weights):
-        means[place] = rows * found[name].detach()
+    for index, name in enumerate(weights):
+        means[index] = rows * auxiliary[name].detach()
     return loss.detach(), means
 
 
@@ -131,23 +133,23 @@ def _average_states(session: Session, rows: int) -> None:
 
 def _stopped(session: Session, batches: list[Batch], losses: dict[str, float], grad_norm: float) -> str:
     """The message of `Diverged`: the value that is not finite, and the layer found by repeating the forward passes."""
-    named = {f"the loss '{name}'" if name else "the loss": value for name, value in losses.items()}
+    named = {f"the loss '{name}'" if name else "the loss": loss for name, loss in losses.items()}
     numbers = named | {"the norm of the gradient": grad_norm}
-    what = next(f"{name} is {value}" for name, value in numbers.items() if not math.isfinite(value))
-    share, found = session.share, []
+    what = next(f"{name} is {number}" for name, number in numbers.items() if not math.isfinite(number))
+    share, culprits = session.share, []
     for part, batch in enumerate(batches):
 
-        def again(part: int = part, batch: Batch = batch) -> None:
+        def repeat_forward(part: int = part, batch: Batch = batch) -> None:
             seed_part(session.run.seed, session.step + 1, part * share.world + share.rank)
             with session.fabric.autocast():
                 answer(session.model, batch, session.memories[part], losses={} if session.spec.loss_weights else None)
 
-        found.append(culprit(session.model, again))
+        culprits.append(culprit(session.model, repeat_forward))
     if share.world > 1:
         everyone: list[list[str]] = [[] for _ in range(share.world)]
-        torch.distributed.all_gather_object(everyone, found)
-        found = [text for texts in everyone for text in texts]
-    return f"step {session.step + 1}: {what}; {min(found, key=lambda text: not text.startswith('the first'))}"
+        torch.distributed.all_gather_object(everyone, culprits)
+        culprits = [line for lines in everyone for line in lines]
+    return f"step {session.step + 1}: {what}; {min(culprits, key=lambda line: not line.startswith('the first'))}"
 
 
 def culprit(model: nn.Module, call: Callable[[], Any]) -> str:
@@ -155,12 +157,12 @@ def culprit(model: nn.Module, call: Callable[[], Any]) -> str:
 
     If all outputs are finite, describes the first parameter whose gradient is not.
     """
-    found: list[str] = []
+    non_finite: list[str] = []
 
     def look(name: str) -> Callable[..., None]:
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            if not found and not all(torch.isfinite(value).all() for value in _floats(output)):
-                found.append(name)
+            if not non_finite and not all(torch.isfinite(tensor).all() for tensor in _floats(output)):
+                non_finite.append(name)
 
         return hook
 
@@ -171,11 +173,11 @@ def culprit(model: nn.Module, call: Callable[[], Any]) -> str:
     finally:
         for handle in handles:
             handle.remove()
-    if found:
-        return f"the first output that is not finite is in '{found[0]}'"
-    for name, value in model.named_parameters():
-        own = getattr(value.grad, "_local_tensor", value.grad)
-        if own is not None and not torch.isfinite(own).all():
+    if non_finite:
+        return f"the first output that is not finite is in '{non_finite[0]}'"
+    for name, parameter in model.named_parameters():
+        gradient = getattr(parameter.grad, "_local_tensor", parameter.grad)
+        if gradient is not None and not torch.isfinite(gradient).all():
             return f"all outputs are finite, but the gradient of '{name}' is not"
     return "the outputs of all layers are finite, but the loss or the norm of the gradient is not"
 
@@ -183,5 +185,5 @@ def culprit(model: nn.Module, call: Callable[[], Any]) -> str:
 def _floats(output: Any) -> list[torch.Tensor]:
     if isinstance(output, torch.Tensor):
         return [output] if output.is_floating_point() else []
-    parts = output.values() if isinstance(output, dict) else output if isinstance(output, (tuple, list)) else ()
-    return [value for part in parts for value in _floats(part)]
+    children = output.values() if isinstance(output, dict) else output if isinstance(output, (tuple, list)) else ()
+    return [tensor for child in children for tensor in _floats(child)]

@@ -85,7 +85,7 @@ def open_run(
         raise InputError(f"'{out}' is not the folder of a run: it has no '{CONFIG}'.")
     alone = {"devices": 1, "nodes": 1, "strategy": "auto", "checkpoint_activations": False, "tensorboard": False}
     chosen = {"accelerator": accelerator, "task": task}
-    run = read(path / CONFIG, alone | {name: value for name, value in chosen.items() if value is not None})
+    run = read(path / CONFIG, alone | {name: choice for name, choice in chosen.items() if choice is not None})
     need_parts(run)
     trained_on = task_of(run)
     spec = spec_of(run, trained_on)
@@ -99,15 +99,15 @@ def open_run(
 
 def _saved(path: Path, checkpoint: str | None) -> Saved:
     """The last checkpoint, or the checkpoint of a step or a folder."""
-    found = checkpoints(path)
-    if not found:
+    available = checkpoints(path)
+    if not available:
         raise InputError(f"'{path}' has no complete checkpoint; resume the run.")
     if checkpoint is None:
-        return found[-1]
-    for saved in found:
+        return available[-1]
+    for saved in available:
         if checkpoint in (str(saved.step), saved.path.name) or Path(checkpoint).resolve() == saved.path.resolve():
             return saved
-    steps = ", ".join(str(saved.step) for saved in found)
+    steps = ", ".join(str(saved.step) for saved in available)
     raise InputError(f"'{path}' has no checkpoint '{checkpoint}'; choose a step of {steps}.")
 
 
@@ -124,17 +124,17 @@ def sample(
     if trained.task.kind != "language_model":
         raise InputError(f"'{trained.spec.name}' is a {trained.spec.kind}; sampling needs a language model.")
     alphabet = trained.task.alphabet
-    found = alphabet.encode(prompt)
-    if not found:
+    token_ids = alphabet.encode(prompt)
+    if not token_ids:
         raise InputError("the prompt is empty; give at least one character or word.")
     generator, length, cache = torch.Generator().manual_seed(seed), trained.task.length, cache_of(trained.model)
     for _ in range(tokens):
-        if cache is None or len(found) > length:  # a sliding window changes the context of every position
-            logits = trained.model(torch.tensor([found[-length:]]))
+        if cache is None or len(token_ids) > length:  # a sliding window changes the context of every position
+            logits = trained.model(torch.tensor([token_ids[-length:]]))
         else:
-            logits = trained.model(torch.tensor([found[cache.length :]]), cache=cache)
-        found.append(draw(logits[0, -1].float(), temperature, top_k, generator))
-    return alphabet.decode(found)
+            logits = trained.model(torch.tensor([token_ids[cache.length :]]), cache=cache)
+        token_ids.append(draw(logits[0, -1].float(), temperature, top_k, generator))
+    return alphabet.decode(token_ids)
 
 
 def cache_of(model: Model) -> ModelCache | None:
@@ -188,10 +188,10 @@ def sections_of(trained: Trained, split: str, samples: int, seed: int, length: i
     period, repeated = min((length or task.length) // 2, len(tokens)), None
     if task.kind == "language_model" and period >= 2:
         repeated = repeated_tokens(tokens, period, len(batch), seed)
-    parts = []
+    sections = []
     for start in range(0, len(batch), PART):
-        given = arguments(batch.rows(start, start + PART))
-        again = None if repeated is None else repeated[start : start + PART]
-        cut = [value if value is None else value[:, :length] for value in given]
-        parts.append(model_sections(trained.model, *cut, repeated=again))
-    return joined_sections(parts)
+        model_inputs = arguments(batch.rows(start, start + PART))
+        repeated_rows = None if repeated is None else repeated[start : start + PART]
+        cut = [tensor if tensor is None else tensor[:, :length] for tensor in model_inputs]
+        sections.append(model_sections(trained.model, *cut, repeated=repeated_rows))
+    return joined_sections(sections)

@@ -36,8 +36,8 @@ def bleu(
     Raises the errors of `check`.
     """
     parallel = check(trained, split, tokenizer)
-    found = translations(trained, split, samples, batch or trained.run.batch)
-    return compared(found, parallel.references[split][: len(found)], tokenizer)
+    translated = translations(trained, split, samples, batch or trained.run.batch)
+    return compared(translated, parallel.references[split][: len(translated)], tokenizer)
 
 
 def check(trained: Trained, split: str, tokenizer: str = TOKENIZER) -> Parallel:
@@ -62,13 +62,13 @@ def check(trained: Trained, split: str, tokenizer: str = TOKENIZER) -> Parallel:
     return parallel
 
 
-def compared(found: Sequence[str], wanted: Sequence[str], tokenizer: str = TOKENIZER) -> Bleu:
+def compared(translated: Sequence[str], references: Sequence[str], tokenizer: str = TOKENIZER) -> Bleu:
     """BLEU of translations against one reference each."""
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize=tokenizer, force=True)  # force: no warning for text that looks tokenized
-    score = metric.corpus_score(list(found), [list(wanted)]).score
-    return Bleu(score, str(metric.get_signature()), len(found))
+    score = metric.corpus_score(list(translated), [list(references)]).score
+    return Bleu(score, str(metric.get_signature()), len(translated))
 
 
 def translations(trained: Trained, split: str, samples: int | None, batch: int) -> list[str]:
@@ -77,36 +77,36 @@ def translations(trained: Trained, split: str, samples: int | None, batch: int) 
     assert parallel is not None
     fabric, size = fabric_of(trained.run), task.size(split) or 0
     fabric.setup_module(trained.model)
-    found: list[str] = []
+    translated: list[str] = []
     for start in range(0, min(size, samples or size), batch):
         rows = task.samples(split, start, min(batch, size - start, (samples or size) - start)).to(fabric.device)
         assert rows.source is not None
         with fabric.autocast():
             tokens = greedy(trained.model, rows.source, rows.source_mask, parallel.edge, task.length)
-        found += map(parallel.text, tokens)
-    return found
+        translated += map(parallel.text, tokens)
+    return translated
 
 
 @torch.no_grad()
-def greedy(model: Model, source: Tensor, source_mask: Tensor | None, edge: int, most: int) -> list[list[int]]:
+def greedy(model: Model, source: Tensor, source_mask: Tensor | None, edge: int, max_tokens: int) -> list[list[int]]:
     """Greedy decoding: a list of tokens for each row of source [batch, m], with source_mask [batch, m].
 
-    Decoding starts with the token `edge` and ends at `edge`, or after `most` tokens; finished rows leave the batch. A
+    Decoding starts with the token `edge` and ends at `edge`, or after `max_tokens` tokens; finished rows leave the batch. A
     cache is used if all designs have one.
     """
     encoded, cache = model.encode(source, source_mask), cache_of(model)
-    found: list[list[int]] = [[] for _ in source]
-    left = torch.arange(len(source), device=source.device)
-    begun = torch.full((len(source), 1), edge, device=source.device)
-    while len(left) and begun.shape[1] <= most:
-        new = begun if cache is None else begun[:, -1:]
-        last = torch.arange(1, len(left) + 1, device=source.device) * new.shape[1] - 1
-        mask = None if source_mask is None else source_mask[left]
-        best = model.decode(encoded[left], new, mask, at=last, cache=cache).argmax(-1)
-        going = best != edge
-        left, begun = left[going], torch.cat([begun, best[:, None]], 1)[going]
-        if cache is not None and len(left) < len(going):
-            cache.select(going.nonzero()[:, 0])
-        for row, token in zip(left.tolist(), best[going].tolist(), strict=True):
-            found[row].append(token)
-    return found
+    decoded: list[list[int]] = [[] for _ in source]
+    unfinished = torch.arange(len(source), device=source.device)
+    prefixes = torch.full((len(source), 1), edge, device=source.device)
+    while len(unfinished) and prefixes.shape[1] <= max_tokens:
+        new = prefixes if cache is None else prefixes[:, -1:]
+        last = torch.arange(1, len(unfinished) + 1, device=source.device) * new.shape[1] - 1
+        mask = None if source_mask is None else source_mask[unfinished]
+        best = model.decode(encoded[unfinished], new, mask, at=last, cache=cache).argmax(-1)
+        continuing = best != edge
+        unfinished, prefixes = unfinished[continuing], torch.cat([prefixes, best[:, None]], 1)[continuing]
+        if cache is not None and len(unfinished) < len(continuing):
+            cache.select(continuing.nonzero()[:, 0])
+        for row, token in zip(unfinished.tolist(), best[continuing].tolist(), strict=True):
+            decoded[row].append(token)
+    return decoded
