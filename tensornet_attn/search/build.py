@@ -66,8 +66,8 @@ class Walk:
 
     def after(self, choice: Choice) -> Walk | None:
         """The walk after another move; None if the move does not apply, is not in the space, or is in the path."""
-        made = {other.name for other in of_kind(self.path, "move")}
-        if choice.name not in self.space.moves.keys() - made or len(made) >= self.space.most:
+        applied = {move.name for move in of_kind(self.path, "move")}
+        if choice.name not in self.space.moves.keys() - applied or len(applied) >= self.space.most:
             return None
         new = MOVES[choice.name](self.sketch, choice.at, dict(choice.options))
         return None if new is None else replace(self, sketch=new, path=(*self.path, choice))
@@ -82,16 +82,16 @@ class Walk:
                 titled = {**self.sketch.head, "name": name, "about": f"{to_text(self.path)}."}
                 design = compiler.load(data_of(replace(self.sketch, head=titled)))
             graph = build(design)
-            found = price(graph, bounds.n, bounds.batch)
+            priced = price(graph, bounds.n, bounds.batch)
         except DesignError as error:
             return Refused(f"the checker: {error.problems[0].message}")
         except InputError as error:
             return Refused(str(error))
-        broken = bounds.broken(found)
+        broken = bounds.broken(priced)
         if broken is not None:
             cost = broken.split()[0]
-            return Refused(broken, True, cost, getattr(found, cost))
-        return Proposal(design, self.path, graph.hash, essence(self.sketch, graph.hash), found)
+            return Refused(broken, True, cost, getattr(priced, cost))
+        return Proposal(design, self.path, graph.hash, essence(self.sketch, graph.hash), priced)
 
 
 def start(space: Space, choices: Path) -> Walk | Refused:
@@ -100,17 +100,19 @@ def start(space: Space, choices: Path) -> Walk | Refused:
     base = next((choice for choice in of_kind(choices, "base") if choice.name in space.bases), None)
     if base is None:
         return Refused("the space has no base of this name")
-    data: dict[str, Any] = dict(space.bases[base.name])
+    content: dict[str, Any] = dict(space.bases[base.name])
     kept: list[Choice] = [base]
     for choice in of_kind(choices, "alternative"):
-        found = space.alternatives.get(choice.name, {}).get(str(choice.value))
-        if found is not None and base.name in found.bases:
-            data = with_alternative(data, found.change)
+        alternative = space.alternatives.get(choice.name, {}).get(str(choice.value))
+        if alternative is not None and base.name in alternative.bases:
+            content = with_alternative(content, alternative.change)
             kept.append(choice)
-    numbers = [c for kind, part in SECTIONS.items() for c in of_kind(choices, kind) if c.name in data.get(part, {})]
+    numbers = [
+        c for kind, section in SECTIONS.items() for c in of_kind(choices, kind) if c.name in content.get(section, {})
+    ]
     legs, settings = ({c.name: c.value for c in of_kind(tuple(numbers), kind)} for kind in SECTIONS)
     try:
-        design = compiler.load(data, legs, settings)  # type: ignore[arg-type]
+        design = compiler.load(content, legs, settings)  # type: ignore[arg-type]
         return Walk(space, design, sketch_of(design), (*kept, *numbers))
     except DesignError as error:
         return Refused(f"the checker: {error.problems[0].message}")
@@ -133,20 +135,20 @@ def built(space: Space, path: Path) -> Proposal | Refused:
 KEPT = (*FIXED, "constants", "noise")  # tensors whose legs cannot change
 
 
-def essence(sketch: Sketch, own: str) -> str:
-    """The canonical hash of a design without its legs of size 1; `own`, its hash, if no leg can be left out.
+def essence(sketch: Sketch, own_hash: str) -> str:
+    """The canonical hash of a design without its legs of size 1; `own_hash`, its hash, if no leg can be left out.
 
     For example, grouped-query attention with one group is multi-query attention.
     """
-    gone = {leg for leg, size in sketch.sizes.items() if size == 1 and leg in sketch.declared}
+    unit_legs = {leg for leg, size in sketch.sizes.items() if size == 1 and leg in sketch.declared}
     boxes = [step.box for step in sketch.step.values() if step.box is not None]
     acting = {leg for box in boxes for leg in box.acting}  # legs that a box acts along
-    fixed = {leg for made in sketch.tensors.values() if made.role in KEPT for leg in made.legs}
-    if not gone or gone & (acting | fixed):
-        return own
-    less = sketch.copy()
-    less.change_legs(lambda _, legs: tuple(leg for leg in legs if leg not in gone))
+    fixed = {leg for declared in sketch.tensors.values() if declared.role in KEPT for leg in declared.legs}
+    if not unit_legs or unit_legs & (acting | fixed):
+        return own_hash
+    reduced = sketch.copy()
+    reduced.change_legs(lambda _, legs: tuple(leg for leg in legs if leg not in unit_legs))
     try:
-        return compiler.load(data_of(less)).hash
+        return compiler.load(data_of(reduced)).hash
     except DesignError:  # e.g. an initialiser refers to the leg
-        return own
+        return own_hash

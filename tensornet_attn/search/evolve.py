@@ -75,9 +75,11 @@ def draft(
         raise InputError(f"the study has no slot {slot}; choose a slot from 0 to {study.proposals - 1}.")
     arm = study.arms[slot % len(study.arms)]
     trials = sorted((trial for trial in finished if trial.arm in ARMS and trial.slot != slot), key=lambda t: t.slot)
-    own = [trial for trial in trials if trial.arm == arm]
-    taken = avoid | {trial.essence for trial in own}
-    how, proposal, parents = _first_new(_Source(study, within(study, space), slot, own, bool(trials)), arm, taken)
+    arm_trials = [trial for trial in trials if trial.arm == arm]
+    taken = avoid | {trial.essence for trial in arm_trials}
+    how, proposal, parents = _first_new(
+        _Source(study, within(study, space), slot, arm_trials, bool(trials)), arm, taken
+    )
     return Draft(slot, arm, how, proposal, parents)
 
 
@@ -105,29 +107,29 @@ class _Source:
         refused = 0
         for attempt in range(ATTEMPTS):
             try:
-                found = propose(self.space, self.study.seed, self.number(attempt))
+                proposal = propose(self.space, self.study.seed, self.number(attempt))
             except InputError:
                 refused += 1
                 if refused == REFUSALS or not self.hopeful:
                     raise
             else:
                 refused = 0
-                yield "random", found, ()
+                yield "random", proposal, ()
 
     def bred(self) -> Iterator[Found]:
         """The candidates of each generation by acquisition value, once there are enough trials."""
         if len(self.own) >= self.study.population:
-            pool, known = self.pool(), {trial.essence for trial in self.own}
+            pool, evaluated = self.pool(), {trial.essence for trial in self.own}
             for number in range(ATTEMPTS // OFFSPRING):
-                litter = [found for found in self.litter(pool, number) if found[1].essence not in known]
-                places = promising(self.study, self.own, [proposal for _, proposal, _ in litter])
-                yield from (litter[place] for place in places)
+                litter = [candidate for candidate in self.litter(pool, number) if candidate[1].essence not in evaluated]
+                ranking = promising(self.study, self.own, [proposal for _, proposal, _ in litter])
+                yield from (litter[index] for index in ranking)
 
     def litter(self, pool: Sequence[Trial], number: int) -> Iterator[Found]:
         """Offspring and random designs; fewer if no valid design within bounds is found."""
-        mates = (partial(self.offspring, pool, number * OFFSPRING + place) for place in range(OFFSPRING))
-        others = (partial(self.stranger, number * STRANGERS + place) for place in range(STRANGERS))
-        for make in (*mates, *others):
+        mates = (partial(self.offspring, pool, number * OFFSPRING + index) for index in range(OFFSPRING))
+        strangers = (partial(self.stranger, number * STRANGERS + index) for index in range(STRANGERS))
+        for make in (*mates, *strangers):
             with suppress(InputError):
                 yield make()
 
@@ -136,12 +138,12 @@ class _Source:
 
     def pool(self) -> list[Trial]:
         """The possible parents, the best first: the last trials, and the best of all trials."""
-        size, found = self.study.population, [trial.quality for trial in self.own if trial.quality is not None]
-        known = [quality for quality in found if isfinite(quality)]
-        grain = GRAIN * (max(known) - min(known)) if known else 0.0
+        size, qualities = self.study.population, [trial.quality for trial in self.own if trial.quality is not None]
+        finite = [quality for quality in qualities if isfinite(quality)]
+        grain = GRAIN * (max(finite) - min(finite)) if finite else 0.0
         young = {trial.slot for trial in self.own[-size:]}
         best = enumerate(order(self.study, self.own, grain))
-        return [trial for place, trial in best if place < size // 4 or trial.slot in young]
+        return [trial for rank, trial in best if rank < size // 4 or trial.slot in young]
 
     def offspring(self, pool: Sequence[Trial], attempt: int) -> Found:
         luck = self.luck("offspring", attempt)
@@ -166,24 +168,24 @@ class _Source:
 
 def _first_new(source: _Source, arm: str, taken: frozenset[str]) -> Found:
     """The first proposal of the arm whose essence is not in `taken`."""
-    ways = [source.seeds, source.bred] if arm == "evolution" else []
+    generators = [source.seeds, source.bred] if arm == "evolution" else []
     met: set[str] = set()
     problem: InputError | None = None
-    for way in [*ways, source.random, source.walked]:
+    for generator in [*generators, source.random, source.walked]:
         try:
-            for found in way():
-                if found[1].essence not in taken:
-                    return found
-                met.add(found[1].essence)
+            for candidate in generator():
+                if candidate[1].essence not in taken:
+                    return candidate
+                met.add(candidate[1].essence)
         except InputError as error:
             problem = error
     if problem is not None and not met:
         raise problem
-    space, few = source.space, paths_at_most(source.space) <= FEW
+    space, small = source.space, paths_at_most(source.space) <= FEW
     done = f"{ATTEMPTS} drafts of the space '{space.name}' gave no design that {arm} has not evaluated"
-    if few:
-        many = counted(len(met), "different design")
-        done = f"the space '{space.name}' has {many} within bounds, and {arm} has evaluated all of them"
+    if small:
+        designs = counted(len(met), "different design")
+        done = f"the space '{space.name}' has {designs} within bounds, and {arm} has evaluated all of them"
     raise Exhausted(f"{done}: lower 'trials', or add choices to the space.")
 
 
@@ -193,13 +195,15 @@ Values = Mapping[str, float]
 
 def promising(study: Study, trials: Sequence[Trial], candidates: Sequence[Proposal]) -> list[int]:
     """The indices of candidates, sorted by violation of bounds, hypervolume gain, predicted quality, and index."""
-    known = _known(study, trials)
-    if not known or len(candidates) < 2:
+    evaluated = _known(study, trials)
+    if not evaluated or len(candidates) < 2:
         return list(range(len(candidates)))
-    guesses = guess(known, candidates)
-    gains = _gains(study, [values for _, values in known if not excess(study, values)], guesses)
-    hopes = [one.get("quality", 0.0) for one in guesses]
-    return sorted(range(len(guesses)), key=lambda at: (excess(study, guesses[at]), -gains[at], -hopes[at], at))
+    guesses = guess(evaluated, candidates)
+    gains = _gains(study, [values for _, values in evaluated if not excess(study, values)], guesses)
+    hopes = [guessed.get("quality", 0.0) for guessed in guesses]
+    return sorted(
+        range(len(guesses)), key=lambda index: (excess(study, guesses[index]), -gains[index], -hopes[index], index)
+    )
 
 
 def _known(study: Study, trials: Sequence[Trial]) -> list[tuple[Path, Values]]:
@@ -210,35 +214,35 @@ def _known(study: Study, trials: Sequence[Trial]) -> list[tuple[Path, Values]]:
     rungs = range(len(study.rungs), 1, -1)
     rung = next((rung for rung in rungs if len(on_rung(trials, rung)) >= study.population // 2), 1)
     values = [(trial, values_at(trial, rung)) for trial in on_rung(trials, rung)]
-    worst = min((one["quality"] for _, one in values if "quality" in one), default=None)
-    return [] if worst is None else [(trial.path, {"quality": worst, **one}) for trial, one in values]
+    worst = min((measured["quality"] for _, measured in values if "quality" in measured), default=None)
+    return [] if worst is None else [(trial.path, {"quality": worst, **measured}) for trial, measured in values]
 
 
-def guess(known: Sequence[tuple[Path, Values]], candidates: Sequence[Proposal]) -> list[dict[str, float]]:
+def guess(evaluated: Sequence[tuple[Path, Values]], candidates: Sequence[Proposal]) -> list[dict[str, float]]:
     """The predicted values of candidates: their costs, and optimistic quality and latency."""
     paths = [candidate.path for candidate in candidates]
-    quality = [(path, values["quality"]) for path, values in known if "quality" in values]
-    latency = [(path, -log(values["latency"])) for path, values in known if values.get("latency", 0) > 0]
-    found: list[dict[str, float]] = [dict(values_of(candidate.price, None)) for candidate in candidates]
+    quality = [(path, values["quality"]) for path, values in evaluated if "quality" in values]
+    latency = [(path, -log(values["latency"])) for path, values in evaluated if values.get("latency", 0) > 0]
+    guesses: list[dict[str, float]] = [dict(values_of(candidate.price, None)) for candidate in candidates]
     for name, pairs, undo in (("quality", quality, float), ("latency", latency, lambda hope: exp(-hope))):
-        for values, hope in zip(found, _hopes(pairs, paths) if pairs else (), strict=False):
+        for values, hope in zip(guesses, _hopes(pairs, paths) if pairs else (), strict=False):
             values[name] = undo(hope)
-    return found
+    return guesses
 
 
 def _hopes(pairs: Sequence[tuple[Path, float]], paths: Sequence[Path]) -> list[float]:
     """The upper confidence bound of each path, given (path, value) pairs."""
     from tensornet_attn.search.gaussian import regressed  # importing scikit-learn takes a second
 
-    mean, deviation = regressed([path for path, _ in pairs], [value for _, value in pairs], paths)
+    mean, deviation = regressed([path for path, _ in pairs], [observed for _, observed in pairs], paths)
     hopes = mean + OPTIMISM * deviation
     return [round(hope, 12) for hope in hopes.tolist()]  # rounding keeps the order of equal values stable
 
 
-def _gains(study: Study, known: Sequence[Values], guesses: Sequence[Values]) -> list[float]:
+def _gains(study: Study, evaluated: Sequence[Values], guesses: Sequence[Values]) -> list[float]:
     """The hypervolume that each guess adds, with objectives scaled to 0 to 1 over known and guessed values."""
     names, edge = study.objectives, (EDGE,) * len(study.objectives)
-    scaled = unit([even(point(values, names), names) for values in (*known, *guesses)])
-    have = scaled[: len(known)]
+    scaled = unit([even(point(values, names), names) for values in (*evaluated, *guesses)])
+    have = scaled[: len(evaluated)]
     before = hypervolume(have, edge)
-    return [round(hypervolume([*have, one], edge) - before, 12) for one in scaled[len(known) :]]
+    return [round(hypervolume([*have, guessed], edge) - before, 12) for guessed in scaled[len(evaluated) :]]

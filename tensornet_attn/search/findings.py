@@ -50,30 +50,32 @@ def effects(study: Study, trials: Iterable[Trial]) -> list[Effect]:
     both arms counts once. Unpaired effects over all arms are confounded, because evolution adds moves to good designs:
     prefer the random arm and pairs.
     """
-    own = sorted((trial for trial in trials if trial.arm in ARMS), key=lambda trial: trial.slot)
+    proposals = sorted((trial for trial in trials if trial.arm in ARMS), key=lambda trial: trial.slot)
     measures = [(rung, "quality") for rung in range(len(study.rungs), 0, -1)]
     measures += [(0, name) for name in study.objectives if name != "quality"]  # latency may be known of few
-    found: list[Effect] = []
+    effects: list[Effect] = []
     for rung, metric in measures:
-        values = {trial.slot: value for trial in own if (value := values_at(trial, rung).get(metric)) is not None}
-        known = [trial for trial in own if trial.slot in values]
+        values = {trial.slot: value for trial in proposals if (value := values_at(trial, rung).get(metric)) is not None}
+        measured = [trial for trial in proposals if trial.slot in values]
         for arm in (ALL, *study.arms[1:]):
             # the first trial of each design
-            designs = {trial.essence: trial for trial in reversed(known) if arm in (ALL, trial.arm)}
+            designs = {trial.essence: trial for trial in reversed(measured) if arm in (ALL, trial.arm)}
             rows = [({*map(_key, trial.path)}, values[trial.slot]) for trial in designs.values()]
             for kind, name in sorted({key for keys, _ in rows for key in keys if key is not None}):
                 sides = [[value for keys, value in rows if ((kind, name) in keys) == has] for has in (True, False)]
                 many, few = map(len, sides)
                 if min(many, few) >= LEAST:
                     middle, half = welch(*sides)
-                    found.append(
+                    effects.append(
                         Effect(name, kind, metric, middle, middle - half, middle + half, many, few, arm, False, rung)
                     )
-        for (kind, name), differences in sorted(_paired(known, values).items()):
+        for (kind, name), differences in sorted(_paired(measured, values).items()):
             mean, count = mean_of(differences), len(differences)
             if count >= LEAST:
-                found.append(Effect(name, kind, metric, mean.value, mean.low, mean.high, count, count, ALL, True, rung))
-    return found
+                effects.append(
+                    Effect(name, kind, metric, mean.value, mean.low, mean.high, count, count, ALL, True, rung)
+                )
+    return effects
 
 
 def _key(choice: Choice) -> Key | None:
@@ -89,29 +91,32 @@ def welch(first: Sequence[float], second: Sequence[float]) -> tuple[float, float
     >>> [round(value, 3) for value in welch([3.0, 4.0, 5.0], [1.0, 2.0, 3.0])]
     [2.0, 2.267]
     """
-    parts = [variance(values) / len(values) for values in (first, second)]  # of each mean
-    middle, total = fmean(first) - fmean(second), sum(parts)
+    mean_variances = [variance(values) / len(values) for values in (first, second)]  # of each mean
+    middle, total = fmean(first) - fmean(second), sum(mean_variances)
     if total == 0:
         return middle, 0.0
-    freedom = total**2 / sum(part**2 / (len(v) - 1) for part, v in zip(parts, (first, second), strict=True))
+    freedom = total**2 / sum(
+        mean_variance**2 / (len(values) - 1)
+        for mean_variance, values in zip(mean_variances, (first, second), strict=True)
+    )
     return middle, quantile(max(1, int(freedom + 1e-9))) * sqrt(total)  # rounding down widens
 
 
 def _paired(trials: Sequence[Trial], values: Mapping[int, float]) -> dict[Key, list[float]]:
     """By move or alternative, the differences between mutants and parents that differ only in this choice."""
     slots = {trial.slot: trial for trial in trials}
-    found: dict[Key, list[float]] = {}
+    by_choice: dict[Key, list[float]] = {}
     for trial in trials:
         parent = slots.get(trial.parents[0]) if trial.how == "mutate" and trial.parents else None
         if parent is not None:
             # positions of moves are ignored, because other moves rename boxes
-            mine, theirs = ({replace(choice, at="") for choice in one.path} for one in (trial, parent))
+            mine, theirs = ({replace(choice, at="") for choice in side.path} for side in (trial, parent))
             differing = mine ^ theirs
             key = _key(next(iter(differing))) if len(differing) == 1 else None
             if key is not None and key[0] != "base":
                 difference = values[trial.slot] - values[parent.slot]
-                found.setdefault(key, []).append(difference if mine > theirs else -difference)
-    return found
+                by_choice.setdefault(key, []).append(difference if mine > theirs else -difference)
+    return by_choice
 
 
 ARM_NAMES = {"evolution": "evolution", "random": "random search"}
@@ -147,24 +152,24 @@ class Findings:
     @cached_property
     def again(self) -> Mapping[int, Confirmed]:
         """The confirmations by slot of the finalist."""
-        return {one.of: one for one in self.confirmed}
+        return {finalist.of: finalist for finalist in self.confirmed}
 
     @cached_property
     def costs(self) -> Sequence[str]:
         """The names of known costs."""
-        latency = any("latency" in (one.values or {}) for one in self.proposals)
+        latency = any("latency" in (trial.values or {}) for trial in self.proposals)
         return [*COSTS, *(["latency"] if latency else [])]
 
     @cached_property
     def chosen(self) -> Sequence[Trial]:
         """The front, then the other finalists, the highest mean first."""
-        others = (self.slots[one.of] for one in self.confirmed)
-        return (*self.front, *(trial for trial in others if trial.essence not in self.members))
+        other_finalists = (self.slots[finalist.of] for finalist in self.confirmed)
+        return (*self.front, *(trial for trial in other_finalists if trial.essence not in self.members))
 
     @cached_property
     def ratings(self) -> Mapping[str, Confirmed]:
         """The confirmations by essence."""
-        return {self.slots[one.of].essence: one for one in self.confirmed}
+        return {self.slots[finalist.of].essence: finalist for finalist in self.confirmed}
 
     @cached_property
     def failed(self) -> tuple[Trial, ...]:
@@ -188,9 +193,9 @@ class Findings:
 
 def find(study: Study, space: Space, trials: Iterable[Trial]) -> Findings:
     """The findings of a study; the trials can be in any order."""
-    known = tuple(sorted(trials, key=lambda trial: trial.slot))
-    proposals = tuple(trial for trial in known if trial.arm in ARMS)
-    return Findings(study, space, known, proposals, tuple(front(study, known)), tuple(confirmed(study, known)))
+    in_order = tuple(sorted(trials, key=lambda trial: trial.slot))
+    proposals = tuple(trial for trial in in_order if trial.arm in ARMS)
+    return Findings(study, space, in_order, proposals, tuple(front(study, in_order)), tuple(confirmed(study, in_order)))
 
 
 def task(rung: Rung) -> str:

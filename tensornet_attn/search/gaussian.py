@@ -29,8 +29,8 @@ class Likeness(Kernel):  # type: ignore[misc]
         self.table = table
 
     def __call__(self, X: Array, Y: Array | None = None, eval_gradient: bool = False) -> Array:
-        asked, known = X[:, 0].astype(int), (X if Y is None else Y)[:, 0].astype(int)
-        likeness: Array = self.table[np.ix_(known, asked)].T
+        asked, observed = X[:, 0].astype(int), (X if Y is None else Y)[:, 0].astype(int)
+        likeness: Array = self.table[np.ix_(observed, asked)].T
         return likeness
 
     def diag(self, X: Array) -> Array:
@@ -46,33 +46,33 @@ def regressed(paths: Sequence[Path], values: Sequence[float], others: Sequence[P
     The deviations are those of true values, without measurement noise.
     """
     mean, scale = float(np.mean(values)), float(np.std(values))
-    found = (np.asarray(values, dtype=np.float64) - mean) / (scale or 1.0)
-    known = [_chosen(path) for path in paths]
-    every = [*known, *map(_chosen, others)]
-    kernel = Likeness(np.array([[_tanimoto(one, other) for other in every] for one in known]) ** 2)
-    places = np.arange(len(every), dtype=np.float64)[:, None]
+    normalised = (np.asarray(values, dtype=np.float64) - mean) / (scale or 1.0)
+    observed = [_chosen(path) for path in paths]
+    all_choices = [*observed, *map(_chosen, others)]
+    kernel = Likeness(np.array([[_tanimoto(first, second) for second in all_choices] for first in observed]) ** 2)
+    indices = np.arange(len(all_choices), dtype=np.float64)[:, None]
     processes = [GaussianProcessRegressor(kernel, alpha=noise, optimizer=None) for noise in NOISES]
     for process in processes:
-        process.fit(places[: len(known)], found)
+        process.fit(indices[: len(observed)], normalised)
     likeliest = max(processes, key=lambda process: process.log_marginal_likelihood_value_)
-    expected, deviation = likeliest.predict(places[len(known) :], return_std=True)
+    expected, deviation = likeliest.predict(indices[len(observed) :], return_std=True)
     return mean + scale * expected, scale * deviation
 
 
-def _tanimoto(one: Chosen, other: Chosen) -> float:
-    common = sum(_alike(value, other[key]) for key, value in one.items() if key in other)
-    return common / (len(one) + len(other) - common)
+def _tanimoto(first: Chosen, second: Chosen) -> float:
+    common = sum(_alike(value, second[key]) for key, value in first.items() if key in second)
+    return common / (len(first) + len(second) - common)
 
 
-def _alike(one: Value | None, other: Value | None) -> float:
+def _alike(first: Value | None, second: Value | None) -> float:
     """The similarity of two values: 1 if equal, 1 / e for a number and its double, 0 for different words.
 
     >>> _alike("full", "full"), _alike("full", "left"), round(_alike(8, 16), 3)
     (1.0, 0.0, 0.368)
     """
-    numbers = [value for value in (one, other) if isinstance(value, int | float) and not isinstance(value, bool)]
-    if one == other or len(numbers) < 2 or min(numbers) <= 0:
-        return float(one == other)
+    numbers = [value for value in (first, second) if isinstance(value, int | float) and not isinstance(value, bool)]
+    if first == second or len(numbers) < 2 or min(numbers) <= 0:
+        return float(first == second)
     return exp(-abs(log2(numbers[0] / numbers[1])))
 
 

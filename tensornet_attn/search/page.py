@@ -47,27 +47,31 @@ KINDS = {"+": "more", "-": "less", "@": "place"}
 
 def page(study: Study, space: Space, trials: Sequence[Trial]) -> str:
     """The report of a study with its space and finished trials, as one self-contained HTML page."""
-    found = find(study, space, trials)
-    drawn = pictures([*found.chosen, *order(study, found.proposals)])
-    names = {essence: f"picture-{place}" for place, essence in enumerate(drawn)}
-    states = Counter(trial.state for trial in found.failed).most_common()
+    findings = find(study, space, trials)
+    drawn = pictures([*findings.chosen, *order(study, findings.proposals)])
+    names = {essence: f"picture-{index}" for index, essence in enumerate(drawn)}
+    states = Counter(trial.state for trial in findings.failed).most_common()
     return pages.page(
         "search.html", f"Search over {space.name}", "search.js",
-        found=found, study=study, drawn=drawn, names=names, states=states, yaml=yaml_of(study),
+        found=findings, study=study, drawn=drawn, names=names, states=states, yaml=yaml_of(study),
         ARM_NAMES=ARM_NAMES, COMPLETE=COMPLETE, COSTS=COSTS, MEANINGS=MEANINGS, **VIEWS,
     )  # fmt: skip
 
 
-def plots(found: Findings) -> list[list[tuple[int, str]]]:
+def plots(findings: Findings) -> list[list[tuple[int, str]]]:
     """The (rung, cost) of the plots: a row for each cost, with the last rung first; one row if there is one rung."""
-    rungs = range(len(found.study.rungs), 0, -1)
-    rows = [[(rung, cost) for rung in rungs] for cost in found.shown]
+    rungs = range(len(findings.study.rungs), 0, -1)
+    rows = [[(rung, cost) for rung in rungs] for cost in findings.shown]
     return rows if len(rungs) > 1 else [[plot for row in rows for plot in row]]
 
 
-def interval_axis(found: Findings, width: float) -> Scale:
+def interval_axis(findings: Findings, width: float) -> Scale:
     """The common scale of the intervals of all finalists."""
-    ends = [v for one in found.confirmed for v in (one.search, one.mean.low, one.mean.high, *one.mean.values)]
+    ends = [
+        end
+        for finalist in findings.confirmed
+        for end in (finalist.search, finalist.mean.low, finalist.mean.high, *finalist.mean.values)
+    ]
     return linear(ends, 8, width - 8)
 
 
@@ -76,22 +80,22 @@ def values(trial: Trial) -> Mapping[str, float]:
     return {**trial.price.as_dict(), **(trial.values or {})}
 
 
-def times(found: Findings, rung: int) -> Sequence[float]:
+def times(findings: Findings, rung: int) -> Sequence[float]:
     """The seconds of trials on a rung, without trials that reuse the results of others."""
-    own = (trial for trial in found.proposals if trial.same_as is None)
-    return [result.seconds for trial in own for result in trial.results if result.rung == rung]
+    evaluated = (trial for trial in findings.proposals if trial.same_as is None)
+    return [result.seconds for trial in evaluated for result in trial.results if result.rung == rung]
 
 
 def pictures(trials: Iterable[Trial]) -> dict[str, Markup]:
     """By essence, the picture of each design as SVG, or a sentence after `MOST` characters of pictures."""
-    found: dict[str, Markup] = {}
+    by_essence: dict[str, Markup] = {}
     room = MOST
     for trial in trials:
-        if trial.essence not in found:
+        if trial.essence not in by_essence:
             drawn = slim(pages.drawing(design_of(trial.design))) if room > 0 else pages.note(LEFT_OUT)
-            found[trial.essence] = drawn
+            by_essence[trial.essence] = drawn
             room -= len(drawn)
-    return found
+    return by_essence
 
 
 @lru_cache(maxsize=1024)
@@ -102,43 +106,43 @@ def design_of(text: str) -> Design:
 
 def slim(svg: str) -> Markup:
     """A Graphviz drawing without redundant attributes, and with rounded coordinates."""
-    for pattern, other in _SAME:
-        svg = pattern.sub(other, str(svg))
-    return Markup(_PLACES.sub(lambda places: _DIGITS.sub(r"\1", places[0]), svg))
+    for pattern, replacement in _SAME:
+        svg = pattern.sub(replacement, str(svg))
+    return Markup(_PLACES.sub(lambda match: _DIGITS.sub(r"\1", match[0]), svg))
 
 
 def changed_lines(base: Mapping[str, Any], design: Design) -> list[tuple[str, str]]:
     """The difference between a base and a design with context, as (`more`, `less`, `same` or `place`, line)."""
     before, after = list(lines(base)), list(lines(design.as_dict()))
     changed = list(unified_diff(before, after, n=NEAR, lineterm=""))[3:]  # without the header
-    kinds = ((KINDS.get(text[0], "same"), text) for text in changed)
-    return [(kind, "  ..." if kind == "place" else f"{text[0]} {text[1:]}") for kind, text in kinds]
+    marked = ((KINDS.get(line[0], "same"), line) for line in changed)
+    return [(kind, "  ..." if kind == "place" else f"{line[0]} {line[1:]}") for kind, line in marked]
 
 
-def lines(data: Mapping[str, Any]) -> Iterator[str]:
+def lines(sections: Mapping[str, Any]) -> Iterator[str]:
     """The sections of a design with one line per entry, in the order of the language.
 
     >>> list(lines({"legs": {"f": 64}, "weights": {"W": {"legs": "f g", "init": "zeros"}}, "output": "y"}))
     ['legs:', '  f: 64', 'weights:', '  W: {legs: f g, init: zeros}', 'output: y']
     """
     order_of = ["legs" if name == "declared_legs" else name for name in Design.model_fields]
-    for name in (name for name in order_of if name in data and name not in ABOUT):
-        section = data[name]
+    for name in (name for name in order_of if name in sections and name not in ABOUT):
+        section = sections[name]
         if isinstance(section, Mapping):
             yield f"{name}:"
-            yield from (f"  {key}: {_flow(value)}" for key, value in section.items())
+            yield from (f"  {key}: {_flow(entry)}" for key, entry in section.items())
         else:
             yield f"{name}: {_flow(section)}"
 
 
-def _flow(value: Any) -> str:
-    if isinstance(value, Mapping):
-        short_form = set(value) == {"legs"}  # `Wq: {legs: f h d}` has the short form `Wq: f h d`
-        inside = ", ".join(f"{key}: {_flow(item)}" for key, item in value.items())
-        return _flow(value["legs"]) if short_form else f"{{{inside}}}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_flow, value))}]"
-    return str(value)
+def _flow(node: Any) -> str:
+    if isinstance(node, Mapping):
+        short_form = set(node) == {"legs"}  # `Wq: {legs: f h d}` has the short form `Wq: f h d`
+        inside = ", ".join(f"{key}: {_flow(child)}" for key, child in node.items())
+        return _flow(node["legs"]) if short_form else f"{{{inside}}}"
+    if isinstance(node, (list, tuple)):
+        return f"[{', '.join(map(_flow, node))}]"
+    return str(node)
 
 
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 544.0, 36.0, 322.0  # the axes of a scatter plot
@@ -168,32 +172,39 @@ class Scatter:
     best: Mapping[str, Corners]
 
 
-def trained(found: Findings, rung: int) -> int:
+def trained(findings: Findings, rung: int) -> int:
     """The number of proposals with a quality on a rung."""
-    return sum(any(r.rung == rung and r.counts is not None for r in one.results) for one in found.proposals)
+    return sum(
+        any(result.rung == rung and result.counts is not None for result in trial.results)
+        for trial in findings.proposals
+    )
 
 
-def scatter(found: Findings, number: int, cost: str) -> Scatter:
+def scatter(findings: Findings, number: int, cost: str) -> Scatter:
     """The scatter plot of a rung, counted from 1, by a cost. Accuracies near 1 are plotted by error rate."""
-    rung, last = found.study.rungs[number - 1], number == len(found.study.rungs)
-    values = [(trial, values_at(trial, number)) for trial in found.proposals]
-    placed = [(trial, one[cost], one["quality"]) for trial, one in values if {"quality", cost} <= one.keys()]
-    lost = [
-        (trial, one[cost])
-        for trial, one in values
-        if trial.state != COMPLETE and max(trial.rung, 0) == number - 1 and cost in one
+    rung, last = findings.study.rungs[number - 1], number == len(findings.study.rungs)
+    values = [(trial, values_at(trial, number)) for trial in findings.proposals]
+    placed = [
+        (trial, measured[cost], measured["quality"])
+        for trial, measured in values
+        if {"quality", cost} <= measured.keys()
     ]
-    qualities, means = [quality for *_, quality in placed], [one.mean for one in found.confirmed if last]
+    lost = [
+        (trial, measured[cost])
+        for trial, measured in values
+        if trial.state != COMPLETE and max(trial.rung, 0) == number - 1 and cost in measured
+    ]
+    qualities, means = [quality for *_, quality in placed], [finalist.mean for finalist in findings.confirmed if last]
     fit = rate if measure(rung) == "accuracy" and near_one(qualities) else linear
-    x = cost_scale([one for _, one, _ in placed] + [one for _, one in lost], LEFT, RIGHT)
+    x = cost_scale([amount for _, amount, _ in placed] + [amount for _, amount in lost], LEFT, RIGHT)
     y = fit(qualities + [end for mean in means for end in (mean.low, mean.high)], BOTTOM, TOP)
-    kept = eligible(found.study, found.proposals) if last else found.proposals
+    kept = eligible(findings.study, findings.proposals) if last else findings.proposals
     slots = {trial.slot for trial in kept}
     best = {}
-    for arm in found.study.arms:
-        own = sorted((x, y) for trial, x, y in placed if trial.arm == arm and trial.slot in slots)
-        highest = accumulate((quality for _, quality in own), max)
-        corners = [(x.at(one), y.at(quality)) for (one, _), quality in zip(own, highest, strict=True)]
+    for arm in findings.study.arms:
+        placed_in_arm = sorted((x, y) for trial, x, y in placed if trial.arm == arm and trial.slot in slots)
+        highest = accumulate((quality for _, quality in placed_in_arm), max)
+        corners = [(x.at(amount), y.at(quality)) for (amount, _), quality in zip(placed_in_arm, highest, strict=True)]
         best[arm] = [*corners, *((x.last, height) for _, height in corners[-1:])]
     return Scatter(measure(rung), task(rung), cost, last, x, y, placed, lost, best)
 
@@ -210,15 +221,18 @@ class Volumes:
 
 def volume(volumes: Mapping[str, Sequence[float]]) -> Volumes:
     """The plot of the hypervolumes of each arm after each of its evaluations, starting at 0."""
-    longest = max((len(own) for own in volumes.values()), default=0)
+    longest = max((len(history) for history in volumes.values()), default=0)
     x = linear([0.0, float(max(1, longest))], LEFT, FAR, zero=True)
-    y = linear([value for own in volumes.values() for value in own], LOW, TOP, zero=True)
-    whole = replace(x, ticks=tuple(tick for tick in x.ticks if tick == int(tick)))
-    lines = {arm: [(x.at(i), y.at(value)) for i, value in enumerate((0.0, *own))] for arm, own in volumes.items()}
+    y = linear([hypervolume for history in volumes.values() for hypervolume in history], LOW, TOP, zero=True)
+    whole_ticks = replace(x, ticks=tuple(tick for tick in x.ticks if tick == int(tick)))
+    lines = {
+        arm: [(x.at(i), y.at(hypervolume)) for i, hypervolume in enumerate((0.0, *history))]
+        for arm, history in volumes.items()
+    }
     heights, last = dict[str, float](), float("-inf")
     for end, arm in sorted((corners[-1][1], arm) for arm, corners in lines.items() if len(corners) > 1):
         heights[arm] = last = max(end, last + LETTERS)
-    return Volumes(whole, y, lines, heights)
+    return Volumes(whole_ticks, y, lines, heights)
 
 
 def lead(volumes: Mapping[str, Sequence[float]]) -> str:
@@ -227,13 +241,13 @@ def lead(volumes: Mapping[str, Sequence[float]]) -> str:
     >>> lead({"evolution": [0.1, 0.5, 0.6], "random": [0.2, 0.3, 0.4]})
     'Evolution ends at 0.600 and random search at 0.400, which evolution reached after 2 of its 3 designs.'
     """
-    ends = {arm: own[-1] for arm, own in volumes.items() if own}
+    ends = {arm: history[-1] for arm, history in volumes.items() if history}
     first, *others = sorted(ends, key=lambda arm: -ends[arm]) or [""]
     start = f"{ARM_NAMES.get(first, 'nothing').capitalize()} ends at {ends.get(first, 0.0):.3f}"
     if not others or ends[first] == ends[others[0]]:
         return f"{start}{f', and so does {ARM_NAMES[others[0]]}' if others else ''}."
-    place = next(place for place, value in enumerate(volumes[first], 1) if value >= ends[others[0]])
-    when = f"which {ARM_NAMES[first]} reached after {place} of its {len(volumes[first])} designs"
+    count = next(count for count, hypervolume in enumerate(volumes[first], 1) if hypervolume >= ends[others[0]])
+    when = f"which {ARM_NAMES[first]} reached after {count} of its {len(volumes[first])} designs"
     return f"{start} and {ARM_NAMES[others[0]]} at {ends[others[0]]:.3f}, {when}."
 
 
@@ -265,13 +279,13 @@ class Forest:
     rows: Sequence[Row]
 
 
-def forests_of(found: Findings, metric: str, rung: int) -> list[Forest]:
+def forests_of(findings: Findings, metric: str, rung: int) -> list[Forest]:
     """The forest plots of a metric: one for each set of trials that are compared."""
     groups: dict[tuple[bool, bool], list[Effect]] = {}
-    for one in found.effects:
-        if (one.metric, one.rung) == (metric, rung):
-            groups.setdefault((one.paired, one.arm == ALL), []).append(one)
-    title = measure(found.study.rungs[rung - 1]) if metric == "quality" else MEANINGS[metric]
+    for effect in findings.effects:
+        if (effect.metric, effect.rung) == (metric, rung):
+            groups.setdefault((effect.paired, effect.arm == ALL), []).append(effect)
+    title = measure(findings.study.rungs[rung - 1]) if metric == "quality" else MEANINGS[metric]
     return [forest(groups[key], title) for key in sorted(groups)]
 
 
@@ -281,24 +295,24 @@ def forest(effects: Sequence[Effect], title: str) -> Forest:
     The axis includes zero, all means, and the ends of all intervals that are not much wider than the others.
     """
     first, better = effects[0], 1 if larger(effects[0].metric) else -1
-    wide = WIDE * median(one.high - one.low for one in effects)
-    ends = [end for one in effects if one.high - one.low <= wide for end in (one.low, one.high)]
-    axis = linear([0.0, *(one.difference for one in effects), *ends], BEGIN, END)
+    wide = WIDE * median(effect.high - effect.low for effect in effects)
+    ends = [end for effect in effects if effect.high - effect.low <= wide for end in (effect.low, effect.high)]
+    axis = linear([0.0, *(effect.difference for effect in effects), *ends], BEGIN, END)
     compared = "a mutant and its parent" if first.paired else ARM_NAMES.get(first.arm, "all trials")
     number = "{:+.3f}".format if first.metric == "quality" else _signed
-    ordered = sorted(effects, key=lambda one: -one.difference * better)
-    return Forest(title, number, compared, axis, [_row(one, axis, better) for one in ordered])
+    ordered = sorted(effects, key=lambda effect: -effect.difference * better)
+    return Forest(title, number, compared, axis, [_row(effect, axis, better) for effect in ordered])
 
 
-def _row(one: Effect, axis: Scale, better: int) -> Row:
-    kind = "unsure" if one.low <= 0 <= one.high else "gain" if one.difference * better > 0 else "loss"
-    low, high = max(axis.at(one.low), BEGIN), min(axis.at(one.high), END)
-    cuts = [(low, 5)] * (low > axis.at(one.low)) + [(high, -5)] * (high < axis.at(one.high))
-    return Row(one, kind, low, high, cuts)
+def _row(effect: Effect, axis: Scale, better: int) -> Row:
+    kind = "unsure" if effect.low <= 0 <= effect.high else "gain" if effect.difference * better > 0 else "loss"
+    low, high = max(axis.at(effect.low), BEGIN), min(axis.at(effect.high), END)
+    cuts = [(low, 5)] * (low > axis.at(effect.low)) + [(high, -5)] * (high < axis.at(effect.high))
+    return Row(effect, kind, low, high, cuts)
 
 
-def _signed(value: float) -> str:
-    return f"{'+' if value > 0 else ''}{short(value)}"
+def _signed(number: float) -> str:
+    return f"{'+' if number > 0 else ''}{short(number)}"
 
 
 VIEWS: Mapping[str, Callable[..., Any]] = {

@@ -33,54 +33,56 @@ def seeds(space: Space) -> list[Proposal]:
     it; its sizes are increased up to the bounds, because good designs lie at their bounds.
     """
     if space.hash not in _SEEDS:
-        found = (_seed(space, place, Choice("base", base)) for place, base in enumerate(space.bases))
+        candidates = (_seed(space, index, Choice("base", base)) for index, base in enumerate(space.bases))
         _SEEDS.clear()
-        _SEEDS[space.hash] = tuple(proposal for proposal in found if proposal is not None)
+        _SEEDS[space.hash] = tuple(proposal for proposal in candidates if proposal is not None)
     return list(_SEEDS[space.hash])
 
 
-def _seed(space: Space, place: int, base: Choice) -> Proposal | None:
-    data, path = space.bases[base.name], [base]
+def _seed(space: Space, index: int, base: Choice) -> Proposal | None:
+    content, path = space.bases[base.name], [base]
     for kind, name in missing(space, (base,)):
-        values, text = (
+        values, base_value = (
             space.numbers(kind)[name],
-            str(data[SECTIONS[kind]][name]).removeprefix("head ").removeprefix("shared "),
+            str(content[SECTIONS[kind]][name]).removeprefix("head ").removeprefix("shared "),
         )
-        own = [value for value in values if str(value) == text]
-        path.append(Choice(kind, name, own[0] if own else values.at(0.5)))
+        matching = [value for value in values if str(value) == base_value]
+        path.append(Choice(kind, name, matching[0] if matching else values.at(0.5)))
     first = built(space, tuple(path))
     if isinstance(first, Proposal) or not first.bound:
         return first if isinstance(first, Proposal) else None
-    drawn = (built(space, completed(space, (base,), Luck("seeds", 0, place, count))) for count in range(SEED_DRAFTS))
-    unique = {found.essence: found for found in drawn if isinstance(found, Proposal)}
+    drawn = (built(space, completed(space, (base,), Luck("seeds", 0, index, count))) for count in range(SEED_DRAFTS))
+    unique = {proposal.essence: proposal for proposal in drawn if isinstance(proposal, Proposal)}
     starts = sorted(unique.values(), key=_size, reverse=True)[:SEED_STARTS]
-    return max((_raised(space, found) for found in starts), key=_size, default=None)
+    return max((_raised(space, proposal) for proposal in starts), key=_size, default=None)
 
 
-def _size(found: Proposal) -> tuple[int, str]:
-    return found.price.macs, found.hash
+def _size(proposal: Proposal) -> tuple[int, str]:
+    return proposal.price.macs, proposal.hash
 
 
-def _raised(space: Space, found: Proposal) -> Proposal:
+def _raised(space: Space, proposal: Proposal) -> Proposal:
     """A proposal with its numbers increased, alone or in exchange for a decrease of another, while within bounds."""
     while True:
-        largest = max(_larger(space, found.path), key=_size, default=found)
-        if largest.price.macs <= found.price.macs:
-            return found
-        found = largest
+        largest = max(_larger(space, proposal.path), key=_size, default=proposal)
+        if largest.price.macs <= proposal.price.macs:
+            return proposal
+        proposal = largest
 
 
 def _larger(space: Space, path: Path) -> Iterator[Proposal]:
     """Proposals with one number increased; if that violates a bound, another is decreased as little as needed."""
-    many = _varied(space, path)
-    for one in many:
-        for value in _nearest_first(space, one, (1,)):
-            raised = _with(path, one, value=value)
-            found = built(space, raised)
-            if isinstance(found, Proposal):
-                yield found
-            elif found.bound:
-                trades = (_traded(space, raised, other, (-1,)) for other in many if other != one)
+    choices = _varied(space, path)
+    for choice in choices:
+        for value in _nearest_first(space, choice, (1,)):
+            raised = _with(path, choice, value=value)
+            outcome = built(space, raised)
+            if isinstance(outcome, Proposal):
+                yield outcome
+            elif outcome.bound:
+                trades = (
+                    _traded(space, raised, other_choice, (-1,)) for other_choice in choices if other_choice != choice
+                )
                 yield from (trade for trade in trades if trade is not None)
                 break
 
@@ -93,9 +95,9 @@ def mutate(space: Space, path: Path, seed: int, number: int = 0) -> Proposal:
     """
 
     def change(luck: Luck) -> Proposal | Refused:
-        found = _eased(space, completed(space, mutant(space, path, luck), luck), luck)
-        same = isinstance(found, Proposal) and found.path == path
-        return Refused("no change") if same else found
+        outcome = _eased(space, completed(space, mutant(space, path, luck), luck), luck)
+        same = isinstance(outcome, Proposal) and outcome.path == path
+        return Refused("no change") if same else outcome
 
     return _first(space, "mutate", seed, number, change, (path,))
 
@@ -117,11 +119,11 @@ def _eased(space: Space, path: Path, luck: Luck) -> Proposal | Refused:
 
     Good designs lie at their bounds, where one number grows at the cost of another: two heads of 32, or four of 16.
     """
-    found = built(space, path)
-    if isinstance(found, Proposal) or not found.bound:
-        return found
-    many = _varied(space, path)
-    return (_traded(space, path, luck.pick(many)) if many else None) or found
+    outcome = built(space, path)
+    if isinstance(outcome, Proposal) or not outcome.bound:
+        return outcome
+    choices = _varied(space, path)
+    return (_traded(space, path, luck.pick(choices)) if choices else None) or outcome
 
 
 def _varied(space: Space, path: Path) -> list[Choice]:
@@ -129,9 +131,9 @@ def _varied(space: Space, path: Path) -> list[Choice]:
     return [c for kind in SECTIONS for c in of_kind(path, kind) if len(space.numbers(kind)[c.name]) > 1]
 
 
-def _with(path: Path, one: Choice, **fields: Any) -> Path:
+def _with(path: Path, changed: Choice, **fields: Any) -> Path:
     """A path with other fields in one choice."""
-    return tuple(replace(choice, **fields) if choice == one else choice for choice in path)
+    return tuple(replace(choice, **fields) if choice == changed else choice for choice in path)
 
 
 def _without(path: Path, kind: str, name: str | None = None) -> Path:
@@ -139,25 +141,25 @@ def _without(path: Path, kind: str, name: str | None = None) -> Path:
     return tuple(choice for choice in path if choice.kind != kind or name not in (None, choice.name))
 
 
-def _traded(space: Space, path: Path, one: Choice, ways: Sequence[int] = (-1, 1)) -> Proposal | None:
+def _traded(space: Space, path: Path, choice: Choice, directions: Sequence[int] = (-1, 1)) -> Proposal | None:
     """The proposal of a path with the nearest value of one number within all bounds; None if there is none."""
-    for value in _nearest_first(space, one, ways):
-        found = built(space, _with(path, one, value=value))
-        if isinstance(found, Proposal):
-            return found
+    for value in _nearest_first(space, choice, directions):
+        outcome = built(space, _with(path, choice, value=value))
+        if isinstance(outcome, Proposal):
+            return outcome
     return None
 
 
-def _nearest_first(space: Space, one: Choice, ways: Sequence[int]) -> Iterator[Value]:
+def _nearest_first(space: Space, choice: Choice, directions: Sequence[int]) -> Iterator[Value]:
     """Other values, 1, 2, 3, 5, 8, 11, ... positions below (-1) and above (1) the value of a choice."""
-    values = space.numbers(one.kind)[one.name]
-    place = values.place(one.value)
-    if place is None:
+    values = space.numbers(choice.kind)[choice.name]
+    start = values.place(choice.value)
+    if start is None:
         return
     steps = sorted({round(1.5**power) for power in range(1 + int(log(len(values), 1.5)))})
     for step in steps:
-        others = (place + way * step for way in ways)
-        yield from (values[other] for other in others if 0 <= other < len(values))
+        indices = (start + direction * step for direction in directions)
+        yield from (values[index] for index in indices if 0 <= index < len(values))
 
 
 def _first(
@@ -169,25 +171,25 @@ def _first(
             raise InputError(f"the space '{space.name}' has no base '{base}'; {nearest(base, space.bases)}")
     refused: list[Refused] = []
     for count in range(ATTEMPTS):
-        found = attempt(Luck(purpose, seed, number, count))
-        if isinstance(found, Proposal):
-            return found
-        refused.append(found)
+        outcome = attempt(Luck(purpose, seed, number, count))
+        if isinstance(outcome, Proposal):
+            return outcome
+        refused.append(outcome)
     raise InputError(why(space, refused))
 
 
 def why(space: Space, refused: list[Refused]) -> str:
     """A sentence with the most frequent reasons why drafts were refused, and a hint."""
-    counts = Counter(one.reason for one in refused)
+    counts = Counter(refusal.reason for refusal in refused)
     reason, _ = counts.most_common(1)[0]
-    reasons = "; ".join(f"{count} by '{text.rstrip('.')}'" for text, count in counts.most_common(3))
+    reasons = "; ".join(f"{count} by '{explanation.rstrip('.')}'" for explanation, count in counts.most_common(3))
     more = "" if len(counts) <= 3 else "; others for other reasons"
-    worst = next(one for one in refused if one.reason == reason)
+    worst = next(refusal for refusal in refused if refusal.reason == reason)
     hint = "change the legs, settings or alternatives of the space"
     if worst.bound:
-        values = [one.value for one in refused if one.reason == reason]
-        near, other = (min(values), "smaller") if "at most" in reason else (max(values), "larger")
-        hint = f"the nearest had {worst.cost} {near:,.0f}: widen the bound, or allow {other} legs"
+        values = [refusal.value for refusal in refused if refusal.reason == reason]
+        near, change = (min(values), "smaller") if "at most" in reason else (max(values), "larger")
+        hint = f"the nearest had {worst.cost} {near:,.0f}: widen the bound, or allow {change} legs"
     return f"all {len(refused)} drafts of the space '{space.name}' were refused: {reasons}{more}; {hint}."
 
 
@@ -224,33 +226,33 @@ def mutant(space: Space, path: Path, luck: Luck) -> Path:
     """A path with one random change, which may be invalid."""
     moves = of_kind(path, "move")
     unused = [name for name in space.moves if name not in {choice.name for choice in moves}]
-    ways = ["base"] * (len(space.bases) > 1) + ["alternative"] * bool(space.alternatives)
-    ways += [kind for kind in SECTIONS if space.numbers(kind)]
-    ways += ["add", "add"] * bool(unused and len(moves) < space.most) + ["drop", "options"] * bool(moves)
-    one = luck.pick(moves) if moves else None
-    way = luck.pick(ways) if ways else ""
-    if way == "base":
-        others = [name for name in space.bases if name != base_of(path)]
-        return (Choice("base", luck.pick(others)), *_without(path, "base"))
-    if way == "alternative":
+    changes = ["base"] * (len(space.bases) > 1) + ["alternative"] * bool(space.alternatives)
+    changes += [kind for kind in SECTIONS if space.numbers(kind)]
+    changes += ["add", "add"] * bool(unused and len(moves) < space.most) + ["drop", "options"] * bool(moves)
+    move = luck.pick(moves) if moves else None
+    change = luck.pick(changes) if changes else ""
+    if change == "base":
+        other_bases = [name for name in space.bases if name != base_of(path)]
+        return (Choice("base", luck.pick(other_bases)), *_without(path, "base"))
+    if change == "alternative":
         step = luck.pick(tuple(space.alternatives))
         name = luck.pick((None, *space.alternatives[step]))
         rest = _without(path, "alternative", step)
         return rest if name is None else (*rest, Choice("alternative", step, name))
-    if way in SECTIONS:
-        number = luck.pick(tuple(space.numbers(way)))
-        return (*_without(path, way, number), Choice(way, number, luck.value(space.numbers(way)[number])))
-    if way == "add":  # at a random position among the moves, at a map that exists there
-        new, place = luck.pick(unused), int(luck.unit() * (len(moves) + 1))
-        head = (*_without(path, "move"), *moves[:place])
+    if change in SECTIONS:
+        number = luck.pick(tuple(space.numbers(change)))
+        return (*_without(path, change, number), Choice(change, number, luck.value(space.numbers(change)[number])))
+    if change == "add":  # at a random position among the moves, at a map that exists there
+        new, position = luck.pick(unused), int(luck.unit() * (len(moves) + 1))
+        head = (*_without(path, "move"), *moves[:position])
         walk = walked(space, head)
         choice = random_move(walk, new, luck) if isinstance(walk, Walk) else None
-        return path if choice is None else (*head, choice, *moves[place:])
-    if way == "options" and one is not None:
-        option = luck.pick([option for option, _ in one.options])
-        drawn = luck.value(space.moves[one.name][option])
-        return _with(path, one, options=tuple((key, drawn if key == option else old) for key, old in one.options))
-    return tuple(choice for choice in path if choice != one)  # "drop"
+        return path if choice is None else (*head, choice, *moves[position:])
+    if change == "options" and move is not None:
+        option = luck.pick([option for option, _ in move.options])
+        drawn = luck.value(space.moves[move.name][option])
+        return _with(path, move, options=tuple((key, drawn if key == option else old) for key, old in move.options))
+    return tuple(choice for choice in path if choice != move)  # "drop"
 
 
 def child(space: Space, first: Path, second: Path, luck: Luck) -> Path:
@@ -259,13 +261,13 @@ def child(space: Space, first: Path, second: Path, luck: Luck) -> Path:
     for kind in ("alternative", "leg", "setting"):
         mine, theirs = ({c.name: c for c in of_kind(parent, kind)} for parent in (first, second))
         for name in dict.fromkeys((*mine, *theirs)):
-            parents = [of for of in (mine, theirs) if name in of or kind == "alternative"]
+            parents = [choices for choices in (mine, theirs) if name in choices or kind == "alternative"]
             choice = luck.pick(parents).get(name)
             path += [choice] if choice is not None else []
-    one, two = of_kind(first, "move"), of_kind(second, "move")
-    head = one[: int(luck.unit() * (len(one) + 1))]
+    first_moves, second_moves = of_kind(first, "move"), of_kind(second, "move")
+    head = first_moves[: int(luck.unit() * (len(first_moves) + 1))]
     names = {choice.name for choice in head}
-    tail = [choice for choice in two[int(luck.unit() * (len(two) + 1)) :] if choice.name not in names]
+    tail = [choice for choice in second_moves[int(luck.unit() * (len(second_moves) + 1)) :] if choice.name not in names]
     return (*path, *head, *tail)[: len(path) + space.most]
 
 
@@ -298,8 +300,8 @@ class Luck:
         return values.at(self.unit())
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
-        order = sorted((self.unit(), place) for place in range(len(items)))
-        return [items[place] for _, place in order]
+        order = sorted((self.unit(), index) for index in range(len(items)))
+        return [items[index] for _, index in order]
 
 
 Attempt = Callable[[Luck], Proposal | Refused]

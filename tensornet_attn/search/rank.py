@@ -34,17 +34,17 @@ def crowding(points: Sequence[Point]) -> list[float]:
     It is infinite at the ends of each objective, and 0 for all but the first of equal points.
     """
     unique = list(dict.fromkeys(points))
-    found = dict.fromkeys(unique, 0.0)
+    distances = dict.fromkeys(unique, 0.0)
     for axis in range(len(points[0]) if points else 0):
-        row = sorted(unique, key=lambda one: (one[axis], one))
+        row = sorted(unique, key=lambda coordinates: (coordinates[axis], coordinates))
         spread = row[-1][axis] - row[0][axis]
-        for before, one, after in zip([None, *row], row, [*row[1:], None], strict=False):
+        for before, coordinates, after in zip([None, *row], row, [*row[1:], None], strict=False):
             if before is None or after is None:
-                found[one] = inf
+                distances[coordinates] = inf
             elif 0 < spread < inf:
-                found[one] += (after[axis] - before[axis]) / spread
-    first = {one: place for place, one in reversed(list(enumerate(points)))}
-    return [found[one] if first[one] == place else 0.0 for place, one in enumerate(points)]
+                distances[coordinates] += (after[axis] - before[axis]) / spread
+    first = {coordinates: index for index, coordinates in reversed(list(enumerate(points)))}
+    return [distances[coordinates] if first[coordinates] == index else 0.0 for index, coordinates in enumerate(points)]
 
 
 def standing(study: Study, values: Sequence[Mapping[str, float]], grain: float = 0.0) -> list[int]:
@@ -52,38 +52,44 @@ def standing(study: Study, values: Sequence[Mapping[str, float]], grain: float =
 
     Qualities are rounded to multiples of `grain`, if given, so that the cheaper of similar trials wins.
     """
-    beyond = [excess(study, one) for one in values]
-    inside = [place for place, over in enumerate(beyond) if not over]
+    beyond = [excess(study, trial_values) for trial_values in values]
+    inside = [index for index, over in enumerate(beyond) if not over]
     rounded = []
-    for one in (values[place] for place in inside):
-        quality = one.get("quality", inf)
-        fine = not grain or not isfinite(quality)
-        rounded.append(point(one if fine else {**one, "quality": round(quality / grain) * grain}, study.objectives))
-    found = dict(zip(inside, ranks(rounded), strict=True))
-    last = max(found.values(), default=-1) + 1
+    for trial_values in (values[index] for index in inside):
+        quality = trial_values.get("quality", inf)
+        exact = not grain or not isfinite(quality)
+        rounded.append(
+            point(
+                trial_values if exact else {**trial_values, "quality": round(quality / grain) * grain}, study.objectives
+            )
+        )
+    rank_of = dict(zip(inside, ranks(rounded), strict=True))
+    last = max(rank_of.values(), default=-1) + 1
     steps = sorted({over for over in beyond if over})
-    return [found[place] if place in found else last + steps.index(over) for place, over in enumerate(beyond)]
+    return [rank_of[index] if index in rank_of else last + steps.index(over) for index, over in enumerate(beyond)]
 
 
 def order(study: Study, trials: Iterable[Trial], grain: float = 0.0) -> list[Trial]:
     """Trials, the best first: by highest rung, rank, crowding distance and slot. Failed trials come last."""
-    own = sorted(trials, key=lambda trial: trial.slot)
-    height = {trial.slot: trial.rung if trial.state in (COMPLETE, BOUND) else -2 for trial in own}
+    in_order = sorted(trials, key=lambda trial: trial.slot)
+    height = {trial.slot: trial.rung if trial.state in (COMPLETE, BOUND) else -2 for trial in in_order}
     keys: dict[int, tuple[float, ...]] = {}
     for rung in sorted(set(height.values())):
-        group = [trial for trial in own if height[trial.slot] == rung]
-        found = standing(study, [values_at(trial, rung) for trial in group], grain)
-        for rank in set(found):
-            level = [trial for trial, other in zip(group, found, strict=True) if other == rank]
-            distances = crowding([even(one, study.objectives) for one in points(level, study.objectives)])
+        group = [trial for trial in in_order if height[trial.slot] == rung]
+        standings = standing(study, [values_at(trial, rung) for trial in group], grain)
+        for rank in set(standings):
+            level = [trial for trial, trial_rank in zip(group, standings, strict=True) if trial_rank == rank]
+            distances = crowding(
+                [even(coordinates, study.objectives) for coordinates in points(level, study.objectives)]
+            )
             keys |= {t.slot: (-rung, rank, -far, t.slot) for t, far in zip(level, distances, strict=True)}
-    return sorted(own, key=lambda trial: keys[trial.slot])
+    return sorted(in_order, key=lambda trial: keys[trial.slot])
 
 
 def eligible(study: Study, trials: Iterable[Trial]) -> list[Trial]:
     """The proposals that have reached the last rung within all bounds, by slot."""
-    found = (trial for trial in trials if trial.arm in ARMS and trial.state == COMPLETE)
-    done = [trial for trial in found if trial.rung == len(study.rungs)]
+    complete = (trial for trial in trials if trial.arm in ARMS and trial.state == COMPLETE)
+    done = [trial for trial in complete if trial.rung == len(study.rungs)]
     kept = [trial for trial in done if broken(study, values_at(trial, trial.rung)) is None]
     return sorted(kept, key=lambda trial: trial.slot)
 
@@ -93,10 +99,10 @@ def front(study: Study, trials: Iterable[Trial]) -> list[Trial]:
 
     The best in the first objective comes first. A design with several slots appears once.
     """
-    found: dict[str, Trial] = {}
+    by_essence: dict[str, Trial] = {}
     for trial in eligible(study, trials):
-        found.setdefault(trial.essence, trial)
-    kept = list(found.values())
+        by_essence.setdefault(trial.essence, trial)
+    kept = list(by_essence.values())
     scored = zip(points(kept, study.objectives), kept, strict=True)
     best = [pair for pair, rank in zip(scored, ranks(points(kept, study.objectives)), strict=True) if rank == 0]
     return [trial for _, trial in sorted(best, key=lambda pair: (pair[0], pair[1].slot))]
@@ -110,7 +116,11 @@ def hypervolume(points: Sequence[Point], reference: Point) -> float:
     """
     import moocore
 
-    inside = [one for one in points if all(mine < end for mine, end in zip(one, reference, strict=True))]
+    inside = [
+        coordinates
+        for coordinates in points
+        if all(coordinate < end for coordinate, end in zip(coordinates, reference, strict=True))
+    ]
     return float(moocore.hypervolume(inside, ref=list(reference))) if inside else 0.0
 
 
@@ -120,37 +130,44 @@ def hypervolumes(study: Study, trials: Iterable[Trial], arm: str) -> list[float]
     Quality, and the logarithms of costs and latency, are scaled from 0, the best of all eligible trials, to 1, the
     worst; the reference point is 1.1. Trials that are not eligible add nothing.
     """
-    known = sorted(trials, key=lambda trial: trial.slot)
-    scale = scaled(study, eligible(study, known))
-    own: list[Point] = []
-    found = []
-    for trial in (trial for trial in known if trial.arm == arm):
-        own += [scale[trial.slot]] if trial.slot in scale else []
-        found.append(hypervolume(own, (EDGE,) * len(study.objectives)))
-    return found
+    in_order = sorted(trials, key=lambda trial: trial.slot)
+    scale = scaled(study, eligible(study, in_order))
+    arm_points: list[Point] = []
+    volumes = []
+    for trial in (trial for trial in in_order if trial.arm == arm):
+        arm_points += [scale[trial.slot]] if trial.slot in scale else []
+        volumes.append(hypervolume(arm_points, (EDGE,) * len(study.objectives)))
+    return volumes
 
 
 def scaled(study: Study, trials: Sequence[Trial]) -> dict[int, Point]:
     """The points of trials by slot, with each objective scaled from 0 for the best to 1 for the worst."""
-    found = unit([even(one, study.objectives) for one in points(trials, study.objectives)])
-    return {trial.slot: one for trial, one in zip(trials, found, strict=True)}
+    scaled_points = unit([even(coordinates, study.objectives) for coordinates in points(trials, study.objectives)])
+    return {trial.slot: coordinates for trial, coordinates in zip(trials, scaled_points, strict=True)}
 
 
 def unit(points: Sequence[Point]) -> list[Point]:
     """Points with each axis scaled from 0 for its smallest to 1 for its largest value; infinite values stay."""
     axes = []
     for axis in zip(*points, strict=True):
-        finite = [value for value in axis if isfinite(value)] or [0.0]
+        finite = [coordinate for coordinate in axis if isfinite(coordinate)] or [0.0]
         low, width = min(finite), max(finite) - min(finite)
-        axes.append([value if not isfinite(value) else (value - low) / width if width else 0.0 for value in axis])
+        axes.append(
+            [
+                coordinate if not isfinite(coordinate) else (coordinate - low) / width if width else 0.0
+                for coordinate in axis
+            ]
+        )
     return list(zip(*axes, strict=True))
 
 
-def even(one: Point, objectives: Sequence[str]) -> Point:
+def even(coordinates: Point, objectives: Sequence[str]) -> Point:
     """A point with its costs and latency in logarithms, so that distances are ratios."""
     return tuple(
-        value if name == "quality" or not isfinite(value) else log1p(value * (NANO if name == "latency" else 1.0))
-        for name, value in zip(objectives, one, strict=True)
+        coordinate
+        if name == "quality" or not isfinite(coordinate)
+        else log1p(coordinate * (NANO if name == "latency" else 1.0))
+        for name, coordinate in zip(objectives, coordinates, strict=True)
     )
 
 
@@ -166,11 +183,11 @@ def promoted(study: Study, trial: Trial, finished: Sequence[Trial]) -> bool:
         return False
     if last.rung == 0:
         return True
-    others = [other for other in finished if other.arm == trial.arm and other.slot != trial.slot]
-    group = [trial, *on_rung(others, last.rung)]
+    rivals = [rival for rival in finished if rival.arm == trial.arm and rival.slot != trial.slot]
+    group = [trial, *on_rung(rivals, last.rung)]
     keep = study.rungs[last.rung - 1].keep
-    own, *ranks = standing(study, [values_at(one, last.rung) for one in group])
-    better = sum(rank < own for rank in ranks)
+    own_rank, *ranks = standing(study, [values_at(member, last.rung) for member in group])
+    better = sum(rank < own_rank for rank in ranks)
     return len(group) <= round(1 / keep) or better < ceil(round(keep * len(group), 9))
 
 
@@ -197,23 +214,23 @@ def finalists(study: Study, finished: Sequence[Trial]) -> tuple[int, ...]:
     Finalists come from the front, then from the front of the rest, and so on, because a slightly worse design of the
     search may be the best, and the front of a single objective has one design.
     """
-    found: dict[str, int] = {}
+    slots: dict[str, int] = {}
     for arm in study.arms:
-        left, chosen = [trial for trial in finished if trial.arm == arm], list[Trial]()
-        while len(chosen) < study.finalists and (best := front(study, left)):
+        remaining, chosen = [trial for trial in finished if trial.arm == arm], list[Trial]()
+        while len(chosen) < study.finalists and (best := front(study, remaining)):
             chosen += _chosen(study, best, study.finalists - len(chosen))
             taken = {trial.essence for trial in best}
-            left = [trial for trial in left if trial.essence not in taken]
+            remaining = [trial for trial in remaining if trial.essence not in taken]
         for trial in chosen:
-            found.setdefault(trial.essence, trial.slot)
-    return tuple(found.values())
+            slots.setdefault(trial.essence, trial.slot)
+    return tuple(slots.values())
 
 
-def _chosen(study: Study, best: Sequence[Trial], most: int) -> list[Trial]:
+def _chosen(study: Study, best: Sequence[Trial], limit: int) -> list[Trial]:
     """The best of a front in the first objective, then, one by one, the designs that add the most hypervolume."""
     scale, edge = scaled(study, best), (EDGE,) * len(study.objectives)
     chosen: list[Trial] = []
-    while len(chosen) < min(most, len(best)):
+    while len(chosen) < min(limit, len(best)):
         have = [scale[trial.slot] for trial in chosen]
         grown = {t.slot: hypervolume([*have, scale[t.slot]], edge) if chosen else 0.0 for t in best if t not in chosen}
         chosen.append(max((t for t in best if t not in chosen), key=lambda t: grown[t.slot]))
@@ -227,20 +244,20 @@ def confirmations(study: Study, finished: Sequence[Trial]) -> list[tuple[int, in
     finished confirmations stay valid when a study gets more trials.
     """
     return [
-        (-(1 + of * study.fresh_seeds + place), of, study.fresh_seed(place))
+        (-(1 + of * study.fresh_seeds + seed_index), of, study.fresh_seed(seed_index))
         for of in finalists(study, finished)
-        for place in range(study.fresh_seeds)
+        for seed_index in range(study.fresh_seeds)
     ]
 
 
 def confirmed(study: Study, trials: Sequence[Trial]) -> list[Confirmed]:
     """The confirmed finalists, the highest mean first."""
-    found, slots, last = [], {trial.slot: trial for trial in trials}, len(study.rungs)
+    ranking, slots, last = [], {trial.slot: trial for trial in trials}, len(study.rungs)
     for of in finalists(study, trials):
         runs = sorted((t for t in trials if t.arm == CONFIRM and t.of == of), key=lambda trial: -trial.slot)
         values = [quality for trial in runs if (quality := trial.quality_on(last)) is not None]
         search = slots[of].quality_on(last)
         if values and search is not None:
             mean = mean_of(values)
-            found.append(Confirmed(of, search, mean, search - mean.value, len(runs) - len(values)))
-    return sorted(found, key=lambda one: (-one.mean.value, one.of))
+            ranking.append(Confirmed(of, search, mean, search - mean.value, len(runs) - len(values)))
+    return sorted(ranking, key=lambda finalist: (-finalist.mean.value, finalist.of))

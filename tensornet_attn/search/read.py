@@ -74,11 +74,11 @@ class _Reading:
     def error(self, code: str, message: str, path: Path, hint: str, key: bool = False) -> None:
         self.reporter.error(code, message, path, hint=hint, key=key)
 
-    def unknown(self, path: Path, what: str, known: Iterable[str]) -> None:
+    def unknown(self, path: Path, what: str, names: Iterable[str]) -> None:
         """Reports the last name of a path as unknown: `no base has a leg 'q'.`"""
         name = str(path[-1])
         message = f"{what} '{printable(name)}'."
-        self.error("unknown-name", message, path, self.reporter.nearest(name, known), key=True)
+        self.error("unknown-name", message, path, self.reporter.nearest(name, names), key=True)
 
     def top(self) -> None:
         """Checks the version, the name, and unknown keys."""
@@ -95,32 +95,32 @@ class _Reading:
 
     def section(self, path: Path) -> Mapping[str, Any]:
         """The mapping at a path; empty if there is none."""
-        value = self.document.value(path)
-        if value is not None and not isinstance(value, Mapping):
+        content = self.document.value(path)
+        if content is not None and not isinstance(content, Mapping):
             self.error("wrong-type", f"'{path[-1]}' must be a mapping.", path, "compare with docs/space.md.")
-        return value if isinstance(value, Mapping) else {}
+        return content if isinstance(content, Mapping) else {}
 
     def read_bases(self) -> None:
         """Reads and checks the bases; an error in a base is reported at its place in this file."""
-        given = self.data.get("base")
-        if not given:
+        bases = self.data.get("base")
+        if not bases:
             message = "a space needs at least one base design."
             self.error("missing-key", message, ("base",), "e.g. 'base: mhsa'.")
             return
-        several = isinstance(given, (list, tuple))
-        for place, item in enumerate(given if several else [given]):
-            path: Path = ("base", place) if several else ("base",)
-            if not item or not isinstance(item, (str, Mapping, Design)):
+        several = isinstance(bases, (list, tuple))
+        for index, base in enumerate(bases if several else [bases]):
+            path: Path = ("base", index) if several else ("base",)
+            if not base or not isinstance(base, (str, Mapping, Design)):
                 hint = "give a shipped name, a path, or the design itself."
                 self.error("wrong-type", "expected a design.", path, hint)
                 continue
-            reading = read_document(*opened(item, self.document, path))
+            reading = read_document(*opened(base, self.document, path))
             design, graph = reading.design, examine(reading) if reading.design is not None else None
-            wrong = _errors(reading.reporter.problems())
-            if isinstance(item, Mapping):
-                self.reporter.found += wrong
-            elif wrong:
-                self.error(wrong[0].code, f"this design is invalid: {wrong[0].message}", path, wrong[0].hint)
+            errors = _errors(reading.reporter.problems())
+            if isinstance(base, Mapping):
+                self.reporter.found += errors
+            elif errors:
+                self.error(errors[0].code, f"this design is invalid: {errors[0].message}", path, errors[0].hint)
             if graph is None or design is None:
                 continue
             if design.name in self.bases:
@@ -132,63 +132,63 @@ class _Reading:
     def numbers(self, section: str) -> dict[str, Values]:
         """The values of the legs or settings that vary; each must be in a base."""
         designs = self.bases.values()
-        known = [name for design in designs for name in (design.settings if section == "settings" else _sized(design))]
-        found = {}
-        for name, value in self.section((section,)).items():
+        names = [name for design in designs for name in (design.settings if section == "settings" else _sized(design))]
+        varied = {}
+        for name, description in self.section((section,)).items():
             path: Path = (section, name)
-            if self.bases and name not in known:
-                self.unknown(path, f"no base has a {section[:-1]}", known)
-            elif (values := self.values(path, value)) is not None:
-                found[name] = values
+            if self.bases and name not in names:
+                self.unknown(path, f"no base has a {section[:-1]}", names)
+            elif (values := self.values(path, description)) is not None:
+                varied[name] = values
                 small = any(isinstance(end, float) or (isinstance(end, int) and end < 1) for end in _ends(values))
                 if section == "legs" and small:
                     self.error("bad-size", "sizes of legs must be whole numbers from 1.", path, "e.g. [4, 8].")
-        return found
+        return varied
 
-    def values(self, path: Path, value: Any) -> Values | None:
+    def values(self, path: Path, description: Any) -> Values | None:
         try:
-            return read_values(value)
+            return read_values(description)
         except Refusal as refusal:
             self.reporter.syntax(refusal, path)
             return None
 
     def alternatives(self) -> dict[str, dict[str, Alternative]]:
         """The alternatives of steps; each must be valid in at least one base."""
-        found: dict[str, dict[str, Alternative]] = {}
+        alternatives: dict[str, dict[str, Alternative]] = {}
         for step, choices in self.section(("alternatives",)).items():
             owners = [base for base, design in self.bases.items() if step in design.diagram]
             if self.bases and not owners:
-                known = [name for design in self.bases.values() for name in design.diagram]
-                self.unknown(("alternatives", step), "no base has a step", known)
+                names = [name for design in self.bases.values() for name in design.diagram]
+                self.unknown(("alternatives", step), "no base has a step", names)
                 continue
             for name in self.section(("alternatives", step)) if choices is not None else ():
                 child = self.child(("alternatives", step, name), step)
                 if child is not None:
-                    found.setdefault(step, {})[name] = Alternative(child.data, self.where_valid(child, owners))
-        return found
+                    alternatives.setdefault(step, {})[name] = Alternative(child.data, self.where_valid(child, owners))
+        return alternatives
 
     def child(self, path: Path, step: str) -> Document | None:
         """An alternative as a child design, with `step` and `steps` moved into its diagram."""
-        given = self.section(path)
-        for key in given:
+        sections = self.section(path)
+        for key in sections:
             if key not in (*SECTIONS, "step", "steps"):
                 self.unknown((*path, key), "an alternative has no key", (*SECTIONS, "step", "steps"))
                 return None
-        if "step" not in given:
+        if "step" not in sections:
             hint = "e.g. 'step: x[m f] Wk[f d] -> m d'."
             self.error("missing-key", "an alternative needs a 'step', the replacement.", path, hint)
             return None
-        part = inside(self.document, path)
-        steps = {**(part.data.pop("steps", None) or {}), step: part.data.pop("step")}
+        inner = inside(self.document, path)
+        steps = {**(inner.data.pop("steps", None) or {}), step: inner.data.pop("step")}
 
         def moved(at: Path) -> Path:
             if at[:1] == ("step",):
                 return ("diagram", step, *at[1:])
             return ("diagram", *at[1:]) if at[:1] == ("steps",) else at
 
-        keys = {moved(at): place for at, place in part.keys.items()}
-        values = {moved(at): place for at, place in part.values.items()}
-        return Document({**part.data, "diagram": steps}, self.document.name, keys, values, self.document.path)
+        keys = {moved(at): location for at, location in inner.keys.items()}
+        values = {moved(at): location for at, location in inner.values.items()}
+        return Document({**inner.data, "diagram": steps}, self.document.name, keys, values, self.document.path)
 
     def where_valid(self, child: Document, owners: list[str]) -> tuple[str, ...]:
         """The bases in which an alternative is valid; if there is none, reports the problems in the first base."""
@@ -207,51 +207,53 @@ class _Reading:
 
     def moves(self) -> dict[str, dict[str, Values]]:
         """The moves and the values of their options; a list of names keeps the default values."""
-        given = self.data.get("moves") or {}
-        if given == "all":
-            given = dict.fromkeys(MOVES)
-        if isinstance(given, (list, tuple)):
-            given = dict.fromkeys(map(str, given))
-        if not isinstance(given, Mapping):
+        listed = self.data.get("moves") or {}
+        if listed == "all":
+            listed = dict.fromkeys(MOVES)
+        if isinstance(listed, (list, tuple)):
+            listed = dict.fromkeys(map(str, listed))
+        if not isinstance(listed, Mapping):
             self.error(
                 "wrong-type", "'moves' must be 'all', a list of moves, or a mapping.", ("moves",), "e.g. [share, core]."
             )
             return {}
-        found = {}
-        for name, options in given.items():
+        moves = {}
+        for name, options in listed.items():
             if name not in MOVES:
                 self.unknown(("moves", name), "there is no move", MOVES)
             elif options is None or isinstance(options, Mapping):
-                found[name] = self.options(name, options or {})
+                moves[name] = self.options(name, options or {})
             else:
                 hint = f"e.g. {{{next(iter(MOVES[name].options))}: [...]}}."
                 self.error("wrong-type", "the options of a move must be a mapping.", ("moves", name), hint)
-        return found
+        return moves
 
-    def options(self, name: str, given: Mapping[str, Any]) -> dict[str, Values]:
+    def options(self, name: str, chosen: Mapping[str, Any]) -> dict[str, Values]:
         move = MOVES[name]
-        for option in given:
+        for option in chosen:
             if option not in move.options:
                 self.unknown(("moves", name, option), f"the move '{name}' has no option", move.options)
-        found = {option: Values(defaults) for option, defaults in move.options.items()}
-        for option in [option for option in given if option in move.options]:
+        options = {option: Values(defaults) for option, defaults in move.options.items()}
+        for option in [option for option in chosen if option in move.options]:
             path: Path = ("moves", name, option)
-            values = self.values(path, given[option])
-            wrong = [value for value in _ends(values) if not move.fits(option, value)] if values is not None else []
+            values = self.values(path, chosen[option])
+            wrong = [end for end in _ends(values) if not move.fits(option, end)] if values is not None else []
             if wrong:
                 hint = f"e.g. {', '.join(map(str, move.options[option]))}."
                 self.error("wrong-value", f"'{option}' of '{name}' cannot be {printable(str(wrong[0]))}.", path, hint)
             elif values is not None:
-                found[option] = values
-        return found
+                options[option] = values
+        return options
 
     def bounds(self) -> Bounds:
         """`{n: 64, batch: 1, macs: 1000000, parameters: {least: 1000, most: 50000}}`."""
-        given, limits = self.section(("bounds",)), []
-        n, batch = (self.whole(("bounds", name), given.get(name, at), 1) for name, at in (("n", 64), ("batch", 1)))
-        for name in [name for name in given if name not in ("n", "batch")]:
-            value, path = given[name], ("bounds", name)
-            ends = value if isinstance(value, Mapping) else {"most": value}
+        section, limits = self.section(("bounds",)), []
+        n, batch = (
+            self.whole(("bounds", name), section.get(name, default), 1) for name, default in (("n", 64), ("batch", 1))
+        )
+        for name in [name for name in section if name not in ("n", "batch")]:
+            bound, path = section[name], ("bounds", name)
+            ends = bound if isinstance(bound, Mapping) else {"most": bound}
             least, most = ends.get("least", 0), ends.get("most", inf)
             numbers = all((is_number(end) or end == inf) and end >= 0 for end in (least, most))
             if name not in COSTS:
@@ -263,9 +265,9 @@ class _Reading:
                 limits.append((name, least, most))
         return Bounds(n, batch, tuple(limits))
 
-    def whole(self, path: Path, value: Any, least: int) -> int:
-        if is_whole(value) and value >= least:
-            return int(value)
+    def whole(self, path: Path, number: Any, least: int) -> int:
+        if is_whole(number) and number >= least:
+            return int(number)
         self.error(
             "number", f"'{path[-1]}' must be a whole number from {least}.", path, f"e.g. '{path[-1]}: {max(2, least)}'."
         )
@@ -279,45 +281,47 @@ def _ends(values: Values) -> tuple[Any, ...]:
 
 def _sized(design: Design) -> list[str]:
     """The legs of a design that have a size."""
-    kinds = ("query", "key", "relative")
-    return [name for name, text in design.declared_legs.items() if str(text).split()[0] not in kinds]
+    sequence_kinds = ("query", "key", "relative")
+    return [
+        name for name, declaration in design.declared_legs.items() if str(declaration).split()[0] not in sequence_kinds
+    ]
 
 
-def read_values(value: Any) -> Values:
+def read_values(description: Any) -> Values:
     """The values of a leg, a setting or an option in a space file. Raises Refusal for invalid values.
 
     >>> tuple(read_values({"divisors": 12}))
     (1, 2, 3, 4, 6, 12)
     """
-    if isinstance(value, Mapping):
-        return _described(value)
-    items = tuple(value) if isinstance(value, (list, tuple)) else (value,)
-    if not items or not all(is_number(item) or isinstance(item, str) for item in items):
+    if isinstance(description, Mapping):
+        return _described(description)
+    choices = tuple(description) if isinstance(description, (list, tuple)) else (description,)
+    if not choices or not all(is_number(choice) or isinstance(choice, str) for choice in choices):
         raise Refusal("wrong-type", "expected a number, or a list of numbers or words.", "e.g. [2, 4, 8].")
-    if len(set(items)) < len(items):
+    if len(set(choices)) < len(choices):
         raise Refusal("wrong-value", "a value is given twice.", "give each value once.")
-    return Values(items)
+    return Values(choices)
 
 
-def _described(value: Mapping[str, Any]) -> Values:
-    if len(value) != 1 or next(iter(value)) not in KEYS:
-        keys = printable(", ".join(map(str, value)) or "nothing")
+def _described(description: Mapping[str, Any]) -> Values:
+    if len(description) != 1 or next(iter(description)) not in KEYS:
+        keys = printable(", ".join(map(str, description)) or "nothing")
         message = f"expected one of {', '.join(KEYS)}, got {keys}."
         raise Refusal("wrong-value", message, "e.g. {choices: [2, 4, 8]} or {range: [1, 8]}.")
-    ((key, given),) = value.items()
+    ((key, argument),) = description.items()
     if key == "divisors":
-        if not is_whole(given) or not 1 <= given <= 2**31:
+        if not is_whole(argument) or not 1 <= argument <= 2**31:
             raise Refusal("wrong-value", "'divisors' needs a whole number from 1.", "e.g. {divisors: 64}.")
-        small = [one for one in range(1, int(given**0.5) + 1) if given % one == 0]
-        return Values(tuple(sorted({*small, *(given // one for one in small)})))
-    listed, example = isinstance(given, (list, tuple)), f"e.g. {{{key}: [1, 8]}}."
+        small = [divisor for divisor in range(1, int(argument**0.5) + 1) if argument % divisor == 0]
+        return Values(tuple(sorted({*small, *(argument // divisor for divisor in small)})))
+    listed, example = isinstance(argument, (list, tuple)), f"e.g. {{{key}: [1, 8]}}."
     if key == "choices":
         if not listed:
             raise Refusal("wrong-type", "'choices' must be a list.", "e.g. {choices: [2, 4, 8]}.")
-        return read_values(given)
-    if not listed or len(given) != 2 or not all(map(is_number, given)):
+        return read_values(argument)
+    if not listed or len(argument) != 2 or not all(map(is_number, argument)):
         raise Refusal("wrong-type", f"'{key}' needs two numbers, the smallest and the largest.", example)
-    low, high = given
+    low, high = argument
     if not low < high or max(abs(low), abs(high)) > LARGEST or (key == "log" and low <= 0):
         least = "above 0, " if key == "log" else ""
         raise Refusal("wrong-value", f"'{key}' needs its smallest number {least}below its largest.", example)

@@ -42,12 +42,12 @@ def write(study: Study, space: Space, trials: Sequence[Trial], out: Path) -> Non
     InputError if a design does not have the hash of its trial, or `pareto/` has files of others, and OSError.
     """
     check_replaceable(out)
-    found = find(study, space, trials)
-    data = {"study": study_data(study), "trials": [trial.as_dict() for trial in found.trials]}
-    write_whole(out / TRIALS, _json(data))
+    findings = find(study, space, trials)
+    content = {"study": study_data(study), "trials": [trial.as_dict() for trial in findings.trials]}
+    write_whole(out / TRIALS, _json(content))
     with _in_place_of(out / PARETO) as new:
-        for trial in found.chosen:
-            _design(found, trial, new / folder(trial), out)
+        for trial in findings.chosen:
+            _design(findings, trial, new / folder(trial), out)
     write_whole(out / REPORT, page(study, space, trials).encode())
 
 
@@ -77,39 +77,43 @@ def _in_place_of(target: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _design(found: Findings, trial: Trial, own: Path, out: Path) -> None:
+def _design(findings: Findings, trial: Trial, target: Path, out: Path) -> None:
     """Writes the files of one design; `left_out` in its facts lists missing files with reasons."""
-    own.mkdir()
+    target.mkdir()
     design = compiler.load(trial.design)
     if compiler.hash_of(design) != trial.hash:
         raise InputError(
             f"the design of trial {trial.slot} has the hash {compiler.hash_of(design)[:12]}, but the trial has "
             f"{trial.hash[:12]}: use the version of this package that made the study."
         )
-    again = (one for one in found.trials if one.of is not None and found.slots[one.of].essence == trial.essence)
+    repeats = (
+        repeat
+        for repeat in findings.trials
+        if repeat.of is not None and findings.slots[repeat.of].essence == trial.essence
+    )
     title = f"trial {trial.slot}, {design.name}"
     makers: dict[str, Callable[[], bytes]] = {
         DESIGN: lambda: design.to_yaml().encode(),
         PICTURE: lambda: compiler.picture(design, "svg"),
         SOURCE: lambda: compiler.emit_source(design).encode(),
-        CURVES: lambda: draw(found.study, [trial, *again], out, title),
+        CURVES: lambda: draw(findings.study, [trial, *repeats], out, title),
     }
     left_out = {}
     for name, make in makers.items():
         try:
-            (own / name).write_bytes(make())
+            (target / name).write_bytes(make())
         except (MissingPartError, InputError) as error:
             left_out[name] = str(error)
-    (own / FACTS).write_bytes(_json(facts(found, trial, design) | {"left_out": left_out}))
+    (target / FACTS).write_bytes(_json(facts(findings, trial, design) | {"left_out": left_out}))
 
 
-def facts(found: Findings, trial: Trial, design: Design) -> dict[str, Any]:
+def facts(findings: Findings, trial: Trial, design: Design) -> dict[str, Any]:
     """The facts of a design for JSON: costs, qualities by rung and learning rate, and its confirmation."""
-    one = found.ratings.get(trial.essence)
+    rating = findings.ratings.get(trial.essence)
     return {
         "name": design.name,
         "trial": trial.slot,
-        "on_the_front": trial.essence in found.members,
+        "on_the_front": trial.essence in findings.members,
         "arm": trial.arm,
         "how": trial.how,
         "parents": list(trial.parents),
@@ -117,25 +121,33 @@ def facts(found: Findings, trial: Trial, design: Design) -> dict[str, Any]:
         "choices": as_data(trial.path),
         "hash": trial.hash,
         "essence": trial.essence,
-        "costs": {**trial.price.as_dict(), "n": found.space.bounds.n, "batch": found.space.bounds.batch},
+        "costs": {**trial.price.as_dict(), "n": findings.space.bounds.n, "batch": findings.space.bounds.batch},
         "values": dict(trial.values or {}),
         "rungs": [
             {
-                "rung": r.rung,
-                "quality": r.counts,
-                "by_rate": dict(zip(map("{:g}".format, r.rates), r.quality, strict=True)),
+                "rung": result.rung,
+                "quality": result.counts,
+                "by_rate": dict(zip(map("{:g}".format, result.rates), result.quality, strict=True)),
             }
-            for r in trial.results
+            for result in trial.results
         ],
         "runs": [run for result in trial.results for run in result.folders],
         "confirmed": None
-        if one is None
-        else ({"trial": one.of, "search": one.search, "drop": one.drop, "failed": one.failed, **one.mean.as_dict()}),
+        if rating is None
+        else (
+            {
+                "trial": rating.of,
+                "search": rating.search,
+                "drop": rating.drop,
+                "failed": rating.failed,
+                **rating.mean.as_dict(),
+            }
+        ),
     }
 
 
-def _json(data: Any) -> bytes:
-    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+def _json(content: Any) -> bytes:
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 MEASURES = {"accuracy": "eval_accuracy", "loss": "eval_loss"}  # measure of a rung: metric of a run
@@ -157,18 +169,20 @@ def draw(study: Study, trials: Sequence[Trial], out: Path, title: str) -> bytes:
 
     Raises InputError if there is no run, and MissingPartError without matplotlib.
     """
-    places = [(result.rung, one.fresh, name) for one in trials for result in one.results for name in result.folders]
-    if not places:
+    run_folders = [
+        (result.rung, trial.fresh, name) for trial in trials for result in trial.results for name in result.folders
+    ]
+    if not run_folders:
         raise InputError("there are no runs, because the task is a user function.")
-    curves = [Curve(rung, record(out / name), fresh) for rung, fresh, name in places]
+    curves = [Curve(rung, record(out / name), fresh) for rung, fresh, name in run_folders]
     rungs = sorted({curve.rung for curve in curves})
     figure = blank(9, HEIGHT * len(rungs) + 0.4)
     axes = figure.subplots(len(rungs), 2, squeeze=False)
     for row, rung in zip(axes, rungs, strict=True):
-        own = [curve for curve in curves if curve.rung == rung]
+        rung_curves = [curve for curve in curves if curve.rung == rung]
         measure = study.rungs[rung - 1].measure
-        _panel(row[0], own, "loss", f"rung {rung}, {study.rungs[rung - 1].task}: training loss, nats")
-        _panel(row[1], own, MEASURES[measure], f"validation {measure}")
+        _panel(row[0], rung_curves, "loss", f"rung {rung}, {study.rungs[rung - 1].task}: training loss, nats")
+        _panel(row[1], rung_curves, MEASURES[measure], f"validation {measure}")
     figure.suptitle(title, fontsize=10, color=INK)
     picture = io.BytesIO()
     figure.savefig(picture, format="svg", metadata={"Date": None})
@@ -176,13 +190,16 @@ def draw(study: Study, trials: Sequence[Trial], out: Path, title: str) -> bytes:
 
 
 def _panel(axis: Axes, curves: Sequence[Curve], key: str, title: str) -> None:
-    fresh, own = ([curve for curve in curves if (curve.fresh is None) == chosen] for chosen in (False, True))
-    lines = [(curve, GREY, 0.8, "" if place else "fresh seeds") for place, curve in enumerate(fresh)]
-    lines += [(one, COLOURS[i % len(COLOURS)], 1.2, f"learning rate {one.run.run.lr:g}") for i, one in enumerate(own)]
+    fresh, searched = ([curve for curve in curves if (curve.fresh is None) == chosen] for chosen in (False, True))
+    lines = [(curve, GREY, 0.8, "" if index else "fresh seeds") for index, curve in enumerate(fresh)]
+    lines += [
+        (curve, COLOURS[index % len(COLOURS)], 1.2, f"learning rate {curve.run.run.lr:g}")
+        for index, curve in enumerate(searched)
+    ]
     for curve, colour, width, label in lines:
-        found = curve.run.curve(key)
-        few: dict[str, Any] = {"marker": "o", "ms": 3} if len(found) < FEW else {}
-        axis.plot(list(found), list(found.values()), color=colour, lw=width, label=label or None, **few)
+        points = curve.run.curve(key)
+        markers: dict[str, Any] = {"marker": "o", "ms": 3} if len(points) < FEW else {}
+        axis.plot(list(points), list(points.values()), color=colour, lw=width, label=label or None, **markers)
     axis.set_xlim(left=0)
     axis.locator_params(axis="x", integer=True)
     axis.set_title(title, loc="left", fontsize=9, color=INK)

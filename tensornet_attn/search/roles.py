@@ -49,17 +49,17 @@ class Reader:
     value: Use
 
 
-def only(found: Iterable[T]) -> T | None:
+def only(candidates: Iterable[T]) -> T | None:
     """The only item; None if there are none or several."""
-    every = list(found)
-    return every[0] if len(every) == 1 else None
+    listed = list(candidates)
+    return listed[0] if len(listed) == 1 else None
 
 
 def maps(sketch: Sketch) -> list[Map]:
     """The maps whose scores have a product of a factor on the query leg and a factor on the key leg."""
     steps = (step for step in sketch.step.values() if sketch.query in step.legs)
     over_keys = (step for step in steps if isinstance(weighting_of(step, sketch.key), Softmax | Normalize))
-    return [found for step in over_keys if (found := _map(sketch, step)) is not None]
+    return [attention_map for step in over_keys if (attention_map := _map(sketch, step)) is not None]
 
 
 def keeps_legs(step: Step) -> bool:
@@ -93,23 +93,23 @@ def _products(sketch: Sketch, step: Step) -> Iterator[tuple[int, Use, Use]]:
             yield number, query, key
 
 
-def heads(sketch: Sketch, one: Map) -> Legs:
+def heads(sketch: Sketch, at: Map) -> Legs:
     """The legs of the map other than the sequence legs."""
-    return tuple(leg for leg in sketch.step[one.box].legs if leg not in (sketch.query, sketch.key))
+    return tuple(leg for leg in sketch.step[at.box].legs if leg not in (sketch.query, sketch.key))
 
 
 def reader(sketch: Sketch, box: str) -> Reader | None:
     """The only product that sums a map, possibly mixed or blended, with a value over the keys, or None."""
-    forms, found, readers = [box], list[Reader](), sketch.readers()
+    forms, candidates, readers = [box], list[Reader](), sketch.readers()
     for form in forms:  # the list grows during the loop
         for name in readers.get(form, ()):
             if not sketch.terms_of(name):
                 return None
             if sketch.key not in sketch.step[name].legs:
-                found += _reads(sketch, name, form)
+                candidates += _reads(sketch, name, form)
             elif name not in forms:
                 forms.append(name)
-    return only(found)
+    return only(candidates)
 
 
 def _reads(sketch: Sketch, step: str, form: str) -> Iterator[Reader]:
@@ -136,8 +136,8 @@ def chain(sketch: Sketch, use: Use) -> list[str]:
 
 def projection(sketch: Sketch, use: Use) -> Place | None:
     """The weight that projects a source on a sequence leg to a use; None if there is none."""
-    places = (place for step in chain(sketch, use)[-1:] for place in weights_in(sketch, step))
-    return only(place for place in places if source(sketch, place) is not None)
+    weights = (weight for step in chain(sketch, use)[-1:] for weight in weights_in(sketch, step))
+    return only(weight for weight in weights if source(sketch, weight) is not None)
 
 
 def weights_in(sketch: Sketch, step: str) -> Iterator[Place]:
@@ -148,23 +148,23 @@ def weights_in(sketch: Sketch, step: str) -> Iterator[Place]:
                 yield Place(step, number, use)
 
 
-def source(sketch: Sketch, place: Place) -> Use | None:
+def source(sketch: Sketch, weight: Place) -> Use | None:
     """The input of a projection: the factor on a sequence leg with which the weight shares a summed leg."""
-    factors = sketch.terms_of(place.step)[place.term].factors
-    summed, sequences = {*place.use.legs} - {*sketch.step[place.step].legs}, {sketch.query, sketch.key}
-    found = only(use for use in factors if use != place.use and summed & {*use.legs} and sequences & {*use.legs})
-    return found if len(factors) == 2 else None
+    factors = sketch.terms_of(weight.step)[weight.term].factors
+    summed, sequences = {*weight.use.legs} - {*sketch.step[weight.step].legs}, {sketch.query, sketch.key}
+    factor = only(use for use in factors if use != weight.use and summed & {*use.legs} and sequences & {*use.legs})
+    return factor if len(factors) == 2 else None
 
 
 def output(sketch: Sketch, at: Reader) -> Place | None:
     """The output projection: the first weight after a reader that sums legs of the map or value, or None."""
     legs, name, readers = {*at.map.legs, *at.value.legs}, at.step, sketch.readers()
     while True:
-        own = {*sketch.step[name].legs}
-        for place in weights_in(sketch, name):
-            if (legs & {*place.use.legs}) - own and {*place.use.legs} & own:
-                return place
+        step_legs = {*sketch.step[name].legs}
+        for weight in weights_in(sketch, name):
+            if (legs & {*weight.use.legs}) - step_legs and {*weight.use.legs} & step_legs:
+                return weight
         after = only(readers.get(name, ()))
         if after is None:
             return None
-        name, legs = after, own
+        name, legs = after, step_legs

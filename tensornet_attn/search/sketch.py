@@ -34,11 +34,11 @@ class Nowhere(Exception):
     """A move does not apply to a design."""
 
 
-def need(found: T | None) -> T:
+def need(argument: T | None) -> T:
     """Returns its argument. Raises Nowhere if it is None, empty or False."""
-    if not found:
+    if not argument:
         raise Nowhere
-    return found
+    return argument
 
 
 @dataclass(frozen=True)
@@ -70,16 +70,18 @@ class Sketch:
     key: str | None
 
     def copy(self) -> Sketch:
-        own: dict[str, Any] = {name: dict(part) for name, part in vars(self).items() if isinstance(part, dict)}
-        return replace(self, **own)
+        copies: dict[str, Any] = {
+            name: dict(mapping) for name, mapping in vars(self).items() if isinstance(mapping, dict)
+        }
+        return replace(self, **copies)
 
     def readers(self) -> dict[str, list[str]]:
         """The steps that use each tensor or step, in order."""
-        found: dict[str, list[str]] = {}
+        readers: dict[str, list[str]] = {}
         for step in self.step.values():
             for name in dict.fromkeys(use.name for use in step.op.uses):
-                found.setdefault(name, []).append(step.name)
-        return found
+                readers.setdefault(name, []).append(step.name)
+        return readers
 
     def legs_of(self, name: str) -> Legs:
         return (self.tensors.get(name) or self.step[name]).legs
@@ -99,17 +101,17 @@ class Sketch:
         """The product of the sizes of legs; 0 if a size is known only at run time."""
         return prod(int(self.sizes[leg] or 0) for leg in legs)
 
-    def free(self, *found: Wire) -> bool:
+    def free(self, *wires: Wire) -> bool:
         """Whether a move can change these wires: none has an input or a state."""
-        owners = (self.tensors.get(name) for one in found for name in one.owners)
-        return not any(made is not None and made.role in FIXED for made in owners)
+        owners = (self.tensors.get(name) for wire in wires for name in wire.owners)
+        return not any(declared is not None and declared.role in FIXED for declared in owners)
 
-    def leg(self, wanted: str, text: Size) -> str:
-        """Adds a leg and returns its name. `text` is its size in a file, such as `4` or `head h / g`."""
+    def leg(self, wanted: str, size_text: Size) -> str:
+        """Adds a leg and returns its name. `size_text` is its size in a file, such as `4` or `head h / g`."""
         name = self._free(wanted, self.declared, self.settings)
-        known = {name: size for name, size in self.sizes.items() if size is not None}
-        self.declared[name] = text
-        self.sizes[name] = evaluate(parse(str(text).removeprefix("head ")), known)
+        sizes = {name: size for name, size in self.sizes.items() if size is not None}
+        self.declared[name] = size_text
+        self.sizes[name] = evaluate(parse(str(size_text).removeprefix("head ")), sizes)
         return name
 
     def setting(self, wanted: str, value: int) -> str:
@@ -133,9 +135,9 @@ class Sketch:
         for depth, op in zip(range(len(ops) - 1, -1, -1), ops, strict=True):
             step = Step(self.name(name + ".of" * depth), op(use) if callable(op) else op, use.legs)
             use = Use(step.name, step.legs)
-            place = list(self.step).index(before)
-            items = list(self.step.items())
-            self.step = dict([*items[:place], (step.name, step), *items[place:]])
+            index = list(self.step).index(before)
+            steps = list(self.step.items())
+            self.step = dict([*steps[:index], (step.name, step), *steps[index:]])
         return use
 
     def refactor(
@@ -143,8 +145,8 @@ class Sketch:
     ) -> None:
         """Changes the factors of all terms of a step, or of one, and the legs of the step, if given."""
         terms = list(self.terms_of(step))
-        for place in range(len(terms)) if term is None else (term,):
-            terms[place] = replace(terms[place], factors=tuple(change(terms[place].factors)))
+        for index in range(len(terms)) if term is None else (term,):
+            terms[index] = replace(terms[index], factors=tuple(change(terms[index].factors)))
         self.step[step] = replace(with_terms(self.step[step], terms), legs=legs or self.step[step].legs)
 
     def rebox(self, step: str, legs: Legs = (), **changes: Any) -> None:
@@ -154,7 +156,9 @@ class Sketch:
 
     def change_legs(self, change: Callable[[str, Legs], Legs]) -> None:
         """Changes the legs of all tensors, steps and uses by a function of name and legs."""
-        self.tensors = {name: replace(made, legs=change(name, made.legs)) for name, made in self.tensors.items()}
+        self.tensors = {
+            name: replace(declared, legs=change(name, declared.legs)) for name, declared in self.tensors.items()
+        }
         for name, step in self.step.items():
             self.step[name] = replace(step, legs=change(name, step.legs))
         self.change_uses(lambda use: Use(use.name, change(use.name, use.legs)))
@@ -193,13 +197,13 @@ def on_a_copy(change: Callable[..., None]) -> Callable[..., Sketch | None]:
     """Converts a function that edits a sketch to one that returns an edited copy, or None if it raises Nowhere."""
 
     @wraps(change)
-    def changed(sketch: Sketch, *given: Any, **options: Any) -> Sketch | None:
-        made = sketch.copy()
+    def changed(sketch: Sketch, *arguments: Any, **options: Any) -> Sketch | None:
+        edited = sketch.copy()
         try:
-            change(made, *given, **options)
+            change(edited, *arguments, **options)
         except Nowhere:
             return None
-        return made
+        return edited
 
     return changed
 
@@ -224,30 +228,35 @@ def mapped(function: str) -> Callable[[Use], Box]:
 
 def sketch_of(design: Design) -> Sketch:
     """The sketch of a design. Raises DesignError if the design has errors, and InputError if a box joins legs."""
-    graph, data = build(design), design.as_dict()
+    graph, content = build(design), design.as_dict()
     joined = next((step.name for step in graph.steps if step.box is not None and step.box.parts), None)
     if joined is not None:
         raise InputError(
             f"{design.name}: '{joined}' joins several legs, which the search does not support; write separate legs."
         )
     tensors = {
-        name: Declared(role, graph.tensor[name].legs, {key: value for key, value in made.items() if key != "legs"})
+        name: Declared(
+            role, graph.tensor[name].legs, {key: value for key, value in declaration.items() if key != "legs"}
+        )
         for role in ROLES
-        for name, made in data.get(role, {}).items()
+        for name, declaration in content.get(role, {}).items()
     }
-    head = {key: data[key] for key in ("name", "about", "causal") if data.get(key) is not None}
+    head = {key: content[key] for key in ("name", "about", "causal") if content.get(key) is not None}
     sizes = {**dict(graph.settings), **{leg.name: leg.size for leg in graph.legs}}
-    losses = {name: (made.get("step", name), made["weight"]) for name, made in data.get("losses", {}).items()}
-    legs, settings, ends = dict(data["legs"]), dict(data.get("settings", {})), (graph.query, graph.key)
-    made = Sketch(head, legs, settings, sizes, tensors, dict(graph.step), graph.output, losses, *ends)
+    losses = {
+        name: (declaration.get("step", name), declaration["weight"])
+        for name, declaration in content.get("losses", {}).items()
+    }
+    legs, settings, ends = dict(content["legs"]), dict(content.get("settings", {})), (graph.query, graph.key)
+    sketch = Sketch(head, legs, settings, sizes, tensors, dict(graph.step), graph.output, losses, *ends)
     new = dict[str, str]()
     for tensor in graph.tensors:
         if tensor.name not in tensors and tensor.init is not None:  # constants of an expanded box
-            new[tensor.name] = made.name(tensor.name.replace(".", "_"))
-            made.tensors[new[tensor.name]] = Declared("constants", tensor.legs, {"value": call_text(tensor.init)})
+            new[tensor.name] = sketch.name(tensor.name.replace(".", "_"))
+            sketch.tensors[new[tensor.name]] = Declared("constants", tensor.legs, {"value": call_text(tensor.init)})
     if new:
-        made.rename(new)
-    return made
+        sketch.rename(new)
+    return sketch
 
 
 def data_of(sketch: Sketch) -> dict[str, Any]:
@@ -255,7 +264,7 @@ def data_of(sketch: Sketch) -> dict[str, Any]:
     sketch = sketch.copy()
     _prune(sketch)
     _unnest(sketch)
-    parts = {
+    sections = {
         **{
             role: {n: {"legs": " ".join(t.legs) or [], **t.rest} for n, t in sketch.tensors.items() if t.role == role}
             for role in ROLES
@@ -263,18 +272,18 @@ def data_of(sketch: Sketch) -> dict[str, Any]:
         "diagram": {step.name: _value(step, sketch) for step in sketch.step.values() if not step.nested},
         "losses": {name: {"step": step, "weight": weight} for name, (step, weight) in sketch.losses.items()},
     }
-    live = _spoken(parts, sketch.settings | sketch.declared)
+    live = _spoken(sections, sketch.settings | sketch.declared)
     numbers = {
-        part: {name: text for name, text in given.items() if name in live}
-        for part, given in (("settings", sketch.settings), ("legs", sketch.declared))
+        section: {name: size for name, size in declared.items() if name in live}
+        for section, declared in (("settings", sketch.settings), ("legs", sketch.declared))
     }
-    data = {"tensornet": 1, **sketch.head, **numbers, **parts, "output": sketch.output}
-    return {key: value for key, value in data.items() if value != {}}
+    content = {"tensornet": 1, **sketch.head, **numbers, **sections, "output": sketch.output}
+    return {key: section for key, section in content.items() if section != {}}
 
 
 def _prune(sketch: Sketch) -> None:
     """Removes steps and tensors that reach neither the output nor a state nor a loss."""
-    wanted = {sketch.output, *(made.rest.get("update") for made in sketch.tensors.values())}
+    wanted = {sketch.output, *(declared.rest.get("update") for declared in sketch.tensors.values())}
     wanted |= {step for step, _ in sketch.losses.values()}
     for step in reversed(sketch.step.values()):
         if step.name in wanted:
@@ -307,26 +316,26 @@ def _value(step: Step, sketch: Sketch) -> Any:
     if step.contraction is not None:
         return f"{sum_text(step.contraction)} -> {' '.join(step.legs)}".rstrip()
     box = sketch.box_of(step.name)
-    model, numbers = BOXES[box.kind], {name: to_text(value) for name, value in box.numbers}
+    model, numbers = BOXES[box.kind], {name: to_text(number) for name, number in box.numbers}
     opener = call_text(box.function) if box.function is not None else box.leg
-    data: dict[str, Any] = {box.kind: numbers.pop(box.kind, opener)}  # a box can open with its only number
+    entry: dict[str, Any] = {box.kind: numbers.pop(box.kind, opener)}  # a box can open with its only number
     if box.other is not None:
-        data[str(model.second)] = box.other
+        entry[str(model.second)] = box.other
     for name, text in numbers.items():
         if text != str(model.model_fields[name].default):
             tree = parse(text)
             flag = model.model_fields[name].default is None and name in ("interleaved", "truncate")
-            data[name] = text == "1" if flag else tree.value if isinstance(tree, Number) else text
+            entry[name] = text == "1" if flag else tree.value if isinstance(tree, Number) else text
     if box.masks:
-        data["mask"] = [call_text(mask) for mask in box.masks]
+        entry["mask"] = [call_text(mask) for mask in box.masks]
     if box.mode not in (None, "none"):
-        data[OPS[box.kind].mode_key] = box.mode
+        entry[OPS[box.kind].mode_key] = box.mode
     for role, use in box.operands:
         if role != "by" or use != box.operand("of"):
             nested = use.name == f"{step.name}.{role}"
             alone = use.name if use.legs == sketch.legs_of(use.name) else use_text(use)
-            data[role] = _value(sketch.step[use.name], sketch) if nested else alone
-    return data
+            entry[role] = _value(sketch.step[use.name], sketch) if nested else alone
+    return entry
 
 
 def _spoken(parts: Any, numbers: Mapping[str, Size]) -> set[str]:
@@ -365,9 +374,9 @@ def wire(sketch: Sketch, starts: Iterable[Slot], cut: Cut = frozenset()) -> Wire
         attached = (use for use in step.op.uses if (step.name, use.name) not in cut)
         for name, legs in ((step.name, step.legs), *((use.name, use.legs) for use in attached)):
             bonds.add_edges_from(((name, position), (step.name, leg)) for position, leg in enumerate(legs))
-    found = set[Any]().union(*(networkx.node_connected_component(bonds, slot) for slot in starts))
-    slots = frozenset((name, at) for name, at in found if isinstance(at, int))
-    return Wire(slots, frozenset(found - slots))
+    connected = set[Any]().union(*(networkx.node_connected_component(bonds, slot) for slot in starts))
+    slots = frozenset((name, at) for name, at in connected if isinstance(at, int))
+    return Wire(slots, frozenset(connected - slots))
 
 
 def slot_of(use: Use, leg: str) -> Slot:
@@ -381,21 +390,23 @@ def relabel(sketch: Sketch, *changes: tuple[Wire, Legs]) -> None:
     """
     boxes = [(step.name, step.box) for step in sketch.step.values() if step.box is not None]
     acting = {(name, leg) for name, box in boxes for leg in box.acting}
-    if any(len(new) != 1 and found.inner & acting for found, new in changes):
+    if any(len(new) != 1 and old.inner & acting for old, new in changes):
         raise Nowhere
-    known = {name: size for name, size in sketch.sizes.items() if size is not None}
+    sizes = {name: size for name, size in sketch.sizes.items() if size is not None}
     for name, box in boxes:  # a selection must not exceed the new size
-        news = [new[0] for found, new in changes if new and (name, box.leg) in found.inner]
-        need(not OPS[box.kind].selects or all(evaluate(box.number("k"), known) <= sketch.size(new) for new in news))
-    slots = {slot: new for found, new in changes for slot in found.slots}
-    inner = {pair: new[0] for found, new in changes if new for pair in found.inner}
+        news = [new[0] for old, new in changes if new and (name, box.leg) in old.inner]
+        need(not OPS[box.kind].selects or all(evaluate(box.number("k"), sizes) <= sketch.size(new) for new in news))
+    slots = {slot: new for old, new in changes for slot in old.slots}
+    inner = {pair: new[0] for old, new in changes if new for pair in old.inner}
 
     def change(name: str, legs: Legs) -> Legs:
-        made = tuple(new for position, leg in enumerate(legs) for new in slots.get((name, position), (leg,)))
-        need(len({*made}) == len(made))
-        return made
+        new_legs = tuple(new for position, leg in enumerate(legs) for new in slots.get((name, position), (leg,)))
+        need(len({*new_legs}) == len(new_legs))
+        return new_legs
 
     for name, box in boxes:
-        leg, other = (one and inner.get((name, one), one) for one in (box.leg, box.other))
-        sketch.rebox(name, leg=leg, other=other)
+        leg, other_leg = (
+            acting_leg and inner.get((name, acting_leg), acting_leg) for acting_leg in (box.leg, box.other)
+        )
+        sketch.rebox(name, leg=leg, other=other_leg)
     sketch.change_legs(change)

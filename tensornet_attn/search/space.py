@@ -49,16 +49,16 @@ class Values:
         return self[int(unit * GRID)]
 
     def __iter__(self) -> Iterator[Value]:
-        return (self[place] for place in range(len(self)))
+        return (self[index] for index in range(len(self)))
 
-    def __getitem__(self, place: int) -> Value:
-        if not 0 <= place < len(self):
-            raise IndexError(place)
+    def __getitem__(self, index: int) -> Value:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
         if self.items:
-            return self.items[place]
+            return self.items[index]
         if self.whole:
-            return int(self.low) + place
-        step = place / (GRID - 1)
+            return int(self.low) + index
+        step = index / (GRID - 1)
         number = self.low * (self.high / self.low) ** step if self.log else self.low + step * (self.high - self.low)
         return float(f"{number:.6g}")
 
@@ -118,35 +118,40 @@ class Space:
         return sha256(json.dumps(parts, default=repr).encode()).hexdigest()
 
 
-def with_alternative(data: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+def with_alternative(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
     """A design's data with an alternative merged into it, like a child under `extends`."""
-    parent, child = Document(dict(data), "base"), Document(dict(change), "alternative")
-    return {"name": data["name"], **merge(parent, child, Reporter(child)).data}
+    parent, child = Document(dict(base), "base"), Document(dict(change), "alternative")
+    return {"name": base["name"], **merge(parent, child, Reporter(child)).data}
 
 
 def fitting(space: Space, base: str) -> dict[str, list[str]]:
     """The names of the alternatives that are valid in a base, by step."""
-    every = space.alternatives.items()
-    found = {step: [name for name, one in given.items() if base in one.bases] for step, given in every}
-    return {step: names for step, names in found.items() if names}
+    alternatives = space.alternatives.items()
+    by_step = {
+        step: [name for name, alternative in choices.items() if base in alternative.bases]
+        for step, choices in alternatives
+    }
+    return {step: names for step, names in by_step.items() if names}
 
 
 def ordered(space: Space, path: Path) -> Path:
     """A path in canonical order, so that equal choices give equal paths; the order of moves is kept."""
-    parts = {"alternative": space.alternatives, "leg": space.legs, "setting": space.settings}
+    tables = {"alternative": space.alternatives, "leg": space.legs, "setting": space.settings}
 
-    def place(choice: Choice) -> tuple[int, int]:
-        known = list(parts.get(choice.kind, ()))
-        return KINDS.index(choice.kind), known.index(choice.name) if choice.name in known else len(known)
+    def sort_key(choice: Choice) -> tuple[int, int]:
+        names = list(tables.get(choice.kind, ()))
+        return KINDS.index(choice.kind), names.index(choice.name) if choice.name in names else len(names)
 
-    return tuple(sorted(path, key=place))
+    return tuple(sorted(path, key=sort_key))
 
 
 def missing(space: Space, path: Path) -> list[tuple[str, str]]:
     """The (kind, name) of legs and settings that vary in the base of a path but are not chosen by the path."""
     chosen = {(choice.kind, choice.name) for choice in path}
-    data = space.bases[base_of(path)]
-    vary = [(kind, name) for kind in SECTIONS for name in space.numbers(kind) if name in data.get(SECTIONS[kind], {})]
+    content = space.bases[base_of(path)]
+    vary = [
+        (kind, name) for kind in SECTIONS for name in space.numbers(kind) if name in content.get(SECTIONS[kind], {})
+    ]
     return [number for number in vary if number not in chosen]
 
 
@@ -177,7 +182,9 @@ def price(graph: Graph, n: int, batch: int = 1) -> Price:
     state = report.decoding_state
     if state is None:  # without a cache, every step reads all inputs
         sizes = {leg.name: leg.size or n for leg in graph.legs}
-        state = sum(prod(sizes[leg] for leg in one.legs) for one in graph.of_role("input") if one.default is None)
+        state = sum(
+            prod(sizes[leg] for leg in tensor.legs) for tensor in graph.of_role("input") if tensor.default is None
+        )
     return Price(total.macs, report.parameters, total.saved_floats, state)
 
 
@@ -189,13 +196,13 @@ class Bounds:
     batch: int = 1
     limits: tuple[tuple[str, float, float], ...] = ()
 
-    def broken(self, found: Price) -> str | None:
+    def broken(self, design_price: Price) -> str | None:
         """The first bound that a price violates, such as `macs at most 1,000,000`; None if it violates none."""
         for name, least, most in self.limits:
-            value = getattr(found, name)
-            if value > most:
+            amount = getattr(design_price, name)
+            if amount > most:
                 return f"{name} at most {most:,.0f}"
-            if value < least:
+            if amount < least:
                 return f"{name} at least {least:,.0f}"
         return None
 

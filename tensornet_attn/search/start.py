@@ -39,12 +39,12 @@ class StudyResult:
 
     def as_dict(self) -> dict[str, Any]:
         """The result as data for JSON."""
-        known = {one.of: one for one in self.confirmed}
+        ratings = {finalist.of: finalist for finalist in self.confirmed}
         return {
             "out": str(self.out),
             "trials": len([trial for trial in self.trials if trial.slot >= 0]),
-            "front": [_row(trial, known.get(trial.slot)) for trial in self.front],
-            "confirmed": [_row(self.trial(one.of), one) for one in self.confirmed],
+            "front": [_row(trial, ratings.get(trial.slot)) for trial in self.front],
+            "confirmed": [_row(self.trial(finalist.of), finalist) for finalist in self.confirmed],
         }
 
     def trial(self, slot: int) -> Trial:
@@ -58,7 +58,7 @@ class StudyResult:
         """
         front, trials = counted(len(self.front), "design"), counted(self.as_dict()["trials"], "trial")
         lines = [f"{front} on the front of {trials}; results: '{self.out}'"]
-        means = {one.of: one.mean.to_text() for one in self.confirmed}
+        means = {finalist.of: finalist.mean.to_text() for finalist in self.confirmed}
         for trial in self.front:
             values = trial.values or {}
             texts = [f"{name} {exact(values[name])}" for name in self.study.objectives if name in values]
@@ -66,9 +66,9 @@ class StudyResult:
             lines.append("  ".join(["", *texts, to_text(trial.path)]))
         if means.keys() - {trial.slot for trial in self.front}:
             lines.append(f"all finalists: means of {self.study.fresh_seeds} fresh seeds")
-            for one in self.confirmed:
-                texts = [f"quality {means[one.of]}", f"in the search {exact(one.search)}"]
-                lines.append("  ".join(["", *texts, to_text(self.trial(one.of).path)]))
+            for finalist in self.confirmed:
+                texts = [f"quality {means[finalist.of]}", f"in the search {exact(finalist.search)}"]
+                lines.append("  ".join(["", *texts, to_text(self.trial(finalist.of).path)]))
         failures = {trial.reason: trial for trial in reversed(self.trials) if trial.state not in (COMPLETE, BOUND)}
         for reason, first in failures.items():
             lines.append(f"{first.state}: {to_text(first.path)}: {reason}\n  log: '{log_of(self.out, first.slot)}'")
@@ -77,11 +77,11 @@ class StudyResult:
     __repr__ = __str__
 
 
-def _row(trial: Trial, known: Confirmed | None) -> dict[str, Any]:
-    found = {"slot": trial.slot, "arm": trial.arm, "path": to_text(trial.path), "values": dict(trial.values or {})}
-    if known is not None:
-        found["confirmed"] = {"mean": known.mean.value, "half": known.mean.half, "drop": known.drop}
-    return found
+def _row(trial: Trial, rating: Confirmed | None) -> dict[str, Any]:
+    row = {"slot": trial.slot, "arm": trial.arm, "path": to_text(trial.path), "values": dict(trial.values or {})}
+    if rating is not None:
+        row["confirmed"] = {"mean": rating.mean.value, "half": rating.mean.half, "drop": rating.drop}
+    return row
 
 
 def search(
@@ -111,20 +111,20 @@ def search(
     folder or storage; InputError if all trials fail; MissingPartError if a package is missing; KeyboardInterrupt on
     Ctrl-C, after all workers have ended.
     """
-    for module, part in (("optuna", "optuna"), ("moocore", "moocore"), ("sklearn", "scikit-learn")):
+    for module, package in (("optuna", "optuna"), ("moocore", "moocore"), ("sklearn", "scikit-learn")):
         if find_spec(module) is None:
-            raise MissingPartError(f"searching needs {part}: pip install 'tensornet-attn[search]'.")
-    own = {"space": space, "task": task, "objectives": objectives, "bounds": bounds, "trials": trials}
+            raise MissingPartError(f"searching needs {package}: pip install 'tensornet-attn[search]'.")
+    arguments = {"space": space, "task": task, "objectives": objectives, "bounds": bounds, "trials": trials}
     if workers < 1:
         raise InputError(f"workers is {workers}; set at least 1.")
     from tensornet_attn.search.results import check_replaceable, write
     from tensornet_attn.search.store import open_store, reached
     from tensornet_attn.search.team import Team, ended
 
-    study = _study({**own, **options}, config, out)
-    found = load(study.space)
-    folder = Path(out) if out is not None else Path("runs") / found.name
-    draft(study, found, 0, ())  # reports an empty space before any file is written
+    study = _study({**arguments, **options}, config, out)
+    loaded = load(study.space)
+    folder = Path(out) if out is not None else Path("runs") / loaded.name
+    draft(study, loaded, 0, ())  # reports an empty space before any file is written
     address = storage if storage is not None else f"sqlite:///{(folder / DATABASE).resolve()}"
     check_replaceable(folder)
     late = storage is not None and not folder.exists()  # no folder is created for an unreachable storage
@@ -138,7 +138,7 @@ def search(
             done = ended(store, study, Team(folder, address, name, workers))
     finally:
         store.close()
-    write(study, found, done, folder)
+    write(study, loaded, done, folder)
     return StudyResult(study, tuple(done), tuple(front(study, done)), tuple(confirmed(study, done)), folder)
 
 

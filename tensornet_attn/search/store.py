@@ -65,8 +65,8 @@ class Storage(_CachedStorage):
         return trial_id
 
     @_reading()
-    def get_all_trials(self, *given: Any, **named: Any) -> list[FrozenTrial]:
-        return super().get_all_trials(*given, **named)
+    def get_all_trials(self, *arguments: Any, **named: Any) -> list[FrozenTrial]:
+        return super().get_all_trials(*arguments, **named)
 
     @_reading()
     def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
@@ -104,20 +104,20 @@ class Store:
 
     def look(self) -> tuple[list[Trial], list[Running]]:
         """The finished trials by slot, and the running trials by number."""
-        found: dict[int, Trial] = {}
+        by_slot: dict[int, Trial] = {}
         running = []
-        for one in self.optuna.get_trials(deepcopy=False):
-            if one.state in (TrialState.COMPLETE, TrialState.PRUNED) and RECORD in one.user_attrs:
-                if one.number not in self.known:
-                    self.known[one.number] = trial_from(one.user_attrs[RECORD])
-                found.setdefault(self.known[one.number].slot, self.known[one.number])
-            elif one.state == TrialState.RUNNING:
-                running.append(_running(one))
-        return [found[slot] for slot in sorted(found)], running
+        for trial in self.optuna.get_trials(deepcopy=False):
+            if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and RECORD in trial.user_attrs:
+                if trial.number not in self.known:
+                    self.known[trial.number] = trial_from(trial.user_attrs[RECORD])
+                by_slot.setdefault(self.known[trial.number].slot, self.known[trial.number])
+            elif trial.state == TrialState.RUNNING:
+                running.append(_running(trial))
+        return [by_slot[slot] for slot in sorted(by_slot)], running
 
     def runs(self, number: int) -> bool:
         """Whether a trial is still running, and not marked as lost."""
-        return any(one.number == number for one in self.look()[1])
+        return any(active.number == number for active in self.look()[1])
 
     def fail(self, number: int) -> None:
         """Marks a running trial as lost, which frees its slot; ignores a finished trial."""
@@ -145,12 +145,12 @@ class Store:
         self.storage._backend.engine.dispose()
 
 
-def _running(one: FrozenTrial) -> Running:
-    attributes = one.user_attrs
+def _running(trial: FrozenTrial) -> Running:
+    attributes = trial.user_attrs
     worker = Identity(**attributes[WORKER]) if WORKER in attributes else None
-    began = one.datetime_start.timestamp() if one.datetime_start is not None else 0.0
+    began = trial.datetime_start.timestamp() if trial.datetime_start is not None else 0.0
     rung, seconds = attributes.get(RUNG, 0), max(0.0, time.time() - began)
-    return Running(one.number, worker, attributes.get(CLAIM), rung, seconds)
+    return Running(trial.number, worker, attributes.get(CLAIM), rung, seconds)
 
 
 def open_store(url: str, study: Study, name: str = NAME, worker: Identity | None = None) -> Store:
@@ -162,13 +162,13 @@ def open_store(url: str, study: Study, name: str = NAME, worker: Identity | None
     try:
         with reached(where), _quiet():
             storage = _database(url, where, worker)
-            own = _study(storage, study, name)
-            there = own.user_attrs[STUDY]
+            optuna_study = _study(storage, study, name)
+            stored = optuna_study.user_attrs[STUDY]
     except (NoSuchModuleError, ArgumentError) as error:
         raise InputError(f"the storage '{where}' is not a known URL: give e.g. postgresql://HOST/NAME.") from error
-    store = Store(own, storage, where)
+    store = Store(optuna_study, storage, where)
     try:
-        check_same(study, there, f"the storage '{where}'", "choose another --out, or another --name for the study")
+        check_same(study, stored, f"the storage '{where}'", "choose another --out, or another --name for the study")
     except InputError:
         store.close()
         raise
@@ -185,13 +185,15 @@ def _shown(url: str) -> str:
 
 def _study(storage: Storage, study: Study, name: str) -> optuna.Study:
     """Opens or creates the study of a name."""
-    ways: list[Any] = ["maximize" if larger(one) else "minimize" for one in study.objectives]
+    directions: list[Any] = ["maximize" if larger(objective) else "minimize" for objective in study.objectives]
     sampler = optuna.samplers.RandomSampler(seed=0)  # unused: `evolve` makes the proposals
-    own = optuna.create_study(storage=storage, study_name=name, directions=ways, sampler=sampler, load_if_exists=True)
-    if STUDY not in own.user_attrs:
-        own.set_user_attr(STUDY, decisive(study))
-        own.set_metric_names(list(study.objectives))
-    return own
+    optuna_study = optuna.create_study(
+        storage=storage, study_name=name, directions=directions, sampler=sampler, load_if_exists=True
+    )
+    if STUDY not in optuna_study.user_attrs:
+        optuna_study.set_user_attr(STUDY, decisive(study))
+        optuna_study.set_metric_names(list(study.objectives))
+    return optuna_study
 
 
 def _database(url: str, where: str, worker: Identity | None) -> Storage:
@@ -217,8 +219,8 @@ def _patiently(make: Callable[[], RDBStorage]) -> RDBStorage:
         try:
             return make()
         except (SQLAlchemyError, StorageInternalError) as error:
-            text = f"{error} {error.__cause__}"
-            if not isinstance(error, IntegrityError) and "exist" not in text and "locked" not in text:
+            message = f"{error} {error.__cause__}"
+            if not isinstance(error, IntegrityError) and "exist" not in message and "locked" not in message:
                 raise
         time.sleep(0.2 * tried)
     return make()

@@ -119,36 +119,41 @@ class Study(_Model):
         """The number of slots for proposals; slot s belongs to arm s modulo the number of arms."""
         return self.trials * len(self.arms)
 
-    def seed_of(self, essence: str, place: int = 0) -> int:
+    def seed_of(self, essence: str, index: int = 0) -> int:
         """The training seed of a design. Designs have different seeds, so that no seed favours a family of designs.
 
-        `place`: the index of the learning rate, if each has its own seed.
+        `index`: that of the learning rate, if each has its own seed.
         """
-        shift: int = SEEDS**place
+        shift: int = SEEDS**index
         return (self.seed + int(essence, 16) // shift % SEEDS) % 2**63
 
-    def fresh_seed(self, place: int) -> int:
+    def fresh_seed(self, index: int) -> int:
         """The seed of a confirmation, which the search does not use."""
-        return (self.seed + SEEDS + place) % 2**63
+        return (self.seed + SEEDS + index) % 2**63
 
 
 def space_data(space: Space) -> dict[str, Any]:
     """A space as data with its bases written out; `search.load` reads it back to a space with the same hash."""
 
-    def numbers(given: Mapping[str, Values]) -> dict[str, Any]:
+    def numbers(varied: Mapping[str, Values]) -> dict[str, Any]:
         return {
-            name: {"choices": list(v.items)} if v.items else {"log" if v.log else "range": [v.low, v.high]}
-            for name, v in given.items()
+            name: {"choices": list(values.items)}
+            if values.items
+            else {"log" if values.log else "range": [values.low, values.high]}
+            for name, values in varied.items()
         }
 
     alternatives: dict[str, dict[str, Any]] = {}
     for step, choices in space.alternatives.items():
-        for name, one in choices.items():  # the step itself, and its other steps
-            steps = dict(one.change["diagram"])
-            own, rest = {"step": steps.pop(step)}, {key: part for key, part in one.change.items() if key != "diagram"}
-            alternatives.setdefault(step, {})[name] = {**rest, **({"steps": steps} if steps else {}), **own}
+        for name, alternative in choices.items():  # the step itself, and its other steps
+            steps = dict(alternative.change["diagram"])
+            replacement, rest = (
+                {"step": steps.pop(step)},
+                {key: section for key, section in alternative.change.items() if key != "diagram"},
+            )
+            alternatives.setdefault(step, {})[name] = {**rest, **({"steps": steps} if steps else {}), **replacement}
     bounds = {"n": space.bounds.n, "batch": space.bounds.batch}
-    data = {
+    content = {
         "space": 1,
         "name": space.name,
         "about": space.about,
@@ -156,17 +161,17 @@ def space_data(space: Space) -> dict[str, Any]:
         "legs": numbers(space.legs),
         "settings": numbers(space.settings),
         "alternatives": alternatives,
-        "moves": {name: numbers(given) for name, given in space.moves.items()},
+        "moves": {name: numbers(options) for name, options in space.moves.items()},
         "most": space.most,
         "bounds": bounds | {name: _limit(least, most) for name, least, most in space.bounds.limits},
     }
-    return {key: value for key, value in data.items() if value not in ({}, "")}
+    return {key: section for key, section in content.items() if section not in ({}, "")}
 
 
 def study_data(study: Study) -> dict[str, Any]:
     """A study as data, which `study_file.read` reads back. Key order matters: it orders the steps of designs."""
-    data = study.model_dump(mode="json", exclude_none=True)
-    return {**data, "bounds": {name: _limit(one.least, one.most) for name, one in study.bounds.items()}}
+    content = study.model_dump(mode="json", exclude_none=True)
+    return {**content, "bounds": {name: _limit(limit.least, limit.most) for name, limit in study.bounds.items()}}
 
 
 def _limit(least: float, most: float) -> dict[str, float]:
@@ -182,22 +187,22 @@ FREE = ("trials", "finalists", "seconds", "gibibytes", "threads")  # keys that m
 
 def decisive(study: Study) -> dict[str, Any]:
     """The keys that must not change when a study resumes."""
-    data = {key: value for key, value in study_data(study).items() if key not in FREE}
-    data["space"] = {key: value for key, value in data["space"].items() if key not in ("name", "about")}
-    return dict(json.loads(json.dumps(data)))  # as read back from a store
+    keys = {key: value for key, value in study_data(study).items() if key not in FREE}
+    keys["space"] = {key: value for key, value in keys["space"].items() if key not in ("name", "about")}
+    return dict(json.loads(json.dumps(keys)))  # as read back from a store
 
 
 def check_same(study: Study, there: Mapping[str, Any], where: str, hint: str) -> None:
     """Raises InputError with the first difference and the hint if `where` has another study."""
-    own = decisive(study)
-    if own == there:
+    decisive_keys = decisive(study)
+    if decisive_keys == there:
         return
     from tensornet_attn.train.folder import difference  # imports torch, which takes seconds
 
-    found = difference(own, there)
-    assert found is not None
-    place, message = found
-    what = "space" if place.split(".")[0] == "space" else "study"
+    mismatch = difference(decisive_keys, there)
+    assert mismatch is not None
+    path, message = mismatch
+    what = "space" if path.split(".")[0] == "space" else "study"
     raise InputError(f"{where} belongs to another {what}: {message}; {hint}.")
 
 
@@ -284,18 +289,18 @@ def called(job: Job) -> list[tuple[float | None, str]]:
     """
     task = job.study.rungs[job.rung - 1].task
     function = own_task(task)
-    known = signature(function).parameters
+    parameters = signature(function).parameters
     design = compiler.load(job.design)
-    found = []
-    for rate, seed in list(zip(job.rates, job.seeds, strict=True))[: None if "rate" in known else 1]:
+    outcomes = []
+    for rate, seed in list(zip(job.rates, job.seeds, strict=True))[: None if "rate" in parameters else 1]:
         folder = run_folder(job.design, job.rung, rate, seed)
-        given: dict[str, Any] = {"seed": seed, "rate": rate, "folder": Path(job.out) / folder}
-        if "folder" in known:
-            given["folder"].mkdir(parents=True, exist_ok=True)
-        quality = function(design, **{name: value for name, value in given.items() if name in known})
+        arguments: dict[str, Any] = {"seed": seed, "rate": rate, "folder": Path(job.out) / folder}
+        if "folder" in parameters:
+            arguments["folder"].mkdir(parents=True, exist_ok=True)
+        quality = function(design, **{name: number for name, number in arguments.items() if name in parameters})
         try:
-            value = float(quality)
+            number = float(quality)
         except (TypeError, ValueError):
             raise InputError(f"the task '{task}' returned {quality!r}; return a number, larger is better.") from None
-        found.append((value if isfinite(value) else None, folder if "folder" in known else ""))
-    return found
+        outcomes.append((number if isfinite(number) else None, folder if "folder" in parameters else ""))
+    return outcomes

@@ -39,9 +39,9 @@ def read(source: Source, options: Mapping[str, Any]) -> Study:
     """
     document, reporter = _document(with_task_names(source) if isinstance(source, Mapping) else source)
     refuse(reporter, "study")
-    options = with_task_names({key: value for key, value in options.items() if value is not None})
-    given = _joined(document.data, options)
-    study = _checked(given, document, reporter, options)
+    options = with_task_names({key: option for key, option in options.items() if option is not None})
+    keys = _joined(document.data, options)
+    study = _checked(keys, document, reporter, options)
     check_rungs(study)
     return fitted(study, load(study.space))
 
@@ -72,69 +72,69 @@ def _document(source: Source) -> tuple[Document, Reporter]:
         document.data["space"] = os.path.join(folder, space)
     elif isinstance(space, Mapping) and "base" in space:
         bases = space["base"] if isinstance(space["base"], list) else [space["base"]]
-        found = [os.path.join(folder, one) if isinstance(one, str) and is_path(one) else one for one in bases]
-        document.data["space"] = {**space, "base": found}
+        paths = [os.path.join(folder, base) if isinstance(base, str) and is_path(base) else base for base in bases]
+        document.data["space"] = {**space, "base": paths}
     return document, reporter
 
 
-def _joined(data: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def _joined(file_keys: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a Study. A task in the options replaces the rungs of the file, and rungs replace a task."""
     dropped: tuple[str, ...] = ("rungs",) if "task" in options else SHORT if "rungs" in options else ()
-    given = {key: value for key, value in data.items() if key not in dropped} | dict(options)
-    if "rungs" in given and "task" in given:
+    keys = {key: value for key, value in file_keys.items() if key not in dropped} | dict(options)
+    if "rungs" in keys and "task" in keys:
         raise InputError("a study has 'rungs' and a 'task': give only one of them.")
-    if given.get("space") is None:
+    if keys.get("space") is None:
         raise InputError("a study needs a 'space': the path of a space file, or the content of one.")
-    given["space"] = space_data(_space(given["space"]))
-    if "rungs" not in given:
-        given["rungs"] = rungs_of(given)
-    elif any(key in given for key in SHORT):
-        key = next(key for key in SHORT if key in given)
+    keys["space"] = space_data(_space(keys["space"]))
+    if "rungs" not in keys:
+        keys["rungs"] = rungs_of(keys)
+    elif any(key in keys for key in SHORT):
+        key = next(key for key in SHORT if key in keys)
         raise InputError(f"'{key}' belongs to a 'task', but this study has 'rungs': move '{key}' into a rung.")
-    given["bounds"] = _limits(given.get("bounds") or {})
-    return {key: value for key, value in given.items() if key not in SHORT}
+    keys["bounds"] = _limits(keys.get("bounds") or {})
+    return {key: value for key, value in keys.items() if key not in SHORT}
 
 
-def _space(given: Any) -> Space:
+def _space(space: Any) -> Space:
     """The space of a study. Raises DesignError with its problems, and InputError if it cannot be read."""
-    if not isinstance(given, (str, os.PathLike, Mapping, Space)):
-        raise InputError(f"'space' must be the path of a space file, or the content of one, got {written(given)}.")
-    if isinstance(given, os.PathLike) or (isinstance(given, str) and not {"\n", "{"} & {*given}):
-        read_bytes(Path(given))  # reports a missing file; shipped designs are no spaces
-    return load(given)
+    if not isinstance(space, (str, os.PathLike, Mapping, Space)):
+        raise InputError(f"'space' must be the path of a space file, or the content of one, got {written(space)}.")
+    if isinstance(space, os.PathLike) or (isinstance(space, str) and not {"\n", "{"} & {*space}):
+        read_bytes(Path(space))  # reports a missing file; shipped designs are no spaces
+    return load(space)
 
 
 def _limits(bounds: Any) -> Any:
     """Bounds as mappings: a number is the maximum of a cost, or the minimum of quality."""
     if not isinstance(bounds, Mapping):
         return bounds
-    numbers = {n for n, given in bounds.items() if isinstance(given, (int, float)) and not isinstance(given, bool)}
-    return {n: {"least" if larger(n) else "most": given} if n in numbers else given for n, given in bounds.items()}
+    numbers = {n for n, limit in bounds.items() if isinstance(limit, (int, float)) and not isinstance(limit, bool)}
+    return {n: {"least" if larger(n) else "most": limit} if n in numbers else limit for n, limit in bounds.items()}
 
 
-def _checked(given: Mapping[str, Any], document: Document, reporter: Reporter, options: Mapping[str, Any]) -> Study:
-    """The study of the keys `given`. Raises DesignError with problems of the file, and InputError with others."""
+def _checked(keys: Mapping[str, Any], document: Document, reporter: Reporter, options: Mapping[str, Any]) -> Study:
+    """The study of `keys`. Raises DesignError with problems of the file, and InputError with others."""
     try:
-        return Study(**given)
+        return Study(**keys)
     except ValidationError as error:
-        messages, found = [], error.errors(include_url=False)
-        places = [raw["loc"] for raw in found]
-        for raw in found:
+        messages, errors = [], error.errors(include_url=False)
+        locations = [raw["loc"] for raw in errors]
+        for raw in errors:
             path, kind = raw["loc"], raw["type"]
-            if path and any(path == at[: len(path)] != at for at in places):
+            if path and any(path == at[: len(path)] != at for at in locations):
                 continue  # the list is too short because its items were refused
             where = " ".join(str(step + 1) if isinstance(step, int) else step for step in path)  # `rungs 2 rates`
-            known = INNER.get(str(path[0]), KEYS) if len(path) > 1 else KEYS
+            valid_keys = INNER.get(str(path[0]), KEYS) if len(path) > 1 else KEYS
             wrong = "give at least one" if kind == "too_short" else raw["msg"][0].lower() + raw["msg"][1:]
             shown = "" if kind == "missing" else f", got {written(raw['input'])}"
             in_file = bool(path) and path[0] in document.data and path[0] not in options
             last = str(path[-1:] and path[-1])
             if in_file and kind == "extra_forbidden":
-                reporter.unknown_key(path, known)
+                reporter.unknown_key(path, valid_keys)
             elif in_file:
                 reporter.error("wrong-value", f"{where}: {wrong}{shown}.", path, hint=PAGE)
             elif kind == "extra_forbidden":
-                messages.append(f"a study has no option '{printable(where)}': {nearest(last, known)}")
+                messages.append(f"a study has no option '{printable(where)}': {nearest(last, valid_keys)}")
             elif kind == "missing":
                 messages.append(f"a study needs '{where}': {PAGE}")
             else:
@@ -173,15 +173,15 @@ def callable_task(task: str) -> bool:
     return ":" in task and not isinstance(own_task(task), Recipe)
 
 
-def rungs_of(given: Mapping[str, Any]) -> list[Any]:
+def rungs_of(keys: Mapping[str, Any]) -> list[Any]:
     """The rungs of a study with a single task: a short rung of mqar, and the task.
 
     The first rung has the same model and learning rates, and at most as many steps; it is left out for a user function
     and for mqar of the same length or shorter. Raises InputError if there is no task.
     """
-    if not isinstance(given.get("task"), str):
+    if not isinstance(keys.get("task"), str):
         raise InputError("a study needs a 'task', e.g. mqar, or 'rungs', a list of tasks.")
-    last = {key: given[key] for key in SHORT if key in given}
+    last = {key: keys[key] for key in SHORT if key in keys}
     if callable_task(last["task"]):
         return [last]
     if last["task"] in TEXTS:
@@ -195,35 +195,35 @@ def rungs_of(given: Mapping[str, Any]) -> list[Any]:
     return [{**FIRST, **rates, "run": {**FIRST["run"], **model, "steps": steps}}, last]
 
 
-def _least(given: Any, most: int) -> Any:
-    """The given value if it is a whole number below `most`, otherwise `most`; `check_rungs` reports invalid values."""
-    return given if isinstance(given, int) and 0 < given < most else most
+def _least(number: Any, limit: int) -> Any:
+    """`number` if it is a whole number below `limit`, otherwise `limit`; `check_rungs` reports invalid values."""
+    return number if isinstance(number, int) and 0 < number < limit else limit
 
 
 def check_rungs(study: Study) -> None:
     """Raises InputError if the task or run of a rung is invalid, with the trainer's messages."""
-    for place, rung in _with_recipes(study):
+    for number, rung in _with_recipes(study):
         try:
-            own = next((key for key in rung.run if key in OWN), None)
-            if own is not None:
-                raise InputError(f"leave out '{own}' under 'run': it is set by {OWN[own]}.")
+            reserved = next((key for key in rung.run if key in OWN), None)
+            if reserved is not None:
+                raise InputError(f"leave out '{reserved}' under 'run': it is set by {OWN[reserved]}.")
             if task_named(rung.task, **rung.options).kind == "sequence_to_sequence":
                 message = f"task '{rung.task}' needs an encoder and a decoder, but a study has one stack"
-                known = ", ".join(recipe.name for recipe in list_tasks() if recipe.name not in TWO_STACKS)
-                raise InputError(f"{message}: try {known}.")
+                names = ", ".join(recipe.name for recipe in list_tasks() if recipe.name not in TWO_STACKS)
+                raise InputError(f"{message}: try {names}.")
             read_run({}, {"task": rung.task, "design": "mhsa", **rung.run})
         except InputError as error:
-            raise InputError("\n".join(f"rung {place}: {line}" for line in str(error).splitlines())) from error
+            raise InputError("\n".join(f"rung {number}: {line}" for line in str(error).splitlines())) from error
 
 
 def _with_recipes(study: Study) -> Iterator[tuple[int, Rung]]:
     """The rungs of a study as written that have a task to train on, with their number from 1. Raises InputError."""
-    return ((place, rung) for place, rung in enumerate(study.rungs, 1) if not callable_task(rung.task))
+    return ((number, rung) for number, rung in enumerate(study.rungs, 1) if not callable_task(rung.task))
 
 
 def trained(study: Study) -> Iterator[tuple[int, Rung]]:
     """The rungs of a study in progress that have a task to train on, with their number from 1."""
-    return ((place, rung) for place, rung in enumerate(study.rungs, 1) if not rung.calls)
+    return ((number, rung) for number, rung in enumerate(study.rungs, 1) if not rung.calls)
 
 
 def fitted(study: Study, space: Space) -> Study:
@@ -232,26 +232,26 @@ def fitted(study: Study, space: Space) -> Study:
     A model sets its width on the leg of each design's input. This leg must have one size in all designs, otherwise the
     trained designs would differ from the priced ones. Raises InputError for several sizes, or another width in a rung.
     """
-    rungs, own = list(study.rungs), list(_with_recipes(study))
-    width = width_of(space) if own else 0
-    for place, rung in own:
+    rungs, training = list(study.rungs), list(_with_recipes(study))
+    width = width_of(space) if training else 0
+    for number, rung in training:
         if rung.run.get("width", width) != width:
             raise InputError(
-                f"rung {place}: the input of the designs of '{space.name}' has the width {width}, but the rung has "
+                f"rung {number}: the input of the designs of '{space.name}' has the width {width}, but the rung has "
                 f"'width: {rung.run['width']}'; leave it out."
             )
         fixed: dict[str, Any] = {"width": width}
         if ":" in rung.task:  # a study cannot resume with a recipe that has changed
             fixed["task_samples"] = task_named(rung.task, **rung.options).samples_hash
-        rungs[place - 1] = rung.model_copy(update={"run": {**rung.run, **fixed}})
+        rungs[number - 1] = rung.model_copy(update={"run": {**rung.run, **fixed}})
     return study.model_copy(update={"rungs": tuple(rungs)})
 
 
 def width_of(space: Space) -> int:
     """The width of the designs' input. Raises InputError if it varies, or if a base is not a layer."""
     widths: dict[int, str] = {}
-    for name, data in space.bases.items():
-        graph = build(compiler.load(dict(data)))
+    for name, content in space.bases.items():
+        graph = build(compiler.load(dict(content)))
         inputs = graph.of_role("input")
         legs = [leg for leg in inputs[0].legs if graph.leg[leg].size is not None] if inputs else []
         if len(legs) != 1 or len(inputs[0].legs) != 2:

@@ -31,8 +31,8 @@ class Survey:
 
     def ranges(self) -> dict[str, tuple[int, float, int]]:
         """The smallest, median and largest value of each cost among the samples."""
-        found = {cost: [getattr(sample.price, cost) for sample in self.samples] for cost in COSTS}
-        return {cost: (min(values), median(values), max(values)) for cost, values in found.items()}
+        by_cost = {cost: [getattr(sample.price, cost) for sample in self.samples] for cost in COSTS}
+        return {cost: (min(values), median(values), max(values)) for cost, values in by_cost.items()}
 
     def as_dict(self) -> dict[str, Any]:
         bounds = self.space.bounds
@@ -68,7 +68,7 @@ class Survey:
     def _rows(self) -> list[list[str]]:
         """The table of costs of the samples, with a header and the bounds."""
         ends = zip(("least", "median", "most"), zip(*self.ranges().values(), strict=True), strict=True)
-        rows = [[word, *(f"{value:,.0f}" for value in values)] for word, values in ends]
+        rows = [[word, *(f"{number:,.0f}" for number in values)] for word, values in ends]
         bounds, limits = ["bounds"], {name: ends for name, *ends in self.space.bounds.limits}
         for least, most in (limits.get(cost, (0, inf)) for cost in COSTS):
             words = [f">= {least:,.0f}"] * (least != 0) + [f"<= {most:,.0f}"] * (most != inf)
@@ -89,18 +89,18 @@ def survey(space: Space, samples: int = 12, seed: int = 0) -> Survey:
     """Surveys a space. Raises InputError if it has no valid design within bounds."""
     if samples < 1:
         raise InputError(f"'samples' must be a whole number from 1, got {samples}.")
-    found: dict[str, Proposal] = {}
-    number = known = 0
-    while len(found) < samples and known < TIRED:
+    unique: dict[str, Proposal] = {}
+    number = repeats = 0
+    while len(unique) < samples and repeats < TIRED:
         proposal = propose(space, seed, number)
-        known = known + 1 if proposal.essence in found else 0
-        found.setdefault(proposal.essence, proposal)
+        repeats = repeats + 1 if proposal.essence in unique else 0
+        unique.setdefault(proposal.essence, proposal)
         number += 1
     size = size_of(space)
-    if size.exact and len(found) < min(samples, size.count):  # adds designs that are rarely drawn
+    if size.exact and len(unique) < min(samples, size.count):  # adds designs that are rarely drawn
         for proposal in every(space):
-            found.setdefault(proposal.essence, proposal)
-    return Survey(space, size, tuple(found.values())[:samples])
+            unique.setdefault(proposal.essence, proposal)
+    return Survey(space, size, tuple(unique.values())[:samples])
 
 
 FEW = 200  # maximum number of paths for enumeration
@@ -122,16 +122,18 @@ class Size:
 
 def size_of(space: Space) -> Size:
     """The size of a space."""
-    most = paths_at_most(space)
-    if most > FEW:
-        return Size(most, exact=False)
+    paths = paths_at_most(space)
+    if paths > FEW:
+        return Size(paths, exact=False)
     return Size(len({proposal.essence for proposal in every(space)}), exact=True)
 
 
 def paths_at_most(space: Space) -> int:
     """An upper bound on the number of paths: the choices of each base, and moves in every order at every map."""
-    places = _maps_at_most(space)
-    options = [places * prod(len(values) for values in given.values()) for given in space.moves.values()]
+    map_count = _maps_at_most(space)
+    options = [
+        map_count * prod(len(values) for values in move_options.values()) for move_options in space.moves.values()
+    ]
     ordered = [1] + [0] * space.most  # by number of moves
     for count in options:
         for used in range(space.most, 0, -1):
@@ -147,10 +149,10 @@ def paths_at_most(space: Space) -> int:
 def _maps_at_most(space: Space) -> int:
     """An upper bound on the number of maps: of any base, plus those that alternatives and a split can add."""
     walks = [start(space, (Choice("base", name),)) for name in space.bases]
-    most = max(len(maps(walk.sketch)) if isinstance(walk, Walk) else 0 for walk in walks)
-    text, kernels = repr(space.alternatives), space.moves.get("split", {}).get("maps", ())
+    base_maps = max(len(maps(walk.sketch)) if isinstance(walk, Walk) else 0 for walk in walks)
+    printed, kernels = repr(space.alternatives), space.moves.get("split", {}).get("maps", ())
     split = max((str(names).count("+") + 1 for names in kernels), default=0)
-    return most + text.count("'softmax'") + text.count("'normalize'") + split
+    return base_maps + printed.count("'softmax'") + printed.count("'normalize'") + split
 
 
 def every(space: Space) -> Iterator[Proposal]:
@@ -158,7 +160,8 @@ def every(space: Space) -> Iterator[Proposal]:
     for name in space.bases:
         base = Choice("base", name)
         choices: list[list[Choice | None]] = [
-            [None, *(Choice("alternative", step, one) for one in names)] for step, names in fitting(space, name).items()
+            [None, *(Choice("alternative", step, alternative) for alternative in names)]
+            for step, names in fitting(space, name).items()
         ]
         for kind, number in missing(space, (base,)):
             choices.append([Choice(kind, number, value) for value in space.numbers(kind)[number]])
@@ -166,14 +169,14 @@ def every(space: Space) -> Iterator[Proposal]:
             path = (base, *(choice for choice in chosen if choice is not None))
             walk = start(space, path)
             if isinstance(walk, Walk) and walk.path == path:  # otherwise a choice does not apply, and is redundant
-                yield from (found for way in _moved(walk) if isinstance(found := way.end(), Proposal))
+                yield from (proposal for moved in _moved(walk) if isinstance(proposal := moved.end(), Proposal))
 
 
 def _moved(walk: Walk) -> Iterator[Walk]:
     """A walk, and all walks that moves lead to from it."""
     yield walk
-    for name, given in walk.space.moves.items():
-        grids = [[(option, value) for value in values] for option, values in given.items()]
+    for name, move_options in walk.space.moves.items():
+        grids = [[(option, value) for value in values] for option, values in move_options.items()]
         for at, options in product(maps(walk.sketch), product(*grids)):
             new = walk.after(Choice("move", name, at=at.box, options=options))
             if new is not None:

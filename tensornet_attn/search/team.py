@@ -59,29 +59,35 @@ def table(study: Study, workers: int) -> Iterator[Show]:
 
 def picture(study: Study, trials: Sequence[Trial], running: Sequence[Running], workers: int) -> Group:
     """The table for a terminal: progress, running trials, the best trial of each arm, and failures."""
-    own = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    running_table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("slot", "arm", "rung", "time", "design"):
-        own.add_column(name, no_wrap=True, overflow="ellipsis", justify="right" if name in ("slot", "time") else "left")
-    claims = sorted(((one.claim, one) for one in running if one.claim is not None), key=lambda pair: pair[0]["slot"])
-    for claim, one in claims:
+        running_table.add_column(
+            name, no_wrap=True, overflow="ellipsis", justify="right" if name in ("slot", "time") else "left"
+        )
+    claims = sorted(
+        ((active.claim, active) for active in running if active.claim is not None), key=lambda pair: pair[0]["slot"]
+    )
+    for claim, active in claims:
         slot = str(claim["slot"]) if claim["slot"] >= 0 else "again"
-        rung = f"{one.rung}: {study.rungs[one.rung - 1].task}" if one.rung > 0 else "checks"
-        own.add_row(slot, claim["arm"], rung, clock(one.seconds), claim["text"])
+        rung = f"{active.rung}: {study.rungs[active.rung - 1].task}" if active.rung > 0 else "checks"
+        running_table.add_row(slot, claim["arm"], rung, clock(active.seconds), claim["text"])
     head, *rest = words(study, trials, running, workers)
     first = Table.grid(padding=(0, 2))
     first.add_row(ProgressBar(total=slots(study, trials), completed=len(trials), width=BAR), head, rest.pop())
-    return Group(first, own, *(Text(line, overflow="ellipsis", no_wrap=True) for line in rest))
+    return Group(first, running_table, *(Text(line, overflow="ellipsis", no_wrap=True) for line in rest))
 
 
 def words(study: Study, trials: Sequence[Trial], running: Sequence[Running], workers: int) -> list[str]:
     """The progress of a study, the best trial of each arm, failures by state, and the time left, as short texts."""
     texts = [f"{len(trials)}/{slots(study, trials)} trials"]
     for arm in study.arms:
-        own = [one for one in trials if one.arm == arm and one.state == COMPLETE and one.quality is not None]
-        for best in sorted(own, key=lambda one: (-one.rung, -(one.quality or 0.0)))[:1]:
+        arm_trials = [
+            trial for trial in trials if trial.arm == arm and trial.state == COMPLETE and trial.quality is not None
+        ]
+        for best in sorted(arm_trials, key=lambda trial: (-trial.rung, -(trial.quality or 0.0)))[:1]:
             rung = f" on rung {best.rung}" if len(study.rungs) > 1 else ""
             texts.append(f"{arm}: {best.quality:.4f}{rung}, {to_text(best.path)}")
-    failed = Counter(one.state for one in trials if one.state not in (COMPLETE, BOUND))
+    failed = Counter(trial.state for trial in trials if trial.state not in (COMPLETE, BOUND))
     texts += [f"failed: {', '.join(f'{state} {count}' for state, count in failed.most_common())}"] if failed else []
     seconds = left(study, trials, running, workers)
     return [*texts, "time left unknown" if seconds is None else f"{clock(seconds)} left"]
@@ -89,7 +95,7 @@ def words(study: Study, trials: Sequence[Trial], running: Sequence[Running], wor
 
 def slots(study: Study, trials: Sequence[Trial]) -> int:
     """The total number of trials; until all proposals are finished, with the maximum number of confirmations."""
-    proposals = [one for one in trials if one.arm in ARMS]
+    proposals = [trial for trial in trials if trial.arm in ARMS]
     if len(proposals) >= study.proposals or len(proposals) < len(trials):  # a small space may have fewer
         return len(proposals) + len(confirmations(study, proposals))
     return study.proposals + study.finalists * len(study.arms) * study.fresh_seeds
@@ -97,17 +103,17 @@ def slots(study: Study, trials: Sequence[Trial]) -> int:
 
 def left(study: Study, trials: Sequence[Trial], running: Sequence[Running], workers: int) -> float | None:
     """The remaining seconds, from the median time of finished trials; None if no trial is finished."""
-    times = [one.seconds for one in trials if one.arm in ARMS]
+    times = [trial.seconds for trial in trials if trial.arm in ARMS]
     if not times:
         return None
-    first = (result for one in trials if one.same_as is None for result in one.results)
+    first = (result for trial in trials if trial.same_as is None for result in trial.results)
     runs = [r.seconds / len(r.rates) for r in first if r.rung == len(study.rungs)]  # as long as a confirmation
-    again = [one.seconds for one in trials if one.arm == CONFIRM] or runs or times
-    whole = slots(study, trials)
-    proposals = max(0, min(study.proposals, whole) - len(times)) if len(times) == len(trials) else 0
-    rest = max(0, whole - len(trials) - proposals)
-    work = proposals * median(times) + rest * median(again)
-    done = sum(one.seconds for one in running if one.claim is not None)
+    confirm_times = [trial.seconds for trial in trials if trial.arm == CONFIRM] or runs or times
+    total = slots(study, trials)
+    proposals = max(0, min(study.proposals, total) - len(times)) if len(times) == len(trials) else 0
+    rest = max(0, total - len(trials) - proposals)
+    work = proposals * median(times) + rest * median(confirm_times)
+    done = sum(active.seconds for active in running if active.claim is not None)
     return max(0.0, work - done) / max(1, workers)
 
 
@@ -142,9 +148,9 @@ class Team:
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
                 start_new_session=True,  # Ctrl-C reaches only this process, which stops the workers
             )
-        given = {"out": str(self.out), "storage": self.storage, "name": self.name}
+        settings = {"out": str(self.out), "storage": self.storage, "name": self.name}
         assert worker.stdin is not None  # command-line arguments would show the password to other users
-        worker.stdin.write(json.dumps(given).encode() + b"\n")
+        worker.stdin.write(json.dumps(settings).encode() + b"\n")
         worker.stdin.flush()  # the pipe stays open until this process ends, which ends the workers
         return worker
 
@@ -178,8 +184,8 @@ class Team:
 
     def _error(self, code: int, output: str) -> Exception:
         try:
-            data = json.loads(output)
-            return (MissingPartError if data["missing"] else InputError)(data["error"])
+            report = json.loads(output)
+            return (MissingPartError if report["missing"] else InputError)(report["error"])
         except (ValueError, TypeError, KeyError):
             last = last_line(self._log)
             return InputError(f"a worker ended with code {code}; the last line of '{self._log}': {last}")
@@ -224,8 +230,8 @@ def ended(store: Store, study: Study, team: Team) -> Sequence[Trial]:
             show(finished, ())
     except KeyboardInterrupt:
         team.stop()
-        done, every = len(store.look()[0]), len(wanted(study, finished, store.exhausted))
-        message = f"interrupted: {done} of {every} trials are finished; the same command resumes the study."
+        done, total = len(store.look()[0]), len(wanted(study, finished, store.exhausted))
+        message = f"interrupted: {done} of {total} trials are finished; the same command resumes the study."
         raise KeyboardInterrupt(message) from None
     finally:
         team.stop()

@@ -70,20 +70,20 @@ def options(job: Job, rung: Rung, rate: float, seed: int) -> dict[str, Any]:
 
 def climb(job: Job) -> list[tuple[float | None, str]]:
     """Trains with each learning rate and returns (quality, folder of the run) of each; quality None if not finite."""
-    rung, found = job.study.rungs[job.rung - 1], []
+    rung, outcomes = job.study.rungs[job.rung - 1], []
     for rate, seed in zip(job.rates, job.seeds, strict=True):
-        folder, value = run_folder(job.design, job.rung, rate, seed), None
+        folder, quality = run_folder(job.design, job.rung, rate, seed), None
         out = Path(job.out) / folder
         _await_lock(out)
         try:
             summary = train({}, out=out, command="tensornet-attn search", **options(job, rung, rate, seed))
-            value = summary["eval"][f"eval_{rung.measure}"]
+            quality = summary["eval"][f"eval_{rung.measure}"]
         except InputError as error:
             if not isinstance(error.__cause__, Diverged):
                 raise
             say(str(error))
-        found.append((-value if rung.measure == "loss" and value is not None else value, folder))
-    return found
+        outcomes.append((-quality if rung.measure == "loss" and quality is not None else quality, folder))
+    return outcomes
 
 
 def _await_lock(out: Path) -> None:

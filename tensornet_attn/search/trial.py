@@ -45,16 +45,16 @@ class Result:
     @property
     def counts(self) -> float | None:
         """The best or mean quality over the learning rates, by `score`; None if no run was finite."""
-        known = [value for value in self.quality if value is not None]
-        if not known:
+        finite = [quality for quality in self.quality if quality is not None]
+        if not finite:
             return None
-        return max(known) if self.score == "best" else fmean(known)
+        return max(finite) if self.score == "best" else fmean(finite)
 
     @property
     def rate(self) -> float | None:
         """The learning rate with the highest quality; None if no run was finite."""
-        most = max((value for value in self.quality if value is not None), default=None)
-        return None if most is None else self.rates[self.quality.index(most)]
+        best = max((quality for quality in self.quality if quality is not None), default=None)
+        return None if best is None else self.rates[self.quality.index(best)]
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,10 @@ class Trial:
     @property
     def quality(self) -> float | None:
         """The quality on the highest rung above the static check; None if there is none."""
-        found = (result.counts for result in reversed(self.results) if result.rung > 0 and result.counts is not None)
-        return next(found, None)
+        qualities = (
+            result.counts for result in reversed(self.results) if result.rung > 0 and result.counts is not None
+        )
+        return next(qualities, None)
 
     def quality_on(self, rung: int) -> float | None:
         """The quality on a rung; None if the rung was not reached, or no run was finite."""
@@ -136,8 +138,8 @@ def larger(objective: str) -> bool:
 def values_of(price: Price, quality: float | None, latency: float | None = None) -> dict[str, float]:
     """The known values by objective; `latency` in seconds."""
     measured = {"quality": quality, "latency": latency}
-    known = {name: float(value) for name, value in measured.items() if value is not None}
-    return {name: float(cost) for name, cost in price.as_dict().items()} | known
+    present = {name: float(value) for name, value in measured.items() if value is not None}
+    return {name: float(cost) for name, cost in price.as_dict().items()} | present
 
 
 def values_at(trial: Trial, rung: int) -> dict[str, float]:
@@ -158,8 +160,8 @@ def points(trials: Iterable[Trial], objectives: Sequence[str]) -> list[Point]:
 
 def point(values: Mapping[str, float], objectives: Sequence[str]) -> Point:
     """The point of the values of a trial; see `points`."""
-    known = ((name, values.get(name, nan)) for name in objectives)
-    return tuple(inf if isnan(value) else -value if larger(name) else value for name, value in known)
+    in_order = ((name, values.get(name, nan)) for name in objectives)
+    return tuple(inf if isnan(value) else -value if larger(name) else value for name, value in in_order)
 
 
 def broken(study: Study, values: Mapping[str, float]) -> str | None:
@@ -175,13 +177,13 @@ def broken(study: Study, values: Mapping[str, float]) -> str | None:
 
 def excess(study: Study, values: Mapping[str, float]) -> float:
     """The total violation of all bounds, relative to the bounds; 0 if none is violated."""
-    found = 0.0
+    total = 0.0
     for name, limit in study.bounds.items():
         value = values.get(name, limit.least)
         end = limit.most if value > limit.most else limit.least
         if not limit.least <= value <= limit.most:  # also true for nan
-            found += inf if isnan(value) else abs(value - end) / (abs(end) or 1.0)
-    return found
+            total += inf if isnan(value) else abs(value - end) / (abs(end) or 1.0)
+    return total
 
 
 def within(study: Study, space: Space) -> Space:
@@ -190,5 +192,5 @@ def within(study: Study, space: Space) -> Space:
     return replace(space, bounds=replace(space.bounds, limits=(*space.bounds.limits, *limits)))
 
 
-def _text(value: float) -> str:
-    return f"{value:,.0f}" if value % 1 == 0 else f"{value:.6g}"
+def _text(number: float) -> str:
+    return f"{number:,.0f}" if number % 1 == 0 else f"{number:.6g}"

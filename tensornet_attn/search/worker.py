@@ -52,20 +52,22 @@ def wanted(study: Study, finished: Sequence[Trial], exhausted: Mapping[str, int]
     finished.
     """
     by_slot, arms = {trial.slot: trial for trial in finished}, study.arms
-    every = range(study.proposals)
-    found: dict[int, Confirmation | None] = dict.fromkeys(
-        slot for slot in every if slot < exhausted.get(arms[slot % len(arms)], study.proposals)
+    proposals = range(study.proposals)
+    slots: dict[int, Confirmation | None] = dict.fromkeys(
+        slot for slot in proposals if slot < exhausted.get(arms[slot % len(arms)], study.proposals)
     )
-    if by_slot.keys() >= found.keys():
-        found |= {slot: Confirmation(slot, by_slot[of], fresh) for slot, of, fresh in confirmations(study, finished)}
-    return found
+    if by_slot.keys() >= slots.keys():
+        slots |= {slot: Confirmation(slot, by_slot[of], fresh) for slot, of, fresh in confirmations(study, finished)}
+    return slots
 
 
 def still_open(
     study: Study, finished: Sequence[Trial], running: Sequence[Running], exhausted: Mapping[str, int]
 ) -> dict[int, Confirmation | None]:
     """The wanted slots that are neither finished nor claimed."""
-    taken = {trial.slot for trial in finished} | {one.claim["slot"] for one in running if one.claim is not None}
+    taken = {trial.slot for trial in finished} | {
+        active.claim["slot"] for active in running if active.claim is not None
+    }
     return {slot: of for slot, of in wanted(study, finished, exhausted).items() if slot not in taken}
 
 
@@ -75,10 +77,10 @@ def complete(study: Study, finished: Sequence[Trial], exhausted: Mapping[str, in
 
 def free_dead(store: Store) -> None:
     """Marks the trials of dead workers as lost: at once on this machine, after missing heartbeats on others."""
-    for one in store.look()[1]:
-        mute = one.claim is None and one.seconds > MUTE
-        if mute or (one.worker is not None and one.worker.gone):
-            store.fail(one.number)
+    for active in store.look()[1]:
+        mute = active.claim is None and active.seconds > MUTE
+        if mute or (active.worker is not None and active.worker.gone):
+            store.fail(active.number)
     store.fail_stale()
 
 
@@ -96,8 +98,8 @@ def claim(store: Store, number: int, study: Study, space: Space, note: Note) -> 
     """
     while True:
         finished, running = store.look()
-        before = [one for one in running if one.number < number]
-        if all(one.claim is not None for one in before):
+        before = [active for active in running if active.number < number]
+        if all(active.claim is not None for active in before):
             break
         wait(store)
     chosen = _chosen(store, study, space, finished, before)
@@ -109,14 +111,14 @@ def claim(store: Store, number: int, study: Study, space: Space, note: Note) -> 
 def _chosen(
     store: Store, study: Study, space: Space, finished: Sequence[Trial], running: Sequence[Running]
 ) -> Claim | None:
-    while left := still_open(study, finished, running, store.exhausted):
-        slot, confirmation = next(iter(left.items()))
+    while open_slots := still_open(study, finished, running, store.exhausted):
+        slot, confirmation = next(iter(open_slots.items()))
         if confirmation is not None:
             return confirmation
         arm = study.arms[slot % len(study.arms)]
-        busy = (one.claim for one in running if one.claim is not None and one.claim["arm"] == arm)
+        busy = (active.claim for active in running if active.claim is not None and active.claim["arm"] == arm)
         try:
-            return draft(study, space, slot, finished, frozenset(str(one["essence"]) for one in busy))
+            return draft(study, space, slot, finished, frozenset(str(busy_claim["essence"]) for busy_claim in busy))
         except Exhausted:
             if slot < len(study.arms):
                 raise  # the space has no design at all
@@ -141,8 +143,11 @@ def awaited(store: Store, number: int, chosen: Draft) -> Trial | None:
         for trial in finished:
             if trial.slot >= 0 and trial.essence == essence and trial.arm != chosen.arm:
                 return trial
-        claims = (one.claim for one in running if one.number < number and one.claim is not None)
-        if not any(one["essence"] == essence and one["arm"] not in (chosen.arm, CONFIRM) for one in claims):
+        claims = (active.claim for active in running if active.number < number and active.claim is not None)
+        if not any(
+            other_claim["essence"] == essence and other_claim["arm"] not in (chosen.arm, CONFIRM)
+            for other_claim in claims
+        ):
             return None
         wait(store)
 
@@ -170,23 +175,24 @@ class Evaluation:
     lost: Callable[[], bool] = lambda: False
     design: str = ""
     slot: int = 0
-    seeds: Callable[[int], int] = lambda place: 0
+    seeds: Callable[[int], int] = lambda index: 0
     end: float = inf
 
-    def proposal(self, draft: Draft, other: Trial | None, worker: str = "") -> Trial:
-        """Evaluates a draft and returns its trial; reuses the results of `other`, a trial of the same design."""
-        made = draft.proposal
+    def proposal(self, draft: Draft, twin: Trial | None, worker: str = "") -> Trial:
+        """Evaluates a draft and returns its trial; reuses the results of `twin`, a trial of the same design."""
+        proposal = draft.proposal
         trial = Trial(
-            draft.slot, draft.arm, draft.how, made.path, made.hash, made.essence, made.design.to_yaml(), made.price,
-            values=values_of(made.price, None), parents=draft.parents, worker=worker,
+            draft.slot, draft.arm, draft.how, proposal.path, proposal.hash, proposal.essence,
+            proposal.design.to_yaml(), proposal.price,
+            values=values_of(proposal.price, None), parents=draft.parents, worker=worker,
         )  # fmt: skip
         design = trial.design
-        if other is not None:
-            trial, design = replace(trial, same_as=other.slot), other.design
-            if other.state != COMPLETE:
-                found = {name: getattr(other, name) for name in ("results", "values", "state", "reason")}
-                return replace(trial, **found)
-        return self._ended(trial, design, partial(self.study.seed_of, made.essence), self._climb(trial, other))
+        if twin is not None:
+            trial, design = replace(trial, same_as=twin.slot), twin.design
+            if twin.state != COMPLETE:
+                copied = {name: getattr(twin, name) for name in ("results", "values", "state", "reason")}
+                return replace(trial, **copied)
+        return self._ended(trial, design, partial(self.study.seed_of, proposal.essence), self._climb(trial, twin))
 
     def confirmation(self, confirmed: Confirmation, worker: str = "") -> Trial:
         """Evaluates a confirmation: the last rung with the best learning rate and a fresh seed."""
@@ -195,7 +201,7 @@ class Evaluation:
             of, slot=confirmed.slot, arm=CONFIRM, how=CONFIRM, of=of.slot, fresh=fresh, worker=worker,
             parents=(), same_as=None, results=(), state=COMPLETE, reason="",
         )  # fmt: skip
-        designs = {one.slot: one.design for one in self.finished()}
+        designs = {earlier.slot: earlier.design for earlier in self.finished()}
         design = of.design if of.same_as is None else designs[of.same_as]  # the one of equal designs that was trained
 
         def climb() -> Iterator[Trial]:
@@ -207,24 +213,24 @@ class Evaluation:
             if result.counts is None:
                 raise EndedError(DIVERGED, f"loss or gradient are not finite with seed {fresh}.")
 
-        return self._ended(trial, design, lambda place: fresh, climb())
+        return self._ended(trial, design, lambda index: fresh, climb())
 
     def _ended(self, trial: Trial, design: str, seeds: Callable[[int], int], climb: Iterator[Trial]) -> Trial:
         """Runs `climb`, which yields the trial after each step, and returns the final trial."""
         start, last = time.monotonic(), trial
         self.design, self.slot, self.seeds, self.end = design, trial.slot, seeds, start + self.study.seconds
         try:
-            for one in climb:
-                last = one
+            for updated in climb:
+                last = updated
         except EndedError as ended:
             last = replace(last, state=ended.state, reason=ended.reason)
         return replace(last, seconds=time.monotonic() - start)
 
-    def _climb(self, trial: Trial, other: Trial | None) -> Iterator[Trial]:
+    def _climb(self, trial: Trial, twin: Trial | None) -> Iterator[Trial]:
         """Yields the trial after the latency measurement, if the study needs it, and after each rung."""
-        study, known = self.study, {result.rung: result for result in other.results} if other is not None else {}
+        study, reusable = self.study, {result.rung: result for result in twin.results} if twin is not None else {}
         if "latency" in (*study.objectives, *study.bounds):
-            seconds = (other.values or {}).get("latency") if other is not None else None
+            seconds = (twin.values or {}).get("latency") if twin is not None else None
             latency = {"latency": self.done(LATENCY) if seconds is None else seconds}
             self.check(latency)
             trial = replace(trial, values={**(trial.values or {}), **latency})
@@ -232,13 +238,13 @@ class Evaluation:
         first = 0 if next(trained(study), None) is not None else 1  # the static check needs a model
         for rung in range(first, len(study.rungs) + 1):
             self.tell(rung)
-            result = known.get(rung) or (self.runs(rung, study.rungs[rung - 1].rates) if rung else self.static())
+            result = reusable.get(rung) or (self.runs(rung, study.rungs[rung - 1].rates) if rung else self.static())
             trial = _after(trial, result)
             yield trial
             if result.counts is None:
                 task, rates = study.rungs[rung - 1].task, study.rungs[rung - 1].rates
-                many = "every learning rate" if len(rates) > 1 else f"the learning rate {rates[0]:g}"
-                raise EndedError(DIVERGED, f"loss or gradient are not finite on '{task}' with {many}.")
+                rates_text = "every learning rate" if len(rates) > 1 else f"the learning rate {rates[0]:g}"
+                raise EndedError(DIVERGED, f"loss or gradient are not finite on '{task}' with {rates_text}.")
             if rung < len(study.rungs) and not promoted(study, trial, self.finished()):
                 return
         self.check(trial.values or {})
@@ -252,22 +258,24 @@ class Evaluation:
     def static(self) -> Result:
         """The static check: the loss of the first rung's model before its first step."""
         start = time.monotonic()
-        place, first = next(trained(self.study))
-        loss = self.done(STATIC, rung=place, rates=first.rates[:1])
+        rung, first = next(trained(self.study))
+        loss = self.done(STATIC, rung=rung, rates=first.rates[:1])
         return Result(0, (-loss,), (0.0,), time.monotonic() - start)
 
     def runs(self, rung: int, rates: tuple[float, ...]) -> Result:
         """Trains with each learning rate: with one seed for the score `best`, with different seeds for `mean`."""
         start, score = time.monotonic(), self.study.rungs[rung - 1].score
-        seeds = tuple(self.seeds(place if score == "mean" else 0) for place in range(len(rates)))
-        found = self.done(CLIMB, rung=rung, rates=rates, seeds=seeds)
-        quality, folders = zip(*found, strict=True)
-        return Result(rung, quality, rates[: len(found)], time.monotonic() - start, tuple(filter(None, folders)), score)
+        seeds = tuple(self.seeds(index if score == "mean" else 0) for index in range(len(rates)))
+        outcomes = self.done(CLIMB, rung=rung, rates=rates, seeds=seeds)
+        quality, folders = zip(*outcomes, strict=True)
+        return Result(
+            rung, quality, rates[: len(outcomes)], time.monotonic() - start, tuple(filter(None, folders)), score
+        )
 
-    def done(self, kind: str, **given: Any) -> Any:
+    def done(self, kind: str, **fields: Any) -> Any:
         """Runs a job and returns its value. Raises EndedError if it fails."""
         bound = Bound(self.end, self.study.seconds, self.study.gibibytes, self.lost)
-        job = Job(kind, self.study, self.design, str(self.out), **{"seeds": (self.seeds(0),), **given})
+        job = Job(kind, self.study, self.design, str(self.out), **{"seeds": (self.seeds(0),), **fields})
         outcome = self.nursery.run(job, log_of(self.out, self.slot), bound)
         if outcome.state != COMPLETE:
             raise EndedError(outcome.state, outcome.reason)
@@ -316,28 +324,28 @@ class Worker:
         except TensornetError:
             raise
         except (UpdateFinishedTrialError, ValueError):
-            own = identity()
-            if any(one.worker == own for one in self.store.look()[1]):
+            worker = identity()
+            if any(active.worker == worker for active in self.store.look()[1]):
                 raise
 
     def objective(self, trial: optuna.Trial) -> tuple[float, ...]:
         """Evaluates a claim and returns its objectives; raises TrialPruned if it did not reach the last rung."""
-        found = self.evaluated(trial)
-        trial.set_user_attr(RECORD, found.as_dict())
-        trial.set_user_attr("state", found.state)
-        if found.reason:
-            trial.set_user_attr("reason", found.reason)
-        if found.state != COMPLETE or found.rung < len(self.study.rungs):
-            raise optuna.TrialPruned(found.reason or f"not promoted after rung {found.rung}")
-        return tuple((found.values or {})[name] for name in self.study.objectives)
+        finished_trial = self.evaluated(trial)
+        trial.set_user_attr(RECORD, finished_trial.as_dict())
+        trial.set_user_attr("state", finished_trial.state)
+        if finished_trial.reason:
+            trial.set_user_attr("reason", finished_trial.reason)
+        if finished_trial.state != COMPLETE or finished_trial.rung < len(self.study.rungs):
+            raise optuna.TrialPruned(finished_trial.reason or f"not promoted after rung {finished_trial.rung}")
+        return tuple((finished_trial.values or {})[name] for name in self.study.objectives)
 
     def evaluated(self, trial: optuna.Trial) -> Trial:
         """Claims a slot and returns its finished trial. Raises NoSlotError if no slot is open."""
         store, number, name = self.store, trial.number, identity().name
-        chosen = claim(store, number, self.study, self.space, lambda made: trial.set_user_attr(CLAIM, made))
+        chosen = claim(store, number, self.study, self.space, lambda claimed: trial.set_user_attr(CLAIM, claimed))
         if chosen is None:
             raise NoSlotError
-        own = Evaluation(
+        evaluation = Evaluation(
             self.study,
             self.out,
             self.nursery,
@@ -346,8 +354,8 @@ class Worker:
             lost=lambda: not store.runs(number),
         )
         if isinstance(chosen, Confirmation):
-            return own.confirmation(chosen, name)
-        return own.proposal(chosen, awaited(store, number, chosen), name)
+            return evaluation.confirmation(chosen, name)
+        return evaluation.proposal(chosen, awaited(store, number, chosen), name)
 
 
 def check_hope(study: Study, finished: Sequence[Trial]) -> None:

@@ -33,7 +33,7 @@ class Move:
 
     def __call__(self, sketch: Sketch, box: str, options: Mapping[str, Any]) -> Sketch | None:
         """The sketch after the move at the map of a box; None if there is no such map or the move does not apply."""
-        at = next((found for found in maps(sketch) if found.box == box), None)
+        at = next((attention_map for attention_map in maps(sketch) if attention_map.box == box), None)
         return None if at is None else self.change(sketch, at, **options)
 
     def fits(self, option: str, value: Any) -> bool:
@@ -93,8 +93,8 @@ def apply(design: Design, name: str, box: str | None = None, **options: Any) -> 
     if wrong is not None:
         raise InputError(f"the move '{name}' has no option '{wrong}'; {nearest(wrong, move.options)}")
     sketch = sketch_of(design)
-    place = box or next((found.box for found in maps(sketch)), "")
-    changed = move(sketch, place, {key: values[0] for key, values in move.options.items()} | options)
+    box_name = box or next((attention_map.box for attention_map in maps(sketch)), "")
+    changed = move(sketch, box_name, {key: values[0] for key, values in move.options.items()} | options)
     try:
         return None if changed is None else compiler.load(data_of(changed))
     except DesignError:  # the result of the move is invalid

@@ -28,20 +28,20 @@ def mixture(sketch: Sketch, at: Map, r: int, way: str, keys: str) -> None:
     With a kernel's normaliser, a prior blends the r features instead. The r keys have separate projections (`own`), or
     one projection and r learned shifts (`shifted`).
     """
-    place = need(projection(sketch, at.key))
+    key_weight = need(projection(sketch, at.key))
     names, readers = chain(sketch, at.key), sketch.readers()
     alone = all(readers[name] == [after] for name, after in zip(names, (at.scores, *names), strict=False))
     need(r >= 2 and alone)  # only the scores of this map read the keys
     leg = sketch.leg("r", r)
     if keys == "own":
-        sketch.grow([*names, place.use.name], leg)
+        sketch.grow([*names, key_weight.use.name], leg)
     else:
-        legs = (one for one in sketch.step[names[-1]].legs if one != sketch.key)
+        legs = (key_leg for key_leg in sketch.step[names[-1]].legs if key_leg != sketch.key)
         shift = sketch.weight("b", (leg, *legs), "normal(1)")
         sketch.grow(names, leg)
         step = sketch.step[names[-1]]
-        both = Contraction((*sketch.terms_of(step.name), Term(ONE, (shift,))))
-        sketch.step[step.name] = Step(step.name, both, step.legs)
+        shifted = Contraction((*sketch.terms_of(step.name), Term(ONE, (shift,))))
+        sketch.step[step.name] = Step(step.name, shifted, step.legs)
     if OPS[sketch.box_of(at.box).kind].divides_by_sum:
         _blend(sketch, at, leg)
     else:
@@ -57,10 +57,12 @@ def _key(sketch: Sketch, at: Map) -> Use:
 def _blend(sketch: Sketch, at: Map, leg: str) -> None:
     """phiK[m r h d]  becomes  pi[h r] phiK[m r h d] -> m h d, with pi = softmax_r(logits)."""
     key, legs = _key(sketch, at), sketch.step[at.scores].legs
-    logits = sketch.weight("logits", (*(one for one in at.key.legs if one in legs and one != sketch.key), leg), "zeros")
+    logits = sketch.weight(
+        "logits", (*(key_leg for key_leg in at.key.legs if key_leg in legs and key_leg != sketch.key), leg), "zeros"
+    )
     box = Box("softmax", leg, (("of", logits),), (("scale", ONE), ("dropout", parse(0))))
     prior = sketch.put("pi", logits.legs, at.scores, box)
-    blend = sketch.put("Kmix", (one for one in key.legs if one != leg), at.scores, product(prior, key))
+    blend = sketch.put("Kmix", (key_leg for key_leg in key.legs if key_leg != leg), at.scores, product(prior, key))
     sketch.refactor(at.scores, swapped(key, blend), at.term)
 
 
@@ -68,7 +70,7 @@ def _sum_up(sketch: Sketch, at: Map, leg: str, way: str) -> None:
     """Adds the terms of the mixture to the scores, and a box over r before the softmax."""
     step, scale, key = sketch.step[at.scores], sketch.box_of(at.box).number("scale"), _key(sketch, at)
     (term,) = sketch.terms_of(at.scores)
-    heads = [one for one in step.legs if one in at.key.legs and one != sketch.key]
+    heads = [score_leg for score_leg in step.legs if score_leg in at.key.legs and score_leg != sketch.key]
     terms = [Term(scale, term.factors)]
     if way != "hard":
         terms.insert(0, Term(ONE, (sketch.weight("logpi", (*heads, leg), "zeros"),)))
@@ -76,7 +78,7 @@ def _sum_up(sketch: Sketch, at: Map, leg: str, way: str) -> None:
         half = product(key, key, times=Binary("*", parse(0.5), scale))
         terms.append(Term(Negative(ONE), (sketch.put("k2", (str(sketch.key), *heads, leg), at.scores, half),)))
     ends = (sketch.query, sketch.key)
-    legs = tuple(sorted((*step.legs, leg), key=lambda one: (one in ends, one == leg)))
+    legs = tuple(sorted((*step.legs, leg), key=lambda score_leg: (score_leg in ends, score_leg == leg)))
     sketch.step[at.scores] = Step(step.name, Contraction(tuple(terms)), legs)
     inner = Box("max" if way == "hard" else "logsumexp", leg, (("of", Use(step.name, legs)),))
     total = sketch.put("S", step.legs, at.box, inner)
@@ -89,8 +91,8 @@ def kernel(sketch: Sketch, at: Map, map: str) -> None:
     box = _softmax(sketch, at)
     scores, inside = _features(sketch, at, map, "", at.scores), sketch.step[at.scores]
     sketch.step[at.scores] = Step(at.scores, scores, inside.legs)
-    made = _normalise(box, map, box.operand("of"), box.masks)
-    sketch.step[at.box] = Step(at.box, made, sketch.step[at.box].legs)
+    normaliser = _normalise(box, map, box.operand("of"), box.masks)
+    sketch.step[at.box] = Step(at.box, normaliser, sketch.step[at.box].legs)
 
 
 def _normalise(like: Box, map: str, of: Use, masks: tuple[Function, ...] = ()) -> Box:
@@ -105,21 +107,21 @@ def _softmax(sketch: Sketch, at: Map) -> Box:
     """
     box, term = sketch.box_of(at.box), need(only(sketch.terms_of(at.scores)))
     others = [use for use in term.factors if use not in (at.query, at.key)]
-    found = weighting_of(sketch.step[at.box], sketch.key)
-    need(isinstance(found, Softmax) and found.sink is None and box.uses[0].name == at.scores)
+    weighting = weighting_of(sketch.step[at.box], sketch.key)
+    need(isinstance(weighting, Softmax) and weighting.sink is None and box.uses[0].name == at.scores)
     need(not any({sketch.query, sketch.key} & {*use.legs} for use in others))
     return box
 
 
 def _features(sketch: Sketch, at: Map, map: str, number: str, before: str) -> Contraction:
     """Adds phi(Q) and phi(K) before a step, and returns the product of the scores with them."""
-    made: dict[Use, Use] = {}
+    features: dict[Use, Use] = {}
     (term,) = sketch.terms_of(at.scores)
     for use in term.factors:
         name, function = {at.query: ("phiQ", map), at.key: ("phiK", map)}.get(use, ("mixture", "softplus"))
         origin = Use(use.name, sketch.legs_of(use.name))
-        made[use] = Use(sketch.put(f"{name}{number}", origin.legs, before, mapped(function)(origin)).name, use.legs)
-    return product(*(made[use] for use in term.factors), times=term.coefficient)
+        features[use] = Use(sketch.put(f"{name}{number}", origin.legs, before, mapped(function)(origin)).name, use.legs)
+    return product(*(features[use] for use in term.factors), times=term.coefficient)
 
 
 def split(sketch: Sketch, at: Map, band: int, maps: str, side: str) -> None:
@@ -158,27 +160,37 @@ def delta(sketch: Sketch, at: Map, map: str) -> None:
     projection of the keys' source. The values get a separate leg if they share one with the keys. The design becomes
     causal, like fast weights.
     """
-    found, given = need(reader(sketch, at.box)), need(source(sketch, need(projection(sketch, at.key))))
+    map_reader, source_use = need(reader(sketch, at.box)), need(source(sketch, need(projection(sketch, at.key))))
     leg, query, key = need(only(summed_legs(sketch, at))), str(sketch.query), str(sketch.key)
-    heads = tuple(one for one in found.map.legs if one not in (query, key))
-    need(sketch.head.get("causal") is not False and {*heads} <= {*found.value.legs} and chain(sketch, found.value))
+    heads = tuple(map_leg for map_leg in map_reader.map.legs if map_leg not in (query, key))
+    need(
+        sketch.head.get("causal") is not False
+        and {*heads} <= {*map_reader.value.legs}
+        and chain(sketch, map_reader.value)
+    )
     need({*at.query.legs} == {query, *heads, leg} and {*at.key.legs} == {key, *heads, leg})
-    if leg in found.value.legs:
-        values = wire(sketch, [slot_of(found.value, leg)])
+    if leg in map_reader.value.legs:
+        values = wire(sketch, [slot_of(map_reader.value, leg)])
         need(not {at.key.name, at.query.name} & values.owners)
         relabel(sketch, (values, (sketch.leg("e", leg),)))
-        found = need(reader(sketch, at.box))
-    legs = (query, *heads, need(only(one for one in found.value.legs if one not in (*heads, key))))
-    near = sketch.put("near", legs, found.step, product(found.map, found.value))
-    far = _fast(sketch, at, given, heads, leg, found.value, map, found.step)
-    first, second = _blends(sketch, heads, found.step)
-    read = sketch.put("O", legs, found.step, added((first, near), (second, far)))
-    gone = (found.map, found.value)
-    sketch.refactor(found.step, lambda factors: (read, *(use for use in factors if use not in gone)), found.term)
+        map_reader = need(reader(sketch, at.box))
+    legs = (
+        query,
+        *heads,
+        need(only(value_leg for value_leg in map_reader.value.legs if value_leg not in (*heads, key))),
+    )
+    near = sketch.put("near", legs, map_reader.step, product(map_reader.map, map_reader.value))
+    far = _fast(sketch, at, source_use, heads, leg, map_reader.value, map, map_reader.step)
+    first, second = _blends(sketch, heads, map_reader.step)
+    read = sketch.put("O", legs, map_reader.step, added((first, near), (second, far)))
+    replaced = (map_reader.map, map_reader.value)
+    sketch.refactor(
+        map_reader.step, lambda factors: (read, *(use for use in factors if use not in replaced)), map_reader.term
+    )
     sketch.head["causal"] = True
 
 
-def _fast(sketch: Sketch, at: Map, given: Use, heads: Legs, leg: str, value: Use, map: str, before: str) -> Use:
+def _fast(sketch: Sketch, at: Map, source_use: Use, heads: Legs, leg: str, value: Use, map: str, before: str) -> Use:
     """Adds the delta rule with its features and rate, and returns its use."""
 
     def divided(use: Use) -> Box:
@@ -188,8 +200,10 @@ def _fast(sketch: Sketch, at: Map, given: Use, heads: Legs, leg: str, value: Use
         sketch.put(f"fast{name}", use.legs, before, mapped(map)(use), divided)
         for name, use in (("Q", at.query), ("K", at.key))
     )
-    weight = sketch.weight("Wb", (*(one for one in given.legs if one != sketch.key), *heads))
-    rate = sketch.put("rate", (str(sketch.key), *heads), before, product(given, weight), mapped("sigmoid"))
+    weight = sketch.weight("Wb", (*(source_leg for source_leg in source_use.legs if source_leg != sketch.key), *heads))
+    rate = sketch.put("rate", (str(sketch.key), *heads), before, product(source_use, weight), mapped("sigmoid"))
     operands = (("query", query), ("key", key), ("value", value), ("rate", rate))
     rule = Box("delta_rule", sketch.key, operands, (("eps", parse(0)),), mode="read")
-    return sketch.put("far", (str(sketch.query) if one == sketch.key else one for one in value.legs), before, rule)
+    return sketch.put(
+        "far", (str(sketch.query) if value_leg == sketch.key else value_leg for value_leg in value.legs), before, rule
+    )

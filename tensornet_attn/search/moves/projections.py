@@ -21,52 +21,52 @@ def experts(sketch: Sketch, at: Map, of: str, e: int, k: int) -> None:
     `of` names the projections: keys and values share the gate of the key side, queries and output the gate of the query
     side. All weights without an initialiser get normal(fan-in ** -0.5), as in shipped designs with experts.
     """
-    found, readers = need(reader(sketch, at.box)), sketch.readers()
-    places = {name: projection(sketch, use) for name, use in (("v", found.value), ("k", at.key), ("q", at.query))}
-    places["o"] = output(sketch, found)
-    single = {name: place for name, place in places.items() if place and readers[place.use.name] == [place.step]}
+    map_reader, readers = need(reader(sketch, at.box)), sketch.readers()
+    weights = {name: projection(sketch, use) for name, use in (("v", map_reader.value), ("k", at.key), ("q", at.query))}
+    weights["o"] = output(sketch, map_reader)
+    single = {name: weight for name, weight in weights.items() if weight and readers[weight.use.name] == [weight.step]}
     need(k < e and {*of} & {*PROJECTIONS} <= single.keys())
     _one_convention(sketch)
     leg, setting = sketch.leg("e", e), sketch.setting("k", k)
     for side, name in (("kv", "Gs"), ("qo", "Gd")):
-        own = [single[one] for one in PROJECTIONS if one in of and one in side]
-        if own:
-            given = source(sketch, need(single.get(side[0]) or single.get(side[1])))
-            _choose(sketch, own, need(given), leg, setting, name)
+        chosen = [single[letter] for letter in PROJECTIONS if letter in of and letter in side]
+        if chosen:
+            source_use = source(sketch, need(single.get(side[0]) or single.get(side[1])))
+            _choose(sketch, chosen, need(source_use), leg, setting, name)
 
 
-def _choose(sketch: Sketch, places: list[Place], given: Use, leg: str, setting: str, name: str) -> None:
+def _choose(sketch: Sketch, weights: list[Place], source_use: Use, leg: str, setting: str, name: str) -> None:
     """Adds one gate for these projections, computed from a source that precedes them and has their sequence leg."""
     order = list(sketch.step)
-    sequence = {sketch.query, sketch.key} & {*given.legs}
-    first = min((place.step for place in places), key=order.index)
-    need(all(sequence <= {*sketch.step[place.step].legs} for place in places))
-    need(given.name not in order or order.index(given.name) < order.index(first))
-    own = [_head_legs(sketch, place) for place in places]
-    need(not any({*legs} & {*given.legs} for legs in own))  # the source must not have heads
-    sketch.grow([place.use.name for place in places], leg)
-    for legs in dict.fromkeys(own):
-        gate = _gate(sketch, given, (*legs, leg), setting, name, first)
-        for place in (place for place, mine in zip(places, own, strict=True) if mine == legs):
-            _multiply(sketch, place.step, place.term, gate)
+    sequence = {sketch.query, sketch.key} & {*source_use.legs}
+    first = min((weight.step for weight in weights), key=order.index)
+    need(all(sequence <= {*sketch.step[weight.step].legs} for weight in weights))
+    need(source_use.name not in order or order.index(source_use.name) < order.index(first))
+    head_legs = [_head_legs(sketch, weight) for weight in weights]
+    need(not any({*legs} & {*source_use.legs} for legs in head_legs))  # the source must not have heads
+    sketch.grow([weight.use.name for weight in weights], leg)
+    for legs in dict.fromkeys(head_legs):
+        gate = _gate(sketch, source_use, (*legs, leg), setting, name, first)
+        for weight in (weight for weight, weight_legs in zip(weights, head_legs, strict=True) if weight_legs == legs):
+            _multiply(sketch, weight.step, weight.term, gate)
 
 
-def _head_legs(sketch: Sketch, place: Place) -> Legs:
+def _head_legs(sketch: Sketch, weight: Place) -> Legs:
     """The head legs of a projection; empty if there are too many for separate gates."""
-    own = tuple(leg for leg in place.use.legs if sketch.is_head(leg))
-    return own if sketch.size(*own) <= _WIDEST else ()
+    head_legs = tuple(leg for leg in weight.use.legs if sketch.is_head(leg))
+    return head_legs if sketch.size(*head_legs) <= _WIDEST else ()
 
 
-def _gate(sketch: Sketch, given: Use, legs: Legs, setting: str, name: str, before: str) -> Use:
+def _gate(sketch: Sketch, source_use: Use, legs: Legs, setting: str, name: str, before: str) -> Use:
     """topk of sigmoid(x S) along the last of `legs`, with a gate for each position and each of `legs`."""
-    (sequence,) = {sketch.query, sketch.key} & {*given.legs}
-    features = [leg for leg in given.legs if leg != sequence]
+    (sequence,) = {sketch.query, sketch.key} & {*source_use.legs}
+    features = [leg for leg in source_use.legs if leg != sequence]
     weight = sketch.weight("S" + name[1:], (*features, *legs), _by_fan_in(features))
 
     def chosen(sure: Use) -> Box:
         return Box("topk", legs[-1], (("of", sure), ("by", sure)), (("k", parse(setting)),))
 
-    return sketch.put(name, (str(sequence), *legs), before, product(given, weight), mapped("sigmoid"), chosen)
+    return sketch.put(name, (str(sequence), *legs), before, product(source_use, weight), mapped("sigmoid"), chosen)
 
 
 def _by_fan_in(summed: Sequence[str]) -> str:
@@ -82,44 +82,46 @@ def _multiply(sketch: Sketch, step: str, term: int, gate: Use) -> None:
 def _one_convention(sketch: Sketch) -> None:
     """Gives weights with the default initialiser one by the fan-in of their first product."""
     readers = sketch.readers()
-    for name, made in sketch.tensors.items():
-        if made.role == "weights" and "init" not in made.rest and len(made.legs) > 1:
+    for name, declared in sketch.tensors.items():
+        if declared.role == "weights" and "init" not in declared.rest and len(declared.legs) > 1:
             step = sketch.step[readers[name][0]]
             use = next(use for use in step.op.uses if use.name == name)
-            summed = [own for own, leg in zip(made.legs, use.legs, strict=True) if leg not in step.legs]
+            summed = [
+                declared_leg for declared_leg, leg in zip(declared.legs, use.legs, strict=True) if leg not in step.legs
+            ]
             if summed:
-                sketch.tensors[name] = replace(made, rest={**made.rest, "init": _by_fan_in(summed)})
+                sketch.tensors[name] = replace(declared, rest={**declared.rest, "init": _by_fan_in(summed)})
 
 
 def gate(sketch: Sketch, at: Map, k: int) -> None:
     """A[h n m] V[m h d] Wo[h d f]  becomes  G[n h] A[h n m] V[m h d] Wo[h d f], G the k largest of the heads' gates."""
-    found, given = need(reader(sketch, at.box)), need(source(sketch, need(projection(sketch, at.query))))
-    own = heads(sketch, at)
-    legs = tuple(leg for leg in found.map.legs if leg in own and sketch.is_head(leg))
-    need(legs and sketch.query in given.legs and not {*legs} & {*given.legs})
+    map_reader, source_use = need(reader(sketch, at.box)), need(source(sketch, need(projection(sketch, at.query))))
+    map_legs = heads(sketch, at)
+    legs = tuple(leg for leg in map_reader.map.legs if leg in map_legs and sketch.is_head(leg))
+    need(legs and sketch.query in source_use.legs and not {*legs} & {*source_use.legs})
     need(prod(map(sketch.size, legs)) <= _WIDEST and k < sketch.size(legs[-1]))
     _one_convention(sketch)
-    made = _gate(sketch, given, legs, sketch.setting("k", k), "Gh", found.step)
-    _multiply(sketch, found.step, found.term, made)
+    gates = _gate(sketch, source_use, legs, sketch.setting("k", k), "Gh", map_reader.step)
+    _multiply(sketch, map_reader.step, map_reader.term, gates)
 
 
 def latent(sketch: Sketch, at: Map, c: int) -> None:
     """x[m f] Wk[f h d], x[m f] Wv[f h d]  becomes  C[m c] Wk[c h d], C[m c] Wv[c h d] with C: x[m f] Wc[f c] -> m c."""
-    found, readers = need(reader(sketch, at.box)), sketch.readers()
-    places = [need(projection(sketch, use)) for use in (at.key, found.value)]
-    given, other = (need(source(sketch, place)) for place in places)
-    need(given == other and places[0].use.name != places[1].use.name and sketch.key in given.legs)
-    need(all(readers[place.use.name] == [place.step] for place in places))
-    (leg, *more) = (leg for leg in given.legs if leg != sketch.key)
+    map_reader, readers = need(reader(sketch, at.box)), sketch.readers()
+    weights = [need(projection(sketch, use)) for use in (at.key, map_reader.value)]
+    key_source, value_source = (need(source(sketch, weight)) for weight in weights)
+    need(key_source == value_source and weights[0].use.name != weights[1].use.name and sketch.key in key_source.legs)
+    need(all(readers[weight.use.name] == [weight.step] for weight in weights))
+    (leg, *more) = (leg for leg in key_source.legs if leg != sketch.key)
     need(not more and c < sketch.size(leg))
     rank = sketch.leg("c", c)
-    first = min((place.step for place in places), key=list(sketch.step).index)
-    small = sketch.put("C", (str(sketch.key), rank), first, product(given, sketch.weight("Wc", (leg, rank))))
-    slots = {(place.use.name, place.use.legs.index(leg)) for place in places}
+    first = min((weight.step for weight in weights), key=list(sketch.step).index)
+    small = sketch.put("C", (str(sketch.key), rank), first, product(key_source, sketch.weight("Wc", (leg, rank))))
+    slots = {(weight.use.name, weight.use.legs.index(leg)) for weight in weights}
 
     def from_rank(name: str, legs: Legs) -> Legs:
-        return tuple(rank if (name, place) in slots else one for place, one in enumerate(legs))
+        return tuple(rank if (name, position) in slots else old for position, old in enumerate(legs))
 
     sketch.change_legs(from_rank)
-    for place in places:
-        sketch.refactor(place.step, swapped(given, small), place.term)
+    for weight in weights:
+        sketch.refactor(weight.step, swapped(key_source, small), weight.term)

@@ -26,9 +26,9 @@ class Side:
 def side(sketch: Sketch, at: Map, leg: str) -> Side:
     """The wire of a leg from the product of the scores upwards. Raises Nowhere if it reaches the map another way."""
     cut = frozenset((at.scores, use.name) for use in sketch.step[at.scores].op.uses)
-    found = wire(sketch, [slot_of(use, leg) for use in (at.query, at.key)], cut)
-    need(not {at.scores, at.box} & found.owners and sketch.free(found))
-    return Side(leg, found)
+    above = wire(sketch, [slot_of(use, leg) for use in (at.query, at.key)], cut)
+    need(not {at.scores, at.box} & above.owners and sketch.free(above))
+    return Side(leg, above)
 
 
 def head_legs(sketch: Sketch, at: Map) -> list[str]:
@@ -52,7 +52,7 @@ def set_scale(sketch: Sketch, box: str, scale: Arith) -> None:
     """Sets the scale of a softmax; does nothing for other boxes."""
     old = sketch.box_of(box)
     if "scale" in dict(old.numbers):
-        sketch.rebox(box, numbers=tuple((name, scale if name == "scale" else value) for name, value in old.numbers))
+        sketch.rebox(box, numbers=tuple((name, scale if name == "scale" else number) for name, number in old.numbers))
 
 
 def share(sketch: Sketch, at: Map, g: int) -> None:
@@ -63,12 +63,12 @@ def share(sketch: Sketch, at: Map, g: int) -> None:
     _mix_scores(sketch, at, side(sketch, at, need(only(head_legs(sketch, at)))), f"head {g}", "P")
 
 
-def _mix_scores(sketch: Sketch, at: Map, head: Side, text: str, name: str, init: str | None = None) -> None:
-    """Replaces the scores of `head.leg` by mixtures of global heads, a new leg of size `text`, with a new weight.
+def _mix_scores(sketch: Sketch, at: Map, head: Side, size: str, name: str, init: str | None = None) -> None:
+    """Replaces the scores of `head.leg` by mixtures of global heads, a new leg of size `size`, with a new weight.
 
     Terms without a global head, such as a prior of each local head, do not change.
     """
-    new = sketch.leg("g", text)
+    new = sketch.leg("g", size)
     relabel(sketch, (head.wire, (new,)))
     weight = sketch.weight(name, (new, head.leg), init)
     if OPS[sketch.box_of(at.box).kind].divides_by_sum:
@@ -82,32 +82,32 @@ def _mix_scores(sketch: Sketch, at: Map, head: Side, text: str, name: str, init:
 
 def mix(sketch: Sketch, at: Map, e: int) -> None:
     """A[h n m] V[m h d]  becomes  U[e n m] V[m e d] with U = A[h n m] Pw[h e] -> e n m."""
-    found = need(reader(sketch, at.box))
-    leg = need(only(leg for leg in found.map.legs if leg in found.value.legs and leg != sketch.key))
+    map_reader = need(reader(sketch, at.box))
+    leg = need(only(leg for leg in map_reader.map.legs if leg in map_reader.value.legs and leg != sketch.key))
     need(leg in (*sketch.step[at.box].legs, *head_legs(sketch, at)))
-    below = wire(sketch, [slot_of(found.value, leg)], frozenset({(found.step, found.map.name)}))
-    need(not {found.map.name, at.box} & below.owners and sketch.free(below))
+    below = wire(sketch, [slot_of(map_reader.value, leg)], frozenset({(map_reader.step, map_reader.map.name)}))
+    need(not {map_reader.map.name, at.box} & below.owners and sketch.free(below))
     new = sketch.leg("e", f"head {e}")
     relabel(sketch, (below, (new,)))
-    legs = (new if one == leg else one for one in found.map.legs)
-    mixed = sketch.put("U", legs, found.step, product(found.map, sketch.weight("Pw", (leg, new))))
-    sketch.refactor(found.step, swapped(found.map, mixed))
+    legs = (new if map_leg == leg else map_leg for map_leg in map_reader.map.legs)
+    mixed = sketch.put("U", legs, map_reader.step, product(map_reader.map, sketch.weight("Pw", (leg, new))))
+    sketch.refactor(map_reader.step, swapped(map_reader.map, mixed))
 
 
 def group(sketch: Sketch, at: Map, g: int) -> None:
     """Q[n h d] K[m h d] V[m h d]  becomes  Q[n g j d] K[m g d] V[m g d]; with g = 1, Q[n h d] K[m d] V[m d]."""
-    leg, found = need(only(head_legs(sketch, at))), need(reader(sketch, at.box))
+    leg, map_reader = need(only(head_legs(sketch, at))), need(reader(sketch, at.box))
     size = sketch.size(leg)
-    need(leg in found.value.legs and leg in found.map.legs and g < size and size % g == 0)
-    cut = frozenset({(at.scores, at.key.name), (found.step, found.value.name)})
-    above = wire(sketch, [slot_of(use, leg) for use in (at.key, found.value)], cut)
+    need(leg in map_reader.value.legs and leg in map_reader.map.legs and g < size and size % g == 0)
+    cut = frozenset({(at.scores, at.key.name), (map_reader.step, map_reader.value.name)})
+    above = wire(sketch, [slot_of(use, leg) for use in (at.key, map_reader.value)], cut)
     below = wire(sketch, [(at.scores, sketch.step[at.scores].legs.index(leg))], cut)
     need(not above.slots & below.slots and sketch.free(above, below))
     if g == 1:
         relabel(sketch, (above, ()))
         return
     tensors = (sketch.tensors[name] for name in below.owners & sketch.tensors.keys())
-    need(all(made.role == "weights" for made in tensors))  # constants and noise need a single head leg
+    need(all(declared.role == "weights" for declared in tensors))  # constants and noise need a single head leg
     groups = sketch.leg("g", f"head {g}")
     each = sketch.leg("j", f"head {leg} / {groups}")
     relabel(sketch, (above, (groups,)), (below, (groups, each)))
@@ -124,8 +124,8 @@ def core(sketch: Sketch, at: Map, form: str, c: int) -> None:
     The scale becomes (number of rows) ** -0.5, and cores start with scores of variance 1; `c` is the rank, of left and
     low_rank.
     """
-    found = weighting_of(sketch.step[at.box], sketch.key)
-    need(isinstance(found, Softmax) and found.sink is None)
+    weighting = weighting_of(sketch.step[at.box], sketch.key)
+    need(isinstance(weighting, Softmax) and weighting.sink is None)
     head = side(sketch, at, need(only(head_legs(sketch, at))))
     inner = side(sketch, at, need(only(summed_legs(sketch, at))))
     need(plain_product(sketch, at) and {*sketch.step[at.scores].legs} == {head.leg, sketch.query, sketch.key})
@@ -141,42 +141,42 @@ def core(sketch: Sketch, at: Map, form: str, c: int) -> None:
 
 def _left(sketch: Sketch, at: Map, head: Side, inner: Side, c: int) -> None:
     """Gives the map a row for each component of the values, and the components of the scores a separate leg."""
-    found = need(reader(sketch, at.box))
-    need(found.map.name == at.box and found.map.legs[:1] == (head.leg,))  # the map is read directly
-    values = _component(sketch, found)
-    mine = sketch.leg("e", f"head {inner.leg}")
-    relabel(sketch, (inner.wire, (mine,)))
+    map_reader = need(reader(sketch, at.box))
+    need(map_reader.map.name == at.box and map_reader.map.legs[:1] == (head.leg,))  # the map is read directly
+    values = _component(sketch, map_reader)
+    score_leg = sketch.leg("e", f"head {inner.leg}")
+    relabel(sketch, (inner.wire, (score_leg,)))
     if not sketch.is_head(values):
         sketch.declared[values] = f"head {sketch.declared[values]}"
-    _with_core(sketch, at, c, values, mine, (head.leg, values), f"normal({head.leg} ** 0.5)")
+    _with_core(sketch, at, c, values, score_leg, (head.leg, values), f"normal({head.leg} ** 0.5)")
     inside = sketch.step[at.scores]
     sketch.rebox(at.box, inside.legs, operands=(("of", Use(inside.name, inside.legs)),))
 
     def more_rows(use: Use) -> Use:
         return Use(use.name, (use.legs[0], values, *use.legs[1:])) if use.name == at.box else use
 
-    sketch.refactor(found.step, lambda factors: map(more_rows, factors))
+    sketch.refactor(map_reader.step, lambda factors: map(more_rows, factors))
 
 
-def _component(sketch: Sketch, found: Reader) -> str:
+def _component(sketch: Sketch, map_reader: Reader) -> str:
     """The only leg of the values that the map lacks."""
-    return need(only(leg for leg in found.value.legs if leg not in (*found.map.legs, sketch.key)))
+    return need(only(leg for leg in map_reader.value.legs if leg not in (*map_reader.map.legs, sketch.key)))
 
 
 def _merged(sketch: Sketch, at: Map, head: Side, inner: Side, c: int) -> str:
     """Merges heads and components to a leg s above the scores and a leg r below, joined by a core; returns r."""
-    found = need(reader(sketch, at.box))
-    component = _component(sketch, found)
+    map_reader = need(reader(sketch, at.box))
+    component = _component(sketch, map_reader)
     cut = frozenset((at.scores, use.name) for use in sketch.step[at.scores].op.uses)
     heads = wire(sketch, [(at.scores, sketch.step[at.scores].legs.index(head.leg))], cut)
-    values = wire(sketch, [slot_of(found.value, component)])
+    values = wire(sketch, [slot_of(map_reader.value, component)])
     need(not heads.slots & head.wire.slots and not values.slots & inner.wire.slots)
     need(values.owners <= heads.owners and inner.wire.owners == head.wire.owners)  # the same tensors have both legs
     need(sketch.free(heads, values) and sketch.size(component) == sketch.size(inner.leg))
-    whole = f"head {head.leg} * {inner.leg}"
-    rows, parts = sketch.leg("r", whole), sketch.leg("s", whole)
-    relabel(sketch, (head.wire, (parts,)), (inner.wire, ()), (heads, (rows,)), (values, ()))
-    _with_core(sketch, at, c, rows, parts, (rows,), "normal(1)")
+    size = f"head {head.leg} * {inner.leg}"
+    rows, columns = sketch.leg("r", size), sketch.leg("s", size)
+    relabel(sketch, (head.wire, (columns,)), (inner.wire, ()), (heads, (rows,)), (values, ()))
+    _with_core(sketch, at, c, rows, columns, (rows,), "normal(1)")
     return rows
 
 
