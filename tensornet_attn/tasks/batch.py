@@ -39,23 +39,23 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on a device."""
-        return self._each(lambda value: value.to(device))
+        return self._each(lambda tensor: tensor.to(device))
 
     def rows(self, start: int, stop: int) -> Batch:
         """The samples start to stop - 1."""
-        return self._each(lambda value: value[start:stop])
+        return self._each(lambda tensor: tensor[start:stop])
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        return replace(self, **{name: change(value) for name, value in vars(self).items() if value is not None})
+        return replace(self, **{name: change(tensor) for name, tensor in vars(self).items() if tensor is not None})
 
 
 def batch_of(rows: Rows, padding: int | None) -> Batch:
     """Rows as tensors, with masks of the padding."""
-    values = {name: torch.from_numpy(value.astype(_KINDS[value.dtype.kind])) for name, value in rows.items()}
+    tensors = {name: torch.from_numpy(array.astype(_KINDS[array.dtype.kind])) for name, array in rows.items()}
     if padding is not None:
         masks = {"tokens": "key_mask", "source": "source_mask"}
-        values |= {mask: values[name] != padding for name, mask in masks.items() if name in values}
-    return Batch(**values)
+        tensors |= {mask: tensors[name] != padding for name, mask in masks.items() if name in tensors}
+    return Batch(**tensors)
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,13 @@ class Score:
 
     def means(self) -> dict[str, float]:
         """The means of all parts with a count above 0; after the loss, the loss in the unit `measure`."""
-        found = {}
+        means = {}
         for name, (total, count) in self.parts.items():
             if count:
-                found[name] = total / count
+                means[name] = total / count
             if count and name == "loss" and self.measure is not None:
-                found[self.measure] = measured(self.measure, found[name])
-        return found
+                means[self.measure] = measured(self.measure, means[name])
+        return means
 
     def vector(self) -> Tensor:
         """Sums and counts as float64 [parts, 2], for an all-reduce over processes."""
@@ -124,11 +124,11 @@ def score(
     targets = batch.targets if at is None else batch.targets.flatten()[at]
     total, count = loss(logits, targets)
     scored = targets != UNSCORED
-    right = (logits.argmax(-1) == targets) & scored
-    measures = {"loss": (total, count), "accuracy": (right.sum(), count)}
-    for place, name in enumerate(groups):
+    correct = (logits.argmax(-1) == targets) & scored
+    measures = {"loss": (total, count), "accuracy": (correct.sum(), count)}
+    for index, name in enumerate(groups):
         assert batch.group is not None
-        here = (batch.group if at is None else batch.group[at // batch.targets.shape[1]]) == place
-        measures[f"accuracy/{name}"] = (right[here].sum(), scored[here].sum())
-    values = torch.stack([value.to(total.dtype) for pair in measures.values() for value in pair])
+        in_group = (batch.group if at is None else batch.group[at // batch.targets.shape[1]]) == index
+        measures[f"accuracy/{name}"] = (correct[in_group].sum(), scored[in_group].sum())
+    values = torch.stack([tensor.to(total.dtype) for pair in measures.values() for tensor in pair])
     return Score(dict.fromkeys(measures, (0.0, 0)), measure).replaced(values.reshape(-1, 2))

@@ -62,9 +62,9 @@ class Stream:
 @lru_cache(maxsize=4)
 def _order(stream: Stream, epoch: int, size: int, block: int) -> Integers:
     draws = stream.at([epoch], 2**32)  # larger than any number of attempts
-    place = np.arange(size)
+    position = np.arange(size)
     blocks = draws.bits(0, -(-size // block))[0]
-    return np.lexsort((draws.bits(1, size)[0], blocks[place // block]))
+    return np.lexsort((draws.bits(1, size)[0], blocks[position // block]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,32 +122,32 @@ def split_of_text(text: str) -> str:
 
 def by_content(texts: Iterable[str]) -> dict[str, list[int]]:
     """The indices of the texts of each split, in order."""
-    found: dict[str, list[int]] = {split: [] for split in SPLITS}
-    for place, text in enumerate(texts):
-        found[split_of_text(text)].append(place)
-    return found
+    indices: dict[str, list[int]] = {split: [] for split in SPLITS}
+    for index, text in enumerate(texts):
+        indices[split_of_text(text)].append(index)
+    return indices
 
 
 def settled(make: Make, stream: Stream, index: Integers) -> Rows:
     """Samples by index: for each sample, the first valid attempt whose content falls in the stream's split."""
-    result: Rows = {}
-    left, attempt = np.arange(len(index)), 0
-    while left.size:
-        width = max(1, min(64, _AT_ONCE // left.size))
-        attempts = np.tile(np.arange(attempt, attempt + width), left.size)
-        rows, which = make(stream.at(np.repeat(index[left], width), attempts))
-        here = _class(rows) == SPLITS.index(stream.split)
-        owner, first = np.unique(which[here] // width, return_index=True)  # the attempts of a sample are in order
+    samples: Rows = {}
+    missing, attempt = np.arange(len(index)), 0
+    while missing.size:
+        width = max(1, min(64, _AT_ONCE // missing.size))
+        attempts = np.tile(np.arange(attempt, attempt + width), missing.size)
+        rows, which = make(stream.at(np.repeat(index[missing], width), attempts))
+        in_split = _class(rows) == SPLITS.index(stream.split)
+        owner, first = np.unique(which[in_split] // width, return_index=True)  # the attempts of a sample are in order
         for name, values in rows.items():
-            target = result.setdefault(name, np.zeros((len(index), *values.shape[1:]), values.dtype))
-            target[left[owner]] = values[here][first]
-        left, attempt = np.delete(left, owner), attempt + width
-        if left.size and attempt >= ATTEMPTS:
+            target = samples.setdefault(name, np.zeros((len(index), *values.shape[1:]), values.dtype))
+            target[missing[owner]] = values[in_split][first]
+        missing, attempt = np.delete(missing, owner), attempt + width
+        if missing.size and attempt >= ATTEMPTS:
             raise InputError(
                 f"task '{stream.task}': {ATTEMPTS:,} attempts found no sample for split '{stream.split}'; choose "
                 "options with enough different samples for three disjoint splits."
             )
-    return result
+    return samples
 
 
 def _class(rows: Rows) -> Integers:

@@ -35,9 +35,9 @@ def read_bytes(path: Path) -> bytes:
 
 def read_text(path: Path) -> str:
     """The text of a file. Raises InputError if it is missing, unreadable or not UTF-8."""
-    data = read_bytes(path)
+    encoded = read_bytes(path)
     try:
-        return data.decode("utf-8-sig").replace("\r\n", "\n")
+        return encoded.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise InputError(f"'{path}': byte {error.start} is not UTF-8; save it as UTF-8 text.") from error
 
@@ -51,12 +51,12 @@ def read_table(path: Path, columns: Sequence[str], delimiter: str) -> list[tuple
         for column in columns:
             if column not in header:
                 raise InputError(f"'{path}' has no column '{column}': {nearest(column, header)}")
-        places, found = [header.index(column) for column in columns], []
+        indices, rows = [header.index(column) for column in columns], []
         for row in filter(None, reader):
-            if len(row) <= max(places):
+            if len(row) <= max(indices):
                 raise InputError(f"'{path}', line {reader.line_num}: {len(row)} columns, fewer than the header.")
-            found.append((reader.line_num, [row[place] for place in places]))
-        return found
+            rows.append((reader.line_num, [row[index] for index in indices]))
+        return rows
     except csv.Error as error:
         raise InputError(f"'{path}' cannot be read as a table: {error}.") from error
     finally:
@@ -65,28 +65,28 @@ def read_table(path: Path, columns: Sequence[str], delimiter: str) -> list[tuple
 
 def the_file(folder: Path, pattern: str) -> Path:
     """The only file of a folder that matches a pattern. Raises MissingFile for none, InputError for several."""
-    found = the_files(folder, pattern)
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found)
-        raise InputError(f"'{folder}' has {len(found)} files {pattern} ({names}); leave exactly one.")
-    return found[0]
+    matches = the_files(folder, pattern)
+    if len(matches) != 1:
+        names = ", ".join(path.name for path in matches)
+        raise InputError(f"'{folder}' has {len(matches)} files {pattern} ({names}); leave exactly one.")
+    return matches[0]
 
 
 def the_files(folder: Path, pattern: str) -> list[Path]:
     """The files of a folder that match a pattern, sorted by name. Raises MissingFile for none."""
-    found = sorted(folder.glob(pattern))
-    if not found:
+    matches = sorted(folder.glob(pattern))
+    if not matches:
         problem = f"has no file {pattern}" if folder.is_dir() else f"is not a folder with files {pattern}"
         raise MissingFile(f"'{folder}' {problem}.")
-    return found
+    return matches
 
 
 def fingerprint(parts: Iterable[bytes | str]) -> str:
     """A checksum of the inputs of arrays."""
     total = hashlib.sha256()
-    for part in parts:
-        data = os.fsencode(part)
-        total.update(len(data).to_bytes(8, "little") + data)
+    for chunk in parts:
+        encoded = os.fsencode(chunk)
+        total.update(len(encoded).to_bytes(8, "little") + encoded)
     return total.hexdigest()
 
 
@@ -117,11 +117,11 @@ class Cache:
             return make()
         name = json.dumps(key, sort_keys=True)
         path = self.folder / str(key["task"]) / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.arrays"
-        found = _read(path, name)
-        if found is None:
-            found = {field: _narrow(values) for field, values in make().items()}
-            _write(path, name, found)
-        return found
+        arrays = _read(path, name)
+        if arrays is None:
+            arrays = {field: _narrow(values) for field, values in make().items()}
+            _write(path, name, arrays)
+        return arrays
 
 
 def _narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -153,11 +153,11 @@ def _read(path: Path, name: str) -> Arrays | None:
             body = file.read()
         if (header["mark"], header["key"]) != (MARK, name) or header["sha256"] != hashlib.sha256(body).hexdigest():
             return None
-        found, start = {}, 0
+        arrays, start = {}, 0
         for field, kind, shape in header["fields"]:
             values = np.frombuffer(body, kind, int(np.prod(shape)), start)
-            found[field] = values.reshape(shape)
+            arrays[field] = values.reshape(shape)
             start += values.nbytes
-        return found
+        return arrays
     except (OSError, ValueError, KeyError, TypeError):
         return None

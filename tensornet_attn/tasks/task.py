@@ -201,14 +201,14 @@ class Task:
 
     def _stored(self, stream: Stream, index: Integers) -> Rows:
         """Samples from their blocks."""
-        place = index // BLOCK
+        block = index // BLOCK
         rows: Rows = {}
-        for number in np.unique(place).tolist():
-            here = place == number
+        for number in np.unique(block).tolist():
+            in_block = block == number
             for name, values in self._block(stream, number).items():
-                taken = values[index[here] % BLOCK]
+                taken = values[index[in_block] % BLOCK]
                 target = rows.setdefault(name, np.zeros((len(index), *values.shape[1:]), np.int64))
-                target[here] = taken
+                target[in_block] = taken
         return rows
 
     def _block(self, stream: Stream, number: int) -> Rows:
@@ -269,12 +269,12 @@ def task_named(
 
 def recipe_named(name: str) -> Recipe:
     """The recipe of a task by name, or of the user by `module:name`. Raises InputError if there is none."""
-    known = {recipe.name: recipe for recipe in RECIPES}
+    by_name = {recipe.name: recipe for recipe in RECIPES}
     if ":" in name:
         return named(name, "task", "a Recipe", Recipe)  # type: ignore[no-any-return]
-    if name not in known:
-        raise InputError(f"there is no task '{name}': {nearest(name, known)}")
-    return known[name]
+    if name not in by_name:
+        raise InputError(f"there is no task '{name}': {nearest(name, by_name)}")
+    return by_name[name]
 
 
 def name_of_task(task: Recipe | Callable[..., Any]) -> str:

@@ -33,7 +33,7 @@ def labelled(
     """The source of labelled tokens, truncated to `length`. Raises InputError for a split without samples."""
 
     def rows(stream: Stream, index: Integers) -> Rows:
-        chosen = [samples[stream.split][place] for place in index.tolist()]
+        chosen = [samples[stream.split][number] for number in index.tolist()]
         tokens = np.zeros((len(chosen), length), np.int64)
         for row, (text, _) in zip(tokens, chosen, strict=True):
             row[: len(text)] = text[:length]
@@ -50,9 +50,10 @@ def byte_tokens(text: str, length: int) -> Text:
 def of_bytes(task: str, pairs: Mapping[str, Pairs], length: int, more: str = "give more data") -> Source:
     """The source of labelled texts, truncated to `length` bytes."""
     classes = sorted_labels({label for split in pairs.values() for _, label in split})
-    place = {label: number for number, label in enumerate(classes)}
+    class_index = {label: number for number, label in enumerate(classes)}
     samples = {
-        split: [(byte_tokens(text, length), place[label]) for text, label in found] for split, found in pairs.items()
+        split: [(byte_tokens(text, length), class_index[label]) for text, label in labelled_texts]
+        for split, labelled_texts in pairs.items()
     }
     return labelled(task, samples, Bytes(), length, classes, more)
 
@@ -90,8 +91,8 @@ def _open_table(options: Table, cache: Cache) -> Source:
         validation, test = _read_table(options.validation_path, options), _read_table(options.test_path, options)
         pairs = {"train": everything, "validation": validation, "test": test}
     else:
-        places = by_content(text for text, _ in everything)
-        pairs = {split: [everything[place] for place in found] for split, found in places.items()}
+        by_split = by_content(text for text, _ in everything)
+        pairs = {split: [everything[index] for index in indices] for split, indices in by_split.items()}
     more = "give more texts, or set validation_path= and test_path="
     return of_bytes("text_classification", pairs, options.length, more)
 
@@ -140,11 +141,11 @@ def _open_reviews(options: Reviews, cache: Cache) -> Source:
 def _reviews(folder: Path) -> dict[str, Pairs]:
     """(text, label) of each file, in the order of file names."""
     pairs: dict[str, Pairs] = {"train": [], "validation": [], "test": []}
-    for part, label in product(("train", "test"), LABELS):
-        for path in the_files(folder / part / label, "*.txt"):
+    for subfolder, label in product(("train", "test"), LABELS):
+        for path in the_files(folder / subfolder / label, "*.txt"):
             text = _filled(read_text(path), f"'{path}'")
-            held = part == "train" and split_of_text(text) == "validation"
-            pairs["validation" if held else part].append((text, label))
+            held_out = subfolder == "train" and split_of_text(text) == "validation"
+            pairs["validation" if held_out else subfolder].append((text, label))
     return pairs
 
 
@@ -157,9 +158,9 @@ def _tables(folder: Path) -> dict[str, Pairs]:
     }
 
 
-def _filled(text: str, place: str) -> str:
+def _filled(text: str, where: str) -> str:
     if not text:
-        raise InputError(f"{place} has no text; remove it.")
+        raise InputError(f"{where} has no text; remove it.")
     return text
 
 
@@ -200,14 +201,14 @@ def _open_papers(options: Papers, cache: Cache) -> Source:
 
 def _read_papers(path: Path, each: int) -> list[tuple[Text, int]]:
     """(tokens, class) of each line; quotes are part of the text."""
-    found = []
+    samples = []
     for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
         fields = line.split("\t")
         if len(fields) != 5 or fields[0] not in ("0", "1", "0.0", "1.0"):
             raise InputError(f"'{path}', line {number}: give label (0 or 1), id, id, text and text, separated by tabs.")
         first, second = byte_tokens(fields[3], each), byte_tokens(fields[4], each)
-        found.append((np.concatenate([first, np.array([MARK], np.uint16), second]), int(float(fields[0]))))
-    return found
+        samples.append((np.concatenate([first, np.array([MARK], np.uint16), second]), int(float(fields[0]))))
+    return samples
 
 
 LRA_RETRIEVAL = Recipe(

@@ -65,21 +65,21 @@ def below(level: Level, most: int, last: bool) -> Level:
     count = 2 + (((bits >> np.uint64(32)) * np.uint64(most - 1)) >> np.uint64(32)).astype(np.int64)
     parent = np.repeat(np.arange(len(bits)), count)
     sibling = np.arange(len(parent)) - np.repeat(np.cumsum(count) - count, count)
-    own = mix(bits[parent] + (sibling.astype(np.uint64) + np.uint64(1)) * GOLDEN)
-    operator = np.zeros(len(own), bool) if last else own % np.uint64(4) == 0
-    return Level(own, tree[parent], parent, sibling, operator)
+    child_bits = mix(bits[parent] + (sibling.astype(np.uint64) + np.uint64(1)) * GOLDEN)
+    operator = np.zeros(len(child_bits), bool) if last else child_bits % np.uint64(4) == 0
+    return Level(child_bits, tree[parent], parent, sibling, operator)
 
 
 def lengths(bits: Words, depth: int, most: int, room: int) -> Integers:
     """The number of tokens of each tree; trees with `room` or more tokens are not expanded further."""
     level = roots(bits)
-    found = np.full(len(bits), 2)
+    token_counts = np.full(len(bits), 2)
     for here in range(2, depth + 1):
         level = below(level, most, here == depth)
-        found += np.bincount(level.tree, 1 + level.operator, len(bits)).astype(np.int64)
-        keep = level.operator & (found < room)[level.tree]
+        token_counts += np.bincount(level.tree, 1 + level.operator, len(bits)).astype(np.int64)
+        keep = level.operator & (token_counts < room)[level.tree]
         level = Level(level.bits, level.tree, level.parent, level.sibling, keep)
-    return found
+    return token_counts
 
 
 def grown(bits: Words, depth: int, most: int) -> list[Level]:
@@ -218,7 +218,7 @@ def _open_files(options: Files, cache: Cache) -> Source:
 
 def _read(path: Path, length: int) -> list[tuple[Text, int]]:
     """(tokens, answer) of each line."""
-    found = []
+    samples = []
     for line, (source, target) in read_table(path, ["Source", "Target"], "\t"):
         try:
             tokens = WORDS.encode(source.translate(_WITHOUT_PARENTHESES))[:length]
@@ -226,10 +226,10 @@ def _read(path: Path, length: int) -> list[tuple[Text, int]]:
             raise InputError(f"'{path}', line {line}: {error}") from error
         if target not in DIGITS or not tokens:
             raise InputError(f"'{path}', line {line}: give a list of operations and a digit.")
-        found.append((np.array(tokens, np.uint16), int(target)))
-    if not found:
+        samples.append((np.array(tokens, np.uint16), int(target)))
+    if not samples:
         raise InputError(f"'{path}' has no lines below its header.")
-    return found
+    return samples
 
 
 LRA_LISTOPS = Recipe(

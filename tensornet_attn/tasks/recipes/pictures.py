@@ -46,11 +46,11 @@ def cifar10(folder: Path, side: int = 32, classes: int = 10) -> tuple[Bytes, Byt
 
 
 def _records(path: Path, side: int, classes: int) -> Bytes:
-    data = np.frombuffer(read_bytes(path), np.uint8)
+    content = np.frombuffer(read_bytes(path), np.uint8)
     size = 1 + 3 * side**2
-    if len(data) % size:
-        raise InputError(f"'{path}' has {len(data):,} bytes, not a multiple of {size:,}, an image of side {side}.")
-    records = data.reshape(-1, size)
+    if len(content) % size:
+        raise InputError(f"'{path}' has {len(content):,} bytes, not a multiple of {size:,}, an image of side {side}.")
+    records = content.reshape(-1, size)
     if len(records) and records[:, 0].max() >= classes:
         raise InputError(f"'{path}' has class {records[:, 0].max()}; the classes are 0 to {classes - 1}.")
     return records
@@ -70,22 +70,22 @@ def mnist(folder: Path) -> tuple[Bytes, Bytes]:
 
 def _idx(path: Path) -> Bytes:
     """The images of an idx file: four bytes for the type, four for each dimension, then the pixels."""
-    data = read_bytes(path)
+    content = read_bytes(path)
     if path.suffix == ".gz":
         try:
-            data = gzip.decompress(data)
+            content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(f"'{path}' cannot be unpacked: {error}.") from error
-    if not data.startswith(_PICTURES) or len(data) < 16:
+    if not content.startswith(_PICTURES) or len(content) < 16:
         raise InputError(
             f"'{path}' is not an idx file of grey images: it does not begin with 00 00 08 03 and three sizes."
         )
-    count, height, width = struct.unpack(">3I", data[4:16])
-    if len(data) - 16 != count * height * width:
+    count, height, width = struct.unpack(">3I", content[4:16])
+    if len(content) - 16 != count * height * width:
         raise InputError(
-            f"'{path}' has {len(data) - 16:,} pixels, but its header has {count:,} images of {height} x {width}."
+            f"'{path}' has {len(content) - 16:,} pixels, but its header has {count:,} images of {height} x {width}."
         )
-    return np.frombuffer(data, np.uint8, offset=16).reshape(count, height, width)
+    return np.frombuffer(content, np.uint8, offset=16).reshape(count, height, width)
 
 
 def grey(planes: Bytes) -> Integers:
@@ -102,21 +102,21 @@ class Unreadable(Exception):
     """The reason why an image file cannot be read."""
 
 
-def read_png(data: bytes) -> Bytes:
+def read_png(content: bytes) -> Bytes:
     """The pixels [height, width, channels] of a PNG file. Raises Unreadable, and MissingPartError without Pillow."""
     if find_spec("PIL") is None:
         raise MissingPartError("reading images needs Pillow: pip install 'tensornet-attn[train]'.")
     from PIL import Image
 
-    if not data.startswith(SIGNATURE):
+    if not content.startswith(SIGNATURE):
         raise Unreadable("it is not a PNG file")
-    if len(data) < _HEAD:
+    if len(content) < _HEAD:
         raise Unreadable("it is damaged")
-    width, height, depth = struct.unpack(">IIB", data[16:25])
+    width, height, depth = struct.unpack(">IIB", content[16:25])
     if not (0 < width <= _SIDE and 0 < height <= _SIDE):
         raise Unreadable(f"it has {width} x {height} pixels")
     try:
-        with Image.open(BytesIO(data), formats=["PNG"]) as picture:
+        with Image.open(BytesIO(content), formats=["PNG"]) as picture:
             plain = depth == 8 and picture.mode in _MODES and not picture.info.get("interlace")
             pixels = np.asarray(picture) if plain else None
     except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for a damaged file
@@ -255,7 +255,7 @@ def _open_pathfinder(options: Pathfinder, cache: Cache) -> Source:
 def _listed(folder: Path) -> list[Picture]:
     """The images that the metadata list, without empty files. Raises InputError."""
     tables = sorted(the_files(folder / "metadata", "*.npy"), key=lambda path: (len(path.name), path.name))
-    found = []
+    pictures = []
     for table in tables:
         for number, line in enumerate(read_text(table).splitlines(), 1):
             fields = line.split(" ")
@@ -270,8 +270,8 @@ def _listed(folder: Path) -> list[Picture]:
             except OSError as error:
                 raise MissingFile(f"'{path}' cannot be read: {error.strerror or error}.") from error
             if size:
-                found.append((path, int(fields[3]), size))
-    return found
+                pictures.append((path, int(fields[3]), size))
+    return pictures
 
 
 def _pathfinder_arrays(listed: list[Picture], side: int) -> Rows:

@@ -39,13 +39,13 @@ def _make_copy(options: Copy, draws: Draws) -> tuple[Rows, Integers]:
     length = options.length
     lengths = length // 4 + draws.below(0, 1, (length - 1) // 2 - length // 4)  # of w: [b 1]
     symbols = 1 + draws.below(1, (length - 1) // 2, options.symbols)
-    place = np.arange(length + 1)
-    within = np.clip((place - 1) % (lengths + 1), 0, symbols.shape[1] - 1)
-    inside = (place % (lengths + 1) != 0) & (place < 2 * lengths + 2)
-    text = np.where(inside, np.take_along_axis(symbols, within, 1), 0)
-    scored = (place >= lengths) & (place <= 2 * lengths)
-    targets = np.where(scored[:, :-1], text[:, 1:], -100)
-    return {"tokens": text[:, :-1], "targets": targets}, np.arange(len(text))
+    position = np.arange(length + 1)
+    within = np.clip((position - 1) % (lengths + 1), 0, symbols.shape[1] - 1)
+    inside = (position % (lengths + 1) != 0) & (position < 2 * lengths + 2)
+    sequence = np.where(inside, np.take_along_axis(symbols, within, 1), 0)
+    scored = (position >= lengths) & (position <= 2 * lengths)
+    targets = np.where(scored[:, :-1], sequence[:, 1:], -100)
+    return {"tokens": sequence[:, :-1], "targets": targets}, np.arange(len(sequence))
 
 
 COPY = Recipe("copy", 1, "0 w 0 w over a few symbols: repeat w.", Copy, _open_copy)
@@ -105,15 +105,15 @@ def _open_reverse(options: Reverse, cache: Cache) -> Source:
 
 
 def _make_reverse(options: Reverse, draws: Draws) -> tuple[Rows, Integers]:
-    most = options.length - 1
-    lengths = options.length // 2 + draws.below(0, 1, most - options.length // 2 + 1)  # [b 1]
-    place = np.arange(options.length)
+    longest = options.length - 1
+    lengths = options.length // 2 + draws.below(0, 1, longest - options.length // 2 + 1)  # [b 1]
+    position = np.arange(options.length)
     symbols = 2 + draws.below(1, options.length, options.symbols)
-    source = np.where(place < lengths, symbols, PADDING)
-    answer = np.take_along_axis(symbols, np.clip(lengths - 1 - place, 0, most), 1)
-    targets = np.where(place < lengths, answer, np.where(place == lengths, EDGE, -100))
+    source = np.where(position < lengths, symbols, PADDING)
+    answer = np.take_along_axis(symbols, np.clip(lengths - 1 - position, 0, longest), 1)
+    targets = np.where(position < lengths, answer, np.where(position == lengths, EDGE, -100))
     begun = np.concatenate([np.full_like(lengths, EDGE), targets[:, :-1]], 1)
-    tokens = np.where(place <= lengths, begun, PADDING)
+    tokens = np.where(position <= lengths, begun, PADDING)
     return {"tokens": tokens, "targets": targets, "source": source}, np.arange(len(tokens))
 
 

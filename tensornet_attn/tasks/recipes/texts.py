@@ -57,8 +57,8 @@ class Lanes:
 
     def spans(self, index: Integers) -> tuple[Integers, Integers]:
         """The first position of each window and the position after its last; equal for an empty window."""
-        lane, part = index % self.streams, index // self.streams
-        start = lane * self.lane + part * self.length
+        lane, window = index % self.streams, index // self.streams
+        start = lane * self.lane + window * self.length
         end = np.minimum(np.minimum(start + self.length, (lane + 1) * self.lane), self.tokens - 1)
         return start, np.maximum(start, end)
 
@@ -93,9 +93,9 @@ class Sliding:
         """
         end = np.minimum(self.width + index * self.stride, self.tokens - 1)
         done = np.where(index == 0, 0, self.width + (index - 1) * self.stride)  # earlier windows score these
-        place = (end - self.width)[:, None] + np.arange(self.width)
-        targets = np.where(place >= done[:, None], text[place + 1].astype(np.int64), -100)
-        return {"tokens": text[place], "targets": targets}
+        position = (end - self.width)[:, None] + np.arange(self.width)
+        targets = np.where(position >= done[:, None], text[position + 1].astype(np.int64), -100)
+        return {"tokens": text[position], "targets": targets}
 
 
 def windowed(
@@ -135,11 +135,11 @@ def cut(text: Text, start: Integers, end: Integers, length: int) -> Rows:
     >>> rows["tokens"].tolist(), rows["targets"].tolist()
     ([[2, 3, 4], [7, 8, 0]], [[3, 4, 5], [8, 9, -100]])
     """
-    place = start[:, None] + np.arange(length)
-    inside = place < end[:, None]
-    place = np.minimum(place, len(text) - 2)
-    targets = np.where(inside, text[place + 1].astype(np.int64), -100)
-    return {"tokens": np.where(inside, text[place], 0), "targets": targets}
+    position = start[:, None] + np.arange(length)
+    inside = position < end[:, None]
+    position = np.minimum(position, len(text) - 2)
+    targets = np.where(inside, text[position + 1].astype(np.int64), -100)
+    return {"tokens": np.where(inside, text[position], 0), "targets": targets}
 
 
 def made_up() -> str:
@@ -151,11 +151,13 @@ def made_up() -> str:
     return "".join(_sentence(*row) for row in bits)
 
 
-def _sentence(many: int, kind: int, thing: int, place: int, deed: int, other: int, others: int, joint: int) -> str:
-    subject = f"the {_pick(_KINDS, kind)} {_pick(_THINGS, thing)}{'s' * (many % 2)}"
-    verb = f"{_pick(_DEEDS, deed)}{'s' * (1 - many % 2)}"
-    spot = f" {_pick(_PLACES, place)}" if place % 3 else ""
-    return f"{subject}{spot} {verb} the {_pick(_THINGS, other)}{'s' * (others % 2)}{_pick(_JOINTS, joint)}"
+def _sentence(
+    plural: int, adjective: int, noun: int, location: int, deed: int, object_noun: int, object_plural: int, joint: int
+) -> str:
+    subject = f"the {_pick(_KINDS, adjective)} {_pick(_THINGS, noun)}{'s' * (plural % 2)}"
+    verb = f"{_pick(_DEEDS, deed)}{'s' * (1 - plural % 2)}"
+    spot = f" {_pick(_PLACES, location)}" if location % 3 else ""
+    return f"{subject}{spot} {verb} the {_pick(_THINGS, object_noun)}{'s' * (object_plural % 2)}{_pick(_JOINTS, joint)}"
 
 
 def _pick(words: Sequence[str], bits: int) -> str:
@@ -239,19 +241,20 @@ def _open_wikitext(options: Wikitext, cache: Cache) -> Source:
     return windowed("wikitext", tokens, Alphabet(tuple(words)), options, "perplexity")
 
 
-def _wikitext_arrays(texts: dict[str, str], most: int | None) -> Arrays:
+def _wikitext_arrays(texts: dict[str, str], limit: int | None) -> Arrays:
     """The tokens of each split, and the words as bytes, one per line."""
     counts = Counter(_words(texts["train"]))
     for split in SPLITS[1:]:
         counts.update(dict.fromkeys(set(_words(texts[split])) - set(counts), 0))
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
-    kept = ranked if most is None else ranked[:most]
+    kept = ranked if limit is None else ranked[:limit]
     if len(kept) < len(ranked) and UNKNOWN not in kept:
         kept = [*kept[:-1], UNKNOWN]
-    place = {word: token for token, word in enumerate(kept)}
-    other = place.get(UNKNOWN, 0)
+    token_of = {word: token for token, word in enumerate(kept)}
+    unknown = token_of.get(UNKNOWN, 0)
     tokens = {
-        split: np.fromiter((place.get(word, other) for word in _words(text)), np.int32) for split, text in texts.items()
+        split: np.fromiter((token_of.get(word, unknown) for word in _words(text)), np.int32)
+        for split, text in texts.items()
     }
     return tokens | {"words": np.frombuffer("\n".join(kept).encode(), np.uint8)}
 

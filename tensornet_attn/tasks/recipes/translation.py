@@ -49,8 +49,8 @@ class Options(Base):
 def _open(options: Options, cache: Cache) -> Source:
     sentences = {split: _pairs(options, name) for split, name in FILES.items()}
     facts = fingerprint(chain.from_iterable(chain.from_iterable(both.values()) for both in sentences.values()))
-    given = {name: getattr(options, name) for name in ("unit", "vocabulary", "length")}
-    key = {"task": "translation", "version": 1, "files": facts, **given}
+    settings = {name: getattr(options, name) for name in ("unit", "vocabulary", "length")}
+    key = {"task": "translation", "version": 1, "files": facts, **settings}
     arrays = cache.keep(key, lambda: _arrays(sentences, options))
     words = tuple(arrays["words"].astype(np.uint8).tobytes().decode().split("\n"))
     alphabet = Alphabet(words, "" if options.unit == "character" else " ")
@@ -63,7 +63,9 @@ def _open(options: Options, cache: Cache) -> Source:
         return {"tokens": tokens, "targets": np.where(target == PADDING, -100, target), "source": source}
 
     def text(tokens: Sequence[int]) -> str:
-        return without_pieces(alphabet.decode(one for one in tokens if one not in (PADDING, EDGE)), options.pieces)
+        return without_pieces(
+            alphabet.decode(token for token in tokens if token not in (PADDING, EDGE)), options.pieces
+        )
 
     judged = {
         split: [without_pieces(line, options.pieces) for line in sentences[split]["target"]] for split in SPLITS[1:]
@@ -92,13 +94,13 @@ def without_pieces(sentence: str, mark: str) -> str:
 def _pairs(options: Options, name: str) -> dict[str, list[str]]:
     """The sentences of both sides of a split. Raises InputError if their numbers differ."""
     paths = {side: Path(options.path) / f"{name}.{getattr(options, side)}" for side in SIDES}
-    found = {side: read_text(path).removesuffix("\n").split("\n") for side, path in paths.items()}
-    if len(found["source"]) != len(found["target"]):
+    lines = {side: read_text(path).removesuffix("\n").split("\n") for side, path in paths.items()}
+    if len(lines["source"]) != len(lines["target"]):
         raise InputError(
-            f"'{paths['source']}' has {len(found['source']):,} lines and '{paths['target']}' {len(found['target']):,}; "
+            f"'{paths['source']}' has {len(lines['source']):,} lines and '{paths['target']}' {len(lines['target']):,}; "
             "line i of one must be the translation of line i of the other."
         )
-    return found
+    return lines
 
 
 def _arrays(sentences: Sentences, options: Options) -> Arrays:
@@ -107,14 +109,14 @@ def _arrays(sentences: Sentences, options: Options) -> Arrays:
     pieces = {split: {side: list(map(cut, lines)) for side, lines in both.items()} for split, both in sentences.items()}
     counts = Counter(chain.from_iterable(chain(*pieces["train"].values())))
     ranked = sorted(counts.keys() - set(MARKS), key=lambda word: (-counts[word], word))
-    most = None if options.vocabulary is None else options.vocabulary - len(MARKS)
-    words = [*MARKS, *ranked[:most]]
-    place = {word: token for token, word in enumerate(words)} | dict.fromkeys(MARKS, UNKNOWN)
+    limit = None if options.vocabulary is None else options.vocabulary - len(MARKS)
+    words = [*MARKS, *ranked[:limit]]
+    token_of = {word: token for token, word in enumerate(words)} | dict.fromkeys(MARKS, UNKNOWN)
     arrays: Arrays = {"words": np.frombuffer("\n".join(words).encode(), np.uint8)}
     for split, both in pieces.items():
         kept = _kept(split, both, options.length)
         for side, edge in zip(SIDES, ([], [EDGE]), strict=True):
-            lines = [([place.get(word, UNKNOWN) for word in both[side][at]] + edge)[: options.length] for at in kept]
+            lines = [([token_of.get(word, UNKNOWN) for word in both[side][at]] + edge)[: options.length] for at in kept]
             arrays[f"{split}_{side}"] = np.fromiter(chain.from_iterable(lines), np.int32)
             arrays[f"{split}_{side}_ends"] = np.cumsum([len(line) for line in lines], dtype=np.int64)
     return arrays
@@ -142,9 +144,9 @@ def _padded(arrays: Arrays, name: str, index: Integers, length: int) -> npt.NDAr
     """The sentences of the numbers `index`, padded: [b, length]."""
     tokens, ends = arrays[name], arrays[f"{name}_ends"]
     start = np.where(index == 0, 0, ends[index - 1])
-    place = start[:, None] + np.arange(length)
-    inside = place < ends[index][:, None]
-    return np.where(inside, tokens[np.minimum(place, len(tokens) - 1)], PADDING).astype(np.int64)
+    position = start[:, None] + np.arange(length)
+    inside = position < ends[index][:, None]
+    return np.where(inside, tokens[np.minimum(position, len(tokens) - 1)], PADDING).astype(np.int64)
 
 
 TRANSLATION = Recipe(

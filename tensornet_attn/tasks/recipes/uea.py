@@ -51,7 +51,7 @@ def read_series(path: Path) -> SeriesFile:
     for number, line in enumerate(lines[start:], start + 1):
         if not line.strip():
             continue
-        *dimensions, label = (part.strip() for part in line.split(":"))
+        *dimensions, label = (section.strip() for section in line.split(":"))
         if label not in classes:
             raise InputError(f"'{path}', line {number}: '{label}' is not a class; use one of {', '.join(classes)}.")
         series.append(_series(f"'{path}', line {number}", dimensions))
@@ -85,18 +85,18 @@ def _header(path: Path, lines: list[str]) -> tuple[tuple[str, ...], int]:
     raise InputError(f"'{path}' has no line '@data'; give a .ts file of the archives.")
 
 
-def _series(place: str, dimensions: list[str]) -> Floats:
+def _series(where: str, dimensions: list[str]) -> Floats:
     """The series [n, dimensions] of a line. Raises InputError for dimensions of different lengths."""
     if not dimensions or not all(dimensions):
-        raise InputError(f"{place}: give the values of each dimension and the class, separated by colons.")
+        raise InputError(f"{where}: give the values of each dimension and the class, separated by colons.")
     try:
-        columns = [np.array(text.replace("?", "nan").split(","), np.float64) for text in dimensions]
+        columns = [np.array(dimension.replace("?", "nan").split(","), np.float64) for dimension in dimensions]
     except ValueError as error:
-        raise InputError(f"{place}: {error}.") from error
+        raise InputError(f"{where}: {error}.") from error
     for number, column in enumerate(columns, 1):
         if len(column) != len(columns[0]):
             counts = f"dimension {number} has {len(column)} values, dimension 1 has {len(columns[0])}"
-            raise InputError(f"{place}: {counts}; give all dimensions the same length.")
+            raise InputError(f"{where}: {counts}; give all dimensions the same length.")
     return np.stack(columns, 1)
 
 
@@ -108,15 +108,15 @@ def filled(series: Floats) -> Floats:
     >>> filled(np.array([[np.nan], [1.0], [np.nan], [3.0], [np.nan]]))[:, 0].tolist()
     [1.0, 1.0, 2.0, 3.0, 3.0]
     """
-    known = ~np.isnan(series)
-    if known.all():
+    present = ~np.isnan(series)
+    if present.all():
         return series
-    found, place = series.copy(), np.arange(len(series))
+    interpolated, position = series.copy(), np.arange(len(series))
     for column in range(series.shape[1]):
-        here = known[:, column]
-        if here.any():
-            found[:, column] = np.interp(place, place[here], series[here, column])
-    return found
+        observed = present[:, column]
+        if observed.any():
+            interpolated[:, column] = np.interp(position, position[observed], series[observed, column])
+    return interpolated
 
 
 class Options(Base):
@@ -134,16 +134,20 @@ def _open(options: Options, cache: Cache) -> Source:
     held = _held_out(train.labels, options.validation)
     mean, spread = _moments([series for series, out in zip(train.series, held, strict=True) if not out])
     arrays = [_arrays(file, train.classes, length, mean, spread) for file in (train, test)]
-    whole = all(rows["key_mask"].all() for rows in arrays)
-    places = {"train": np.flatnonzero(~held), "validation": np.flatnonzero(held), "test": np.arange(len(test.series))}
-    of = {"train": arrays[0], "validation": arrays[0], "test": arrays[1]}
+    unpadded = all(rows["key_mask"].all() for rows in arrays)
+    indices = {"train": np.flatnonzero(~held), "validation": np.flatnonzero(held), "test": np.arange(len(test.series))}
+    rows_of = {"train": arrays[0], "validation": arrays[0], "test": arrays[1]}
     if not options.validation:
-        places["validation"], of["validation"] = places["test"], arrays[1]
-    sizes = sizes_of("uea", places, "change 'validation', the share of each class")
+        indices["validation"], rows_of["validation"] = indices["test"], arrays[1]
+    sizes = sizes_of("uea", indices, "change 'validation', the share of each class")
 
     def rows(stream: Stream, index: Integers) -> Rows:
-        chosen = places[stream.split][index]
-        return {name: values[chosen] for name, values in of[stream.split].items() if not (whole and name == "key_mask")}
+        chosen = indices[stream.split][index]
+        return {
+            name: values[chosen]
+            for name, values in rows_of[stream.split].items()
+            if not (unpadded and name == "key_mask")
+        }
 
     return Source("classification", Alphabet(()), length, sizes, rows, classes=train.classes, features=len(mean))
 
@@ -165,20 +169,20 @@ def _check_same(train: SeriesFile, test: SeriesFile) -> None:
 
 def _held_out(labels: list[str], share: float) -> npt.NDArray[np.bool_]:
     """A mask of the training series for validation: the same share of every class, in a fixed order."""
-    most = {label: int(count * share) for label, count in Counter(labels).items()}
-    found, taken = np.zeros(len(labels), bool), Counter[str]()
-    for place in Stream("uea", 1, "train", 0).order(0, len(labels)).tolist():
-        label = labels[place]
-        found[place] = taken[label] < most[label]
+    quota = {label: int(count * share) for label, count in Counter(labels).items()}
+    held_out, taken = np.zeros(len(labels), bool), Counter[str]()
+    for index in Stream("uea", 1, "train", 0).order(0, len(labels)).tolist():
+        label = labels[index]
+        held_out[index] = taken[label] < quota[label]
         taken[label] += 1
-    return found
+    return held_out
 
 
 def _moments(series: list[Floats]) -> tuple[Floats, Floats]:
     """Mean and standard deviation of each dimension over all series; the deviation of a constant dimension is 1."""
-    values = np.concatenate([filled(one) for one in series])
-    known = np.where(np.isnan(values), 0.0, 1.0)
-    count = np.maximum(known.sum(0), 1)
+    values = np.concatenate([filled(sample) for sample in series])
+    present = np.where(np.isnan(values), 0.0, 1.0)
+    count = np.maximum(present.sum(0), 1)
     mean = np.nansum(values, 0) / count
     spread = np.sqrt(np.nansum((values - mean) ** 2, 0) / count)
     return mean, np.where(spread > 0, spread, 1.0)
