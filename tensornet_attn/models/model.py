@@ -204,11 +204,11 @@ class Positions(nn.Module):
 
         On a GPU and in torch.compile, where reading it would wait, an assertion of the device fails as in nn.Embedding.
         """
-        right = ((positions >= 0) & (positions < self.length)).all()
+        learned = ((positions >= 0) & (positions < self.length)).all()
         sentence = f"'positions' has values outside 0 to {self.length - 1}, the positions that the model has learned."
         if not positions.is_cpu or torch.compiler.is_compiling():
-            torch._assert_async(right, sentence)
-        elif not bool(right):
+            torch._assert_async(learned, sentence)
+        elif not bool(learned):
             raise InputError(sentence)
 
 
@@ -229,8 +229,8 @@ def check_tokens(
 
 def check_numbers(name: str, numbers: Tensor, key_mask: Tensor | None, features: int) -> None:
     """Raises InputError unless numbers [batch, n, features] are floating point and the mask [batch, n] is boolean."""
-    right = isinstance(numbers, torch.Tensor) and numbers.dim() == 3 and numbers.shape[2] == features
-    if not right or not numbers.is_floating_point():
+    fits_features = isinstance(numbers, torch.Tensor) and numbers.dim() == 3 and numbers.shape[2] == features
+    if not fits_features or not numbers.is_floating_point():
         raise InputError(f"'{name}' is {_given(numbers)}; give [batch, n, {features}], torch.float32.")
     _check_mask("key_mask", key_mask, numbers.shape[:2])
 

@@ -195,10 +195,13 @@ def _scale(config: AnyConfig, reporter: Reporter) -> float:
     values = sizes_of(config)
     try:
         tree = parse(config.embedding_scale)
-        for used in names(tree):
-            if used.name not in values:
+        for size_name in names(tree):
+            if size_name.name not in values:
                 raise Refusal(
-                    "unknown-name", f"there is no size '{used.name}'.", f"use one of {', '.join(values)}.", used.span
+                    "unknown-name",
+                    f"there is no size '{size_name.name}'.",
+                    f"use one of {', '.join(values)}.",
+                    size_name.span,
                 )
         return float(evaluate(tree, values))
     except Refusal as problem:

@@ -225,8 +225,8 @@ class Cache:
             raise InputError(f"{self.design}: the state dict has no '{missing[0]}': give the state_dict() of a cache.")
         kept, length = state["kept"], int(state["length"])
         if kept and {*kept} != {*self._kept}:
-            of, wanted = ", ".join(sorted(kept)), ", ".join(self._kept)
-            raise InputError(f"{self.design}: the cache stores {wanted}; the state dict has {of}.")
+            stored_names, names = ", ".join(sorted(kept)), ", ".join(self._kept)
+            raise InputError(f"{self.design}: the cache stores {names}; the state dict has {stored_names}.")
         if self.max_length is not None and length > self.max_length:
             raise InputError(
                 f"{self.design}: the state dict has {length:,} positions; the cache has room for {self.max_length:,}."
@@ -362,13 +362,13 @@ class Cache:
         shape = list(new.shape)
         shape[axis] = self._kept[name].rows(self.max_length or max(FIRST, 1 << (length - 1).bit_length()))
         if axis < -2:  # heads before positions, as fused attention reads them
-            wider = new.new_empty(torch.empty(shape, device="meta").movedim(axis, -2).shape).movedim(-2, axis)
+            grown = new.new_empty(torch.empty(shape, device="meta").movedim(axis, -2).shape).movedim(-2, axis)
         else:
-            wider = new.new_empty(shape)
+            grown = new.new_empty(shape)
         if held is not None:
-            wider.narrow(axis, 0, used).copy_(held.narrow(axis, 0, used))
-        self._held[name] = wider
-        return wider
+            grown.narrow(axis, 0, used).copy_(held.narrow(axis, 0, used))
+        self._held[name] = grown
+        return grown
 
     def update(self, new: Mapping[str, Tensor], chunk: int, dtype: torch.dtype) -> None:
         """Stores the values of a chunk. Allocates everything first, so that a failure leaves the cache unchanged."""

@@ -67,18 +67,18 @@ class Signature:
     @staticmethod
     def of(graph: Graph, schedule: Graph | None = None) -> Signature:
         """The signature of a design; `schedule`: the graph that runs, in which legs may be split."""
-        inputs = tuple((t.name, _shape(graph, t.legs), t.default) for t in graph.of_role("input"))
+        inputs = tuple((tensor.name, _shape(graph, tensor.legs), tensor.default) for tensor in graph.of_role("input"))
         return Signature(
             graph.name,
             inputs,
-            max((i + 1 for i, (_, _, default) in enumerate(inputs) if default is None), default=0),
-            tuple((t.name, _shape(graph, t.legs)) for t in graph.of_role("noise")),
+            max((index + 1 for index, (_, _, default) in enumerate(inputs) if default is None), default=0),
+            tuple((tensor.name, _shape(graph, tensor.legs)) for tensor in graph.of_role("noise")),
             graph.query,
             graph.key,
             graph.tied,
             tuple((leg.name, leg.maximum) for leg in graph.legs if leg.sequence and leg.maximum is not None),
             _masks(graph, schedule or graph),
-            frozenset(t.name for t in graph.of_role("input")[1:] if _only_positions(graph, t.name)),
+            frozenset(tensor.name for tensor in graph.of_role("input")[1:] if _only_positions(graph, tensor.name)),
             tuple(name for name, _, _ in inputs if name in Packed._fields),
             tuple(_numbers(graph)),
             graph.values,
@@ -208,8 +208,8 @@ class Signature:
         check_tensor(self.design, f"input '{name}'", tensor)
         integer = name in self.counts and tensor.dtype in WHOLE
         if not tensor.is_floating_point() and not integer:
-            wanted = "integers or floating point numbers" if name in self.counts else "floating point numbers"
-            raise InputError(f"{self.design}: input '{name}' is {tensor.dtype}; give {wanted}.")
+            accepted = "integers or floating point numbers" if name in self.counts else "floating point numbers"
+            raise InputError(f"{self.design}: input '{name}' is {tensor.dtype}; give {accepted}.")
         sizes = tensor.shape
         if len(sizes) < len(shape):
             legs = " ".join(leg for leg, _ in shape)
@@ -276,11 +276,11 @@ class Signature:
         Without weights, the first input counts instead.
         """
         first = next(iter(weights.values()), None)
-        alike = first is not None and all(
+        matching = first is not None and all(
             x is None or (x.dtype, x.device) == (first.dtype, first.device) for x in inputs
         )
         if torch.compiler.is_compiling() or (
-            alike and first is not None and all(x is None or x.device == first.device for x in others.values())
+            matching and first is not None and all(x is None or x.device == first.device for x in others.values())
         ):
             return
         present = [(name, x) for (name, *_), x in zip(self.inputs, inputs, strict=False) if x is not None]
@@ -307,8 +307,8 @@ class Signature:
             leading = tuple(tensor.shape[: tensor.dim() - len(shape)])
             if leading == batch:
                 continue
-            for a, b in zip(reversed(leading), reversed(batch), strict=False):
-                if a != b and a != 1 and b != 1:
+            for size, batch_size in zip(reversed(leading), reversed(batch), strict=False):
+                if size != batch_size and size != 1 and batch_size != 1:
                     raise InputError(
                         f"{self.design}: input '{name}' has batch dimensions {list(leading)}, the inputs before it "
                         f"have {list(batch)}; they must broadcast."
@@ -352,11 +352,11 @@ def check_mask(masks: Masks, mask: Tensor, batch: tuple[int, ...], lengths: dict
             f"mask has shape {list(mask.shape)}; its last two dimensions must be '{masks.query}' {n} and "
             f"'{masks.key}' {m}."
         )
-    for _, _, others in masks.places:
-        _check_leading(masks, mask, batch, others)
+    for _, _, other_legs in masks.places:
+        _check_leading(masks, mask, batch, other_legs)
 
 
-def _check_leading(masks: Masks, mask: Tensor, batch: tuple[int, ...], others: Shape) -> None:
+def _check_leading(masks: Masks, mask: Tensor, batch: tuple[int, ...], other_legs: Shape) -> None:
     """Checks the dimensions before query and key: none, the batch, or the batch and the other legs of the box."""
     leading = tuple(mask.shape[:-2])
     expected: list[tuple[str, int | None]] = [("batch", size) for size in batch]
@@ -367,9 +367,9 @@ def _check_leading(masks: Masks, mask: Tensor, batch: tuple[int, ...], others: S
                 f"legs, so give [{masks.query}, {masks.key}] or [batch..., {masks.query}, {masks.key}], "
                 "or compile with backend='reference'."
             )
-        expected += others
+        expected += other_legs
     if len(leading) not in (0, len(expected)):
-        legs = [leg for leg, _ in others]
+        legs = [leg for leg, _ in other_legs]
         pair = [masks.query, masks.key]
         forms = [
             pair,
@@ -470,16 +470,18 @@ def _masks(graph: Graph, schedule: Graph) -> Masks:
     }
     masked = [(step.name, step.box) for step in graph.steps if step.box is not None and graph.masked(step)]
     paired = {name: box for name, box in masked if graph.query in box.operand("of").legs}
-    others = {name: seen(graph, graph.step[name]) for name in paired}
-    places = [(name, box.kind, _shape(graph, others[name])) for name, box in paired.items()]
+    other_legs = {name: seen(graph, graph.step[name]) for name in paired}
+    places = [(name, box.kind, _shape(graph, other_legs[name])) for name, box in paired.items()]
     new = [step for step in unfolded(schedule).steps if step.name not in graph.step and graph.query in step.legs]
     words = [f"{str(step.op.kind).replace('_', ' ')} '{step.name}'" for step in graph.steps if unmasked(step)]  # type: ignore[union-attr]
     fast = next(iter(words), None)
     maps = tuple(step.name for step in sums(graph) if step.name not in _sums(schedule))
-    moved = {seen(graph, step) for step in new} - {(), *others.values()}
-    apart = tuple(name for name, legs in others.items() if legs and (moved or name in maps or split & {*legs}))
+    moved = {seen(graph, step) for step in new} - {(), *other_legs.values()}
+    split_boxes = tuple(
+        name for name, legs in other_legs.items() if legs and (moved or name in maps or split & {*legs})
+    )
     key = str(graph.key or graph.query)  # without a key leg, a key mask hides queries
-    return Masks(graph.name, str(graph.query), key, tuple(places), takes_key_mask(graph), fast, apart, maps)
+    return Masks(graph.name, str(graph.query), key, tuple(places), takes_key_mask(graph), fast, split_boxes, maps)
 
 
 def _sums(schedule: Graph) -> set[str]:

@@ -67,18 +67,18 @@ class Decoder:
         length, like = arguments.lengths[self._query], next(iter(values.values()))
         keys = arguments.lengths.get(str(self._key), cache.length + length)
         chunk = _Chunk(dict(values), like, length, keys, arguments.mask, arguments.key_mask)
-        alone = first and (self._limited or bool(self.states) or torch.is_grad_enabled())
-        output = uncached_call() if alone else None
-        stages = self._one if self._usual(alone, chunk) else self._one_separate
-        for stage in self._many if alone or length != 1 else stages:
-            if not (stage.values[0] in self._behind_kept if alone else first or not (memory and stage.once)):
+        uncached = first and (self._limited or bool(self.states) or torch.is_grad_enabled())
+        output = uncached_call() if uncached else None
+        stages = self._one if self._usual(uncached, chunk) else self._one_separate
+        for stage in self._many if uncached or length != 1 else stages:
+            if not (stage.values[0] in self._behind_kept if uncached else first or not (memory and stage.once)):
                 continue
             outputs = zip(stage.values, self._run(module, cache, stage, chunk), strict=True)
             chunk.values.update((name, self._finite(name, tensor, chunk)) for name, tensor in outputs)
         if output is None:
             output = chunk.values[self._output]
         if first or not memory:
-            repeatable = self._usual(alone, chunk) and self._repeats and len(values) == 1
+            repeatable = self._usual(uncached, chunk) and self._repeats and len(values) == 1
             if repeatable and not torch.compiler.is_compiling():
                 plain = not torch.is_autocast_enabled(like.device.type)
                 inference = torch.is_inference_mode_enabled()
@@ -140,11 +140,11 @@ class Decoder:
         cache.step({name: values[name] for name in self._kept})
         return values[self._output]
 
-    def _usual(self, alone: bool, chunk: _Chunk) -> bool:
+    def _usual(self, uncached: bool, chunk: _Chunk) -> bool:
         """Whether the chunk is one position, computed in one dtype, and no mask hides it from states."""
         hidden = bool(self.states) and chunk.key_mask is not None
         one_dtype = not self._wide or wide_dtype(chunk.like.dtype) == chunk.like.dtype
-        return not alone and chunk.length == 1 and not hidden and one_dtype
+        return not uncached and chunk.length == 1 and not hidden and one_dtype
 
     def _makes_kept(self) -> frozenset[str]:
         """The values from which the cached values are computed."""
@@ -247,10 +247,10 @@ def _of_batch(tensor: Tensor, batch: tuple[int, ...], rank: int) -> Tensor:
 
 def _seen(key_mask: Tensor, tensor: Tensor, axis: int, rank: int) -> Tensor:
     """The key mask at the last positions, those of a value with `rank` legs, whose sequence leg is at `axis`."""
-    seen = key_mask[..., -tensor.shape[axis] :]
-    shape = [*seen.shape[:-1], *[1] * rank]
-    shape[axis] = seen.shape[-1]
-    return seen.reshape(shape)
+    visible = key_mask[..., -tensor.shape[axis] :]
+    shape = [*visible.shape[:-1], *[1] * rank]
+    shape[axis] = visible.shape[-1]
+    return visible.reshape(shape)
 
 
 class _Chunk(NamedTuple):

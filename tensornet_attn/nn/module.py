@@ -156,12 +156,12 @@ class CompiledDesign(nn.Module):
         plain = len(inputs) == 1 and type(inputs[0]) is Tensor and all(argument is None for argument in others)
         if not plain or torch.compiler.is_compiling():
             return self._checked_fully(inputs, *others)
-        alike, (x,) = self._alike, inputs
+        last_call, (x,) = self._alike, inputs
         placement = x.dtype, x.device, torch._C._is_any_autocast_enabled()
-        if alike is None or x.shape != alike[0] or placement != alike[1]:
+        if last_call is None or x.shape != last_call[0] or placement != last_call[1]:
             lengths = self._checked_fully(inputs, *others)
-            alike = self.__dict__["_alike"] = x.shape, placement, lengths
-        return {**alike[2]}
+            last_call = self.__dict__["_alike"] = x.shape, placement, lengths
+        return {**last_call[2]}
 
     def _checked_fully(
         self, inputs: tuple[Tensor, ...], mask: Tensor | None, key_mask: Tensor | None, noise: Any
@@ -224,12 +224,12 @@ class CompiledDesign(nn.Module):
         key_mask: Tensor | None,
         noise: Mapping[str, Tensor] | None,
         losses: bool,
-        shown: Tensor | None = None,
+        chunk_visible: Tensor | None = None,
     ) -> Result:
-        """Runs a chunk after the cached positions. `shown`: [batch, keys of the chunk], False = padding."""
+        """Runs a chunk after the cached positions. `chunk_visible`: [batch, keys of the chunk], False = padding."""
         check_cache(self.design.name, cache)
         name, decoder, signature = self.design.name, self._decoder(cache.droppable), self._signature
-        plain = mask is None and key_mask is None and noise is None and shown is None and not losses
+        plain = mask is None and key_mask is None and noise is None and chunk_visible is None and not losses
         if plain and decoder.repeats(self, cache, inputs):
             return decoder.repeated(self, cache, inputs[0])
         if noise is not None or losses:
@@ -252,7 +252,7 @@ class CompiledDesign(nn.Module):
         length = lengths.get(str(signature.key)) or cache.length + lengths[str(signature.query)]
         signature.check_place(self._parameters, inputs, mask=mask, key_mask=key_mask)
         cache.check(name, decoder.decoding, signature.batch(inputs), next(iter(values.values())), length)
-        visible = cache.visible(shown, length)
+        visible = cache.visible(chunk_visible, length)
         arguments = Arguments(inputs, lengths, mask, both(key_mask, visible), None)
         if lengths[str(signature.query)] == 0 and not decoder.decoding.memory:  # an empty chunk stores nothing
             all_inputs: Any = signature.with_empty(inputs)

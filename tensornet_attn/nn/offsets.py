@@ -124,11 +124,11 @@ def lengths_of(design: str, name: str, offsets: Tensor, rows: int) -> list[int]:
 def check_traced(design: str, name: str, offsets: Tensor, rows: int, max_length: int, least: int = 0) -> None:
     """The checks of `lengths_of` in a traced program, as assertions. `least`: the shortest length allowed."""
     sizes = offsets.diff()
-    right = (offsets[0] == 0) & (offsets[-1] == rows) & (sizes >= least).all() & (sizes <= max_length).all()
+    valid = (offsets[0] == 0) & (offsets[-1] == rows) & (sizes >= least).all() & (sizes <= max_length).all()
     empty = ", or a document is empty, so that it has no losses and states" if least else ""
     sentence = f"{design}: '{name}' decreases, does not run from 0 to the number of positions, or exceeds max_seqlen"
     sentence += f"{empty}."
-    torch._assert_async(right, sentence)
+    torch._assert_async(valid, sentence)
 
 
 def _offsets(design: str, name: str, offsets: Tensor, device: torch.device) -> Tensor:

@@ -174,13 +174,13 @@ def _by_length(module: Any, row: Row, queries: list[int], keys: list[int], paddi
     groups = grouped([*zip(queries, keys, strict=True)], work)
     along = Rows.of(groups, queries, "queries", row.device)
     on_keys = along if keys == queries else Rows.of(groups, keys, "keys", row.device)
-    shown = [None] * len(groups) if row.key_mask is None else on_keys.split(row.key_mask, 0)
+    visible_by_group = [None] * len(groups) if row.key_mask is None else on_keys.split(row.key_mask, 0)
     operands = [
         operand if isinstance(operand, list) else [operand] * len(groups) for operand in row.split(along, on_keys)
     ]
     states = _States(module, packing.states if module.training and len(groups) > 1 else ())
     outputs, means = [], dict[str, Tensor]()
-    for group, visible_keys, *inputs in zip(groups, shown, *operands, strict=True):
+    for group, visible_keys, *inputs in zip(groups, visible_by_group, *operands, strict=True):
         if group.padded and padding.key_mask and packing.keyed:
             visible_keys = both(visible_keys, group.shown(keys, row.device))
         share = len(group.documents) / sum(len(group.documents) for group in groups)
@@ -228,8 +228,8 @@ def call_with_cache(
     along, on_keys = (
         Padded.of(_offsets(lengths, row.device), sum(lengths), max(lengths), True) for lengths in (queries, keys)
     )
-    shown = on_keys.shown if min(keys) < max(keys) and (row.own_keys or not memory) else None
-    output = module._cached(cache, tuple(row.split(along, on_keys)), None, None, None, losses, shown)
+    visible = on_keys.shown if min(keys) < max(keys) and (row.own_keys or not memory) else None
+    output = module._cached(cache, tuple(row.split(along, on_keys)), None, None, None, losses, visible)
     return row.whole(along.joined(row.rows(output)))
 
 
@@ -247,14 +247,14 @@ class _States:
 
     @torch.no_grad()
     def add(self, share: float) -> None:
-        for held, old, new in zip(self.held, self.old, self.new, strict=True):
-            new += share * held
-            held.copy_(old)
+        for state, old, new in zip(self.held, self.old, self.new, strict=True):
+            new += share * state
+            state.copy_(old)
 
     @torch.no_grad()
     def store(self) -> None:
-        for held, new in zip(self.held, self.new, strict=True):
-            held.copy_(new)
+        for state, new in zip(self.held, self.new, strict=True):
+            state.copy_(new)
 
 
 def _traced(module: Any, row: Row, packed: Packed, padding: Padding, losses: bool) -> Result:

@@ -51,8 +51,8 @@ class DecodingStep(nn.Module):
         """Returns the output and the new cached values."""
         count = len(others) - (0 if self.first else len(self.kept))
         if count < 0:
-            wanted = ", ".join(self.kept)
-            raise InputError(f"{self.layer.design.name}: {len(others)} tensors after x; give {wanted}.")
+            expected = ", ".join(self.kept)
+            raise InputError(f"{self.layer.design.name}: {len(others)} tensors after x; give {expected}.")
         cache = _StatelessCache(self.layer.design.name, self._decoding)
         if not self.first:
             cache.set(dict(zip(self.kept, others[count:], strict=True)), x.dtype)

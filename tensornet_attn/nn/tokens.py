@@ -132,8 +132,8 @@ def _hidden_in_spans_on_host(mask: Tensor) -> list[bool]:
 def _ends_apart(masks: list[Tensor]) -> Tensor:
     """Whether rows are hidden between the tokens, or other numbers of rows behind the keys than behind the queries."""
     between = torch.stack([_hidden(mask)[2] for mask in masks]).any()
-    first, *others = [(~mask).flip(-1).cumprod(-1).sum(-1) for mask in masks]
-    return between | (first != (others[0] if others else 0)).any()
+    first, *more_counts = [(~mask).flip(-1).cumprod(-1).sum(-1) for mask in masks]
+    return between | (first != (more_counts[0] if more_counts else 0)).any()
 
 
 def _own_keys(packing: Any, inputs: tuple[Tensor, ...]) -> bool:
@@ -160,15 +160,15 @@ def _call_packed(
     batch, lengths = signature.batch(inputs), signature.check(inputs, None, checked, None)
     n, m = lengths[packing.query], lengths[signature.masks.key]
     legs_of = [*zip(inputs, packing.inputs, strict=False)]
-    shown = _of_batch(key_mask, (*batch, m), inputs[0].device)
-    keys = queries = on_host(shown, _tokens_in_spans if counted else _tokens)
+    visible = _of_batch(key_mask, (*batch, m), inputs[0].device)
+    keys = queries = on_host(visible, _tokens_in_spans if counted else _tokens)
     offsets = {"cu_seqlens": keys.offsets}
     if _own_keys(packing, inputs):
-        queries = on_host(_of_batch(rows, (*batch, n), shown.device), _tokens)
+        queries = on_host(_of_batch(rows, (*batch, n), visible.device), _tokens)
         offsets = {"cu_seqlens_q": queries.offsets, "cu_seqlens_k": keys.offsets}
     tokens = {packing.query: queries.places, packing.key: keys.places}
     if counted and checked is not None:
-        options = options | {"key_mask": shown.flatten()[keys.places]}
+        options = options | {"key_mask": visible.flatten()[keys.places]}
     packed = [x if x is None else _in_a_row(module, x, legs, batch, tokens) for x, legs in legs_of]
     returned = module(*packed, **offsets, **options)
     y, losses = returned if isinstance(returned, tuple) else (returned, None)

@@ -108,9 +108,12 @@ def start(space: Space, choices: Path) -> Walk | Refused:
             content = with_alternative(content, alternative.change)
             kept.append(choice)
     numbers = [
-        c for kind, section in SECTIONS.items() for c in of_kind(choices, kind) if c.name in content.get(section, {})
+        choice
+        for kind, section in SECTIONS.items()
+        for choice in of_kind(choices, kind)
+        if choice.name in content.get(section, {})
     ]
-    legs, settings = ({c.name: c.value for c in of_kind(tuple(numbers), kind)} for kind in SECTIONS)
+    legs, settings = ({choice.name: choice.value for choice in of_kind(tuple(numbers), kind)} for kind in SECTIONS)
     try:
         design = compiler.load(content, legs, settings)  # type: ignore[arg-type]
         return Walk(space, design, sketch_of(design), (*kept, *numbers))

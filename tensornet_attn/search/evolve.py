@@ -148,9 +148,9 @@ class _Source:
     def offspring(self, pool: Sequence[Trial], attempt: int) -> Found:
         luck = self.luck("offspring", attempt)
         first = self.winner(pool, luck)
-        others = [trial for trial in pool if trial.slot != first.slot]
-        if others and luck.unit() < self.study.crossover:
-            second = self.winner(others, luck)
+        mates = [trial for trial in pool if trial.slot != first.slot]
+        if mates and luck.unit() < self.study.crossover:
+            second = self.winner(mates, luck)
             child = cross(self.space, first.path, second.path, self.study.seed, self.number(attempt))
             return "cross", child, (first.slot, second.slot)
         return "mutate", mutate(self.space, first.path, self.study.seed, self.number(attempt)), (first.slot,)

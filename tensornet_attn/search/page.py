@@ -226,7 +226,7 @@ def volume(volumes: Mapping[str, Sequence[float]]) -> Volumes:
     y = linear([hypervolume for history in volumes.values() for hypervolume in history], LOW, TOP, zero=True)
     whole_ticks = replace(x, ticks=tuple(tick for tick in x.ticks if tick == int(tick)))
     lines = {
-        arm: [(x.at(i), y.at(hypervolume)) for i, hypervolume in enumerate((0.0, *history))]
+        arm: [(x.at(count), y.at(hypervolume)) for count, hypervolume in enumerate((0.0, *history))]
         for arm, history in volumes.items()
     }
     heights, last = dict[str, float](), float("-inf")
@@ -242,13 +242,13 @@ def lead(volumes: Mapping[str, Sequence[float]]) -> str:
     'Evolution ends at 0.600 and random search at 0.400, which evolution reached after 2 of its 3 designs.'
     """
     ends = {arm: history[-1] for arm, history in volumes.items() if history}
-    first, *others = sorted(ends, key=lambda arm: -ends[arm]) or [""]
+    first, *other_arms = sorted(ends, key=lambda arm: -ends[arm]) or [""]
     start = f"{ARM_NAMES.get(first, 'nothing').capitalize()} ends at {ends.get(first, 0.0):.3f}"
-    if not others or ends[first] == ends[others[0]]:
-        return f"{start}{f', and so does {ARM_NAMES[others[0]]}' if others else ''}."
-    count = next(count for count, hypervolume in enumerate(volumes[first], 1) if hypervolume >= ends[others[0]])
+    if not other_arms or ends[first] == ends[other_arms[0]]:
+        return f"{start}{f', and so does {ARM_NAMES[other_arms[0]]}' if other_arms else ''}."
+    count = next(count for count, hypervolume in enumerate(volumes[first], 1) if hypervolume >= ends[other_arms[0]])
     when = f"which {ARM_NAMES[first]} reached after {count} of its {len(volumes[first])} designs"
-    return f"{start} and {ARM_NAMES[others[0]]} at {ends[others[0]]:.3f}, {when}."
+    return f"{start} and {ARM_NAMES[other_arms[0]]} at {ends[other_arms[0]]:.3f}, {when}."
 
 
 @dataclass(frozen=True)

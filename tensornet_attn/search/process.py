@@ -143,9 +143,9 @@ class Nursery:
                 if time.monotonic() > bound.end:
                     reason = f"it took longer than {bound.seconds:g} s: raise 'seconds', or train for fewer steps"
                     return Outcome(LATE, reason=f"{reason}.")
-                used = resident(pid) / _GIB
-                if bound.gibibytes is not None and used > bound.gibibytes:
-                    return Outcome(MEMORY, reason=f"it used {used:.3g} GiB, more than {bound.gibibytes:g} GiB.")
+                resident_gib = resident(pid) / _GIB
+                if bound.gibibytes is not None and resident_gib > bound.gibibytes:
+                    return Outcome(MEMORY, reason=f"it used {resident_gib:.3g} GiB, more than {bound.gibibytes:g} GiB.")
                 if time.monotonic() - looked > 1:
                     looked = time.monotonic()
                     if bound.lost():
@@ -164,11 +164,11 @@ class Nursery:
 def _ended_by_itself(code: int, log: Path) -> Outcome:
     """The outcome of a child that ended without sending one."""
     last = last_line(log)
-    more = f"; the last line of '{log}': {last}" if last else f"; '{log}' is empty"
+    log_hint = f"; the last line of '{log}': {last}" if last else f"; '{log}' is empty"
     if code == -signal.SIGKILL:
-        return Outcome(MEMORY, reason=f"its process was killed, probably because memory was full{more}")
+        return Outcome(MEMORY, reason=f"its process was killed, probably because memory was full{log_hint}")
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    return Outcome(FAILED, reason=f"its process {how}{more}")
+    return Outcome(FAILED, reason=f"its process {how}{log_hint}")
 
 
 def last_line(log: Path) -> str:

@@ -183,14 +183,14 @@ def why(space: Space, refused: list[Refused]) -> str:
     counts = Counter(refusal.reason for refusal in refused)
     reason, _ = counts.most_common(1)[0]
     reasons = "; ".join(f"{count} by '{explanation.rstrip('.')}'" for explanation, count in counts.most_common(3))
-    more = "" if len(counts) <= 3 else "; others for other reasons"
+    rest = "" if len(counts) <= 3 else "; others for other reasons"
     worst = next(refusal for refusal in refused if refusal.reason == reason)
     hint = "change the legs, settings or alternatives of the space"
     if worst.bound:
         values = [refusal.value for refusal in refused if refusal.reason == reason]
         near, change = (min(values), "smaller") if "at most" in reason else (max(values), "larger")
         hint = f"the nearest had {worst.cost} {near:,.0f}: widen the bound, or allow {change} legs"
-    return f"all {len(refused)} drafts of the space '{space.name}' were refused: {reasons}{more}; {hint}."
+    return f"all {len(refused)} drafts of the space '{space.name}' were refused: {reasons}{rest}; {hint}."
 
 
 def draft(space: Space, luck: Luck) -> Proposal | Refused:
@@ -259,7 +259,7 @@ def child(space: Space, first: Path, second: Path, luck: Luck) -> Path:
     """A path with the base of the first, numbers and alternatives of either, moves of the first, then the second."""
     path: list[Choice] = [choice for choice in first if choice.kind == "base"]
     for kind in ("alternative", "leg", "setting"):
-        mine, theirs = ({c.name: c for c in of_kind(parent, kind)} for parent in (first, second))
+        mine, theirs = ({choice.name: choice for choice in of_kind(parent, kind)} for parent in (first, second))
         for name in dict.fromkeys((*mine, *theirs)):
             parents = [choices for choices in (mine, theirs) if name in choices or kind == "alternative"]
             choice = luck.pick(parents).get(name)

@@ -82,7 +82,10 @@ def order(study: Study, trials: Iterable[Trial], grain: float = 0.0) -> list[Tri
             distances = crowding(
                 [even(coordinates, study.objectives) for coordinates in points(level, study.objectives)]
             )
-            keys |= {t.slot: (-rung, rank, -far, t.slot) for t, far in zip(level, distances, strict=True)}
+            keys |= {
+                trial.slot: (-rung, rank, -distance, trial.slot)
+                for trial, distance in zip(level, distances, strict=True)
+            }
     return sorted(in_order, key=lambda trial: keys[trial.slot])
 
 
@@ -219,8 +222,8 @@ def finalists(study: Study, finished: Sequence[Trial]) -> tuple[int, ...]:
         remaining, chosen = [trial for trial in finished if trial.arm == arm], list[Trial]()
         while len(chosen) < study.finalists and (best := front(study, remaining)):
             chosen += _chosen(study, best, study.finalists - len(chosen))
-            taken = {trial.essence for trial in best}
-            remaining = [trial for trial in remaining if trial.essence not in taken]
+            front_essences = {trial.essence for trial in best}
+            remaining = [trial for trial in remaining if trial.essence not in front_essences]
         for trial in chosen:
             slots.setdefault(trial.essence, trial.slot)
     return tuple(slots.values())
@@ -232,8 +235,12 @@ def _chosen(study: Study, best: Sequence[Trial], limit: int) -> list[Trial]:
     chosen: list[Trial] = []
     while len(chosen) < min(limit, len(best)):
         have = [scale[trial.slot] for trial in chosen]
-        grown = {t.slot: hypervolume([*have, scale[t.slot]], edge) if chosen else 0.0 for t in best if t not in chosen}
-        chosen.append(max((t for t in best if t not in chosen), key=lambda t: grown[t.slot]))
+        grown = {
+            trial.slot: hypervolume([*have, scale[trial.slot]], edge) if chosen else 0.0
+            for trial in best
+            if trial not in chosen
+        }
+        chosen.append(max((trial for trial in best if trial not in chosen), key=lambda trial: grown[trial.slot]))
     return chosen
 
 
@@ -254,7 +261,9 @@ def confirmed(study: Study, trials: Sequence[Trial]) -> list[Confirmed]:
     """The confirmed finalists, the highest mean first."""
     ranking, slots, last = [], {trial.slot: trial for trial in trials}, len(study.rungs)
     for of in finalists(study, trials):
-        runs = sorted((t for t in trials if t.arm == CONFIRM and t.of == of), key=lambda trial: -trial.slot)
+        runs = sorted(
+            (trial for trial in trials if trial.arm == CONFIRM and trial.of == of), key=lambda trial: -trial.slot
+        )
         values = [quality for trial in runs if (quality := trial.quality_on(last)) is not None]
         search = slots[of].quality_on(last)
         if values and search is not None:

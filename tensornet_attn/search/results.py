@@ -55,10 +55,12 @@ def check_replaceable(out: Path) -> None:
     """Raises InputError if `pareto/` has files that no study wrote: it is replaced."""
     folders = [*(out / PARETO).iterdir()] if (out / PARETO).is_dir() else []
     designs = [path for path in folders if _NAME.match(path.name) and path.is_dir()]
-    others = [path for path in folders if path not in designs]
-    others += [path for design in designs for path in design.iterdir() if path.name not in FILES]
-    if others:
-        raise InputError(f"'{min(others)}' is no file of the study, which replaces '{out / PARETO}': move it away.")
+    foreign_files = [path for path in folders if path not in designs]
+    foreign_files += [path for design in designs for path in design.iterdir() if path.name not in FILES]
+    if foreign_files:
+        raise InputError(
+            f"'{min(foreign_files)}' is no file of the study, which replaces '{out / PARETO}': move it away."
+        )
 
 
 @contextmanager

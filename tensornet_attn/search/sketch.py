@@ -165,8 +165,8 @@ class Sketch:
 
     def grow(self, names: Iterable[str], leg: str) -> None:
         """Appends a leg to tensors and steps and to all their uses."""
-        more = frozenset(names)
-        self.change_legs(lambda name, legs: (*legs, leg) if name in more else legs)
+        grown = frozenset(names)
+        self.change_legs(lambda name, legs: (*legs, leg) if name in grown else legs)
 
     def change_uses(self, change: Callable[[Use], Use]) -> None:
         """Replaces each use by the result of a function."""
@@ -266,7 +266,11 @@ def data_of(sketch: Sketch) -> dict[str, Any]:
     _unnest(sketch)
     sections = {
         **{
-            role: {n: {"legs": " ".join(t.legs) or [], **t.rest} for n, t in sketch.tensors.items() if t.role == role}
+            role: {
+                name: {"legs": " ".join(tensor.legs) or [], **tensor.rest}
+                for name, tensor in sketch.tensors.items()
+                if tensor.role == role
+            }
             for role in ROLES
         },
         "diagram": {step.name: _value(step, sketch) for step in sketch.step.values() if not step.nested},
@@ -283,13 +287,15 @@ def data_of(sketch: Sketch) -> dict[str, Any]:
 
 def _prune(sketch: Sketch) -> None:
     """Removes steps and tensors that reach neither the output nor a state nor a loss."""
-    wanted = {sketch.output, *(declared.rest.get("update") for declared in sketch.tensors.values())}
-    wanted |= {step for step, _ in sketch.losses.values()}
+    live = {sketch.output, *(declared.rest.get("update") for declared in sketch.tensors.values())}
+    live |= {step for step, _ in sketch.losses.values()}
     for step in reversed(sketch.step.values()):
-        if step.name in wanted:
-            wanted |= {use.name for use in step.op.uses}
-    sketch.tensors = {name: t for name, t in sketch.tensors.items() if name in wanted or t.role == "inputs"}
-    sketch.step = {name: step for name, step in sketch.step.items() if name in wanted}
+        if step.name in live:
+            live |= {use.name for use in step.op.uses}
+    sketch.tensors = {
+        name: tensor for name, tensor in sketch.tensors.items() if name in live or tensor.role == "inputs"
+    }
+    sketch.step = {name: step for name, step in sketch.step.items() if name in live}
 
 
 def _unnest(sketch: Sketch) -> None:

@@ -43,7 +43,10 @@ class Survey:
             "exact": self.size.exact,
             "n": bounds.n,
             "batch": bounds.batch,
-            "ranges": {c: dict(zip(("least", "median", "most"), r, strict=True)) for c, r in self.ranges().items()},
+            "ranges": {
+                cost: dict(zip(("least", "median", "most"), values, strict=True))
+                for cost, values in self.ranges().items()
+            },
             "samples": [sample.as_dict() for sample in self.samples],
         }
 

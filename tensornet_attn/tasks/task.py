@@ -177,9 +177,9 @@ class Task:
         return score(self._checked(logits, targets), batch, self.source.groups, self.source.measure, at)
 
     def _checked(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        right = [*targets.shape, self.classes or self.vocabulary]
-        if list(logits.shape) != right:
-            raise InputError(f"task '{self.name}': the logits have shape {list(logits.shape)}; give {right}.")
+        expected = [*targets.shape, self.classes or self.vocabulary]
+        if list(logits.shape) != expected:
+            raise InputError(f"task '{self.name}': the logits have shape {list(logits.shape)}; give {expected}.")
         return logits
 
     def _places(self, split: str, start: int, count: int) -> Integers:
@@ -216,13 +216,15 @@ class Task:
         if (stream.split, number) not in self.held:
             key = self.as_dict() | {"split": stream.split, "block": number}
             key |= {"samples": self.samples_hash} if self.samples_hash else {}
-            key["options"] = {k: v for k, v in key["options"].items() if k not in SPLITS}  # sizes change no sample
+            key["options"] = {
+                name: option for name, option in key["options"].items() if name not in SPLITS
+            }  # sizes change no sample
             index = np.arange(number * BLOCK, (number + 1) * BLOCK)
             self.held[stream.split, number] = self.cache.keep(key, lambda: self.source.rows(stream, index))
-            held = sum(values.nbytes for rows in self.held.values() for values in rows.values())
-            while len(self.held) > 1 and held > _HELD:
+            held_bytes = sum(values.nbytes for rows in self.held.values() for values in rows.values())
+            while len(self.held) > 1 and held_bytes > _HELD:
                 _, oldest = self.held.popitem(last=False)
-                held -= sum(values.nbytes for values in oldest.values())
+                held_bytes -= sum(values.nbytes for values in oldest.values())
         self.held.move_to_end((stream.split, number))
         return self.held[stream.split, number]
 

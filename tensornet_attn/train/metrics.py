@@ -93,8 +93,8 @@ def _lines(steps: int, done: int) -> Tell:
         if not judged and (now - last < _SECONDS or step - done < _FIRST) and step < steps:
             return
         last = last if judged else now
-        left = (now - start) / max(1, step - done) * (steps - step)
-        say(f"step {step}/{steps}  {words(line)}  {clock(left)} left")
+        seconds_left = (now - start) / max(1, step - done) * (steps - step)
+        say(f"step {step}/{steps}  {words(line)}  {clock(seconds_left)} left")
 
     return tell
 

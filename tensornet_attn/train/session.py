@@ -276,9 +276,9 @@ def begin(run: Run, task: Task, spec: ModelSpec, fabric: Fabric) -> Session:
             f"{share.parts} parts: change 'batch'."
         )
     by_cache = getattr(spec.config, "memory_kind", "inputs") == "cache"
-    twice = [name for name in ("compile", "checkpoint_activations") if getattr(run, name)]
-    if by_cache and twice:
-        raise InputError(f"'{spec.name}' has 'memory_kind: cache', which excludes '{twice[0]}': leave it out.")
+    excluded = [name for name in ("compile", "checkpoint_activations") if getattr(run, name)]
+    if by_cache and excluded:
+        raise InputError(f"'{spec.name}' has 'memory_kind: cache', which excludes '{excluded[0]}': leave it out.")
     seed_part(run.seed, 0, 0)
     model = make(spec, backend=run.backend)
     if run.checkpoint_activations:

@@ -32,8 +32,8 @@ def rate(run: Run, step: int) -> float:
     if run.schedule == "constant":
         return run.lr
     done = (step - run.warmup) / max(1, run.steps - run.warmup)
-    left = (1 + math.cos(math.pi * done)) / 2 if run.schedule == "cosine" else 1 - done
-    return run.min_lr + (run.lr - run.min_lr) * left
+    decay = (1 + math.cos(math.pi * done)) / 2 if run.schedule == "cosine" else 1 - done
+    return run.min_lr + (run.lr - run.min_lr) * decay
 
 
 class Diverged(InputError):

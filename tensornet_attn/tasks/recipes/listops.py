@@ -59,10 +59,10 @@ def roots(bits: Words) -> Level:
     return Level(bits, np.arange(nodes), zero, zero, np.ones(nodes, bool))
 
 
-def below(level: Level, most: int, last: bool) -> Level:
+def below(level: Level, max_args: int, last: bool) -> Level:
     """The arguments of the operators of a level."""
     bits, tree = level.bits[level.operator], level.tree[level.operator]
-    count = 2 + (((bits >> np.uint64(32)) * np.uint64(most - 1)) >> np.uint64(32)).astype(np.int64)
+    count = 2 + (((bits >> np.uint64(32)) * np.uint64(max_args - 1)) >> np.uint64(32)).astype(np.int64)
     parent = np.repeat(np.arange(len(bits)), count)
     sibling = np.arange(len(parent)) - np.repeat(np.cumsum(count) - count, count)
     child_bits = mix(bits[parent] + (sibling.astype(np.uint64) + np.uint64(1)) * GOLDEN)
@@ -70,23 +70,23 @@ def below(level: Level, most: int, last: bool) -> Level:
     return Level(child_bits, tree[parent], parent, sibling, operator)
 
 
-def lengths(bits: Words, depth: int, most: int, room: int) -> Integers:
+def lengths(bits: Words, depth: int, max_args: int, room: int) -> Integers:
     """The number of tokens of each tree; trees with `room` or more tokens are not expanded further."""
     level = roots(bits)
     token_counts = np.full(len(bits), 2)
-    for here in range(2, depth + 1):
-        level = below(level, most, here == depth)
+    for level_depth in range(2, depth + 1):
+        level = below(level, max_args, level_depth == depth)
         token_counts += np.bincount(level.tree, 1 + level.operator, len(bits)).astype(np.int64)
         keep = level.operator & (token_counts < room)[level.tree]
         level = Level(level.bits, level.tree, level.parent, level.sibling, keep)
     return token_counts
 
 
-def grown(bits: Words, depth: int, most: int) -> list[Level]:
+def grown(bits: Words, depth: int, max_args: int) -> list[Level]:
     """The levels of the trees, starting with the roots."""
     levels = [roots(bits)]
-    for here in range(2, depth + 1):
-        levels.append(below(levels[-1], most, here == depth))
+    for level_depth in range(2, depth + 1):
+        levels.append(below(levels[-1], max_args, level_depth == depth))
         if not len(levels[-1].bits):
             return levels[:-1]
     return levels
@@ -141,9 +141,9 @@ def _sizes(levels: list[Level]) -> list[Integers]:
     """The number of tokens of the subtree of each node."""
     sizes = [np.ones(len(levels[-1].bits), np.int64)]
     for level, arguments in reversed(list(pairwise(levels))):
-        here = np.ones(len(level.bits), np.int64)
-        here[level.operator] = 2 + np.add.reduceat(sizes[0], np.flatnonzero(arguments.sibling == 0))
-        sizes.insert(0, here)
+        level_sizes = np.ones(len(level.bits), np.int64)
+        level_sizes[level.operator] = 2 + np.add.reduceat(sizes[0], np.flatnonzero(arguments.sibling == 0))
+        sizes.insert(0, level_sizes)
     return sizes
 
 

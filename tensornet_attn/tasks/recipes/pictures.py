@@ -128,8 +128,8 @@ def read_png(content: bytes) -> Bytes:
 
 def with_validation(train: Bytes, test: Bytes) -> dict[str, Bytes]:
     """The three splits; validation is the last tenth of the training images."""
-    held = len(train) * 9 // 10
-    return {"train": train[:held], "validation": train[held:], "test": test}
+    train_end = len(train) * 9 // 10
+    return {"train": train[:train_end], "validation": train[train_end:], "test": test}
 
 
 class Image(Base):

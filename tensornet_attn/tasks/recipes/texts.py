@@ -247,16 +247,16 @@ def _wikitext_arrays(texts: dict[str, str], limit: int | None) -> Arrays:
     for split in SPLITS[1:]:
         counts.update(dict.fromkeys(set(_words(texts[split])) - set(counts), 0))
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
-    kept = ranked if limit is None else ranked[:limit]
-    if len(kept) < len(ranked) and UNKNOWN not in kept:
-        kept = [*kept[:-1], UNKNOWN]
-    token_of = {word: token for token, word in enumerate(kept)}
+    words = ranked if limit is None else ranked[:limit]
+    if len(words) < len(ranked) and UNKNOWN not in words:
+        words = [*words[:-1], UNKNOWN]
+    token_of = {word: token for token, word in enumerate(words)}
     unknown = token_of.get(UNKNOWN, 0)
     tokens = {
         split: np.fromiter((token_of.get(word, unknown) for word in _words(text)), np.int32)
         for split, text in texts.items()
     }
-    return tokens | {"words": np.frombuffer("\n".join(kept).encode(), np.uint8)}
+    return tokens | {"words": np.frombuffer("\n".join(words).encode(), np.uint8)}
 
 
 def _words(text: str) -> Iterator[str]:

@@ -48,7 +48,7 @@ class Options(Base):
 
 def _open(options: Options, cache: Cache) -> Source:
     sentences = {split: _pairs(options, name) for split, name in FILES.items()}
-    facts = fingerprint(chain.from_iterable(chain.from_iterable(both.values()) for both in sentences.values()))
+    facts = fingerprint(chain.from_iterable(chain.from_iterable(sides.values()) for sides in sentences.values()))
     settings = {name: getattr(options, name) for name in ("unit", "vocabulary", "length")}
     key = {"task": "translation", "version": 1, "files": facts, **settings}
     arrays = cache.keep(key, lambda: _arrays(sentences, options))
@@ -106,25 +106,29 @@ def _pairs(options: Options, name: str) -> dict[str, list[str]]:
 def _arrays(sentences: Sentences, options: Options) -> Arrays:
     """The tokens of each split and side, the ends of their sentences, and the words as bytes, one per line."""
     cut = (lambda line: list(line.strip())) if options.unit == "character" else str.split
-    pieces = {split: {side: list(map(cut, lines)) for side, lines in both.items()} for split, both in sentences.items()}
+    pieces = {
+        split: {side: list(map(cut, lines)) for side, lines in sides.items()} for split, sides in sentences.items()
+    }
     counts = Counter(chain.from_iterable(chain(*pieces["train"].values())))
     ranked = sorted(counts.keys() - set(MARKS), key=lambda word: (-counts[word], word))
     limit = None if options.vocabulary is None else options.vocabulary - len(MARKS)
     words = [*MARKS, *ranked[:limit]]
     token_of = {word: token for token, word in enumerate(words)} | dict.fromkeys(MARKS, UNKNOWN)
     arrays: Arrays = {"words": np.frombuffer("\n".join(words).encode(), np.uint8)}
-    for split, both in pieces.items():
-        kept = _kept(split, both, options.length)
+    for split, sides in pieces.items():
+        kept = _kept(split, sides, options.length)
         for side, edge in zip(SIDES, ([], [EDGE]), strict=True):
-            lines = [([token_of.get(word, UNKNOWN) for word in both[side][at]] + edge)[: options.length] for at in kept]
+            lines = [
+                ([token_of.get(word, UNKNOWN) for word in sides[side][at]] + edge)[: options.length] for at in kept
+            ]
             arrays[f"{split}_{side}"] = np.fromiter(chain.from_iterable(lines), np.int32)
             arrays[f"{split}_{side}_ends"] = np.cumsum([len(line) for line in lines], dtype=np.int64)
     return arrays
 
 
-def _kept(split: str, both: Mapping[str, list[list[str]]], length: int) -> list[int]:
+def _kept(split: str, sides: Mapping[str, list[list[str]]], length: int) -> list[int]:
     """The indices of sentences to use. Raises InputError if there are none, or for an empty validation or test line."""
-    sizes = [(len(source), len(target)) for source, target in zip(both["source"], both["target"], strict=True)]
+    sizes = [(len(source), len(target)) for source, target in zip(sides["source"], sides["target"], strict=True)]
     if split == "train":
         kept = [line for line, (source, target) in enumerate(sizes) if 0 < source <= length and 0 < target < length]
         if not kept:

@@ -131,11 +131,15 @@ def _open(options: Options, cache: Cache) -> Source:
     train, test = (read_series(the_file(Path(options.path), f"*_{name}.ts")) for name in ("TRAIN", "TEST"))
     _check_same(train, test)
     length = options.length or max(len(series) for file in (train, test) for series in file.series)
-    held = _held_out(train.labels, options.validation)
-    mean, spread = _moments([series for series, out in zip(train.series, held, strict=True) if not out])
+    held_out = _held_out(train.labels, options.validation)
+    mean, spread = _moments([series for series, out in zip(train.series, held_out, strict=True) if not out])
     arrays = [_arrays(file, train.classes, length, mean, spread) for file in (train, test)]
     unpadded = all(rows["key_mask"].all() for rows in arrays)
-    indices = {"train": np.flatnonzero(~held), "validation": np.flatnonzero(held), "test": np.arange(len(test.series))}
+    indices = {
+        "train": np.flatnonzero(~held_out),
+        "validation": np.flatnonzero(held_out),
+        "test": np.arange(len(test.series)),
+    }
     rows_of = {"train": arrays[0], "validation": arrays[0], "test": arrays[1]}
     if not options.validation:
         indices["validation"], rows_of["validation"] = indices["test"], arrays[1]
@@ -193,8 +197,8 @@ def _arrays(file: SeriesFile, classes: tuple[str, ...], length: int, mean: Float
     tokens = np.zeros((len(file.series), length, len(mean)), np.float32)
     mask = np.zeros((len(file.series), length), bool)
     for row, series in enumerate(file.series):
-        kept = np.nan_to_num((filled(series)[:length] - mean) / spread)
-        tokens[row, : len(kept)], mask[row, : len(kept)] = kept, True
+        scaled = np.nan_to_num((filled(series)[:length] - mean) / spread)
+        tokens[row, : len(scaled)], mask[row, : len(scaled)] = scaled, True
     targets = np.array([classes.index(label) for label in file.labels])
     return {"tokens": tokens, "targets": targets, "key_mask": mask}
 
