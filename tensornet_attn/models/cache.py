@@ -118,7 +118,7 @@ class ModelCache(Mapping[str, Cache]):
 
 
 def caches_of(designs: Mapping[str, CompiledDesign], max_length: int | None, droppable: bool = False) -> ModelCache:
-    """An empty cache for each design, by sublayer. Raises InputError with the sublayer if a design has no decoding cache.
+    """An empty cache for each design, by sublayer. Raises InputError with the sublayer of a design without one.
 
     `max_length`: number of target positions to allocate at once. `droppable`: the oldest positions can be dropped.
     """

@@ -91,8 +91,8 @@ def translations(trained: Trained, split: str, samples: int | None, batch: int) 
 def greedy(model: Model, source: Tensor, source_mask: Tensor | None, edge: int, max_tokens: int) -> list[list[int]]:
     """Greedy decoding: a list of tokens for each row of source [batch, m], with source_mask [batch, m].
 
-    Decoding starts with the token `edge` and ends at `edge`, or after `max_tokens` tokens; finished rows leave the batch. A
-    cache is used if all designs have one.
+    Decoding starts with the token `edge` and ends at `edge`, or after `max_tokens` tokens; finished rows leave the
+    batch. A cache is used if all designs have one.
     """
     encoded, cache = model.encode(source, source_mask), cache_of(model)
     decoded: list[list[int]] = [[] for _ in source]

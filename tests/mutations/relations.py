@@ -24,8 +24,8 @@ RELATIONS = (
     ),
     Mutation(
         "nn/packed.py",
-        "shown = [None] * len(groups) if row.key_mask is None else on_keys.split(row.key_mask, 0)",
-        "shown = [None] * len(groups) if row.key_mask is None else on_keys.split(row.key_mask.roll(1), 0)",
+        "visible_by_group = [None] * len(groups) if row.key_mask is None else on_keys.split(row.key_mask, 0)",
+        "visible_by_group = [None] * len(groups) if row.key_mask is None else on_keys.split(row.key_mask.roll(1), 0)",
         "The key mask of a packed call is off by one.",
         (f"{SHIPPED}[mhsa]", f"{SHIPPED}[gqa]", f"{SHIPPED}[mqa]"),
     ),
