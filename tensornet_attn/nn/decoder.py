@@ -154,13 +154,11 @@ class Decoder:
                 needed |= {operand.value for operand in part.inputs if operand.how == "chunk"}
         return frozenset(needed)
 
-    def _planned(self, stage: Stage, make: Callable[[Plan], Made], layer_plan: Plan, workload: str) -> _Planned:
-        measured = layer_plan.target.device.measured and workload == "decoding"  # but with many queries
-        device = GENERIC if measured else layer_plan.target.device
-        target = replace(layer_plan.target, workload=workload, device=device, n=None, m=None, memory=None)
-        backend = (
-            "torch" if layer_plan.backend == "cpp" else layer_plan.backend
-        )  # nothing is compiled while a call waits
+    def _planned(self, stage: Stage, make: Callable[[Plan], Made], parent: Plan, workload: str) -> _Planned:
+        measured = parent.target.device.measured and workload == "decoding"  # but with many queries
+        device = GENERIC if measured else parent.target.device
+        target = replace(parent.target, workload=workload, device=device, n=None, m=None, memory=None)
+        backend = "torch" if parent.backend == "cpp" else parent.backend  # nothing is compiled while a call waits
         plan_stage = partial(make_plan, stage.graph, backend, target)
         plan = _plans.get((stage.graph.to_text(), backend, target), plan_stage)
         graph = stage.graph

@@ -355,8 +355,8 @@ AROUND = (
     ),
     Mutation(
         "nn/decoder.py",
-        "device = GENERIC if measured else layer_plan.target.device",
-        "device = layer_plan.target.device",
+        "device = GENERIC if measured else parent.target.device",
+        "device = parent.target.device",
         "Steps of decoding are priced with rates that were measured with many queries.",
         ("nn/test_backend.py::test_steps_of_decoding_are_priced_as_before",),
     ),
