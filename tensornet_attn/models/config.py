@@ -218,7 +218,7 @@ def report_config(error: ValidationError, reporter: Reporter, kind: str) -> None
         path: Path = ("model", *raw["loc"])
         last = str(path[-1])
         if raw["type"] == "extra_forbidden":
-            reporter.unknown_key(path, _known(path, kind))
+            reporter.unknown_key(path, _valid_keys(path, kind))
         elif raw["type"] == "missing":
             hint = f"e.g. '{_EXAMPLES[last]}'."
             reporter.error("missing-key", f"the key '{last}' is missing.", path, key=True, hint=hint)
@@ -232,7 +232,7 @@ def report_config(error: ValidationError, reporter: Reporter, kind: str) -> None
             reporter.error("wrong-type", f"expected {what}, got {actual}.", path, hint=hint)
 
 
-def _known(path: Path, kind: str) -> list[str]:
+def _valid_keys(path: Path, kind: str) -> list[str]:
     """The keys that are valid in the place of an unknown key."""
     if len(path) == 2:
         return list(CONFIGS[kind].model_fields)

@@ -109,7 +109,7 @@ def fit(place: Place) -> Fitted | None:
     at = (*place.path, "design") if place.document.value((*place.path, "design")) is not None else place.path
     reading = read_document(*opened(part.design, place.document, at), kind=compiler.Design)
     if reading.design is None or reading.reporter.failed:
-        _forward(place, reading.reporter.problems(), {})
+        _report_problems(place, reading.reporter.problems(), {})
         return None
     widths = _width_legs(place, reading.design)
     if place.failed:
@@ -119,9 +119,9 @@ def fit(place: Place) -> Fitted | None:
     reading = read_document(*opened(part.design, place.document, at), legs, part.settings, compiler.Design)
     graph = graphs.examine(reading, causal)
     if graph is None or not isinstance(reading.design, compiler.Design):
-        _forward(place, reading.reporter.problems(), legs)
+        _report_problems(place, reading.reporter.problems(), legs)
         return None
-    _check(place, graph)
+    _check_fit(place, graph)
     if place.failed:
         return None
     stored = (*graph.of_role("weight"), *graph.of_role("state"))
@@ -153,7 +153,7 @@ def _width_legs(place: Place, design: Design) -> list[str]:
     return width_legs
 
 
-def _forward(place: Place, problems: list[Problem], legs: Mapping[str, Any]) -> None:
+def _report_problems(place: Place, problems: list[Problem], legs: Mapping[str, Any]) -> None:
     """Reports the problems of a design, and its place in the model."""
     elsewhere = not problems  # without a problem of its own, the place is reported
     for problem in problems:
@@ -175,7 +175,7 @@ def _forward(place: Place, problems: list[Problem], legs: Mapping[str, Any]) -> 
     place.failed = True
 
 
-def _check(place: Place, graph: Graph) -> None:
+def _check_fit(place: Place, graph: Graph) -> None:
     inputs, output = graph.of_role("input"), graph.legs_of(graph.output)
     if len(output) != 2 or output[0] != graph.query:
         message = f"the output of '{graph.name}' has the legs '{' '.join(output)}'."
@@ -228,7 +228,7 @@ def not_carried(graph: Graph, losses: bool) -> str | None:
         *(["its losses are computed over whole sequences"] if losses else []),
         *(f"'{tensor.name}' has a row for each position" for tensor in stored if _sequence(graph, tensor.legs)),
         *(f"leg '{leg}' has a maximum, and the number of segments is unlimited" for leg in ends),
-        *_placed(graph, decoding),
+        *_position_dependent(graph, decoding),
     ]
     return next((f"the cache of '{graph.name}' cannot be carried: {reason}." for reason in reasons), None)
 
@@ -237,7 +237,7 @@ def _sequence(graph: Graph, legs: Iterable[str]) -> list[str]:
     return [leg for leg in legs if leg in (graph.query, graph.key)]
 
 
-def _placed(graph: Graph, decoding: Decoding) -> list[str]:
+def _position_dependent(graph: Graph, decoding: Decoding) -> list[str]:
     """Reasons that use absolute positions, which dropping the oldest positions would change."""
     if all(cached.leg is None or cached.reach is not None for cached in decoding.kept):
         return []

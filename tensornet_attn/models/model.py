@@ -183,7 +183,7 @@ class Positions(nn.Module):
         """
         n, explicit = seen + x.shape[1], positions is not None
         if positions is not None and self.kind in ("learned", "sinusoid"):
-            _check_given(positions, x.shape[:2])
+            _check_positions(positions, x.shape[:2])
         if positions is None and key_mask is not None and self.kind in ("learned", "sinusoid"):
             positions = (key_mask.cumsum(1) - 1).clamp(min=0)[:, seen:]
         if self.kind == "learned":
@@ -212,10 +212,10 @@ class Positions(nn.Module):
             raise InputError(sentence)
 
 
-def _check_given(positions: Tensor, shape: torch.Size) -> None:
+def _check_positions(positions: Tensor, shape: torch.Size) -> None:
     """Raises InputError unless these are integers of this shape, or of one row for all."""
     if positions.dtype not in (torch.int64, torch.int32) or positions.shape not in (shape, shape[1:], (1, shape[1])):
-        raise InputError(f"'positions' is {_given(positions)}; give {list(shape)}, torch.int64.")
+        raise InputError(f"'positions' is {_shape_and_dtype(positions)}; give {list(shape)}, torch.int64.")
 
 
 def check_tokens(
@@ -223,7 +223,7 @@ def check_tokens(
 ) -> None:
     """Raises InputError unless tokens [batch, n] are integers and the mask [batch, seen + n] is boolean."""
     if not isinstance(tokens, torch.Tensor) or tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32):
-        raise InputError(f"'{name}' is {_given(tokens)}; give [batch, n], torch.int64.")
+        raise InputError(f"'{name}' is {_shape_and_dtype(tokens)}; give [batch, n], torch.int64.")
     _check_mask(mask_name, key_mask, torch.Size((tokens.shape[0], seen + tokens.shape[1])))
 
 
@@ -231,7 +231,7 @@ def check_numbers(name: str, numbers: Tensor, key_mask: Tensor | None, features:
     """Raises InputError unless numbers [batch, n, features] are floating point and the mask [batch, n] is boolean."""
     fits_features = isinstance(numbers, torch.Tensor) and numbers.dim() == 3 and numbers.shape[2] == features
     if not fits_features or not numbers.is_floating_point():
-        raise InputError(f"'{name}' is {_given(numbers)}; give [batch, n, {features}], torch.float32.")
+        raise InputError(f"'{name}' is {_shape_and_dtype(numbers)}; give [batch, n, {features}], torch.float32.")
     _check_mask("key_mask", key_mask, numbers.shape[:2])
 
 
@@ -239,10 +239,10 @@ def _check_mask(name: str, mask: Tensor | None, shape: torch.Size) -> None:
     if mask is None:
         return
     if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool or mask.shape != shape:
-        raise InputError(f"'{name}' is {_given(mask)}; give {list(shape)}, torch.bool, true = a token.")
+        raise InputError(f"'{name}' is {_shape_and_dtype(mask)}; give {list(shape)}, torch.bool, true = a token.")
 
 
-def _given(value: object) -> str:
+def _shape_and_dtype(value: object) -> str:
     return f"{list(value.shape)} {value.dtype}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 

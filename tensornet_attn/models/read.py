@@ -317,11 +317,11 @@ def override(spec: ModelSpec, changes: Mapping[str, Any]) -> ModelSpec:
     """
     if not changes:
         return spec
-    _check(spec, changes)
+    _check_changes(spec, changes)
     content = spec.as_given() | {key: value for key, value in changes.items() if key not in OF_LAYERS}
     layers = [layer for stack in STACKS for layer in content.get(stack, ())]
     for layer in layers:
-        _change(layer, changes)
+        _change_layer(layer, changes)
     for name in REPLACING["mlp"][1:]:
         if changes.get(name) and not any("mlp" in layer for layer in layers):
             raise InputError(f"'{name}' needs an MLP, and '{spec.name}' has none: leave it out, or add e.g. mlp='mlp'.")
@@ -341,7 +341,7 @@ def override_keys() -> frozenset[str]:
     return frozenset({*OF_LAYERS, *config_keys} - {"kind", *STACKS})
 
 
-def _check(spec: ModelSpec, changes: Mapping[str, Any]) -> None:
+def _check_changes(spec: ModelSpec, changes: Mapping[str, Any]) -> None:
     """Raises InputError for an unknown key, and for changes of layers with a wrong form."""
     keys = (*OF_LAYERS, *(key for key in CONFIGS[spec.kind].model_fields if key not in ("kind", *STACKS)))
     for key, change in changes.items():
@@ -357,13 +357,13 @@ def _check(spec: ModelSpec, changes: Mapping[str, Any]) -> None:
             raise InputError(f"'depth' needs a '{stack}' of one entry; '{spec.name}' has {count}: leave out 'depth'.")
 
 
-def _change(layer: dict[str, Any], changes: Mapping[str, Any]) -> None:
+def _change_layer(layer: dict[str, Any], changes: Mapping[str, Any]) -> None:
     """Changes one entry of a stack."""
     if "depth" in changes:
         layer["repeat"] = changes["depth"]
     for role, (design, legs, settings) in REPLACING.items():
         if design in changes:
-            layer[role] = _replaced(role, layer.get(role) or {}, changes[design])
+            layer[role] = _with_design(role, layer.get(role) or {}, changes[design])
         if layer.get(role) is None:
             layer.pop(role, None)  # an MLP that is absent or removed
             continue
@@ -372,7 +372,7 @@ def _change(layer: dict[str, Any], changes: Mapping[str, Any]) -> None:
                 layer[role][key] = layer[role].get(key, {}) | dict(changes[name])
 
 
-def _replaced(role: str, part: Mapping[str, Any], design: Any) -> dict[str, Any] | None:
+def _with_design(role: str, part: Mapping[str, Any], design: Any) -> dict[str, Any] | None:
     """A part with another design; None for a removed MLP."""
     # A path in an override is relative to the working directory, not to the model's file.
     path = os.fspath(design) if isinstance(design, os.PathLike) else design

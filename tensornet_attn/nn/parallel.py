@@ -173,28 +173,28 @@ def _run(make: SplitMake, part_plan: Plan, run: Run) -> Run:
     """Runs the part of one process, between copying its inputs and summing its outputs."""
 
     def call(module: Any, arguments: Arguments) -> Result:
-        mask = make.own_mask(_copied(arguments.mask, make.mesh), arguments.inputs, module._signature)
-        noise = arguments.noise and {name: _copied(tensor, make.mesh) for name, tensor in arguments.noise.items()}
+        mask = make.own_mask(_replicated(arguments.mask, make.mesh), arguments.inputs, module._signature)
+        noise = arguments.noise and {name: _replicated(tensor, make.mesh) for name, tensor in arguments.noise.items()}
         module_part = PartOfModule(part_plan, module.training, make.tensors(module))
-        entering = tuple(_copied(tensor, make.mesh) for tensor in arguments.inputs)
+        entering = tuple(_replicated(tensor, make.mesh) for tensor in arguments.inputs)
         outputs: Any = run(module_part, arguments._replace(inputs=entering, mask=mask, noise=noise))
         if isinstance(outputs, Tensor):
-            return _added(outputs, make.mesh)
+            return _summed(outputs, make.mesh)
         alike, processes = make.split.alike, make.mesh.size()
         means = {name: loss / processes if name in alike else loss for name, loss in outputs[1].items()}
-        return _added(outputs[0], make.mesh), {name: _added(mean, make.mesh) for name, mean in means.items()}
+        return _summed(outputs[0], make.mesh), {name: _summed(mean, make.mesh) for name, mean in means.items()}
 
     return call
 
 
-def _copied(tensor: Any, mesh: DeviceMesh) -> Any:
+def _replicated(tensor: Any, mesh: DeviceMesh) -> Any:
     """A value equal in all processes, whose gradient is summed over them."""
     if tensor is None or not tensor.is_floating_point():
         return tensor
     return DTensor.from_local(tensor, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
 
 
-def _added(tensor: Tensor, mesh: DeviceMesh) -> Tensor:
+def _summed(tensor: Tensor, mesh: DeviceMesh) -> Tensor:
     """The sum of the values of all processes, in each of them."""
     return (
         DTensor.from_local(tensor, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()]).to_local()

@@ -195,18 +195,18 @@ Values = Mapping[str, float]
 
 def promising(study: Study, trials: Sequence[Trial], candidates: Sequence[Proposal]) -> list[int]:
     """The indices of candidates, sorted by violation of bounds, hypervolume gain, predicted quality, and index."""
-    evaluated = _known(study, trials)
+    evaluated = _evaluated(study, trials)
     if not evaluated or len(candidates) < 2:
         return list(range(len(candidates)))
     guesses = guess(evaluated, candidates)
-    gains = _gains(study, [values for _, values in evaluated if not excess(study, values)], guesses)
+    gains = _volume_gains(study, [values for _, values in evaluated if not excess(study, values)], guesses)
     hopes = [guessed.get("quality", 0.0) for guessed in guesses]
     return sorted(
         range(len(guesses)), key=lambda index: (excess(study, guesses[index]), -gains[index], -hopes[index], index)
     )
 
 
-def _known(study: Study, trials: Sequence[Trial]) -> list[tuple[Path, Values]]:
+def _evaluated(study: Study, trials: Sequence[Trial]) -> list[tuple[Path, Values]]:
     """The paths of trials, and their values on the highest rung with enough trials.
 
     A quality that is not finite counts as the worst quality.
@@ -225,12 +225,12 @@ def guess(evaluated: Sequence[tuple[Path, Values]], candidates: Sequence[Proposa
     latency = [(path, -log(values["latency"])) for path, values in evaluated if values.get("latency", 0) > 0]
     guesses: list[dict[str, float]] = [dict(values_of(candidate.price, None)) for candidate in candidates]
     for name, pairs, undo in (("quality", quality, float), ("latency", latency, lambda hope: exp(-hope))):
-        for values, hope in zip(guesses, _hopes(pairs, paths) if pairs else (), strict=False):
+        for values, hope in zip(guesses, _upper_bounds(pairs, paths) if pairs else (), strict=False):
             values[name] = undo(hope)
     return guesses
 
 
-def _hopes(pairs: Sequence[tuple[Path, float]], paths: Sequence[Path]) -> list[float]:
+def _upper_bounds(pairs: Sequence[tuple[Path, float]], paths: Sequence[Path]) -> list[float]:
     """The upper confidence bound of each path, given (path, value) pairs."""
     from tensornet_attn.search.gaussian import regressed  # importing scikit-learn takes a second
 
@@ -239,7 +239,7 @@ def _hopes(pairs: Sequence[tuple[Path, float]], paths: Sequence[Path]) -> list[f
     return [round(hope, 12) for hope in hopes.tolist()]  # rounding keeps the order of equal values stable
 
 
-def _gains(study: Study, evaluated: Sequence[Values], guesses: Sequence[Values]) -> list[float]:
+def _volume_gains(study: Study, evaluated: Sequence[Values], guesses: Sequence[Values]) -> list[float]:
     """The hypervolume that each guess adds, with objectives scaled to 0 to 1 over known and guessed values."""
     names, edge = study.objectives, (EDGE,) * len(study.objectives)
     scaled = unit([even(point(values, names), names) for values in (*evaluated, *guesses)])

@@ -60,7 +60,7 @@ def effects(study: Study, trials: Iterable[Trial]) -> list[Effect]:
         for arm in (ALL, *study.arms[1:]):
             # the first trial of each design
             designs = {trial.essence: trial for trial in reversed(measured) if arm in (ALL, trial.arm)}
-            rows = [({*map(_key, trial.path)}, values[trial.slot]) for trial in designs.values()]
+            rows = [({*map(_choice_key, trial.path)}, values[trial.slot]) for trial in designs.values()]
             for kind, name in sorted({key for keys, _ in rows for key in keys if key is not None}):
                 sides = [[value for keys, value in rows if ((kind, name) in keys) == has] for has in (True, False)]
                 many, few = map(len, sides)
@@ -69,7 +69,7 @@ def effects(study: Study, trials: Iterable[Trial]) -> list[Effect]:
                     effects.append(
                         Effect(name, kind, metric, middle, middle - half, middle + half, many, few, arm, False, rung)
                     )
-        for (kind, name), differences in sorted(_paired(measured, values).items()):
+        for (kind, name), differences in sorted(_paired_differences(measured, values).items()):
             mean, count = mean_of(differences), len(differences)
             if count >= LEAST:
                 effects.append(
@@ -78,7 +78,7 @@ def effects(study: Study, trials: Iterable[Trial]) -> list[Effect]:
     return effects
 
 
-def _key(choice: Choice) -> Key | None:
+def _choice_key(choice: Choice) -> Key | None:
     """The key of a choice for effects; None for sizes and settings, and options are ignored."""
     if choice.kind in ("base", "move"):
         return choice.kind, choice.name
@@ -102,7 +102,7 @@ def welch(first: Sequence[float], second: Sequence[float]) -> tuple[float, float
     return middle, quantile(max(1, int(freedom + 1e-9))) * sqrt(total)  # rounding down widens
 
 
-def _paired(trials: Sequence[Trial], values: Mapping[int, float]) -> dict[Key, list[float]]:
+def _paired_differences(trials: Sequence[Trial], values: Mapping[int, float]) -> dict[Key, list[float]]:
     """By move or alternative, the differences between mutants and parents that differ only in this choice."""
     slots = {trial.slot: trial for trial in trials}
     by_choice: dict[Key, list[float]] = {}
@@ -112,7 +112,7 @@ def _paired(trials: Sequence[Trial], values: Mapping[int, float]) -> dict[Key, l
             # positions of moves are ignored, because other moves rename boxes
             mine, theirs = ({replace(choice, at="") for choice in side.path} for side in (trial, parent))
             differing = mine ^ theirs
-            key = _key(next(iter(differing))) if len(differing) == 1 else None
+            key = _choice_key(next(iter(differing))) if len(differing) == 1 else None
             if key is not None and key[0] != "base":
                 difference = values[trial.slot] - values[parent.slot]
                 by_choice.setdefault(key, []).append(difference if mine > theirs else -difference)

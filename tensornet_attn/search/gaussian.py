@@ -47,8 +47,8 @@ def regressed(paths: Sequence[Path], values: Sequence[float], others: Sequence[P
     """
     mean, scale = float(np.mean(values)), float(np.std(values))
     normalised = (np.asarray(values, dtype=np.float64) - mean) / (scale or 1.0)
-    observed = [_chosen(path) for path in paths]
-    all_choices = [*observed, *map(_chosen, others)]
+    observed = [_choices(path) for path in paths]
+    all_choices = [*observed, *map(_choices, others)]
     kernel = Likeness(np.array([[_tanimoto(first, second) for second in all_choices] for first in observed]) ** 2)
     indices = np.arange(len(all_choices), dtype=np.float64)[:, None]
     processes = [GaussianProcessRegressor(kernel, alpha=noise, optimizer=None) for noise in NOISES]
@@ -60,14 +60,14 @@ def regressed(paths: Sequence[Path], values: Sequence[float], others: Sequence[P
 
 
 def _tanimoto(first: Chosen, second: Chosen) -> float:
-    common = sum(_alike(value, second[key]) for key, value in first.items() if key in second)
+    common = sum(_similarity(value, second[key]) for key, value in first.items() if key in second)
     return common / (len(first) + len(second) - common)
 
 
-def _alike(first: Value | None, second: Value | None) -> float:
+def _similarity(first: Value | None, second: Value | None) -> float:
     """The similarity of two values: 1 if equal, 1 / e for a number and its double, 0 for different words.
 
-    >>> _alike("full", "full"), _alike("full", "left"), round(_alike(8, 16), 3)
+    >>> _similarity("full", "full"), _similarity("full", "left"), round(_similarity(8, 16), 3)
     (1.0, 0.0, 0.368)
     """
     numbers = [value for value in (first, second) if isinstance(value, int | float) and not isinstance(value, bool)]
@@ -76,7 +76,7 @@ def _alike(first: Value | None, second: Value | None) -> float:
     return exp(-abs(log2(numbers[0] / numbers[1])))
 
 
-def _chosen(path: Path) -> Chosen:
+def _choices(path: Path) -> Chosen:
     """The choices of a path: its base, moves, and each option of a move; the positions of moves are left out."""
     chosen: dict[tuple[str, ...], Value | None] = {}
     for choice in path:

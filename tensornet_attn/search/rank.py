@@ -221,7 +221,7 @@ def finalists(study: Study, finished: Sequence[Trial]) -> tuple[int, ...]:
     for arm in study.arms:
         remaining, chosen = [trial for trial in finished if trial.arm == arm], list[Trial]()
         while len(chosen) < study.finalists and (best := front(study, remaining)):
-            chosen += _chosen(study, best, study.finalists - len(chosen))
+            chosen += _chosen_of_front(study, best, study.finalists - len(chosen))
             front_essences = {trial.essence for trial in best}
             remaining = [trial for trial in remaining if trial.essence not in front_essences]
         for trial in chosen:
@@ -229,7 +229,7 @@ def finalists(study: Study, finished: Sequence[Trial]) -> tuple[int, ...]:
     return tuple(slots.values())
 
 
-def _chosen(study: Study, best: Sequence[Trial], limit: int) -> list[Trial]:
+def _chosen_of_front(study: Study, best: Sequence[Trial], limit: int) -> list[Trial]:
     """The best of a front in the first objective, then, one by one, the designs that add the most hypervolume."""
     scale, edge = scaled(study, best), (EDGE,) * len(study.objectives)
     chosen: list[Trial] = []

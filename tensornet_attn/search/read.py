@@ -294,7 +294,7 @@ def read_values(description: Any) -> Values:
     (1, 2, 3, 4, 6, 12)
     """
     if isinstance(description, Mapping):
-        return _described(description)
+        return _values_of(description)
     choices = tuple(description) if isinstance(description, (list, tuple)) else (description,)
     if not choices or not all(is_number(choice) or isinstance(choice, str) for choice in choices):
         raise Refusal("wrong-type", "expected a number, or a list of numbers or words.", "e.g. [2, 4, 8].")
@@ -303,7 +303,7 @@ def read_values(description: Any) -> Values:
     return Values(choices)
 
 
-def _described(description: Mapping[str, Any]) -> Values:
+def _values_of(description: Mapping[str, Any]) -> Values:
     if len(description) != 1 or next(iter(description)) not in KEYS:
         keys = printable(", ".join(map(str, description)) or "nothing")
         message = f"expected one of {', '.join(KEYS)}, got {keys}."

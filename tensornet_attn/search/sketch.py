@@ -273,10 +273,10 @@ def data_of(sketch: Sketch) -> dict[str, Any]:
             }
             for role in ROLES
         },
-        "diagram": {step.name: _value(step, sketch) for step in sketch.step.values() if not step.nested},
+        "diagram": {step.name: _diagram_entry(step, sketch) for step in sketch.step.values() if not step.nested},
         "losses": {name: {"step": step, "weight": weight} for name, (step, weight) in sketch.losses.items()},
     }
-    live = _spoken(sections, sketch.settings | sketch.declared)
+    live = _referenced(sections, sketch.settings | sketch.declared)
     numbers = {
         section: {name: size for name, size in declared.items() if name in live}
         for section, declared in (("settings", sketch.settings), ("legs", sketch.declared))
@@ -317,7 +317,7 @@ def _nests(step: Step, sketch: Sketch, readers: Mapping[str, list[str]]) -> bool
     return role in roles and roles <= {role, "by"} and box.operand(role).legs == step.legs
 
 
-def _value(step: Step, sketch: Sketch) -> Any:
+def _diagram_entry(step: Step, sketch: Sketch) -> Any:
     """A step as in a diagram: an expression, or a box with its nested steps."""
     if step.contraction is not None:
         return f"{sum_text(step.contraction)} -> {' '.join(step.legs)}".rstrip()
@@ -340,11 +340,11 @@ def _value(step: Step, sketch: Sketch) -> Any:
         if role != "by" or use != box.operand("of"):
             nested = use.name == f"{step.name}.{role}"
             alone = use.name if use.legs == sketch.legs_of(use.name) else use_text(use)
-            entry[role] = _value(sketch.step[use.name], sketch) if nested else alone
+            entry[role] = _diagram_entry(sketch.step[use.name], sketch) if nested else alone
     return entry
 
 
-def _spoken(parts: Any, numbers: Mapping[str, Size]) -> set[str]:
+def _referenced(parts: Any, numbers: Mapping[str, Size]) -> set[str]:
     """The legs and settings that `parts` refer to, directly or through arithmetic."""
     live, waiting = set[str](), words(parts)
     while waiting:

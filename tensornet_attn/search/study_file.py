@@ -40,8 +40,8 @@ def read(source: Source, options: Mapping[str, Any]) -> Study:
     document, reporter = _document(with_task_names(source) if isinstance(source, Mapping) else source)
     refuse(reporter, "study")
     options = with_task_names({key: option for key, option in options.items() if option is not None})
-    keys = _joined(document.data, options)
-    study = _checked(keys, document, reporter, options)
+    keys = _study_keys(document.data, options)
+    study = _validated(keys, document, reporter, options)
     check_rungs(study)
     return fitted(study, load(study.space))
 
@@ -77,7 +77,7 @@ def _document(source: Source) -> tuple[Document, Reporter]:
     return document, reporter
 
 
-def _joined(file_keys: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def _study_keys(file_keys: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a Study. A task in the options replaces the rungs of the file, and rungs replace a task."""
     dropped: tuple[str, ...] = ("rungs",) if "task" in options else SHORT if "rungs" in options else ()
     keys = {key: value for key, value in file_keys.items() if key not in dropped} | dict(options)
@@ -112,7 +112,7 @@ def _limits(bounds: Any) -> Any:
     return {n: {"least" if larger(n) else "most": limit} if n in numbers else limit for n, limit in bounds.items()}
 
 
-def _checked(keys: Mapping[str, Any], document: Document, reporter: Reporter, options: Mapping[str, Any]) -> Study:
+def _validated(keys: Mapping[str, Any], document: Document, reporter: Reporter, options: Mapping[str, Any]) -> Study:
     """The study of `keys`. Raises DesignError with problems of the file, and InputError with others."""
     try:
         return Study(**keys)

@@ -169,9 +169,9 @@ def broken(study: Study, values: Mapping[str, float]) -> str | None:
     for name, limit in study.bounds.items():
         value = values.get(name)
         if value is not None and value > limit.most:
-            return f"{name} at most {_text(limit.most)}, not {_text(value)}"
+            return f"{name} at most {_formatted(limit.most)}, not {_formatted(value)}"
         if value is not None and not value >= limit.least:  # also true for nan
-            return f"{name} at least {_text(limit.least)}, not {_text(value)}"
+            return f"{name} at least {_formatted(limit.least)}, not {_formatted(value)}"
     return None
 
 
@@ -192,5 +192,5 @@ def within(study: Study, space: Space) -> Space:
     return replace(space, bounds=replace(space.bounds, limits=(*space.bounds.limits, *limits)))
 
 
-def _text(number: float) -> str:
+def _formatted(number: float) -> str:
     return f"{number:,.0f}" if number % 1 == 0 else f"{number:.6g}"

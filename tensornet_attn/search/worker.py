@@ -102,13 +102,13 @@ def claim(store: Store, number: int, study: Study, space: Space, note: Note) -> 
         if all(active.claim is not None for active in before):
             break
         wait(store)
-    chosen = _chosen(store, study, space, finished, before)
+    chosen = _next_claim(store, study, space, finished, before)
     if chosen is not None:
         note(as_data(chosen))
     return chosen
 
 
-def _chosen(
+def _next_claim(
     store: Store, study: Study, space: Space, finished: Sequence[Trial], running: Sequence[Running]
 ) -> Claim | None:
     while open_slots := still_open(study, finished, running, store.exhausted):
@@ -209,7 +209,7 @@ class Evaluation:
             rate = of.results[-1].rate
             assert rate is not None  # finalists have a quality
             result = self.runs(rung, (rate,))
-            yield _after(trial, result)
+            yield _with_result(trial, result)
             if result.counts is None:
                 raise EndedError(DIVERGED, f"loss or gradient are not finite with seed {fresh}.")
 
@@ -239,7 +239,7 @@ class Evaluation:
         for rung in range(first, len(study.rungs) + 1):
             self.tell(rung)
             result = reusable.get(rung) or (self.runs(rung, study.rungs[rung - 1].rates) if rung else self.static())
-            trial = _after(trial, result)
+            trial = _with_result(trial, result)
             yield trial
             if result.counts is None:
                 task, rates = study.rungs[rung - 1].task, study.rungs[rung - 1].rates
@@ -282,7 +282,7 @@ class Evaluation:
         return outcome.value
 
 
-def _after(trial: Trial, result: Result) -> Trial:
+def _with_result(trial: Trial, result: Result) -> Trial:
     """The trial with another result, and with its quality above the static check."""
     trial = replace(trial, results=(*trial.results, result))
     quality = {"quality": trial.quality} if trial.rung > 0 and trial.quality is not None else {}

@@ -176,7 +176,7 @@ def read(source: Source, options: Mapping[str, Any]) -> Run:
             if key in document.data and key not in options:
                 _report(reporter, raw)
             else:
-                (option_problems if key in options else other_problems).append(_option(raw))
+                (option_problems if key in options else other_problems).append(_option_problem(raw))
         refuse(reporter, "run")
         raise InputError("\n".join(dict.fromkeys(option_problems + other_problems))) from error
 
@@ -231,7 +231,7 @@ def _report(reporter: Reporter, raw: Any) -> None:
     reporter.error("wrong-value", f"{_sentence(raw)}, got {actual}.", path, hint=f"'{path[0]}' is {about}.")
 
 
-def _option(raw: Any) -> str:
+def _option_problem(raw: Any) -> str:
     """The problem of an option, as one sentence."""
     if not raw["loc"]:
         return f"{raw['msg']}."
@@ -254,7 +254,7 @@ KINDS = {"language_model": "language_model", "classification": "sequence_classif
 def spec_of(run: Run, task: Task) -> ModelSpec:
     """The model of a run. Raises DesignError if it has problems, and InputError if it does not fit the task."""
     if run.model is None:
-        spec = _stack(run, task)
+        spec = _stack_spec(run, task)
     else:
         overrides = {name: getattr(run, name) for name in ("design", *SIZES) if name in run.model_fields_set}
         spec = load(
@@ -281,7 +281,7 @@ def resolved(run: Run, spec: ModelSpec, task: Task) -> Run:
     return Run(**fields | {"model": model, "options": chosen["options"], **pinned})
 
 
-def _stack(run: Run, task: Task) -> ModelSpec:
+def _stack_spec(run: Run, task: Task) -> ModelSpec:
     """A model of `depth` layers of the design, named after it."""
     if task.kind == "sequence_to_sequence":
         raise InputError(f"task '{task.name}' needs an encoder and a decoder: give a model file of kind 'seq2seq'.")
@@ -309,7 +309,7 @@ def _check_sizes(spec: ModelSpec, task: Task) -> None:
     if config.length < task.length:
         raise InputError(
             f"task '{task.name}' has samples of {task.length} tokens; '{spec.name}' has a length of {config.length}. "
-            f"{_change('length', task.length)}"
+            f"{_size_hint('length', task.length)}"
         )
     features = getattr(config, "features", None)
     if features != task.features:
@@ -318,18 +318,18 @@ def _check_sizes(spec: ModelSpec, task: Task) -> None:
     if (config.vocabulary or 0) < task.vocabulary:
         raise InputError(
             f"task '{task.name}' has a vocabulary of {task.vocabulary}; '{spec.name}' has one of {config.vocabulary}. "
-            f"{_change('vocabulary', task.vocabulary)}"
+            f"{_size_hint('vocabulary', task.vocabulary)}"
         )
     answers = task.classes or task.vocabulary
     own_target = getattr(config, "target_vocabulary", None)
     model_answers = getattr(config, "classes", None) or own_target or config.vocabulary
     if model_answers != answers:
         what, key = ("classes", "classes") if task.classes else ("tokens", "vocabulary")
-        change = "" if own_target else f" {_change(key, answers)}"
+        change = "" if own_target else f" {_size_hint(key, answers)}"
         raise InputError(
             f"task '{task.name}' has {answers} {what}; the output of '{spec.name}' has {model_answers}.{change}"
         )
 
 
-def _change(key: str, size: int) -> str:
+def _size_hint(key: str, size: int) -> str:
     return f"Set '{key}: {size}' in the run."

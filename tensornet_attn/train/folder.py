@@ -116,7 +116,7 @@ class Saved:
 
 def checkpoints(folder: Path) -> list[Saved]:
     """The complete checkpoints in a folder, by step."""
-    candidates = (_opened(path) for path in folder.iterdir()) if folder.is_dir() else ()
+    candidates = (_checkpoint_at(path) for path in folder.iterdir()) if folder.is_dir() else ()
     return sorted((saved for saved in candidates if saved is not None), key=lambda saved: saved.step)
 
 
@@ -134,9 +134,9 @@ def write(folder: Path, step: int, state: Mapping[str, Any], files: Mapping[str,
                 handle.write(content)
                 handle.flush()
                 os.fsync(handle.fileno())
-        _force(staging)
+        _fsync(staging)
         os.rename(staging, path)
-        _force(folder)
+        _fsync(folder)
     except OSError:
         shutil.rmtree(staging, ignore_errors=True)
         raise
@@ -150,11 +150,11 @@ def clean(folder: Path) -> None:
     for path in list(folder.iterdir()) if folder.is_dir() else ():
         if _NAME.match(path.name.removeprefix(_GONE).removeprefix(_ASIDE)) and path.name.startswith(_ASIDE):
             shutil.rmtree(path, ignore_errors=True)
-        elif _NAME.match(path.name) and _opened(path) is None:
+        elif _NAME.match(path.name) and _checkpoint_at(path) is None:
             _remove(path)
 
 
-def _opened(path: Path) -> Saved | None:
+def _checkpoint_at(path: Path) -> Saved | None:
     """The checkpoint in a folder; None if there is none or it is incomplete."""
     match = _NAME.match(path.name)
     if not match:
@@ -176,7 +176,7 @@ def _remove(path: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _force(folder: Path) -> None:
+def _fsync(folder: Path) -> None:
     """Syncs the entries of a folder to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -39,7 +39,7 @@ def cut(path: Path, step: int) -> list[Line]:
     """Removes incomplete lines and lines after `step` from the file, and returns the remaining lines."""
     left = [line for line in read(path) if line["step"] <= step]
     if path.exists():
-        write_whole(path, b"".join(map(_written, left)))
+        write_whole(path, b"".join(map(_encoded, left)))
     return left
 
 
@@ -47,7 +47,7 @@ def append(path: Path, line: Mapping[str, Any]) -> None:
     """Appends one line. Raises OSError if the disk is full."""
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
-        encoded = _written(line)
+        encoded = _encoded(line)
         while encoded:  # a full disk accepts a part, and raises at the next write
             encoded = encoded[os.write(handle, encoded) :]
     finally:
@@ -67,7 +67,7 @@ def median_speed(lines: list[Line]) -> float:
     return speeds[len(speeds) // 2] if speeds else math.nan
 
 
-def _written(line: Mapping[str, Any]) -> bytes:
+def _encoded(line: Mapping[str, Any]) -> bytes:
     return json.dumps(line, allow_nan=False).encode() + b"\n"
 
 

@@ -202,15 +202,15 @@ def _reporting(out: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; {_last(out)}; the same command resumes the run.") from None
+        raise KeyboardInterrupt(f"interrupted; {_last_checkpoint(out)}; the same command resumes the run.") from None
     except Diverged as error:
-        raise InputError(f"{error}; {_last(out)}.") from error
+        raise InputError(f"{error}; {_last_checkpoint(out)}.") from error
     except OSError as error:
         where = error.filename or out
-        raise InputError(f"'{where}': {error.strerror or error}; {_last(out)}.") from error
+        raise InputError(f"'{where}': {error.strerror or error}; {_last_checkpoint(out)}.") from error
 
 
-def _last(out: Path) -> str:
+def _last_checkpoint(out: Path) -> str:
     saved = checkpoints(out / CHECKPOINTS)
     return f"the last checkpoint is '{saved[-1].path}'" if saved else "there is no checkpoint yet"
 

@@ -69,7 +69,7 @@ def optimise(session: Session, wishes: tuple[bool, ...]) -> Measured:
         group["lr"] = lr
     session.optimizer.zero_grad()
     part_losses = [
-        _part(session, part, *of_part, weight) for part, of_part in enumerate(zip(batches, places, strict=True))
+        _run_part(session, part, *of_part, weight) for part, of_part in enumerate(zip(batches, places, strict=True))
     ]
     norm = gathered(torch.nn.utils.clip_grad_norm_(session.model.parameters(), run.clip or math.inf))
     sums = torch.tensor([0.0, *wishes], dtype=torch.float64, device=norm.device)
@@ -78,7 +78,7 @@ def optimise(session: Session, wishes: tuple[bool, ...]) -> Measured:
     loss, *counts, grad_norm = torch.cat([sums, norm.double()[None]]).tolist()
     losses = dict(zip(session.spec.loss_weights, counts[len(wishes) :], strict=True))
     if not all(map(math.isfinite, (loss, *losses.values(), grad_norm))):
-        raise Diverged(_stopped(session, batches, {"": loss, **losses}, grad_norm))
+        raise Diverged(_divergence(session, batches, {"": loss, **losses}, grad_norm))
     session.optimizer.step()
     session.step = number
     return Measured(loss, losses, grad_norm, lr, tuple(map(round, counts[: len(wishes)])))
@@ -94,7 +94,7 @@ def _batches(session: Session) -> tuple[list[Batch], list[Tensor | None]]:
     return [batch.to(device) for batch in batches], [None if at is None else at.to(device) for at in places]
 
 
-def _part(session: Session, part: int, batch: Batch, at: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
+def _run_part(session: Session, part: int, batch: Batch, at: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the summed loss of one part and its share of each auxiliary loss, and accumulates the gradient.
 
     Processes synchronise at the last part. An auxiliary loss is a mean over rows, so parts are weighted by rows.
@@ -131,7 +131,7 @@ def _average_states(session: Session, rows: int) -> None:
             state.copy_(session.sum(state * (rows / everyone).to(state.dtype)))
 
 
-def _stopped(session: Session, batches: list[Batch], losses: dict[str, float], grad_norm: float) -> str:
+def _divergence(session: Session, batches: list[Batch], losses: dict[str, float], grad_norm: float) -> str:
     """The message of `Diverged`: the value that is not finite, and the layer found by repeating the forward passes."""
     named = {f"the loss '{name}'" if name else "the loss": loss for name, loss in losses.items()}
     numbers = named | {"the norm of the gradient": grad_norm}
@@ -161,7 +161,7 @@ def culprit(model: nn.Module, call: Callable[[], Any]) -> str:
 
     def look(name: str) -> Callable[..., None]:
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            if not non_finite and not all(torch.isfinite(tensor).all() for tensor in _floats(output)):
+            if not non_finite and not all(torch.isfinite(tensor).all() for tensor in _float_tensors(output)):
                 non_finite.append(name)
 
         return hook
@@ -182,8 +182,8 @@ def culprit(model: nn.Module, call: Callable[[], Any]) -> str:
     return "the outputs of all layers are finite, but the loss or the norm of the gradient is not"
 
 
-def _floats(output: Any) -> list[torch.Tensor]:
+def _float_tensors(output: Any) -> list[torch.Tensor]:
     if isinstance(output, torch.Tensor):
         return [output] if output.is_floating_point() else []
     children = output.values() if isinstance(output, dict) else output if isinstance(output, (tuple, list)) else ()
-    return [tensor for child in children for tensor in _floats(child)]
+    return [tensor for child in children for tensor in _float_tensors(child)]

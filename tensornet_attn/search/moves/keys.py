@@ -180,7 +180,7 @@ def delta(sketch: Sketch, at: Map, map: str) -> None:
         need(only(value_leg for value_leg in map_reader.value.legs if value_leg not in (*heads, key))),
     )
     near = sketch.put("near", legs, map_reader.step, product(map_reader.map, map_reader.value))
-    far = _fast(sketch, at, source_use, heads, leg, map_reader.value, map, map_reader.step)
+    far = _fast_weights(sketch, at, source_use, heads, leg, map_reader.value, map, map_reader.step)
     first, second = _blends(sketch, heads, map_reader.step)
     read = sketch.put("O", legs, map_reader.step, added((first, near), (second, far)))
     replaced = (map_reader.map, map_reader.value)
@@ -190,7 +190,9 @@ def delta(sketch: Sketch, at: Map, map: str) -> None:
     sketch.head["causal"] = True
 
 
-def _fast(sketch: Sketch, at: Map, source_use: Use, heads: Legs, leg: str, value: Use, map: str, before: str) -> Use:
+def _fast_weights(
+    sketch: Sketch, at: Map, source_use: Use, heads: Legs, leg: str, value: Use, map: str, before: str
+) -> Use:
     """Adds the delta rule with its features and rate, and returns its use."""
 
     def divided(use: Use) -> Box:

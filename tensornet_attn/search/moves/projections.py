@@ -26,7 +26,7 @@ def experts(sketch: Sketch, at: Map, of: str, e: int, k: int) -> None:
     weights["o"] = output(sketch, map_reader)
     single = {name: weight for name, weight in weights.items() if weight and readers[weight.use.name] == [weight.step]}
     need(k < e and {*of} & {*PROJECTIONS} <= single.keys())
-    _one_convention(sketch)
+    _init_by_fan_in(sketch)
     leg, setting = sketch.leg("e", e), sketch.setting("k", k)
     for side, name in (("kv", "Gs"), ("qo", "Gd")):
         chosen = [single[letter] for letter in PROJECTIONS if letter in of and letter in side]
@@ -79,7 +79,7 @@ def _multiply(sketch: Sketch, step: str, term: int, gate: Use) -> None:
     sketch.refactor(step, lambda factors: (gate, *factors), term)
 
 
-def _one_convention(sketch: Sketch) -> None:
+def _init_by_fan_in(sketch: Sketch) -> None:
     """Gives weights with the default initialiser one by the fan-in of their first product."""
     readers = sketch.readers()
     for name, declared in sketch.tensors.items():
@@ -100,7 +100,7 @@ def gate(sketch: Sketch, at: Map, k: int) -> None:
     legs = tuple(leg for leg in map_reader.map.legs if leg in map_legs and sketch.is_head(leg))
     need(legs and sketch.query in source_use.legs and not {*legs} & {*source_use.legs})
     need(prod(map(sketch.size, legs)) <= _WIDEST and k < sketch.size(legs[-1]))
-    _one_convention(sketch)
+    _init_by_fan_in(sketch)
     gates = _gate(sketch, source_use, legs, sketch.setting("k", k), "Gh", map_reader.step)
     _multiply(sketch, map_reader.step, map_reader.term, gates)
 
