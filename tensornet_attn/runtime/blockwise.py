@@ -142,16 +142,16 @@ def block_function(
     last two may be batch dimensions. Without `legs`, a block has the whole batch.
     """
 
-    def known(function):
-        none = [0] * len(rows)
-        places = zip(rows, spans or none, keys or none, legs or none, strict=True)
+    def register(function):
+        no_legs = [0] * len(rows)
+        operand_legs = zip(rows, spans or no_legs, keys or no_legs, legs or no_legs, strict=True)
         name = own_name(f"{function.__module__}.{function.__name__}", FUNCTIONS)
         FUNCTIONS[name] = BlockFunction(
-            function, tuple(OperandLegs(row, span, key, reach, own) for row, span, key, own in places), out
+            function, tuple(OperandLegs(row, span, key, reach, dims) for row, span, key, dims in operand_legs), out
         )
         return name
 
-    return known
+    return register
 
 
 def block_gradient(name: str):
@@ -160,12 +160,12 @@ def block_gradient(name: str):
     It returns one gradient per operand, or None. `wanted`: the names of the operands whose gradients are used.
     """
 
-    def known(function):
+    def register(function):
         code = function.__code__
         GRADIENTS[name] = function, code.co_varnames[3 : code.co_argcount]
         return function
 
-    return known
+    return register
 
 
 def blockwise(
@@ -190,28 +190,28 @@ def blockwise(
     as plain code instead, which starts in a fraction of the time; so are a step of a decoding in traced code, and any
     call in a program for ONNX, with all keys.
     """
-    given = [x for x in operands if x is not None]
+    tensors = [x for x in operands if x is not None]
     traced = torch.compiler.is_compiling()
     dense = traced and exports_onnx()
     seed = torch.randint(2**62, (), device="cpu") if random and not dense else None
-    cast = autocast_dtype(given[0])
+    cast = autocast_dtype(tensors[0])
     call = Call([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)
     legs = legs_of(tile, call)
-    for x, leg in zip(given, legs, strict=True):
+    for x, leg in zip(tensors, legs, strict=True):
         if leg.rows and 1 != x.shape[leg.rows] != n:
             name, shape = tile.split(".")[-1], list(x.shape)
             raise ValueError(
                 f"'{name}': an operand has shape {shape}; it must have 1 or {n} rows in dimension {leg.rows}."
             )
     if dense or (seed is None and (is_step(call) if traced else is_small(call))):
-        piece, every = Piece(0, call.elements, 0, n), KeysSeen(0, 0, m)
-        keys = every if dense else keys_seen(legs, piece, call)
-        parts = given if keys == every else [seen(x, i, legs, piece, call) for i, x in enumerate(given)]
-        rows = Rows(piece, call, keys, None, given[0].device)
-        return FUNCTIONS[tile].function(rows, *operands_of(parts, call))
+        piece, all_keys = Piece(0, call.elements, 0, n), KeysSeen(0, 0, m)
+        keys = all_keys if dense else keys_seen(legs, piece, call)
+        block_tensors = tensors if keys == all_keys else [seen(x, i, legs, piece, call) for i, x in enumerate(tensors)]
+        rows = Rows(piece, call, keys, None, tensors[0].device)
+        return FUNCTIONS[tile].function(rows, *operands_of(block_tensors, call))
     if traced:
-        return blockwise_forward(given, seed, tile, *call)
-    return applied(Blockwise, seed, (tile, *call), *given)
+        return blockwise_forward(tensors, seed, tile, *call)
+    return applied(Blockwise, seed, (tile, *call), *tensors)
 
 
 def is_small(call: Call) -> bool:
@@ -225,36 +225,36 @@ def is_step(call: Call) -> bool:
     return not torch.is_grad_enabled() and surely(call.n <= call.least)
 
 
-def computed(tile: str, given: list[Tensor], call: Call, rows: Rows) -> Tensor:
+def computed(tile: str, tensors: list[Tensor], call: Call, rows: Rows) -> Tensor:
     """Calls the function of a block under the autocast dtype of the call."""
-    with torch.autocast(autocast_kind(given[0]), call.cast, call.cast is not None, False):
-        return FUNCTIONS[tile].function(rows, *operands_of(given, call))
+    with torch.autocast(autocast_kind(tensors[0]), call.cast, call.cast is not None, False):
+        return FUNCTIONS[tile].function(rows, *operands_of(tensors, call))
 
 
-def operands_of(given: list[Tensor] | tuple[Tensor, ...], call: Call) -> list[Tensor | None]:
+def operands_of(tensors: list[Tensor] | tuple[Tensor, ...], call: Call) -> list[Tensor | None]:
     """All operands, with None for absent ones."""
-    some = iter(given)
-    return [next(some) if is_present else None for is_present in call.present]
+    remaining = iter(tensors)
+    return [next(remaining) if is_present else None for is_present in call.present]
 
 
-def blocks(tile: str, given: list[Tensor], seed: Tensor | None, call: Call):
+def blocks(tile: str, tensors: list[Tensor], seed: Tensor | None, call: Call):
     """Yields (piece, Rows, parts of the operands)."""
-    legs, random = legs_of(tile, call), None if seed is None else torch.Generator(given[0].device)
+    legs, random = legs_of(tile, call), None if seed is None else torch.Generator(tensors[0].device)
     # operands that every block reads whole are made contiguous once
-    given = [x if leg.rows or x.dtype == torch.bool else x.contiguous() for x, leg in zip(given, legs, strict=True)]
-    for number, piece in enumerate(pieces_of(given, legs, call)):
+    tensors = [x if leg.rows or x.dtype == torch.bool else x.contiguous() for x, leg in zip(tensors, legs, strict=True)]
+    for number, piece in enumerate(pieces_of(tensors, legs, call)):
         if random is not None and seed is not None:
             random.manual_seed(int(seed.item()) + number)
-        parts = [seen(x, i, legs, piece, call) for i, x in enumerate(given)]
-        yield piece, Rows(piece, call, keys_seen(legs, piece, call), random, given[0].device), parts
+        block_tensors = [seen(x, i, legs, piece, call) for i, x in enumerate(tensors)]
+        yield piece, Rows(piece, call, keys_seen(legs, piece, call), random, tensors[0].device), block_tensors
 
 
-def pieces_of(given: list[Tensor], legs: list[OperandLegs], call: Call) -> list[Piece]:
+def pieces_of(tensors: list[Tensor], legs: list[OperandLegs], call: Call) -> list[Piece]:
     """The pieces of the whole call."""
-    batched = any(in_batch(x, leg.own, call.batch) for x, leg in zip(given, legs, strict=True))
-    row = call.keys_counted * max(1, math.prod(call.batch[1:] if batched else call.batch))  # pairs per row
-    rows = min(max(call.least, call.pairs // row), *call.block[3:], max(1, call.n))
-    elements = max(1, call.pairs // (row * rows)) if batched else call.elements
+    batched = any(in_batch(x, leg.own, call.batch) for x, leg in zip(tensors, legs, strict=True))
+    row_pairs = call.keys_counted * max(1, math.prod(call.batch[1:] if batched else call.batch))  # pairs per row
+    rows = min(max(call.least, call.pairs // row_pairs), *call.block[3:], max(1, call.n))
+    elements = max(1, call.pairs // (row_pairs * rows)) if batched else call.elements
     return [
         Piece(element, min(elements, call.elements - element), first, min(rows, call.n - first))
         for element in range(0, max(1, call.elements), max(1, elements))
@@ -267,10 +267,10 @@ def legs_of(tile: str, call: Call) -> list[OperandLegs]:
     return [legs for legs, is_present in zip(FUNCTIONS[tile].legs, call.present, strict=True) if is_present]
 
 
-def in_batch(x: Tensor, own: int | None, batch: list[int]) -> bool:
+def in_batch(x: Tensor, dims: int | None, batch: list[int]) -> bool:
     """Whether an operand has the first batch dimension, with more than one entry."""
-    has = x.ndim > 2 if own == -1 else own != 0 and x.ndim == (own or 0) + len(batch)
-    return bool(batch) and has and x.shape[0] > 1
+    batched = x.ndim > 2 if dims == -1 else dims != 0 and x.ndim == (dims or 0) + len(batch)
+    return bool(batch) and batched and x.shape[0] > 1
 
 
 def keys_seen(legs: list[OperandLegs], piece: Piece, call: Call) -> KeysSeen:
@@ -285,13 +285,13 @@ def keys_seen(legs: list[OperandLegs], piece: Piece, call: Call) -> KeysSeen:
 
 
 def places(
-    x: Tensor, place: int, legs: list[OperandLegs], piece: Piece, call: Call
+    x: Tensor, index: int, legs: list[OperandLegs], piece: Piece, call: Call
 ) -> list[list[tuple[int, int, int]]]:
     """The slices (dimension, first, length) of an operand that a piece sees; dimensions of size 1 are not sliced.
 
     Two lists, for the first keys and for the nearby ones, if keys between them are skipped.
     """
-    leg, keys = legs[place], keys_seen(legs, piece, call)
+    leg, keys = legs[index], keys_seen(legs, piece, call)
     span = leg.span, piece.first + call.m - keys.begin - keys.near, piece.rows + keys.near - 1
     slices = [(leg.rows, piece.first, piece.rows), span]
     slices = [(dim, first, length) for dim, first, length in slices if dim and x.shape[dim] > 1]
@@ -302,34 +302,34 @@ def places(
     return [[(leg.keys, 0, keys.prefix), *slices], near] if keys.prefix else [near]
 
 
-def seen(x: Tensor, place: int, legs: list[OperandLegs], piece: Piece, call: Call) -> Tensor:
+def seen(x: Tensor, index: int, legs: list[OperandLegs], piece: Piece, call: Call) -> Tensor:
     """The part of an operand that a piece sees."""
-    parts = views(x, place, legs, piece, call)
-    return parts[0] if len(parts) == 1 else torch.cat(parts, legs[place].keys)
+    segments = views(x, index, legs, piece, call)
+    return segments[0] if len(segments) == 1 else torch.cat(segments, legs[index].keys)
 
 
-def views(x: Tensor, place: int, legs: list[OperandLegs], piece: Piece, call: Call) -> list[Tensor]:
+def views(x: Tensor, index: int, legs: list[OperandLegs], piece: Piece, call: Call) -> list[Tensor]:
     """The same part as views of x."""
-    found = []
-    for part in places(x, place, legs, piece, call):
-        found.append(x)
-        for spot in part:
-            found[-1] = found[-1].narrow(*spot)
-    return found
+    segments = []
+    for slices in places(x, index, legs, piece, call):
+        segments.append(x)
+        for bounds in slices:
+            segments[-1] = segments[-1].narrow(*bounds)
+    return segments
 
 
 def split_as_seen(
-    one: Tensor, x: Tensor, place: int, legs: list[OperandLegs], piece: Piece, call: Call
+    joined: Tensor, x: Tensor, index: int, legs: list[OperandLegs], piece: Piece, call: Call
 ) -> tuple[Tensor, ...]:
     """Splits a tensor shaped like the result of `seen` into parts shaped like the `views` of x."""
-    parts = places(x, place, legs, piece, call)
-    return one.split([spot[0][2] for spot in parts], legs[place].keys) if len(parts) > 1 else (one,)
+    segments = places(x, index, legs, piece, call)
+    return joined.split([slices[0][2] for slices in segments], legs[index].keys) if len(segments) > 1 else (joined,)
 
 
-def result_part(whole: Tensor, tile: str, piece: Piece, call: Call) -> Tensor:
+def result_part(out: Tensor, tile: str, piece: Piece, call: Call) -> Tensor:
     """The part of the result that a piece computes."""
-    whole = whole.narrow(FUNCTIONS[tile].out, piece.first, piece.rows)
-    return whole.narrow(0, piece.element, piece.elements) if call.batch and piece.elements < call.elements else whole
+    out = out.narrow(FUNCTIONS[tile].out, piece.first, piece.rows)
+    return out.narrow(0, piece.element, piece.elements) if call.batch and piece.elements < call.elements else out
 
 
 @torch.library.custom_op(
@@ -339,21 +339,21 @@ def result_part(whole: Tensor, tile: str, piece: Piece, call: Call) -> Tensor:
 )
 def blockwise_forward(given, seed, tile, *call):
     """`blockwise` as a custom operation; `given`: the operands that are `present`."""
-    call, whole = Call(*call), None
-    for piece, rows, parts in blocks(tile, given, seed, call):
-        part = computed(tile, parts, call, rows)
-        whole = result_like(part, tile, piece, call) if whole is None else whole
-        result_part(whole, tile, piece, call).copy_(part)
-    return whole
+    call, out = Call(*call), None
+    for piece, rows, block_tensors in blocks(tile, given, seed, call):
+        block_out = computed(tile, block_tensors, call, rows)
+        out = result_like(block_out, tile, piece, call) if out is None else out
+        result_part(out, tile, piece, call).copy_(block_out)
+    return out
 
 
-def result_like(part: Tensor, tile: str, piece: Piece, call: Call) -> Tensor:
+def result_like(block_out: Tensor, tile: str, piece: Piece, call: Call) -> Tensor:
     """An empty tensor for all rows and the whole batch."""
-    shape = list(part.shape)
+    shape = list(block_out.shape)
     shape[FUNCTIONS[tile].out] = call.n
     if call.batch and piece.elements < call.elements:
         shape[0] = call.elements
-    return part.new_empty(shape)
+    return block_out.new_empty(shape)
 
 
 @blockwise_forward.register_fake
@@ -362,9 +362,9 @@ def blockwise_shape(given, seed, tile, *call):
     call = Call(*call)
     piece = Piece(0, call.elements, 0, 1)
     rows = Rows(piece, call, KeysSeen(0, 0, call.m), None, given[0].device)
-    parts = [x.new_empty(shape_of_row(x, leg, call)) for x, leg in zip(given, legs_of(tile, call), strict=True)]
+    block_tensors = [x.new_empty(shape_of_row(x, leg, call)) for x, leg in zip(given, legs_of(tile, call), strict=True)]
     with CastEinsum(call.cast):
-        return result_like(computed(tile, parts, call, rows), tile, piece, call)
+        return result_like(computed(tile, block_tensors, call, rows), tile, piece, call)
 
 
 def shape_of_row(x: Tensor, leg: OperandLegs, call: Call) -> list[int]:
@@ -398,35 +398,44 @@ def blockwise_backward(gradient, wanted, given, seed, tile, *call):
     """The gradients of the operands with indices `wanted`, accumulated in at least float32."""
     call = Call(*call)
     legs = legs_of(tile, call)
-    exact = [torch.promote_types(given[i].dtype, torch.float32) for i in wanted]
-    totals = [torch.zeros(given[i].shape, dtype=d, device=gradient.device) for i, d in zip(wanted, exact, strict=True)]
+    dtypes = [torch.promote_types(given[i].dtype, torch.float32) for i in wanted]
+    totals = [
+        torch.zeros(given[i].shape, dtype=dtype, device=gradient.device)
+        for i, dtype in zip(wanted, dtypes, strict=True)
+    ]
     gradient = gradient.contiguous()  # derived blocks inherit its layout
-    for piece, rows, parts in blocks(tile, given, seed, call):
-        own = result_part(gradient, tile, piece, call)
-        for i, total, one in zip(wanted, totals, backward_of_block(own, parts, wanted, tile, call, rows), strict=True):
-            shares = split_as_seen(one, total, i, legs, piece, call)
-            for part, share in zip(views(total, i, legs, piece, call), shares, strict=True):
-                part.add_(share)
+    for piece, rows, block_tensors in blocks(tile, given, seed, call):
+        out_gradient = result_part(gradient, tile, piece, call)
+        for i, total, operand_gradient in zip(
+            wanted, totals, backward_of_block(out_gradient, block_tensors, wanted, tile, call, rows), strict=True
+        ):
+            shares = split_as_seen(operand_gradient, total, i, legs, piece, call)
+            for segment, share in zip(views(total, i, legs, piece, call), shares, strict=True):
+                segment.add_(share)
     return [total.to(given[i].dtype) for i, total in zip(wanted, totals, strict=True)]
 
 
-def backward_of_block(own: Tensor, parts: list[Tensor], wanted: list[int], tile: str, call: Call, rows: Rows) -> tuple:
-    """The gradients of a block's operands with indices `wanted`; `own`: the gradient of its result."""
+def backward_of_block(
+    out_gradient: Tensor, tensors: list[Tensor], wanted: list[int], tile: str, call: Call, rows: Rows
+) -> tuple:
+    """The gradients of a block's operands with indices `wanted`; `out_gradient`: the gradient of its result."""
     function, names = GRADIENTS[tile]
-    names_given = [name for name, is_present in zip(names, call.present, strict=True) if is_present]
-    with torch.autocast(autocast_kind(parts[0]), call.cast, call.cast is not None, False):
-        every = function(rows, own, {names_given[i] for i in wanted}, *operands_of(parts, call))
-    found = [one for one, is_present in zip(every, call.present, strict=True) if is_present]
-    return tuple(torch.zeros_like(parts[i]) if found[i] is None else fitted(found[i], parts[i]) for i in wanted)
+    present_names = [name for name, is_present in zip(names, call.present, strict=True) if is_present]
+    with torch.autocast(autocast_kind(tensors[0]), call.cast, call.cast is not None, False):
+        by_operand = function(rows, out_gradient, {present_names[i] for i in wanted}, *operands_of(tensors, call))
+    gradients = [gradient for gradient, is_present in zip(by_operand, call.present, strict=True) if is_present]
+    return tuple(
+        torch.zeros_like(tensors[i]) if gradients[i] is None else fitted(gradients[i], tensors[i]) for i in wanted
+    )
 
 
 def fitted(gradient: Tensor, x: Tensor) -> Tensor:
     """The gradient in the shape of x: summed over broadcast dimensions, expanded where it has size 1."""
-    more = gradient.ndim - x.ndim
-    if more > 0:
-        gradient = gradient.sum(tuple(range(more)))
-    alone = [dim for dim in range(-1, -gradient.ndim - 1, -1) if x.shape[dim] == 1 != gradient.shape[dim]]
-    gradient = gradient.sum(alone, keepdim=True) if alone else gradient
+    extra_dims = gradient.ndim - x.ndim
+    if extra_dims > 0:
+        gradient = gradient.sum(tuple(range(extra_dims)))
+    broadcast_dims = [dim for dim in range(-1, -gradient.ndim - 1, -1) if x.shape[dim] == 1 != gradient.shape[dim]]
+    gradient = gradient.sum(broadcast_dims, keepdim=True) if broadcast_dims else gradient
     return gradient.expand(x.shape)
 
 
@@ -438,17 +447,18 @@ def blockwise_gradients(gradient, wanted, given, *rest):
 
 def blockwise_setup_context(ctx, inputs, output):
     """Saves the operands, and nothing as large as a block."""
-    given, seed, *ctx.call = inputs  # the name of the function, and the fields of the call
-    ctx.save_for_backward(*given, seed)
+    tensors, seed, *ctx.call = inputs  # the name of the function, and the fields of the call
+    ctx.save_for_backward(*tensors, seed)
 
 
 def blockwise_autograd(ctx, gradient):
     """The gradients of the operands that require one."""
-    *given, seed = ctx.saved_tensors
-    wanted = [i for i in range(len(given)) if ctx.needs_input_grad[0][i]]
-    found = blockwise_backward(gradient, wanted, given, seed, *ctx.call)
-    tensors = [found[wanted.index(i)] if i in wanted else None for i in range(len(given))]
-    return tensors, None, *([] if one == [] else None for one in ctx.call)  # an empty list could be a list of tensors
+    *tensors, seed = ctx.saved_tensors
+    wanted = [i for i in range(len(tensors)) if ctx.needs_input_grad[0][i]]
+    gradients = blockwise_backward(gradient, wanted, tensors, seed, *ctx.call)
+    by_operand = [gradients[wanted.index(i)] if i in wanted else None for i in range(len(tensors))]
+    # an empty list could be a list of tensors
+    return by_operand, None, *([] if field == [] else None for field in ctx.call)
 
 
 blockwise_forward.register_autograd(blockwise_autograd, setup_context=blockwise_setup_context)
@@ -462,20 +472,20 @@ class Blockwise(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(seed, call, *given):
-        return blockwise_forward(list(given), seed, *call)
+    def forward(seed, call, *tensors):
+        return blockwise_forward(list(tensors), seed, *call)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        seed, ctx.call, *given = inputs
-        ctx.save_for_backward(*given, seed)
+        seed, ctx.call, *tensors = inputs
+        ctx.save_for_backward(*tensors, seed)
 
     @staticmethod
     def backward(ctx, gradient):
-        *given, seed = ctx.saved_tensors
-        wanted = [i for i in range(len(given)) if ctx.needs_input_grad[2 + i]]
-        found = applied(BlockwiseGradient, gradient, wanted, seed, ctx.call, *given)
-        return None, None, *(found[wanted.index(i)] if i in wanted else None for i in range(len(given)))
+        *tensors, seed = ctx.saved_tensors
+        wanted = [i for i in range(len(tensors)) if ctx.needs_input_grad[2 + i]]
+        gradients = applied(BlockwiseGradient, gradient, wanted, seed, ctx.call, *tensors)
+        return None, None, *(gradients[wanted.index(i)] if i in wanted else None for i in range(len(tensors)))
 
 
 class BlockwiseGradient(torch.autograd.Function):
@@ -484,52 +494,60 @@ class BlockwiseGradient(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(gradient, wanted, seed, call, *given):
-        return tuple(blockwise_backward(gradient, wanted, list(given), seed, *call))
+    def forward(gradient, wanted, seed, call, *tensors):
+        return tuple(blockwise_backward(gradient, wanted, list(tensors), seed, *call))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        gradient, ctx.wanted, seed, ctx.call, *given = inputs
-        ctx.save_for_backward(gradient, *given, seed)
+        gradient, ctx.wanted, seed, ctx.call, *tensors = inputs
+        ctx.save_for_backward(gradient, *tensors, seed)
 
     @staticmethod
     def backward(ctx, *seconds):
-        gradient, *given, seed = ctx.saved_tensors
-        asked = [i for i in range(len(given)) if ctx.needs_input_grad[4 + i]]
-        own, *found = rows_twice(seconds, gradient, ctx.wanted, asked, given, seed, *ctx.call)
-        return own, None, None, None, *(found[asked.index(i)] if i in asked else None for i in range(len(given)))
+        gradient, *tensors, seed = ctx.saved_tensors
+        asked = [i for i in range(len(tensors)) if ctx.needs_input_grad[4 + i]]
+        d_gradient, *d_tensors = rows_twice(seconds, gradient, ctx.wanted, asked, tensors, seed, *ctx.call)
+        return (
+            d_gradient,
+            None,
+            None,
+            None,
+            *(d_tensors[asked.index(i)] if i in asked else None for i in range(len(tensors))),
+        )
 
 
-def rows_twice(seconds, gradient, wanted, asked, given, seed, tile, *call) -> list[Tensor]:
+def rows_twice(seconds, gradient, wanted, asked, tensors, seed, tile, *call) -> list[Tensor]:
     """The gradients of `blockwise_backward`: of `gradient`, and of the operands with indices `asked`.
 
     `seconds`: the gradients of its results. Plain code, block by block, with derivatives of every order.
     """
     call = Call(*call)
-    legs, totals = legs_of(tile, call), [torch.zeros_like(given[i]) for i in asked]
-    owns: dict[int, list[Tensor]] = {}
-    for piece, rows, parts in blocks(tile, given, seed, call):
+    legs, totals = legs_of(tile, call), [torch.zeros_like(tensors[i]) for i in asked]
+    by_element: dict[int, list[Tensor]] = {}
+    for piece, rows, block_tensors in blocks(tile, tensors, seed, call):
 
-        def again(own, *some, parts=parts, rows=rows):
-            new = dict(zip(asked, some, strict=True))
-            parts = [new.get(i, part) for i, part in enumerate(parts)]
-            return backward_of_block(own, parts, wanted, tile, call, rows)
+        def again(out_gradient, *asked_tensors, block_tensors=block_tensors, rows=rows):
+            replaced = dict(zip(asked, asked_tensors, strict=True))
+            block_tensors = [replaced.get(i, tensor) for i, tensor in enumerate(block_tensors)]
+            return backward_of_block(out_gradient, block_tensors, wanted, tile, call, rows)
 
-        own = result_part(gradient, tile, piece, call)
-        pull = torch.func.vjp(again, own, *(parts[i] for i in asked))[1]
-        one, *some = pull(tuple(seen(x, i, legs, piece, call) for x, i in zip(seconds, wanted, strict=True)))
-        owns.setdefault(piece.element, []).append(one)
-        found = zip(totals, asked, some, strict=True)
-        totals = [total + among_zeros(one, given[i], i, legs, piece, call) for total, i, one in found]
-    return [torch.cat([torch.cat(same, FUNCTIONS[tile].out) for same in owns.values()]), *totals]
+        out_gradient = result_part(gradient, tile, piece, call)
+        pullback = torch.func.vjp(again, out_gradient, *(block_tensors[i] for i in asked))[1]
+        gradient_share, *shares = pullback(
+            tuple(seen(x, i, legs, piece, call) for x, i in zip(seconds, wanted, strict=True))
+        )
+        by_element.setdefault(piece.element, []).append(gradient_share)
+        contributions = zip(totals, asked, shares, strict=True)
+        totals = [total + among_zeros(share, tensors[i], i, legs, piece, call) for total, i, share in contributions]
+    return [torch.cat([torch.cat(shares, FUNCTIONS[tile].out) for shares in by_element.values()]), *totals]
 
 
-def among_zeros(one: Tensor, x: Tensor, place: int, legs: list[OperandLegs], piece: Piece, call: Call) -> Tensor:
+def among_zeros(share: Tensor, x: Tensor, index: int, legs: list[OperandLegs], piece: Piece, call: Call) -> Tensor:
     """The contribution of a piece to x, padded with zeros to the shape of x: the adjoint of `seen`."""
-    found = []
-    parts = zip(places(x, place, legs, piece, call), split_as_seen(one, x, place, legs, piece, call), strict=True)
-    for spots, part in parts:
-        for dim, first, length in spots:
-            part = F.pad(part, [0, 0] * (-1 - dim) + [first, x.shape[dim] - first - length])
-        found.append(part)
-    return sum(found[1:], found[0])
+    padded = []
+    segments = zip(places(x, index, legs, piece, call), split_as_seen(share, x, index, legs, piece, call), strict=True)
+    for slices, segment in segments:
+        for dim, first, length in slices:
+            segment = F.pad(segment, [0, 0] * (-1 - dim) + [first, x.shape[dim] - first - length])
+        padded.append(segment)
+    return sum(padded[1:], padded[0])

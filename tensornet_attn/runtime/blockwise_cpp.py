@@ -33,21 +33,21 @@ def blockwise_in_cpp(
     sizes: tuple[int, ...] = (),
 ) -> Tensor:
     """`blockwise`, by the C++ of the region `cpp` where it runs. Half precision is computed in float32."""
-    given = [x for x in operands if x is not None]
-    cast = autocast_dtype(given[0])
-    if given[0].dtype in HALVES and cast is None and given[0].device.type == "cpu":
-        wide = [x.float() if x is not None and x.dtype in HALVES else x for x in operands]
-        out = blockwise_in_cpp(cpp, tile, wide, n, m, batch, block, training, random, sizes)
-        return rounded_to(out, given[0].dtype)
+    tensors = [x for x in operands if x is not None]
+    cast = autocast_dtype(tensors[0])
+    if tensors[0].dtype in HALVES and cast is None and tensors[0].device.type == "cpu":
+        wide_operands = [x.float() if x is not None and x.dtype in HALVES else x for x in operands]
+        out = blockwise_in_cpp(cpp, tile, wide_operands, n, m, batch, block, training, random, sizes)
+        return rounded_to(out, tensors[0].dtype)
     call = Call([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)
     cpp = for_mask(cpp, operands)
     if not runs_cpp(cpp, operands, call):
         return blockwise(tile, operands, n, m, batch, block, training, random, sizes)
     seed = torch.randint(2**62, (), device="cpu") if random else None
     if torch.compiler.is_compiling():
-        return for_caller(cpp, blockwise_cpp(given, seed, tile, cpp, *call)[0])
-    saves = asks_gradients(*given)
-    return BlockwiseCpp.apply(seed, saves, (tile, cpp, *call), *given)
+        return for_caller(cpp, blockwise_cpp(tensors, seed, tile, cpp, *call)[0])
+    saves = asks_gradients(*tensors)
+    return BlockwiseCpp.apply(seed, saves, (tile, cpp, *call), *tensors)
 
 
 @torch.library.custom_op(
@@ -77,12 +77,12 @@ def blockwise_cpp_shapes(given, seed, tile, cpp, *call):
 def blockwise_cpp_backward(gradient, out, rows, wanted, given, seed, cpp, *call):
     """The gradients of the operands with indices `wanted`; `gradient`: that of the result of `blockwise_cpp`."""
     call = Call(*call)
-    every = cpp_gradients(cpp, operands_of(given, call), call, out, rows, None, gradient, seed)
-    places = [place for place, is_present in enumerate(call.present) if is_present]
-    found = [every.get(places[i], torch.zeros(1, dtype=given[i].dtype)) for i in wanted]
+    by_operand = cpp_gradients(cpp, operands_of(given, call), call, out, rows, None, gradient, seed)
+    indices = [index for index, is_present in enumerate(call.present) if is_present]
+    gradients = [by_operand.get(indices[i], torch.zeros(1, dtype=given[i].dtype)) for i in wanted]
     return [
-        x.expand(given[i].shape).clone(memory_format=torch.contiguous_format)
-        for i, x in zip(wanted, found, strict=True)
+        operand_gradient.expand(given[i].shape).clone(memory_format=torch.contiguous_format)
+        for i, operand_gradient in zip(wanted, gradients, strict=True)
     ]
 
 
@@ -94,18 +94,18 @@ def blockwise_cpp_gradients(gradient, out, rows, wanted, given, *rest):
 
 def cpp_setup_context(ctx, inputs, output):
     """Saves operands, result and statistics."""
-    given, seed, _, ctx.cpp, *ctx.call = inputs
+    tensors, seed, _, ctx.cpp, *ctx.call = inputs
     ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(*given, *output, seed)
+    ctx.save_for_backward(*tensors, *output, seed)
 
 
 def cpp_autograd(ctx, gradient, _):
     """The gradients of the operands that require one."""
-    *given, out, rows, seed = ctx.saved_tensors
-    wanted = [i for i in range(len(given)) if ctx.needs_input_grad[0][i]]
-    found = blockwise_cpp_backward(gradient, out, rows, wanted, given, seed, ctx.cpp, *ctx.call)
-    tensors = [found[wanted.index(i)] if i in wanted else None for i in range(len(given))]
-    return tensors, None, None, None, *([] if one == [] else None for one in ctx.call)
+    *tensors, out, rows, seed = ctx.saved_tensors
+    wanted = [i for i in range(len(tensors)) if ctx.needs_input_grad[0][i]]
+    gradients = blockwise_cpp_backward(gradient, out, rows, wanted, tensors, seed, ctx.cpp, *ctx.call)
+    by_operand = [gradients[wanted.index(i)] if i in wanted else None for i in range(len(tensors))]
+    return by_operand, None, None, None, *([] if field == [] else None for field in ctx.call)
 
 
 blockwise_cpp.register_autograd(cpp_autograd, setup_context=cpp_setup_context)
@@ -115,30 +115,32 @@ class BlockwiseCpp(torch.autograd.Function):
     """`blockwise_cpp` in eager mode; second derivatives are those of the functions of blocks."""
 
     @staticmethod
-    def forward(ctx, seed, saves, call, *given):
+    def forward(ctx, seed, saves, call, *tensors):
         ctx.tile, ctx.cpp, *fields = call
         cpp, ctx.call = ctx.cpp, Call(*fields)
-        out, rows, saved, ctx.held = cpp_forward(cpp, operands_of(given, ctx.call), ctx.call, seed, saves)
-        ctx.save_for_backward(*given, out, rows, saved, seed)
+        out, rows, saved, ctx.held = cpp_forward(cpp, operands_of(tensors, ctx.call), ctx.call, seed, saves)
+        ctx.save_for_backward(*tensors, out, rows, saved, seed)
         return for_caller(cpp, out)
 
     @staticmethod
     def backward(ctx, gradient):
         if torch._C._functorch.is_legacy_batchedtensor(gradient):
             wanted = [i for i, need in enumerate(ctx.needs_input_grad) if need]
-            found = for_each_gradient(lambda one: [BlockwiseCpp.backward(ctx, one)[i] for i in wanted], gradient)
-            return tuple(found[wanted.index(i)] if need else None for i, need in enumerate(ctx.needs_input_grad))
-        *given, out, rows, saved, seed = ctx.saved_tensors
-        wanted = [i for i in range(len(given)) if ctx.needs_input_grad[3 + i]]
+            gradients = for_each_gradient(
+                lambda out_gradient: [BlockwiseCpp.backward(ctx, out_gradient)[i] for i in wanted], gradient
+            )
+            return tuple(gradients[wanted.index(i)] if need else None for i, need in enumerate(ctx.needs_input_grad))
+        *tensors, out, rows, saved, seed = ctx.saved_tensors
+        wanted = [i for i in range(len(tensors)) if ctx.needs_input_grad[3 + i]]
         if torch.is_grad_enabled():
             if seed is not None:
                 raise RuntimeError(
                     f"'{ctx.tile.split('.')[-1]}': kernels in C++ draw dropout and noise, so their gradients have no "
                     "derivatives; compile with backend='torch' for second derivatives."
                 )
-            found = BlockwiseGradient.apply(gradient, wanted, seed, (ctx.tile, *ctx.call), *given)
-            return None, None, None, *(found[wanted.index(i)] if i in wanted else None for i in range(len(given)))
+            gradients = BlockwiseGradient.apply(gradient, wanted, seed, (ctx.tile, *ctx.call), *tensors)
+            return None, None, None, *(gradients[wanted.index(i)] if i in wanted else None for i in range(len(tensors)))
         gradient, ctx.held = for_cpp(ctx.cpp, gradient), None
-        every = cpp_gradients(ctx.cpp, operands_of(given, ctx.call), ctx.call, out, rows, saved, gradient, seed)
-        places = [place for place, is_present in enumerate(ctx.call.present) if is_present]
-        return None, None, None, *(every.get(place) if i in wanted else None for i, place in enumerate(places))
+        by_operand = cpp_gradients(ctx.cpp, operands_of(tensors, ctx.call), ctx.call, out, rows, saved, gradient, seed)
+        indices = [index for index, is_present in enumerate(ctx.call.present) if is_present]
+        return None, None, None, *(by_operand.get(index) if i in wanted else None for i, index in enumerate(indices))

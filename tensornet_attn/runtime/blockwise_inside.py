@@ -59,8 +59,8 @@ def relative_rows_of_keys(x: Tensor, rows: Rows, reach: int) -> Tensor:
     first, last = keys_near(rows, reach)
     near = in_reach(x[..., first:last, :], rows.first - rows.begin - last + 1, n + last - first - 1, reach)
     before, after = x[..., :first, -1:].mT, x[..., last:, :1].mT
-    parts = [part.expand(*part.shape[:-2], n, part.shape[-1]) for part in (before, after)]
-    return torch.cat((parts[0], sheared(near, last - first, n).mT, parts[1]), -1).mT  # scores have rows of queries
+    ends = [column.expand(*column.shape[:-2], n, column.shape[-1]) for column in (before, after)]
+    return torch.cat((ends[0], sheared(near, last - first, n).mT, ends[1]), -1).mT  # scores have rows of queries
 
 
 def shift_gradient(gradient: Tensor, rows: Rows, reach=None, of_keys: bool = False) -> Tensor:
@@ -74,7 +74,9 @@ def shift_gradient(gradient: Tensor, rows: Rows, reach=None, of_keys: bool = Fal
     first, last = keys_near(rows, reach)
     before, near, after = gradient.split((first, last - first, rows.m - last), -2)
     near = in_reach_gradient(sheared_gradient(near), rows.first - rows.begin - last + 1, reach)
-    ends = [F.pad(part.sum(-1)[..., None], pad) for part, pad in ((before, (2 * reach, 0)), (after, (0, 2 * reach)))]
+    ends = [
+        F.pad(clamped.sum(-1)[..., None], pad) for clamped, pad in ((before, (2 * reach, 0)), (after, (0, 2 * reach)))
+    ]
     return torch.cat((ends[0], near, ends[1]), -2)
 
 
@@ -98,13 +100,13 @@ def dropped_rows(x: Tensor, entries: Tensor | None) -> Tensor:
     return x if entries is None else x * entries
 
 
-def noise_rows(given: Tensor | None, shape: tuple, std: float, draw: bool, rows: Rows, like: Tensor) -> Tensor:
+def noise_rows(noise: Tensor | None, shape: tuple, std: float, draw: bool, rows: Rows, like: Tensor) -> Tensor:
     """The given noise, else fresh noise times `std`, else zeros: [batch..., legs]."""
-    if given is not None:
-        return given
+    if noise is not None:
+        return noise
     if draw:
-        drawn = torch.empty(shape, device=like.device, dtype=like.dtype)  # randn with a generator rejects traced sizes
-        return std * drawn.normal_(generator=rows.random)
+        fresh = torch.empty(shape, device=like.device, dtype=like.dtype)  # randn with a generator rejects traced sizes
+        return std * fresh.normal_(generator=rows.random)
     return torch.zeros(shape, device=like.device, dtype=like.dtype)
 
 
@@ -113,10 +115,10 @@ def gradient_of(function, gradient: Tensor, x: Tensor, legs: tuple[int, int]) ->
 
     `legs`: the number of dimensions of function(x) and of x that are not batch dimensions.
     """
-    last, own = legs
-    batch = torch.broadcast_shapes(gradient.shape[: gradient.ndim - last], x.shape[: x.ndim - own])
-    y, pull, *_ = torch.func.vjp(function, x.expand(*batch, *x.shape[x.ndim - own :]))
-    return pull(gradient.expand(y.shape))[0]
+    y_dims, x_dims = legs
+    batch = torch.broadcast_shapes(gradient.shape[: gradient.ndim - y_dims], x.shape[: x.ndim - x_dims])
+    y, pullback, *_ = torch.func.vjp(function, x.expand(*batch, *x.shape[x.ndim - x_dims :]))
+    return pullback(gradient.expand(y.shape))[0]
 
 
 def mask_gradient(gradient: Tensor, mask: Tensor, batch: int, others: int) -> Tensor:

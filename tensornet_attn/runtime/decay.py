@@ -57,23 +57,23 @@ def decay_attention(
         seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
         terms = [hidden_apart(seen, *term) for term in terms]
     if softmax:
-        ((q, k, a, b, *own),) = terms
-        least = running_least((at_next(b, torch.inf) if own else b).detach()) if causal else least_of(b)
-        least = torch.minimum(least, b.detach() - own[0].detach()) if own else least
+        ((q, k, a, b, *diagonal),) = terms
+        least = running_least((at_next(b, torch.inf) if diagonal else b).detach()) if causal else least_of(b)
+        least = torch.minimum(least, b.detach() - diagonal[0].detach()) if diagonal else least
         least = torch.where(least < largest_number(b), least, 0)  # no visible key: any finite value
         least = with_padding(least, (0, 0, a.shape[-2] - b.shape[-2], 0)) if causal else least
-        terms = [(q, k, a - a.detach() + least, b, *own)]  # no exp(a - b) that matters is above 1
+        terms = [(q, k, a - a.detach() + least, b, *diagonal)]  # no exp(a - b) that matters is above 1
     reads = reads or decay_reads
     reads = functools.partial(own_reads, reads) if len(terms[0]) > 4 else reads
     return added_reads(reads, terms, v, eps, normalize, causal, chunk)
 
 
-def hidden_apart(seen: Tensor, q: Tensor, k: Tensor, a=None, b=None, own=None) -> tuple[Tensor, ...]:
+def hidden_apart(seen: Tensor, q: Tensor, k: Tensor, a=None, b=None, diagonal=None) -> tuple[Tensor, ...]:
     """A term whose hidden keys decay completely, whatever their b."""
     if b is None:
         return q, k
-    found = q, k, a, torch.where(seen, b, torch.inf)
-    return found if own is None else (*found, torch.where(seen, own, 0))
+    hidden = q, k, a, torch.where(seen, b, torch.inf)
+    return hidden if diagonal is None else (*hidden, torch.where(seen, diagonal, 0))
 
 
 def own_reads(
@@ -94,48 +94,48 @@ def at_next(x: Tensor, first: float) -> Tensor:
     return F.pad(x, (0, 0, 1, 0), value=first).narrow(-2, 0, x.shape[-2])
 
 
-def compared(a: Tensor, b: Tensor, own: Tensor | None = None) -> Tensor:
-    """The scores a - b [..., n, m], at a query's own position with `own` beside them."""
-    if own is None:
+def compared(a: Tensor, b: Tensor, diagonal: Tensor | None = None) -> Tensor:
+    """The scores a - b [..., n, m], at a query's own position with `diagonal` beside them."""
+    if diagonal is None:
         return a - b.mT
     n, m = a.shape[-2], b.shape[-2]
-    own_place = torch.arange(m, device=b.device) == torch.arange(m - n, m, device=b.device)[:, None]
-    return a - b.mT + torch.where(own_place, own.mT, 0)
+    on_diagonal = torch.arange(m, device=b.device) == torch.arange(m - n, m, device=b.device)[:, None]
+    return a - b.mT + torch.where(on_diagonal, diagonal.mT, 0)
 
 
 def decay_reads(
     terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool
 ) -> list[tuple[Tensor, Tensor]]:
     """The values that each term reads, and its row sums; decaying terms compute these only if `rows`."""
-    found, width = [], v.shape[-1]
+    reads, width = [], v.shape[-1]
     wider = torch.cat((v, torch.ones_like(v[..., :1])), -1) if rows else v
     for q, k, *decay in terms:
         if not decay:
-            found.append(causal_reads(q, k, v, chunk) if causal else key_reads(q, k, v))
+            reads.append(causal_reads(q, k, v, chunk) if causal else key_reads(q, k, v))
         elif not causal:
-            found.append(key_reads(*faded(q, k, *decay), v))
+            reads.append(key_reads(*faded(q, k, *decay), v))
         elif not rows and decays_values(q, k, v, *decay):
             value, a, b = (x.squeeze(-1).mT for x in (v, *decay))
             read = in_stretches(q.squeeze(-3), k.squeeze(-3), value, a, b, chunk, of_values=True)
-            found.append((read.mT[..., None], v[..., :0]))
+            reads.append((read.mT[..., None], v[..., :0]))
         else:
             a, b = decay
             read = in_stretches(q, k, wider, a, b, chunk)
-            found.append((read[..., :width], read[..., width:]))
-    return found
+            reads.append((read[..., :width], read[..., width:]))
+    return reads
 
 
 def decays_values(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> bool:
     """Whether heads that queries and keys lack have one decay and one value each: they are read as one wide value."""
-    alone = v.shape[-1] == a.shape[-1] == b.shape[-1] == 1 and min(x.ndim for x in (q, k, v, a, b)) > 2
-    return alone and q.shape[-3] == k.shape[-3] == 1 < v.shape[-3]
+    single = v.shape[-1] == a.shape[-1] == b.shape[-1] == 1 and min(x.ndim for x in (q, k, v, a, b)) > 2
+    return single and q.shape[-3] == k.shape[-3] == 1 < v.shape[-3]
 
 
 def in_stretches(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, chunk: int, of_values: bool = False) -> Tensor:
     """`decayed_reads` in stretches that stay in a cache."""
-    many = math.prod(torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, a, b))))
-    many *= max(a.shape[-1], b.shape[-1])  # each score has a decay for every feature, or value
-    stretch = 0 if torch.compiler.is_compiling() else GROUP * stretch_of(many * GROUP, chunk)
+    decays = math.prod(torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, a, b))))
+    decays *= max(a.shape[-1], b.shape[-1])  # each score has a decay for every feature, or value
+    stretch = 0 if torch.compiler.is_compiling() else GROUP * stretch_of(decays * GROUP, chunk)
     return decayed_reads(q, k, v, a, b, stretch, chunk, of_values)
 
 
@@ -156,12 +156,14 @@ def decayed_reads(
     """
     n, m = q.shape[-2], k.shape[-2]
     q, a = with_padding(q, (0, 0, m - n, 0)), with_padding(a, (0, 0, m - n, 0), value=-torch.inf)
-    parts, before = [], None
-    whole = [(q, k, v, a, b)]
-    for q, k, v, a, b in zip(*(t.split(stretch, -2) for t in whole[0]), strict=True) if 0 < stretch < m else whole:
+    outs, before = [], None
+    operands = [(q, k, v, a, b)]
+    for q, k, v, a, b in (
+        zip(*(t.split(stretch, -2) for t in operands[0]), strict=True) if 0 < stretch < m else operands
+    ):
         out, before = decayed_chunks(q, k, v, a, b, chunk, before, 0 if stretch else 1, of_values)
-        parts.append(out)
-    return with_padding(parts[0] if len(parts) == 1 else torch.cat(parts, -2), (0, 0, n - m, 0))
+        outs.append(out)
+    return with_padding(outs[0] if len(outs) == 1 else torch.cat(outs, -2), (0, 0, n - m, 0))
 
 
 def decayed_chunks(
@@ -176,8 +178,8 @@ def decayed_chunks(
     m, size, wide = k.shape[-2], GROUP * chunk, torch.promote_types(q.dtype, torch.float32)
     groups = (m + (least + 1) * size - 1) // size
     pads = zip((q, k, v, a, b), (0, 0, 0, -torch.inf, torch.inf), strict=True)
-    whole = (with_padding(t, (0, 0, 0, groups * size - m), pad).contiguous() for t, pad in pads)  # each is read twice
-    q, k, v, a, b = (t.unflatten(-2, (groups, size)).unflatten(-2, (GROUP, chunk)) for t in whole)  # ... s c i d
+    padded = (with_padding(t, (0, 0, 0, groups * size - m), pad).contiguous() for t, pad in pads)  # each is read twice
+    q, k, v, a, b = (t.unflatten(-2, (groups, size)).unflatten(-2, (GROUP, chunk)) for t in padded)  # ... s c i d
     low = running_least(least_of(b).squeeze(-2))  # ... s c w
     first = least_of(b[..., :1, 0, :1, :]).squeeze(-2) if before is None else before[1]  # as the first key
     ends = torch.minimum(running_least(low[..., -1, :]), first)  # ... s w
@@ -216,8 +218,8 @@ def decayed_sums(adds: Tensor, low: Tensor, scales: Tensor, before: Tensor | Non
         held = held + exp((start - start[..., :1]).to(adds.dtype))[..., None] * before
     after = inside[..., -1:, -1, :] + exp((end - start).to(adds.dtype))[..., -1:, None] * held[..., -1:, :]
     since = exp((scales[..., :-1] - start[..., None]).to(adds.dtype))
-    every = inside[..., :-1, :] + since[..., None] * held[..., None, :]
-    return every.unflatten(-1, (d // w, e)).movedim(-5, -3).flatten(-3, -2), after
+    states = inside[..., :-1, :] + since[..., None] * held[..., None, :]
+    return states.unflatten(-1, (d // w, e)).movedim(-5, -3).flatten(-3, -2), after
 
 
 def decay_factor(scales: Tensor, low: Tensor, dtype: torch.dtype) -> Tensor:
@@ -230,23 +232,23 @@ def decayed_scores(
     q: Tensor, k: Tensor, a: Tensor, b: Tensor, keep: Tensor | None, fill=torch.Tensor.masked_fill
 ) -> Tensor:
     """Scores [..., n, m] where `keep`, else 0; exp(a - b) may overflow elsewhere. `fill`: may act in place."""
-    one = a.shape[-1] == b.shape[-1] == 1
-    if not one and (middle := boundary(q, a, b)) is not None:
+    shared = a.shape[-1] == b.shape[-1] == 1
+    if not shared and (middle := boundary(q, a, b)) is not None:
         scores = (q * exp(a - middle)) @ (k * exp(middle - b)).mT
         return scores if keep is None else scores.masked_fill(~keep, 0)
-    by = a - b.mT if one else a[..., :, None, :] - b[..., None, :, :]
+    decay = a - b.mT if shared else a[..., :, None, :] - b[..., None, :, :]
     if keep is not None:
-        by = fill(by, ~keep if one else ~keep[..., None], -torch.inf)
-    by = exp(by).to(q.dtype)
-    return q @ k.mT * by if one else (q[..., :, None, :] * by * k[..., None, :, :]).sum(-1)
+        decay = fill(decay, ~keep if shared else ~keep[..., None], -torch.inf)
+    decay = exp(decay).to(q.dtype)
+    return q @ k.mT * decay if shared else (q[..., :, None, :] * decay * k[..., None, :, :]).sum(-1)
 
 
 def decayed_values(scores: Tensor, v: Tensor, a: Tensor, b: Tensor, keep: Tensor) -> Tensor:
     """Scores [..., n, m] where `keep` times values [..., m, e], each entry of which decays by exp(a - b)."""
     if (middle := boundary(scores, a, b)) is not None:
         return (scores.masked_fill(~keep, 0) @ (v * exp(middle - b))) * exp(a - middle)
-    by = exp((a[..., :, None, :] - b[..., None, :, :]).masked_fill_(~keep[..., None], -torch.inf)).to(v.dtype)
-    return (scores[..., None] * by * v[..., None, :, :]).sum(-2)
+    decay = exp((a[..., :, None, :] - b[..., None, :, :]).masked_fill_(~keep[..., None], -torch.inf)).to(v.dtype)
+    return (scores[..., None] * decay * v[..., None, :, :]).sum(-2)
 
 
 def boundary(q: Tensor, a: Tensor, b: Tensor) -> float | None:

@@ -44,10 +44,10 @@ def attend_chosen(
     if traced or not groups or q.device.type != "cpu":  # a GPU would wait for the counts, and launch one call per head
         return attend_all(q, k, v, chosen, heads, keep, bias, scale, dropout, causal)
     first = torch.arange(0, groups, heads, device=q.device)[:, None, None]
-    found, order = (first + chosen.reshape(-1, n, slots)).flatten().sort(stable=True)
-    counts = torch.bincount(found, minlength=groups).tolist()
-    place = torch.empty_like(order)
-    place[order] = torch.arange(len(order), device=order.device)
+    row_groups, order = (first + chosen.reshape(-1, n, slots)).flatten().sort(stable=True)
+    counts = torch.bincount(row_groups, minlength=groups).tolist()
+    inverse = torch.empty_like(order)
+    inverse[order] = torch.arange(len(order), device=order.device)
     query = order // slots % n  # position of each row, increasing within a group
     rows = q.reshape(-1, q.shape[-1]).index_select(0, order)
     keys, values = (x.reshape(groups // heads, *x.shape[-3:]) for x in (k, v))
@@ -55,35 +55,37 @@ def attend_chosen(
     wide = q.dtype == k.dtype == v.dtype and q.dtype in (torch.float32, torch.float64)
     if causal and bias is None and n <= m and not dropout and wide and not torch.is_autocast_enabled("cpu"):
         at = query + (m - n)
-        found = CausalRows.apply(rows * scale, keys, values, at, keep, causal_parts(counts, at), heads)
-        return found.index_select(0, place).view(*lead, n, slots, v.shape[-1])
-    results = []
-    for group, (own, at) in enumerate(zip(rows.split(counts), query.split(counts), strict=True)):
+        out = CausalRows.apply(rows * scale, keys, values, at, keep, causal_parts(counts, at), heads)
+        return out.index_select(0, inverse).view(*lead, n, slots, v.shape[-1])
+    outs = []
+    for group, (group_rows, at) in enumerate(zip(rows.split(counts), query.split(counts), strict=True)):
         batch, head = divmod(group, heads)
         k, v = (x[batch][head % x[batch].shape[0]] for x in (keys, values))
-        shown, some = (None if x is None else of_rows(x[batch][head % x.shape[1]], at) for x in (keep, bias))
-        results.append(attend_rows(own, k, v, at, shown, some, scale, dropout, m - n if causal else None))
-    return torch.cat(results).index_select(0, place).view(*lead, n, slots, v.shape[-1])
+        group_keep, group_bias = (None if x is None else of_rows(x[batch][head % x.shape[1]], at) for x in (keep, bias))
+        outs.append(
+            attend_rows(group_rows, k, v, at, group_keep, group_bias, scale, dropout, m - n if causal else None)
+        )
+    return torch.cat(outs).index_select(0, inverse).view(*lead, n, slots, v.shape[-1])
 
 
 def causal_parts(counts: list[int], at: Tensor) -> list[tuple[int, slice, int, int]]:
     """Rows of one group that are done together: the group, which they are, how many keys the first and the last see."""
-    parts, first = [], 0
+    blocks, first = [], 0
     for group, count in enumerate(counts):
         starts = range(first, first + count, FEW_ROWS)
-        parts += [(group, slice(start, min(start + FEW_ROWS, first + count))) for start in starts]
+        blocks += [(group, slice(start, min(start + FEW_ROWS, first + count))) for start in starts]
         first += count
-    ends = torch.tensor([(rows.start, rows.stop - 1) for _, rows in parts], device=at.device)
-    return [(*part, *seen) for part, seen in zip(parts, (at[ends] + 1).tolist(), strict=True)]
+    ends = torch.tensor([(rows.start, rows.stop - 1) for _, rows in blocks], device=at.device)
+    return [(*block, *seen) for block, seen in zip(blocks, (at[ends] + 1).tolist(), strict=True)]
 
 
-def plain_rows(at, keep, parts, heads: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def plain_rows(at, keep, blocks, heads: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The result of `CausalRows` by operations that have derivatives."""
-    found = []
-    for part in parts:
-        keys, values = of_group((k, v), part, heads)
-        found.append(seen_weights(q, keys, at, part, shown(keep, at, part, heads)) @ values)
-    return torch.cat(found)
+    outs = []
+    for block in blocks:
+        keys, values = of_group((k, v), block, heads)
+        outs.append(seen_weights(q, keys, at, block, shown(keep, at, block, heads)) @ values)
+    return torch.cat(outs)
 
 
 class CausalRows(torch.autograd.Function):
@@ -94,57 +96,57 @@ class CausalRows(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, q, k, v, at, keep, parts, heads):
+    def forward(ctx, q, k, v, at, keep, blocks, heads):
         """The rows of values."""
         ctx.save_for_backward(q, k, v, at, keep)
-        ctx.parts, ctx.heads = parts, heads
+        ctx.parts, ctx.heads = blocks, heads
         out = q.new_empty(len(q), v.shape[-1])
-        for part in parts:
-            keys, values = of_group((k, v), part, heads)
-            torch.mm(seen_weights(q, keys, at, part, shown(keep, at, part, heads)), values, out=out[part[1]])
+        for block in blocks:
+            keys, values = of_group((k, v), block, heads)
+            torch.mm(seen_weights(q, keys, at, block, shown(keep, at, block, heads)), values, out=out[block[1]])
         return out
 
     @staticmethod
     def backward(ctx, g):
         """The gradients of rows, keys and values, by differentiable code if they need gradients themselves."""
         q, k, v, at, keep = ctx.saved_tensors
-        need, none = ctx.needs_input_grad[:3], (None,) * 4
+        wanted, none = ctx.needs_input_grad[:3], (None,) * 4
         if torch.is_grad_enabled():
             plain = functools.partial(plain_rows, at, keep, ctx.parts, ctx.heads)
-            return *plain_gradients(plain, (q, k, v), need, g), *none
+            return *plain_gradients(plain, (q, k, v), wanted, g), *none
         sums = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for part in ctx.parts:
-            rows, seen = part[1], shown(keep, at, part, ctx.heads)
-            (keys, values), (of_keys, of_values) = (of_group(pair, part, ctx.heads) for pair in ((k, v), sums[1:]))
-            weights = seen_weights(q, keys, at, part, seen)
+        for block in ctx.parts:
+            rows, seen = block[1], shown(keep, at, block, ctx.heads)
+            (keys, values), (of_keys, of_values) = (of_group(pair, block, ctx.heads) for pair in ((k, v), sums[1:]))
+            weights = seen_weights(q, keys, at, block, seen)
             of_values.addmm_(weights.mT, g[rows])
             of_scores = softmax_gradient(weights, g[rows] @ values.mT, seen)
             torch.mm(of_scores, keys, out=sums[0][rows])
             of_keys.addmm_(of_scores.mT, q[rows])
-        return *(x if needed else None for x, needed in zip(sums, need, strict=True)), *none
+        return *(x if is_wanted else None for x, is_wanted in zip(sums, wanted, strict=True)), *none
 
 
-def of_group(sides: tuple[Tensor, ...], part: tuple, heads: int) -> list[Tensor]:
+def of_group(sides: tuple[Tensor, ...], block: tuple, heads: int) -> list[Tensor]:
     """Keys and values of a part's group, up to the last that it sees: [b, h or 1, m, d] -> [seen, d]."""
-    (batch, head), seen = divmod(part[0], heads), part[3]
+    (batch, head), seen = divmod(block[0], heads), block[3]
     return [x[batch, head % x.shape[1], :seen] for x in sides]
 
 
-def seen_weights(q: Tensor, keys: Tensor, at: Tensor, part: tuple, keep: Tensor | None) -> Tensor:
+def seen_weights(q: Tensor, keys: Tensor, at: Tensor, block: tuple, keep: Tensor | None) -> Tensor:
     """The weights of a part's rows: [rows, seen]."""
-    _, rows, first, seen = part
+    _, rows, first, seen = block
     scores = q[rows] @ keys.mT
     later = torch.arange(first, seen, device=at.device) > at[rows, None]  # all see the keys before
     scores[:, first:].masked_fill_(later, -torch.inf)
     return scores.softmax(-1) if keep is None else masked_softmax(scores, keep)
 
 
-def shown(keep: Tensor | None, at: Tensor, part: tuple, heads: int) -> Tensor | None:
+def shown(keep: Tensor | None, at: Tensor, block: tuple, heads: int) -> Tensor | None:
     """What a mask [batch, h or 1, n or 1, m] shows a part's rows: [rows or 1, seen]."""
     if keep is None:
         return None
-    (batch, head), rows, (n, m) = divmod(part[0], heads), part[1], keep.shape[-2:]
-    return of_rows(keep[batch, head % keep.shape[1]], at[rows] - (m - n))[:, : part[3]]
+    (batch, head), rows, (n, m) = divmod(block[0], heads), block[1], keep.shape[-2:]
+    return of_rows(keep[batch, head % keep.shape[1]], at[rows] - (m - n))[:, : block[3]]
 
 
 def attend_rows(
@@ -162,15 +164,15 @@ def attend_rows(
     if ahead is None:
         return attend(q[None], k[None], v[None], keep, bias, scale, dropout)[0]
     size = max(PIECE_ROWS, (len(q) + PIECES - 1) // PIECES)
-    parts = [q.new_empty(0, v.shape[-1])]
+    outs = [q.new_empty(0, v.shape[-1])]
     for first in range(0, len(q), size):
-        own, place = q[first : first + size], at[first : first + size] + ahead
-        seen = max(int(place[-1]) + 1, 0)
-        near = place[:, None] >= torch.arange(seen, device=q.device)
-        shown, some = (None if x is None else piece(x, first, size)[:, :seen] for x in (keep, bias))
-        shown = both(near, shown)
-        parts.append(attend(own[None], k[None, :seen], v[None, :seen], shown, some, scale, dropout)[0])
-    return torch.cat(parts)
+        piece_rows, positions = q[first : first + size], at[first : first + size] + ahead
+        seen = max(int(positions[-1]) + 1, 0)
+        near = positions[:, None] >= torch.arange(seen, device=q.device)
+        piece_keep, piece_bias = (None if x is None else piece(x, first, size)[:, :seen] for x in (keep, bias))
+        piece_keep = both(near, piece_keep)
+        outs.append(attend(piece_rows[None], k[None, :seen], v[None, :seen], piece_keep, piece_bias, scale, dropout)[0])
+    return torch.cat(outs)
 
 
 def per_group(x: Tensor, lead: tuple[int, ...], n: int, m: int) -> Tensor:
@@ -193,7 +195,7 @@ def attend_all(
     q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, heads: int, keep, bias, scale: float, dropout: float, causal: bool
 ) -> Tensor:
     """`attend_chosen` via all heads, as plain code: it can be traced and has derivatives of every order."""
-    place = chosen[..., None]
-    every = q.new_zeros(*q.shape[:-2], heads, q.shape[-1]).scatter(-2, place.expand(*chosen.shape, q.shape[-1]), q)
-    out = attend(every.movedim(-2, -3), k, v, keep, bias, scale, dropout, causal).movedim(-3, -2)
-    return out.gather(-2, place.expand(*chosen.shape, out.shape[-1]))
+    index = chosen[..., None]
+    all_rows = q.new_zeros(*q.shape[:-2], heads, q.shape[-1]).scatter(-2, index.expand(*chosen.shape, q.shape[-1]), q)
+    out = attend(all_rows.movedim(-2, -3), k, v, keep, bias, scale, dropout, causal).movedim(-3, -2)
+    return out.gather(-2, index.expand(*chosen.shape, out.shape[-1]))

@@ -45,9 +45,9 @@ def linear_attention(
     """
     if not causal and len(terms) == 1 and len(terms[0]) == 2:
         kernel = (*terms[0], *(maps or (None, None)), eps if normalize else None)
-        found = in_tiles([kernel], v, mask, key_mask, batch, heads, cpp)
-        if found is not None:
-            return found
+        out = in_tiles([kernel], v, mask, key_mask, batch, heads, cpp)
+        if out is not None:
+            return out
     if maps is not None:
         (q, k), (of_q, of_k) = terms[0], maps
         terms = [(map_applied(of_q, *inputs_of(q)), map_applied(of_k, *inputs_of(k)))]
@@ -66,15 +66,15 @@ def linear_attentions(
     cpp=None,
 ) -> Tensor:
     """The sum of `linear_attention` by kernels (q, k, map of q, map of k, eps), where eps None means not normalized."""
-    found = in_tiles(kernels, v, mask, key_mask, batch, heads, cpp)
-    if found is not None:
-        return found
-    given = (mask, key_mask, batch, heads)
-    parts = [
-        linear_attention([(q, k)], v, *given, eps or 0.0, eps is not None, maps=(of_q, of_k))
+    out = in_tiles(kernels, v, mask, key_mask, batch, heads, cpp)
+    if out is not None:
+        return out
+    masking = (mask, key_mask, batch, heads)
+    outs = [
+        linear_attention([(q, k)], v, *masking, eps or 0.0, eps is not None, maps=(of_q, of_k))
         for q, k, of_q, of_k, eps in kernels
     ]
-    return total_of(parts)
+    return total_of(outs)
 
 
 def in_tiles(
@@ -90,12 +90,12 @@ def in_tiles(
         return tiled_linear(kernels, seen, batch, v, cpp) if tiled_takes(seen, *sides, v, cpp=cpp) else None
     if cpp is None or not cpp.takes(v):
         return None
-    laid = {place: laid_input(x, v, heads, len(cpp.small)) for place, x in inputs.items()}
+    laid = {input_id: laid_input(x, v, heads, len(cpp.small)) for input_id, x in inputs.items()}
     if tuple(map(max, zip(*(x.shape[v.ndim :] for x in laid.values()), strict=True))) != cpp.small:
         return None
-    first: list = [0] * len(cpp.small)
-    given = [*(x for x in sides if not isinstance(x, tuple)), *(x[(..., *first)] for x in laid.values())]
-    if not tiled_takes(seen, *given, v, cpp=cpp):
+    first_entry: list = [0] * len(cpp.small)
+    operands = [*(x for x in sides if not isinstance(x, tuple)), *(x[(..., *first_entry)] for x in laid.values())]
+    if not tiled_takes(seen, *operands, v, cpp=cpp):
         return None
     sides = [tuple(laid[id(x)] for x in side) if isinstance(side, tuple) else side for side in sides]
     kernels = [(*pair, *kernel[2:]) for *pair, kernel in zip(sides[::2], sides[1::2], kernels, strict=True)]
@@ -104,8 +104,8 @@ def in_tiles(
 
 def laid_input(x: Tensor, v: Tensor, heads: int, small: int) -> Tensor:
     """An argument of a map, with the batch and the heads of the values [..., m, e]."""
-    own = x.shape[: -heads - 2 - small] or v.shape[: -heads - 2]
-    return x.expand(*own, *v.shape[-heads - 2 : -2], *x.shape[-2 - small :])
+    lead = x.shape[: -heads - 2 - small] or v.shape[: -heads - 2]
+    return x.expand(*lead, *v.shape[-heads - 2 : -2], *x.shape[-2 - small :])
 
 
 def seen_terms(terms: list[tuple[Tensor, ...]], key_mask: Tensor | None, heads: int) -> list[tuple[Tensor, ...]]:
@@ -151,12 +151,12 @@ def divided_reads(reads: list[tuple[Tensor, Tensor]], eps: float) -> Tensor:
     if torch.is_grad_enabled() and total.shape[-1] == 1 and has_few(out):
         return out / row_divisors(total, eps)  # fewer calls
     share = row_shares(total, eps)  # faster than division
-    apart = 1 != share.shape[-1] != out.shape[-1]
-    if apart:
+    by_heads = 1 != share.shape[-1] != out.shape[-1]
+    if by_heads:
         out, share = out.unflatten(-1, (share.shape[-1], -1)), share[..., None]
-    alone = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    out = out.mul_(share) if alone else out * share
-    return out.flatten(-2) if apart else out
+    in_place = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    out = out.mul_(share) if in_place else out * share
+    return out.flatten(-2) if by_heads else out
 
 
 def key_reads(q: Tensor, k: Tensor, v: Tensor, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -178,11 +178,11 @@ def causal_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | Non
     heads = math.prod(torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2]))
     stretch = m if traced else stretch_of(heads, chunk, core)
     q = with_padding(q, (0, 0, m - n, 0))
-    parts, before, whole = [], None, [(q, k, v)]
-    for q, k, v in whole if m <= stretch else zip(*(t.split(stretch, -2) for t in whole[0]), strict=True):
+    reads, before, operands = [], None, [(q, k, v)]
+    for q, k, v in operands if m <= stretch else zip(*(t.split(stretch, -2) for t in operands[0]), strict=True):
         out, rows, before = chunk_reads(q, k, v, chunk, core, before, 1 if traced else 0)
-        parts.append((out, rows))
-    out, rows = parts[0] if len(parts) == 1 else (torch.cat(same, -2) for same in zip(*parts, strict=True))
+        reads.append((out, rows))
+    out, rows = reads[0] if len(reads) == 1 else (torch.cat(pieces, -2) for pieces in zip(*reads, strict=True))
     return with_padding(out, (0, 0, n - m, 0)), with_padding(rows, (0, 0, n - m, 0))
 
 
@@ -221,10 +221,10 @@ def sums(each: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
     """The sums before each chunk [..., chunks, d, e], and of all chunks; they start from `before`, or from 0."""
     wide = torch.promote_types(each.dtype, torch.float32)
     if before is None:
-        found = F.pad(each, (0, 0, 0, 0, 1, 0)).cumsum(-3, dtype=wide)
+        cumulative = F.pad(each, (0, 0, 0, 0, 1, 0)).cumsum(-3, dtype=wide)
     else:
-        found = torch.cat([before, each], -3).cumsum(-3, dtype=wide)
-    return found.to(each.dtype)[..., :-1, :, :], found[..., -1:, :, :]
+        cumulative = torch.cat([before, each], -3).cumsum(-3, dtype=wide)
+    return cumulative.to(each.dtype)[..., :-1, :, :], cumulative[..., -1:, :, :]
 
 
 def mixed_state(S: Tensor, core: Tensor | None) -> Tensor:
@@ -275,12 +275,15 @@ def dense_linear(
 ) -> Tensor:
     """Materialises the scores, for a mask [n, m], [batch..., n, m] or [batch..., heads..., n, m]."""
     cores = [core for _, _, *rest in terms for core in rest]
-    parts = [linear_scores(q, k, *core) for q, k, *core in terms]
+    by_term = [linear_scores(q, k, *core) for q, k, *core in terms]
     if cores:
-        parts = [part if len(term) > 2 else part.unsqueeze(-3) for part, term in zip(parts, terms, strict=True)]
-    scores = total_of(parts)
-    own = causal_mask(scores.shape[-2], scores.shape[-1], v.device) if causal else None
-    keep, _ = visible(own, mask, key_mask, batch, heads + bool(cores))
+        by_term = [
+            term_scores if len(term) > 2 else term_scores.unsqueeze(-3)
+            for term_scores, term in zip(by_term, terms, strict=True)
+        ]
+    scores = total_of(by_term)
+    causal_keep = causal_mask(scores.shape[-2], scores.shape[-1], v.device) if causal else None
+    keep, _ = visible(causal_keep, mask, key_mask, batch, heads + bool(cores))
     maps = normalized(scores, keep, eps) if normalize else kept(scores, keep)
     return scores_read(maps, v, cores[0] if cores else None)
 
@@ -307,8 +310,8 @@ def cumulative_sums(
         terms = [tuple(x.to(torch.promote_types(x.dtype, torch.float32)) for x in term) for term in terms]
     if mask is not None:
         scores = total_of([q @ k.mT for q, k in terms])
-        own = causal_mask(scores.shape[-2], scores.shape[-1], scores.device) if causal else None
-        keep, bias = visible(own, mask, key_mask, batch, heads)
+        causal_keep = causal_mask(scores.shape[-2], scores.shape[-1], scores.device) if causal else None
+        keep, bias = visible(causal_keep, mask, key_mask, batch, heads)
         return masked_sum(added(scores, bias), keep)
     terms = seen_terms(terms, key_mask, heads)
     return total_of(

@@ -54,7 +54,7 @@ class LinearCpp:
         A kernel with eps None has no factors. Without any eps, the factors are the row sums, by which nothing is
         divided.
         """
-        states, totals = ([x.contiguous() for x in part] for part in (states, totals))
+        states, totals = ([x.contiguous() for x in tensors] for tensors in (states, totals))
         batch, heads = queries[0][0].shape[:2]
         n = max(x.shape[2] for x in queries[0])
         out = states[0].new_empty(batch, n, heads, states[0].shape[3]).transpose(1, 2)
@@ -67,36 +67,36 @@ class LinearCpp:
 
         `rows`: those of `reads`, or the gradients of row sums.
         """
-        states, totals = ([x.contiguous() for x in part] for part in (states, totals))
-        made = gradients_like(queries)
-        d_states, d_totals = ([torch.empty_like(x) for x in part] for part in (states, totals))
-        given = [states, totals, rows, d_states, d_totals]
-        self.run(self.READ_GRADIENTS, queries, [self.laid(g), None, None], given, made, eps)
-        return [*made.values()], d_states, d_totals
+        states, totals = ([x.contiguous() for x in tensors] for tensors in (states, totals))
+        d_queries = gradients_like(queries)
+        d_states, d_totals = ([torch.empty_like(x) for x in tensors] for tensors in (states, totals))
+        lists = [states, totals, rows, d_states, d_totals]
+        self.run(self.READ_GRADIENTS, queries, [self.laid(g), None, None], lists, d_queries, eps)
+        return [*d_queries.values()], d_states, d_totals
 
     def sum_gradients(
         self, keys: list[list[Tensor]], v: Tensor, seen: Tensor | None, d_states, d_totals
     ) -> list[Tensor]:
         """The gradients of keys, one for each tensor, and values."""
-        made, (d_v,) = gradients_like(keys), gradients_like([[v]]).values()
-        self.run(self.SUM_GRADIENTS, keys, [v, d_v, seen], [d_states, d_totals], made)
-        return [*made.values(), d_v]
+        d_keys, (d_v,) = gradients_like(keys), gradients_like([[v]]).values()
+        self.run(self.SUM_GRADIENTS, keys, [v, d_v, seen], [d_states, d_totals], d_keys)
+        return [*d_keys.values(), d_v]
 
-    def run(self, number: int, sides: list[list[Tensor]], values: list, given: list, made=None, eps=None):
-        """Calls a pass. `given`: lists by kernel; later ones are absent. `eps`: none for row sums as a result."""
+    def run(self, number: int, sides: list[list[Tensor]], values: list, lists: list, gradients=None, eps=None):
+        """Calls a pass. `lists`: lists by kernel; later ones are absent. `eps`: none for row sums as a result."""
         v, threads = values[0], torch.get_num_threads()
         tensors, widths = [*values], []
         for i, side in enumerate(sides):
-            tensors += [one[i] for one in given] + [None] * (5 - len(given))
+            tensors += [by_kernel[i] for by_kernel in lists] + [None] * (5 - len(lists))
             widths.append(max(x.shape[3] for x in side))
             for x in side:
-                parts = inputs_apart(x, v.shape[2])
-                ends = inputs_apart(made[id(x)], v.shape[2]) if made else [None] * len(parts)
-                tensors += [one for both in zip(parts, ends, strict=True) for one in both]
-                widths += [x.shape[3]] * len(parts)
+                inputs = inputs_apart(x, v.shape[2])
+                input_gradients = inputs_apart(gradients[id(x)], v.shape[2]) if gradients else [None] * len(inputs)
+                tensors += [tensor for pair in zip(inputs, input_gradients, strict=True) for tensor in pair]
+                widths += [x.shape[3]] * len(inputs)
         sizes = [*v.shape, *widths]
         steps = [step for x in tensors for step in ((0, 0, 0) if x is None else x.stride()[:3])]
-        numbers = [math.nan if one is None else one for one in eps or [None] * len(sides)]
+        numbers = [math.nan if kernel_eps is None else kernel_eps for kernel_eps in eps or [None] * len(sides)]
         library = self.libraries[v.dtype]
         with blas_threads(library, threads):
             library.linear(
@@ -113,7 +113,7 @@ class LinearCpp:
 def inputs_apart(x: Tensor, rows: int = -1) -> list[Tensor]:
     """The tensors [batch, heads, rows, columns] of an input."""
     if x.ndim > 4:
-        return [part for one in x.unbind(4) for part in inputs_apart(one, rows)]
+        return [input_tensor for summand in x.unbind(4) for input_tensor in inputs_apart(summand, rows)]
     return [x] if rows in (-1, x.shape[2]) else [x.expand(-1, -1, rows, -1)]  # `expand` takes long in small calls
 
 
@@ -122,10 +122,10 @@ def gradients_like(sides: list[list[Tensor]]) -> dict[int, Tensor]:
 
     Zeros for an input that rows share, whose gradient is added up.
     """
-    found = {}
+    gradients = {}
     for x in (x for side in sides for x in side):
         batch, heads, rows, width, *small = x.shape
-        new = x.new_zeros if rows == 1 else x.new_empty
-        made = new(batch, rows, *small, heads, width)
-        found[id(x)] = made.permute(0, -2, 1, -1, *range(2, 2 + len(small)))
-    return found
+        allocate = x.new_zeros if rows == 1 else x.new_empty
+        memory = allocate(batch, rows, *small, heads, width)
+        gradients[id(x)] = memory.permute(0, -2, 1, -1, *range(2, 2 + len(small)))
+    return gradients

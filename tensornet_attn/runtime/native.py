@@ -81,18 +81,20 @@ class CppRegion:
 def free_memory() -> int | None:
     """The bytes that this process can still take, files that the system would drop included; None if unknown."""
     lines = system_text("/proc/meminfo").splitlines()
-    found = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")]
+    free = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")]
     for line in system_text("/proc/self/cgroup").splitlines():
-        _, kinds, path = line.split(":", 2)
-        if kinds and "memory" not in kinds.split(","):
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
             continue
-        root, *names = CGROUP_V1 if kinds else CGROUP
-        for place in (path.strip("/"), *map(str, pathlib.PurePosixPath(path.strip("/")).parents)):
-            most, now, stat = (system_text(f"{root}/{place}/memory.{name}").strip() for name in (*names, "stat"))
-            files = sum(int(line.split()[1]) for line in stat.splitlines() if line.startswith(CACHED[bool(kinds)]))
-            if most.isdigit() and now.isdigit():
-                found.append(max(0, int(most) - int(now) + files))
-    return min(found, default=None)
+        root, *names = CGROUP_V1 if controllers else CGROUP
+        for folder in (path.strip("/"), *map(str, pathlib.PurePosixPath(path.strip("/")).parents)):
+            limit, usage, stat = (system_text(f"{root}/{folder}/memory.{name}").strip() for name in (*names, "stat"))
+            files = sum(
+                int(line.split()[1]) for line in stat.splitlines() if line.startswith(CACHED[bool(controllers)])
+            )
+            if limit.isdigit() and usage.isdigit():
+                free.append(max(0, int(limit) - int(usage) + files))
+    return min(free, default=None)
 
 
 class Held:
@@ -115,16 +117,16 @@ class Held:
 @contextlib.contextmanager
 def blas_threads(library: ctypes.CDLL, threads: int):
     """Limits BLAS to one thread in a call of one thread: outside of a parallel region it would take all threads."""
-    every = torch.get_num_threads()
-    if threads > 1 or every == 1:
+    all_threads = torch.get_num_threads()
+    if threads > 1 or all_threads == 1:
         yield
         return
     limit = getattr(library, "MKL_Set_Num_Threads_Local", torch.set_num_threads)  # MKL's: this thread alone
-    before = limit(1)
+    previous = limit(1)
     try:
         yield
     finally:
-        limit(every if before is None else before)
+        limit(all_threads if previous is None else previous)
 
 
 def system_text(path: str) -> str:
@@ -135,21 +137,21 @@ def system_text(path: str) -> str:
         return ""
 
 
-def cpp_region(name: str, biased: dict | None = None, **parts) -> str:
+def cpp_region(name: str, biased: dict | None = None, **fields) -> str:
     """Registers a region, and what differs for calls with a float mask; returns the name that `blockwise` takes."""
     name = own_name(name, CPP_REGIONS)
-    CPP_REGIONS[name] = CppRegion(**parts)
+    CPP_REGIONS[name] = CppRegion(**fields)
     if biased is not None:
-        CPP_REGIONS[name + BIASED] = CppRegion(**biased, text=parts["text"], prefix="biased")
+        CPP_REGIONS[name + BIASED] = CppRegion(**biased, text=fields["text"], prefix="biased")
     return name
 
 
 def for_mask(name: str, operands: list[Tensor | None]) -> str:
     """The name of the region for a call's mask: a float mask may have its own."""
-    at = CPP_REGIONS[name].masks.mask
-    mask = None if at is None else operands[at]
-    plain = mask is None or mask.dtype == torch.bool or name + BIASED not in CPP_REGIONS
-    return name if plain else name + BIASED
+    mask_index = CPP_REGIONS[name].masks.mask
+    mask = None if mask_index is None else operands[mask_index]
+    same_region = mask is None or mask.dtype == torch.bool or name + BIASED not in CPP_REGIONS
+    return name if same_region else name + BIASED
 
 
 def runs_cpp(name: str, operands: list[Tensor | None], call: Call) -> bool:
@@ -192,18 +194,18 @@ def in_rows(x: Tensor, sides: int) -> bool:
 def own_batch(name: str, operands: list[Tensor | None], call: Call) -> list[int]:
     """The batch dimensions of a result: those of its operands, and all of them if it draws noise."""
     region, batch = CPP_REGIONS[name], call.batch
-    at, at_keys, _ = region.masks
-    found = []
+    mask_index, key_mask_index, _ = region.masks
+    batches = []
     for operand in region.operands:
         x = operands[operand.place]
-        found.append(batch if x is None else x.shape[: x.ndim - len(operand.order)])
-    if at is not None and operands[at] is not None and operands[at].ndim > 2:
-        found.append(operands[at].shape[: len(batch)])
-    if at_keys is not None and operands[at_keys] is not None:
-        found.append(operands[at_keys].shape[:-1])
-    found = [list(one) for one in found if len(one)] or [[]]  # weights have none
-    same = all(one == found[0] for one in found[1:])
-    return found[0] if same else list(torch.broadcast_shapes(*found))
+        batches.append(batch if x is None else x.shape[: x.ndim - len(operand.order)])
+    if mask_index is not None and operands[mask_index] is not None and operands[mask_index].ndim > 2:
+        batches.append(operands[mask_index].shape[: len(batch)])
+    if key_mask_index is not None and operands[key_mask_index] is not None:
+        batches.append(operands[key_mask_index].shape[:-1])
+    batches = [list(sizes) for sizes in batches if len(sizes)] or [[]]  # weights have none
+    equal = all(sizes == batches[0] for sizes in batches[1:])
+    return batches[0] if equal else list(torch.broadcast_shapes(*batches))
 
 
 class CppCall:
@@ -243,14 +245,14 @@ class CppCall:
 
     def take_masks(self, masks: CppMasks) -> None:
         """The masks of the call: visibility and bias [batch, others, n, m] with the same steps, and keys [batch, m]."""
-        at, at_keys, others = masks
-        found = visible_and_bias(None if at is None else self.given[at])
+        mask_index, key_mask_index, others = masks
+        mask_tensors = visible_and_bias(None if mask_index is None else self.given[mask_index])
         steps = [0] * (2 + others)
-        for x in found:
+        for x in mask_tensors:
             if x is not None:
                 x = run_time_mask(x, len(self.batch), others)
                 x = x.expand(*x.shape[:-2], self.n, self.m)
-                x = x if found[1] is None and x.stride(-1) == 1 else x.contiguous()
+                x = x if mask_tensors[1] is None and x.stride(-1) == 1 else x.contiguous()
                 if x.ndim == 2 or not self.batch:
                     x = x[(*[None] * (3 + others - x.ndim),)]
                 elif len(self.batch) > 1:
@@ -258,14 +260,14 @@ class CppCall:
                 steps = [0 if size == 1 else step for size, step in zip(x.shape, x.stride(), strict=True)][:-1]
                 x = x.view(torch.uint8) if x.dtype == torch.bool else x.to(self.dtype)
             self.tensors.append(x)
-        keys = None if at_keys is None else self.given[at_keys]
-        if keys is not None:
-            keys = keys.expand(*self.batch, self.m).reshape(self.count, self.m).contiguous().view(torch.uint8)
+        key_mask = None if key_mask_index is None else self.given[key_mask_index]
+        if key_mask is not None:
+            key_mask = key_mask.expand(*self.batch, self.m).reshape(self.count, self.m).contiguous().view(torch.uint8)
         self.steps += steps
-        self.take(keys, [0 if keys is None else self.m])
+        self.take(key_mask, [0 if key_mask is None else self.m])
 
     def run(
-        self, name: str, more: list[Tensor | None], steps: list[int], seed: Tensor | None, workers: tuple[int, int]
+        self, name: str, arguments: list[Tensor | None], steps: list[int], seed: Tensor | None, workers: tuple[int, int]
     ) -> None:
         """Calls the function `name`."""
         dtype = CPP_KINDS[self.dtype]
@@ -274,7 +276,7 @@ class CppCall:
             raise RuntimeError(f"C++ kernels for {dtype} cannot be compiled; use backend='torch'.")
         function = getattr(library, f"{self.region.prefix}_{name}")
         function.restype = ctypes.c_bool
-        pointers, steps = [*self.tensors, *more], [*self.steps, *steps]
+        pointers, steps = [*self.tensors, *arguments], [*self.steps, *steps]
         threads, height = workers
         with blas_threads(library, threads):
             enough = function(
@@ -298,23 +300,23 @@ class CppCall:
         length = (self.m + block - 1) // block * block * self.dtype.itemsize
         return held * length, tiles * length
 
-    def workers(self, name: str, whole: bool) -> tuple[int, int]:
-        """The threads, and the queries of a block, that memory suffices for; `whole`: all queries of a block."""
-        threads, queries, (own, row) = torch.get_num_threads(), self.region.block[0], self.stored(name)
-        some = row and not whole
-        if some:
-            queries = min(queries, max(FEWEST_ROWS, STORED // row // FEWEST_ROWS * FEWEST_ROWS))
-        need = threads * (own + queries * row)
-        if need <= STORED and self.region.memory is None:
+    def workers(self, name: str, full_blocks: bool) -> tuple[int, int]:
+        """The threads, and the queries of a block, that memory suffices for; `full_blocks`: all queries of a block."""
+        threads, queries, (fixed, per_query) = torch.get_num_threads(), self.region.block[0], self.stored(name)
+        adjustable = per_query and not full_blocks
+        if adjustable:
+            queries = min(queries, max(FEWEST_ROWS, STORED // per_query // FEWEST_ROWS * FEWEST_ROWS))
+        needed = threads * (fixed + queries * per_query)
+        if needed <= STORED and self.region.memory is None:
             return threads, queries  # without asking the system, which takes longer than a small call
-        most = self.storable()
-        if most is None or need <= most:
+        limit = self.storable()
+        if limit is None or needed <= limit:
             return threads, queries
-        if some:
-            queries = max(min(queries, FEWEST_ROWS), min(queries, (most // threads - own) // row))
-        threads = max(1, min(threads, most // (own + queries * row)))
-        if some and threads == 1:
-            queries = max(1, min(queries, (most - own) // row))
+        if adjustable:
+            queries = max(min(queries, FEWEST_ROWS), min(queries, (limit // threads - fixed) // per_query))
+        threads = max(1, min(threads, limit // (fixed + queries * per_query)))
+        if adjustable and threads == 1:
+            queries = max(1, min(queries, (limit - fixed) // per_query))
         return threads, queries
 
     def storable(self) -> int | None:
@@ -328,8 +330,8 @@ class CppCall:
         """The bytes that products saved for a backward may take."""
         if self.region.memory is None:
             return ((free_memory() or 0) + Held.total) // CPP_SHARE - Held.total
-        own, row = self.stored("backward")  # which one thread needs then
-        return self.region.memory - self.region.held - own - self.region.block[0] * row
+        fixed, per_query = self.stored("backward")  # which one thread needs then
+        return self.region.memory - self.region.held - fixed - self.region.block[0] * per_query
 
     def room(self) -> Tensor | None:
         """Memory for the products that the forward saves; None if it would take too much, or blocks are not whole."""
@@ -353,7 +355,7 @@ class CppCall:
         self, out: Tensor, rows: Tensor, saved: Tensor | None, gradient: Tensor, seed: Tensor | None
     ) -> dict[int, Tensor]:
         """The gradients by place among the operands of `blockwise`."""
-        workers, made, steps = self.workers("backward", saved is not None), list[Tensor](), list[int]()
+        workers, buffers, steps = self.workers("backward", saved is not None), list[Tensor](), list[int]()
         threads = workers[0]
         for number in self.region.gradients:
             operand, x = self.region.operands[number], self.tensors[number]
@@ -362,25 +364,25 @@ class CppCall:
             few = self.count * self.region.programs < threads and "n" not in operand.sizes
             copies = threads if operand.shared or few or not batched else 1  # workers add to a copy each
             # One copy has the memory order of the operand, which the products before it made.
-            made.append(x.new_zeros((copies, *x.shape)) if copies > 1 else torch.zeros_like(x)[None])
-            own = made[-1].stride()[1:]
+            buffers.append(x.new_zeros((copies, *x.shape)) if copies > 1 else torch.zeros_like(x)[None])
+            strides = buffers[-1].stride()[1:]
             lead = x.ndim - dims
-            steps += [made[-1].stride(0) if copies > 1 else 0, *([*own] if batched else [0, *own[lead:]])]
-        self.run("backward", [out, rows, *self.optional(saved), gradient.contiguous(), *made], steps, seed, workers)
-        found = dict[int, Tensor]()
-        for number, x in zip(self.region.gradients, made, strict=True):
+            steps += [buffers[-1].stride(0) if copies > 1 else 0, *([*strides] if batched else [0, *strides[lead:]])]
+        self.run("backward", [out, rows, *self.optional(saved), gradient.contiguous(), *buffers], steps, seed, workers)
+        gradients = dict[int, Tensor]()
+        for number, x in zip(self.region.gradients, buffers, strict=True):
             operand = self.region.operands[number]
             x = self.restored(x.sum(0) if x.shape[0] > 1 else x[0], self.given[operand.place], operand.order)
-            before = found.get(operand.place)  # keys and values may be one tensor
-            found[operand.place] = x if before is None else x + before
-        return found
+            earlier = gradients.get(operand.place)  # keys and values may be one tensor
+            gradients[operand.place] = x if earlier is None else x + earlier
+        return gradients
 
-    def restored(self, made: Tensor, x: Tensor, order: tuple[int, ...]) -> Tensor:
+    def restored(self, gradient: Tensor, x: Tensor, order: tuple[int, ...]) -> Tensor:
         """A gradient in the shape of its operand."""
         lead = x.ndim - len(order)
         batch = self.batch if lead and len(self.batch) > 1 else list(x.shape[:lead])
-        made = made.reshape([*batch, *(x.shape[lead + i] for i in order)])
-        return permuted(made, [order.index(i) for i in range(len(order))]).sum_to_size(x.shape)
+        gradient = gradient.reshape([*batch, *(x.shape[lead + i] for i in order)])
+        return permuted(gradient, [order.index(i) for i in range(len(order))]).sum_to_size(x.shape)
 
 
 def cpp_forward(
@@ -391,10 +393,12 @@ def cpp_forward(
     There are none, unless the call `saves` them.
     """
     out, rows = cpp_shapes(name, operands, call)
-    made = CppCall(name, operands, call)
-    saved = made.room() if saves else None
-    held = None if saved is None else Held(saved.nbytes, made.region)
-    made.run("forward", [out, rows, *made.optional(saved)], [], seed, made.workers("forward", saved is not None))
+    cpp_call = CppCall(name, operands, call)
+    saved = cpp_call.room() if saves else None
+    held = None if saved is None else Held(saved.nbytes, cpp_call.region)
+    cpp_call.run(
+        "forward", [out, rows, *cpp_call.optional(saved)], [], seed, cpp_call.workers("forward", saved is not None)
+    )
     return out, rows, saved, held
 
 

@@ -5,21 +5,21 @@ import torch
 
 def operation(name: str) -> str:
     """A unique name for a new operation; layers of an earlier import of this file may still use the earlier one."""
-    space, count = __name__.replace(".", "_"), 1
-    own = space
-    while hasattr(getattr(torch.ops, own), name):
+    prefix, count = __name__.replace(".", "_"), 1
+    namespace = prefix
+    while hasattr(getattr(torch.ops, namespace), name):
         count += 1
-        own = f"{space}_{count}"
-    return f"{own}::{name}"
+        namespace = f"{prefix}_{count}"
+    return f"{namespace}::{name}"
 
 
 def own_name(name: str, known) -> str:
     """`name`, numbered if `known` contains it already, for example from an earlier import."""
-    found, count = name, 1
-    while found in known:
+    unique, count = name, 1
+    while unique in known:
         count += 1
-        found = f"{name}_{count}"
-    return found
+        unique = f"{name}_{count}"
+    return unique
 
 
 def surely(condition) -> bool:
@@ -50,8 +50,8 @@ def for_each_gradient(backward, gradient: torch.Tensor) -> list[torch.Tensor]:
     """`backward` for each of several gradients at once, as `is_grads_batched` passes them in one tensor."""
     level = torch._C._vmapmode_increment_nesting() - 1
     torch._C._vmapmode_decrement_nesting()
-    found = [backward(one) for one in torch._remove_batch_dim(gradient, level, 0, 0)]
-    return [torch._add_batch_dim(torch.stack(same), 0, level) for same in zip(*found, strict=True)]
+    gradients = [backward(single) for single in torch._remove_batch_dim(gradient, level, 0, 0)]
+    return [torch._add_batch_dim(torch.stack(elements), 0, level) for elements in zip(*gradients, strict=True)]
 
 
 def constant_in_traces(function):
@@ -82,27 +82,33 @@ def plain_gradients(function, operands, wanted, *gradients) -> list:
 
     For the backward of a Function. `gradients`: those of the results. An operand may depend on another one.
     """
-    again = torch.is_grad_enabled()
+    differentiable = torch.is_grad_enabled()
     with torch.enable_grad():
-        own = [x.view_as(x) for x in operands]
-        found = function(*own)
-        asked = [x for x, one in zip(own, wanted, strict=True) if one]
-        made = torch.autograd.grad(found, asked, gradients, create_graph=again, materialize_grads=True)
-    return [made[sum(wanted[:i])] if one else None for i, one in enumerate(wanted)]
+        views = [x.view_as(x) for x in operands]
+        outs = function(*views)
+        wanted_views = [x for x, is_wanted in zip(views, wanted, strict=True) if is_wanted]
+        wanted_gradients = torch.autograd.grad(
+            outs, wanted_views, gradients, create_graph=differentiable, materialize_grads=True
+        )
+    return [wanted_gradients[sum(wanted[:i])] if is_wanted else None for i, is_wanted in enumerate(wanted)]
 
 
-def applied(function, *given):
+def applied(function, *arguments):
     """`function.apply(*given)`; directly if nothing is transformed: torch's own inspects a signature at each call."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return function.apply(*given)
-    return super(torch.autograd.Function, function).apply(*given)
+        return function.apply(*arguments)
+    return super(torch.autograd.Function, function).apply(*arguments)
 
 
 def element(arguments, dims, i: int) -> list:
     """Element i of the mapped arguments; lists of tensors are mapped entry by entry."""
     return [
-        element(one, dim, i) if isinstance(dim, list | tuple) else one if dim is None else one.select(dim, i)
-        for one, dim in zip(arguments, dims, strict=True)
+        element(argument, dim, i)
+        if isinstance(dim, list | tuple)
+        else argument
+        if dim is None
+        else argument.select(dim, i)
+        for argument, dim in zip(arguments, dims, strict=True)
     ]
 
 
@@ -110,11 +116,11 @@ def one_by_one(op):
     """A vmap rule that loops over the mapped dimension."""
 
     def mapped(info, dims, *arguments):
-        found = [op(*element(arguments, dims, i)) for i in range(info.batch_size)]
-        if isinstance(found[0], torch.Tensor):
-            return torch.stack(found), 0
-        kind = type(found[0])
-        return kind(torch.stack(same) for same in zip(*found, strict=True)), kind(0 for _ in found[0])
+        outs = [op(*element(arguments, dims, i)) for i in range(info.batch_size)]
+        if isinstance(outs[0], torch.Tensor):
+            return torch.stack(outs), 0
+        container = type(outs[0])
+        return container(torch.stack(batch) for batch in zip(*outs, strict=True)), container(0 for _ in outs[0])
 
     return mapped
 
@@ -122,14 +128,14 @@ def one_by_one(op):
 def batch_first(op):
     """A vmap rule for an operation with batch dimensions: the mapped dimension becomes the first of them."""
 
-    def mapped(info, dims, *given):
-        found = op(*mapped_first(info, dims, given))
-        return found, 0 if isinstance(found, torch.Tensor) else (0,) * len(found)
+    def mapped(info, dims, *arguments):
+        outs = op(*mapped_first(info, dims, arguments))
+        return outs, 0 if isinstance(outs, torch.Tensor) else (0,) * len(outs)
 
     return mapped
 
 
-def mapped_first(info, dims, given) -> list:
+def mapped_first(info, dims, arguments) -> list:
     """The arguments of a vmap rule, with the mapped dimension first in each tensor."""
     return [
         x
@@ -137,7 +143,7 @@ def mapped_first(info, dims, given) -> list:
         else x.movedim(dim, 0)
         if dim is not None
         else x.expand(info.batch_size, *x.shape)
-        for x, dim in zip(given, dims, strict=True)
+        for x, dim in zip(arguments, dims, strict=True)
     ]
 
 
@@ -150,5 +156,5 @@ def differentiable(op, keep, backward, mapped):
 
 def eager(op, keep, backward):
     """An autograd Function of an operation for eager mode, as transforms of torch.func require."""
-    parts = {"forward": staticmethod(op), "setup_context": staticmethod(keep), "backward": staticmethod(backward)}
-    return type("Eager", (torch.autograd.Function,), {"generate_vmap_rule": True, **parts})
+    methods = {"forward": staticmethod(op), "setup_context": staticmethod(keep), "backward": staticmethod(backward)}
+    return type("Eager", (torch.autograd.Function,), {"generate_vmap_rule": True, **methods})

@@ -24,21 +24,23 @@ def scan_reads(
     h is `scan_sums` of the product of x [..., m, `dims` dimensions] and of that of `decay`, which broadcasts to it: one
     or two factors each.
     """
-    given = tuple(one[(None,) * max(0, dims + 1 - one.ndim)] for one in (read, *x, *decay))
+    operands = tuple(factor[(None,) * max(0, dims + 1 - factor.ndim)] for factor in (read, *x, *decay))
     call = (dims, len(x), key_mask)
-    return read_elements(given, *call) if in_blocks(given, *call) else read_sums(given, *call)
+    return read_elements(operands, *call) if in_blocks(operands, *call) else read_sums(operands, *call)
 
 
-def read_elements(given: tuple[Tensor, ...], dims: int, of: int, key_mask: Tensor | None) -> Tensor:
+def read_elements(operands: tuple[Tensor, ...], dims: int, x_factors: int, key_mask: Tensor | None) -> Tensor:
     """`scan_reads` in blocks; of one batch element after another, if a block has few positions of all."""
-    sizes = torch.broadcast_shapes(*(x.shape for x in given))
+    sizes = torch.broadcast_shapes(*(x.shape for x in operands))
     batched = len(sizes) > dims + 1 and sizes[0] > 1 and math.prod(sizes[1:]) >= LONG_ROW * sizes[-dims - 1]
-    if batched and positions_of(given, dims) < FEW_POSITIONS:
-        seen = elements_of(key_mask, len(sizes) - dims, sizes[0])
-        every = zip(*(elements_of(x, len(sizes), sizes[0]) for x in given), strict=True)
-        return torch.stack([read_elements(own, dims, of, mask) for own, mask in zip(every, seen, strict=True)])
-    call = (dims, of, key_mask)
-    return ScanReads.apply(*call, *given) if asks_gradients(*given) else read_blocks(given, *call)
+    if batched and positions_of(operands, dims) < FEW_POSITIONS:
+        masks = elements_of(key_mask, len(sizes) - dims, sizes[0])
+        elements = zip(*(elements_of(x, len(sizes), sizes[0]) for x in operands), strict=True)
+        return torch.stack(
+            [read_elements(element, dims, x_factors, mask) for element, mask in zip(elements, masks, strict=True)]
+        )
+    call = (dims, x_factors, key_mask)
+    return ScanReads.apply(*call, *operands) if asks_gradients(*operands) else read_blocks(operands, *call)
 
 
 def elements_of(x: Tensor | None, ndim: int, count: int) -> list | tuple:
@@ -48,25 +50,25 @@ def elements_of(x: Tensor | None, ndim: int, count: int) -> list | tuple:
     return x.expand(count, *x.shape[1:]).unbind()
 
 
-def in_blocks(given: tuple[Tensor, ...], dims: int, of: int, key_mask: Tensor | None) -> bool:
+def in_blocks(operands: tuple[Tensor, ...], dims: int, x_factors: int, key_mask: Tensor | None) -> bool:
     """Whether to compute position after position: long rows, on a CPU, as many queries as keys."""
-    if torch.compiler.is_compiling() or not is_plain(given) or torch.is_autocast_enabled("cpu"):
+    if torch.compiler.is_compiling() or not is_plain(operands) or torch.is_autocast_enabled("cpu"):
         return False
-    if {(x.device.type, x.dtype) for x in given} not in ({("cpu", torch.float32)}, {("cpu", torch.float64)}):
+    if {(x.device.type, x.dtype) for x in operands} not in ({("cpu", torch.float32)}, {("cpu", torch.float64)}):
         return False
-    sizes = torch.broadcast_shapes(*(x.shape for x in given[1 : 1 + of]))
+    sizes = torch.broadcast_shapes(*(x.shape for x in operands[1 : 1 + x_factors]))
     lead, rest = sizes[: -dims - 1], sizes[-dims:]
     if key_mask is not None:
         lead = torch.broadcast_shapes(lead, key_mask.shape[:-1])
-    same = lead == torch.broadcast_shapes(lead, *(x.shape[: -dims - 1] for x in given))
-    same = same and rest == torch.broadcast_shapes(rest, *(x.shape[-dims:] for x in given))
-    same = same and 0 not in sizes and given[0].shape[-dims - 1] == sizes[-dims - 1]
-    return same and math.prod((*lead, *rest)) >= LONG_ROW
+    aligned = lead == torch.broadcast_shapes(lead, *(x.shape[: -dims - 1] for x in operands))
+    aligned = aligned and rest == torch.broadcast_shapes(rest, *(x.shape[-dims:] for x in operands))
+    aligned = aligned and 0 not in sizes and operands[0].shape[-dims - 1] == sizes[-dims - 1]
+    return aligned and math.prod((*lead, *rest)) >= LONG_ROW
 
 
-def read_sums(given: tuple[Tensor, ...], dims: int, of: int, key_mask: Tensor | None) -> Tensor:
+def read_sums(operands: tuple[Tensor, ...], dims: int, x_factors: int, key_mask: Tensor | None) -> Tensor:
     """`scan_reads` with all states at once."""
-    read, x, decay = given[0], product_of(given[1 : 1 + of]), product_of(given[1 + of :])
+    read, x, decay = operands[0], product_of(operands[1 : 1 + x_factors]), product_of(operands[1 + x_factors :])
     h = scan_sums(x, decay, dims, None, key_mask, read.shape[-dims - 1])
     return (h @ read.mT).squeeze(-1)
 
@@ -81,102 +83,112 @@ def product_of(factors: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
     return factors[0] * factors[1] if len(factors) == 2 else factors[0]
 
 
-def positions_of(given: tuple[Tensor, ...], dims: int) -> int:
+def positions_of(operands: tuple[Tensor, ...], dims: int) -> int:
     """The positions of a block, whose states stay in the L2 caches."""
-    sizes = torch.broadcast_shapes(*(x.shape for x in given))
+    sizes = torch.broadcast_shapes(*(x.shape for x in operands))
     return max(1, MAP_PART * torch.get_num_threads() * sizes[-dims - 1] // math.prod(sizes))
 
 
-def blocks_of(given: tuple[Tensor, ...], beside: tuple[Tensor | None, ...], dims: int):
+def blocks_of(operands: tuple[Tensor, ...], beside: tuple[Tensor | None, ...], dims: int):
     """The operands, and tensors beside them, at each block of positions."""
-    place, m = -dims - 1, given[0].shape[-dims - 1]
-    size = positions_of(given, dims)
+    dim, m = -dims - 1, operands[0].shape[-dims - 1]
+    size = positions_of(operands, dims)
     for start in range(0, m, size):
-        parts = [
-            x if x is None or x.shape[place] == 1 else x.narrow(place, start, min(size, m - start))
-            for x in (*given, *beside)
+        block_tensors = [
+            x if x is None or x.shape[dim] == 1 else x.narrow(dim, start, min(size, m - start))
+            for x in (*operands, *beside)
         ]
-        yield parts[: len(given)], parts[len(given) :]
+        yield block_tensors[: len(operands)], block_tensors[len(operands) :]
 
 
 def states_of(
-    given: list[Tensor], seen: Tensor | None, dims: int, of: int, before: Tensor | None
+    operands: list[Tensor], seen: Tensor | None, dims: int, x_factors: int, before: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The states at the positions of a block, in new memory, and the factors of the states before them."""
-    x, decay = product_of(given[1 : 1 + of]), exp(product_of(given[1 + of :]))
+    x, decay = product_of(operands[1 : 1 + x_factors]), exp(product_of(operands[1 + x_factors :]))
     if seen is not None:
         x, decay = torch.where(seen, x, 0), torch.where(seen, decay, 1)
     shape = torch.broadcast_shapes(x.shape, decay.shape)
-    h = x if of == 2 and x.shape == shape else x.expand(shape).clone(memory_format=torch.contiguous_format)
+    h = x if x_factors == 2 and x.shape == shape else x.expand(shape).clone(memory_format=torch.contiguous_format)
     for row, factor in zip(h.unbind(-dims - 1), decay.unbind(-dims - 1), strict=True):
         before = row if before is None else row.addcmul_(factor, before)
     return h, decay
 
 
 def read_blocks(
-    given: tuple[Tensor, ...], dims: int, of: int, key_mask: Tensor | None, starts: list | None = None
+    operands: tuple[Tensor, ...], dims: int, x_factors: int, key_mask: Tensor | None, starts: list | None = None
 ) -> Tensor:
     """`scan_reads` block by block. `starts`: a list for the states before each block but the first."""
-    found, last = [], None
-    for own, (seen,) in blocks_of(given, (mask_rows(key_mask, dims),), dims):
+    outs, last = [], None
+    for block_operands, (seen,) in blocks_of(operands, (mask_rows(key_mask, dims),), dims):
         if starts is not None and last is not None:
             starts.append(last)
-        h, _ = states_of(own, seen, dims, of, last)
-        found.append((h @ own[0].mT).squeeze(-1))
+        h, _ = states_of(block_operands, seen, dims, x_factors, last)
+        outs.append((h @ block_operands[0].mT).squeeze(-1))
         last = h.select(-dims - 1, -1).clone()
-    return torch.cat(found, -dims)
+    return torch.cat(outs, -dims)
 
 
 class ScanReads(torch.autograd.Function):
     """`scan_reads` block by block."""
 
     @staticmethod
-    def forward(ctx, dims, of, key_mask, *given):
+    def forward(ctx, dims, x_factors, key_mask, *operands):
         """Saves the operands and the states before blocks."""
         starts: list[Tensor] = []
-        found = read_blocks(given, dims, of, key_mask, starts)
-        ctx.call, ctx.count = (dims, of, key_mask), len(given)
-        ctx.save_for_backward(*given, *starts)
-        return found
+        out = read_blocks(operands, dims, x_factors, key_mask, starts)
+        ctx.call, ctx.count = (dims, x_factors, key_mask), len(operands)
+        ctx.save_for_backward(*operands, *starts)
+        return out
 
     @staticmethod
     def backward(ctx, g):
         """The gradients; by plain operations if they are differentiated in turn, or batched."""
-        given, starts = ctx.saved_tensors[: ctx.count], [None, *ctx.saved_tensors[ctx.count :]]
+        operands, starts = ctx.saved_tensors[: ctx.count], [None, *ctx.saved_tensors[ctx.count :]]
         wanted = ctx.needs_input_grad[3:]
-        if torch.is_grad_enabled() or not is_plain((g, *given)):
-            return None, None, None, *plain_gradients(lambda *own: read_sums(own, *ctx.call), given, wanted, g)
-        dims, of, key_mask = ctx.call
-        totals, later = [torch.zeros_like(x) if want else None for x, want in zip(given, wanted, strict=True)], None
+        if torch.is_grad_enabled() or not is_plain((g, *operands)):
+            return None, None, None, *plain_gradients(lambda *views: read_sums(views, *ctx.call), operands, wanted, g)
+        dims, x_factors, key_mask = ctx.call
+        totals, later = [torch.zeros_like(x) if want else None for x, want in zip(operands, wanted, strict=True)], None
         beside = mask_rows(key_mask, dims), g[..., None], *totals
-        every = zip([*blocks_of(given, beside, dims)], starts, strict=True)
-        for (own, (seen, g_own, *into)), before in reversed([*every]):
-            found, later = block_gradients(own, seen, g_own, before, later, dims, of)
-            for gradient, to in zip(found, into, strict=True):
-                if to is not None:
-                    to.add_(gradient.sum_to_size(to.shape))
+        blocks = zip([*blocks_of(operands, beside, dims)], starts, strict=True)
+        for (block_operands, (seen, g_block, *block_totals)), before in reversed([*blocks]):
+            gradients, later = block_gradients(block_operands, seen, g_block, before, later, dims, x_factors)
+            for gradient, total in zip(gradients, block_totals, strict=True):
+                if total is not None:
+                    total.add_(gradient.sum_to_size(total.shape))
         return None, None, None, *totals
 
 
 def block_gradients(
-    given: list[Tensor], seen: Tensor | None, g: Tensor, before: Tensor | None, later: Tensor | None, dims: int, of: int
+    operands: list[Tensor],
+    seen: Tensor | None,
+    g: Tensor,
+    before: Tensor | None,
+    later: Tensor | None,
+    dims: int,
+    x_factors: int,
 ) -> tuple[list[Tensor], Tensor]:
     """The gradients of a block's operands before they are summed, and that of the state before it.
 
     g [..., block, other dimensions, 1]. `later`: the gradient of the state after the block, by the block after it.
     """
-    place, read, x, decay = -dims - 1, given[0], given[1 : 1 + of], given[1 + of :]
-    h, factor = states_of(given, seen, dims, of, before)
+    dim, read, x, decay = -dims - 1, operands[0], operands[1 : 1 + x_factors], operands[1 + x_factors :]
+    h, factor = states_of(operands, seen, dims, x_factors, before)
     g_read, g_h = g.mT @ h, g * read
     since = torch.empty_like(g_h)  # of the state before each position, through the position
-    rows = (reversed(t.unbind(place)) for t in (g_h, factor, since))
-    for row, one, to in zip(*rows, strict=True):
-        later = torch.mul(one, row if later is None else row.add_(later), out=to)
-    since.narrow(place, 1, h.shape[place] - 1).mul_(h.narrow(place, 0, h.shape[place] - 1))
-    first = since.select(place, 0)
+    rows = (reversed(t.unbind(dim)) for t in (g_h, factor, since))
+    for g_row, factor_row, since_row in zip(*rows, strict=True):
+        later = torch.mul(factor_row, g_row if later is None else g_row.add_(later), out=since_row)
+    since.narrow(dim, 1, h.shape[dim] - 1).mul_(h.narrow(dim, 0, h.shape[dim] - 1))
+    first = since.select(dim, 0)
     later = first.clone()
     first.zero_() if before is None else first.mul_(before)
     if seen is not None:
         g_h, since = torch.where(seen, g_h, 0), torch.where(seen, since, 0)
-    sides = [g * other for own, g in ((x, g_h), (decay, since)) for other in (own[::-1] if len(own) == 2 else (1,))]
-    return [g_read, *sides], later
+    factor_gradients = [
+        g * other
+        for factors, g in ((x, g_h), (decay, since))
+        for other in (factors[::-1] if len(factors) == 2 else (1,))
+    ]
+    return [g_read, *factor_gradients], later

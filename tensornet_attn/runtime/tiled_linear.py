@@ -25,24 +25,24 @@ def fills_tiles(x: Tensor) -> bool:
     return x.numel() > LINEAR_LEAST
 
 
-def tiled_takes(seen: Tensor | None, *given: Tensor, cpp=None) -> bool:
+def tiled_takes(seen: Tensor | None, *operands: Tensor, cpp=None) -> bool:
     """Whether `tiled_linear` takes these operands: of one dtype and batch, on a CPU, and nothing watches them.
 
     Without C++ the last operand has more than LINEAR_LEAST elements.
     """
     if torch.compiler.is_compiling():
         return False
-    if not fills_tiles(given[-1]) and (cpp is None or not cpp.takes(given[-1])):
+    if not fills_tiles(operands[-1]) and (cpp is None or not cpp.takes(operands[-1])):
         return False
-    first = given[0]
+    first = operands[0]
     wide = first.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
     if first.device.type != "cpu" or not wide:
         return False
-    if any(x.dtype != first.dtype or x.shape[:-2] != first.shape[:-2] or 0 in x.shape for x in given):
+    if any(x.dtype != first.dtype or x.shape[:-2] != first.shape[:-2] or 0 in x.shape for x in operands):
         return False
     if seen is not None and torch.broadcast_shapes(seen.shape[:-2], first.shape[:-2]) != first.shape[:-2]:
         return False
-    return is_plain((seen, *given))
+    return is_plain((seen, *operands))
 
 
 def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tensor, cpp=None) -> Tensor:
@@ -55,16 +55,16 @@ def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tenso
     lead = v.shape[:-2]
     seen = None if seen is None else heads_apart(seen.expand(*lead, *seen.shape[-2:]), batch)
     sides = {(i, id(x)): x for i in (0, 1) for kernel in kernels for x in inputs_of(kernel[i])}
-    places = {key: place for place, key in enumerate(sides)}
+    indices = {key: index for index, key in enumerate(sides)}
     plan = tuple(
-        (*(tuple(places[i, id(x)] for x in inputs_of(kernel[i])) for i in (0, 1)), *kernel[2:]) for kernel in kernels
+        (*(tuple(indices[i, id(x)] for x in inputs_of(kernel[i])) for i in (0, 1)), *kernel[2:]) for kernel in kernels
     )
-    given = [heads_apart(x, batch, cpp, len(lead)) for x in (*sides.values(), v)]
-    if asks_gradients(*given):
-        found = TiledLinear.apply(plan, seen, cpp, *given)
+    operands = [heads_apart(x, batch, cpp, len(lead)) for x in (*sides.values(), v)]
+    if asks_gradients(*operands):
+        out = TiledLinear.apply(plan, seen, cpp, *operands)
     else:
-        found, _ = tiled_forward(plan, seen, cpp, given)
-    return found.view(*lead, *found.shape[-2:])
+        out, _ = tiled_forward(plan, seen, cpp, operands)
+    return out.view(*lead, *out.shape[-2:])
 
 
 def inputs_of(side) -> tuple[Tensor, ...]:
@@ -83,32 +83,34 @@ class TiledLinear(torch.autograd.Function):
     """`tiled_forward` with a backward that computes features again."""
 
     @staticmethod
-    def forward(ctx, kernels, seen, cpp, *given):
+    def forward(ctx, kernels, seen, cpp, *operands):
         """Saves the operands; and of each kernel the state of a head, the reciprocals of row sums and slow features."""
-        found, kept = tiled_forward(kernels, seen, cpp, given, saves=True)
-        ctx.kernels, ctx.count, ctx.cpp = kernels, len(given), cpp
-        ctx.save_for_backward(seen, *given, *kept)
-        return found
+        out, saved = tiled_forward(kernels, seen, cpp, operands, saves=True)
+        ctx.kernels, ctx.count, ctx.cpp = kernels, len(operands), cpp
+        ctx.save_for_backward(seen, *operands, *saved)
+        return out
 
     @staticmethod
     def backward(ctx, g):
         """The gradients of the operands; plain operations if they are differentiated in turn, or batched."""
         seen, *rest = ctx.saved_tensors
-        given, kept, wanted = rest[: ctx.count], rest[ctx.count :], ctx.needs_input_grad[3:]
-        several = any(len(side) > 1 or given[side[0]].ndim > 4 for kernel in ctx.kernels for side in kernel[:2])
-        if torch.is_grad_enabled() or not is_plain((g,)) or (several and not ctx.cpp.takes(given[-1])):
-            found = plain_gradients(lambda *own: untiled_reads(ctx.kernels, seen, own), given, wanted, g)
+        operands, saved, wanted = rest[: ctx.count], rest[ctx.count :], ctx.needs_input_grad[3:]
+        several = any(len(side) > 1 or operands[side[0]].ndim > 4 for kernel in ctx.kernels for side in kernel[:2])
+        if torch.is_grad_enabled() or not is_plain((g,)) or (several and not ctx.cpp.takes(operands[-1])):
+            gradients = plain_gradients(lambda *views: untiled_reads(ctx.kernels, seen, views), operands, wanted, g)
         else:
-            found = tiled_backward(ctx.kernels, seen, ctx.cpp, g, given, kept, wanted)
-        return None, None, None, *found
+            gradients = tiled_backward(ctx.kernels, seen, ctx.cpp, g, operands, saved, wanted)
+        return None, None, None, *gradients
 
 
-def untiled_reads(kernels: tuple, seen: Tensor | None, given) -> Tensor:
+def untiled_reads(kernels: tuple, seen: Tensor | None, operands) -> Tensor:
     """The same by operations that have all derivatives. A kernel: places of the arguments of maps, the maps, eps."""
-    *sides, v = given
+    *sides, v = operands
     total = v.new_zeros(())
     for at_q, at_k, query, key, eps in kernels:
-        q, k = (map_applied(own, *(sides[at] for at in some)) for own, some in ((query, at_q), (key, at_k)))
+        q, k = (
+            map_applied(function, *(sides[at] for at in indices)) for function, indices in ((query, at_q), (key, at_k))
+        )
         k = k if seen is None else torch.where(seen, k, 0)
         read = q @ (k.mT @ v)
         total = total + (read if eps is None else read * row_shares(q @ k.sum(-2)[..., None], eps))
@@ -128,11 +130,11 @@ def row_divisors(rows: Tensor, eps: float) -> Tensor:
     return rows.masked_fill(rows.detach().abs() <= 1 / torch.finfo(rows.dtype).max, math.inf)
 
 
-def tiled_forward(kernels: tuple, seen: Tensor | None, cpp, given, saves: bool = False) -> tuple[Tensor, list]:
+def tiled_forward(kernels: tuple, seen: Tensor | None, cpp, operands, saves: bool = False) -> tuple[Tensor, list]:
     """The result, with the heads of a row side by side, and of each kernel S, z and 1 / (phi(q) z + eps); if `saves`,
     also phi(q) of each, then phi(k), where the map is slow, else None.
     """
-    *sides, v = given
+    *sides, v = operands
     if cpp is not None and cpp.takes(v):
         states, totals = cpp.sums(kernel_inputs(kernels, sides, 1), v, seen)
         out, rows = cpp.reads(kernel_inputs(kernels, sides, 0), states, totals, [kernel[4] for kernel in kernels])
@@ -144,16 +146,16 @@ def tiled_forward(kernels: tuple, seen: Tensor | None, cpp, given, saves: bool =
     totals = [v.new_zeros(batch, heads, 1, width) for width in widths]
     rows = [v.new_empty(*out.shape[:-1], 1) for _ in kernels]
     saved = [[saved_features(kernel, sides, which) if saves else None for kernel in kernels] for which in (0, 1)]
-    for (own, keep), ks, phis, Ss, zs in linear_tiles(
+    for (v_tile, keep), ks, phis, Ss, zs in linear_tiles(
         v, ([v, seen], [sides[at] for at in at_k], saved[1]), (states, totals)
     ):
         ks = heads_first(at_k, ks)
-        for (_, (at,), _, key, eps), to, S, z in zip(kernels, phis, Ss, zs, strict=True):
-            phi = tile_features(key, ks[at], keep, to)
-            S.baddbmm_(phi.mT, own)
+        for (_, (at,), _, key, eps), saved_phi, S, z in zip(kernels, phis, Ss, zs, strict=True):
+            phi = tile_features(key, ks[at], keep, saved_phi)
+            S.baddbmm_(phi.mT, v_tile)
             if eps is not None:
                 z.add_(phi.sum(-2, keepdim=True))
-    for (to,), qs, phis, shares, Ss, zs in linear_tiles(
+    for (out_tile,), qs, phis, shares, Ss, zs in linear_tiles(
         out, ([out], [sides[at] for at in at_q], saved[0], rows), (states, totals)
     ):
         sums: dict[int, Tensor] = {}
@@ -165,51 +167,55 @@ def tiled_forward(kernels: tuple, seen: Tensor | None, cpp, given, saves: bool =
                 phi = phi * zs[i] if query is None or phi is phis[i] else phi.mul_(zs[i])
                 read.mul_(shares[i].copy_(row_shares(phi.sum(-1, keepdim=True), eps)))
             add_to(sums, 0, read)
-        to.copy_(sums[0])
+        out_tile.copy_(sums[0])
     return out, [*states, *totals, *rows, *saved[0], *saved[1]]
 
 
-def tiled_backward(kernels: tuple, seen: Tensor | None, cpp, g: Tensor, given, kept, wanted) -> list[Tensor | None]:
+def tiled_backward(
+    kernels: tuple, seen: Tensor | None, cpp, g: Tensor, operands, forward_saved, wanted
+) -> list[Tensor | None]:
     """The gradients of the `wanted` operands."""
-    *sides, v = given
-    states, totals, rows, *saved = (kept[i : i + len(kernels)] for i in range(0, len(kept), len(kernels)))
+    *sides, v = operands
+    states, totals, rows, *saved = (
+        forward_saved[i : i + len(kernels)] for i in range(0, len(forward_saved), len(kernels))
+    )
     if cpp is not None and cpp.takes(v):
         eps, queries = [kernel[4] for kernel in kernels], kernel_inputs(kernels, sides, 0)
         of_q, *d_sums = cpp.read_gradients(queries, g, states, totals, rows, eps)
-        found = [*of_q, *cpp.sum_gradients(kernel_inputs(kernels, sides, 1), v, seen, *d_sums)]
-        return [x if need else None for x, need in zip(found, wanted, strict=True)]
-    found = [laid_like(x) for x in given]
+        gradients = [*of_q, *cpp.sum_gradients(kernel_inputs(kernels, sides, 1), v, seen, *d_sums)]
+        return [x if need else None for x, need in zip(gradients, wanted, strict=True)]
+    gradients = [laid_like(x) for x in operands]
     (at_q, at_k), of_v = tile_places(kernels), len(sides)
     d_states = [S.new_zeros(*S.shape[:-1], S.shape[-1] + 1) for S in states]  # and a column for z
-    by_rows = ([g], *([x[at] for at in at_q] for x in (sides, found)), saved[0], rows)
-    for (own,), qs, to_q, phis, shares, Ss, zs, d_Ss in linear_tiles(g, by_rows, (states, totals, d_states)):
+    by_rows = ([g], *([x[at] for at in at_q] for x in (sides, gradients)), saved[0], rows)
+    for (g_tile,), qs, to_q, phis, shares, Ss, zs, d_Ss in linear_tiles(g, by_rows, (states, totals, d_states)):
         sums: dict[int, Tensor] = {}
         qs = heads_first(at_q, qs)
         for i, ((at,), _, query, _, eps) in enumerate(kernels):
             phi, slope = tile_slope(query, qs[at], None, phis[i])
             if eps is None:
-                d_phi = torch.bmm(own, Ss[i].mT)
-                d_Ss[i][..., :-1].baddbmm_(phi.mT, own)
+                d_phi = torch.bmm(g_tile, Ss[i].mT)
+                d_Ss[i][..., :-1].baddbmm_(phi.mT, g_tile)
             else:
-                wide = own.new_empty(*own.shape[:-1], own.shape[-1] + 1)
-                d_phi = torch.bmm(torch.mul(own, shares[i], out=wide[..., :-1]), Ss[i].mT)
+                wide = g_tile.new_empty(*g_tile.shape[:-1], g_tile.shape[-1] + 1)
+                d_phi = torch.bmm(torch.mul(g_tile, shares[i], out=wide[..., :-1]), Ss[i].mT)
                 row = torch.mul((phi * d_phi).sum(-1, keepdim=True), shares[i], out=wide[..., -1:])
                 d_Ss[i].baddbmm_(phi.mT, wide)
                 d_phi.addcmul_(row, zs[i], value=-1)
             add_to(sums, at, slope(d_phi))
-        for at, to in zip(at_q, to_q, strict=True):
-            to.copy_(sums[at])
-    by_rows = ([v, found[of_v], seen], *([x[at] for at in at_k] for x in (sides, found)), saved[1])
-    for (own, to_v, keep), ks, to_k, phis, d_Ss in linear_tiles(v, by_rows, (d_states,)):
+        for at, gradient_tile in zip(at_q, to_q, strict=True):
+            gradient_tile.copy_(sums[at])
+    by_rows = ([v, gradients[of_v], seen], *([x[at] for at in at_k] for x in (sides, gradients)), saved[1])
+    for (v_tile, to_v, keep), ks, to_k, phis, d_Ss in linear_tiles(v, by_rows, (d_states,)):
         ks, sums = heads_first(at_k, ks), {}
-        for (_, (at,), _, key, eps), known, d_Sz in zip(kernels, phis, d_Ss, strict=True):
-            (phi, slope), (d_S, d_z) = tile_slope(key, ks[at], keep, known), d_Sz.split([v.shape[-1], 1], -1)
+        for (_, (at,), _, key, eps), saved_phi, d_Sz in zip(kernels, phis, d_Ss, strict=True):
+            (phi, slope), (d_S, d_z) = tile_slope(key, ks[at], keep, saved_phi), d_Sz.split([v.shape[-1], 1], -1)
             add_to(sums, of_v, torch.bmm(phi, d_S))
-            d_phi = torch.bmm(own, d_S.mT)
+            d_phi = torch.bmm(v_tile, d_S.mT)
             add_to(sums, at, slope(d_phi if eps is None else d_phi.sub_(d_z.mT)))
-        for at, to in zip([*at_k, of_v], [*to_k, to_v], strict=True):
-            to.copy_(sums[at])
-    return [x if need else None for x, need in zip(found, wanted, strict=True)]
+        for at, gradient_tile in zip([*at_k, of_v], [*to_k, to_v], strict=True):
+            gradient_tile.copy_(sums[at])
+    return [x if need else None for x, need in zip(gradients, wanted, strict=True)]
 
 
 def tile_places(kernels: tuple) -> list[list[int]]:
@@ -217,17 +223,17 @@ def tile_places(kernels: tuple) -> list[list[int]]:
     return [list(dict.fromkeys(kernel[which][0] for kernel in kernels)) for which in (0, 1)]
 
 
-def heads_first(places: list[int], parts) -> dict[int, Tensor]:
+def heads_first(indices: list[int], tiles) -> dict[int, Tensor]:
     """By place, the part of a tile, head by head in memory: threads divide its elements as they divide products.
 
     Otherwise a thread reads what another has just computed.
     """
-    return {at: part.contiguous() for at, part in zip(places, parts, strict=True)}
+    return {index: tile.contiguous() for index, tile in zip(indices, tiles, strict=True)}
 
 
-def add_to(sums: dict, at, x: Tensor) -> None:
+def add_to(sums: dict, index, x: Tensor) -> None:
     """Adds x to a sum, which may begin with it and be overwritten."""
-    sums[at] = sums[at].add_(x) if at in sums else x
+    sums[index] = sums[index].add_(x) if index in sums else x
 
 
 def saved_features(kernel: tuple, sides, which: int) -> Tensor | None:
@@ -249,22 +255,29 @@ def linear_tiles(x: Tensor, by_rows: tuple, wholes: tuple):
     _, heads, rows, width = x.shape
     size = LINEAR_TILE * torch.get_num_threads() // width
     block = min(rows, max(LINEAR_ROWS, size // heads))
-    own = max(1, min(heads, size // block))
+    tile_heads = max(1, min(heads, size // block))
     blocks = (rows + block - 1) // block
-    every = len(x) * ((heads + own - 1) // own) * blocks
+    tile_count = len(x) * ((heads + tile_heads - 1) // tile_heads) * blocks
 
-    def parts(some: list[Tensor | None], split: bool):
-        found = [[None] * every if one is None else tile_parts(one, own, block if split else 0, blocks) for one in some]
-        return zip(*found, strict=True)
+    def tiles_of(tensors: list[Tensor | None], split: bool):
+        by_tensor = [
+            [None] * tile_count if tensor is None else tile_parts(tensor, tile_heads, block if split else 0, blocks)
+            for tensor in tensors
+        ]
+        return zip(*by_tensor, strict=True)
 
-    return zip(*(parts(some, True) for some in by_rows), *(parts(some, False) for some in wholes), strict=True)
+    return zip(
+        *(tiles_of(tensors, True) for tensors in by_rows),
+        *(tiles_of(tensors, False) for tensors in wholes),
+        strict=True,
+    )
 
 
 def tile_parts(x: Tensor, heads: int, block: int, blocks: int) -> list[Tensor]:
     """The parts of one tensor, tile by tile."""
     groups = [group for element in x.unbind() for group in element.split(heads)]
     if block:
-        return [part for group in groups for part in group.split(block, 1)]
+        return [tile for group in groups for tile in group.split(block, 1)]
     return [group for group in groups for _ in range(blocks)]
 
 
@@ -289,14 +302,14 @@ def tile_slope(function, x: Tensor, keep: Tensor | None = None, phi: Tensor | No
 
     `phi`: the features if they were saved, without `keep`.
     """
-    known = SLOPES.get(function)
-    if known is not None:
+    map_gradient = SLOPES.get(function)
+    if map_gradient is not None:
         if phi is None:
             phi = tile_features(function, x, keep)
         elif keep is not None:
             phi = torch.where(keep, phi, 0)
-        return phi, lambda g: known(phi, g if keep is None else torch.where(keep, g, 0))
+        return phi, lambda g: map_gradient(phi, g if keep is None else torch.where(keep, g, 0))
     with torch.enable_grad():
         x = x.detach().requires_grad_()
-        found = tile_features(function, x, keep)
-    return found.detach(), lambda g: torch.autograd.grad(found, x, g)[0]
+        features = tile_features(function, x, keep)
+    return features.detach(), lambda g: torch.autograd.grad(features, x, g)[0]
