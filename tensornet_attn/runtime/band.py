@@ -42,33 +42,33 @@ def attend_band(
     and `call` as in `attend`.
     """
     n, m = q.shape[-3], k.shape[-3]
-    place = (n, 0 if tied else m - n, block, max(left, 0), max(right, 0))  # second entry: position of the first query
-    keep = band_keep(k, key_mask, left, right, place) if sees is None else seen_keep(k, key_mask, sees, prefix, place)
+    layout = (n, 0 if tied else m - n, block, max(left, 0), max(right, 0))  # second entry: position of the first query
+    keep = band_keep(k, key_mask, left, right, layout) if sees is None else seen_keep(k, key_mask, sees, prefix, layout)
     bias = None
     if mask is not None:
-        allowed, bias = visible_and_bias(mask_in_spans(run_time_mask(mask, batch, 1), m, prefix, place))
+        allowed, bias = visible_and_bias(mask_in_spans(run_time_mask(mask, batch, 1), m, prefix, layout))
         keep = keep if allowed is None else keep & allowed
-    some = keep.any(-1, keepdim=True)  # ... blocks 1 block 1; the last block may have rows beyond the queries
-    bounds = keep | ~some
+    sees_any = keep.any(-1, keepdim=True)  # ... blocks 1 block 1; the last block may have rows beyond the queries
+    bounds = keep | ~sees_any
     count = max(2, (n + block - 1) // block)
     sink = None if sink is None else sink_in_blocks(sink, n, count, block)
     if bias is not None:
         bias, sink = row_bias(bias, keep, q.dtype, sink)
         bounds = torch.where(bounds, bias, float("-inf"))
     q = with_padding(q, (0, 0, 0, 0, 0, count * block - n)).unflatten(-3, (count, block))  # ... blocks block h d
-    operands = [q, with_prefix(k, prefix, place), with_prefix(v, prefix, place), bounds]
+    operands = [q, with_prefix(k, prefix, layout), with_prefix(v, prefix, layout), bounds]
     operands += [] if sink is None else [sink]
     lead = q.shape[:-4]
     if any(t.ndim != q.ndim or t.shape[:-4] != lead for t in operands):  # as in `fused_attention`
         lead = torch.broadcast_shapes(*(t.shape[:-4] for t in operands))
-    q, k, v, bounds, *more = (blocks_together(t, lead) for t in operands)
+    q, k, v, bounds, *sinks = (blocks_together(t, lead) for t in operands)
     q, k, v = (t.transpose(-2, -3) for t in (q, k, v))
-    out = fused_attention(q, k, v, bounds, scale, dropout, False, more[0] if more else None, call)
+    out = fused_attention(q, k, v, bounds, scale, dropout, False, sinks[0] if sinks else None, call)
     out = out.unflatten(0, (*lead, count))  # ... blocks h block e
     if bias is not None and out.numel() == 0:
         out = out + 0 * bias.sum()  # for an empty batch, the fused call omits the gradient of the bias
     if mask is not None or key_mask is not None or sees is not None or min(left, right) < 0 or not tied:
-        out = torch.where(some, out, 0)  # in other cases each query sees its own position
+        out = torch.where(sees_any, out, 0)  # in other cases each query sees its own position
     out = out.transpose(-2, -3).flatten(-4, -3)
     return with_padding(out, (0, 0, 0, 0, 0, n - count * block))  # a negative width crops
 
@@ -80,23 +80,23 @@ def sink_in_blocks(sink: Tensor, n: int, count: int, block: int) -> Tensor:
     return with_padding(sink, (0, 0, 0, count * block - n)).unflatten(-2, (count, block)).transpose(-3, -4)
 
 
-def key_spans(x: Tensor, place: tuple[int, int, int, int, int]) -> Tensor:
+def key_spans(x: Tensor, layout: tuple[int, int, int, int, int]) -> Tensor:
     """The keys of each block of queries, zeros past both ends: [..., m, g, d] -> [..., blocks, span, g, d]."""
-    n, first, block, before, after = place
+    n, first, block, before, after = layout
     count = max(2, (n + block - 1) // block)
-    more = (before + after + block - 1) // block  # blocks that a span covers after its first
+    extra_blocks = (before + after + block - 1) // block  # blocks that a span covers after its first
     ahead = before - first
-    beyond = (count + more) * block - ahead - x.shape[-3]
+    beyond = (count + extra_blocks) * block - ahead - x.shape[-3]
     x = F.pad(x, (0, 0, 0, 0, ahead, beyond))
     # concatenated slices, because the backward of unfold is three times as slow
-    parts = [x.narrow(-3, i * block, count * block).unflatten(-3, (count, block)) for i in range(more + 1)]
-    parts[-1] = parts[-1].narrow(-3, 0, before + after + block - more * block)
+    parts = [x.narrow(-3, i * block, count * block).unflatten(-3, (count, block)) for i in range(extra_blocks + 1)]
+    parts[-1] = parts[-1].narrow(-3, 0, before + after + block - extra_blocks * block)
     return torch.cat(parts, -3)
 
 
-def with_prefix(x: Tensor, prefix: int, place: tuple[int, int, int, int, int]) -> Tensor:
+def with_prefix(x: Tensor, prefix: int, layout: tuple[int, int, int, int, int]) -> Tensor:
     """`key_spans` after the first keys: [..., m, g, d] -> [..., blocks, prefix + span, g, d]."""
-    spans = key_spans(x, place)
+    spans = key_spans(x, layout)
     if prefix == 0:
         return spans
     x = F.pad(x, (0, 0, 0, 0, 0, prefix))[..., :prefix, :, :].unsqueeze(-4)  # a shorter slice would fix a traced length
@@ -117,41 +117,41 @@ def blocks_together(x: Tensor, batch: tuple[int, ...]) -> Tensor:
 
 
 def band_keep(
-    k: Tensor, key_mask: Tensor | None, left: int, right: int, place: tuple[int, int, int, int, int]
+    k: Tensor, key_mask: Tensor | None, left: int, right: int, layout: tuple[int, int, int, int, int]
 ) -> Tensor:
     """Where band and key mask both allow attention: [..., blocks, 1, block, span]."""
-    _, _, block, before, after = place
+    _, _, block, before, after = layout
     present = k.new_ones(k.shape[-3], dtype=torch.bool) if key_mask is None else key_mask
-    present = key_spans(present[..., None, None], place)[..., 0, 0][..., None, None, :]
+    present = key_spans(present[..., None, None], layout)[..., 0, 0][..., None, None, :]
     past = torch.arange(-before, block + after, device=k.device) - torch.arange(block, device=k.device)[:, None]
     return present & (past >= -left) & (past <= right)
 
 
-def seen_keep(k: Tensor, key_mask: Tensor | None, sees, prefix: int, place: tuple[int, int, int, int, int]) -> Tensor:
+def seen_keep(k: Tensor, key_mask: Tensor | None, sees, prefix: int, layout: tuple[int, int, int, int, int]) -> Tensor:
     """Where the masks of the design and the key mask allow attention: [..., blocks, 1, block, prefix + span]."""
     present = k.new_ones(k.shape[-3], dtype=torch.bool) if key_mask is None else key_mask
-    present = with_prefix(present[..., None, None], prefix, place)[..., 0, 0][..., None, None, :]
-    query, key = places_in_spans(prefix, place, k.device)
+    present = with_prefix(present[..., None, None], prefix, layout)[..., 0, 0][..., None, None, :]
+    query, key = places_in_spans(prefix, layout, k.device)
     near, far = key[:, prefix : prefix + 1], key[:, -1:]
     single = (torch.arange(key.shape[1], device=k.device) >= prefix) | (key < near) | (key > far)  # not in both
     return present & (sees(query[:, :, None], key[:, None]) & single[:, None])[:, None]
 
 
 def places_in_spans(
-    prefix: int, place: tuple[int, int, int, int, int], device: torch.device | None
+    prefix: int, layout: tuple[int, int, int, int, int], device: torch.device | None
 ) -> tuple[Tensor, Tensor]:
     """The positions of the queries and keys of each block: [blocks, block] and [blocks, prefix + span]."""
-    n, start, block, before, after = place
+    n, start, block, before, after = layout
     count = max(2, (n + block - 1) // block)
     query = torch.arange(count * block, device=device).unflatten(0, (count, block)) + start
     key = query[:, :1] + torch.arange(-before, block + after, device=device)
     return query, torch.cat((torch.arange(prefix, device=device).expand(count, prefix), key), 1) if prefix else key
 
 
-def mask_in_spans(mask: Tensor, m: int, prefix: int, place: tuple[int, int, int, int, int]) -> Tensor:
+def mask_in_spans(mask: Tensor, m: int, prefix: int, layout: tuple[int, int, int, int, int]) -> Tensor:
     """A mask [n, m] or [..., h, n, m] at the pairs of each block: [..., blocks, h, block, prefix + span]."""
-    n, start, *_ = place
-    query, key = places_in_spans(prefix, place, mask.device)
+    n, start, *_ = layout
+    query, key = places_in_spans(prefix, layout, mask.device)
     query = query - start
     if n == 0 or m == 0:  # one dummy pair that no query sees
         mask = F.pad(mask, (0, int(m == 0), 0, int(n == 0)))

@@ -42,9 +42,9 @@ def cpp_compiler() -> list[str]:
 
     Raises ValueError if $CXX cannot be split.
     """
-    asked = shlex.split(os.environ.get("CXX", ""))
-    path = shutil.which(asked[0]) if asked else shutil.which("g++") or shutil.which("clang++")
-    return [path, *asked[1:]] if path else []
+    command = shlex.split(os.environ.get("CXX", ""))
+    path = shutil.which(command[0]) if command else shutil.which("g++") or shutil.which("clang++")
+    return [path, *command[1:]] if path else []
 
 
 def cpp_flags() -> list[str]:
@@ -61,9 +61,9 @@ def reason_against_cpp() -> str:
         except ValueError as error:
             return f"the {kind} in {name} cannot be read: {error}"
     if not cpp_compiler():
-        asked = os.environ.get("CXX")
-        known = f"'{asked}', which CXX names, is not on the PATH" if asked else "there is no C++ compiler"
-        return f"{known}: install g++, or name {'another compiler' if asked else 'one'} in CXX"
+        compiler = os.environ.get("CXX")
+        reason = f"'{compiler}', which CXX names, is not on the PATH" if compiler else "there is no C++ compiler"
+        return f"{reason}: install g++, or name {'another compiler' if compiler else 'one'} in CXX"
     return reason_against_folder() or ("" if torch_libraries().is_dir() else "torch has no folder of libraries")
 
 
@@ -86,8 +86,8 @@ def reason_against_folder() -> str:
 @functools.cache
 def torch_libraries() -> pathlib.Path:
     """The folder of torch's libraries, whose BLAS computes the products."""
-    found = importlib.util.find_spec("torch")
-    return pathlib.Path(found.origin).parent / "lib" if found and found.origin else pathlib.Path("torch")
+    spec = importlib.util.find_spec("torch")
+    return pathlib.Path(spec.origin).parent / "lib" if spec and spec.origin else pathlib.Path("torch")
 
 
 @functools.cache
@@ -114,10 +114,10 @@ def cpp_torch() -> str:
 def cpp_version(*command: str) -> str:
     """The first line that a compiler says of its version; empty if it says nothing."""
     try:
-        done = subprocess.run([*command, "--version"], capture_output=True, check=False)
+        completed = subprocess.run([*command, "--version"], capture_output=True, check=False)
     except OSError:
         return ""
-    return done.stdout.decode(errors="replace").partition("\n")[0]
+    return completed.stdout.decode(errors="replace").partition("\n")[0]
 
 
 def cpp_folder() -> pathlib.Path | None:
@@ -132,11 +132,11 @@ def cpp_key(text: str, dtype: str) -> str:
 
 
 @functools.lru_cache(256)
-def cpp_hash(*asked: str) -> str:
+def cpp_hash(*request: str) -> str:
     """The hash of what was asked for; each call of a kernel looks it up."""
     with contextlib.suppress(ValueError):  # of a compiler that cannot be read, which compiles nothing
-        asked = (*asked, cpp_version(*cpp_compiler()))
-    parts = [*asked, *CPP_FLAGS, CPP_WIDE, cpp_processor(), cpp_torch()]
+        request = (*request, cpp_version(*cpp_compiler()))
+    parts = [*request, *CPP_FLAGS, CPP_WIDE, cpp_processor(), cpp_torch()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
 
@@ -198,9 +198,9 @@ def cpp_verified(text: str, dtype: str) -> ctypes.CDLL | str:
 def cpp_opened(path: pathlib.Path) -> ctypes.CDLL:
     """Loads a library. The times of library and record are those of the last use. Raises OSError."""
     library = ctypes.CDLL(str(path))
-    for used in (path, path.with_suffix(".json")):
+    for file in (path, path.with_suffix(".json")):
         with contextlib.suppress(OSError):  # of a folder that cannot be written
-            os.utime(used)
+            os.utime(file)
     return library
 
 
@@ -228,11 +228,13 @@ def cpp_built(text: str, dtype: str, check: Callable) -> ctypes.CDLL | str:
 
 def cpp_library(text: str, dtype: str) -> ctypes.CDLL | None:
     """The library that a call uses. If there is none: None, and the reason as a warning, once."""
-    found = cpp_loaded(text, dtype)
-    if isinstance(found, str):
-        warnings.warn(f"C++ kernels for {dtype} cannot be used, so the blockwise path runs: {found}", stacklevel=2)
+    library_or_reason = cpp_loaded(text, dtype)
+    if isinstance(library_or_reason, str):
+        warnings.warn(
+            f"C++ kernels for {dtype} cannot be used, so the blockwise path runs: {library_or_reason}", stacklevel=2
+        )
         CPP_LOADED[cpp_key(text, dtype)] = None
-    return None if isinstance(found, str) else found
+    return None if isinstance(library_or_reason, str) else library_or_reason
 
 
 def cpp_compiled(text: str, dtype: str) -> pathlib.Path:
@@ -242,35 +244,35 @@ def cpp_compiled(text: str, dtype: str) -> pathlib.Path:
     real, gemm = CPP_REALS[dtype]
     folder = pathlib.Path(str(cpp_folder()))
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        source, made = pathlib.Path(place, "kernels.cpp"), pathlib.Path(place, "kernels.so")
+    with tempfile.TemporaryDirectory(dir=folder) as workspace:
+        source, built = pathlib.Path(workspace, "kernels.cpp"), pathlib.Path(workspace, "kernels.so")
         source.write_text(text, encoding="utf-8")
-        names = [f"-DREAL={real}", f"-DGEMM={gemm}"]
+        defines = [f"-DREAL={real}", f"-DGEMM={gemm}"]
         libraries = ["-L", str(torch_libraries()), "-ltorch_cpu"]
-        run = [*cpp_compiler(), *cpp_flags(), *names, str(source), "-o", str(made), *libraries]
-        done = subprocess.run(run, capture_output=True, check=False)
-        if done.returncode:
-            kept = folder / f"{cpp_key(text, dtype)}.failed.cpp"
-            os.replace(source, kept)
-            said = done.stderr.decode(errors="replace").splitlines()
-            lines = [*(line for line in said if "error" in line), *said, f"exit status {done.returncode}"]
-            raise OSError(f"{run[0]} fails on {kept}: {lines[0].strip()}")
-        digest = hashlib.sha256(made.read_bytes()).hexdigest()[:16]
-        found = folder / f"{cpp_key(text, dtype)}-{digest}.so"
-        os.replace(made, found)
-    cpp_bounded(folder, found)
-    return found
+        command = [*cpp_compiler(), *cpp_flags(), *defines, str(source), "-o", str(built), *libraries]
+        completed = subprocess.run(command, capture_output=True, check=False)
+        if completed.returncode:
+            failed = folder / f"{cpp_key(text, dtype)}.failed.cpp"
+            os.replace(source, failed)
+            messages = completed.stderr.decode(errors="replace").splitlines()
+            lines = [*(line for line in messages if "error" in line), *messages, f"exit status {completed.returncode}"]
+            raise OSError(f"{command[0]} fails on {failed}: {lines[0].strip()}")
+        digest = hashlib.sha256(built.read_bytes()).hexdigest()[:16]
+        path = folder / f"{cpp_key(text, dtype)}-{digest}.so"
+        os.replace(built, path)
+    cpp_bounded(folder, path)
+    return path
 
 
 def cpp_bounded(folder: pathlib.Path, new: pathlib.Path) -> None:
     """Removes the least recently used files, except a new one, until the folder is within CPP_LIMIT."""
-    used = []
+    files = []
     for path in folder.iterdir():
         with contextlib.suppress(OSError):  # another process has removed it
             status = path.stat()
-            used.append((status.st_mtime, status.st_size, path))
-    size = sum(size for _, size, _ in used)
-    for _, freed, path in sorted(used):
+            files.append((status.st_mtime, status.st_size, path))
+    size = sum(size for _, size, _ in files)
+    for _, freed, path in sorted(files):
         if size > CPP_LIMIT and path.is_file() and path != new:
             path.unlink(missing_ok=True)
             size -= freed

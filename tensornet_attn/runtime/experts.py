@@ -86,8 +86,8 @@ def suits_all(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, s
     """Whether computing all experts of so few tokens takes less time than the calls that sorting takes, on a CPU."""
     (tokens, _, k), (_, experts, *size) = chosen.shape, weight.shape
     plain = gates is not None and slots == x.shape[-2] == 1 and x.device.type == "cpu" and x.element_size() >= 4
-    more = max(tokens, FEW_TOKENS) * (experts - k) * math.prod(size)  # multiply-adds of a head
-    return plain and more <= HEAD + experts * EXPERT
+    extra = max(tokens, FEW_TOKENS) * (experts - k) * math.prod(size)  # multiply-adds of a head
+    return plain and extra <= HEAD + experts * EXPERT
 
 
 def routed_densely(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, heads: int, slots: int) -> Tensor:
@@ -96,8 +96,8 @@ def routed_densely(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, hea
     if heads == 1:  # one product sums over heads and experts
         rows = (share[..., None] * x.expand(-1, len(weight), -1, -1)).flatten(1)  # t (h e c)
         return (rows @ weight.flatten(0, 2))[:, None, None]
-    every = x.squeeze(2).movedim(0, -2)[:, None] @ weight  # h e t o
-    return (every * share.permute(1, 2, 0)[..., None]).sum(1).movedim(0, 1).unsqueeze(2)
+    all_outs = x.squeeze(2).movedim(0, -2)[:, None] @ weight  # h e t o
+    return (all_outs * share.permute(1, 2, 0)[..., None]).sum(1).movedim(0, 1).unsqueeze(2)
 
 
 @torch.library.custom_op(operation("routed"), mutates_args=())
@@ -107,13 +107,13 @@ def routed(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, head
     The result is [t, heads, slots, o]: summed over h if `heads` is 1, over k if `slots` is 1.
     """
     out = x.new_empty(len(x), heads, slots, weight.shape[-1], dtype=sum_dtype(x, len(weight) // heads))
-    taken = x.flatten(0, 2)
+    x_rows = x.flatten(0, 2)
     for head in range(len(weight) if len(x) else 0):
-        order, place, ends = by_expert(chosen[:, head], weight.shape[1])
+        order, position, ends = by_expert(chosen[:, head], weight.shape[1])
         source, rows = row_numbers(x, chosen, head)[order], x.new_empty(len(order), weight.shape[-1])
-        for experts, part in pieces(ends, grouped_at_once(x, weight)):
-            put_product(rows[part], taken.index_select(0, source[part]), weight[head, experts], ends)
-        add_head(out, head, put_back(rows, place, None if gates is None else gates[:, head], slots))
+        for experts, span in pieces(ends, grouped_at_once(x, weight)):
+            put_product(rows[span], x_rows.index_select(0, source[span]), weight[head, experts], ends)
+        add_head(out, head, put_back(rows, position, None if gates is None else gates[:, head], slots))
     return out.to(x.dtype)
 
 
@@ -136,24 +136,24 @@ def routed_gradients(
     dx = x.new_empty(x.shape, dtype=sum_dtype(x, len(weight) // x.shape[1]))
     dweight, dgates = weight.new_zeros(weight.shape), x.new_zeros(chosen.shape)
     gradient = gradient.contiguous()
-    given, taken = gradient.flatten(0, 2), x.flatten(0, 2)
+    gradient_rows, x_rows = gradient.flatten(0, 2), x.flatten(0, 2)
     for head in range(len(weight) if len(x) else 0):
-        order, place, ends = by_expert(chosen[:, head], weight.shape[1])
+        order, position, ends = by_expert(chosen[:, head], weight.shape[1])
         target, source = row_numbers(gradient, chosen, head)[order], row_numbers(x, chosen, head)[order]
-        back, dots = x.new_empty(len(order), x.shape[-1]), x.new_empty(len(order))
+        dx_rows, dots = x.new_empty(len(order), x.shape[-1]), x.new_empty(len(order))
         gate = None if gates is None else gates[:, head].flatten()[order, None]
-        for experts, part in pieces(ends, grouped_at_once(x, weight)):
-            after, rows = given.index_select(0, target[part]), taken.index_select(0, source[part])
+        for experts, span in pieces(ends, grouped_at_once(x, weight)):
+            after, rows = gradient_rows.index_select(0, target[span]), x_rows.index_select(0, source[span])
             if wanted[0] or wanted[2]:
-                put_product(back[part], after, weight[head, experts].mT, ends)
+                put_product(dx_rows[span], after, weight[head, experts].mT, ends)
             if wanted[1]:
-                put_outer(dweight[head, experts], rows, after, None if gate is None else gate[part], ends)
+                put_outer(dweight[head, experts], rows, after, None if gate is None else gate[span], ends)
             if wanted[2]:
-                torch.sum(rows.mul_(back[part]), -1, out=dots[part])
+                torch.sum(rows.mul_(dx_rows[span]), -1, out=dots[span])
         if wanted[0]:
-            add_head(dx, head, put_back(back, place, None if gates is None else gates[:, head], x.shape[2]))
+            add_head(dx, head, put_back(dx_rows, position, None if gates is None else gates[:, head], x.shape[2]))
         if wanted[2]:
-            dgates[:, head] = dots[place]
+            dgates[:, head] = dots[position]
     return dx.to(x.dtype), dweight, dgates
 
 
@@ -165,9 +165,9 @@ def routed_gradient_shapes(gradient, x, weight, gates, chosen, heads, slots, wan
 
 def routed_of_all(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int) -> Tensor:
     """`routed` as plain code that computes all experts; it has derivatives of every order."""
-    every = torch.einsum("thkc,heco->thkeo", x.expand(-1, len(weight), -1, -1), weight)
-    place = chosen[..., None, None].expand(*chosen.shape, 1, weight.shape[-1])
-    picked = every.expand(-1, -1, chosen.shape[-1], -1, -1).gather(3, place).squeeze(3)
+    all_outs = torch.einsum("thkc,heco->thkeo", x.expand(-1, len(weight), -1, -1), weight)
+    index = chosen[..., None, None].expand(*chosen.shape, 1, weight.shape[-1])
+    picked = all_outs.expand(-1, -1, chosen.shape[-1], -1, -1).gather(3, index).squeeze(3)
     picked = picked if gates is None else picked * gates[..., None]
     picked = picked.sum(2, keepdim=True) if slots == 1 else picked
     return picked.sum(1, keepdim=True) if heads == 1 else picked
@@ -184,11 +184,11 @@ call_routed = recomputed(routed, routed_gradients, routed_gradients_of_all, one_
 
 def by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
     """The order that sorts choices [t, k] by expert, the position of each choice in it, and the end of each expert."""
-    found, order = chosen.flatten().sort(stable=True)
-    place = torch.empty_like(order)
-    place[order] = torch.arange(len(order), device=order.device)
-    ends = torch.searchsorted(found, torch.arange(experts, device=found.device), right=True)
-    return order, place.view(chosen.shape), ends
+    sorted_experts, order = chosen.flatten().sort(stable=True)
+    position = torch.empty_like(order)
+    position[order] = torch.arange(len(order), device=order.device)
+    ends = torch.searchsorted(sorted_experts, torch.arange(experts, device=sorted_experts.device), right=True)
+    return order, position.view(chosen.shape), ends
 
 
 def row_numbers(x: Tensor, chosen: Tensor, head: int) -> Tensor:
@@ -199,11 +199,11 @@ def row_numbers(x: Tensor, chosen: Tensor, head: int) -> Tensor:
     return (first[:, None] * slots + slot).flatten()
 
 
-def put_back(rows: Tensor, place: Tensor, gates: Tensor | None, slots: int) -> Tensor:
+def put_back(rows: Tensor, position: Tensor, gates: Tensor | None, slots: int) -> Tensor:
     """Sorted rows times their gates [t, k], back in token order: [t, slots, o]; one slot sums over k."""
     if slots == 1:
-        return F.embedding_bag(place, rows, per_sample_weights=gates, mode="sum")[:, None]
-    return rows[place] if gates is None else rows[place] * gates[..., None]
+        return F.embedding_bag(position, rows, per_sample_weights=gates, mode="sum")[:, None]
+    return rows[position] if gates is None else rows[position] * gates[..., None]
 
 
 def sum_dtype(x: Tensor, terms: int) -> torch.dtype:
@@ -211,10 +211,10 @@ def sum_dtype(x: Tensor, terms: int) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32) if terms > 1 else x.dtype
 
 
-def add_head(out: Tensor, head: int, part: Tensor) -> None:
+def add_head(out: Tensor, head: int, head_out: Tensor) -> None:
     """Adds the result of a head [t, slots, o] to [t, heads or 1, slots, o]; the first is stored instead."""
-    place = out[:, head % out.shape[1]]
-    place.copy_(part) if head < out.shape[1] else place.add_(part)
+    out_of_head = out[:, head % out.shape[1]]
+    out_of_head.copy_(head_out) if head < out.shape[1] else out_of_head.add_(head_out)
 
 
 def grouped_at_once(x: Tensor, weight: Tensor) -> bool:

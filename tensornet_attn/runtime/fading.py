@@ -32,8 +32,8 @@ def faded_products(q: Tensor, k: Tensor, a: Tensor, c: Tensor, strict: bool) -> 
     for lag in range(int(strict), width):
         late, early = slice(lag, None), slice(width - lag)
         faded = keys[:, :, early] if lag == 0 else exp(a_[:, :, late] - c_[:, :, early]) * keys[:, :, early]
-        met = (rows[:, :, late] * faded[..., None, :]).sum(-1)  # M G b r
-        blocks.diagonal(-lag, 1, 3).copy_(met.movedim(-1, 1))
+        dots = (rows[:, :, late] * faded[..., None, :]).sum(-1)  # M G b r
+        blocks.diagonal(-lag, 1, 3).copy_(dots.movedim(-1, 1))
     while width < C:
         row, key = across(a, c, width)
         below = later_half(q, width).mul(row).flatten(2, 3) @ first_half(k, width).mul(key).mT  # M G (b r) b
@@ -58,14 +58,14 @@ def faded_gradients(g: Tensor, q: Tensor, k: Tensor, a: Tensor, c: Tensor, stric
     g_rows, g_keys, rows, keys, a_, c_ = (x.unflatten(1, (-1, width)) for x in (g_q, g_k, q, k, a, c))
     for lag in range(int(strict), width):
         late, early = slice(lag, None), slice(width - lag)
-        own = blocks.diagonal(-lag, 1, 3).movedim(1, -1)[..., None]  # M G b r 1
+        block_g = blocks.diagonal(-lag, 1, 3).movedim(1, -1)[..., None]  # M G b r 1
         if lag == 0:
-            g_rows.addcmul_(own, keys[..., None, :])
-            g_keys.add_((own * rows).sum(-2))
+            g_rows.addcmul_(block_g, keys[..., None, :])
+            g_keys.add_((block_g * rows).sum(-2))
             continue
         faded = exp(a_[:, :, late] - c_[:, :, early])
-        g_rows[:, :, late].addcmul_(own, (faded * keys[:, :, early])[..., None, :])
-        g_keys[:, :, early].addcmul_((own * rows[:, :, late]).sum(-2), faded)
+        g_rows[:, :, late].addcmul_(block_g, (faded * keys[:, :, early])[..., None, :])
+        g_keys[:, :, early].addcmul_((block_g * rows[:, :, late]).sum(-2), faded)
     while width < C:
         row, key = across(a, c, width)
         below = diagonal(g, 2 * width)[:, width:, :, :width].movedim(-1, 1).flatten(2, 3)  # M G (b r) b
@@ -93,8 +93,8 @@ def fading(a: Tensor, c: Tensor, strict: bool) -> Tensor:
 
 def later(like: Tensor, strict: bool) -> Tensor:
     """True if a key is after a position, or at it if `strict`: like [M, C, .] -> [C, C]."""
-    place = torch.arange(like.shape[1], device=like.device)
-    return place >= place[:, None] if strict else place > place[:, None]
+    position = torch.arange(like.shape[1], device=like.device)
+    return position >= position[:, None] if strict else position > position[:, None]
 
 
 def diagonal(x: Tensor, width: int) -> Tensor:

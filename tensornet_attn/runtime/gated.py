@@ -77,14 +77,14 @@ def gated_delta_state(
         operands = gated_operands(k, v, rate, decay, erase, write, key_mask)
         if k.shape[-2] == 1:
             return after_one_gated_key(past[0].to(operands[0]), *operands, undecayed).to(past[0].dtype)
-        batch, given = expanded(*operands, past[0].to(operands[0]))
-        *given, first = given
+        batch, inputs = expanded(*operands, past[0].to(operands[0]))
+        *inputs, first = inputs
         chunk = chunk_size(k.shape[-2], chunk)
         chunks = chunks_of(k, chunk)
         with exact_products(k):
             S = first.reshape(-1, *first.shape[-2:])
-            made = Chunks([None if x is None else in_chunks(x, chunks, chunk) for x in given], undecayed)
-            for keep, add in zip(made.keeps.unbind(1), made.adds.unbind(1), strict=True):
+            effects = Chunks([None if x is None else in_chunks(x, chunks, chunk) for x in inputs], undecayed)
+            for keep, add in zip(effects.keeps.unbind(1), effects.adds.unbind(1), strict=True):
                 S = torch.baddbmm(add, keep, S)
     return S.reshape(*batch, *S.shape[-2:]).to(past[0].dtype)
 
@@ -182,10 +182,10 @@ def gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed: bool, chunk: i
     shape, chunk = (*q.shape[:-1], v.shape[-1]), chunk_size(k.shape[-2], chunk)
     chunks = chunks_of(k, chunk)
     q, *operands = (None if x is None else in_chunks(x, chunks, chunk) for x in (q, e, k, w, v, decay))
-    made = Chunks(operands, undecayed, q)
-    held = hold(made.keeps, made.adds, first)
-    read = made.queries @ held + made.scores @ (made.writes - made.undone @ held)
-    return from_chunks(read if w is None else read + made.write_scores @ made.v, shape)
+    effects = Chunks(operands, undecayed, q)
+    held = hold(effects.keeps, effects.adds, first)
+    read = effects.queries @ held + effects.scores @ (effects.writes - effects.undone @ held)
+    return from_chunks(read if w is None else read + effects.write_scores @ effects.v, shape)
 
 
 class Chunks:
@@ -210,9 +210,9 @@ class Chunks:
             self.written = w * self.since
             self.write_scores, self.write_system = products(q, e, w, total, before, undecayed, flat)
             solved = -self.write_system @ v
-        both = torch.cat((self.erased, solved), -1)
-        both = torch.linalg.solve_triangular(self.system, both, upper=False, unitriangular=True)
-        self.undone, self.writes = both.split((k.shape[-1], v.shape[-1]), -1)
+        right_side = torch.cat((self.erased, solved), -1)
+        right_side = torch.linalg.solve_triangular(self.system, right_side, upper=False, unitriangular=True)
+        self.undone, self.writes = right_side.split((k.shape[-1], v.shape[-1]), -1)
         self.keeps = torch.diag_embed(self.fall.expand(*flat, k.shape[-1])) - self.left.mT @ self.undone
         self.adds = self.left.mT @ self.writes
         self.adds = self.adds if w is None else self.adds + self.written.mT @ v
@@ -237,14 +237,14 @@ def products_gradients(g_scores, g_system, q, e, k, total, before, undecayed: bo
     g_scores, g_system, q, e, k, total, before = (x.flatten(0, 1) for x in (g_scores, g_system, q, e, k, total, before))
     if undecayed:
         g_e, g_k = faded_gradients(g_system[:, :, None], e[:, :, None], k, before, total, True)
-        g_q, more = faded_gradients(g_scores[:, :, None], q[:, :, None], k, total, total, False)
-        found = g_q[:, :, 0], g_e[:, :, 0], g_k + more
+        g_q, g_k_of_scores = faded_gradients(g_scores[:, :, None], q[:, :, None], k, total, total, False)
+        gradients = g_q[:, :, 0], g_e[:, :, 0], g_k + g_k_of_scores
     else:
         g = torch.stack((g_scores, g_system.tril(-1)), 2)
         g_rows, g_k = faded_gradients(g, torch.stack((q, e), 2), k, total, total, False)
         g_q, g_e = g_rows.unbind(2)
-        found = g_q, g_e, g_k
-    return tuple(x.unflatten(0, flat) for x in found)
+        gradients = g_q, g_e, g_k
+    return tuple(x.unflatten(0, flat) for x in gradients)
 
 
 @torch.library.custom_op(operation("gated_gradients"), mutates_args=())
@@ -265,42 +265,42 @@ def gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed: bool, c
     shapes, chunk = [() if x is None else x.shape for x in (q, e, k, w, v, decay)], chunk_size(k.shape[-2], chunk)
     chunks = chunks_of(k, chunk)
     g, q, e, k, w, v, decay = (None if x is None else in_chunks(x, chunks, chunk) for x in (g, q, e, k, w, v, decay))
-    made, flat, width = Chunks((e, k, w, v, decay), undecayed, q), k.shape[:2], k.shape[-1]
-    held = hold(made.keeps, made.adds, first)
-    written = made.writes - made.undone @ held
-    g_scores, g_written = g @ written.mT, made.scores.mT @ g
-    after = hold(made.keeps.mT.flip(1), (made.queries.mT @ g - made.undone.mT @ g_written).flip(1))
+    effects, flat, width = Chunks((e, k, w, v, decay), undecayed, q), k.shape[:2], k.shape[-1]
+    held = hold(effects.keeps, effects.adds, first)
+    written = effects.writes - effects.undone @ held
+    g_scores, g_written = g @ written.mT, effects.scores.mT @ g
+    after = hold(effects.keeps.mT.flip(1), (effects.queries.mT @ g - effects.undone.mT @ g_written).flip(1))
     g_after = after.flip(1)  # of the state after a chunk
-    g_writes = g_written + made.left @ g_after
+    g_writes = g_written + effects.left @ g_after
     g_solved = torch.cat((-g_writes @ held.mT, g_writes), -1)
-    g_rated = torch.linalg.solve_triangular(made.system.mT, g_solved, upper=True, unitriangular=True)
-    g_system = -g_rated @ torch.cat((made.undone, made.writes), -1).mT
+    g_rated = torch.linalg.solve_triangular(effects.system.mT, g_solved, upper=True, unitriangular=True)
+    g_system = -g_rated @ torch.cat((effects.undone, effects.writes), -1).mT
     g_erased, g_v = g_rated.split((width, v.shape[-1]), -1)
-    more = products_gradients(g_scores, g_system, q, e, k, made.total, made.before, undecayed, flat)
-    g_left = (written @ g_after.mT) * made.since
-    g_q, g_e, g_k = (x + y for x, y in zip((0, 0, g_left), more, strict=True))
+    of_products = products_gradients(g_scores, g_system, q, e, k, effects.total, effects.before, undecayed, flat)
+    g_left = (written @ g_after.mT) * effects.since
+    g_q, g_e, g_k = (x + y for x, y in zip((0, 0, g_left), of_products, strict=True))
     g_end, g_w = k * g_left, None
     if w is not None:
         g_scores, g_system = g @ v.mT, -g_v @ v.mT
-        g_v = made.write_scores.mT @ g - made.write_system.mT @ g_v + made.written @ g_after
-        more = products_gradients(g_scores, g_system, q, e, w, made.total, made.before, undecayed, flat)
-        g_left = (v @ g_after.mT) * made.since
-        g_q, g_e, g_w = (x + y for x, y in zip((g_q, g_e, g_left), more, strict=True))
+        g_v = effects.write_scores.mT @ g - effects.write_system.mT @ g_v + effects.written @ g_after
+        of_products = products_gradients(g_scores, g_system, q, e, w, effects.total, effects.before, undecayed, flat)
+        g_left = (v @ g_after.mT) * effects.since
+        g_q, g_e, g_w = (x + y for x, y in zip((g_q, g_e, g_left), of_products, strict=True))
         g_end = g_end + w * g_left
-    g_q = g_q + (g @ held.mT) * exp(made.total)
-    g_e = g_e + g_erased * exp(made.before)
-    of_end = g_end.sum(-2, keepdim=True) + made.fall[..., None, :] * (held * g_after).sum(-1)[..., None, :]
-    since = q * g_q - k * g_k - (0 if w is None else w * g_w)  # of total, at each position
+    g_q = g_q + (g @ held.mT) * exp(effects.total)
+    g_e = g_e + g_erased * exp(effects.before)
+    of_end = g_end.sum(-2, keepdim=True) + effects.fall[..., None, :] * (held * g_after).sum(-1)[..., None, :]
+    g_total = q * g_q - k * g_k - (0 if w is None else w * g_w)  # of total, at each position
     by_erased = e * g_e
-    since = since if undecayed else since + by_erased
+    g_total = g_total if undecayed else g_total + by_erased
     if decay.shape[-1] == 1:
-        since, by_erased, of_end = (x.sum(-1, keepdim=True) for x in (since, by_erased, of_end))
-    g_decay = since.flip(-2).cumsum(-2).flip(-2) + of_end
+        g_total, by_erased, of_end = (x.sum(-1, keepdim=True) for x in (g_total, by_erased, of_end))
+    g_decay = g_total.flip(-2).cumsum(-2).flip(-2) + of_end
     if undecayed:
         g_decay = g_decay + by_erased.flip(-2).cumsum(-2).flip(-2) - by_erased
-    found = zip((g_q, g_e, g_k, g_w, g_v, g_decay), shapes, strict=True)
-    none = g_q.new_empty((*shapes[0][:-2], 0, 0))
-    return tuple(none if x is None else from_chunks(x, shape) for x, shape in found)
+    gradients = zip((g_q, g_e, g_k, g_w, g_v, g_decay), shapes, strict=True)
+    empty = g_q.new_empty((*shapes[0][:-2], 0, 0))
+    return tuple(empty if x is None else from_chunks(x, shape) for x, shape in gradients)
 
 
 @gated_reads.register_fake
@@ -312,8 +312,8 @@ def gated_reads_shape(q, e, k, w, v, decay, first, undecayed, chunk):
 @gated_gradients.register_fake
 def gated_gradients_shapes(g, q, e, k, w, v, decay, *options):
     """The shapes of the gradients."""
-    none = (*q.shape[:-2], 0, 0)
-    return tuple(q.new_empty(none if x is None else x.shape) for x in (q, e, k, w, v, decay))
+    empty = (*q.shape[:-2], 0, 0)
+    return tuple(q.new_empty(empty if x is None else x.shape) for x in (q, e, k, w, v, decay))
 
 
 read_gated = recomputed(gated_reads, gated_gradients, gated_gradients_by_chunks, batch_first)

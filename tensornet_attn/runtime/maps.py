@@ -36,17 +36,17 @@ def transformed(x: Tensor) -> bool:
     return "Batched" in repr(torch._C._dispatch_keys(x)) or torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
-def by_parts(*given: Tensor) -> bool:
+def by_parts(*tensors: Tensor) -> bool:
     """Whether to compute part by part: large, contiguous, on a CPU; allocating whole temporaries is as slow as exp."""
-    if given[0].numel() < 2 * MAP_PART or any(map(transformed, given)):
+    if tensors[0].numel() < 2 * MAP_PART or any(map(transformed, tensors)):
         return False
-    return all(x.is_contiguous() and x.device.type == "cpu" for x in given)
+    return all(x.is_contiguous() and x.device.type == "cpu" for x in tensors)
 
 
-def flat_parts(*given: Tensor):
+def flat_parts(*tensors: Tensor):
     """The parts of contiguous tensors, side by side."""
     size = MAP_PART * torch.get_num_threads()
-    return zip(*(x.view(-1).split(size) for x in given), strict=True)
+    return zip(*(x.view(-1).split(size) for x in tensors), strict=True)
 
 
 def elu1(x: Tensor) -> Tensor:
@@ -68,10 +68,10 @@ class Elu1(torch.autograd.Function):
             return x.clamp(max=0).exp_().add_(x.relu())
         if not by_parts(x):
             return times_exp(torch.add(x, 1).clamp_(min=1), x)
-        found = torch.empty_like(x)
-        for part, own in flat_parts(x, found):
-            times_exp(torch.add(part, 1, out=own).clamp_(min=1), part)
-        return found
+        out = torch.empty_like(x)
+        for x_part, out_part in flat_parts(x, out):
+            times_exp(torch.add(x_part, 1, out=out_part).clamp_(min=1), x_part)
+        return out
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -85,10 +85,10 @@ class Elu1(torch.autograd.Function):
         (y,) = ctx.saved_tensors
         if torch.is_grad_enabled() or not by_parts(y, g):
             return y.clamp(max=1) * g
-        found = torch.empty_like(y)
-        for part, gradient, own in flat_parts(y, g, found):
-            torch.clamp(part, max=1, out=own).mul_(gradient)
-        return found
+        g_x = torch.empty_like(y)
+        for y_part, g_part, g_x_part in flat_parts(y, g, g_x):
+            torch.clamp(y_part, max=1, out=g_x_part).mul_(g_part)
+        return g_x
 
     @staticmethod
     def jvp(ctx, tangent):
@@ -306,17 +306,17 @@ def top_entries(
     same = by is values
     if not same:
         values, by = torch.broadcast_tensors(values, by)
-    none = torch.zeros_like(by, dtype=torch.bool)
+    none_chosen = torch.zeros_like(by, dtype=torch.bool)
     ranks = by if keep is None else torch.where(keep, by.clamp(min=torch.finfo(by.dtype).min), float("-inf"))
     if few and torch.compiler.is_compiling() and not exports_onnx():  # the least of k and a length would guard it
         best = torch.arange(by.shape[dim], device=by.device) < k
         best = best.expand(by.movedim(dim, -1).shape).movedim(-1, dim)
-        chosen = none.scatter(dim, ranks.sort(dim=dim, descending=True, stable=True).indices, best)
+        chosen = none_chosen.scatter(dim, ranks.sort(dim=dim, descending=True, stable=True).indices, best)
     else:
-        chosen = none.scatter(dim, top_indices(ranks, min(k, by.shape[dim]) if few else k, dim), True)
+        chosen = none_chosen.scatter(dim, top_indices(ranks, min(k, by.shape[dim]) if few else k, dim), True)
     chosen = chosen if keep is None else chosen & keep
     # gives the operands of another `by` zero gradients instead of none
-    return torch.where(chosen, values, fill if same else torch.where(none, by, fill))
+    return torch.where(chosen, values, fill if same else torch.where(none_chosen, by, fill))
 
 
 def in_best_groups(by: Tensor, groups: int, best: int, dim: int, counted: int = 1) -> Tensor:

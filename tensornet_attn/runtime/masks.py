@@ -71,14 +71,14 @@ def visible_and_bias(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]
 
 
 def visible(
-    own: Tensor | None, mask: Tensor | None, key_mask: Tensor | None, batch: int, others: int, query: bool = True
+    box_mask: Tensor | None, mask: Tensor | None, key_mask: Tensor | None, batch: int, others: int, query: bool = True
 ) -> tuple[Tensor | None, Tensor | None]:
     """Visibility and bias of a box: its own mask [n, m] combined with the masks of the call.
 
     `batch`: number of batch dimensions; `others`: number of legs of the box besides query and key.
     """
     keep, bias = visible_and_bias(None if mask is None or not query else run_time_mask(mask, batch, others))
-    keep = both(own, keep)
+    keep = both(box_mask, keep)
     return keep if key_mask is None else both(keep, key_keep(key_mask, others, query)), bias
 
 
@@ -101,10 +101,10 @@ def mask_along(mask: Tensor | None, batch: int, order: tuple[int | None, ...]) -
     if mask is None or mask.ndim <= batch + 2:
         return mask
     keep = mask if mask.dtype == torch.bool else mask != float("-inf")
-    own = [batch + i for i in order if i is not None]
-    keep = keep.movedim(own, tuple(range(batch, batch + len(own))))
-    if keep.ndim > batch + len(own) + 2:
-        keep = keep.flatten(batch + len(own), -3).any(batch + len(own))
+    leg_dims = [batch + i for i in order if i is not None]
+    keep = keep.movedim(leg_dims, tuple(range(batch, batch + len(leg_dims))))
+    if keep.ndim > batch + len(leg_dims) + 2:
+        keep = keep.flatten(batch + len(leg_dims), -3).any(batch + len(leg_dims))
     return keep[(*[slice(None)] * batch, *(None if i is None else slice(None) for i in order))]
 
 

@@ -32,9 +32,9 @@ def xavier_(weight: Tensor, summed: tuple[int, ...]) -> None:
     torch.nn.init.uniform_(weight, -bound, bound)
 
 
-def visible(own, mask, key_mask, batch: int, others: int, query: bool = True) -> tuple:
+def visible(box_mask, mask, key_mask, batch: int, others: int, query: bool = True) -> tuple:
     """Which pairs [batch..., others..., n, m] a box sees, by its own mask and the masks of the call; and their bias."""
-    keep, bias = own, None
+    keep, bias = box_mask, None
     if mask is not None and query:
         if mask.ndim not in (2, batch + 2, batch + others + 2):
             raise ValueError(f"mask: {mask.ndim} dimensions; give 2, {batch + 2} or {batch + others + 2}.")

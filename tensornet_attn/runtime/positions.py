@@ -102,17 +102,17 @@ def rotate(
     cos, sin = rotations(positions, base, width, x.dtype, scaling, axes)
     half, rest = width // 2, y.shape[-1] - width
     if interleaved:
-        turned, *others = y.split([width, rest], -1) if rest else [y]
-        a, b = turned.unflatten(-1, (half, 2)).unbind(-1)
+        pairs, *others = y.split([width, rest], -1) if rest else [y]
+        a, b = pairs.unflatten(-1, (half, 2)).unbind(-1)
     else:
         a, b, *others = y.split([half, half, rest] if rest else half, -1)
-    parts = [a * cos - b * sin, b * cos + a * sin]
-    parts += [other.expand(*parts[0].shape[:-1], rest) for other in others]
+    pieces = [a * cos - b * sin, b * cos + a * sin]
+    pieces += [other.expand(*pieces[0].shape[:-1], rest) for other in others]
     # joined where they belong, laid out as x: attention then lays out its result as its reader takes it, without a copy
-    parts = [part.movedim((-2, -1), (sequence_dim, along_dim)) for part in parts]
+    pieces = [piece.movedim((-2, -1), (sequence_dim, along_dim)) for piece in pieces]
     if interleaved:
-        parts[:2] = [torch.stack(parts[:2], along_dim).flatten(along_dim - 1, along_dim)]
-    return torch.cat(parts, along_dim) if len(parts) > 1 else parts[0]
+        pieces[:2] = [torch.stack(pieces[:2], along_dim).flatten(along_dim - 1, along_dim)]
+    return torch.cat(pieces, along_dim) if len(pieces) > 1 else pieces[0]
 
 
 STEP: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}  # rotations of a single position, shared by all layers
@@ -132,12 +132,12 @@ def rotations(
     if not step or traced or torch._is_functional_tensor(positions) or positions.requires_grad or axes is not None:
         return angles_of(positions, base, width, dtype, scaling, axes)
     key = (positions.item(), base, width, dtype, scaling, torch.is_inference_mode_enabled())
-    found = STEP.get(key)  # another thread may clear it
-    if found is None:
+    cos_sin = STEP.get(key)  # another thread may clear it
+    if cos_sin is None:
         if len(STEP) >= 64:
             STEP.clear()
-        STEP[key] = found = angles_of(positions, base, width, dtype, scaling)
-    return found
+        STEP[key] = cos_sin = angles_of(positions, base, width, dtype, scaling)
+    return cos_sin
 
 
 def angles_of(

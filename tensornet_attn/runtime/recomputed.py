@@ -23,22 +23,23 @@ def recomputed(op, gradients, plain, mapped):
 
     def backward(ctx, g, *_):
         wanted = ctx.needs_input_grad[:trained]  # false for None
-        found = compute_gradients(g, *ctx.saved_tensors, *ctx.options, *([list(wanted)] if asks else []))
-        found = (own if want else None for own, want in zip(found, wanted, strict=True))  # others may be unset memory
-        return *found, *[None] * (operands - trained + len(ctx.options))
+        gradients = compute_gradients(g, *ctx.saved_tensors, *ctx.options, *([list(wanted)] if asks else []))
+        # others may be unset memory
+        gradients = (gradient if want else None for gradient, want in zip(gradients, wanted, strict=True))
+        return *gradients, *[None] * (operands - trained + len(ctx.options))
 
     def keep_all(ctx, inputs, output):
         ctx.save_for_backward(*inputs[: operands + 1])
         ctx.options = inputs[saved:]
 
     def twice(ctx, *seconds):
-        given, none = [*ctx.saved_tensors], [None] * (saved + len(ctx.options))
-        places = [i for i, x in enumerate(given[: trained + 1]) if x is not None]
+        tensors, none = [*ctx.saved_tensors], [None] * (saved + len(ctx.options))
+        indices = [i for i, x in enumerate(tensors[: trained + 1]) if x is not None]
         with exact_products(seconds[0]):
-            pull = torch.func.vjp(
-                lambda *some: plain(*put(given, places, some), *ctx.options), *(given[i] for i in places)
+            pullback = torch.func.vjp(
+                lambda *present: plain(*put(tensors, indices, present), *ctx.options), *(tensors[i] for i in indices)
             )[1]
-            return tuple(put(none, places, pull(seconds)))
+            return tuple(put(none, indices, pullback(seconds)))
 
     compute_gradients = called(gradients, differentiable(gradients, keep_all, twice, mapped))
     return called(op, differentiable(op, keep, backward, mapped))
@@ -49,23 +50,23 @@ def tensors_of(op) -> int:
     return sum(str(argument.type) in ("Tensor", "Optional[Tensor]") for argument in op._opoverload._schema.arguments)
 
 
-def put(given: list, places: list[int], some) -> list:
-    """`given` with others at these places."""
-    found = [*given]
-    for place, x in zip(places, some, strict=True):
-        found[place] = x
-    return found
+def put(tensors: list, indices: list[int], replacements) -> list:
+    """`tensors` with others at these indices."""
+    replaced = [*tensors]
+    for index, x in zip(indices, replacements, strict=True):
+        replaced[index] = x
+    return replaced
 
 
 def called(op, function):
     """The call of an operation: by its Function for eager mode, but where torch traces the operation itself."""
-    return lambda *given: op(*given) if torch.compiler.is_compiling() else applied(function, *given)
+    return lambda *arguments: op(*arguments) if torch.compiler.is_compiling() else applied(function, *arguments)
 
 
 def derivatives_of(plain, trained: int):
     """The gradients of the first operands of a function, for `recomputed`, by the derivatives of its operations."""
 
-    def gradients(g, *given):
-        return torch.func.vjp(lambda *own: plain(*own, *given[trained:]), *given[:trained])[1](g)
+    def gradients(g, *operands):
+        return torch.func.vjp(lambda *leaves: plain(*leaves, *operands[trained:]), *operands[:trained])[1](g)
 
     return gradients

@@ -44,17 +44,17 @@ def running(x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask: 
     if dims == 0:
         past = None if past is None else past[..., None]
         return running(x[..., None], decay[..., None], 1, past, key_mask)[..., 0]
-    wide, place = torch.promote_types(x.dtype, torch.float32), -dims - 1
+    wide, dim = torch.promote_types(x.dtype, torch.float32), -dims - 1
     x, decay = x.to(wide), decay.to(wide)
     if key_mask is not None:
         visible = key_mask[(..., *[None] * dims)]
         x, decay = torch.where(visible, x, 0), torch.where(visible, decay, 0)
-    if past is not None and x.shape[place]:
-        first = exp(decay.narrow(place, 0, 1)) * past.to(wide).unsqueeze(place)
-        x = x + F.pad(first, (*(0, 0) * dims, 0, x.shape[place] - 1))
+    if past is not None and x.shape[dim]:
+        first = exp(decay.narrow(dim, 0, 1)) * past.to(wide).unsqueeze(dim)
+        x = x + F.pad(first, (*(0, 0) * dims, 0, x.shape[dim] - 1))
     if torch.compiler.is_compiling():
-        own = unaliased(decay) if torch.is_grad_enabled() else decay
-        return faded_sums(*aligned_ends(x, own, dims), dims, False)
+        decay_copy = unaliased(decay) if torch.is_grad_enabled() else decay
+        return faded_sums(*aligned_ends(x, decay_copy, dims), dims, False)
     x, decay = aligned_ends(x, decay, dims)
     return applied(FadedSums, x, decay, dims, False)
 
@@ -99,8 +99,8 @@ def faded_sums(x: Tensor, decay: Tensor, dims: int, reverse: bool) -> Tensor:
     if reverse:
         b = torch.cat((torch.ones_like(b[:, :1]), b[:, 1:].flip(1)), 1)
         a = a.flip(1)
-    found = faded_parts(a, b)
-    return (found.flip(1) if reverse else found).reshape(x.shape)
+    sums = faded_parts(a, b)
+    return (sums.flip(1) if reverse else sums).reshape(x.shape)
 
 
 def faded_rows(x: Tensor, decay: Tensor, reverse: bool) -> Tensor:
@@ -110,20 +110,20 @@ def faded_rows(x: Tensor, decay: Tensor, reverse: bool) -> Tensor:
         return h
     rows = zip(x.unbind(1), h.unbind(1), strict=True)
     before = None
-    for (row, own), b in zip(reversed([*rows]) if reverse else rows, decay_rows(decay, reverse), strict=True):
+    for (row, h_row), b in zip(reversed([*rows]) if reverse else rows, decay_rows(decay, reverse), strict=True):
         if before is None:
-            own.copy_(row)
+            h_row.copy_(row)
         else:
-            torch.addcmul(row, before[1] if reverse else b, before[0], out=own)
-        before = own, b
+            torch.addcmul(row, before[1] if reverse else b, before[0], out=h_row)
+        before = h_row, b
     return h
 
 
 def decay_rows(decay: Tensor, reverse: bool):
     """exp of the decays [b, m, ...] at each position, of which few exist at a time."""
-    parts = decay.split(max(1, MAP_PART // max(1, decay[:, 0].numel())), 1)
-    for part in reversed(parts) if reverse else parts:
-        rows = exp(part).unbind(1)
+    blocks = decay.split(max(1, MAP_PART // max(1, decay[:, 0].numel())), 1)
+    for block in reversed(blocks) if reverse else blocks:
+        rows = exp(block).unbind(1)
         yield from reversed(rows) if reverse else rows
 
 
@@ -176,13 +176,13 @@ def faded_autograd(ctx, g):
 def row_gradients(g: Tensor, decay: Tensor, h: Tensor, dims: int) -> tuple[Tensor, Tensor]:
     """The gradients of x and of the decays from that of the sums h, one position after another."""
     g_x, g_decay = torch.empty_like(h), torch.empty_like(decay, memory_format=torch.contiguous_format)
-    g, h, given, own, of = (t.reshape(-1, *t.shape[-dims - 1 :]) for t in (g, h, decay, g_x, g_decay))
+    g, h, decays, g_x_rows, g_decay_rows = (t.reshape(-1, *t.shape[-dims - 1 :]) for t in (g, h, decay, g_x, g_decay))
     before = torch.zeros_like(h[:, 0]), *h.unbind(1)[:-1]
-    rows = (reversed(t) for t in (g.unbind(1), own.unbind(1), of.unbind(1), before))
+    rows = (reversed(t) for t in (g.unbind(1), g_x_rows.unbind(1), g_decay_rows.unbind(1), before))
     later = torch.zeros((), dtype=h.dtype, device=h.device)
-    for factor, row, to, to_decay, last in zip(decay_rows(given, True), *rows, strict=True):
-        later = factor * torch.add(row, later, out=to)
-        to_decay.copy_((later * last).sum_to_size(to_decay.shape))
+    for factor, g_row, g_x_row, g_decay_row, h_row in zip(decay_rows(decays, True), *rows, strict=True):
+        later = factor * torch.add(g_row, later, out=g_x_row)
+        g_decay_row.copy_((later * h_row).sum_to_size(g_decay_row.shape))
     return g_x, g_decay
 
 

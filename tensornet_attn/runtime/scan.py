@@ -187,8 +187,8 @@ def gradients_by_chunks(
     g_key, g_value = g_rated[..., :width] - g_system @ k, g_rated[..., width:]  # of rate k and rate v
     g_k = written @ g_after.mT + g_scores.mT @ q - g_system.mT @ (rate * k) + rate * g_key
     g_rate = (g_key * k).sum(-1, keepdim=True) + (g_value * v).sum(-1, keepdim=True)
-    found = g @ held.mT + g_scores @ k, g_k, rate * g_value, g_rate
-    return tuple(from_chunks(x, shape) for x, shape in zip(found, shapes, strict=True))
+    gradients = g @ held.mT + g_scores @ k, g_k, rate * g_value, g_rate
+    return tuple(from_chunks(x, shape) for x, shape in zip(gradients, shapes, strict=True))
 
 
 def chunk_writes(k: Tensor, v: Tensor, rate: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -75,32 +75,34 @@ class SinkAttention(torch.autograd.Function):
     def forward(q, k, v, sink, mask, causal, scale):
         """Calls the kernel and rescales its rows by the sink."""
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-        out, own = kernel(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
-        rows = torch.logaddexp(own, sink[..., 0].to(own.dtype))  # h n
-        return out * (own - rows).exp()[..., None].to(out.dtype), rows
+        out, lse = kernel(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+        rows = torch.logaddexp(lse, sink[..., 0].to(lse.dtype))  # h n
+        return out * (lse - rows).exp()[..., None].to(out.dtype), rows
 
     @staticmethod
     def setup_context(ctx, inputs, output):
         """Saves operands, result and row logsumexp."""
-        *given, ctx.causal, ctx.scale = inputs
+        *operands, ctx.causal, ctx.scale = inputs
         ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(*given, *output)
+        ctx.save_for_backward(*operands, *output)
 
     @staticmethod
     def backward(ctx, g, _):
         """The gradients of the operands."""
-        given = (g, *ctx.saved_tensors, ctx.causal, ctx.scale)
-        found = kernel_gradients(*given) if torch.compiler.is_compiling() else applied(SinkGradients, *given)
-        return *found, None, None, None
+        arguments = (g, *ctx.saved_tensors, ctx.causal, ctx.scale)
+        gradients = (
+            kernel_gradients(*arguments) if torch.compiler.is_compiling() else applied(SinkGradients, *arguments)
+        )
+        return *gradients, None, None, None
 
 
 def kernel_gradients(g, q, k, v, sink, mask, out, rows, causal, scale):
     """Those of q, k, v and the sink."""
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
-    found = kernel(g, q, k, v, out, rows, 0.0, causal, attn_mask=mask, scale=scale)
+    gradients = kernel(g, q, k, v, out, rows, 0.0, causal, attn_mask=mask, scale=scale)
     share = (sink[..., 0].to(rows.dtype) - rows).exp()
     d_sink = -(share * (g * out).sum(-1, dtype=rows.dtype))[..., None].sum_to_size(sink.shape)
-    return *found, d_sink.to(sink.dtype)
+    return *gradients, d_sink.to(sink.dtype)
 
 
 class SinkGradients(torch.autograd.Function):
@@ -116,21 +118,21 @@ class SinkGradients(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         """Keeps what the result was made of."""
-        *given, _, _, ctx.causal, ctx.scale = inputs
-        ctx.save_for_backward(*given)
+        *operands, _, _, ctx.causal, ctx.scale = inputs
+        ctx.save_for_backward(*operands)
 
     @staticmethod
     def backward(ctx, *seconds):
         """The result depends on the operands alone: `out` and `rows` are made of them."""
-        *given, mask = ctx.saved_tensors
+        *operands, mask = ctx.saved_tensors
 
         def plain(q, k, v, sink):
             return sink_plainly(q, k, v, sink, mask, ctx.causal, ctx.scale)
 
-        def once(g, *operands):
-            return torch.func.vjp(plain, *operands)[1](g)
+        def once(g, *leaves):
+            return torch.func.vjp(plain, *leaves)[1](g)
 
-        return *torch.func.vjp(once, *given)[1](seconds), *[None] * 5
+        return *torch.func.vjp(once, *operands)[1](seconds), *[None] * 5
 
 
 def sink_as_key(

@@ -21,8 +21,8 @@ def masked_softmax(scores: Tensor, keep: Tensor | None = None, bias: Tensor | No
     # The lowest finite number: with -inf, an empty row would be NaN, and so would its gradient.
     hidden: float | Tensor = -largest_number(scores)
     if bias is not None:  # which may be as low where it is visible
-        some = keep.any(-1, keepdim=True)
-        hidden = torch.zeros_like(some, dtype=scores.dtype).masked_fill(some, float("-inf"))
+        sees_any = keep.any(-1, keepdim=True)
+        hidden = torch.zeros_like(sees_any, dtype=scores.dtype).masked_fill(sees_any, float("-inf"))
     return torch.where(keep, torch.where(keep, scores, hidden).softmax(-1), 0).to(dtype)
 
 
@@ -90,17 +90,17 @@ def attend(
     empty = keep is not None or (causal and not fused and not surely(n <= m))
     if causal and not fused:
         keep = both(keep, causal_mask(n, m, q.device))
-    some, mask = None, keep
+    sees_any, mask = None, keep
     if empty and keep is not None:
-        some = keep.any(-1, keepdim=True)  # ... n 1
-        mask = keep | ~some
+        sees_any = keep.any(-1, keepdim=True)  # ... n 1
+        mask = keep | ~sees_any
     if bias is not None:
         bias, sink = row_bias(bias, keep, q.dtype, sink)
         mask = bias if mask is None else torch.where(mask, bias, float("-inf"))
     out = fused_attention(q, k, v, mask, scale, dropout, fused, sink, call)
     if bias is not None and out.numel() == 0:
         out = out + 0 * bias.sum()  # for an empty batch, the fused call omits the gradient of the bias
-    return out if some is None else torch.where(some, out, 0)
+    return out if sees_any is None else torch.where(sees_any, out, 0)
 
 
 def fused_attention(
@@ -150,8 +150,8 @@ def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether a kernel takes the operands as they are, for more than one query. Traced sizes are not compared."""
     if torch.compiler.is_compiling() or q.ndim != 4 or k.shape != v.shape:
         return False
-    (batch, heads, n, width), own = q.shape, k.shape
-    alike = own[0] == batch and own[1] <= heads and n > 1 and own[3] == width
+    (batch, heads, n, width), k_sizes = q.shape, k.shape
+    alike = k_sizes[0] == batch and k_sizes[1] <= heads and n > 1 and k_sizes[3] == width
     return alike and q.stride(3) == k.stride(3) == v.stride(3) == 1
 
 

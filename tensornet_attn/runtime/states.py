@@ -103,9 +103,9 @@ def mixed_heads(mix: Tensor, S: Tensor, added: Tensor | None = None) -> Tensor:
     return mixed if added is None else mixed + added
 
 
-def read_too(found: Tensor, q: Tensor, added: Tensor | None) -> Tensor:
+def read_too(read: Tensor, q: Tensor, added: Tensor | None) -> Tensor:
     """What queries read, plus what they read of a state [..., h, d, e]."""
-    return found if added is None else found + q @ added
+    return read if added is None else read + q @ added
 
 
 def causal_states(q: Tensor, k: Tensor, v: Tensor | None, mix: Tensor, chunk: int) -> Tensor:
@@ -138,8 +138,8 @@ def dense_states(
     q: Tensor, k: Tensor, v: Tensor | None, mix: Tensor, mask: Tensor, key_mask: Tensor | None, batch: int, causal: bool
 ) -> Tensor:
     """`mixed_states` with all scores materialised, for a mask [n, m] or [batch..., n, m]."""
-    own = causal_mask(q.shape[-2], k.shape[-2], k.device) if causal else None
-    keep, _ = visible(own, mask, key_mask, batch, 1)
+    causal_keep = causal_mask(q.shape[-2], k.shape[-2], k.device) if causal else None
+    keep, _ = visible(causal_keep, mask, key_mask, batch, 1)
     out = k.new_zeros(())
     for g in range(k.shape[-3]):
         scores = kept(q @ k[..., g, None, :, :].mT, keep)

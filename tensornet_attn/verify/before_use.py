@@ -16,7 +16,7 @@ def compare_before_use(plan: Plan, texts: tuple[str, ...]) -> None:
     from tensornet_attn.runtime.cpp import CPP_FINDERS
 
     CPP_FINDERS["package"] = _compared_library
-    living = [entry for entry in PLANS if (known := entry[0]()) is not None and known is not plan]
+    living = [record for record in PLANS if (living_plan := record[0]()) is not None and living_plan is not plan]
     PLANS[:] = [*living, (ref(plan), frozenset(texts))]
 
 

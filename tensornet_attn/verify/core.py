@@ -157,40 +157,43 @@ def _compared(
     order = [*reversed([*exact.values]), *gradients]
     backward = {name: gradients[name] for name in order if name in gradients}
     compared = list[Difference]()
-    for gradient, got, wanted in ((False, values, exact.values), (True, backward, exact.gradients)):
-        sizes = {name: _largest(_shown(exact, name, x)) for name, x in wanted.items()}
+    for gradient, observed_values, expected_values in (
+        (False, values, exact.values),
+        (True, backward, exact.gradients),
+    ):
+        sizes = {name: _largest(_shown(exact, name, x)) for name, x in expected_values.items()}
         least = max(sizes.values(), default=0.0) * (LEAST_GRADIENT if gradient else LEAST_VALUE)
-        for name, value in got.items():
-            pair = _alike(value.to(wanted[name]), wanted[name]) if name in wanted else None
+        for name, actual in observed_values.items():
+            pair = _alike(actual.to(expected_values[name]), expected_values[name]) if name in expected_values else None
             if pair is not None:
-                result = name in exact.cotangents or name not in exact.values
+                is_result = name in exact.cotangents or name not in exact.values
                 allowed = FLOOR[exact.dtype] + slack.get((name, gradient), 0.0)
                 pair = _shown(exact, name, pair[0]), _shown(exact, name, pair[1])
-                error = _error(*pair, max(sizes[name], least, 1e-300), None if result else allowed)
-                compared.append(Difference(name, gradient, result, error, allowed))
+                error = _error(*pair, max(sizes[name], least, 1e-300), None if is_result else allowed)
+                compared.append(Difference(name, gradient, is_result, error, allowed))
     return compared
 
 
-def _error(value: Tensor, wanted: Tensor, size: float, allowed: float | None) -> float:
+def _error(actual: Tensor, wanted: Tensor, size: float, allowed: float | None) -> float:
     """The largest difference over `size`; infinite if entries that are not finite are not those of the reference.
 
     Beyond `allowed`, if it is given, a constant factor does not count: a plan may multiply it into a later step.
     """
-    error = _distance(value, wanted) / size
+    error = _distance(actual, wanted) / size
     if error == error < inf and (allowed is None or error <= allowed):
         return error
     infinite = ~wanted.isfinite()
-    if not torch.equal(~value.isfinite(), infinite) or not value[infinite].allclose(wanted[infinite], equal_nan=True):
+    if not torch.equal(~actual.isfinite(), infinite) or not actual[infinite].allclose(wanted[infinite], equal_nan=True):
         return inf
-    value, wanted = (torch.where(x.isfinite(), x, 0) for x in (value, wanted))
-    factor = (value * wanted).sum().item() / max(wanted.square().sum().item(), 1e-300)
+    actual, wanted = (torch.where(x.isfinite(), x, 0) for x in (actual, wanted))
+    factor = (actual * wanted).sum().item() / max(wanted.square().sum().item(), 1e-300)
     if allowed is None or factor == 0:
-        return _distance(value, wanted) / size
-    return min(_distance(value, wanted), _distance(value, factor * wanted) / abs(factor)) / size
+        return _distance(actual, wanted) / size
+    return min(_distance(actual, wanted), _distance(actual, factor * wanted) / abs(factor)) / size
 
 
-def _distance(value: Tensor, wanted: Tensor) -> float:
-    return (value - wanted).abs().max().item() if value.numel() else 0.0
+def _distance(actual: Tensor, wanted: Tensor) -> float:
+    return (actual - wanted).abs().max().item() if actual.numel() else 0.0
 
 
 def _largest(x: Tensor) -> float:
@@ -198,16 +201,16 @@ def _largest(x: Tensor) -> float:
     return size if isfinite(size) else torch.where(x.isfinite(), x, 0).abs().max().item()
 
 
-def _alike(value: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor] | None:
+def _alike(actual: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor] | None:
     """Both with the same shape: a step that reads no input has no batch dimensions, on one of the sides perhaps.
 
     None if they have other sizes, such as those of chosen experts.
     """
-    few, many = sorted((value, wanted), key=lambda x: x.ndim)
-    lead = many.ndim - few.ndim
-    if many.shape[lead:] != few.shape:
+    smaller, larger = sorted((actual, wanted), key=lambda x: x.ndim)
+    lead = larger.ndim - smaller.ndim
+    if larger.shape[lead:] != smaller.shape:
         return None
-    return value.sum_to_size(few.shape), wanted.sum_to_size(few.shape)
+    return actual.sum_to_size(smaller.shape), wanted.sum_to_size(smaller.shape)
 
 
 def _shown(exact: Expected, name: str, x: Tensor) -> Tensor:

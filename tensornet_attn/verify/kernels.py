@@ -111,9 +111,9 @@ def mismatch(
     decides a discrete choice, as of `topk`.
     """
     run = observed_run(plan)
-    for place in places:
-        for seed in (2 * place, 2 * place + 1):
-            call, sizes = _call(plan, place, seed, dtype, device)
+    for index in places:
+        for seed in (2 * index, 2 * index + 1):
+            call, sizes = _call(plan, index, seed, dtype, device)
             compared = observed(plan, run, expected(plan.graph, call, dtype))
             wrong = [difference for difference in compared if not difference.agrees]
             if not any(difference.result for difference in wrong):
@@ -138,15 +138,15 @@ def report_of(plan: Plan, difference: Mismatch, compiler: str = "") -> str:
     )
 
 
-def _call(plan: Plan, place: int, seed: int, dtype: torch.dtype, device: str) -> tuple[Call, str]:
+def _call(plan: Plan, index: int, seed: int, dtype: torch.dtype, device: str) -> tuple[Call, str]:
     """A call of the plan's design with random numbers, and its sizes in words."""
     graph, signature = plan.graph, Signature.of(plan.graph, plan.schedule)
-    lengths, batch = _lengths(graph, place)
+    lengths, batch = _lengths(graph, index)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         tensors = {tensor.name: _drawn(graph, tensor) for tensor in graph.tensors if tensor.role in ("weight", "state")}
         for tensor in graph.of_role("input"):
-            if tensor.default is None or place != 1:
+            if tensor.default is None or index != 1:
                 tensors[tensor.name] = torch.randn(
                     batch, *Run(graph, tensors, lengths, False, None, None).sizes(tensor.legs)
                 )
@@ -156,7 +156,7 @@ def _call(plan: Plan, place: int, seed: int, dtype: torch.dtype, device: str) ->
             tensors[tensor.name] = torch.randn(
                 batch, *Run(graph, tensors, lengths, False, None, None).sizes(tensor.legs)
             )
-        mask, key_mask = _masks(graph, signature.masks, place, batch, lengths)
+        mask, key_mask = _masks(graph, signature.masks, index, batch, lengths)
     call = Call({name: x.to(device, torch.float64) for name, x in tensors.items()}, lengths)
     masks = [x if x is None else x.to(device) for x in (mask, key_mask)]
     words = [f"{leg} {size}" for leg, size in lengths.items()]
@@ -166,39 +166,39 @@ def _call(plan: Plan, place: int, seed: int, dtype: torch.dtype, device: str) ->
     return Call(call.tensors, lengths, *masks), ", ".join(words)
 
 
-def _lengths(graph: Graph, place: int) -> tuple[dict[str, int], int]:
+def _lengths(graph: Graph, index: int) -> tuple[dict[str, int], int]:
     """Lengths of the sequence legs for inputs, within their maxima, and the size of the batch."""
-    n, m, batch = SIZES[place]
+    n, m, batch = SIZES[index]
     legs = [leg for leg in graph.legs if leg.sequence]
-    if place == 0:
+    if index == 0:
         pairs = [step.legs for step in graph.steps if {graph.query, graph.key} <= {*step.legs}]
         widths = [prod(graph.leg[leg].size or 1 for leg in legs) for legs in pairs]
         m = max(n, min(m, PAIRS // (n * max(widths, default=1))))
     else:
         batch = max(batch, torch.get_num_threads())  # kernels of linear attention have a head for each thread
-    asked = {leg.name: m if graph.tied or leg.name == graph.key else n for leg in legs}
-    return {leg.name: min(asked[leg.name], leg.maximum or asked[leg.name]) for leg in legs}, batch
+    lengths = {leg.name: m if graph.tied or leg.name == graph.key else n for leg in legs}
+    return {leg.name: min(lengths[leg.name], leg.maximum or lengths[leg.name]) for leg in legs}, batch
 
 
 def _drawn(graph: Graph, tensor: Any) -> Tensor:
     """A weight or state; one that starts constant, such as a gate of zeros, is changed, as training would."""
-    value = initial(tensor, graph, "cpu", torch.float32)
-    constant = value.numel() and bool((value == value.flatten()[0]).all())
-    return value + 0.1 * torch.randn_like(value) if constant and not tensor.frozen else value
+    start = initial(tensor, graph, "cpu", torch.float32)
+    constant = start.numel() and bool((start == start.flatten()[0]).all())
+    return start + 0.1 * torch.randn_like(start) if constant and not tensor.frozen else start
 
 
 def _masks(
-    graph: Graph, masks: Masks, place: int, batch: int, lengths: dict[str, int]
+    graph: Graph, masks: Masks, index: int, batch: int, lengths: dict[str, int]
 ) -> tuple[Tensor | None, Tensor | None]:
     """The masks of a call, which hide all keys of a query; none in the first call, a float mask in the second."""
-    if place == 0 or graph.key is None:
+    if index == 0 or graph.key is None:
         return None, None
     n, m = lengths[masks.query], lengths[masks.key]
     mask = key_mask = None
     if masks.places and masks.recurrence is None:
         mask = torch.rand(batch, n, m) < 0.7
         mask[0, n // 2] = False
-        if place == 1 and not masks.maps and all(OPS[kind].takes_float_mask for _, kind, _ in masks.places):
+        if index == 1 and not masks.maps and all(OPS[kind].takes_float_mask for _, kind, _ in masks.places):
             mask = torch.where(mask, torch.randn(batch, n, m), -torch.inf)
     if masks.keys:
         key_mask = torch.rand(batch, m) < 0.7

@@ -14,8 +14,8 @@ AROUND = (
     # Functions that modules call
     Mutation(
         "runtime/blockwise.py",
-        "part.add_(share)",
-        "part.copy_(share)",
+        "segment.add_(share)",
+        "segment.copy_(share)",
         "Keys get the gradient of the last block of rows alone.",
         ("runtime/test_blockwise.py::test_values_and_gradients_in_blocks_that_need_not_divide_n[block0-8-8]",),
     ),
@@ -70,7 +70,7 @@ AROUND = (
     ),
     Mutation(
         "runtime/softmax.py",
-        "return out if some is None else torch.where(some, out, 0)",
+        "return out if sees_any is None else torch.where(sees_any, out, 0)",
         "return out",
         "A row that sees nothing reads the mean of all values.",
         (f"{KEYS}[mhsa-torch]",),
@@ -99,15 +99,15 @@ AROUND = (
     ),
     Mutation(
         "runtime/triton/kernels/scan_kernels.py",
-        "own = (-own if LATER else own) - product",
-        "own = (-own if LATER else own) + product",
+        "moved_tile = (-moved_tile if LATER else moved_tile) - product",
+        "moved_tile = (-moved_tile if LATER else moved_tile) + product",
         "A kernel of the delta rule adds what is stored instead of taking it away.",
         ("triton/test_scan.py::test_values_and_gradients[130-130-16-3-none]",),
     ),
     Mutation(
         "runtime/triton/kernels/experts_kernels.py",
-        "found *= tl.load(gates + choice, in_bounds, 0.0).to(DTYPE)[:, None]",
-        "found *= 1.0",
+        "acc *= tl.load(gates + choice, in_bounds, 0.0).to(DTYPE)[:, None]",
+        "acc *= 1.0",
         "A kernel of chosen experts forgets the gates.",
         ("triton/test_experts.py::test_values_and_gradients",),
     ),

@@ -174,8 +174,8 @@ COMPILER = (
     ),
     Mutation(
         "runtime/sink.py",
-        "return *found, d_sink.to(sink.dtype)",
-        "return *found, -d_sink.to(sink.dtype)",
+        "return *gradients, d_sink.to(sink.dtype)",
+        "return *gradients, -d_sink.to(sink.dtype)",
         "A sink learns the wrong way.",
         ("ops/test_softmax.py::test_values_and_gradients_of_some[fused-heads-causal and window(2, 0)-True]",),
     ),

@@ -58,9 +58,9 @@ def keep(key: str, choices: Choices) -> Path:
     """Adds configurations to those saved under a key, by an atomic write, and returns the path of the file."""
     path = cache_file()
     path.parent.mkdir(parents=True, exist_ok=True)
-    known = _read(path)
-    known[key] = known.get(key, {}) | choices
-    write_whole(path, (json.dumps(known, indent=1, sort_keys=True) + "\n").encode())
+    saved = _read(path)
+    saved[key] = saved.get(key, {}) | choices
+    write_whole(path, (json.dumps(saved, indent=1, sort_keys=True) + "\n").encode())
     return path
 
 

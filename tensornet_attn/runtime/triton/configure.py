@@ -79,4 +79,4 @@ def padded(size: int, least: int = 16) -> int:
 
 def distinct(candidates: list[dict]) -> list[dict]:
     """The candidates without duplicates, which small sizes cause."""
-    return [one for i, one in enumerate(candidates) if one not in candidates[:i]]
+    return [candidate for i, candidate in enumerate(candidates) if candidate not in candidates[:i]]

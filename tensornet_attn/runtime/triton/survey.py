@@ -44,12 +44,12 @@ class Used:
     @property
     def reasons_against(self) -> list[str]:
         """Why the kernel is too large for the target; empty if it fits."""
-        found, room = [], 1024 * SHARED[self.target]
+        reasons, room = [], 1024 * SHARED[self.target]
         if self.stack > SPILLED:
-            found.append(f"{self.stack} bytes per thread are outside registers; at most {SPILLED} are allowed")
+            reasons.append(f"{self.stack} bytes per thread are outside registers; at most {SPILLED} are allowed")
         if self.shared > room:
-            found.append(f"{self.shared} bytes of shared memory are needed; {room} are available")
-        return found
+            reasons.append(f"{self.shared} bytes of shared memory are needed; {room} are available")
+        return reasons
 
 
 @contextmanager
@@ -64,13 +64,13 @@ def compiling(target: int) -> Iterator[list[Used]]:
     from triton.runtime import driver
     from triton.runtime.jit import JITFunction
 
-    run, active, found = JITFunction.run, driver._active, dict[str, Used]()
+    run, active, by_hash = JITFunction.run, driver._active, dict[str, Used]()
 
     def compiled(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
         kernel = run(self, *args, grid=grid, warmup=True, **options)
-        if kernel.hash not in found:
-            found[kernel.hash] = used_by(kernel)
-            listed.append(found[kernel.hash])
+        if kernel.hash not in by_hash:
+            by_hash[kernel.hash] = used_by(kernel)
+            listed.append(by_hash[kernel.hash])
 
     listed: list[Used] = []
     absent = SimpleNamespace(  # a stub driver, sufficient for compiling
@@ -95,20 +95,20 @@ def used_by(kernel: Any) -> Used:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(kernel.asm["cubin"])
-        done = subprocess.run(
+        completed = subprocess.run(
             [knobs.nvidia.cuobjdump.path, "-res-usage", str(file)], capture_output=True, text=True, check=True
         )
-    usage = USAGE.search(done.stdout + done.stderr)
+    usage = USAGE.search(completed.stdout + completed.stderr)
     if usage is None:
-        raise InputError(f"cuobjdump reports no registers: {(done.stdout + done.stderr)[:200]!r}")
+        raise InputError(f"cuobjdump reports no registers: {(completed.stdout + completed.stderr)[:200]!r}")
     registers, stack = map(int, usage.groups())
     types = dict.fromkeys(kind[1:] for kind in kernel.src.signature.values() if str(kind).startswith("*"))
     names = list(kernel.src.signature)
-    sizes = {names[place[0]]: value for place, value in kernel.src.constants.items()}
+    sizes = {names[path[0]]: constant for path, constant in kernel.src.constants.items()}
     tiles = " ".join(
-        f"{name} {value}"
-        for name, value in sizes.items()
-        if (name.isupper() or name.endswith("_block")) and name != "PARTS" and type(value) is int
+        f"{name} {size}"
+        for name, size in sizes.items()
+        if (name.isupper() or name.endswith("_block")) and name != "PARTS" and type(size) is int
     )
     meta = kernel.metadata
     return Used(meta.name, " ".join(types), tiles, meta.target.arch, meta.num_warps, registers, stack, meta.shared)
@@ -121,15 +121,15 @@ def survey(
     dtypes: Iterable[torch.dtype] = DTYPES,
 ) -> list[Used]:
     """The resources of all kernels of a family, forward and backward, see FAMILIES. Runs nothing."""
-    found: dict[Used, None] = {}
+    kernels: dict[Used, None] = {}
     for target in targets:
         with compiling(target) as used:
             for dtype in dtypes:
                 for width in widths:
                     for out in FAMILIES[family](width, dtype):
                         out.sum().backward()
-            found |= dict.fromkeys(used)
-    return list(found)
+            kernels |= dict.fromkeys(used)
+    return list(kernels)
 
 
 def used_by_module(module: nn.Module, graph: Graph, target: int) -> list[Used]:
@@ -190,14 +190,14 @@ def _experts(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
     from tensornet_attn.runtime.triton.kernels.experts import triton_expert_rows, triton_expert_sums
     from tensornet_attn.runtime.triton.kernels.gated_experts import triton_gated_expert_sums
 
-    x, rows, heads = (_leaves(1, ROWS, *shape, dtype=dtype)[0] for shape in ((width,), (1, width), (2, width)))
-    (weight,), (many,) = (_leaves(1, *shape, width, width, dtype=dtype) for shape in ((4,), (2, 4)))
-    scores, several = (_leaves(1, ROWS, *shape, dtype=dtype)[0] for shape in ((4,), (2, 4)))
+    x, rows, head_inputs = (_leaves(1, ROWS, *shape, dtype=dtype)[0] for shape in ((width,), (1, width), (2, width)))
+    (weight,), (head_weights,) = (_leaves(1, *shape, width, width, dtype=dtype) for shape in ((4,), (2, 4)))
+    scores, head_scores = (_leaves(1, ROWS, *shape, dtype=dtype)[0] for shape in ((4,), (2, 4)))
     gates, chosen = triton_top_chosen(scores, scores, 2)
     yield triton_expert_sums(rows, weight, gates, chosen)
     yield triton_expert_rows(rows, weight, chosen)
-    yield triton_gated_expert_sums(x, many, several, 2)
-    yield triton_gated_expert_sums(heads, many, several, 2, True)
+    yield triton_gated_expert_sums(x, head_weights, head_scores, 2)
+    yield triton_gated_expert_sums(head_inputs, head_weights, head_scores, 2, True)
 
 
 FAMILIES: dict[str, Callable[[int, torch.dtype], Iterator[Tensor]]] = {
@@ -223,29 +223,31 @@ def head() -> list[str]:
 def table(used: list[Used]) -> list[str]:
     """The resources of kernels, as the lines of a Markdown table."""
     lines = [f"| {' | '.join(_HEAD)} |", f"|{' --- |' * len(_HEAD)}"]
-    return lines + [f"| {' | '.join(_row(one))} |" for one in _most(used)]
+    return lines + [f"| {' | '.join(_row(variant))} |" for variant in _most(used)]
 
 
-def tables(found: dict[str, list[Used]]) -> str:
+def tables(by_family: dict[str, list[Used]]) -> str:
     """A Markdown table per family, after the explanation."""
-    sections = [["", f"## {family.capitalize()}", "", *table(used)] for family, used in found.items()]
+    sections = [["", f"## {family.capitalize()}", "", *table(used)] for family, used in by_family.items()]
     return "\n".join([*head(), *(line for lines in sections for line in lines)])
 
 
 def _most(used: list[Used]) -> list[Used]:
     """The maximum over variants, per kernel, dtype and tiles."""
-    found: dict[tuple[str, str, str, int, int], Used] = {}
-    for one in used:
-        key = (one.kernel, one.operands, one.sizes, one.target, one.warps)
-        other = found.get(key, one)
-        most = {name: max(getattr(one, name), getattr(other, name)) for name in ("registers", "stack", "shared")}
-        found[key] = replace(one, **most)
-    return list(found.values())
+    largest: dict[tuple[str, str, str, int, int], Used] = {}
+    for variant in used:
+        key = (variant.kernel, variant.operands, variant.sizes, variant.target, variant.warps)
+        previous = largest.get(key, variant)
+        maxima = {
+            name: max(getattr(variant, name), getattr(previous, name)) for name in ("registers", "stack", "shared")
+        }
+        largest[key] = replace(variant, **maxima)
+    return list(largest.values())
 
 
 _HEAD = ("kernel", "tensors", "tiles", "target", "warps", "registers", "stack", "shared memory")
 
 
-def _row(one: Used) -> list[str]:
-    numbers = [str(one.warps), str(one.registers), str(one.stack), f"{one.shared:,}"]
-    return [f"`{one.kernel}`", one.operands, one.sizes.lower(), f"sm_{one.target}", *numbers]
+def _row(variant: Used) -> list[str]:
+    numbers = [str(variant.warps), str(variant.registers), str(variant.stack), f"{variant.shared:,}"]
+    return [f"`{variant.kernel}`", variant.operands, variant.sizes.lower(), f"sm_{variant.target}", *numbers]

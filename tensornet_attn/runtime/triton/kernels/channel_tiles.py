@@ -39,11 +39,11 @@ def channel_scores(
     row = tl.arange(0, CHUNK)
     channel, begin = f < features, row // PIECE * PIECE
     j = start + row
-    place, entries = j[None, :] * power_row + f[:, None], ((j >= 0) & (j < others))[None, :] & channel[:, None]
+    offsets, entries = j[None, :] * power_row + f[:, None], ((j >= 0) & (j < others))[None, :] & channel[:, None]
     scores = tl.zeros([CHUNK, CHUNK], own.dtype)
     for piece in range(1 if LATER else 0, CHUNK // PIECE if LATER else CHUNK // PIECE - 1):
         inside, reads = row // PIECE == piece, (row // PIECE < piece if LATER else row // PIECE > piece)
-        other = tile_exponents(power, place, entries & inside[None, :], sign)
+        other = tile_exponents(power, offsets, entries & inside[None, :], sign)
         most = tl.max(other, 1)
         factor = tl.exp(tl.where(reads[:, None], own + most[None, :], float("-inf")))
         scores += product((x.to(own.dtype) * factor).to(x.dtype), shifted_tile(y, other, most[:, None]), PRECISION)
@@ -53,8 +53,8 @@ def channel_scores(
         visible = ((at >= row if LATER else at <= row) & (j >= 0) & (j < others))[:, None] & channel[None, :]
         other = tile_exponents(power, j[:, None] * power_row + f[None, :], visible, sign)
         z = tl.load(right + j[:, None] * right_row + f[None, :], visible, 0.0)
-        met = tl.sum(x.to(own.dtype) * z.to(own.dtype) * tl.exp(own + other), 1)
-        scores += tl.where(row[None, :] == at[:, None], met[:, None], 0.0)
+        dots = tl.sum(x.to(own.dtype) * z.to(own.dtype) * tl.exp(own + other), 1)
+        scores += tl.where(row[None, :] == at[:, None], dots[:, None], 0.0)
     return scores
 
 
@@ -71,12 +71,12 @@ def channel_read(
     channel, begin = e < width, row // PIECE * PIECE
     j = start + row
     entries = ((j >= 0) & (j < others))[:, None] & channel[None, :]
-    place = j[:, None] * power_row + e[None, :]
+    offsets = j[:, None] * power_row + e[None, :]
     v = tl.load(values + j[:, None] * values_row + e[None, :], entries, 0.0)
     read = tl.zeros(own.shape, own.dtype)
     for piece in range(1 if LATER else 0, CHUNK // PIECE if LATER else CHUNK // PIECE - 1):
         inside, reads = row // PIECE == piece, (row // PIECE < piece if LATER else row // PIECE > piece)
-        other = tile_exponents(power, place, entries & inside[:, None], sign)
+        other = tile_exponents(power, offsets, entries & inside[:, None], sign)
         most = tl.max(other, 0)
         factor = tl.exp(tl.where(reads[:, None], own + most[None, :], float("-inf")))
         seen = tl.where(reads[:, None] & inside[None, :], scores, 0.0)
@@ -87,6 +87,6 @@ def channel_read(
         visible = ((at >= row if LATER else at <= row) & (j >= 0) & (j < others))[:, None] & channel[None, :]
         other = tile_exponents(power, j[:, None] * power_row + e[None, :], visible, sign)
         z = tl.load(values + j[:, None] * values_row + e[None, :], visible, 0.0)
-        met = tl.sum(tl.where(row[None, :] == at[:, None], scores, 0.0), 1)
-        read += met[:, None] * z.to(own.dtype) * tl.exp(own + other)
+        score = tl.sum(tl.where(row[None, :] == at[:, None], scores, 0.0), 1)
+        read += score[:, None] * z.to(own.dtype) * tl.exp(own + other)
     return read

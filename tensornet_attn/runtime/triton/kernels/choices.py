@@ -54,34 +54,34 @@ def suits_kernels(of: Tensor, by: Tensor, k: int, dim: int) -> bool:
 
 def chosen_entries(of: Tensor, by: Tensor, k: int, fill: float | None) -> tuple[Tensor, Tensor]:
     """The chosen entries of `of`, or all with `fill` instead of the others, and the indices of the chosen ones."""
-    other = None if by is of else by
-    if asks_gradients(of, other):
-        return PlainChoice.apply(of, other, k, fill)
-    return chosen_of(of, other, k, fill)
+    ranking = None if by is of else by
+    if asks_gradients(of, ranking):
+        return PlainChoice.apply(of, ranking, k, fill)
+    return chosen_of(of, ranking, k, fill)
 
 
 def chosen_of(of: Tensor, by: Tensor | None, k: int, fill: float | None) -> tuple[Tensor, Tensor]:
     """`chosen_entries` without gradients."""
     shape, of, by = of.shape, of.contiguous(), None if by is None else by.contiguous()
-    found = of.new_empty((*shape[:-1], k) if fill is None else shape)
+    values = of.new_empty((*shape[:-1], k) if fill is None else shape)
     make = torch.zeros if of.device.type == "cpu" else torch.empty  # valid indices where kernels are only compiled
     chosen = make((*shape[:-1], k), device=of.device, dtype=torch.int64)
     if of.numel():
-        kinds = of.dtype, (of if by is None else by).dtype
+        dtypes = of.dtype, (of if by is None else by).dtype
         launch = kept_launch(
-            ("choose", shape, k, fill, *kinds, by is None, of.device),
+            ("choose", shape, k, fill, *dtypes, by is None, of.device),
             lambda: launch_of_rows(
                 choose_entries,
                 shape,
                 k,
                 fill=fill or 0.0,
-                DTYPE=tile_type(torch.promote_types(torch.promote_types(*kinds), torch.float32)),
+                DTYPE=tile_type(torch.promote_types(torch.promote_types(*dtypes), torch.float32)),
             ),
         )
-        gates, dense = (found, None) if fill is None else (None, found)
+        gates, dense = (values, None) if fill is None else (None, values)
         with torch.cuda.device_of(of):
             launch({"of": of, "by": by, "gates": gates, "chosen": chosen, "dense": dense})
-    return found, chosen
+    return values, chosen
 
 
 def launch_of_rows(kernel, shape: torch.Size, k: int, **constants) -> KeptLaunch:
@@ -98,33 +98,33 @@ class PlainChoice(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, of, by, k, fill):
-        found, chosen = chosen_of(of, by, k, fill)
+        values, chosen = chosen_of(of, by, k, fill)
         ctx.save_for_backward(chosen)
         ctx.mark_non_differentiable(chosen)
         ctx.set_materialize_grads(False)
         ctx.shape, ctx.dense, ctx.by = of.shape, fill is not None, None if by is None else (by.shape, by.dtype)
-        return found, chosen
+        return values, chosen
 
     @staticmethod
     def backward(ctx, gradient, _):
         if gradient is None:
             return None, None, None, None
-        (chosen,), others = ctx.saved_tensors, None
+        (chosen,), by_gradient = ctx.saved_tensors, None
         if ctx.needs_input_grad[1]:
-            others = gradient.new_zeros(ctx.by[0], dtype=ctx.by[1])
+            by_gradient = gradient.new_zeros(ctx.by[0], dtype=ctx.by[1])
         if not ctx.needs_input_grad[0]:
-            return None, others, None, None
+            return None, by_gradient, None, None
         if torch.is_grad_enabled() or not is_plain((gradient,)):
-            return of_all_entries(gradient, chosen, ctx.shape, ctx.dense), others, None, None
-        return gradient_of_choice(gradient, chosen, ctx.shape, ctx.dense), others, None, None
+            return of_all_entries(gradient, chosen, ctx.shape, ctx.dense), by_gradient, None, None
+        return gradient_of_choice(gradient, chosen, ctx.shape, ctx.dense), by_gradient, None, None
 
 
 def of_all_entries(gradient: Tensor, chosen: Tensor, shape: torch.Size, dense: bool) -> Tensor:
     """`gradient_of_choice` by operations of torch, which have derivatives."""
     if not dense:
         return gradient.new_zeros(shape).scatter(-1, chosen, gradient)
-    some = torch.zeros(shape, device=chosen.device, dtype=torch.bool).scatter(-1, chosen, True)
-    return torch.where(some, gradient, 0.0)
+    is_chosen = torch.zeros(shape, device=chosen.device, dtype=torch.bool).scatter(-1, chosen, True)
+    return torch.where(is_chosen, gradient, 0.0)
 
 
 def gradient_of_choice(gradient: Tensor, chosen: Tensor, shape: torch.Size, dense: bool) -> Tensor:
@@ -156,14 +156,14 @@ def sorted_choices(chosen: Tensor, heads: int, each: int) -> Choices:
     `heads`: the size of the dimension before the last one if heads have experts of their own, else 1. Choices of
     `triton_top_chosen` are sorted once: all products with these experts share the result.
     """
-    known = getattr(chosen, "by_experts", None)
+    cached = getattr(chosen, "by_experts", None)
     key = heads, each, 0 if chosen.is_inference() else chosen._version
-    found = None if known is None else known.get(key)
-    if found is None:
-        found = newly_sorted(chosen, heads, each)
-        if known is not None:
-            known[key] = found
-    return found
+    choices = None if cached is None else cached.get(key)
+    if choices is None:
+        choices = newly_sorted(chosen, heads, each)
+        if cached is not None:
+            cached[key] = choices
+    return choices
 
 
 def newly_sorted(chosen: Tensor, heads: int, each: int) -> Choices:
@@ -187,8 +187,8 @@ def newly_sorted(chosen: Tensor, heads: int, each: int) -> Choices:
         kept_launch(("expert_counts", *key), lambda: KeptLaunch(expert_counts, grid, sizes))(
             {"chosen": chosen, "counts": counts}
         )
-        more = {"each": each, "BLOCKS": min(padded(blocks, 2), max(1, SORTED_TILE // experts))}
-        kept_launch(("expert_order", *key), lambda: KeptLaunch(expert_order, grid, sizes | more))(
+        order_sizes = {"each": each, "BLOCKS": min(padded(blocks, 2), max(1, SORTED_TILE // experts))}
+        kept_launch(("expert_order", *key), lambda: KeptLaunch(expert_order, grid, sizes | order_sizes))(
             {"chosen": chosen, "counts": counts, "order": order, "ends": ends}
         )
     return Choices(order, ends, heads, slots)

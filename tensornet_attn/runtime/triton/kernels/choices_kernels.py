@@ -36,11 +36,11 @@ def choose_entries(
     for slot in range(k):
         best = tl.max(tl.where(free, scores, float("-inf")), 1)
         index = tl.min(tl.where(free & (scores == best[:, None]), e[None, :], ENTRIES), 1)
-        own = e[None, :] == index[:, None]
+        is_best = e[None, :] == index[:, None]
         free = free & (e[None, :] != index[:, None])
         tl.store(chosen + row * k + slot, index, row < rows)
         if gates is not None:
-            tl.store(gates + row * k + slot, tl.sum(tl.where(own, values, 0.0), 1), row < rows)
+            tl.store(gates + row * k + slot, tl.sum(tl.where(is_best, values, 0.0), 1), row < rows)
     if dense is not None:
         tl.store(dense + at, tl.where(free, fill, values), in_bounds)
 
@@ -56,15 +56,15 @@ def choose_gradient(
     """
     row, e = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64), tl.arange(0, ENTRIES)
     at, in_bounds = row[:, None] * size + e[None, :], (row < rows)[:, None] & (e < size)[None, :]
-    found = tl.zeros([ROWS, ENTRIES], gradient.dtype.element_ty)
+    entry_gradient = tl.zeros([ROWS, ENTRIES], gradient.dtype.element_ty)
     if DENSE:
-        given = tl.load(gradient + at, in_bounds, 0.0)
+        chosen_gradient = tl.load(gradient + at, in_bounds, 0.0)
     for slot in range(k):
-        own = tl.load(chosen + row * k + slot, row < rows, -1)[:, None] == e[None, :]
+        is_chosen = tl.load(chosen + row * k + slot, row < rows, -1)[:, None] == e[None, :]
         if not DENSE:
-            given = tl.load(gradient + row * k + slot, row < rows, 0.0)[:, None]
-        found = tl.where(own, given, found)
-    tl.store(out + at, found, in_bounds)
+            chosen_gradient = tl.load(gradient + row * k + slot, row < rows, 0.0)[:, None]
+        entry_gradient = tl.where(is_chosen, chosen_gradient, entry_gradient)
+    tl.store(out + at, entry_gradient, in_bounds)
 
 
 @triton.jit
@@ -76,13 +76,13 @@ def expert_counts(
     counts [heads, blocks, EXPERTS]; a program has one block and one head.
     """
     block, head, e = tl.program_id(0), tl.program_id(1), tl.arange(0, EXPERTS)
-    found = tl.zeros([EXPERTS], tl.int32)
+    block_counts = tl.zeros([EXPERTS], tl.int32)
     for start in range(block * span, min((block + 1) * span, tokens), TOKENS):
         token = start + tl.arange(0, TOKENS)
         for slot in tl.range(slots, loop_unroll_factor=4):
-            own = tl.load(chosen + (token * heads + head) * slots + slot, token < tokens, -1)
-            found += tl.sum((own[:, None] == e[None, :]).to(tl.int32), 0)
-    tl.store(counts + (head * blocks + block) * EXPERTS + e, found)
+            expert = tl.load(chosen + (token * heads + head) * slots + slot, token < tokens, -1)
+            block_counts += tl.sum((expert[:, None] == e[None, :]).to(tl.int32), 0)
+    tl.store(counts + (head * blocks + block) * EXPERTS + e, block_counts)
 
 
 @triton.jit
@@ -97,26 +97,26 @@ def expert_order(
     block, head, e = tl.program_id(0), tl.program_id(1), tl.arange(0, EXPERTS)
     total, before = tl.zeros([EXPERTS], tl.int32), tl.zeros([EXPERTS], tl.int32)
     for start in range(0, blocks, BLOCKS):
-        other = start + tl.arange(0, BLOCKS)
-        at = (head * blocks + other)[:, None] * EXPERTS + e[None, :]
-        found = tl.load(counts + at, (other < blocks)[:, None] & (e >= 0)[None, :], 0)
-        total += tl.sum(found, 0)
-        before += tl.sum(tl.where((other < block)[:, None], found, 0), 0)
+        other_block = start + tl.arange(0, BLOCKS)
+        at = (head * blocks + other_block)[:, None] * EXPERTS + e[None, :]
+        block_counts = tl.load(counts + at, (other_block < blocks)[:, None] & (e >= 0)[None, :], 0)
+        total += tl.sum(block_counts, 0)
+        before += tl.sum(tl.where((other_block < block)[:, None], block_counts, 0), 0)
     until = head * tokens * slots + tl.cumsum(total, 0)
     if block == 0:
         tl.store(ends + head * each + e, until, e < each)
     first = until - total + before
     for start in range(block * span, min((block + 1) * span, tokens), TOKENS):
         token = start + tl.arange(0, TOKENS)
-        many = tl.zeros([TOKENS, EXPERTS], tl.int32)
+        token_counts = tl.zeros([TOKENS, EXPERTS], tl.int32)
         for slot in tl.range(slots, loop_unroll_factor=4):
-            own = tl.load(chosen + (token * heads + head) * slots + slot, token < tokens, -1)
-            many += (own[:, None] == e[None, :]).to(tl.int32)
-        place = tl.cumsum(many, 0) - many + first[None, :]
+            expert = tl.load(chosen + (token * heads + head) * slots + slot, token < tokens, -1)
+            token_counts += (expert[:, None] == e[None, :]).to(tl.int32)
+        position = tl.cumsum(token_counts, 0) - token_counts + first[None, :]
         for slot in tl.range(slots, loop_unroll_factor=4):
             choice = (token * heads + head) * slots + slot
-            own = tl.load(chosen + choice, token < tokens, -1)
-            one = (own[:, None] == e[None, :]).to(tl.int32)
-            tl.store(order + tl.sum(one * place, 1), choice, token < tokens)
-            place += one
-        first += tl.sum(many, 0)
+            expert = tl.load(chosen + choice, token < tokens, -1)
+            one_hot = (expert[:, None] == e[None, :]).to(tl.int32)
+            tl.store(order + tl.sum(one_hot * position, 1), choice, token < tokens)
+            position += one_hot
+        first += tl.sum(token_counts, 0)

@@ -32,7 +32,7 @@ def triton_decay_reads(
     terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool
 ) -> list[tuple[Tensor, Tensor]]:
     """`decay_reads`, with the same arguments; kernels choose the chunk."""
-    found, width = [], v.shape[-1]
+    reads, width = [], v.shape[-1]
     wider = F.pad(v, (0, 1), value=1.0) if rows else v
     for q, k, *powers in terms:
         if causal and powers:
@@ -40,8 +40,8 @@ def triton_decay_reads(
         else:
             sides = faded(q, k, *powers) if powers else (q, k)
             read = linear_by_heads(*sides, wider, None, causal, False, 0.0)
-        found.append((read[..., :width], read[..., width:]))
-    return found
+        reads.append((read[..., :width], read[..., width:]))
+    return reads
 
 
 def decayed_by_heads(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> Tensor:

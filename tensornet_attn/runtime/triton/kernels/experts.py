@@ -71,13 +71,13 @@ def plainly_routed(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tens
 
 def plain_result(x, weight, gates, chosen, order, ends, total, rows) -> Tensor:
     """`plainly_routed` without gradients."""
-    own, k, width = weight.shape[:-3], chosen.shape[-1], weight.shape[-1]
-    given, experts, gates, chosen = as_blocks(x, weight, gates, chosen)
+    head_sizes, k, width = weight.shape[:-3], chosen.shape[-1], weight.shape[-1]
+    x_blocks, experts, gates, chosen = as_blocks(x, weight, gates, chosen)
     h = experts.shape[0]
     with torch.cuda.device_of(x):
-        found, _ = grouped(given, experts, gates, Choices(order, ends, h, k))
-        out = joined(found, None, chosen.shape, 1 if total else h, k if rows else 1)[0]
-    return out.view(*x.shape[: 1 - weight.ndim], *(() if total else own), *((k,) if rows else ()), width)
+        products, _ = grouped(x_blocks, experts, gates, Choices(order, ends, h, k))
+        out = joined(products, None, chosen.shape, 1 if total else h, k if rows else 1)[0]
+    return out.view(*x.shape[: 1 - weight.ndim], *(() if total else head_sizes), *((k,) if rows else ()), width)
 
 
 def as_blocks(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor):
@@ -106,11 +106,14 @@ class PlainRouted(torch.autograd.Function):
         t, h, k = chosen.shape
         gradient = gradient.reshape(t, 1 if ctx.total else h, k if ctx.rows else 1, weight.shape[-1])
         if torch.is_grad_enabled() or not is_plain((gradient,)):
-            found = triton_routed_gradients(gradient, x, weight, gates, chosen, *gradient.shape[1:3], wanted)
+            gradients = triton_routed_gradients(gradient, x, weight, gates, chosen, *gradient.shape[1:3], wanted)
         else:
-            found = routed_gradients_by(gradient, x, weight, gates, Choices(order, ends, h, k), wanted)
-        some = (y.reshape(own.shape) if one else None for y, own, one in zip(found, tensors, wanted, strict=False))
-        return *some, None, None, None, None, None
+            gradients = routed_gradients_by(gradient, x, weight, gates, Choices(order, ends, h, k), wanted)
+        by_operand = (
+            operand_gradient.reshape(tensor.shape) if is_wanted else None
+            for operand_gradient, tensor, is_wanted in zip(gradients, tensors, wanted, strict=False)
+        )
+        return *by_operand, None, None, None, None, None
 
 
 @torch.library.custom_op(operation("triton_routed"), mutates_args=())
@@ -128,9 +131,12 @@ def triton_routed_gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of x, weight and gates where `wanted`, as in `routed_gradients`, otherwise zeros."""
     choices = newly_sorted(chosen, *weight.shape[:2])
-    found = routed_gradients_by(gradient.contiguous(), x, weight, gates, choices, wanted)
+    gradients = routed_gradients_by(gradient.contiguous(), x, weight, gates, choices, wanted)
     zeros = (y.new_zeros(size) for y, size in ((x, x.shape), (weight, weight.shape), (x, chosen.shape)))
-    dx, dweight, dgates = (none if one is None else one for one, none in zip(found, zeros, strict=True))
+    dx, dweight, dgates = (
+        zero if operand_gradient is None else operand_gradient
+        for operand_gradient, zero in zip(gradients, zeros, strict=True)
+    )
     return dx, dweight, dgates
 
 
@@ -164,8 +170,8 @@ def joined(
     if terms == 1 or not rows.numel() or not beside or terms > MOST_TERMS:
         dgates = None if dots is None else dots.sum(0).view(t, h, k).to(rows.dtype)
         if terms > 1:
-            over = [dim for dim, one, all_of in ((1, heads, h), (2, slots, k)) if one < all_of]
-            out = rows.view(t, h, k, width).sum(over)
+            summed_dims = [dim for dim, kept_size, all_of in ((1, heads, h), (2, slots, k)) if kept_size < all_of]
+            out = rows.view(t, h, k, width).sum(summed_dims)
         return out.view(t, heads, slots, width), dgates
     dgates = None if dots is None else rows.new_empty(t, h, k)
     key = ("expert_joined", rows.shape, terms, None if dots is None else dots.shape, rows.dtype, rows.device)
@@ -202,49 +208,49 @@ def experts_config(x: Tensor, width: int, out_width: int, rows: int) -> dict:
 
 
 def grouped(
-    given: Tensor, weight: Tensor, gates: Tensor | None, choices: Choices, other: Tensor | None = None
+    x: Tensor, weight: Tensor, gates: Tensor | None, choices: Choices, other_rows: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """gates * given weight[e] for each choice [choices, o], and partial products with the rows of `other`.
+    """gates * x weight[e] for each choice [choices, o], and partial products with `other_rows`.
 
-    given [t, h or 1, k or 1, c], weight [h, e, c, o] by its strides, other [t, h or 1, k or 1, o]. The grid has an
+    x [t, h or 1, k or 1, c], weight [h, e, c, o] by its strides, other_rows [t, h or 1, k or 1, o]. The grid has an
     upper bound of tiles (full tiles plus one per expert), so that no count is read from the device.
     """
-    given, count, (*_, out_width) = given.contiguous(), choices.order.shape[0], weight.shape
-    out = given.new_empty(count, out_width)
+    x, count, (*_, out_width) = x.contiguous(), choices.order.shape[0], weight.shape
+    out = x.new_empty(count, out_width)
     if not out.numel():
-        return out, None if other is None else given.new_zeros(1, count, dtype=sums_of(given))
-    shapes = given.shape, weight.shape, weight.stride(), choices.slots, None if other is None else other.shape
+        return out, None if other_rows is None else x.new_zeros(1, count, dtype=sums_of(x))
+    shapes = x.shape, weight.shape, weight.stride(), choices.slots, None if other_rows is None else other_rows.shape
     launch = kept_launch(
-        ("expert_products", *shapes, None if gates is None else gates.dtype, given.dtype, given.device),
-        lambda: launch_of_products(given, weight, choices, other),
+        ("expert_products", *shapes, None if gates is None else gates.dtype, x.dtype, x.device),
+        lambda: launch_of_products(x, weight, choices, other_rows),
     )
-    dots = None if other is None else given.new_empty(launch.grid[1], count, dtype=sums_of(given))
+    dots = None if other_rows is None else x.new_empty(launch.grid[1], count, dtype=sums_of(x))
     launch({
-        "given": given, "weight": weight, "gates": None if gates is None else gates.contiguous(), "out": out,
-        "others": None if other is None else other.contiguous(), "dots": dots, "order": choices.order,
+        "given": x, "weight": weight, "gates": None if gates is None else gates.contiguous(), "out": out,
+        "others": None if other_rows is None else other_rows.contiguous(), "dots": dots, "order": choices.order,
         "ends": choices.ends,
     })  # fmt: skip
     return out, dots
 
 
-def launch_of_products(given: Tensor, weight: Tensor, choices: Choices, other: Tensor | None) -> KeptLaunch:
+def launch_of_products(x: Tensor, weight: Tensor, choices: Choices, other_rows: Tensor | None) -> KeptLaunch:
     """The launch of `grouped` for tensors like these."""
     count, (heads, each, width, out_width) = len(choices.order), weight.shape
-    config = experts_config(given, width, out_width, count)
+    config = experts_config(x, width, out_width, count)
     names = ("weight_head", "weight_expert", "weight_in", "weight_out")
     constants = dict(zip(names, weight.stride(), strict=True)) | config
     constants |= {"choices": count, "experts": heads * each, "each": each, "width": width, "out_width": out_width}
-    constants |= widths_of(choices, given, other) | {"EXPERTS": padded(heads * each)}
+    constants |= widths_of(choices, x, other_rows) | {"EXPERTS": padded(heads * each)}
     grid = -(-count // config["ROWS"]) + heads * each, -(-out_width // config["OUTER"])
     return KeptLaunch(expert_products, grid, constants)
 
 
-def widths_of(choices: Choices, given: Tensor, other: Tensor | None) -> dict:
+def widths_of(choices: Choices, x: Tensor, other_rows: Tensor | None) -> dict:
     """The numbers of heads and slots of choices and of two tensors of rows."""
-    own, others = given.shape[1:3], (1, 1) if other is None else other.shape[1:3]
+    x_sizes, other_sizes = x.shape[1:3], (1, 1) if other_rows is None else other_rows.shape[1:3]
     return {
-        "heads": choices.heads, "slots": choices.slots, "given_heads": own[0], "given_slots": own[1],
-        "other_heads": others[0], "other_slots": others[1],
+        "heads": choices.heads, "slots": choices.slots, "given_heads": x_sizes[0], "given_slots": x_sizes[1],
+        "other_heads": other_sizes[0], "other_slots": other_sizes[1],
     }  # fmt: skip
 
 

@@ -38,29 +38,29 @@ def expert_products(
     tiles = tl.where(e < experts, (until - begins + ROWS - 1) // ROWS, 0)
     last = tl.cumsum(tiles, 0)  # tiles up to and including this expert
     here = (tl.program_id(0) < last) & (tl.program_id(0) >= last - tiles)  # true for at most one expert
-    own = tl.sum(tl.where(here, e, 0), 0)
+    expert = tl.sum(tl.where(here, e, 0), 0)
     first = tl.sum(tl.where(here, begins + (tl.program_id(0) - last + tiles) * ROWS, 0), 0)
-    place = first + tl.arange(0, ROWS)
-    in_bounds = place < tl.sum(tl.where(here, until, 0), 0)
-    choice = tl.load(order + place, in_bounds, 0)
-    taken = row_of(choice, heads, slots, given_heads, given_slots) * width
+    position = first + tl.arange(0, ROWS)
+    in_bounds = position < tl.sum(tl.where(here, until, 0), 0)
+    choice = tl.load(order + position, in_bounds, 0)
+    given_offset = row_of(choice, heads, slots, given_heads, given_slots) * width
     o = tl.program_id(1) * OUTER + tl.arange(0, OUTER)
     in_o = (o < out_width)[None, :]
-    weight += (own // each).to(tl.int64) * weight_head + (own % each).to(tl.int64) * weight_expert
-    found = tl.zeros([ROWS, OUTER], DTYPE)
+    weight += (expert // each).to(tl.int64) * weight_head + (expert % each).to(tl.int64) * weight_expert
+    acc = tl.zeros([ROWS, OUTER], DTYPE)
     for begin in range(0, width, INNER):
         c = begin + tl.arange(0, INNER)
-        x = tl.load(given + taken[:, None] + c[None, :], in_bounds[:, None] & (c < width)[None, :], 0.0)
+        x = tl.load(given + given_offset[:, None] + c[None, :], in_bounds[:, None] & (c < width)[None, :], 0.0)
         at = weight + c[:, None] * weight_in + o[None, :] * weight_out
-        found += tl.dot(x, tl.load(at, (c < width)[:, None] & in_o, 0.0), input_precision=PRECISION)
+        acc += tl.dot(x, tl.load(at, (c < width)[:, None] & in_o, 0.0), input_precision=PRECISION)
     if dots is not None:
-        other = row_of(choice, heads, slots, other_heads, other_slots) * out_width
-        other = tl.load(others + other[:, None] + o[None, :], in_bounds[:, None] & in_o, 0.0)
-        tl.store(dots + tl.program_id(1) * choices + choice, tl.sum(found * other.to(DTYPE), 1), in_bounds)
+        other_offset = row_of(choice, heads, slots, other_heads, other_slots) * out_width
+        other_rows = tl.load(others + other_offset[:, None] + o[None, :], in_bounds[:, None] & in_o, 0.0)
+        tl.store(dots + tl.program_id(1) * choices + choice, tl.sum(acc * other_rows.to(DTYPE), 1), in_bounds)
     if gates is not None:
-        found *= tl.load(gates + choice, in_bounds, 0.0).to(DTYPE)[:, None]
+        acc *= tl.load(gates + choice, in_bounds, 0.0).to(DTYPE)[:, None]
     target = choice.to(tl.int64) * out_width
-    tl.store(out + target[:, None] + o[None, :], found, in_bounds[:, None] & in_o)
+    tl.store(out + target[:, None] + o[None, :], acc, in_bounds[:, None] & in_o)
 
 
 @triton.jit
@@ -75,24 +75,26 @@ def expert_outers(
     given [t, heads or 1, slots or 1, width], gradient [t, heads or 1, slots or 1, out_width], out [experts, width,
     out_width]; one block per program.
     """
-    own = tl.program_id(0).to(tl.int64)
-    begin, end = tl.load(ends + own - 1, own > 0, 0), tl.load(ends + own)
+    expert = tl.program_id(0).to(tl.int64)
+    begin, end = tl.load(ends + expert - 1, expert > 0, 0), tl.load(ends + expert)
     c = tl.program_id(1) * INNER + tl.arange(0, INNER)
     o = tl.program_id(2) * OUTER + tl.arange(0, OUTER)
-    found = tl.zeros([INNER, OUTER], DTYPE)
+    acc = tl.zeros([INNER, OUTER], DTYPE)
     for start in range(begin, end, ROWS):
-        place = start + tl.arange(0, ROWS)
-        in_bounds = place < end
-        choice = tl.load(order + place, in_bounds, 0)
-        taken = row_of(choice, heads, slots, given_heads, given_slots) * width
-        after = row_of(choice, heads, slots, other_heads, other_slots) * out_width
-        x = tl.load(given + taken[None, :] + c[:, None], in_bounds[None, :] & (c < width)[:, None], 0.0)
-        g = tl.load(gradient + after[:, None] + o[None, :], in_bounds[:, None] & (o < out_width)[None, :], 0.0)
+        position = start + tl.arange(0, ROWS)
+        in_bounds = position < end
+        choice = tl.load(order + position, in_bounds, 0)
+        given_offset = row_of(choice, heads, slots, given_heads, given_slots) * width
+        gradient_offset = row_of(choice, heads, slots, other_heads, other_slots) * out_width
+        x = tl.load(given + given_offset[None, :] + c[:, None], in_bounds[None, :] & (c < width)[:, None], 0.0)
+        g = tl.load(
+            gradient + gradient_offset[:, None] + o[None, :], in_bounds[:, None] & (o < out_width)[None, :], 0.0
+        )
         if gates is not None:
             g = (g.to(DTYPE) * tl.load(gates + choice, in_bounds, 0.0).to(DTYPE)[:, None]).to(g.dtype)
-        found += tl.dot(x, g, input_precision=PRECISION)
-    out += own * width * out_width
-    tl.store(out + c[:, None] * out_width + o[None, :], found, (c < width)[:, None] & (o < out_width)[None, :])
+        acc += tl.dot(x, g, input_precision=PRECISION)
+    out += expert * width * out_width
+    tl.store(out + c[:, None] * out_width + o[None, :], acc, (c < width)[:, None] & (o < out_width)[None, :])
 
 
 @triton.jit
@@ -104,10 +106,10 @@ def expert_joined(
     r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     o = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     in_bounds = (r < count)[:, None] & (o < width)[None, :]
-    first, found = r.to(tl.int64) * TERMS, tl.zeros([ROWS, WIDTH], DTYPE)
+    first, acc = r.to(tl.int64) * TERMS, tl.zeros([ROWS, WIDTH], DTYPE)
     for term in tl.static_range(TERMS):
-        found += tl.load(rows + (first + term)[:, None] * width + o[None, :], in_bounds, 0.0).to(DTYPE)
-    tl.store(out + r.to(tl.int64)[:, None] * width + o[None, :], found, in_bounds)
+        acc += tl.load(rows + (first + term)[:, None] * width + o[None, :], in_bounds, 0.0).to(DTYPE)
+    tl.store(out + r.to(tl.int64)[:, None] * width + o[None, :], acc, in_bounds)
     if dots is not None:  # noqa: SIM102 - known when it compiles
         if tl.program_id(1) == 0:
             for term in tl.static_range(TERMS):

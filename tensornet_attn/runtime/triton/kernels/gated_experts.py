@@ -52,8 +52,8 @@ def with_slots(x: Tensor, weight: Tensor, total: bool) -> Tensor:
 
 def top_of_map(of: Tensor, k: int, gate: str) -> tuple[Tensor, Tensor]:
     """The k largest maps of `of`, by operations of torch, and their indices."""
-    whole = TILE_MAPS[gate][0]
-    gates = of if whole is None else whole(of)
+    gate_map = TILE_MAPS[gate][0]
+    gates = of if gate_map is None else gate_map(of)
     return top_chosen(gates, gates, k)
 
 
@@ -89,9 +89,9 @@ class GatedCall:
         if self.before:
             rows = self.rows_of(x.contiguous(), of, chosen, None, None, True)
             return torch.mm(rows, weight.reshape(h * e * c, o)).view(self.outer), chosen, rows
-        every = torch.mm(x.reshape(self.tokens), self.matrix(weight))
+        products = torch.mm(x.reshape(self.tokens), self.matrix(weight))
         out, kept = x.new_empty(self.outer), x.new_empty(self.rows, self.k, o) if keep else None
-        tensors = {"given": every, "of": of, "chosen": chosen, "out": out, "kept": kept, "others": None, "dof": None}
+        tensors = {"given": products, "of": of, "chosen": chosen, "out": out, "kept": kept, "others": None, "dof": None}
         self.launch("sums", tensors, True)
         return out, chosen, kept
 
@@ -116,15 +116,23 @@ class GatedCall:
         if wanted[1]:
             dweight = torch.mm(kept.t(), gradient).view(weight.shape)
         if wanted[0] or wanted[2]:
-            every, dx = torch.mm(gradient, weight.reshape(h * e * c, o).t()), x.new_empty(self.x_shape)
-            tensors = {"given": every, "of": of, "chosen": chosen, "out": dx, "kept": None, "others": x, "dof": dof}
+            products, dx = torch.mm(gradient, weight.reshape(h * e * c, o).t()), x.new_empty(self.x_shape)
+            tensors = {
+                "given": products,
+                "of": of,
+                "chosen": chosen,
+                "out": dx,
+                "kept": None,
+                "others": x,
+                "dof": dof,
+            }
             self.launch("sums", tensors, False)
         return dx, dweight, dof
 
-    def rows_of(self, given, of, chosen, others, dof, choose: bool) -> Tensor:
+    def rows_of(self, x, of, chosen, others, dof, choose: bool) -> Tensor:
         """Rows times gates for each chosen expert, 0 for the others; the gradient of `of`."""
-        out = given.new_empty(self.inner)
-        tensors = {"given": given, "of": of, "chosen": chosen, "out": out, "others": others, "dof": dof}
+        out = x.new_empty(self.inner)
+        tensors = {"given": x, "of": of, "chosen": chosen, "out": out, "others": others, "dof": dof}
         self.launch("rows", tensors, choose)
         return out
 
@@ -160,10 +168,10 @@ class GatedSums(torch.autograd.Function):
     def backward(ctx, gradient):
         (x, weight, of, *saved), wanted = ctx.saved_tensors, ctx.needs_input_grad[:3]
         if torch.is_grad_enabled() or not is_plain((gradient,)):
-            made = functools.partial(gated_expert_sums, k=ctx.run.k, total=ctx.run.total, gate=TILE_MAPS[ctx.gate][0])
+            plain = functools.partial(gated_expert_sums, k=ctx.run.k, total=ctx.run.total, gate=TILE_MAPS[ctx.gate][0])
             with exact_products(gradient):  # autocast may differ from that of the forward
-                found = plain_gradients(made, (x, weight, of), wanted, gradient)
+                gradients = plain_gradients(plain, (x, weight, of), wanted, gradient)
         else:
             with exact_products(gradient):
-                found = ctx.run.gradients(gradient, x, weight, of, *saved, wanted)
-        return *found, None, None, None
+                gradients = ctx.run.gradients(gradient, x, weight, of, *saved, wanted)
+        return *gradients, None, None, None

@@ -22,11 +22,11 @@ def gates_of(
     if MAP is not None:
         gates = MAP(values).to(of.dtype.element_ty).to(DTYPE)
     if CHOOSE:
-        own = largest(gates, (r >= 0)[:, None] & (e < each)[None, :], k, ENTRIES)
-        tl.store(chosen + r, tl.sum(own.to(tl.int32) << e[None, :], 1), r < rows)
+        is_chosen = largest(gates, (r >= 0)[:, None] & (e < each)[None, :], k, ENTRIES)
+        tl.store(chosen + r, tl.sum(is_chosen.to(tl.int32) << e[None, :], 1), r < rows)
     else:
-        own = ((tl.load(chosen + r, r < rows, 0)[:, None] >> e[None, :]) & 1) != 0
-    return values, gates, own & in_bounds
+        is_chosen = ((tl.load(chosen + r, r < rows, 0)[:, None] >> e[None, :]) & 1) != 0
+    return values, gates, is_chosen & in_bounds
 
 
 @triton.jit
@@ -59,24 +59,24 @@ def gated_rows(
     given[r] with the rows others [rows, k, width] of the chosen entries.
     """
     r = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    values, gates, own = gates_of(of, chosen, r, rows, each, k, MAP, CHOOSE, ENTRIES, DTYPE)
+    values, gates, is_chosen = gates_of(of, chosen, r, rows, each, k, MAP, CHOOSE, ENTRIES, DTYPE)
     dots = tl.zeros([ROWS, ENTRIES], DTYPE)
     for begin in range(0, width, WIDTH):
         c = begin + tl.arange(0, WIDTH)
         in_bounds = (r < rows)[:, None] & (c < width)[None, :]
         x = tl.load(given + r[:, None] * width + c[None, :], in_bounds, 0.0).to(DTYPE)
-        place = r * k
+        chosen_row = r * k
         for e in range(each):
-            gate, some = of_entry(gates, e, ENTRIES), of_entry(own.to(tl.int32), e, ENTRIES)
-            found = tl.where((some > 0)[:, None], x * gate[:, None], 0.0)
-            tl.store(out + (r * each + e)[:, None] * width + c[None, :], found, in_bounds)
+            gate, is_entry = of_entry(gates, e, ENTRIES), of_entry(is_chosen.to(tl.int32), e, ENTRIES)
+            gated = tl.where((is_entry > 0)[:, None], x * gate[:, None], 0.0)
+            tl.store(out + (r * each + e)[:, None] * width + c[None, :], gated, in_bounds)
             if dof is not None:
-                at = others + place[:, None] * width + c[None, :]
-                dot = tl.sum(x * tl.load(at, in_bounds & (some > 0)[:, None], 0.0).to(DTYPE), 1)
+                at = others + chosen_row[:, None] * width + c[None, :]
+                dot = tl.sum(x * tl.load(at, in_bounds & (is_entry > 0)[:, None], 0.0).to(DTYPE), 1)
                 dots += tl.where((tl.arange(0, ENTRIES) == e)[None, :], dot[:, None], 0.0)
-                place += some
+                chosen_row += is_entry
     if dof is not None:
-        gradient_of_gates(dots, values, gates, own, dof, r, rows, each, SLOPE, ENTRIES)
+        gradient_of_gates(dots, values, gates, is_chosen, dof, r, rows, each, SLOPE, ENTRIES)
 
 
 @triton.jit
@@ -91,25 +91,25 @@ def gated_sums(
     is the gradient of `of` from their inner products with others [rows, width].
     """
     r = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    values, gates, own = gates_of(of, chosen, r, rows, each, k, MAP, CHOOSE, ENTRIES, DTYPE)
+    values, gates, is_chosen = gates_of(of, chosen, r, rows, each, k, MAP, CHOOSE, ENTRIES, DTYPE)
     dots = tl.zeros([ROWS, ENTRIES], DTYPE)
     for begin in range(0, width, WIDTH):
         c = begin + tl.arange(0, WIDTH)
         in_bounds = (r < rows)[:, None] & (c < width)[None, :]
-        found, place = tl.zeros([ROWS, WIDTH], DTYPE), r * k
+        acc, chosen_row = tl.zeros([ROWS, WIDTH], DTYPE), r * k
         if dof is not None:
             other = tl.load(others + r[:, None] * width + c[None, :], in_bounds, 0.0).to(DTYPE)
         for e in range(each):
-            gate, some = of_entry(gates, e, ENTRIES), of_entry(own.to(tl.int32), e, ENTRIES)
-            read = in_bounds & (some > 0)[:, None]
+            gate, is_entry = of_entry(gates, e, ENTRIES), of_entry(is_chosen.to(tl.int32), e, ENTRIES)
+            read = in_bounds & (is_entry > 0)[:, None]
             x = tl.load(given + (r * each + e)[:, None] * width + c[None, :], read, 0.0)
             if kept is not None:
-                tl.store(kept + place[:, None] * width + c[None, :], x, read)
-                place += some
+                tl.store(kept + chosen_row[:, None] * width + c[None, :], x, read)
+                chosen_row += is_entry
             if dof is not None:
                 dot = tl.sum(x.to(DTYPE) * other, 1)
                 dots += tl.where((tl.arange(0, ENTRIES) == e)[None, :], dot[:, None], 0.0)
-            found += tl.where(read, x.to(DTYPE) * gate[:, None], 0.0)
-        tl.store(out + r[:, None] * width + c[None, :], found, in_bounds)
+            acc += tl.where(read, x.to(DTYPE) * gate[:, None], 0.0)
+        tl.store(out + r[:, None] * width + c[None, :], acc, in_bounds)
     if dof is not None:
-        gradient_of_gates(dots, values, gates, own, dof, r, rows, each, SLOPE, ENTRIES)
+        gradient_of_gates(dots, values, gates, is_chosen, dof, r, rows, each, SLOPE, ENTRIES)

@@ -22,27 +22,27 @@ class KeptLaunch:
         """Launches the kernel; a tensor may be None, in every call or in none."""
         if self.made is not None and not self.kernel.pre_run_hooks:
             values, bits = self.values.copy(), 0
-            for place, x in zip(self.places, tensors.values(), strict=True):
+            for position, x in zip(self.places, tensors.values(), strict=True):
                 if x is not None:
-                    values[place] = address = x.data_ptr()
+                    values[position] = address = x.data_ptr()
                     bits |= address
             if not bits & ALIGNED:
-                runtime, active, made = triton.knobs.runtime, triton.runtime.driver.active, self.made
+                runtime, active, compiled = triton.knobs.runtime, triton.runtime.driver.active, self.made
                 stream = active.get_current_stream(active.get_current_device())
                 enter = runtime.launch_enter_hook
-                more = None if enter is None else made.launch_metadata(self.grid, stream, *values)
-                self.run(*self.grid, stream, *self.handles, more, enter, runtime.launch_exit_hook, *values)
+                metadata = None if enter is None else compiled.launch_metadata(self.grid, stream, *values)
+                self.run(*self.grid, stream, *self.handles, metadata, enter, runtime.launch_exit_hook, *values)
                 return
-        made = self.kernel[self.grid](**tensors, **self.constants)
+        compiled = self.kernel[self.grid](**tensors, **self.constants)
         addresses = [x.data_ptr() for x in tensors.values() if x is not None]
-        if hasattr(made, "packed_metadata") and not any(address & ALIGNED for address in addresses):
-            given, names = tensors | self.constants, self.kernel.arg_names
+        if hasattr(compiled, "packed_metadata") and not any(address & ALIGNED for address in addresses):
+            arguments, names = tensors | self.constants, self.kernel.arg_names
             self.places = [names.index(name) for name in tensors]
-            self.values = [given[name] for name in names]
-            for place in self.places:
-                self.values[place] = None  # tensors are not kept
-            self.run, self.handles = made.run, (made.function, made.packed_metadata)
-            self.made = made  # last: another thread may look at it
+            self.values = [arguments[name] for name in names]
+            for position in self.places:
+                self.values[position] = None  # tensors are not kept
+            self.run, self.handles = compiled.run, (compiled.function, compiled.packed_metadata)
+            self.made = compiled  # last: another thread may look at it
 
 
 def kept_launch(key: tuple, make):

@@ -79,8 +79,8 @@ def linear_by_heads(
 
     Leading dimensions broadcast. Without a mask of pairs, keys may be hidden, `seen` [..., m, 1], and q and k mapped.
     """
-    given = [x for x in (q, k, v, mask, seen) if x is not None]
-    lead, dtype = torch.broadcast_shapes(*(x.shape[:-2] for x in given)), common_dtype(q, k, v)
+    tensors = [x for x in (q, k, v, mask, seen) if x is not None]
+    lead, dtype = torch.broadcast_shapes(*(x.shape[:-2] for x in tensors)), common_dtype(q, k, v)
     operands = [batch_and_heads(x.to(dtype), lead) for x in (q, k, v)]
     if mask is None:
         keys = None if seen is None else batch_and_heads(seen, lead)[..., 0]
@@ -111,8 +111,8 @@ def triton_linear(
         out, inverse = read_chunks(
             q, k, v, sums, how, total, eps=eps if normalize else None, seen=seen, tiles=(phi_q, phi_k, None)
         )
-        found = (inverse, None, None) if causal else (inverse, sums, total)
-        inverse, sums, total = (q.new_empty(0, dtype=sums_of(q)) if x is None else x for x in found)
+        saved = (inverse, None, None) if causal else (inverse, sums, total)
+        inverse, sums, total = (q.new_empty(0, dtype=sums_of(q)) if x is None else x for x in saved)
         return out, inverse, sums, total
 
 

@@ -65,13 +65,13 @@ def chunked(
 
     `maps`: kernels apply maps to tiles. `channels`: scores decay at a rate of their own for each channel.
     """
-    most = max(padded(features), padded(width))
+    widest = max(padded(features), padded(width))
     size = 4 if x.dtype == torch.float16 else x.element_size()  # multiplied as float32 with sums
     candidates = [
-        {"CHUNK": min(chunk, padded(rows)), "BLOCK": min(block, most)}
-        | ({"CHANNELS": few} if channels else {})
+        {"CHUNK": min(chunk, padded(rows)), "BLOCK": min(block, widest)}
+        | ({"CHANNELS": channel_block} if channels else {})
         | {"num_warps": warps, "num_stages": stages}
-        for chunk, block, few, warps, stages in (CHANNELS if channels else LINEAR)
+        for chunk, block, channel_block, warps, stages in (CHANNELS if channels else LINEAR)
     ]
 
     def need(CHUNK: int, BLOCK: int, CHANNELS: int = 0, **launch: int) -> tuple[int, int]:
@@ -83,10 +83,10 @@ def chunked(
         numbers += numbers // 8 if maps and causal and target_of() < 90 else 0  # mapped tiles pass through registers
         return numbers, 3 * size * CHUNK * BLOCK + max(4, size) * BLOCK * BLOCK
 
-    sizes = (most, min(padded(rows), 64), str(x.dtype).removeprefix("torch."))
+    sizes = (widest, min(padded(rows), 64), str(x.dtype).removeprefix("torch."))
     config = dict(configured("linear by channels" if channels else "linear", sizes, distinct(candidates), need))
-    few = config.pop("CHANNELS", 0)
-    return Chunked(causal, config.pop("CHUNK"), config.pop("BLOCK"), tuple(config.items()), few)
+    channel_block = config.pop("CHANNELS", 0)
+    return Chunked(causal, config.pop("CHUNK"), config.pop("BLOCK"), tuple(config.items()), channel_block)
 
 
 def chunk_sums(
@@ -112,8 +112,8 @@ def chunk_sums(
     batch, heads, length, features = k.shape
     width, span = 1 if v is None else v.shape[-1], 1 if how.causal else SPAN
     config = how.widths(features, width)
-    places = length if most is None or not how.causal else most
-    parts = max(1, -(-places // (how.chunk * span)))
+    positions = length if most is None or not how.causal else most
+    parts = max(1, -(-positions // (how.chunk * span)))
     sums = None if v is None else k.new_empty(batch * heads, parts, features, width, dtype=sums_of(k))
     totals = k.new_empty(batch * heads, parts, features, dtype=sums_of(k)) if total else None
     values = k if v is None else v
@@ -125,8 +125,8 @@ def chunk_sums(
             span=span, MAP=tile, sign=1, BY_FEATURES=False,
             DTYPE=tile_type(sums_of(k)), PRECISION=precision_of(k, values), **config,
         )  # fmt: skip
-    made = (None if x is None else before(x, how, later) for x in (sums, totals))
-    return next(made), next(made)
+    exclusive = (None if x is None else before(x, how, later) for x in (sums, totals))
+    return next(exclusive), next(exclusive)
 
 
 def referenced_sums(
@@ -272,17 +272,17 @@ def row_sums_gradient(g: Tensor, out: Tensor, inverse: Tensor | None) -> Tensor:
 
     g and out [b, h, n, e] with contiguous e; inverse, if given, and the result [b, h, n].
     """
-    found = out.new_empty(out.shape[:-1], dtype=sums_of(out))
-    if found.numel():
-        row_products_of(g, out, found)({"a": g, "b": out, "factor": inverse, "out": found})
-    return found
+    dots = out.new_empty(out.shape[:-1], dtype=sums_of(out))
+    if dots.numel():
+        row_products_of(g, out, dots)({"a": g, "b": out, "factor": inverse, "out": dots})
+    return dots
 
 
-def row_products_of(a: Tensor, b: Tensor, found: Tensor) -> KeptLaunch:
+def row_products_of(a: Tensor, b: Tensor, out: Tensor) -> KeptLaunch:
     """The launch of `row_products` for tensors like these, [b, h, n, e] with contiguous e."""
     batch, heads, length, width = a.shape
     names = (f"{name}_{dim}" for name in "ab" for dim in ("batch", "head", "row"))
     constants = dict(zip(names, (*a.stride()[:3], *b.stride()[:3]), strict=True))
-    constants |= {"heads": heads, "length": length, "width": width, "DTYPE": tile_type(found.dtype)}
+    constants |= {"heads": heads, "length": length, "width": width, "DTYPE": tile_type(out.dtype)}
     constants |= {"ROWS": 64, "WIDTH": min(64, padded(width)), "num_warps": 4}
     return KeptLaunch(row_products, (batch * heads * -(-length // 64),), constants)

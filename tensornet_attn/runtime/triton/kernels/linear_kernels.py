@@ -40,7 +40,7 @@ def linear_sums(
     e = tl.program_id(2) * WIDTH + tl.arange(0, WIDTH)
     keys += lead // heads * keys_batch + lead % heads * keys_head
     values += lead // heads * values_batch + lead % heads * values_head
-    found, added = tl.zeros([FEATURES, WIDTH], DTYPE), tl.zeros([FEATURES], DTYPE)
+    sum_tile, total_tile = tl.zeros([FEATURES, WIDTH], DTYPE), tl.zeros([FEATURES], DTYPE)
     for chunk in range(part * span, tl.minimum(part * span + span, tl.cdiv(first + length, CHUNK))):
         row = chunk * CHUNK + tl.arange(0, CHUNK) - first
         in_bounds = (row >= 0) & (row < length)
@@ -49,30 +49,30 @@ def linear_sums(
         on_key = in_bounds[None, :] & (f < features)[:, None]
         k = mapped(tl.load(keys + row[None, :] * keys_row + f[:, None], on_key, 0.0), on_key, MAP, DTYPE)
         if total is not None:
-            one = tl.load(weight + lead * length + row, in_bounds, 0.0)[None, :] if weight is not None else 1.0
-            added += tl.sum(k.to(DTYPE) * one, 1)
+            weights = tl.load(weight + lead * length + row, in_bounds, 0.0)[None, :] if weight is not None else 1.0
+            total_tile += tl.sum(k.to(DTYPE) * weights, 1)
         if scale is not None:
             k = k.to(DTYPE) * tl.load(scale + lead * length + row, in_bounds, 0.0)[None, :]
         if power is not None:
-            own = power + lead // heads * power_batch + lead % heads * power_head + row * power_row
+            powers = power + lead // heads * power_batch + lead % heads * power_head + row * power_row
             if BY_FEATURES:
-                exponent = tl.where(on_key, sign * tl.load(own[None, :] + f[:, None], on_key, 0.0), float("-inf"))
+                exponent = tl.where(on_key, sign * tl.load(powers[None, :] + f[:, None], on_key, 0.0), float("-inf"))
                 top = tl.max(exponent, 1)
                 tl.store(most + (lead * parts + part) * features + f, top, (f < features) & (tl.program_id(2) == 0))
                 k = k.to(DTYPE) * tl.exp(exponent - tl.where(top == float("-inf"), 0.0, top)[:, None])
             else:
-                exponent = tl.where(in_bounds, sign * tl.load(own, in_bounds, 0.0), float("-inf"))
+                exponent = tl.where(in_bounds, sign * tl.load(powers, in_bounds, 0.0), float("-inf"))
                 top = tl.max(exponent, 0)
                 tl.store(most + lead * parts + part, top, (tl.program_id(1) == 0) & (tl.program_id(2) == 0))
                 k = k.to(DTYPE) * tl.exp(exponent - tl.where(top == float("-inf"), 0.0, top))[None, :]
         if sums is not None:
             v = tl.load(values + row[:, None] * values_row + e[None, :], in_bounds[:, None] & (e < width)[None, :], 0.0)
-            found += product(k, v, PRECISION)
-    place = (lead * parts + part) * features + f
+            sum_tile += product(k, v, PRECISION)
+    entry = (lead * parts + part) * features + f
     if sums is not None:
-        tl.store(sums + place[:, None] * width + e[None, :], found, (f < features)[:, None] & (e < width)[None, :])
+        tl.store(sums + entry[:, None] * width + e[None, :], sum_tile, (f < features)[:, None] & (e < width)[None, :])
     if total is not None:
-        tl.store(total + place, added, (f < features) & (tl.program_id(2) == 0))
+        tl.store(total + entry, total_tile, (f < features) & (tl.program_id(2) == 0))
 
 
 @triton.jit
@@ -83,26 +83,26 @@ def sums_before(sums, most, parts, size, each, REVERSE: tl.constexpr, DTYPE: tl.
     the reference is the most of the parts that it adds, -inf if there are none; it replaces `most`, stored as the
     second half of [2, b h, parts, size / each], because programs share it.
     """
-    lead, place = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    running, inside = tl.zeros([BLOCK], DTYPE), place < size
+    lead, entry = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    running, inside = tl.zeros([BLOCK], DTYPE), entry < size
     if most is not None:
         reference = tl.full([BLOCK], float("-inf"), DTYPE)
         others = tl.num_programs(0).to(tl.int64) * parts * (size // each)
     for step in range(parts):
         part = parts - 1 - step if REVERSE else step
-        at = sums + (lead * parts + part) * size + place
-        own = tl.load(at, inside, 0.0)
+        at = sums + (lead * parts + part) * size + entry
+        part_sum = tl.load(at, inside, 0.0)
         tl.store(at, running, inside)
         if most is not None:
-            at = most + (lead * parts + part) * (size // each) + place // each
+            at = most + (lead * parts + part) * (size // each) + entry // each
             top = tl.load(at, inside, float("-inf"))
-            tl.store(at + others, reference, inside & (place % each == 0))
+            tl.store(at + others, reference, inside & (entry % each == 0))
             largest = tl.maximum(reference, top)
             finite = tl.where(largest == float("-inf"), 0.0, largest)
             running *= tl.exp(reference - finite)
-            own *= tl.exp(top - finite)
+            part_sum *= tl.exp(top - finite)
             reference = largest
-        running += own
+        running += part_sum
 
 
 @triton.jit
@@ -164,15 +164,15 @@ def linear_reads(
         entries = on_right[None, :] & (f < features)[:, None]
         y = mapped(tl.load(right + j[None, :] * right_row + f[:, None], entries, 0.0), entries, RIGHT_MAP, DTYPE)
         if BY_FEATURES:
-            own = tile_exponents(
+            exponent = tile_exponents(
                 own_power, i[:, None] * own_row + f[None, :], on_left[:, None] & (f < features)[None, :], -sign
             )
             scores += channel_scores(
-                x, own, y, right, right_row, other_power, other_row, f, features, chunk * CHUNK - right_first, others,
-                sign, LATER, PRECISION, CHUNK,
+                x, exponent, y, right, right_row, other_power, other_row, f, features, chunk * CHUNK - right_first,
+                others, sign, LATER, PRECISION, CHUNK,
             )  # fmt: skip
             top = tl.load(reference + part * features + f, (f < features) & summed, float("-inf"))
-            x = (x.to(DTYPE) * tl.exp(own + top[None, :])).to(x.dtype)
+            x = (x.to(DTYPE) * tl.exp(exponent + top[None, :])).to(x.dtype)
         else:
             scores += product(x, y, PRECISION)
         if sums is not None:
@@ -189,42 +189,42 @@ def linear_reads(
         if LATER:
             scores *= tl.load(scale + lead * others + j, on_right, 0.0)[None, :]
         else:
-            own = tl.load(scale + lead * length + i, on_left, 0.0)[:, None]
-            scores, read = scores * own, read * own
+            row_scale = tl.load(scale + lead * length + i, on_left, 0.0)[:, None]
+            scores, read = scores * row_scale, read * row_scale
     if bias is not None:
         z = tl.load(total + part * width + e, (e < width) & summed, 0.0)
         if LATER:
             scores += tl.load(bias + lead * others + j, on_right, 0.0)[None, :]
             read += z[None, :]
         else:
-            own = tl.load(bias + lead * length + i, on_left, 0.0)[:, None]
-            scores, read = scores + own, read + own * z[None, :]
+            row_bias = tl.load(bias + lead * length + i, on_left, 0.0)[:, None]
+            scores, read = scores + row_bias, read + row_bias * z[None, :]
     past = position[:, None] - position[None, :]
     visible = (past <= 0 if LATER else past >= 0) & on_right[None, :]
     scores = tl.where(visible, scores, 0.0)
     if BY_WIDTH:
-        own = tile_exponents(
+        exponent = tile_exponents(
             own_power, i[:, None] * own_row + e[None, :], on_left[:, None] & (e < width)[None, :], -sign
         )
         top = tl.load(reference + part * width + e, (e < width) & summed, float("-inf"))
-        read = read * tl.exp(own + top[None, :]) + channel_read(
-            scores, own, values, values_row, other_power, other_row, e, width, chunk * CHUNK - right_first, others,
+        read = read * tl.exp(exponent + top[None, :]) + channel_read(
+            scores, exponent, values, values_row, other_power, other_row, e, width, chunk * CHUNK - right_first, others,
             sign, LATER, PRECISION, CHUNK,
         )  # fmt: skip
     else:
         if own_power is not None and not BY_FEATURES:
-            own = tile_exponents(own_power, i * own_row, on_left, -sign)
-            read *= tl.exp(own + tl.load(reference + part, summed, float("-inf")))[:, None]
-            other = tile_exponents(other_power, j * other_row, on_right, sign)
-            scores *= tl.exp(tl.where(visible, own[:, None] + other[None, :], float("-inf")))
+            exponent = tile_exponents(own_power, i * own_row, on_left, -sign)
+            read *= tl.exp(exponent + tl.load(reference + part, summed, float("-inf")))[:, None]
+            other_exponent = tile_exponents(other_power, j * other_row, on_right, sign)
+            scores *= tl.exp(tl.where(visible, exponent[:, None] + other_exponent[None, :], float("-inf")))
         entries = on_right[:, None] & (e < width)[None, :]
         v = mapped(tl.load(values + j[:, None] * values_row + e[None, :], entries, 0.0), entries, VALUES_MAP, DTYPE)
         read += product(scores, v, PRECISION)
     if inverse is not None:
         rows += tl.sum(scores, 1) + EPS
-        whole = tl.where(rows == 0, 0.0, 1 / tl.where(rows == 0, 1.0, rows))
-        read *= whole[:, None]
-        tl.store(inverse + lead * length + i, whole, on_left & (tl.program_id(1) == 0))
+        reciprocal = tl.where(rows == 0, 0.0, 1 / tl.where(rows == 0, 1.0, rows))
+        read *= reciprocal[:, None]
+        tl.store(inverse + lead * length + i, reciprocal, on_left & (tl.program_id(1) == 0))
     if of is not None:
         of += lead // heads * of_batch + lead % heads * of_head
         x = tl.load(of + i[:, None] * of_row + e[None, :], on_left[:, None] & (e < width)[None, :], 0.0).to(DTYPE)
@@ -300,9 +300,9 @@ def linear_reads_all(
                 read += tl.load(bias + lead * length + i, on_left, 0.0)[:, None] * shift
         if inverse is not None:
             rows += EPS
-            whole = tl.where(rows == 0, 0.0, 1 / tl.where(rows == 0, 1.0, rows))
-            read *= whole[:, None]
-            tl.store(inverse + lead * length + i, whole, stored & (tl.program_id(1) == 0))
+            reciprocal = tl.where(rows == 0, 0.0, 1 / tl.where(rows == 0, 1.0, rows))
+            read *= reciprocal[:, None]
+            tl.store(inverse + lead * length + i, reciprocal, stored & (tl.program_id(1) == 0))
         if of is not None:
             y = tl.load(of + i[:, None] * of_row + e[None, :], on_left[:, None] & (e < width)[None, :], 0.0).to(DTYPE)
             read = OUT_SLOPE(y, OUT_MAP(y), read)
@@ -323,13 +323,13 @@ def row_products(a, b, factor, out, a_batch, a_head, a_row, b_batch, b_head, b_r
     i = (tl.program_id(0) % blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     a += lead // heads * a_batch + lead % heads * a_head
     b += lead // heads * b_batch + lead % heads * b_head
-    found = tl.zeros([ROWS], DTYPE)
+    dots = tl.zeros([ROWS], DTYPE)
     for begin in range(0, width, WIDTH):
         e = begin + tl.arange(0, WIDTH)
         in_bounds = (i < length)[:, None] & (e < width)[None, :]
         x = tl.load(a + i[:, None] * a_row + e[None, :], in_bounds, 0.0)
         y = tl.load(b + i[:, None] * b_row + e[None, :], in_bounds, 0.0)
-        found += tl.sum(x.to(DTYPE) * y.to(DTYPE), 1)
+        dots += tl.sum(x.to(DTYPE) * y.to(DTYPE), 1)
     if factor is not None:
-        found *= -tl.load(factor + lead * length + i, i < length, 0.0)
-    tl.store(out + lead * length + i, found, i < length)
+        dots *= -tl.load(factor + lead * length + i, i < length, 0.0)
+    tl.store(out + lead * length + i, dots, i < length)

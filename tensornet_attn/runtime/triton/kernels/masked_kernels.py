@@ -33,12 +33,12 @@ def masked_reads(
     mask += lead // heads * mask_batch + lead % heads * mask_head
     on_left = i < length
     read, rows = tl.zeros([CHUNK, WIDTH], DTYPE), tl.zeros([CHUNK], DTYPE)
-    place = chunk * CHUNK + ahead
-    begin, end = place * 0, place * 0 + others
+    position = chunk * CHUNK + ahead
+    begin, end = position * 0, position * 0 + others
     if CAUSAL and LATER:
-        begin = tl.maximum(place, 0)
+        begin = tl.maximum(position, 0)
     elif CAUSAL:
-        end = tl.minimum(place + CHUNK, others)
+        end = tl.minimum(position + CHUNK, others)
     for start in range(begin, end, CHUNK):
         j = start + tl.arange(0, CHUNK)
         on_right = j < others
@@ -69,8 +69,8 @@ def masked_reads(
         rows += tl.sum(scores, 1)
     if inverse is not None:
         rows += EPS
-        whole = tl.where(rows == 0, 0.0, 1 / tl.where(rows == 0, 1.0, rows))
-        read *= whole[:, None]
-        tl.store(inverse + lead * length + i, whole, on_left & (tl.program_id(1) == 0))
+        reciprocal = tl.where(rows == 0, 0.0, 1 / tl.where(rows == 0, 1.0, rows))
+        read *= reciprocal[:, None]
+        tl.store(inverse + lead * length + i, reciprocal, on_left & (tl.program_id(1) == 0))
     out += lead // heads * out_batch + lead % heads * out_head
     tl.store(out + i[:, None] * out_row + e[None, :], read, on_left[:, None] & (e < width)[None, :])

@@ -130,10 +130,10 @@ def online(scores, SCALE: tl.constexpr, MASK: tl.constexpr, visible, edge, m_i, 
     Scores are not yet scaled, except with MASK 2, where a mask has been added to them. m_i is in the units of `exp_in`.
     """
     if (SCALE > 0) & (MASK != 2):
-        part, alpha, new = powers(where_visible(scores, visible, edge, float("-inf")), SCALE, MASK, m_i)
+        weights, alpha, new_m_i = powers(where_visible(scores, visible, edge, float("-inf")), SCALE, MASK, m_i)
     else:
-        part, alpha, new = powers(scaled(scores, SCALE, MASK, visible, edge), 1.0, MASK, m_i)
-    return part, alpha, new, l_i * alpha + tl.sum(part, 1)
+        weights, alpha, new_m_i = powers(scaled(scores, SCALE, MASK, visible, edge), 1.0, MASK, m_i)
+    return weights, alpha, new_m_i, l_i * alpha + tl.sum(weights, 1)
 
 
 @triton.constexpr_function
@@ -151,8 +151,8 @@ def exp_in(x, MASK: tl.constexpr):
 @triton.jit
 def powers(scores, SCALE: tl.constexpr, MASK: tl.constexpr, m_i):
     """(exp(SCALE scores) relative to the new m_i, alpha to rescale earlier results, new m_i)."""
-    alpha, new = higher(tl.max(scores, 1), SCALE, MASK, m_i)
-    return power(scores, SCALE, MASK, new), alpha, new
+    alpha, new_m_i = higher(tl.max(scores, 1), SCALE, MASK, m_i)
+    return power(scores, SCALE, MASK, new_m_i), alpha, new_m_i
 
 
 @triton.jit
@@ -166,8 +166,8 @@ def scaled(scores, SCALE: tl.constexpr, MASK: tl.constexpr, visible, edge):
 @triton.jit
 def higher(found, SCALE: tl.constexpr, MASK: tl.constexpr, m_i):
     """(alpha, new m_i), where SCALE found is the maximum of a block."""
-    new = tl.maximum(m_i, unit_of(SCALE, MASK) * found)
-    return exp_in(m_i - tl.where(new == float("-inf"), 0.0, new), MASK), new
+    new_m_i = tl.maximum(m_i, unit_of(SCALE, MASK) * found)
+    return exp_in(m_i - tl.where(new_m_i == float("-inf"), 0.0, new_m_i), MASK), new_m_i
 
 
 @triton.jit
@@ -183,15 +183,15 @@ def log_sum(m_i, l_i, out, MASK: tl.constexpr, SPLIT: tl.constexpr):
     If a row sees nothing, this is a number for minus infinity that suits the dtype of the result `out`, or minus
     infinity for a part of the keys.
     """
-    some = l_i != 0
-    found = tl.where(some, m_i, 0.0) / unit_of(1.0, MASK) + tl.log(tl.where(some, l_i, 1.0))
+    nonempty = l_i != 0
+    lse = tl.where(nonempty, m_i, 0.0) / unit_of(1.0, MASK) + tl.log(tl.where(nonempty, l_i, 1.0))
     if SPLIT:
-        found = tl.where(some, found, float("-inf"))
+        lse = tl.where(nonempty, lse, float("-inf"))
     elif out.dtype.element_ty == tl.float16:
-        found = tl.where(some, found, -32752.0)
+        lse = tl.where(nonempty, lse, -32752.0)
     else:
-        found = tl.where(some, found, -1e15)
-    return found
+        lse = tl.where(nonempty, lse, -1e15)
+    return lse
 
 
 @triton.jit
@@ -203,17 +203,17 @@ def largest_with_sink(m_i, sink, MASK: tl.constexpr):
 @triton.jit
 def sum_with_sink(m_i, l_i, sink, MASK: tl.constexpr):
     """The sum of each row with a sink, relative to the new m_i."""
-    new = largest_with_sink(m_i, sink, MASK)
-    shift = tl.where(new == float("-inf"), 0.0, new)
+    new_m_i = largest_with_sink(m_i, sink, MASK)
+    shift = tl.where(new_m_i == float("-inf"), 0.0, new_m_i)
     return l_i * exp_in(m_i - shift, MASK) + exp_in(unit_of(1.0, MASK) * sink - shift, MASK)
 
 
 @triton.jit
 def with_sink(m_i, l_i, sink, MASK: tl.constexpr):
     """The factor that divides rows, which are relative to m_i, by their sum with a sink."""
-    new, whole = largest_with_sink(m_i, sink, MASK), sum_with_sink(m_i, l_i, sink, MASK)
-    alpha = exp_in(m_i - tl.where(new == float("-inf"), 0.0, new), MASK)
-    return tl.where(whole == 0, 0.0, alpha / tl.where(whole == 0, 1.0, whole))
+    new_m_i, total = largest_with_sink(m_i, sink, MASK), sum_with_sink(m_i, l_i, sink, MASK)
+    alpha = exp_in(m_i - tl.where(new_m_i == float("-inf"), 0.0, new_m_i), MASK)
+    return tl.where(total == 0, 0.0, alpha / tl.where(total == 0, 1.0, total))
 
 
 @triton.jit
@@ -234,21 +234,21 @@ def largest_of(m_i, SPLIT: tl.constexpr):
 def inverse_of(l_i, eps, SPLIT: tl.constexpr):
     """The factor that divides rows by (sum + eps), zero if this is zero; one for a part of the keys."""
     if SPLIT:
-        found = l_i * 0 + 1
+        inverse = l_i * 0 + 1
     else:
-        whole = l_i + eps
-        found = tl.where(whole == 0, 0.0, 1 / tl.where(whole == 0, 1.0, whole))
-    return found
+        divisor = l_i + eps
+        inverse = tl.where(divisor == 0, 0.0, 1 / tl.where(divisor == 0, 1.0, divisor))
+    return inverse
 
 
 @triton.jit
 def sums_of_part(l_i, eps, SPLIT: tl.constexpr):
     """The same factor; for a part of the keys the sum, which the first part adds eps to."""
     if SPLIT:
-        found = l_i + tl.where(tl.program_id(1) == 0, eps, 0.0)
+        statistic = l_i + tl.where(tl.program_id(1) == 0, eps, 0.0)
     else:
-        found = inverse_of(l_i, eps, SPLIT)
-    return found
+        statistic = inverse_of(l_i, eps, SPLIT)
+    return statistic
 
 
 @triton.jit
@@ -296,54 +296,54 @@ def in_parts(x, PARTS: tl.constexpr):
     (i, j), (i, j + 1), the same 8 rows below, and all these 8 columns apart. PARTS 2: as 1, but separately for each 8
     columns, for warps that split columns."""
     if PARTS == 0:
-        found = tl.sum(x, 1)
+        sums = tl.sum(x, 1)
     else:
         x = tl.reshape(x, (x.shape[0] // 16, 2, 8, x.shape[1] // 8, 4, 2))
         x = tl.sum(tl.sum(x, 5), 1)
         if PARTS == 1:
             x = tl.sum(x, 2)
-        found = tl.reshape(x, (x.numel,))
-    return found
+        sums = tl.reshape(x, (x.numel,))
+    return sums
 
 
 @triton.jit
 def power_of(x, P: tl.constexpr):
     """x ** P; for negative x NaN unless P is an integer."""
     if P == 0:
-        found = x * 0 + 1
+        raised = x * 0 + 1
     elif P == 1:
-        found = x
+        raised = x
     elif P == 2:
-        found = x * x
+        raised = x * x
     elif P == 3:
-        found = x * x * x
+        raised = x * x * x
     else:
-        found = exp_of(P * tl.log(tl.abs(x)))
+        raised = exp_of(P * tl.log(tl.abs(x)))
         if P % 2 == 1:
-            found = tl.where(x < 0, -found, found)
+            raised = tl.where(x < 0, -raised, raised)
         elif P % 2 != 0:
-            found = tl.where(x < 0, float("nan"), found)
-    return found
+            raised = tl.where(x < 0, float("nan"), raised)
+    return raised
 
 
 @triton.jit
 def log_add(a, b):
     """log(exp(a) + exp(b)); minus infinity if both are."""
     m_i = maximum_of(a, b)
-    some = m_i != float("-inf")
-    shift = tl.where(some, m_i, 0.0)
-    total = tl.where(some, exp_of(a - shift) + exp_of(b - shift), 1.0)
-    return tl.where(some, shift + tl.log(total), m_i)
+    nonempty = m_i != float("-inf")
+    shift = tl.where(nonempty, m_i, 0.0)
+    total = tl.where(nonempty, exp_of(a - shift) + exp_of(b - shift), 1.0)
+    return tl.where(nonempty, shift + tl.log(total), m_i)
 
 
 @triton.jit
 def mask_2d(mask, steps, at, n, n_end, m, m_end, MASK: tl.constexpr):
     """A tile of the mask of the call. MASK 0: none; 1: boolean; 2: float, minus infinity hides."""
     if MASK == 0:
-        found = 0
+        tile = 0
     else:
-        found = pair_2d(mask, steps, at, n, n_end, m, m_end)
-    return found
+        tile = pair_2d(mask, steps, at, n, n_end, m, m_end)
+    return tile
 
 
 @triton.jit
@@ -388,8 +388,8 @@ def at_places(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PLACES: tl.constexpr
     """From keys to relative positions, zeros without a key: the inverse of `at_keys`."""
     i, p = tl.arange(0, ROWS), tl.arange(0, PLACES)
     j = i[:, None] - p[None, :] + COLUMNS - 1
-    found = tl.gather(x, tl.minimum(tl.maximum(j, 0), COLUMNS - 1), 1)
-    return tl.where((j >= 0) & (j < COLUMNS), found, 0.0)
+    gathered = tl.gather(x, tl.minimum(tl.maximum(j, 0), COLUMNS - 1), 1)
+    return tl.where((j >= 0) & (j < COLUMNS), gathered, 0.0)
 
 
 @triton.jit
@@ -406,11 +406,11 @@ def store_entries(base, n, distance, REACH: tl.constexpr, in_bounds, x, before, 
     ADD: add to the values that the same program has stored before.
     """
     at, inside = base + n * (2 * REACH + 1) + distance + REACH, in_bounds & (distance > -REACH) & (distance < REACH)
-    found = x
+    stored = x
     if ADD:
-        found += tl.load(at, inside, 0)
+        stored += tl.load(at, inside, 0)
         tl.debug_barrier()  # all threads have read before any writes
-    tl.store(at, found, inside)
+    tl.store(at, stored, inside)
     before += tl.sum(tl.where(in_bounds & (distance <= -REACH), x, 0.0), 1)
     return before, after + tl.sum(tl.where(in_bounds & (distance >= REACH), x, 0.0), 1)
 
@@ -425,10 +425,10 @@ def in_interpreter():
 def key_of(seed, DRAW: tl.constexpr):
     """The key of the generator: the seed of the call, if it has one."""
     if DRAW:
-        found = tl.load(seed)
+        key = tl.load(seed)
     else:
-        found = 0
-    return found
+        key = 0
+    return key
 
 
 @triton.jit
@@ -485,10 +485,10 @@ def gaussian_2d(n, m, lead, word, stream, key, DOT: tl.constexpr):
     else:
         power = instruction("lg2.approx.ftz.f32 $0, $1;", x)
         sine, cosine = instruction("sin.approx.ftz.f32 $0, $1;", y), instruction("cos.approx.ftz.f32 $0, $1;", y)
-    found = cosine
+    wave = cosine
     if word % 2 == 1:
-        found = sine
-    return tl.sqrt(tl.abs(1.3862943611198906 * power)) * found
+        wave = sine
+    return tl.sqrt(tl.abs(1.3862943611198906 * power)) * wave
 
 
 @triton.jit
@@ -503,12 +503,12 @@ def noise_2d(
     DOT: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     """The noise given, else fresh Gaussian noise times std, else zeros."""
-    found = tl.zeros((n + m).shape, SUMS)
+    noise = tl.zeros((n + m).shape, SUMS)
     if GIVEN:
-        found = pair_2d(x, steps, at, n, n_end, m, m_end).to(SUMS)
+        noise = pair_2d(x, steps, at, n, n_end, m, m_end).to(SUMS)
     elif DRAW:
-        found = std * gaussian_2d(n, m, lead, word, stream, key, DOT).to(SUMS)
-    return found
+        noise = std * gaussian_2d(n, m, lead, word, stream, key, DOT).to(SUMS)
+    return noise
 
 
 @triton.jit

@@ -56,10 +56,10 @@ def blocks_for(cores: bool, target: int) -> tuple:
     Without tensor cores, threads hold whole rows of operands, and large blocks exceed their registers, as measured for
     sm_80 and sm_90: small blocks come first, except in the interpreter, which has no registers.
     """
-    found = BLOCKS + TRIED + SPLIT + SMALL if cores else BLOCKS + SMALL if interpreted() else SMALL + BLOCKS
+    blocks = BLOCKS + TRIED + SPLIT + SMALL if cores else BLOCKS + SMALL if interpreted() else SMALL + BLOCKS
     if cores and target >= 90:
-        return HOPPER + tuple((*one, 0, 1) for one in found)
-    return tuple((*one, REGISTERS, 1) for one in found)
+        return HOPPER + tuple((*block, 0, 1) for block in blocks)
+    return tuple((*block, REGISTERS, 1) for block in blocks)
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ class Region:
 
     def legs_of_gradient(self, name: str) -> list[str]:
         """The legs of an operand's gradient as written by programs: a table has rows for each query."""
-        own = self.operands[name].split()
-        return [*own[:-1], self.sides[0], own[-1]] if name in self.tables and self.sides[0] not in own else own
+        legs = self.operands[name].split()
+        return [*legs[:-1], self.sides[0], legs[-1]] if name in self.tables and self.sides[0] not in legs else legs
 
 
 def region(name: str, **arguments) -> str:
@@ -131,7 +131,7 @@ def with_batch(x: Tensor, sizes: list[int], batch: list[int]) -> Tensor:
 
 def one_width(x: Tensor, legs: list[str], widths: dict[str, str]) -> Tensor:
     """Flattens the legs of a width, which are last."""
-    count = next((len(own.split()) for own in widths.values() if own.split()[-1] in legs), 1)
+    count = next((len(width_legs.split()) for width_legs in widths.values() if width_legs.split()[-1] in legs), 1)
     return x if count == 1 else x.flatten(-count)
 
 
@@ -164,19 +164,25 @@ class Launch:
     def __init__(self, operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast):
         self.region = region = REGIONS[name]
         self.present = present
-        legs = [
-            len(own.split()) for own, is_present in zip(region.operands.values(), present, strict=True) if is_present
+        leg_counts = [
+            len(operand_legs.split())
+            for operand_legs, is_present in zip(region.operands.values(), present, strict=True)
+            if is_present
         ]
-        masks = [x.ndim > least for x, least in ((mask, 2), (key_mask, 1)) if x is not None]
-        apart = any(masks) or seed is not None or any(x.ndim > own for x, own in zip(operands, legs, strict=True))
-        batch = batch if apart else []  # otherwise all elements of the batch are equal
+        masks = [x.ndim > dims for x, dims in ((mask, 2), (key_mask, 1)) if x is not None]
+        batched = (
+            any(masks)
+            or seed is not None
+            or any(x.ndim > leg_count for x, leg_count in zip(operands, leg_counts, strict=True))
+        )
+        batch = batch if batched else []  # otherwise all elements of the batch are equal
         self.name, self.batch, self.count = name, batch, math.prod(batch)
         self.known, self.kept = {}, {}
         self.lengths = dict(zip(region.sides, (n, m), strict=True))
         self.lengths |= {region.relative: max(n + m - 1, 0)} if region.relative else {}
-        some = iter(operands)
+        remaining = iter(operands)
         self.operands = {
-            operand: next(some) if is_present else None
+            operand: next(remaining) if is_present else None
             for operand, is_present in zip(region.operands, present, strict=True)
         }
         self.sizes = {**region.sizes, **self.seen_sizes()}
@@ -190,9 +196,12 @@ class Launch:
         self.pairs = self.count * math.prod(self.programs.values())
         self.width = {axis: math.prod(self.sizes[leg] for leg in legs.split()) for axis, legs in region.widths.items()}
         floats = {name: x for name, x in self.operands.items() if x is not None and x.is_floating_point()}
-        wide = {leg for legs in region.widths.values() for leg in legs.split()}
-        met = [x for name, x in floats.items() if wide & {*region.operands[name].split()}]  # in matrix products
-        self.dtype = cast or max((x.dtype for x in met or floats.values()), key=lambda kind: torch.finfo(kind).bits)
+        width_legs = {leg for legs in region.widths.values() for leg in legs.split()}
+        # in matrix products
+        multiplied = [x for name, x in floats.items() if width_legs & {*region.operands[name].split()}]
+        self.dtype = cast or max(
+            (x.dtype for x in multiplied or floats.values()), key=lambda dtype: torch.finfo(dtype).bits
+        )
         if self.dtype == torch.bfloat16 and interpreted():
             raise ValueError(
                 f"'{name.split('.')[-1]}': the interpreter of triton rounds bfloat16 incorrectly; give float16 or "
@@ -204,11 +213,11 @@ class Launch:
 
     def of(self, operands, mask, key_mask, seed) -> "Launch":
         """The launch of a call that differs from this one in the values of tensors only."""
-        run, some = object.__new__(Launch), iter(operands)
+        run, remaining = object.__new__(Launch), iter(operands)
         run.__dict__.update(self.__dict__)
         run.like, run.tensors = operands[0], {}
         run.operands = {
-            name: next(some) if is_present else None
+            name: next(remaining) if is_present else None
             for name, is_present in zip(self.region.operands, self.present, strict=True)
         }
         for name, x in (*run.operands.items(), ("mask", mask), ("key_mask", key_mask)):
@@ -219,13 +228,13 @@ class Launch:
 
     def seen_sizes(self) -> dict[str, int]:
         """The size of each leg of an operand, the largest if some operands have size 1."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for name, legs in self.region.operands.items():
             if (x := self.operands[name]) is not None:
-                own = legs.split()
-                for leg, size in zip(own, x.shape[x.ndim - len(own) :], strict=True):
-                    found[leg] = max(size, found.get(leg, 1))
-        return {leg: size for leg, size in found.items() if size > 1 or leg not in self.region.sizes}
+                operand_legs = legs.split()
+                for leg, size in zip(operand_legs, x.shape[x.ndim - len(operand_legs) :], strict=True):
+                    sizes[leg] = max(size, sizes.get(leg, 1))
+        return {leg: size for leg, size in sizes.items() if size > 1 or leg not in self.region.sizes}
 
     def whole(self, legs: list[str]) -> list[int]:
         """The sizes of legs."""
@@ -236,8 +245,8 @@ class Launch:
         if name == "key_mask":
             return x.expand(*self.batch, x.shape[-1]).reshape(self.count, x.shape[-1]).view(torch.uint8)
         if name == "mask":
-            whole = self.whole([*self.region.others.split(), *self.region.sides])
-            x = x.reshape(self.mask_shape(x)).expand(*self.batch, *whole).reshape(self.count, *whole)
+            mask_sizes = self.whole([*self.region.others.split(), *self.region.sides])
+            x = x.reshape(self.mask_shape(x)).expand(*self.batch, *mask_sizes).reshape(self.count, *mask_sizes)
             return x.view(torch.uint8) if x.dtype == torch.bool else x
         legs = self.region.operands[name].split()
         return one_width(with_batch(x, self.whole(legs), self.batch), legs, self.region.widths)
@@ -251,27 +260,27 @@ class Launch:
 
     def arguments(self, mask, key_mask) -> dict:
         """The arguments of every kernel but tensors."""
-        found: dict = {}
+        arguments: dict = {}
         region, self.laid_out = self.region, set()
         legs = region.operands | {"mask": " ".join([region.others, *region.sides]), "key_mask": region.sides[1]}
         for name, x in (*self.operands.items(), ("mask", mask), ("key_mask", key_mask)):
             step = (0,) * (1 + len(legs[name].split()))
             if x is not None:
-                seen = self.arranged(name, x)
-                step = tuple(0 if size == 1 else step for size, step in zip(seen.shape, seen.stride(), strict=True))
-                self.laid_out |= {name} if seen.data_ptr() != x.data_ptr() or seen.dtype != x.dtype else set()
-            found[f"{name}_step"] = step
-        found |= {f"{leg}_end": length for leg, length in self.lengths.items()}
-        found |= {f"{leg}_programs": self.programs[leg] for leg in region.heads if leg not in region.whole}
-        found |= {f"number_{i}": number for i, number in enumerate(self.numbers)}
+                laid = self.arranged(name, x)
+                step = tuple(0 if size == 1 else step for size, step in zip(laid.shape, laid.stride(), strict=True))
+                self.laid_out |= {name} if laid.data_ptr() != x.data_ptr() or laid.dtype != x.dtype else set()
+            arguments[f"{name}_step"] = step
+        arguments |= {f"{leg}_end": length for leg, length in self.lengths.items()}
+        arguments |= {f"{leg}_programs": self.programs[leg] for leg in region.heads if leg not in region.whole}
+        arguments |= {f"number_{i}": number for i, number in enumerate(self.numbers)}
         for axis, size in self.width.items():
-            found |= {f"{axis}_size": size, f"{axis}_wide": padded(size)}
-        kinds = 0 if mask is None else 1 if mask.dtype == torch.bool else 2
-        found |= {"MASK": kinds, "KEYS": key_mask is not None}
+            arguments |= {f"{axis}_size": size, f"{axis}_wide": padded(size)}
+        mask_kind = 0 if mask is None else 1 if mask.dtype == torch.bool else 2
+        arguments |= {"MASK": mask_kind, "KEYS": key_mask is not None}
         if region.random:
-            found |= {"TRAIN": self.training}
-            found |= {f"{name}_GIVEN": self.operands[name] is not None for name in region.noise}
-        return found | {"DOT": tile_type(self.dtype), "SUMS": tile_type(self.sums)}
+            arguments |= {"TRAIN": self.training}
+            arguments |= {f"{name}_GIVEN": self.operands[name] is not None for name in region.noise}
+        return arguments | {"DOT": tile_type(self.dtype), "SUMS": tile_type(self.sums)}
 
     @property
     def cores(self) -> bool:
@@ -281,25 +290,28 @@ class Launch:
     def config(self, kind: str) -> dict:
         """The block sizes of both sides and the compile options of a kernel, cached."""
         if kind not in self.known:
-            room = {leg: min(padded(length), LARGEST) for leg, length in self.lengths.items()}
-            at = (self.name, kind, self.dtype, target_of(), *self.width.values(), *room.values())
-            if (found := CONFIGS.get(at)) is None:
-                found = CONFIGS[at] = self.chosen(kind, room)
-            self.known[kind] = found
+            largest = {leg: min(padded(length), LARGEST) for leg, length in self.lengths.items()}
+            key = (self.name, kind, self.dtype, target_of(), *self.width.values(), *largest.values())
+            if (config := CONFIGS.get(key)) is None:
+                config = CONFIGS[key] = self.chosen(kind, largest)
+            self.known[kind] = config
         return self.known[kind]
 
-    def chosen(self, kind: str, room: dict[str, int]) -> dict:
-        """Selects the configuration among blocks that are at most `room` on each side."""
+    def chosen(self, kind: str, largest: dict[str, int]) -> dict:
+        """Selects the configuration among blocks that are at most `largest` on each side."""
         region, (n, m) = self.region, self.region.sides
         fixed, other = (m, n) if kind == "keys" else (n, m)
         limits: dict = {}
-        found = blocks_for(self.cores, 80 if region.relative else target_of())
-        if found[0] == HOPPER[0] and kind == "keys" and not region.band:
-            found = (HOPPER_KEYS, *found)
-        for own, more, warps, stages, *limit in found:
-            one = {f"{fixed}_block": min(own, room[fixed]), f"{other}_block": min(more, room[other])}
-            one |= {"num_warps": warps, "num_stages": stages} | (self.band(one) if region.relative else {})
-            limits.setdefault(tuple(one.items()), limit)
+        blocks = blocks_for(self.cores, 80 if region.relative else target_of())
+        if blocks[0] == HOPPER[0] and kind == "keys" and not region.band:
+            blocks = (HOPPER_KEYS, *blocks)
+        for fixed_rows, other_rows, warps, stages, *limit in blocks:
+            config = {
+                f"{fixed}_block": min(fixed_rows, largest[fixed]),
+                f"{other}_block": min(other_rows, largest[other]),
+            }
+            config |= {"num_warps": warps, "num_stages": stages} | (self.band(config) if region.relative else {})
+            limits.setdefault(tuple(config.items()), limit)
         widths = {
             name: sum(padded(self.width[axis]) for axis in getattr(region, name).get(kind, "").split())
             for name in ("accumulators", "resident", "streamed", "temporaries")
@@ -309,13 +321,13 @@ class Launch:
         footprint = Footprint(tiles, region.sums.get(kind, 0), **widths, wide=wide)
 
         def need(num_warps, num_stages, **block):
-            own, more, rows = (block[f"{side}_block"] for side in (fixed, other, self.rows(kind)))
+            fixed_rows, other_rows, rows = (block[f"{side}_block"] for side in (fixed, other, self.rows(kind)))
             if self.cores:
                 size = self.dtype.itemsize
-                return need_of_cores(footprint, own, more, rows, num_warps, num_stages, size, target_of())
-            return need_elsewhere(footprint, own, more, self.sums.itemsize)
+                return need_of_cores(footprint, fixed_rows, other_rows, rows, num_warps, num_stages, size, target_of())
+            return need_elsewhere(footprint, fixed_rows, other_rows, self.sums.itemsize)
 
-        sizes, candidates = (self.dtype, *self.width.values()), [dict(one) for one in limits]
+        sizes, candidates = (self.dtype, *self.width.values()), [dict(config) for config in limits]
         return configured(f"{self.name}_{kind}", sizes, candidates, need, [*limits.values()])
 
     def band(self, config: dict) -> dict:
@@ -328,23 +340,23 @@ class Launch:
         """Into how many parts a kernel of queries divides the keys, each for its own programs."""
         if (kind, "parts") not in self.known:
             query, key = self.region.sides
-            config, seen = self.config(kind), self.lengths[key]
+            config, seen_keys = self.config(kind), self.lengths[key]
             if self.region.band:
-                seen = min(seen, self.region.band - 1 + config[f"{query}_block"])
+                seen_keys = min(seen_keys, self.region.band - 1 + config[f"{query}_block"])
             programs = self.blocks(kind, query) * self.count * math.prod(self.programs_of(kind).values())
             self.known[kind, "parts"] = parts_for(
-                programs, -(-seen // config[f"{key}_block"]), processors_of(self.like)
+                programs, -(-seen_keys // config[f"{key}_block"]), processors_of(self.like)
             )
         return self.known[kind, "parts"]
 
     def launch(self, kind: str, side: str, parts: int = 1, steps: dict | None = None, **special) -> None:
         """Launches a kernel with one program per block of a side, and for each of several parts of the keys."""
         steps = steps or {}
-        at = (kind, parts, *steps.values(), *(None if x is None else x.dtype for x in special.values()))
-        if at not in self.kept:
-            self.kept[at] = self.prepared(kind, side, parts, steps, special)
-        if self.kept[at].grid[0]:
-            self.kept[at](self.tensors | special)
+        key = (kind, parts, *steps.values(), *(None if x is None else x.dtype for x in special.values()))
+        if key not in self.kept:
+            self.kept[key] = self.prepared(kind, side, parts, steps, special)
+        if self.kept[key].grid[0]:
+            self.kept[key](self.tensors | special)
 
     def prepared(self, kind: str, side: str, parts: int, steps: dict, special: dict) -> KeptLaunch:
         """The launch of a kernel for these results."""
@@ -369,7 +381,7 @@ class Launch:
         leg = self.region.loops.get(kind)
         if leg is None:
             return self.programs
-        others = self.count * math.prod(count for own, count in self.programs.items() if own != leg)
+        others = self.count * math.prod(count for head, count in self.programs.items() if head != leg)
         side = self.region.sides[kind == "keys"]
         parts = min(self.programs[leg], max(1, BUSY // max(1, others * self.blocks(kind, side))))
         share = -(-self.programs[leg] // parts)
@@ -395,8 +407,8 @@ class Launch:
         key = ("gradient", x.stride())
         if key not in self.known:
             step = steps_of(self, legs, x.shape, x.stride())
-            apart = legs[-1] != self.region.sides[0] and x.shape[-1] != 1 and x.stride(-1) != 1
-            self.known[key] = None if step is None or apart else {"gradient_step": step}
+            scattered = legs[-1] != self.region.sides[0] and x.shape[-1] != 1 and x.stride(-1) != 1
+            self.known[key] = None if step is None or scattered else {"gradient_step": step}
         if self.known[key] is None:
             x = x.contiguous()
             return x, {"gradient_step": steps_of(self, legs, x.shape, x.stride())}
@@ -404,8 +416,8 @@ class Launch:
 
     def legs_of_gradient(self, name: str) -> list[str]:
         """The legs of the gradient of an operand or of the mask, as programs write it."""
-        whole = [*self.region.others.split(), *self.region.sides]
-        return whole if name == "mask" else self.region.legs_of_gradient(name)
+        mask_legs = [*self.region.others.split(), *self.region.sides]
+        return mask_legs if name == "mask" else self.region.legs_of_gradient(name)
 
     def room_of_gradient(self, name: str, kind: str, x: Tensor) -> Tensor:
         """A tensor for a gradient that programs do not store by strides: [pairs, (blocks), tiles, sides].
@@ -422,17 +434,17 @@ class Launch:
             self.tiles(legs),
             *self.side_sizes(legs),
         ]
-        alike = has_rows and name not in region.tables and x.numel() == math.prod(shape)
+        same_size = has_rows and name not in region.tables and x.numel() == math.prod(shape)
         partly = self.distances() & {*legs} or {*region.sides} <= {*legs}
-        make = torch.zeros if partly else torch.empty
-        return make(shape, device=self.like.device, dtype=x.dtype if alike else self.sums)
+        allocate = torch.zeros if partly else torch.empty
+        return allocate(shape, device=self.like.device, dtype=x.dtype if same_size else self.sums)
 
     def side_sizes(self, legs: list[str]) -> list[int]:
-        found = [self.lengths[leg] for leg in self.region.sides if leg in legs]
+        sizes = [self.lengths[leg] for leg in self.region.sides if leg in legs]
         if self.region.relative in legs:
-            found.append(self.config("places")[f"{self.region.relative}_block"])
-        found += [self.sizes[leg] for leg in self.distances() if leg in legs]
-        return found + [size for axis, size in self.width.items() if self.region.widths[axis].split()[0] in legs]
+            sizes.append(self.config("places")[f"{self.region.relative}_block"])
+        sizes += [self.sizes[leg] for leg in self.distances() if leg in legs]
+        return sizes + [size for axis, size in self.width.items() if self.region.widths[axis].split()[0] in legs]
 
     def distances(self) -> set[str]:
         return {self.region.operands[name].split()[-1] for name in self.region.tables}
@@ -440,13 +452,13 @@ class Launch:
     def joined(self, x: Tensor, legs: list[str], programs: dict[str, int] | None = None) -> Tensor:
         """[pairs, tiles, sides] of all programs as [batch, legs]; parts from several programs are added."""
         heads, programs = self.region.heads, programs or self.programs
-        own = [leg for leg in heads if leg in legs]
-        x = x.view(self.count, *programs.values(), *(heads[leg] for leg in own), *x.shape[2:])
-        absent = [1 + i for i, leg in enumerate(heads) if leg not in own]
+        own_heads = [leg for leg in heads if leg in legs]
+        x = x.view(self.count, *programs.values(), *(heads[leg] for leg in own_heads), *x.shape[2:])
+        absent = [1 + i for i, leg in enumerate(heads) if leg not in own_heads]
         if any(x.shape[dim] > 1 for dim in absent):
             x = x.sum(absent, keepdim=True)
         for dim in reversed(absent):
             x = x.squeeze(dim)
-        count = len(own)
-        order = [0, *(place for i in range(count) for place in (1 + i, 1 + count + i)), *range(1 + 2 * count, x.ndim)]
+        count = len(own_heads)
+        order = [0, *(dim for i in range(count) for dim in (1 + i, 1 + count + i)), *range(1 + 2 * count, x.ndim)]
         return x.permute(order).reshape(self.count, *self.whole(legs))

@@ -12,9 +12,9 @@ SPILLS = 8  # one of so many scalar accumulators counts, where all together cost
 
 @dataclass(frozen=True)
 class Footprint:
-    """Resources of a program with blocks `own` x `more`, the fixed side and the looped side.
+    """Resources of a program with blocks `fixed_rows` x `other_rows`, of the fixed side and the looped side.
 
-    `tiles`: live tiles of own x more; `sums`: scalar accumulators; widths of the other accumulators, of resident
+    `tiles`: live tiles of the block; `sums`: scalar accumulators; widths of the other accumulators, of resident
     operands, of streamed operands and of temporaries; `wide`: twice the sum of all widths.
     """
 
@@ -28,20 +28,27 @@ class Footprint:
 
 
 def need_of_cores(
-    footprint: Footprint, own: int, more: int, rows: int, warps: int, stages: int, size: int, target: int
+    footprint: Footprint, fixed_rows: int, other_rows: int, rows: int, warps: int, stages: int, size: int, target: int
 ) -> tuple[int, int]:
     """(values in registers, bytes per stage) with tensor cores, for elements of `size` bytes.
 
     Warps with 16 rows each exchange nothing. From sm_90 on, operands stay in shared memory.
     """
-    tiles, operands, streamed = own * more * footprint.tiles, own * footprint.resident, more * footprint.streamed
-    sums, scalars = own * footprint.accumulators + more * footprint.temporaries, 72 * warps * footprint.sums
-    staged = max((own + more) * footprint.wide, operands + streamed) * size
+    tiles, operands, streamed = (
+        fixed_rows * other_rows * footprint.tiles,
+        fixed_rows * footprint.resident,
+        other_rows * footprint.streamed,
+    )
+    sums, scalars = (
+        fixed_rows * footprint.accumulators + other_rows * footprint.temporaries,
+        72 * warps * footprint.sums,
+    )
+    staged = max((fixed_rows + other_rows) * footprint.wide, operands + streamed) * size
     if rows < 16 * warps:
-        often = copies(rows, own * more // rows, warps)
-        tiles, many = often * tiles, footprint.resident > 2 * footprint.wide  # operands stay in registers
-        least = own * footprint.accumulators + (operands + streamed) // 2  # in registers beside any tiles
-        operands *= often if many else 1
+        repeats = copies(rows, fixed_rows * other_rows // rows, warps)
+        tiles, in_registers = repeats * tiles, footprint.resident > 2 * footprint.wide  # operands stay in registers
+        least = fixed_rows * footprint.accumulators + (operands + streamed) // 2  # in registers beside any tiles
+        operands *= repeats if in_registers else 1
         staged //= stages if target >= 90 else 1  # measured: a second stage takes hardly more there
         sums += scalars // SPILLS  # those that spill are read and written once per block
         return max((tiles + sums + (operands + streamed) // 2) * 16 // 35, least * 3 // 4), staged
@@ -51,11 +58,11 @@ def need_of_cores(
     return (580 * tiles + 675 * sums + 100 * operands) // 1000, (operands // stages + streamed) * size
 
 
-def need_elsewhere(footprint: Footprint, own: int, more: int, size: int) -> tuple[int, int]:
+def need_elsewhere(footprint: Footprint, fixed_rows: int, other_rows: int, size: int) -> tuple[int, int]:
     """`need_of_cores` without tensor cores: threads multiply whole rows."""
-    operands = own * footprint.resident + more * footprint.streamed
-    sums = max(1, size // 4) * (own * more * footprint.tiles + own * footprint.accumulators)
-    return (sums + operands * size // 4) * 11 // 4, max((own + more) * footprint.wide, operands) * size
+    operands = fixed_rows * footprint.resident + other_rows * footprint.streamed
+    sums = max(1, size // 4) * (fixed_rows * other_rows * footprint.tiles + fixed_rows * footprint.accumulators)
+    return (sums + operands * size // 4) * 11 // 4, max((fixed_rows + other_rows) * footprint.wide, operands) * size
 
 
 def copies(rows: int, columns: int, warps: int) -> int:

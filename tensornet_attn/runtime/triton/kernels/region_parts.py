@@ -88,7 +88,7 @@ def join(
     out: Tensor, lse: Tensor, values: Tensor, rows: Tensor, reads: list, normalized: tuple[int, ...], mask: int
 ) -> None:
     """Writes the result, [pairs, tiles, n, width], and the statistics of its rows. `reads`: the tiles of each map."""
-    maps = [next(i for i, own in enumerate(reads) if tile in own) for tile in range(out.shape[1])]
+    maps = [next(i for i, tiles in enumerate(reads) if tile in tiles) for tile in range(out.shape[1])]
     if not normalized and maps == [*range(len(reads))]:
         _joined(out, lse, values, rows, mask, True)
         return

@@ -30,26 +30,26 @@ class Stored:
         """The sum of the parts."""
         if not self.parts:
             return room
-        found = torch.empty_strided(self.shape, self.strides, dtype=room.dtype, device=room.device)
-        return torch.sum(room, [*range(len(self.parts))], out=found)
+        total = torch.empty_strided(self.shape, self.strides, dtype=room.dtype, device=room.device)
+        return torch.sum(room, [*range(len(self.parts))], out=total)
 
 
 def dense(sizes, order=None, size: int = 1) -> tuple[int, ...]:
     """The strides of dimensions that lie in memory in this order, without gaps; `size`: elements of an entry."""
-    found = [0] * len(sizes)
+    strides = [0] * len(sizes)
     for dim in reversed(order or range(len(sizes))):
-        found[dim], size = size, size * sizes[dim]
-    return tuple(found)
+        strides[dim], size = size, size * sizes[dim]
+    return tuple(strides)
 
 
 def nested(sizes, strides) -> int | None:
     """The stride of several dimensions as one. Returns None if there is none; a single size is not compared with 1."""
     if len(sizes) == 1:
         return strides[0]
-    some = [(size, step) for size, step in zip(sizes, strides, strict=True) if size != 1]
-    if any(some[i - 1][1] != size * step for i, (size, step) in enumerate(some) if i):
+    pairs = [(size, step) for size, step in zip(sizes, strides, strict=True) if size != 1]
+    if any(pairs[i - 1][1] != size * step for i, (size, step) in enumerate(pairs) if i):
         return None
-    return some[-1][1] if some else 0
+    return pairs[-1][1] if pairs else 0
 
 
 def steps_of(run, legs: list[str], shape, strides) -> tuple[int, ...] | None:
@@ -61,8 +61,8 @@ def steps_of(run, legs: list[str], shape, strides) -> tuple[int, ...] | None:
         *((i, i + 1) for i in range(lead, first)),
         *([(first, len(shape))] if first < len(shape) else []),
     ]
-    found = [step for i, j in groups if (step := nested(shape[i:j], strides[i:j])) is not None]
-    return tuple(found) if len(found) == len(groups) else None
+    steps = [step for i, j in groups if (step := nested(shape[i:j], strides[i:j])) is not None]
+    return tuple(steps) if len(steps) == len(groups) else None
 
 
 def stored_result(run) -> Stored:
@@ -78,9 +78,9 @@ def result_layout(run) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shape and strides of the result, [batch..., heads..., n, width...]."""
     legs, lead = run.region.result.split(), len(run.batch)
     shape = (*run.batch, *run.whole(legs))
-    at = lead + legs.index(run.region.sides[0])
-    wide = at + 1 < len(shape)  # otherwise a program stores single entries of a row
-    order = [*range(lead), at, *range(lead, at), *range(at + 1, len(shape))] if wide else None
+    query_dim = lead + legs.index(run.region.sides[0])
+    has_width = query_dim + 1 < len(shape)  # otherwise a program stores single entries of a row
+    order = [*range(lead), query_dim, *range(lead, query_dim), *range(query_dim + 1, len(shape))] if has_width else None
     return shape, dense(shape, order)
 
 
@@ -91,10 +91,10 @@ def stored(run, kind: str, legs: list[str], shape, strides, dtype: torch.dtype) 
     parts = tuple(counts[leg] for leg in heads)
     steps = dense(parts, size=math.prod(shape))
     single = math.prod(parts) == 1
-    own, sides = steps_of(run, legs, shape, strides), {*run.region.sides, run.region.relative}
-    assert own is not None
+    side_steps, sides = steps_of(run, legs, shape, strides), {*run.region.sides, run.region.relative}
+    assert side_steps is not None
     first = 1 + next(i for i, leg in enumerate(legs) if leg in sides)
-    step = (*own[:first], *((0,) * len(parts) if single else steps), *own[first:])
+    step = (*side_steps[:first], *((0,) * len(parts) if single else steps), *side_steps[first:])
     return Stored(() if single else parts, tuple(shape), tuple(strides), step, dtype)
 
 
@@ -103,9 +103,9 @@ def stored_gradient(run, kind: str, name: str, x: Tensor) -> Stored:
     key = (name, "gradient")
     if key not in run.known:
         shape, strides = gradient_layout(run, name, x)
-        found = stored(run, kind, run.region.operands[name].split(), shape, strides, x.dtype)
-        whole = not found.parts and found.shape == tuple(x.shape)
-        run.known[key] = found if whole else Stored(found.parts, found.shape, found.strides, found.step, run.sums)
+        store = stored(run, kind, run.region.operands[name].split(), shape, strides, x.dtype)
+        same_layout = not store.parts and store.shape == tuple(x.shape)
+        run.known[key] = store if same_layout else Stored(store.parts, store.shape, store.strides, store.step, run.sums)
     return run.known[key]
 
 
@@ -126,29 +126,31 @@ def by_programs(run, x: Tensor, lead: int = 0, parts: tuple[int, ...] = ()) -> T
     Without parts, all programs of a head that the result lacks have the same.
     """
     region, legs = run.region, run.region.result.split()
-    own = [leg for leg in region.heads if leg in legs]
-    lacking = [leg for leg in region.heads if leg not in own]
-    parted = [leg for leg in lacking if leg not in region.whole] if parts else []
-    split = [size for leg in own for size in (run.programs[leg], region.heads[leg])]
+    own_heads = [leg for leg in region.heads if leg in legs]
+    lacking = [leg for leg in region.heads if leg not in own_heads]
+    part_heads = [leg for leg in lacking if leg not in region.whole] if parts else []
+    split = [size for leg in own_heads for size in (run.programs[leg], region.heads[leg])]
     sides = [
         run.lengths[region.sides[0]],
         *(size for axis, size in run.width.items() if region.widths[axis].split()[0] in legs),
     ]
     x = x.reshape(*x.shape[:lead], *parts, run.count, *split, *sides)
     first = lead + len(parts)
-    place = {leg: lead + i for i, leg in enumerate(parted)} | {leg: first + 1 + 2 * i for i, leg in enumerate(own)}
-    tiles = [first + 2 + 2 * i for i in range(len(own))]
-    order = [*range(lead), first, *(place[leg] for leg in region.heads if leg in place), *tiles]
-    x = x.permute(*order, *range(first + 1 + 2 * len(own), x.ndim))
-    at = lead + 1
+    dims = {leg: lead + i for i, leg in enumerate(part_heads)} | {
+        leg: first + 1 + 2 * i for i, leg in enumerate(own_heads)
+    }
+    tiles = [first + 2 + 2 * i for i in range(len(own_heads))]
+    order = [*range(lead), first, *(dims[leg] for leg in region.heads if leg in dims), *tiles]
+    x = x.permute(*order, *range(first + 1 + 2 * len(own_heads), x.ndim))
+    first_program = lead + 1
     for i, leg in enumerate(region.heads):
-        x = x if leg in place else x.unsqueeze(at + i)
-    return x.expand(*x.shape[:at], *run.programs.values(), *x.shape[at + len(region.heads) :])
+        x = x if leg in dims else x.unsqueeze(first_program + i)
+    return x.expand(*x.shape[:first_program], *run.programs.values(), *x.shape[first_program + len(region.heads) :])
 
 
 def from_programs(run, x: Tensor, lead: int = 0, parts: tuple[int, ...] = ()) -> Tensor:
     """The inverse of `joined`: [lead..., pairs, tiles, n, width], contiguous."""
     tiles = run.tiles(run.region.result.split())
-    found = by_programs(run, x, lead, parts)
-    sides = found.shape[found.ndim - (1 + (run.region.result.split()[-1] != run.region.sides[0])) :]
-    return found.reshape(*found.shape[:lead], run.pairs, tiles, *sides).contiguous()
+    by_program = by_programs(run, x, lead, parts)
+    sides = by_program.shape[by_program.ndim - (1 + (run.region.result.split()[-1] != run.region.sides[0])) :]
+    return by_program.reshape(*by_program.shape[:lead], run.pairs, tiles, *sides).contiguous()

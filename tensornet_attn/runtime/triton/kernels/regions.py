@@ -35,18 +35,18 @@ def tiled(
 ) -> Tensor:
     """The result of region `name`: [batch..., heads..., n, width...]; no tensor of n x m elements is created."""
     present = [x is not None for x in operands]
-    given = [x for x in operands if x is not None]
+    tensors = [x for x in operands if x is not None]
     if mask is not None and mask.dtype != torch.bool:
         name = REGIONS[name].biased or name
-    seed = torch.randint(2**62, (1,), device=given[0].device) if REGIONS[name].random and training else None
-    call = (name, present, n, m, list(batch), list(map(float, numbers)), training, autocast_dtype(given[0]))
-    if is_plain((*given, mask, key_mask)):
-        if asks_gradients(*given, mask):
-            return PlainRegion.apply(call, seed, mask, key_mask, *given)[0]
-        return results_of(given, mask, key_mask, seed, *call)[0]
+    seed = torch.randint(2**62, (1,), device=tensors[0].device) if REGIONS[name].random and training else None
+    call = (name, present, n, m, list(batch), list(map(float, numbers)), training, autocast_dtype(tensors[0]))
+    if is_plain((*tensors, mask, key_mask)):
+        if asks_gradients(*tensors, mask):
+            return PlainRegion.apply(call, seed, mask, key_mask, *tensors)[0]
+        return results_of(tensors, mask, key_mask, seed, *call)[0]
     if torch.compiler.is_compiling():
-        return tiles_forward(given, mask, key_mask, seed, *call)[0]
-    return TiledRegion.apply(call, seed, mask, key_mask, *given)[0]
+        return tiles_forward(tensors, mask, key_mask, seed, *call)[0]
+    return TiledRegion.apply(call, seed, mask, key_mask, *tensors)[0]
 
 
 def given_noise(noise: dict[str, Tensor] | None, name: str, order: tuple[int, ...]) -> Tensor | None:
@@ -93,13 +93,13 @@ def forward_of(run: Launch, store: Stored, lse: Tensor) -> Tensor:
     values = from_programs(run, values, 1, store.parts)
     if region.log:
         join_rows(lse, rows, (), mask)
-        found = values.logsumexp(0)
-        found = found.where(found != -math.inf, max(-1e15, torch.finfo(run.dtype).min / 2))
+        joined_values = values.logsumexp(0)
+        joined_values = joined_values.where(joined_values != -math.inf, max(-1e15, torch.finfo(run.dtype).min / 2))
     else:
-        found = torch.empty(values.shape[1:], device=values.device, dtype=run.dtype)
-        join(found, lse, values, rows, region.reads, region.normalized, mask)
+        joined_values = torch.empty(values.shape[1:], device=values.device, dtype=run.dtype)
+        join(joined_values, lse, values, rows, region.reads, region.normalized, mask)
     out = torch.empty_strided(store.shape, store.strides, device=values.device, dtype=run.dtype)
-    return out.copy_(run.joined(found, region.result.split()).view(store.shape))
+    return out.copy_(run.joined(joined_values, region.result.split()).view(store.shape))
 
 
 tiles_forward = torch.library.custom_op(
@@ -144,20 +144,24 @@ def backward_of(
     sums = lse.new_empty(len(lse), len(region.reads), lse.shape[-1])
     if region.reads and "sums" not in region.kernels:
         product = row_dots(run, gradient, out)
-        every = [[i] for i in range(product.shape[1])]
-        sums = product if region.reads == every else torch.stack([product[:, own].sum(1) for own in region.reads], 1)
+        single_tiles = [[i] for i in range(product.shape[1])]
+        sums = (
+            product
+            if region.reads == single_tiles
+            else torch.stack([product[:, tiles].sum(1) for tiles in region.reads], 1)
+        )
     tensors = {
         **{name: x for name, x in run.operands.items() if x is not None},
         **({"mask": mask} if wanted[-1] else {}),
     }
-    asked = [name for name, one in zip(tensors, wanted, strict=False) if one]
+    asked = [name for name, is_wanted in zip(tensors, wanted, strict=False) if is_wanted]
     rooms, stores = {}, {}
     for kind, kernel in region.kernels.items():
         written = [name for name in (*region.operands, "mask") if f"{name}_grad" in kernel.arg_names]
         if kind != "sums" and not {*written} & {*asked}:
             continue
         steps = step.copy()
-        taken: dict = dict.fromkeys(f"{name}_grad" for name in written)
+        outputs: dict = dict.fromkeys(f"{name}_grad" for name in written)
         for name in written:
             strided = f"{name}_grad_step" in kernel.arg_names
             if name not in asked:
@@ -168,9 +172,9 @@ def backward_of(
                 steps[f"{name}_grad_step"], rooms[name] = store.step, store.room(run.like)
             else:
                 rooms[name] = run.room_of_gradient(name, kind, tensors[name])
-            taken[f"{name}_grad"] = rooms[name]
+            outputs[f"{name}_grad"] = rooms[name]
         side = {"keys": key, "places": region.relative}.get(kind, query)
-        run.launch(kind, side, steps=steps, lse=lse, gradient=gradient, sums=sums, **taken)
+        run.launch(kind, side, steps=steps, lse=lse, gradient=gradient, sums=sums, **outputs)
     return [
         like_operand(stores[name], rooms[name], tensors[name])
         if name in stores
@@ -187,19 +191,19 @@ def row_dots(run: Launch, gradient: Tensor, out: Tensor) -> Tensor:
     if legs[-1] == run.region.sides[0]:  # rows of one entry
         a, b = (from_programs(run, x) for x in (gradient, out))
         return a.to(run.sums) * b
-    found = torch.empty(run.pairs, run.tiles(legs), n, device=out.device, dtype=run.sums)
-    if not found.numel():
-        return found
+    dots = torch.empty(run.pairs, run.tiles(legs), n, device=out.device, dtype=run.sums)
+    if not dots.numel():
+        return dots
     key, tensors = ("row_products", gradient.stride(), gradient.dtype, out.stride(), out.dtype), (gradient, out)
     launch = run.kept.get(key)
     if launch is None:
         a, b = (laid_out(y.reshape(run.count, -1, *y.shape[-2:])) for y in (by_programs(run, x) for x in tensors))
-        launch = row_products_of(a, b, found)
+        launch = row_products_of(a, b, dots)
         if a.data_ptr() == gradient.data_ptr() and b.data_ptr() == out.data_ptr():
             run.kept[key] = launch
         tensors = a, b
-    launch({"a": tensors[0], "b": tensors[1], "factor": None, "out": found})
-    return found
+    launch({"a": tensors[0], "b": tensors[1], "factor": None, "out": dots})
+    return dots
 
 
 def kernel_for(region: Region, name: str) -> str:
@@ -209,10 +213,10 @@ def kernel_for(region: Region, name: str) -> str:
 
 def like_operand(store: Stored, room: Tensor, x: Tensor) -> Tensor:
     """The gradient of an operand from what programs store: in its shape, dtype and, if no sum changes it, layout."""
-    found = store.added(room)
-    if found.shape != x.shape:
-        found = found.sum_to_size(x.shape).contiguous()
-    return found.to(x.dtype)
+    gradient = store.added(room)
+    if gradient.shape != x.shape:
+        gradient = gradient.sum_to_size(x.shape).contiguous()
+    return gradient.to(x.dtype)
 
 
 def gathered(run: Launch, name: str, room: Tensor, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -221,36 +225,36 @@ def gathered(run: Launch, name: str, room: Tensor, x: Tensor, mask: Tensor | Non
     programs = run.apart(kernel_for(run.region, name), legs)
     if not {*run.region.sides} & {*legs}:
         room, programs = overlapping(run, room) if run.region.relative in legs else room.sum(1), run.programs
-    found = run.joined(room, legs, programs)
-    found = found.view(*run.batch, *found.shape[1:]) if run.batch else found[0]
+    gradient = run.joined(room, legs, programs)
+    gradient = gradient.view(*run.batch, *gradient.shape[1:]) if run.batch else gradient[0]
     if name in run.region.tables and legs != run.region.operands[name].split():
-        found = found.sum(-2)  # sum over the rows of all queries
+        gradient = gradient.sum(-2)  # sum over the rows of all queries
     shape = run.mask_shape(x) if x is mask else x.shape
-    return found.sum_to_size(shape).reshape(x.shape).to(x.dtype).contiguous()
+    return gradient.sum_to_size(shape).reshape(x.shape).to(x.dtype).contiguous()
 
 
 def overlapping(run: Launch, room: Tensor) -> Tensor:
     """[pairs, blocks, tiles, positions, ...] as one row of positions; second halves overlap with the next block."""
     size, keys = room.shape[3] // 2, run.lengths[run.region.sides[1]]
-    found = room.new_zeros(len(room), room.shape[1] + 1, room.shape[2], size, *room.shape[4:])
-    found[:, :-1] += room[:, :, :, :size]
-    found[:, 1:] += room[:, :, :, size:]
-    return found.movedim(1, 2).flatten(2, 3).narrow(2, -keys % size, run.lengths[run.region.relative])
+    summed = room.new_zeros(len(room), room.shape[1] + 1, room.shape[2], size, *room.shape[4:])
+    summed[:, :-1] += room[:, :, :, :size]
+    summed[:, 1:] += room[:, :, :, size:]
+    return summed.movedim(1, 2).flatten(2, 3).narrow(2, -keys % size, run.lengths[run.region.relative])
 
 
 @tiles_backward.register_fake
 def tiles_gradients(gradient, out, lse, wanted, operands, mask, *rest):
     """The shapes and strides of the gradients."""
-    run, found = Launch(operands, mask, *rest), []
+    run, gradients = Launch(operands, mask, *rest), []
     tensors = [*((name, x) for name, x in run.operands.items() if x is not None), *[("mask", mask)] * wanted[-1]]
-    for (name, x), asked in zip(tensors, wanted, strict=False):
-        if asked and f"{name}_grad_step" in run.region.kernels[kernel_for(run.region, name)].arg_names:
+    for (name, x), is_wanted in zip(tensors, wanted, strict=False):
+        if is_wanted and f"{name}_grad_step" in run.region.kernels[kernel_for(run.region, name)].arg_names:
             shape, strides = gradient_layout(run, name, x)
-            same = tuple(x.shape) == tuple(shape)
-            found.append(x.new_empty_strided(x.shape, strides) if same else x.new_empty(x.shape))
-        elif asked:
-            found.append(x.new_empty(x.shape))
-    return found
+            same_shape = tuple(x.shape) == tuple(shape)
+            gradients.append(x.new_empty_strided(x.shape, strides) if same_shape else x.new_empty(x.shape))
+        elif is_wanted:
+            gradients.append(x.new_empty(x.shape))
+    return gradients
 
 
 def tiles_save(ctx, inputs, output):
@@ -259,24 +263,25 @@ def tiles_save(ctx, inputs, output):
     kept_for_backward(ctx, operands, (mask, key_mask, seed), output)
 
 
-def kept_for_backward(ctx, operands, some, output):
+def kept_for_backward(ctx, operands, masks_and_seed, output):
     """Saves tensors, some of which may be None."""
-    ctx.save_for_backward(*operands, *output, *some)
+    ctx.save_for_backward(*operands, *output, *masks_and_seed)
     ctx.mark_non_differentiable(output[1])
 
 
 def saved_backward(ctx, gradient, wanted, backward):
     """The gradients of the operands, and of the mask last; None unless `wanted`."""
     *operands, out, lse, mask, key_mask, seed = ctx.saved_tensors
-    found = list(backward(ctx.call, wanted, (seed, key_mask), gradient, out, lse, mask, *operands))
-    return [found.pop(0) if asked else None for asked in wanted]
+    gradients = list(backward(ctx.call, wanted, (seed, key_mask), gradient, out, lse, mask, *operands))
+    return [gradients.pop(0) if is_wanted else None for is_wanted in wanted]
 
 
 def tiles_autograd(ctx, gradients):
     """The gradients of the operands that require one."""
     wanted = [*ctx.needs_input_grad[0], ctx.needs_input_grad[1]]
     *tensors, mask = saved_backward(ctx, gradients[0], wanted, gradients_of)
-    return tensors, mask, None, None, *([] if one == [] else None for one in ctx.call)  # [] could be a list of tensors
+    # [] could be a list of tensors
+    return tensors, mask, None, None, *([] if field == [] else None for field in ctx.call)
 
 
 tiles_forward.register_autograd(tiles_autograd, setup_context=tiles_save)
@@ -291,7 +296,9 @@ def gradients_of(call, wanted, others, gradient, out, lse, mask, *operands):
 def gradients_now(call, wanted, others, *tensors):
     """`gradients_of`, without the dispatch of operations on plain tensors."""
     if torch._C._functorch.is_legacy_batchedtensor(tensors[0]):
-        return for_each_gradient(lambda one: gradients_now(call, wanted, others, one, *tensors[1:]), tensors[0])
+        return for_each_gradient(
+            lambda out_gradient: gradients_now(call, wanted, others, out_gradient, *tensors[1:]), tensors[0]
+        )
     if torch.is_grad_enabled() or not is_plain((*tensors, *others)):
         return TiledGradient.apply(call, wanted, others, *tensors)
     (gradient, out, lse, mask, *operands), (seed, key_mask) = tensors, others

@@ -124,9 +124,9 @@ def triton_delta_gradients(
         return dq, *gradients_end(k, v, rate, (undone, writes, moved, states, solved, dk), how)
 
 
-def kept_in(*given: Tensor) -> torch.dtype:
+def kept_in(*tensors: Tensor) -> torch.dtype:
     """The dtype of tensors passed between kernels: large sums overflow float16, but not bfloat16."""
-    return torch.bfloat16 if any(x.dtype == torch.bfloat16 for x in given) else sums_of(given[0])
+    return torch.bfloat16 if any(x.dtype == torch.bfloat16 for x in tensors) else sums_of(tensors[0])
 
 
 def delta_chunked(k: Tensor, features: int, width: int) -> Chunked:
@@ -174,38 +174,38 @@ def solve_chunks(
 
 
 def scan_chunks(
-    adds: Tensor, given: Tensor, takes: Tensor, how: Chunked, more: tuple[Tensor, Tensor] | None = None
+    adds: Tensor, values: Tensor, takes: Tensor, how: Chunked, queries: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
     """The states before each chunk [b h, chunks, e, d] and the values moved into them, see `delta_states`.
 
-    With `more`, two operands of queries, runs from the last chunk to the first.
+    With `queries`, two operands of queries, runs from the last chunk to the first.
     """
     batch, heads, length, features = adds.shape
-    width, chunks = given.shape[-1], -(-length // how.chunk)
-    left, right = (adds, given) if more is None else more
-    states, moved = given.new_empty(batch * heads, chunks, width, features), torch.empty_like(given)
+    width, chunks = values.shape[-1], -(-length // how.chunk)
+    left, right = (adds, values) if queries is None else queries
+    states, moved = values.new_empty(batch * heads, chunks, width, features), torch.empty_like(values)
     config = how.widths(features, width) | {"FEATURES": padded(features)}
     if states.numel():
         delta_states[(batch * heads, -(-width // config["WIDTH"]))](
-            adds, given, takes, left, right, states, moved,
+            adds, values, takes, left, right, states, moved,
             *adds.stride()[:3], *takes.stride()[:3], *left.stride()[:3], *right.stride()[:3],
             heads, length, left.shape[-2], length - left.shape[-2], features, width, chunks,
-            LATER=more is not None, DTYPE=tile_type(sums_of(given)), PRECISION=precision_of(adds, takes, left),
+            LATER=queries is not None, DTYPE=tile_type(sums_of(values)), PRECISION=precision_of(adds, takes, left),
             **config,
         )  # fmt: skip
     return states, moved
 
 
 def gradients_end(
-    k: Tensor, v: Tensor, rate: Tensor, found: tuple[Tensor | None, ...], how: Chunked
+    k: Tensor, v: Tensor, rate: Tensor, intermediates: tuple[Tensor | None, ...], how: Chunked
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of k, v and rate from the intermediate results in `found`, see `delta_gradients_end`."""
+    """The gradients of k, v and rate from the intermediate results in `intermediates`, see `delta_gradients_end`."""
     batch, heads, length, features = k.shape
     width, chunks = v.shape[-1], -(-length // how.chunk)
     dk, dv, drate = side_by_side(k, features), side_by_side(v, width), torch.empty_like(rate)
     if rate.numel():
         delta_gradients_end[(batch * heads * chunks,)](
-            k, v, rate, *found, dk, dv, drate, *k.stride()[:3], *v.stride()[:3],
+            k, v, rate, *intermediates, dk, dv, drate, *k.stride()[:3], *v.stride()[:3],
             heads, length, features, width, chunks,
             DTYPE=tile_type(sums_of(k)), PRECISION=precision_of(k), **how.widths(features, width),
         )  # fmt: skip

@@ -28,11 +28,11 @@ def solved_system(system, ROWS: tl.constexpr, LEVELS: tl.constexpr, DTYPE: tl.co
 
     Blocks on the diagonal are combined in pairs by T - T N T, starting with single rows.
     """
-    place = tl.arange(0, ROWS)
-    solved = tl.where(place[:, None] == place[None, :], tl.full([ROWS, ROWS], 1.0, DTYPE), 0.0)
-    solved -= tl.where((place[:, None] % 2 == 1) & (place[None, :] == place[:, None] - 1), system, 0.0)
+    row = tl.arange(0, ROWS)
+    solved = tl.where(row[:, None] == row[None, :], tl.full([ROWS, ROWS], 1.0, DTYPE), 0.0)
+    solved -= tl.where((row[:, None] % 2 == 1) & (row[None, :] == row[:, None] - 1), system, 0.0)
     for level in range(1, LEVELS):
-        down, across = place[:, None] >> level, place[None, :] >> level
+        down, across = row[:, None] >> level, row[None, :] >> level
         between = tl.where((down % 2 == 1) & (across == down - 1), system, 0.0)
         solved -= product(product(solved, between, PRECISION), solved, PRECISION)
     return solved
@@ -52,8 +52,8 @@ def chunk_solutions(
     by -T N T.
     """
     chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
-    place, begin = tl.arange(0, HALF), chunk * (2 * HALF)
-    more = length - begin
+    row, begin = tl.arange(0, HALF), chunk * (2 * HALF)
+    remaining = length - begin
     keys += lead // heads * keys_batch + lead % heads * keys_head + begin * keys_row
     values += lead // heads * values_batch + lead % heads * values_head + begin * values_row
     undone += (lead * length + begin) * features
@@ -63,38 +63,38 @@ def chunk_solutions(
     join = tl.zeros([HALF, HALF], DTYPE)
     for first in range(0, features, FEATURES):
         f = first + tl.arange(0, FEATURES)
-        a = rows_of(keys, place, keys_row, more, f, features)
-        b = rows_of(keys, place + HALF, keys_row, more, f, features)
+        a = rows_of(keys, row, keys_row, remaining, f, features)
+        b = rows_of(keys, row + HALF, keys_row, remaining, f, features)
         top += product(a, tl.trans(a), PRECISION)
         low += product(b, tl.trans(b), PRECISION)
         join += product(b, tl.trans(a), PRECISION)
-    above = tl.load(rate + place, place < more, 0.0)[:, None]
-    below = tl.load(rate + place + HALF, place + HALF < more, 0.0)[:, None]
+    above = tl.load(rate + row, row < remaining, 0.0)[:, None]
+    below = tl.load(rate + row + HALF, row + HALF < remaining, 0.0)[:, None]
     top = solved_system(above * top, HALF, LEVELS, DTYPE, PRECISION)
     low = solved_system(below * low, HALF, LEVELS, DTYPE, PRECISION)
     join = -product(product(low, below * join, PRECISION), top, PRECISION)
     KEPT = undone.dtype.element_ty
     top, low, join = top.to(KEPT), low.to(KEPT), join.to(KEPT)
     if inverse is not None:
-        square = inverse + (lead * chunks + chunk) * (4 * HALF * HALF) + place[:, None] * (2 * HALF) + place[None, :]
+        square = inverse + (lead * chunks + chunk) * (4 * HALF * HALF) + row[:, None] * (2 * HALF) + row[None, :]
         tl.store(square, top)
         tl.store(square + HALF, tl.zeros([HALF, HALF], KEPT))
         tl.store(square + 2 * HALF * HALF, join)
         tl.store(square + 2 * HALF * HALF + HALF, low)
     for first in range(0, features, FEATURES):
         f = first + tl.arange(0, FEATURES)
-        a = (above * rows_of(keys, place, keys_row, more, f, features).to(DTYPE)).to(KEPT)
-        b = (below * rows_of(keys, place + HALF, keys_row, more, f, features).to(DTYPE)).to(KEPT)
-        store_rows(undone, place, features, more, f, product(top, a, PRECISION))
-        found = product(join, a, PRECISION) + product(low, b, PRECISION)
-        store_rows(undone, place + HALF, features, more, f, found)
+        a = (above * rows_of(keys, row, keys_row, remaining, f, features).to(DTYPE)).to(KEPT)
+        b = (below * rows_of(keys, row + HALF, keys_row, remaining, f, features).to(DTYPE)).to(KEPT)
+        store_rows(undone, row, features, remaining, f, product(top, a, PRECISION))
+        lower = product(join, a, PRECISION) + product(low, b, PRECISION)
+        store_rows(undone, row + HALF, features, remaining, f, lower)
     for first in range(0, width, WIDTH):
         e = first + tl.arange(0, WIDTH)
-        a = (above * rows_of(values, place, values_row, more, e, width).to(DTYPE)).to(KEPT)
-        b = (below * rows_of(values, place + HALF, values_row, more, e, width).to(DTYPE)).to(KEPT)
-        store_rows(writes, place, width, more, e, product(top, a, PRECISION))
-        found = product(join, a, PRECISION) + product(low, b, PRECISION)
-        store_rows(writes, place + HALF, width, more, e, found)
+        a = (above * rows_of(values, row, values_row, remaining, e, width).to(DTYPE)).to(KEPT)
+        b = (below * rows_of(values, row + HALF, values_row, remaining, e, width).to(DTYPE)).to(KEPT)
+        store_rows(writes, row, width, remaining, e, product(top, a, PRECISION))
+        lower = product(join, a, PRECISION) + product(low, b, PRECISION)
+        store_rows(writes, row + HALF, width, remaining, e, lower)
 
 
 @triton.jit
@@ -116,7 +116,7 @@ def delta_states(
     rows, which stay in registers.
     """
     lead, f = tl.program_id(0).to(tl.int64), tl.arange(0, FEATURES)
-    e, place = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH), tl.arange(0, CHUNK)
+    e, row = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH), tl.arange(0, CHUNK)
     adds += lead // heads * adds_batch + lead % heads * adds_head
     takes += lead // heads * takes_batch + lead % heads * takes_head
     left += lead // heads * left_batch + lead % heads * left_head
@@ -129,19 +129,19 @@ def delta_states(
     for step in range(chunks):
         chunk = lead * 0 + (chunks - 1 - step if LATER else step)  # 64-bit
         begin = chunk * CHUNK
-        more = length - begin
-        kept = state.to(KEPT)
-        store_rows(states + chunk * width * features, e, features, width, f, kept)
-        take = rows_of(takes + begin * takes_row, place, takes_row, more, f, features)
-        own = tl.trans(rows_of(given + begin * width, place, width, more, e, width)).to(DTYPE)
-        own = (-own if LATER else own) - product(kept, tl.trans(take), PRECISION)
-        own = own.to(KEPT)
-        store_rows(moved + begin * width, place, width, more, e, tl.trans(own))
-        add = rows_of(adds + begin * adds_row, place, adds_row, more, f, features)
-        state += product(own, add, PRECISION)
+        remaining = length - begin
+        stored_state = state.to(KEPT)
+        store_rows(states + chunk * width * features, e, features, width, f, stored_state)
+        take = rows_of(takes + begin * takes_row, row, takes_row, remaining, f, features)
+        moved_tile = tl.trans(rows_of(given + begin * width, row, width, remaining, e, width)).to(DTYPE)
+        moved_tile = (-moved_tile if LATER else moved_tile) - product(stored_state, tl.trans(take), PRECISION)
+        moved_tile = moved_tile.to(KEPT)
+        store_rows(moved + begin * width, row, width, remaining, e, tl.trans(moved_tile))
+        add = rows_of(adds + begin * adds_row, row, adds_row, remaining, f, features)
+        state += product(moved_tile, add, PRECISION)
         if LATER:
             i, j = begin - first, others + first - begin  # row of the chunk's first position; number of rows
-            on, at = ((place >= -i) & (place < j))[:, None], place[:, None]
+            on, at = ((row >= -i) & (row < j))[:, None], row[:, None]
             x = tl.load(left + i * left_row + at * left_row + f[None, :], on & (f < features)[None, :], 0.0)
             y = tl.load(right + i * right_row + at * right_row + e[None, :], on & (e < width)[None, :], 0.0)
             state += product(tl.trans(y), x, PRECISION)
@@ -161,8 +161,8 @@ def delta_gradients_end(
     chunks, width, features]. Those of keys and values have the heads of a row side by side.
     """
     chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
-    place, start = tl.arange(0, CHUNK), chunk * CHUNK
-    more, rows = length - start, lead * length + start
+    row, start = tl.arange(0, CHUNK), chunk * CHUNK
+    remaining, rows = length - start, lead * length + start
     KEPT = undone.dtype.element_ty
     beside = (lead // heads * length + start) * heads + lead % heads
     keys += lead // heads * keys_batch + lead % heads * keys_head + start * keys_row
@@ -174,39 +174,39 @@ def delta_gradients_end(
     moved += rows * width
     values_gradient += beside * width
     states += (lead * chunks + chunk) * width * features
-    rates = tl.load(rate + rows + place, place < more, 0.0)[:, None]
-    square = inverse + (lead * chunks + chunk) * (CHUNK * CHUNK) + place[:, None] * CHUNK + place[None, :]
-    back = tl.trans(tl.load(square))
+    rates = tl.load(rate + rows + row, row < remaining, 0.0)[:, None]
+    square = inverse + (lead * chunks + chunk) * (CHUNK * CHUNK) + row[:, None] * CHUNK + row[None, :]
+    transposed_inverse = tl.trans(tl.load(square))
     system, of_rate = tl.zeros([CHUNK, CHUNK], DTYPE), tl.zeros([CHUNK], DTYPE)
     for begin in range(0, width, WIDTH):
         e = begin + tl.arange(0, WIDTH)
-        own = -product(back, rows_of(moved, place, width, more, e, width), PRECISION)
-        wrote = rows_of(writes, place, width, more, e, width)
-        system += product(own.to(KEPT), tl.trans(wrote), PRECISION)
-        of_rate += tl.sum(own * rows_of(values, place, values_row, more, e, width).to(DTYPE), 1)
-        at = values_gradient + place[:, None] * heads * width + e[None, :]
-        tl.store(at, own * rates, (place < more)[:, None] & (e < width)[None, :])
+        g_rated_v = -product(transposed_inverse, rows_of(moved, row, width, remaining, e, width), PRECISION)
+        writes_tile = rows_of(writes, row, width, remaining, e, width)
+        system += product(g_rated_v.to(KEPT), tl.trans(writes_tile), PRECISION)
+        of_rate += tl.sum(g_rated_v * rows_of(values, row, values_row, remaining, e, width).to(DTYPE), 1)
+        at = values_gradient + row[:, None] * heads * width + e[None, :]
+        tl.store(at, g_rated_v * rates, (row < remaining)[:, None] & (e < width)[None, :])
     for begin in range(0, features, FEATURES):
         f = begin + tl.arange(0, FEATURES)
-        found = tl.zeros([CHUNK, FEATURES], DTYPE)
+        g_rated_k = tl.zeros([CHUNK, FEATURES], DTYPE)
         for first in range(0, width, WIDTH):
             e = first + tl.arange(0, WIDTH)
-            own = rows_of(moved, place, width, more, e, width)
-            found += product(own, rows_of(states, e, features, width, f, features), PRECISION)
-        found = product(back, found.to(KEPT), PRECISION).to(KEPT)
-        took = rows_of(undone, place, features, more, f, features)
-        system += product(found, tl.trans(took), PRECISION)
+            moved_tile = rows_of(moved, row, width, remaining, e, width)
+            g_rated_k += product(moved_tile, rows_of(states, e, features, width, f, features), PRECISION)
+        g_rated_k = product(transposed_inverse, g_rated_k.to(KEPT), PRECISION).to(KEPT)
+        undone_tile = rows_of(undone, row, features, remaining, f, features)
+        system += product(g_rated_k, tl.trans(undone_tile), PRECISION)
         tl.debug_barrier()  # all threads have read before any writes
-        store_rows(undone, place, features, more, f, found)
-    system = tl.where(place[:, None] > place[None, :], system, 0.0).to(KEPT)
+        store_rows(undone, row, features, remaining, f, g_rated_k)
+    system = tl.where(row[:, None] > row[None, :], system, 0.0).to(KEPT)
     tl.debug_barrier()
     for begin in range(0, features, FEATURES):
         f = begin + tl.arange(0, FEATURES)
-        k = rows_of(keys, place, keys_row, more, f, features)
-        found = rows_of(undone, place, features, more, f, features).to(DTYPE) - product(system, k, PRECISION)
-        of_rate += tl.sum(found * k.to(DTYPE), 1)
-        found = rates * found - product(tl.trans(system), (rates * k.to(DTYPE)).to(KEPT), PRECISION)
-        found += rows_of(keys_part, place, features, more, f, features).to(DTYPE)
-        at = keys_gradient + place[:, None] * heads * features + f[None, :]
-        tl.store(at, found, (place < more)[:, None] & (f < features)[None, :])
-    tl.store(rate_gradient + rows + place, of_rate, place < more)
+        k = rows_of(keys, row, keys_row, remaining, f, features)
+        g_k = rows_of(undone, row, features, remaining, f, features).to(DTYPE) - product(system, k, PRECISION)
+        of_rate += tl.sum(g_k * k.to(DTYPE), 1)
+        g_k = rates * g_k - product(tl.trans(system), (rates * k.to(DTYPE)).to(KEPT), PRECISION)
+        g_k += rows_of(keys_part, row, features, remaining, f, features).to(DTYPE)
+        at = keys_gradient + row[:, None] * heads * features + f[None, :]
+        tl.store(at, g_k, (row < remaining)[:, None] & (f < features)[None, :])
+    tl.store(rate_gradient + rows + row, of_rate, row < remaining)

@@ -18,23 +18,23 @@ def product(a, b, PRECISION: tl.constexpr):
     float32, because large sums overflow float16.
     """
     if a.dtype == b.dtype:
-        found = tl.dot(a, b, input_precision=PRECISION)
+        acc = tl.dot(a, b, input_precision=PRECISION)
     elif b.dtype == tl.bfloat16:
         high = a.to(tl.bfloat16)
-        found = tl.dot(high, b) + tl.dot((a - high.to(a.dtype)).to(tl.bfloat16), b)
+        acc = tl.dot(high, b) + tl.dot((a - high.to(a.dtype)).to(tl.bfloat16), b)
     elif a.dtype == tl.bfloat16:
         high = b.to(tl.bfloat16)
-        found = tl.dot(a, high) + tl.dot(a, (b - high.to(b.dtype)).to(tl.bfloat16))
+        acc = tl.dot(a, high) + tl.dot(a, (b - high.to(b.dtype)).to(tl.bfloat16))
     elif b.dtype == tl.float16:
-        found = tl.dot(a, b.to(a.dtype), input_precision=PRECISION)
+        acc = tl.dot(a, b.to(a.dtype), input_precision=PRECISION)
     else:
-        found = tl.dot(a.to(b.dtype), b, input_precision=PRECISION)
-    return found
+        acc = tl.dot(a.to(b.dtype), b, input_precision=PRECISION)
+    return acc
 
 
-def precision_of(*given: Tensor) -> str:
+def precision_of(*operands: Tensor) -> str:
     """The input precision of float32 products: exact, or three TF32 products if an operand has fewer bits."""
-    return "tf32x3" if any(x.dtype in (torch.bfloat16, torch.float16) for x in given) else "ieee"
+    return "tf32x3" if any(x.dtype in (torch.bfloat16, torch.float16) for x in operands) else "ieee"
 
 
 def sums_of(x: Tensor) -> torch.dtype:
@@ -47,10 +47,10 @@ def tile_type(dtype: torch.dtype):
     return getattr(tl, str(dtype).removeprefix("torch."))
 
 
-def common_dtype(*given: Tensor) -> torch.dtype:
+def common_dtype(*tensors: Tensor) -> torch.dtype:
     """The dtype that represents the values of all of these."""
-    dtype = given[0].dtype
-    for x in given[1:]:
+    dtype = tensors[0].dtype
+    for x in tensors[1:]:
         dtype = torch.promote_types(dtype, x.dtype)
     return dtype
 
@@ -64,13 +64,16 @@ def batch_and_heads(x: Tensor, lead: tuple[int, ...]) -> Tensor:
 def in_batch_dimension(op):
     """A vmap rule: the mapped dimension becomes part of the kernels' batch, first in each tensor."""
 
-    def mapped(info, dims, *given):
-        first = mapped_first(info, dims, given)
-        found = op(*(x.flatten(0, 1) if isinstance(x, Tensor) else x for x in first))
-        if isinstance(found, Tensor):
-            return found.unflatten(0, (info.batch_size, -1)), 0
-        whole = [x.ndim > 1 for x in found]  # empty tensors stand for results that are not computed
-        found = (x.unflatten(0, (info.batch_size, -1)) if own else x for x, own in zip(found, whole, strict=True))
-        return tuple(found), tuple(0 if own else None for own in whole)
+    def mapped(info, dims, *arguments):
+        mapped_arguments = mapped_first(info, dims, arguments)
+        outs = op(*(x.flatten(0, 1) if isinstance(x, Tensor) else x for x in mapped_arguments))
+        if isinstance(outs, Tensor):
+            return outs.unflatten(0, (info.batch_size, -1)), 0
+        batched = [x.ndim > 1 for x in outs]  # empty tensors stand for results that are not computed
+        outs = (
+            x.unflatten(0, (info.batch_size, -1)) if is_batched else x
+            for x, is_batched in zip(outs, batched, strict=True)
+        )
+        return tuple(outs), tuple(0 if is_batched else None for is_batched in batched)
 
     return mapped

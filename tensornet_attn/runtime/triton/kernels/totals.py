@@ -19,19 +19,19 @@ TOTAL_PARTS = 2048  # programs that sum gradients of weights
 
 def triton_weighted_total(values: list[Tensor], weights: list[Tensor | None]) -> Tensor:
     """`weighted_total`, with the same arguments; by torch where kernels do not apply, or would be watched."""
-    given = [*values, *weights]
-    if not fits_totals(values, weights) or not is_plain(given):
+    operands = [*values, *weights]
+    if not fits_totals(values, weights) or not is_plain(operands):
         return weighted_total(values, weights)
-    if asks_gradients(*given):
-        return applied(WeightedTotal, len(values), *given)
+    if asks_gradients(*operands):
+        return applied(WeightedTotal, len(values), *operands)
     return total_by_kernel(values, weights)
 
 
 def fits_totals(values: list[Tensor], weights: list[Tensor | None]) -> bool:
     """Whether kernels apply: values of one shape, dtype and device; weights like their trailing dimensions."""
     first = values[0]
-    same = all((x.shape, x.dtype, x.device) == (first.shape, first.dtype, first.device) for x in values)
-    if not same or len(values) > MOST_TOTALLED or not first.numel():
+    alike = all((x.shape, x.dtype, x.device) == (first.shape, first.dtype, first.device) for x in values)
+    if not alike or len(values) > MOST_TOTALLED or not first.numel():
         return False
     return all(
         w is None
@@ -45,12 +45,12 @@ def weight_columns(weight: Tensor, x: Tensor) -> tuple[int, int] | None:
     shape = weight.shape
     while shape and shape[0] == 1:
         shape = shape[1:]
-    own = len(shape)
-    while own and shape[own - 1] == 1:
-        own -= 1
-    if len(shape) > x.ndim or shape[:own] != x.shape[x.ndim - len(shape) : x.ndim - len(shape) + own]:
+    dims = len(shape)
+    while dims and shape[dims - 1] == 1:
+        dims -= 1
+    if len(shape) > x.ndim or shape[:dims] != x.shape[x.ndim - len(shape) : x.ndim - len(shape) + dims]:
         return None
-    return math.prod(x.shape[x.ndim - len(shape) + own :]), weight.numel()
+    return math.prod(x.shape[x.ndim - len(shape) + dims :]), weight.numel()
 
 
 def inner_of(x: Tensor, weights: list[Tensor | None]) -> int:
@@ -61,9 +61,9 @@ def inner_of(x: Tensor, weights: list[Tensor | None]) -> int:
     return inner
 
 
-def filled(given: list) -> list:
+def filled(operands: list) -> list:
     """The list, extended to MOST_TOTALLED entries."""
-    return [*given, *[None] * (MOST_TOTALLED - len(given))]
+    return [*operands, *[None] * (MOST_TOTALLED - len(operands))]
 
 
 def spread_of(x: Tensor, weights: list[Tensor | None]) -> tuple[list[int], int, int, dict]:
@@ -78,11 +78,11 @@ def spread_of(x: Tensor, weights: list[Tensor | None]) -> tuple[list[int], int, 
 def total_by_kernel(values, weights) -> Tensor:
     """The total, contiguous."""
     values = [x.contiguous() for x in values]
-    places, rows, inner, tile = spread_of(values[0], weights)
+    divisors_and_sizes, rows, inner, tile = spread_of(values[0], weights)
     out = torch.empty_like(values[0])
     with torch.cuda.device_of(out):
         weighted_totals[(-(-rows // tile["ROWS"]), -(-inner // tile["INNER"]))](
-            *filled(values), *filled(weights), out, *places, rows, inner, **tile
+            *filled(values), *filled(weights), out, *divisors_and_sizes, rows, inner, **tile
         )
     return out
 
@@ -91,45 +91,55 @@ class WeightedTotal(torch.autograd.Function):
     """The total of `count` values, each times a weight or not."""
 
     @staticmethod
-    def forward(ctx, count, *given):
+    def forward(ctx, count, *operands):
         """Saves the operands."""
         ctx.count = count
-        ctx.save_for_backward(*given)
-        return total_by_kernel(given[:count], given[count:])
+        ctx.save_for_backward(*operands)
+        return total_by_kernel(operands[:count], operands[count:])
 
     @staticmethod
     def backward(ctx, g):
         """The gradients of values and weights; by torch if they are differentiated in turn, or batched."""
-        wanted, count, given = ctx.needs_input_grad[1:], ctx.count, ctx.saved_tensors
-        values, weights = given[:count], given[count:]
-        if torch.is_grad_enabled() or not is_plain((g, *given)):
-            some = [x for x in given if x is not None]
-            asked = [one for one, x in zip(wanted, given, strict=True) if x is not None]
+        wanted, count, operands = ctx.needs_input_grad[1:], ctx.count, ctx.saved_tensors
+        values, weights = operands[:count], operands[count:]
+        if torch.is_grad_enabled() or not is_plain((g, *operands)):
+            present = [x for x in operands if x is not None]
+            wanted_present = [is_wanted for is_wanted, x in zip(wanted, operands, strict=True) if x is not None]
 
-            def total(*operands):
-                own = iter(operands)
-                return weighted_total([next(own) for _ in values], [w if w is None else next(own) for w in weights])
+            def total(*tensors):
+                remaining = iter(tensors)
+                return weighted_total(
+                    [next(remaining) for _ in values], [w if w is None else next(remaining) for w in weights]
+                )
 
-            found = iter(plain_gradients(total, some, asked, g))
-            return None, *(x if x is None else next(found) for x in given)
+            gradients = iter(plain_gradients(total, present, wanted_present, g))
+            return None, *(x if x is None else next(gradients) for x in operands)
         return None, *gradients_by_kernel(g.contiguous(), values, weights, wanted[:count], wanted[count:])
 
 
 def gradients_by_kernel(g: Tensor, values, weights, of_values, of_weights) -> list[Tensor | None]:
     """The gradients of the values and weights that are asked for, the others None."""
-    dx = [torch.empty_like(g) if one and w is not None else None for one, w in zip(of_values, weights, strict=True)]
-    places, rows, inner, tile = spread_of(g, weights)
+    dx = [
+        torch.empty_like(g) if is_wanted and w is not None else None
+        for is_wanted, w in zip(of_values, weights, strict=True)
+    ]
+    divisors_and_sizes, rows, inner, tile = spread_of(g, weights)
     blocks = -(-rows // tile["ROWS"])
     span = max(1, blocks // TOTAL_PARTS)
     parts = g.new_empty(MOST_TOTALLED, -(-blocks // span), inner, dtype=sums_of(g))
-    read = [x.contiguous() if one else None for x, one in zip(values, of_weights, strict=True)]
+    read = [x.contiguous() if is_wanted else None for x, is_wanted in zip(values, of_weights, strict=True)]
     with torch.cuda.device_of(g):
         weighted_gradients[(parts.shape[1], -(-inner // tile["INNER"]))](
-            g, *filled(read), *filled(weights), *filled(dx), parts, *places, rows, inner, span, **tile
+            g, *filled(read), *filled(weights), *filled(dx), parts, *divisors_and_sizes, rows, inner, span, **tile
         )
-    dx = [g if one and w is None else own for one, w, own in zip(of_values, weights, dx, strict=True)]
+    dx = [
+        g if is_wanted and w is None else gradient
+        for is_wanted, w, gradient in zip(of_values, weights, dx, strict=True)
+    ]
     dw = [
-        parts[t].sum(0).view(-1, w.numel(), places[t]).sum((0, 2)).view(w.shape).to(w.dtype) if one else None
-        for t, (one, w) in enumerate(zip(of_weights, weights, strict=True))
+        parts[t].sum(0).view(-1, w.numel(), divisors_and_sizes[t]).sum((0, 2)).view(w.shape).to(w.dtype)
+        if is_wanted
+        else None
+        for t, (is_wanted, w) in enumerate(zip(of_weights, weights, strict=True))
     ]
     return [*dx, *dw]

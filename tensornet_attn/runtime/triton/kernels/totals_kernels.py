@@ -7,10 +7,10 @@ import triton.language as tl
 @triton.jit
 def total_term(x, weight, below, size, at, i, inside, DTYPE: tl.constexpr):
     """A tile of x times its weight, of which entry `i // below % size` belongs to column i."""
-    own = tl.load(x + at, inside, 0.0).to(DTYPE)
+    term = tl.load(x + at, inside, 0.0).to(DTYPE)
     if weight is not None:
-        own *= tl.load(weight + i // below % size)[None, :].to(DTYPE)
-    return own
+        term *= tl.load(weight + i // below % size)[None, :].to(DTYPE)
+    return term
 
 
 @triton.jit
@@ -23,24 +23,24 @@ def weighted_totals(
     r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     i = tl.program_id(1) * INNER + tl.arange(0, INNER)
     inside, at = (r < rows)[:, None] & (i < inner)[None, :], r[:, None] * inner + i[None, :]
-    found = total_term(x0, weight0, below0, size0, at, i, inside, DTYPE)
-    found += total_term(x1, weight1, below1, size1, at, i, inside, DTYPE)
+    acc = total_term(x0, weight0, below0, size0, at, i, inside, DTYPE)
+    acc += total_term(x1, weight1, below1, size1, at, i, inside, DTYPE)
     if x2 is not None:
-        found += total_term(x2, weight2, below2, size2, at, i, inside, DTYPE)
+        acc += total_term(x2, weight2, below2, size2, at, i, inside, DTYPE)
     if x3 is not None:
-        found += total_term(x3, weight3, below3, size3, at, i, inside, DTYPE)
-    tl.store(out + at, found, inside)
+        acc += total_term(x3, weight3, below3, size3, at, i, inside, DTYPE)
+    tl.store(out + at, acc, inside)
 
 
 @triton.jit
 def total_term_gradient(g, x, weight, dx, below, size, at, i, inside, DTYPE: tl.constexpr):
     """Stores the gradient of x; returns the sums of g x over the rows, for that of the weight."""
-    found = tl.zeros([i.shape[0]], DTYPE)
+    weight_sums = tl.zeros([i.shape[0]], DTYPE)
     if dx is not None:
         tl.store(dx + at, g * tl.load(weight + i // below % size)[None, :].to(DTYPE), inside)
     if x is not None:
-        found += tl.sum(g * tl.load(x + at, inside, 0.0).to(DTYPE), 0)
-    return found
+        weight_sums += tl.sum(g * tl.load(x + at, inside, 0.0).to(DTYPE), 0)
+    return weight_sums
 
 
 @triton.jit
@@ -59,11 +59,11 @@ def weighted_gradients(
     for block in range(span):
         r = (part * span + block) * ROWS + tl.arange(0, ROWS)
         inside, at = (r < rows)[:, None] & (i < inner)[None, :], r[:, None] * inner + i[None, :]
-        own = tl.load(g + at, inside, 0.0).to(DTYPE)
-        sum0 += total_term_gradient(own, x0, weight0, dx0, below0, size0, at, i, inside, DTYPE)
-        sum1 += total_term_gradient(own, x1, weight1, dx1, below1, size1, at, i, inside, DTYPE)
-        sum2 += total_term_gradient(own, x2, weight2, dx2, below2, size2, at, i, inside, DTYPE)
-        sum3 += total_term_gradient(own, x3, weight3, dx3, below3, size3, at, i, inside, DTYPE)
+        g_tile = tl.load(g + at, inside, 0.0).to(DTYPE)
+        sum0 += total_term_gradient(g_tile, x0, weight0, dx0, below0, size0, at, i, inside, DTYPE)
+        sum1 += total_term_gradient(g_tile, x1, weight1, dx1, below1, size1, at, i, inside, DTYPE)
+        sum2 += total_term_gradient(g_tile, x2, weight2, dx2, below2, size2, at, i, inside, DTYPE)
+        sum3 += total_term_gradient(g_tile, x3, weight3, dx3, below3, size3, at, i, inside, DTYPE)
     at, next = parts + part * inner + i, tl.num_programs(0) * inner
     if x0 is not None:
         tl.store(at, sum0, i < inner)
