@@ -505,39 +505,39 @@ class BlockwiseGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *seconds):
         gradient, *tensors, seed = ctx.saved_tensors
-        asked = [i for i in range(len(tensors)) if ctx.needs_input_grad[4 + i]]
-        d_gradient, *d_tensors = rows_twice(seconds, gradient, ctx.wanted, asked, tensors, seed, *ctx.call)
+        wanted_twice = [i for i in range(len(tensors)) if ctx.needs_input_grad[4 + i]]
+        d_gradient, *d_tensors = rows_twice(seconds, gradient, ctx.wanted, wanted_twice, tensors, seed, *ctx.call)
         return (
             d_gradient,
             None,
             None,
             None,
-            *(d_tensors[asked.index(i)] if i in asked else None for i in range(len(tensors))),
+            *(d_tensors[wanted_twice.index(i)] if i in wanted_twice else None for i in range(len(tensors))),
         )
 
 
-def rows_twice(seconds, gradient, wanted, asked, tensors, seed, tile, *call) -> list[Tensor]:
-    """The gradients of `blockwise_backward`: of `gradient`, and of the operands with indices `asked`.
+def rows_twice(seconds, gradient, wanted, wanted_twice, tensors, seed, tile, *call) -> list[Tensor]:
+    """The gradients of `blockwise_backward`: of `gradient`, and of the operands with indices `wanted_twice`.
 
     `seconds`: the gradients of its results. Plain code, block by block, with derivatives of every order.
     """
     call = Call(*call)
-    legs, totals = legs_of(tile, call), [torch.zeros_like(tensors[i]) for i in asked]
+    legs, totals = legs_of(tile, call), [torch.zeros_like(tensors[i]) for i in wanted_twice]
     by_element: dict[int, list[Tensor]] = {}
     for piece, rows, block_tensors in blocks(tile, tensors, seed, call):
 
         def again(out_gradient, *asked_tensors, block_tensors=block_tensors, rows=rows):
-            replaced = dict(zip(asked, asked_tensors, strict=True))
+            replaced = dict(zip(wanted_twice, asked_tensors, strict=True))
             block_tensors = [replaced.get(i, tensor) for i, tensor in enumerate(block_tensors)]
             return backward_of_block(out_gradient, block_tensors, wanted, tile, call, rows)
 
         out_gradient = result_part(gradient, tile, piece, call)
-        pullback = torch.func.vjp(again, out_gradient, *(block_tensors[i] for i in asked))[1]
+        pullback = torch.func.vjp(again, out_gradient, *(block_tensors[i] for i in wanted_twice))[1]
         gradient_share, *shares = pullback(
             tuple(seen(x, i, legs, piece, call) for x, i in zip(seconds, wanted, strict=True))
         )
         by_element.setdefault(piece.element, []).append(gradient_share)
-        contributions = zip(totals, asked, shares, strict=True)
+        contributions = zip(totals, wanted_twice, shares, strict=True)
         totals = [total + among_zeros(share, tensors[i], i, legs, piece, call) for total, i, share in contributions]
     return [torch.cat([torch.cat(shares, FUNCTIONS[tile].out) for shares in by_element.values()]), *totals]
 

@@ -84,7 +84,7 @@ def own_reads(
     n, wide = q.shape[-2], torch.promote_types(q.dtype, torch.float32)
     before = reads([(q, at_next(k, 0), a, at_next(b, torch.inf))], at_next(v, 0), causal, chunk, rows)
     pads = zip((v, b - c), (0, torch.inf), strict=True)
-    v, b = (with_padding(x, (0, 0, n - x.shape[-2], 0), value=value) for x, value in pads)  # at the queries
+    v, b = (with_padding(x, (0, 0, n - x.shape[-2], 0), value=fill) for x, fill in pads)  # at the queries
     weight = q * exp((a - b).to(wide)).to(q.dtype)
     return [*before, (weight * v, weight)]
 
@@ -115,8 +115,8 @@ def decay_reads(
         elif not causal:
             reads.append(key_reads(*faded(q, k, *decay), v))
         elif not rows and decays_values(q, k, v, *decay):
-            value, a, b = (x.squeeze(-1).mT for x in (v, *decay))
-            read = in_stretches(q.squeeze(-3), k.squeeze(-3), value, a, b, chunk, of_values=True)
+            wide_v, a, b = (x.squeeze(-1).mT for x in (v, *decay))
+            read = in_stretches(q.squeeze(-3), k.squeeze(-3), wide_v, a, b, chunk, of_values=True)
             reads.append((read.mT[..., None], v[..., :0]))
         else:
             a, b = decay
@@ -186,17 +186,17 @@ def decayed_chunks(
     start = torch.cat((first, ends), -2)[..., :-1, None, :]  # ... s 1 w
     low = torch.minimum(low, start)
     scales = torch.cat((start, low), -2)  # before each chunk, and after the last
-    old, new = scales[..., :-1, None, :], low[..., None, :]
-    since = exp((a - old).to(wide)).to(q.dtype)
-    a, b = (a - new).to(wide), (b - new).to(wide)  # small at every position
+    before_scale, chunk_scale = scales[..., :-1, None, :], low[..., None, :]
+    since = exp((a - before_scale).to(wide)).to(q.dtype)
+    a, b = (a - chunk_scale).to(wide), (b - chunk_scale).to(wide)  # small at every position
     until, keep = exp(-b).to(k.dtype), ~ahead(chunk, chunk, a.device)
     adds = ((v * until).mT @ k if of_values else (k * until).mT @ v).to(wide)
-    held, after = decayed_sums(adds, low, scales, None if before is None else before[0])
+    states, after = decayed_sums(adds, low, scales, None if before is None else before[0])
     if of_values:
-        out = decayed_values(q @ k.mT, v, a, b, keep) + q @ held.mT.to(q.dtype) * since
+        out = decayed_values(q @ k.mT, v, a, b, keep) + q @ states.mT.to(q.dtype) * since
     else:
         scores = decayed_scores(q, k, a, b, keep, torch.Tensor.masked_fill_)
-        out = scores @ v + (q * since) @ held.to(v.dtype)
+        out = scores @ v + (q * since) @ states.to(v.dtype)
     out = with_padding(out.flatten(-4, -2), (0, 0, 0, m - groups * size))
     return out, (after, ends[..., -1:, :])
 
@@ -213,12 +213,12 @@ def decayed_sums(adds: Tensor, low: Tensor, scales: Tensor, before: Tensor | Non
     adds = adds.unflatten(-2, (w, d // w)).movedim(-3, -5).flatten(-2)  # ... w s c (d/w e)
     inside = decay_factor(scales, low, adds.dtype) @ adds  # ... w s (c + 1) (d/w e)
     start, end = scales[..., 0], scales[..., -1]
-    held = decay_factor(start, end, adds.dtype) @ inside[..., -1, :]  # before each group
+    group_states = decay_factor(start, end, adds.dtype) @ inside[..., -1, :]  # before each group
     if before is not None:
-        held = held + exp((start - start[..., :1]).to(adds.dtype))[..., None] * before
-    after = inside[..., -1:, -1, :] + exp((end - start).to(adds.dtype))[..., -1:, None] * held[..., -1:, :]
+        group_states = group_states + exp((start - start[..., :1]).to(adds.dtype))[..., None] * before
+    after = inside[..., -1:, -1, :] + exp((end - start).to(adds.dtype))[..., -1:, None] * group_states[..., -1:, :]
     since = exp((scales[..., :-1] - start[..., None]).to(adds.dtype))
-    states = inside[..., :-1, :] + since[..., None] * held[..., None, :]
+    states = inside[..., :-1, :] + since[..., None] * group_states[..., None, :]
     return states.unflatten(-1, (d // w, e)).movedim(-5, -3).flatten(-3, -2), after
 
 

@@ -183,8 +183,8 @@ def gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed: bool, chunk: i
     chunks = chunks_of(k, chunk)
     q, *operands = (None if x is None else in_chunks(x, chunks, chunk) for x in (q, e, k, w, v, decay))
     effects = Chunks(operands, undecayed, q)
-    held = hold(effects.keeps, effects.adds, first)
-    read = effects.queries @ held + effects.scores @ (effects.writes - effects.undone @ held)
+    states = hold(effects.keeps, effects.adds, first)
+    read = effects.queries @ states + effects.scores @ (effects.writes - effects.undone @ states)
     return from_chunks(read if w is None else read + effects.write_scores @ effects.v, shape)
 
 
@@ -266,13 +266,13 @@ def gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed: bool, c
     chunks = chunks_of(k, chunk)
     g, q, e, k, w, v, decay = (None if x is None else in_chunks(x, chunks, chunk) for x in (g, q, e, k, w, v, decay))
     effects, flat, width = Chunks((e, k, w, v, decay), undecayed, q), k.shape[:2], k.shape[-1]
-    held = hold(effects.keeps, effects.adds, first)
-    written = effects.writes - effects.undone @ held
+    states = hold(effects.keeps, effects.adds, first)
+    written = effects.writes - effects.undone @ states
     g_scores, g_written = g @ written.mT, effects.scores.mT @ g
     after = hold(effects.keeps.mT.flip(1), (effects.queries.mT @ g - effects.undone.mT @ g_written).flip(1))
     g_after = after.flip(1)  # of the state after a chunk
     g_writes = g_written + effects.left @ g_after
-    g_solved = torch.cat((-g_writes @ held.mT, g_writes), -1)
+    g_solved = torch.cat((-g_writes @ states.mT, g_writes), -1)
     g_rated = torch.linalg.solve_triangular(effects.system.mT, g_solved, upper=True, unitriangular=True)
     g_system = -g_rated @ torch.cat((effects.undone, effects.writes), -1).mT
     g_erased, g_v = g_rated.split((width, v.shape[-1]), -1)
@@ -287,9 +287,9 @@ def gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed: bool, c
         g_left = (v @ g_after.mT) * effects.since
         g_q, g_e, g_w = (x + y for x, y in zip((g_q, g_e, g_left), of_products, strict=True))
         g_end = g_end + w * g_left
-    g_q = g_q + (g @ held.mT) * exp(effects.total)
+    g_q = g_q + (g @ states.mT) * exp(effects.total)
     g_e = g_e + g_erased * exp(effects.before)
-    of_end = g_end.sum(-2, keepdim=True) + effects.fall[..., None, :] * (held * g_after).sum(-1)[..., None, :]
+    of_end = g_end.sum(-2, keepdim=True) + effects.fall[..., None, :] * (states * g_after).sum(-1)[..., None, :]
     g_total = q * g_q - k * g_k - (0 if w is None else w * g_w)  # of total, at each position
     by_erased = e * g_e
     g_total = g_total if undecayed else g_total + by_erased

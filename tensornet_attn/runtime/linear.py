@@ -208,7 +208,8 @@ def chunk_reads(
     core = None if core is None else core.unsqueeze(-3)
     scores = linear_scores(q, k, core).tril()
     (S, S_after), (z, z_after) = (
-        sums(each, old) for each, old in zip((k.mT @ v, k.sum(-2, keepdim=True)), before or (None, None), strict=True)
+        sums(chunk_sums, earlier)
+        for chunk_sums, earlier in zip((k.mT @ v, k.sum(-2, keepdim=True)), before or (None, None), strict=True)
     )
     out = scores_read(scores, v, core) + q @ mixed_state(S, core)
     rows = scores.sum(-1, keepdim=True) if core is None else scores.sum(-1).mT
@@ -217,14 +218,14 @@ def chunk_reads(
     return out, rows, (S_after, z_after)
 
 
-def sums(each: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+def sums(chunk_sums: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
     """The sums before each chunk [..., chunks, d, e], and of all chunks; they start from `before`, or from 0."""
-    wide = torch.promote_types(each.dtype, torch.float32)
+    wide = torch.promote_types(chunk_sums.dtype, torch.float32)
     if before is None:
-        cumulative = F.pad(each, (0, 0, 0, 0, 1, 0)).cumsum(-3, dtype=wide)
+        cumulative = F.pad(chunk_sums, (0, 0, 0, 0, 1, 0)).cumsum(-3, dtype=wide)
     else:
-        cumulative = torch.cat([before, each], -3).cumsum(-3, dtype=wide)
-    return cumulative.to(each.dtype)[..., :-1, :, :], cumulative[..., -1:, :, :]
+        cumulative = torch.cat([before, chunk_sums], -3).cumsum(-3, dtype=wide)
+    return cumulative.to(chunk_sums.dtype)[..., :-1, :, :], cumulative[..., -1:, :, :]
 
 
 def mixed_state(S: Tensor, core: Tensor | None) -> Tensor:

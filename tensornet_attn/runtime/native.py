@@ -106,9 +106,9 @@ class Held:
         self.size, self.region = size, region
         self.count(size)
 
-    def count(self, more: int) -> None:
-        Held.total += more
-        self.region.held += more
+    def count(self, change: int) -> None:
+        Held.total += change
+        self.region.held += change
 
     def __del__(self):
         self.count(-self.size)
@@ -295,10 +295,10 @@ class CppCall:
 
     def stored(self, name: str) -> tuple[int, int]:
         """The bytes that a thread stores, and those for each query of a block besides."""
-        tiles, held = self.region.stores[name == "backward"]
+        tiles, key_numbers = self.region.stores[name == "backward"]
         block = self.region.block[1]
         length = (self.m + block - 1) // block * block * self.dtype.itemsize
-        return held * length, tiles * length
+        return key_numbers * length, tiles * length
 
     def workers(self, name: str, full_blocks: bool) -> tuple[int, int]:
         """The threads, and the queries of a block, that memory suffices for; `full_blocks`: all queries of a block."""
@@ -361,8 +361,8 @@ class CppCall:
             operand, x = self.region.operands[number], self.tensors[number]
             dims = operand.heads + len(operand.sides)
             batched = x.ndim > dims and (x.shape[0] > 1 or self.count == 1)
-            few = self.count * self.region.programs < threads and "n" not in operand.sizes
-            copies = threads if operand.shared or few or not batched else 1  # workers add to a copy each
+            idle_threads = self.count * self.region.programs < threads and "n" not in operand.sizes
+            copies = threads if operand.shared or idle_threads or not batched else 1  # workers add to a copy each
             # One copy has the memory order of the operand, which the products before it made.
             buffers.append(x.new_zeros((copies, *x.shape)) if copies > 1 else torch.zeros_like(x)[None])
             strides = buffers[-1].stride()[1:]

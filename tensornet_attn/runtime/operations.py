@@ -13,10 +13,10 @@ def operation(name: str) -> str:
     return f"{namespace}::{name}"
 
 
-def own_name(name: str, known) -> str:
-    """`name`, numbered if `known` contains it already, for example from an earlier import."""
+def own_name(name: str, used_names) -> str:
+    """`name`, numbered if `used_names` contains it already, for example from an earlier import."""
     unique, count = name, 1
-    while unique in known:
+    while unique in used_names:
         count += 1
         unique = f"{name}_{count}"
     return unique

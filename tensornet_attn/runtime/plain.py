@@ -112,7 +112,7 @@ def attend_band(
     q [..., n, h, d], k [..., m, g, d], v [..., m, g, e] -> [..., n, h, e]. `tied`: n equals m. `sees(query, key)`, a
     function of positions, replaces the band, and applies to the first `prefix` keys, too.
     """
-    (q, k, v), parts, first = (t.transpose(-3, -2) for t in (q, k, v)), [], 0
+    (q, k, v), outs, first = (t.transpose(-3, -2) for t in (q, k, v)), [], 0
     n, m = q.shape[-2], k.shape[-2]
     offset = 0 if tied else m - n
     for rows in torch.arange(n, device=q.device).split(block):
@@ -121,21 +121,21 @@ def attend_band(
         near = torch.cat([torch.arange(*ends, device=q.device) for ends in ((0, min(prefix, begin)), (begin, end))])
         query, block_rows = rows[:, None] + offset, slice(first, first + len(rows))
         keep = sees(query, near) if sees else (near >= query - left) & (near <= query + right)
-        shown = mask if mask is None else mask[..., block_rows, :][..., near]
-        keep, bias = visible(keep, shown, key_mask if key_mask is None else key_mask[..., near], batch, 1)
-        beside = sink if sink is None or sink.shape[-2] == 1 else sink[..., block_rows, :]
+        block_mask = mask if mask is None else mask[..., block_rows, :][..., near]
+        keep, bias = visible(keep, block_mask, key_mask if key_mask is None else key_mask[..., near], batch, 1)
+        block_sink = sink if sink is None or sink.shape[-2] == 1 else sink[..., block_rows, :]
         operands = q[..., block_rows, :], k[..., near, :], v[..., near, :]
-        parts.append(attend_heads(*operands, keep, bias, scale, dropout, sink=beside))
+        outs.append(attend_heads(*operands, keep, bias, scale, dropout, sink=block_sink))
         first += len(rows)
-    return torch.cat(parts, -2).transpose(-3, -2)
+    return torch.cat(outs, -2).transpose(-3, -2)
 
 
 def attend_chosen(q, k, v, chosen, heads: int, keep=None, bias=None, scale=1.0, dropout=0.0, causal=False) -> Tensor:
     """`attend_heads` of all heads, of which the chosen are read: q [..., n, k, d], chosen [..., n, k]."""
     lead = torch.broadcast_shapes(q.shape[:-3], chosen.shape[:-2], k.shape[:-3], v.shape[:-3])
     q, chosen = q.expand(*lead, *q.shape[-3:]), chosen.expand(*lead, *chosen.shape[-2:])[..., None]
-    every = q.new_zeros(*q.shape[:-2], heads, q.shape[-1]).scatter(-2, chosen.expand(q.shape), q).movedim(-2, -3)
-    out = attend_heads(every, k, v, keep, bias, scale, dropout, causal).movedim(-3, -2)
+    all_rows = q.new_zeros(*q.shape[:-2], heads, q.shape[-1]).scatter(-2, chosen.expand(q.shape), q).movedim(-2, -3)
+    out = attend_heads(all_rows, k, v, keep, bias, scale, dropout, causal).movedim(-3, -2)
     return out.gather(-2, chosen.expand(*chosen.shape[:-1], out.shape[-1]))
 
 
@@ -392,8 +392,8 @@ def read_delta(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, first: Tensor | No
     with exact_products(k):
         q, k, v, rate = (in_chunks(x, chunks, chunk) for x in (q, k, v, rate))
         undone, writes, _ = chunk_writes(k, v, rate)
-        held = held_before(chunk_keeps(k, undone), k.mT @ writes, first)
-        return from_chunks(q @ held + (q @ k.mT).tril() @ (writes - undone @ held), shape)
+        states = held_before(chunk_keeps(k, undone), k.mT @ writes, first)
+        return from_chunks(q @ states + (q @ k.mT).tril() @ (writes - undone @ states), shape)
 
 
 def read_gated(q, e, k, w, v, decay, first, undecayed: bool, chunk: int) -> Tensor:
@@ -415,12 +415,12 @@ def mixed_states_and_blockwise(
 def expert_product(x, weight, gates, chosen, heads: int, slots: int, compute=None) -> Tensor:
     """`routed` for any leading dimensions: [..., heads, slots, o]."""
     lead = torch.broadcast_shapes(x.shape[:-3], chosen.shape[:-2])
-    x, chosen, *more = (
+    x, chosen, *gate_rows = (
         t.expand(*lead, *t.shape[len(t.shape) - last :]).reshape(math.prod(lead), *t.shape[len(t.shape) - last :])
         for t, last in ((x, 3), (chosen, 2), (gates, 2))
         if t is not None
     )
-    out = (compute or routed)(x, weight, more[0] if more else None, chosen, heads, slots)
+    out = (compute or routed)(x, weight, gate_rows[0] if gate_rows else None, chosen, heads, slots)
     return out.reshape(*lead, heads, slots, weight.shape[-1])
 
 

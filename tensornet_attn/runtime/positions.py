@@ -102,12 +102,12 @@ def rotate(
     cos, sin = rotations(positions, base, width, x.dtype, scaling, axes)
     half, rest = width // 2, y.shape[-1] - width
     if interleaved:
-        pairs, *others = y.split([width, rest], -1) if rest else [y]
+        pairs, *unrotated = y.split([width, rest], -1) if rest else [y]
         a, b = pairs.unflatten(-1, (half, 2)).unbind(-1)
     else:
-        a, b, *others = y.split([half, half, rest] if rest else half, -1)
+        a, b, *unrotated = y.split([half, half, rest] if rest else half, -1)
     pieces = [a * cos - b * sin, b * cos + a * sin]
-    pieces += [other.expand(*pieces[0].shape[:-1], rest) for other in others]
+    pieces += [rest_piece.expand(*pieces[0].shape[:-1], rest) for rest_piece in unrotated]
     # joined where they belong, laid out as x: attention then lays out its result as its reader takes it, without a copy
     pieces = [piece.movedim((-2, -1), (sequence_dim, along_dim)) for piece in pieces]
     if interleaved:
@@ -182,9 +182,9 @@ def scaled_rates(positions: Tensor, pairs: Tensor, base: float, kind: str, *numb
         low, high, original = numbers[1:]
         turns = original * plain / (2 * math.pi)
         return torch.lerp(plain / factor, plain, ((turns - low) / (high - low)).clamp(0, 1))
-    original, whole = numbers[1], numbers[5]
+    original, rounded = numbers[1], numbers[5]
     first, last = (width * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in numbers[3:5])
-    if whole:
+    if rounded:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, width - 1)
     share = ((pairs - first) / (last - first if last != first else 0.001)).clamp(0, 1)

@@ -90,10 +90,10 @@ def faded_sums(x: Tensor, decay: Tensor, dims: int, reverse: bool) -> Tensor:
 
     x [..., m, `dims` dimensions], decay the same or size 1 in some of these -> like x.
     """
-    m, kept, fades = x.shape[-dims - 1], x.shape[-dims:], decay.shape[-dims:]
+    m, x_sizes, decay_sizes = x.shape[-dims - 1], x.shape[-dims:], decay.shape[-dims:]
     lead = math.prod(x.shape[: -dims - 1])
-    a, decay = x.reshape(lead, m, *kept), decay.reshape(lead, m, *fades)
-    if x.device.type == "cpu" and lead * math.prod(kept) >= LONG_ROW:
+    a, decay = x.reshape(lead, m, *x_sizes), decay.reshape(lead, m, *decay_sizes)
+    if x.device.type == "cpu" and lead * math.prod(x_sizes) >= LONG_ROW:
         return faded_rows(a, decay, reverse).view(x.shape)
     b = exp(decay)
     if reverse:

@@ -153,8 +153,8 @@ def delta_reads(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, first: Tensor | N
     q, k, v, rate = (in_chunks(x, chunks, chunk) for x in (q, k, v, rate))
     with exact_products(k):
         undone, writes, _ = chunk_writes(k, v, rate)
-        held = held_before(chunk_keeps(k, undone), k.mT @ writes, first)
-        return from_chunks(q @ held + (q @ k.mT).tril_() @ (writes - undone @ held), shape)
+        states = held_before(chunk_keeps(k, undone), k.mT @ writes, first)
+        return from_chunks(q @ states + (q @ k.mT).tril_() @ (writes - undone @ states), shape)
 
 
 @torch.library.custom_op(operation("delta_gradients"), mutates_args=())
@@ -175,19 +175,19 @@ def gradients_by_chunks(
     g, q, k, v, rate = (in_chunks(x, chunks, chunk) for x in (g, q, k, v, rate))
     undone, writes, system = chunk_writes(k, v, rate)
     keeps = chunk_keeps(k, undone)
-    held = held_before(keeps, k.mT @ writes, first)
-    written = writes - undone @ held
+    states = held_before(keeps, k.mT @ writes, first)
+    written = writes - undone @ states
     g_scores, g_written = (g @ written.mT).tril_(), (q @ k.mT).tril_().mT @ g
     after = held_before(keeps.mT.flip(1), (q.mT @ g - undone.mT @ g_written).flip(1))
     g_after = after.flip(1)  # of the state after a chunk
     g_writes = g_written + k @ g_after
-    g_solved = torch.cat((-g_writes @ held.mT, g_writes), -1)
+    g_solved = torch.cat((-g_writes @ states.mT, g_writes), -1)
     g_rated = torch.linalg.solve_triangular(system.mT, g_solved, upper=True, unitriangular=True)
     g_system = (g_rated @ torch.cat((undone, writes), -1).mT).tril_(-1)
     g_key, g_value = g_rated[..., :width] - g_system @ k, g_rated[..., width:]  # of rate k and rate v
     g_k = written @ g_after.mT + g_scores.mT @ q - g_system.mT @ (rate * k) + rate * g_key
     g_rate = (g_key * k).sum(-1, keepdim=True) + (g_value * v).sum(-1, keepdim=True)
-    gradients = g @ held.mT + g_scores @ k, g_k, rate * g_value, g_rate
+    gradients = g @ states.mT + g_scores @ k, g_k, rate * g_value, g_rate
     return tuple(from_chunks(x, shape) for x, shape in zip(gradients, shapes, strict=True))
 
 
@@ -212,11 +212,11 @@ def held_before(keeps: Tensor, adds: Tensor, first: Tensor | None = None) -> Ten
 
     `first`: those before the first chunk, [..., d, e], zeros if None.
     """
-    S, held = torch.zeros_like(adds[:, 0]) if first is None else first.reshape(adds[:, 0].shape), []
+    S, states = torch.zeros_like(adds[:, 0]) if first is None else first.reshape(adds[:, 0].shape), []
     for keep, add in zip(keeps.unbind(1), adds.unbind(1), strict=True):
-        held.append(S)
+        states.append(S)
         S = torch.baddbmm(add, keep, S)
-    return torch.stack(held, 1)
+    return torch.stack(states, 1)
 
 
 def chunks_of(k: Tensor, chunk: int) -> int:

@@ -187,8 +187,8 @@ def block_gradients(
     if seen is not None:
         g_h, since = torch.where(seen, g_h, 0), torch.where(seen, since, 0)
     factor_gradients = [
-        g * other
+        g * cofactor
         for factors, g in ((x, g_h), (decay, since))
-        for other in (factors[::-1] if len(factors) == 2 else (1,))
+        for cofactor in (factors[::-1] if len(factors) == 2 else (1,))
     ]
     return [g_read, *factor_gradients], later

@@ -138,9 +138,9 @@ def fused_attention(
     if q.shape[-2] == 1 and sink is None:
         out = one_query(q, k, v, mask, scale, dropout)
     else:
-        more: dict = {"enable_gqa": True} if q.shape[1] != heads else {}
-        more |= {} if sink is None else {"sink": four_dimensions(sink, batch)}
-        out = call(q, k, v, mask, dropout, causal, scale=scale, **more)
+        options: dict = {"enable_gqa": True} if q.shape[1] != heads else {}
+        options |= {} if sink is None else {"sink": four_dimensions(sink, batch)}
+        out = call(q, k, v, mask, dropout, causal, scale=scale, **options)
     if out_width != width:
         out = out[..., :out_width]
     return out if len(batch) == 1 else out.reshape(*batch, *out.shape[1:])

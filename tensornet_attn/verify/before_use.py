@@ -22,7 +22,7 @@ def compare_before_use(plan: Plan, texts: tuple[str, ...]) -> None:
 
 def plan_of_library(text: str) -> Plan | None:
     """The plan of a living layer whose library has this text."""
-    return next((plan for held, texts in PLANS if text in texts and (plan := held()) is not None), None)
+    return next((plan for plan_ref, texts in PLANS if text in texts and (plan := plan_ref()) is not None), None)
 
 
 def _compared_library(text: str, dtype: str) -> CDLL | str:

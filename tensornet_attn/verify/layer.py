@@ -61,15 +61,19 @@ class Verification:
     def __str__(self) -> str:
         lines = [f"{self.layer}: {'agrees with' if self else 'DIFFERS from'} the reference in float64"]
         lines += [f"  first difference: {self.first}"] if self.first else []
-        for name, result, gradient in (
+        for name, is_result, is_gradient in (
             ("outputs", True, False),
             ("gradients of inputs and weights", True, True),
             ("steps", False, False),
             ("gradients of steps", False, True),
         ):
-            kind = [each for each in self.differences if (each.result, each.gradient) == (result, gradient)]
+            kind = [
+                difference
+                for difference in self.differences
+                if (difference.result, difference.gradient) == (is_result, is_gradient)
+            ]
             if kind:
-                worst = max(kind, key=lambda each: each.error / each.allowed)
+                worst = max(kind, key=lambda difference: difference.error / difference.allowed)
                 lines.append(f"  largest difference of {len(kind)} {name}: {worst}")
         lines += [f"  not observed, inside kernels: {', '.join(self.unobserved)}"] if self.unobserved else []
         return "\n".join(lines)

@@ -63,8 +63,8 @@ AROUND = (
     ),
     Mutation(
         "runtime/decay.py",
-        "held = held + exp((start - start[..., :1])",
-        "held = held - exp((start - start[..., :1])",
+        "group_states = group_states + exp((start - start[..., :1])",
+        "group_states = group_states - exp((start - start[..., :1])",
         "What was held before a stretch of keys is taken away from what decays.",
         ("plan/test_decay.py::test_fading_by_any_numbers",),
     ),

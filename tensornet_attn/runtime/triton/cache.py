@@ -32,8 +32,8 @@ def cache_key(source: str) -> str:
     import torch
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    text = "".join([source, *_library()])
-    parts = [sha256(text.encode()).hexdigest()[:16], device, torch.__version__, metadata.version("triton")]
+    sources = "".join([source, *_library()])
+    parts = [sha256(sources.encode()).hexdigest()[:16], device, torch.__version__, metadata.version("triton")]
     return "; ".join(parts)
 
 

@@ -50,14 +50,14 @@ def first_fitting(candidates: list[dict], need, target: int, limits: list | tupl
     stage. `limits`: for each candidate the maximum number of values per thread, and the share of shared memory that it
     may take; otherwise (REGISTERS, 1).
     """
-    held, room = {}, 1024 * SHARED.get(target, min(SHARED.values()))
+    per_thread, room = {}, 1024 * SHARED.get(target, min(SHARED.values()))
     for number, config in enumerate(candidates):
         (numbers, staged), (most, share) = need(**config), limits[number] if limits else (REGISTERS, 1)
         if staged * config["num_stages"] <= room * share:
-            held[number] = numbers / (32 * config["num_warps"])
-            if held[number] <= most:
+            per_thread[number] = numbers / (32 * config["num_warps"])
+            if per_thread[number] <= most:
                 return config
-    return candidates[min(reversed(held), key=held.__getitem__, default=-1)]
+    return candidates[min(reversed(per_thread), key=per_thread.__getitem__, default=-1)]
 
 
 def held_for(size: int) -> int:

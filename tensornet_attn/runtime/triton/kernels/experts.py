@@ -184,10 +184,10 @@ def joined(
 def launch_of_joined(rows: Tensor, dots: Tensor | None, terms: int) -> KeptLaunch:
     """The launch that adds adjacent rows."""
     (choices, width), wide = rows.shape, min(256, padded(rows.shape[-1]))
-    count, each = choices // terms, max(1, 2048 // wide)
+    count, tile_rows = choices // terms, max(1, 2048 // wide)
     constants = {"count": count, "choices": choices, "width": width, "columns": 0 if dots is None else len(dots)}
-    constants |= {"TERMS": terms, "DTYPE": tile_type(sums_of(rows)), "ROWS": each, "WIDTH": wide, "num_warps": 4}
-    return KeptLaunch(expert_joined, (-(-count // each), -(-width // wide)), constants)
+    constants |= {"TERMS": terms, "DTYPE": tile_type(sums_of(rows)), "ROWS": tile_rows, "WIDTH": wide, "num_warps": 4}
+    return KeptLaunch(expert_joined, (-(-count // tile_rows), -(-width // wide)), constants)
 
 
 def experts_config(x: Tensor, width: int, out_width: int, rows: int) -> dict:
@@ -203,8 +203,8 @@ def experts_config(x: Tensor, width: int, out_width: int, rows: int) -> dict:
         return (most * OUTER + INNER * (ROWS + OUTER)) * held_for(size), size * (ROWS * INNER + most * OUTER)
 
     sizes = (width, out_width, min(padded(rows), 128), str(x.dtype).removeprefix("torch."))
-    kinds = {"DTYPE": tile_type(sums_of(x)), "PRECISION": "ieee"}
-    return configured("experts", sizes, distinct(candidates), need) | kinds
+    precision = {"DTYPE": tile_type(sums_of(x)), "PRECISION": "ieee"}
+    return configured("experts", sizes, distinct(candidates), need) | precision
 
 
 def grouped(

@@ -59,7 +59,7 @@ def triton_held(keeps: Tensor, adds: Tensor, first: Tensor | None = None) -> Ten
     lead, chunks, features, width = adds.shape
     keeps, adds = keeps.contiguous(), adds.mT.contiguous()
     before = None if first is None else first.reshape(lead, features, width).mT.contiguous()
-    held, deep, size = torch.empty_like(adds), padded(features), adds.element_size()
+    states, deep, size = torch.empty_like(adds), padded(features), adds.element_size()
     candidates = [
         {"WIDTH": min(block, padded(width)), "num_warps": warps, "num_stages": stages}
         for block, warps, stages in STATES
@@ -70,12 +70,12 @@ def triton_held(keeps: Tensor, adds: Tensor, first: Tensor | None = None) -> Ten
 
     sizes = (features, width, str(adds.dtype).removeprefix("torch."))
     config = configured("states between", sizes, distinct(candidates), need)
-    if held.numel():
+    if states.numel():
         states_between[(lead, -(-width // config["WIDTH"]))](
-            keeps, adds, before, held, chunks, features, width, GIVEN=before is not None,
+            keeps, adds, before, states, chunks, features, width, GIVEN=before is not None,
             DTYPE=tile_type(sums_of(adds)), PRECISION="ieee" if deep <= 64 else "tf32x3", FEATURES=deep, **config,
         )  # fmt: skip
-    return held.mT
+    return states.mT
 
 
 triton_gated.register_fake(gated_reads_shape)

@@ -98,7 +98,7 @@ def gated_sums(
         in_bounds = (r < rows)[:, None] & (c < width)[None, :]
         acc, chosen_row = tl.zeros([ROWS, WIDTH], DTYPE), r * k
         if dof is not None:
-            other = tl.load(others + r[:, None] * width + c[None, :], in_bounds, 0.0).to(DTYPE)
+            other_rows = tl.load(others + r[:, None] * width + c[None, :], in_bounds, 0.0).to(DTYPE)
         for e in range(each):
             gate, is_entry = of_entry(gates, e, ENTRIES), of_entry(is_chosen.to(tl.int32), e, ENTRIES)
             read = in_bounds & (is_entry > 0)[:, None]
@@ -107,7 +107,7 @@ def gated_sums(
                 tl.store(kept + chosen_row[:, None] * width + c[None, :], x, read)
                 chosen_row += is_entry
             if dof is not None:
-                dot = tl.sum(x.to(DTYPE) * other, 1)
+                dot = tl.sum(x.to(DTYPE) * other_rows, 1)
                 dots += tl.where((tl.arange(0, ENTRIES) == e)[None, :], dot[:, None], 0.0)
             acc += tl.where(read, x.to(DTYPE) * gate[:, None], 0.0)
         tl.store(out + r[:, None] * width + c[None, :], acc, in_bounds)

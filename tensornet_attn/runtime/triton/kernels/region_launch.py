@@ -142,13 +142,13 @@ def launch_of(operands, mask, key_mask, seed, name, present, n, m, batch, number
         name, tuple(present), n, m, tuple(batch), tuple(numbers), training, cast,
         *(None if x is None else (x.shape, x.stride(), x.dtype, x.device) for x in tensors),
     )  # fmt: skip
-    if (kept := CONFIGS.get(key)) is None:
-        kept = Launch(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
-        kept.constants = kept.arguments(mask, key_mask)
-        del kept.operands, kept.like  # tensors are not kept
+    if (launch := CONFIGS.get(key)) is None:
+        launch = Launch(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
+        launch.constants = launch.arguments(mask, key_mask)
+        del launch.operands, launch.like  # tensors are not kept
         keep_few()
-        CONFIGS[key] = kept
-    return kept.of(operands, mask, key_mask, seed)
+        CONFIGS[key] = launch
+    return launch.of(operands, mask, key_mask, seed)
 
 
 class Launch:
@@ -300,15 +300,15 @@ class Launch:
     def chosen(self, kind: str, largest: dict[str, int]) -> dict:
         """Selects the configuration among blocks that are at most `largest` on each side."""
         region, (n, m) = self.region, self.region.sides
-        fixed, other = (m, n) if kind == "keys" else (n, m)
+        fixed, looped = (m, n) if kind == "keys" else (n, m)
         limits: dict = {}
         blocks = blocks_for(self.cores, 80 if region.relative else target_of())
         if blocks[0] == HOPPER[0] and kind == "keys" and not region.band:
             blocks = (HOPPER_KEYS, *blocks)
-        for fixed_rows, other_rows, warps, stages, *limit in blocks:
+        for fixed_rows, looped_rows, warps, stages, *limit in blocks:
             config = {
                 f"{fixed}_block": min(fixed_rows, largest[fixed]),
-                f"{other}_block": min(other_rows, largest[other]),
+                f"{looped}_block": min(looped_rows, largest[looped]),
             }
             config |= {"num_warps": warps, "num_stages": stages} | (self.band(config) if region.relative else {})
             limits.setdefault(tuple(config.items()), limit)
@@ -321,11 +321,11 @@ class Launch:
         footprint = Footprint(tiles, region.sums.get(kind, 0), **widths, wide=wide)
 
         def need(num_warps, num_stages, **block):
-            fixed_rows, other_rows, rows = (block[f"{side}_block"] for side in (fixed, other, self.rows(kind)))
+            fixed_rows, looped_rows, rows = (block[f"{side}_block"] for side in (fixed, looped, self.rows(kind)))
             if self.cores:
                 size = self.dtype.itemsize
-                return need_of_cores(footprint, fixed_rows, other_rows, rows, num_warps, num_stages, size, target_of())
-            return need_elsewhere(footprint, fixed_rows, other_rows, self.sums.itemsize)
+                return need_of_cores(footprint, fixed_rows, looped_rows, rows, num_warps, num_stages, size, target_of())
+            return need_elsewhere(footprint, fixed_rows, looped_rows, self.sums.itemsize)
 
         sizes, candidates = (self.dtype, *self.width.values()), [dict(config) for config in limits]
         return configured(f"{self.name}_{kind}", sizes, candidates, need, [*limits.values()])
@@ -368,8 +368,8 @@ class Launch:
                 constants |= {f"{name}_part": special[name].stride(0)} if f"{name}_part" in kernel.arg_names else {}
         if leg := self.region.loops.get(kind):
             constants |= {f"{leg}_parts": programs[leg], f"{leg}_share": -(-self.programs[leg] // programs[leg])}
-        few = constants[f"{self.rows(kind)}_block"] < 16 * constants["num_warps"]
-        constants["PARTS"] = 0 if not self.cores else 1 + few
+        splits_columns = constants[f"{self.rows(kind)}_block"] < 16 * constants["num_warps"]
+        constants["PARTS"] = 0 if not self.cores else 1 + splits_columns
         return KeptLaunch(kernel, (blocks * self.count * math.prod(programs.values()), parts), constants)
 
     def rows(self, kind: str) -> str:
@@ -398,8 +398,8 @@ class Launch:
 
     def apart(self, kind: str, legs: list[str]) -> dict[str, int]:
         """Per head, the programs of a kernel that write separate parts of a tensor with these legs."""
-        each = self.region.loops.get(kind) in legs or {*self.region.sides} <= {*legs}
-        return self.programs if each else self.programs_of(kind)
+        separate = self.region.loops.get(kind) in legs or {*self.region.sides} <= {*legs}
+        return self.programs if separate else self.programs_of(kind)
 
     def gradient(self, x: Tensor) -> tuple[Tensor, dict]:
         """The gradient of the result, copied if kernels cannot read it by strides, and its strides."""

@@ -12,7 +12,7 @@ SPILLS = 8  # one of so many scalar accumulators counts, where all together cost
 
 @dataclass(frozen=True)
 class Footprint:
-    """Resources of a program with blocks `fixed_rows` x `other_rows`, of the fixed side and the looped side.
+    """Resources of a program with blocks `fixed_rows` x `looped_rows`, of the fixed side and the looped side.
 
     `tiles`: live tiles of the block; `sums`: scalar accumulators; widths of the other accumulators, of resident
     operands, of streamed operands and of temporaries; `wide`: twice the sum of all widths.
@@ -28,24 +28,24 @@ class Footprint:
 
 
 def need_of_cores(
-    footprint: Footprint, fixed_rows: int, other_rows: int, rows: int, warps: int, stages: int, size: int, target: int
+    footprint: Footprint, fixed_rows: int, looped_rows: int, rows: int, warps: int, stages: int, size: int, target: int
 ) -> tuple[int, int]:
     """(values in registers, bytes per stage) with tensor cores, for elements of `size` bytes.
 
     Warps with 16 rows each exchange nothing. From sm_90 on, operands stay in shared memory.
     """
     tiles, operands, streamed = (
-        fixed_rows * other_rows * footprint.tiles,
+        fixed_rows * looped_rows * footprint.tiles,
         fixed_rows * footprint.resident,
-        other_rows * footprint.streamed,
+        looped_rows * footprint.streamed,
     )
     sums, scalars = (
-        fixed_rows * footprint.accumulators + other_rows * footprint.temporaries,
+        fixed_rows * footprint.accumulators + looped_rows * footprint.temporaries,
         72 * warps * footprint.sums,
     )
-    staged = max((fixed_rows + other_rows) * footprint.wide, operands + streamed) * size
+    staged = max((fixed_rows + looped_rows) * footprint.wide, operands + streamed) * size
     if rows < 16 * warps:
-        repeats = copies(rows, fixed_rows * other_rows // rows, warps)
+        repeats = copies(rows, fixed_rows * looped_rows // rows, warps)
         tiles, in_registers = repeats * tiles, footprint.resident > 2 * footprint.wide  # operands stay in registers
         least = fixed_rows * footprint.accumulators + (operands + streamed) // 2  # in registers beside any tiles
         operands *= repeats if in_registers else 1
@@ -58,11 +58,11 @@ def need_of_cores(
     return (580 * tiles + 675 * sums + 100 * operands) // 1000, (operands // stages + streamed) * size
 
 
-def need_elsewhere(footprint: Footprint, fixed_rows: int, other_rows: int, size: int) -> tuple[int, int]:
+def need_elsewhere(footprint: Footprint, fixed_rows: int, looped_rows: int, size: int) -> tuple[int, int]:
     """`need_of_cores` without tensor cores: threads multiply whole rows."""
-    operands = fixed_rows * footprint.resident + other_rows * footprint.streamed
-    sums = max(1, size // 4) * (fixed_rows * other_rows * footprint.tiles + fixed_rows * footprint.accumulators)
-    return (sums + operands * size // 4) * 11 // 4, max((fixed_rows + other_rows) * footprint.wide, operands) * size
+    operands = fixed_rows * footprint.resident + looped_rows * footprint.streamed
+    sums = max(1, size // 4) * (fixed_rows * looped_rows * footprint.tiles + fixed_rows * footprint.accumulators)
+    return (sums + operands * size // 4) * 11 // 4, max((fixed_rows + looped_rows) * footprint.wide, operands) * size
 
 
 def copies(rows: int, columns: int, warps: int) -> int:

@@ -53,21 +53,21 @@ def join_parts(
     acc = tl.zeros((BLOCK, WIDE), SUMS)
     for _part in range(parts):
         row = tl.load(rows + at + inner, in_bounds, 0)
-        new = tl.maximum(m_i, row)
-        shift = tl.where(new == float("-inf"), 0.0, new)
+        new_m_i = tl.maximum(m_i, row)
+        shift = tl.where(new_m_i == float("-inf"), 0.0, new_m_i)
         alpha, share = exp_in(m_i - shift, MASK), exp_in(row - shift, MASK) * tl.load(rows + at, in_bounds, 0)
         l_i = l_i * alpha + share
         if VALUES:
             acc = acc * alpha[:, None] + share[:, None] * load_2d(values, i, width, count, d, 1, width)
             values += step
-        m_i = new
+        m_i = new_m_i
         rows += 2 * count
-    some = l_i != 0
-    whole = tl.where(some, l_i, 1.0)
-    tl.store(lse + at, tl.where(some, 1 / whole, 0.0), in_bounds)
-    tl.store(lse + at + inner, tl.where(some, m_i, 0.0), in_bounds)
+    nonempty = l_i != 0
+    divisor = tl.where(nonempty, l_i, 1.0)
+    tl.store(lse + at, tl.where(nonempty, 1 / divisor, 0.0), in_bounds)
+    tl.store(lse + at + inner, tl.where(nonempty, m_i, 0.0), in_bounds)
     if VALUES:
-        store_2d(out, i, width, count, d, 1, width, acc / whole[:, None])
+        store_2d(out, i, width, count, d, 1, width, acc / divisor[:, None])
 
 
 def join_rows(lse: Tensor, rows: Tensor, normalized: tuple[int, ...], mask: int) -> None:
@@ -80,8 +80,8 @@ def join_rows(lse: Tensor, rows: Tensor, normalized: tuple[int, ...], mask: int)
     if len(normalized) < lse.shape[1]:
         _joined(lse, lse, rows, rows, mask, False)
     for i in normalized:
-        whole = rows[:, :, i].sum(0)
-        lse[:, i] = torch.where(whole == 0, 0, 1 / torch.where(whole == 0, 1, whole))
+        total = rows[:, :, i].sum(0)
+        lse[:, i] = torch.where(total == 0, 0, 1 / torch.where(total == 0, 1, total))
 
 
 def join(
@@ -94,11 +94,11 @@ def join(
         return
     join_rows(lse, rows, normalized, mask)
     if normalized:
-        whole = torch.stack([lse.select(1, i) for i in maps], 1)
-        out.copy_(values.sum(0) * (whole.unsqueeze(-1) if out.ndim > 3 else whole))
+        reciprocals = torch.stack([lse.select(1, i) for i in maps], 1)
+        out.copy_(values.sum(0) * (reciprocals.unsqueeze(-1) if out.ndim > 3 else reciprocals))
     else:
-        apart = torch.stack([rows.select(2, i) for i in (*maps, *(len(reads) + i for i in maps))], 2)
-        _joined(out, torch.empty_like(apart[0]), values, apart, mask, True)
+        tile_rows = torch.stack([rows.select(2, i) for i in (*maps, *(len(reads) + i for i in maps))], 2)
+        _joined(out, torch.empty_like(tile_rows[0]), values, tile_rows, mask, True)
 
 
 def _joined(out: Tensor, lse: Tensor, values: Tensor, rows: Tensor, mask: int, has_values: bool) -> None:

@@ -154,17 +154,17 @@ def backward_of(
         **{name: x for name, x in run.operands.items() if x is not None},
         **({"mask": mask} if wanted[-1] else {}),
     }
-    asked = [name for name, is_wanted in zip(tensors, wanted, strict=False) if is_wanted]
+    wanted_names = [name for name, is_wanted in zip(tensors, wanted, strict=False) if is_wanted]
     rooms, stores = {}, {}
     for kind, kernel in region.kernels.items():
         written = [name for name in (*region.operands, "mask") if f"{name}_grad" in kernel.arg_names]
-        if kind != "sums" and not {*written} & {*asked}:
+        if kind != "sums" and not {*written} & {*wanted_names}:
             continue
         steps = step.copy()
         outputs: dict = dict.fromkeys(f"{name}_grad" for name in written)
         for name in written:
             strided = f"{name}_grad_step" in kernel.arg_names
-            if name not in asked:
+            if name not in wanted_names:
                 steps |= {f"{name}_grad_step": ()} if strided else {}
                 continue
             if strided:
@@ -181,7 +181,7 @@ def backward_of(
         else gathered(run, name, rooms[name], tensors[name], mask)
         if name in rooms
         else torch.zeros_like(tensors[name])
-        for name in asked
+        for name in wanted_names
     ]
 
 

@@ -65,8 +65,10 @@ def triton_delta_rule(
             k, rate = torch.where(key_mask[..., None], k, 0), torch.where(key_mask, rate, 0)
         return delta_by_heads(q, k, v, rate, normalize == "read", eps).to(dtype)
     q, k, v, rate, z = delta_operands(k, v, rate, key_mask, normalize, eps, past, q)
-    held = torch.bfloat16 if dtype == torch.bfloat16 else q.dtype  # divided gradients are too small for float16
-    read = delta_by_heads(q.to(held), k.to(held), v.to(held), rate, False, 0.0)
+    operand_dtype = (
+        torch.bfloat16 if dtype == torch.bfloat16 else q.dtype
+    )  # divided gradients are too small for float16
+    read = delta_by_heads(q.to(operand_dtype), k.to(operand_dtype), v.to(operand_dtype), rate, False, 0.0)
     z = F.pad(z, (0, 0, n - m, 0))  # the last query is at the last key; a negative width crops
     return divided(read.to(q.dtype), (z * q).sum(-1, keepdim=True) + eps).to(dtype)
 
@@ -107,20 +109,22 @@ def triton_delta_gradients(
     """
     with torch.cuda.device_of(g):
         g, q, k, v, rate = *map(laid_out, (g, q, k, v)), rate.contiguous()
-        how, kept, (n, m) = delta_chunked(k, k.shape[-1], v.shape[-1]), kept_in(k), (q.shape[-2], k.shape[-2])
-        bias, seen, asked = None, None, None
+        how, stored_dtype, (n, m) = delta_chunked(k, k.shape[-1], v.shape[-1]), kept_in(k), (q.shape[-2], k.shape[-2])
+        bias, key_total, query_total = None, None, None
         if normalize:
             bias = row_sums_gradient(g, out, inverse)
             g = g * inverse[..., None]
-            _, seen = chunk_sums(k, None, how, total=True)
-            _, asked = chunk_sums(q, None, how, None, bias, m - n, m, later=True, total=True)
-        g = g.to(kept)
+            _, key_total = chunk_sums(k, None, how, total=True)
+            _, query_total = chunk_sums(q, None, how, None, bias, m - n, m, later=True, total=True)
+        g = g.to(stored_dtype)
         undone, writes, solved = solve_chunks(k, v, rate, how, True)
         states, written = scan_chunks(k, writes, undone, how)
-        g_written, _ = read_chunks(k, q, g, None, how, later=True, dtype=kept, apart=True)
+        g_written, _ = read_chunks(k, q, g, None, how, later=True, dtype=stored_dtype, apart=True)
         after, moved = scan_chunks(undone, g_written, k, how, (q, g))
-        dq, _ = read_chunks(g, written, k, states, how, seen, bias=bias, dtype=q.dtype)
-        dk, _ = read_chunks(written, g, q, after, how, asked, bias=bias, later=True, dtype=kept, apart=True)
+        dq, _ = read_chunks(g, written, k, states, how, key_total, bias=bias, dtype=q.dtype)
+        dk, _ = read_chunks(
+            written, g, q, after, how, query_total, bias=bias, later=True, dtype=stored_dtype, apart=True
+        )
         return dq, *gradients_end(k, v, rate, (undone, writes, moved, states, solved, dk), how)
 
 
@@ -159,9 +163,9 @@ def solve_chunks(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """undone [b, h, m, d], writes [b, h, m, e] and, with `keep`, the inverse of each system, [b h, chunks c, c]."""
     batch, heads, length, features = k.shape
-    width, chunks, kept = v.shape[-1], -(-length // how.chunk), kept_in(k)
-    undone, writes = k.new_empty(k.shape, dtype=kept), v.new_empty(v.shape, dtype=kept)
-    inverse = k.new_empty(batch * heads, chunks * how.chunk, how.chunk, dtype=kept) if keep else None
+    width, chunks, stored_dtype = v.shape[-1], -(-length // how.chunk), kept_in(k)
+    undone, writes = k.new_empty(k.shape, dtype=stored_dtype), v.new_empty(v.shape, dtype=stored_dtype)
+    inverse = k.new_empty(batch * heads, chunks * how.chunk, how.chunk, dtype=stored_dtype) if keep else None
     if rate.numel():
         config = how.widths(features, width)
         half = config.pop("CHUNK") // 2

@@ -53,18 +53,18 @@ def weighted_gradients(
 
     A program reads `span` blocks of ROWS rows. An x is absent where nobody asks for the gradient of its weight.
     """
-    part, i = tl.program_id(0).to(tl.int64), tl.program_id(1) * INNER + tl.arange(0, INNER)
+    program, i = tl.program_id(0).to(tl.int64), tl.program_id(1) * INNER + tl.arange(0, INNER)
     sum0, sum1 = tl.zeros([INNER], DTYPE), tl.zeros([INNER], DTYPE)
     sum2, sum3 = tl.zeros([INNER], DTYPE), tl.zeros([INNER], DTYPE)
     for block in range(span):
-        r = (part * span + block) * ROWS + tl.arange(0, ROWS)
+        r = (program * span + block) * ROWS + tl.arange(0, ROWS)
         inside, at = (r < rows)[:, None] & (i < inner)[None, :], r[:, None] * inner + i[None, :]
         g_tile = tl.load(g + at, inside, 0.0).to(DTYPE)
         sum0 += total_term_gradient(g_tile, x0, weight0, dx0, below0, size0, at, i, inside, DTYPE)
         sum1 += total_term_gradient(g_tile, x1, weight1, dx1, below1, size1, at, i, inside, DTYPE)
         sum2 += total_term_gradient(g_tile, x2, weight2, dx2, below2, size2, at, i, inside, DTYPE)
         sum3 += total_term_gradient(g_tile, x3, weight3, dx3, below3, size3, at, i, inside, DTYPE)
-    at, next = parts + part * inner + i, tl.num_programs(0) * inner
+    at, next = parts + program * inner + i, tl.num_programs(0) * inner
     if x0 is not None:
         tl.store(at, sum0, i < inner)
     if x1 is not None:
