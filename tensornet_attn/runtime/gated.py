@@ -159,9 +159,9 @@ def expanded(*operands: Tensor | None) -> tuple[torch.Size, list]:
     return batch, [None if x is None else x.expand(*batch, -1, -1) for x in operands]
 
 
-def chunk_size(keys: int, most: int) -> int:
-    """A power of two, at most `most`, and no larger than needed for this many keys."""
-    return 1 << min(max(most, 1).bit_length() - 1, max(keys - 1, 0).bit_length())
+def chunk_size(keys: int, max_chunk: int) -> int:
+    """A power of two, at most `max_chunk`, and no larger than needed for this many keys."""
+    return 1 << min(max(max_chunk, 1).bit_length() - 1, max(keys - 1, 0).bit_length())
 
 
 @torch.library.custom_op(operation("gated_reads"), mutates_args=())

@@ -265,11 +265,11 @@ def masked_logsumexp(x: Tensor, keep: Tensor | None = None) -> Tensor:
     Masked entries are relative to the largest: the backward of `logsumexp` subtracts its result, which at -1e9 has lost
     the logarithm of the number of keys.
     """
-    nothing, most = max(-1e15, torch.finfo(x.dtype).min / 2), largest_number(x)  # differences of `nothing` are finite
+    nothing, bound = max(-1e15, torch.finfo(x.dtype).min / 2), largest_number(x)  # differences of `nothing` are finite
     if keep is None or not x.shape[-1]:
         return x.logsumexp(-1) if x.shape[-1] else x.sum(-1) + nothing
-    x = torch.where(keep, x, -most)
-    largest = x.detach().amax(-1, keepdim=True).clamp(-most, most)
+    x = torch.where(keep, x, -bound)
+    largest = x.detach().amax(-1, keepdim=True).clamp(-bound, bound)
     return torch.where(keep.any(-1), (x - largest).logsumexp(-1) + largest[..., 0], nothing)
 
 

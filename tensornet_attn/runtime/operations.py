@@ -68,8 +68,8 @@ def exports_onnx() -> bool:
 
 def largest_number(x: torch.Tensor) -> float:
     """The largest finite number of x's dtype; for ONNX, whose exporter rounds numbers to float32, at most of that."""
-    most = torch.finfo(x.dtype).max
-    return min(most, torch.finfo(torch.float32).max) if torch.compiler.is_compiling() and exports_onnx() else most
+    bound = torch.finfo(x.dtype).max
+    return min(bound, torch.finfo(torch.float32).max) if torch.compiler.is_compiling() and exports_onnx() else bound
 
 
 def asks_gradients(*tensors) -> bool:

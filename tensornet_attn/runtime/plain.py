@@ -82,8 +82,8 @@ def attend_heads(
         v = torch.cat([v] * keys, -2)
         keep, bias = (None if t is None else torch.cat([t] * keys, -1) for t in (keep, bias))
     if sink is not None:  # one more feature, and a first key that is 0 in all others
-        most = torch.finfo(q.dtype).max  # minus infinity times 0 would be NaN
-        q = torch.cat((q, sink.clamp(-most, most).to(q.dtype).expand(*q.shape[:-1], 1)), -1)
+        bound = torch.finfo(q.dtype).max  # minus infinity times 0 would be NaN
+        q = torch.cat((q, sink.clamp(-bound, bound).to(q.dtype).expand(*q.shape[:-1], 1)), -1)
         unit = F.pad(k.new_ones(1, 1), (k.shape[-1], 0, 0, k.shape[-2]))
         k, v = F.pad(k, (0, 1, 1, 0)) + unit, F.pad(v, (0, 0, 1, 0))
         keep, bias = (None if t is None else F.pad(t, (1, 0), value=t.dtype == torch.bool) for t in (keep, bias))

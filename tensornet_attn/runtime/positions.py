@@ -64,8 +64,8 @@ def log_buckets(positions: Tensor, count: int, furthest: int) -> Tensor:
     """
     exact = count // 4
     distance = torch.where(positions.abs() < exact, exact - 1, positions.abs())
-    most = torch.tensor((furthest - 1) / exact, dtype=torch.float32)  # single precision matches trained models
-    grown = torch.log(distance.float() / exact) / torch.log(most) * (exact - 1)
+    ratio = torch.tensor((furthest - 1) / exact, dtype=torch.float32)  # single precision matches trained models
+    grown = torch.log(distance.float() / exact) / torch.log(ratio) * (exact - 1)
     far = (torch.ceil(grown) + exact).to(positions.dtype) * positions.sign()
     return (torch.where(distance <= exact, positions, far) + count // 2).clamp(0, count - 1)
 
@@ -175,8 +175,8 @@ def scaled_rates(positions: Tensor, pairs: Tensor, base: float, kind: str, *numb
     if kind == "dynamic":
         if width == 2 or positions.numel() == 0:
             return plain
-        most = (positions.detach().max() + 1).clamp(min=numbers[1])
-        longer = factor * most / numbers[1] - (factor - 1)
+        length = (positions.detach().max() + 1).clamp(min=numbers[1])
+        longer = factor * length / numbers[1] - (factor - 1)
         return plain * longer ** (-2 * pairs / (width - 2))
     if kind == "llama3":
         low, high, original = numbers[1:]
@@ -237,8 +237,8 @@ def in_reach(x: Tensor, first: int, count: int, reach: int) -> Tensor:
         at = torch.arange(first, first + count + 1, device=x.device)[:-1]
         return x.index_select(-1, at.clamp(-reach, reach) + reach)
     start, (below, inside, above) = places_in_reach(first, max(count, 0), reach)
-    least, most = x[..., :1].expand(*x.shape[:-1], below), x[..., -1:].expand(*x.shape[:-1], above)
-    return torch.cat((least, x.narrow(-1, start, inside), most), -1)
+    clamped_below, clamped_above = x[..., :1].expand(*x.shape[:-1], below), x[..., -1:].expand(*x.shape[:-1], above)
+    return torch.cat((clamped_below, x.narrow(-1, start, inside), clamped_above), -1)
 
 
 def is_known(length: int) -> bool:

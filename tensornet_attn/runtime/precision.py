@@ -74,6 +74,6 @@ def row_bias(
     if torch.promote_types(bias.dtype, dtype) == dtype or not bias.shape[-1]:
         return bias.to(dtype), sink
     shown = bias if keep is None else torch.where(keep, bias, torch.finfo(bias.dtype).min)
-    most = shown.detach().amax(-1, keepdim=True)
-    beyond = most - most.clamp(torch.finfo(dtype).min / 2, 0)
+    row_max = shown.detach().amax(-1, keepdim=True)
+    beyond = row_max - row_max.clamp(torch.finfo(dtype).min / 2, 0)
     return in_range(bias - beyond, dtype), None if sink is None else sink - beyond

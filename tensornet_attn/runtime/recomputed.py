@@ -25,7 +25,7 @@ def recomputed(op, gradients, plain, mapped):
         wanted = ctx.needs_input_grad[:trained]  # false for None
         gradients = compute_gradients(g, *ctx.saved_tensors, *ctx.options, *([list(wanted)] if asks else []))
         # others may be unset memory
-        gradients = (gradient if want else None for gradient, want in zip(gradients, wanted, strict=True))
+        gradients = (gradient if is_wanted else None for gradient, is_wanted in zip(gradients, wanted, strict=True))
         return *gradients, *[None] * (operands - trained + len(ctx.options))
 
     def keep_all(ctx, inputs, output):

@@ -149,7 +149,10 @@ class ScanReads(torch.autograd.Function):
         if torch.is_grad_enabled() or not is_plain((g, *operands)):
             return None, None, None, *plain_gradients(lambda *views: read_sums(views, *ctx.call), operands, wanted, g)
         dims, x_factors, key_mask = ctx.call
-        totals, later = [torch.zeros_like(x) if want else None for x, want in zip(operands, wanted, strict=True)], None
+        totals, later = (
+            [torch.zeros_like(x) if is_wanted else None for x, is_wanted in zip(operands, wanted, strict=True)],
+            None,
+        )
         beside = mask_rows(key_mask, dims), g[..., None], *totals
         blocks = zip([*blocks_of(operands, beside, dims)], starts, strict=True)
         for (block_operands, (seen, g_block, *block_totals)), before in reversed([*blocks]):

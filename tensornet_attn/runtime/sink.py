@@ -139,8 +139,8 @@ def sink_as_key(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, scale: float, sink: Tensor
 ) -> Tensor:
     """Implements the sink as one more feature, and as a first key that is zero except in this feature."""
-    most = torch.finfo(q.dtype).max  # minus infinity times zero would be NaN
-    sink = (sink / scale).clamp(-most, most).to(q.dtype).expand(*q.shape[:-1], 1)
+    bound = torch.finfo(q.dtype).max  # minus infinity times zero would be NaN
+    sink = (sink / scale).clamp(-bound, bound).to(q.dtype).expand(*q.shape[:-1], 1)
     q, k = torch.cat((q, sink), -1), F.pad(k, (0, 1, 1, 0))
     k = k + F.pad(k.new_ones(1, 1), (k.shape[-1] - 1, 0, 0, k.shape[-2] - 1))
     v = F.pad(v, (0, 1, 1, 0))  # same width as the other operands

@@ -183,7 +183,7 @@ def tiled_backward(
         eps, queries = [kernel[4] for kernel in kernels], kernel_inputs(kernels, sides, 0)
         of_q, *d_sums = cpp.read_gradients(queries, g, states, totals, rows, eps)
         gradients = [*of_q, *cpp.sum_gradients(kernel_inputs(kernels, sides, 1), v, seen, *d_sums)]
-        return [x if need else None for x, need in zip(gradients, wanted, strict=True)]
+        return [x if is_wanted else None for x, is_wanted in zip(gradients, wanted, strict=True)]
     gradients = [laid_like(x) for x in operands]
     (at_q, at_k), of_v = tile_places(kernels), len(sides)
     d_states = [S.new_zeros(*S.shape[:-1], S.shape[-1] + 1) for S in states]  # and a column for z
@@ -215,7 +215,7 @@ def tiled_backward(
             add_to(sums, at, slope(d_phi if eps is None else d_phi.sub_(d_z.mT)))
         for at, gradient_tile in zip([*at_k, of_v], [*to_k, to_v], strict=True):
             gradient_tile.copy_(sums[at])
-    return [x if need else None for x, need in zip(gradients, wanted, strict=True)]
+    return [x if is_wanted else None for x, is_wanted in zip(gradients, wanted, strict=True)]
 
 
 def tile_places(kernels: tuple) -> list[list[int]]:

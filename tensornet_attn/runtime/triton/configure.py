@@ -52,10 +52,10 @@ def first_fitting(candidates: list[dict], need, target: int, limits: list | tupl
     """
     per_thread, room = {}, 1024 * SHARED.get(target, min(SHARED.values()))
     for number, config in enumerate(candidates):
-        (numbers, staged), (most, share) = need(**config), limits[number] if limits else (REGISTERS, 1)
+        (numbers, staged), (max_values, share) = need(**config), limits[number] if limits else (REGISTERS, 1)
         if staged * config["num_stages"] <= room * share:
             per_thread[number] = numbers / (32 * config["num_warps"])
-            if per_thread[number] <= most:
+            if per_thread[number] <= max_values:
                 return config
     return candidates[min(reversed(per_thread), key=per_thread.__getitem__, default=-1)]
 

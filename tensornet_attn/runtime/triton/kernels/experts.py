@@ -194,13 +194,13 @@ def experts_config(x: Tensor, width: int, out_width: int, rows: int) -> dict:
     """The launch configuration for operands like x of these widths."""
     size = x.element_size()
     candidates = [
-        {"ROWS": min(most, padded(rows)), "INNER": min(inner, padded(width)), "OUTER": min(outer, padded(out_width)),
-         "num_warps": warps, "num_stages": stages} for most, inner, outer, warps, stages in EXPERTS
+        {"ROWS": min(block, padded(rows)), "INNER": min(inner, padded(width)), "OUTER": min(outer, padded(out_width)),
+         "num_warps": warps, "num_stages": stages} for block, inner, outer, warps, stages in EXPERTS
     ]  # fmt: skip
 
     def need(ROWS: int, INNER: int, OUTER: int, **launch: int) -> tuple[int, int]:
-        most = max(ROWS, INNER)  # the gradient of the weight uses blocks INNER by OUTER
-        return (most * OUTER + INNER * (ROWS + OUTER)) * held_for(size), size * (ROWS * INNER + most * OUTER)
+        max_rows = max(ROWS, INNER)  # the gradient of the weight uses blocks INNER by OUTER
+        return (max_rows * OUTER + INNER * (ROWS + OUTER)) * held_for(size), size * (ROWS * INNER + max_rows * OUTER)
 
     sizes = (width, out_width, min(padded(rows), 128), str(x.dtype).removeprefix("torch."))
     precision = {"DTYPE": tile_type(sums_of(x)), "PRECISION": "ieee"}

@@ -53,8 +53,8 @@ class Chunked:
 
     def widths(self, features: int, width: int, by: str = "") -> dict:
         """The launch arguments of a kernel over these widths; `by`: the one whose channels decay, if any."""
-        most = {"features": (self.channels, self.block), "width": (self.channels,) * 2}.get(by, (self.block,) * 2)
-        blocks = {"FEATURES": min(most[0], padded(features)), "WIDTH": min(most[1], padded(width))}
+        limits = {"features": (self.channels, self.block), "width": (self.channels,) * 2}.get(by, (self.block,) * 2)
+        blocks = {"FEATURES": min(limits[0], padded(features)), "WIDTH": min(limits[1], padded(width))}
         return {"CHUNK": self.chunk, **blocks, **dict(self.launch)}
 
 
