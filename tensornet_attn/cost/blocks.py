@@ -20,7 +20,6 @@ BLOCKS = (32, 256)  # minimum and maximum number of queries in a block within a 
 BUDGET = 1 << 22  # bytes of the largest float32 tensor of a block: fastest on two cores of a CPU; 2 to 8 MB are similar
 BUDGET_ON_GPU = 1 << 26  # an H200 reads and writes as many bytes in 30 microseconds, and launches an operation in 10
 CHUNKS = (16, 128)  # minimum and maximum keys in a chunk of a causal scan
-STRETCH = 1 << 19  # scores inside chunks that a causal kernel computes at a time, so that they stay in the caches
 LEAST = 16  # minimum rows of a block
 IN_BAND = 64  # rows of a block within a band: fewer spend more time on calls than they save, more leave the cache
 

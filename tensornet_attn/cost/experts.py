@@ -13,6 +13,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
+from tensornet_attn.constants import MOST_BITS
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.scene import HELD
 from tensornet_attn.graph.model import Graph, Step, Use
@@ -20,7 +21,6 @@ from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ops import OPS
 
 Legs = tuple[str, ...]
-MOST_BITS = 31  # experts that kernels note as bits
 MOST_FEW = 3  # times as many experts as are chosen, for which a product with all of them is faster than sorted rows
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from tensornet_attn.cost.blocks import STRETCH
+from tensornet_attn.constants import STRETCH
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.kernels import cost_of, inside
 from tensornet_attn.cost.memory import moved, peak

@@ -13,13 +13,6 @@ from tensornet_attn.ir.values import Legs
 NEAREST = 3  # measured shapes between which a rate is interpolated
 WIDEST = 1024  # a side from which the rate no longer changes
 
-# as in `runtime/products.py`
-PROJECTED_ZEN5 = 2**16
-ONEDNN_LONGEST = 512
-ONEDNN_PART = 128
-NARROW = 32
-NARROW_PARTS = 256
-
 
 @dataclass(frozen=True)
 class Shape:

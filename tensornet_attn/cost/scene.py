@@ -17,7 +17,6 @@ from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs
 
 HELD = frozenset({"weight", "constant", "state"})  # roles of tensors that belong to the module
-LONG_ROW = 1 << 12  # states at a position from which a scan takes blocks
 
 
 @dataclass(frozen=True)

@@ -31,20 +31,21 @@ from dataclasses import replace
 from itertools import chain, permutations
 from math import ceil, isqrt
 
-from tensornet_attn.cost.blocks import STRETCH
-from tensornet_attn.cost.experts import held
-from tensornet_attn.cost.kernels import Parts, cost_of
-from tensornet_attn.cost.memory import moved
-from tensornet_attn.cost.products import (
+from tensornet_attn.constants import (
+    LONG_ROW,
     NARROW,
     NARROW_PARTS,
     ONEDNN_LONGEST,
     ONEDNN_PART,
     PROJECTED_ZEN5,
-    Shape,
+    STRETCH,
 )
+from tensornet_attn.cost.experts import held
+from tensornet_attn.cost.kernels import Parts, cost_of
+from tensornet_attn.cost.memory import moved
+from tensornet_attn.cost.products import Shape
 from tensornet_attn.cost.rates import DROPOUT, ELEMENTWISE, NOISE, SINUSOID, Table
-from tensornet_attn.cost.scene import LONG_ROW, Scene
+from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.shapes import between, exponentials, matmuls
 from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.attention import cached

@@ -16,9 +16,9 @@ from symtable import symtable
 
 from tensornet_attn.emit.wrap import WIDTH, filled
 
-RUNTIME = "tensornet_attn.runtime"
-PLAIN = f"{RUNTIME}.plain"  # whose functions replace those of the same names in files that need only torch
-FILES = ("*.py", "triton/configure.py", "triton/kernels/*.py")  # in `runtime`
+PACKAGE = "tensornet_attn"
+PLAIN = "tensornet_attn.runtime.plain"  # whose functions replace those of the same names in files that need only torch
+FILES = ("constants.py", "runtime/*.py", "runtime/triton/configure.py", "runtime/triton/kernels/*.py")
 BY_TRITON = (  # functions that Triton kernels replace, with the same arguments
     "decay_attention delta_rule expert_rows expert_sums gated_delta_rule gated_expert_sums linear_attention top_chosen "
     "top_entries weighted_total".split()
@@ -44,7 +44,7 @@ def library(plain: bool = False) -> dict[str, Item]:
     if plain:
         forms = dict(items(_path(PLAIN).read_text(encoding="utf-8"), PLAIN))
         return {name: statement for name, statement in library().items() if statement.owner not in forms} | forms
-    folder = _path(RUNTIME).with_suffix("")
+    folder = _path(PACKAGE).with_suffix("")
     paths = {_module(path.relative_to(folder)): path for pattern in FILES for path in sorted(folder.glob(pattern))}
     sources = {module: path.read_text(encoding="utf-8") for module, path in paths.items() if module != PLAIN}
     dependencies = {
@@ -61,7 +61,7 @@ def _path(module: str) -> Path:
 
 
 def _module(path: Path) -> str:
-    return ".".join([RUNTIME, *path.with_suffix("").parts])
+    return ".".join([PACKAGE, *path.with_suffix("").parts])
 
 
 def items(source: str, module: str = "") -> Iterator[tuple[str, Item]]:

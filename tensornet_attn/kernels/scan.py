@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tensornet_attn.constants import LONG_ROW, MAP_PART
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.kernels import Parts, inside
 from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.rates import ELEMENTWISE, Table
-from tensornet_attn.cost.scene import LONG_ROW, Scene
+from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.seconds import WIDTH, passes_of
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Box, Graph, Step, Use
@@ -22,7 +23,6 @@ from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.kernels.blocks import steps_with
 from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, OfSteps, kernel
 
-BLOCK_OF_STATES = 1 << 17  # states in a block
 STATES = 12  # reads and writes of the states in a block: factors, products, decays, states, and what is read of them
 
 
@@ -72,14 +72,14 @@ class Scan(OfSteps, Implementation[ReadScan]):
         if not self._in_blocks(inner, step):
             return super().saved(scene, step)
         batch = scene.batch if step.name in scene.batched else 1  # blocks are of one batch element
-        blocks = batch * ((states // batch - 1) // BLOCK_OF_STATES)
+        blocks = batch * ((states // batch - 1) // MAP_PART)
         return {f"{step.name}: states": blocks * (states // batch) // scene.sizes[str(form.box.leg)]}
 
     def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int]:
         """States, their decay and its exponential; in the backward, gradients of both and of four factors too."""
         inner, parts = inside(scene, step)
         if self._in_blocks(inner, step):
-            states = min(BLOCK_OF_STATES, self._states(inner, step))
+            states = min(MAP_PART, self._states(inner, step))
             return 3 * states, 8 * states
         return (sum(inner.elements(part) for part in parts[:-1]),) * 2
 
@@ -89,7 +89,7 @@ class Scan(OfSteps, Implementation[ReadScan]):
         if not self._in_blocks(inner, step):
             return super().seconds(scene, step, table, backward)
         learned, positions = backward and step.name in scene.learned, scene.sizes[str(read_scan(step).box.leg)]
-        times, rate = passes_of(learned), table.pass_rate(WIDTH * BLOCK_OF_STATES)
+        times, rate = passes_of(learned), table.pass_rate(WIDTH * MAP_PART)
         passes = times * STATES * WIDTH * self._states(inner, step) / rate
         return {ELEMENTWISE: passes, "call": 2 * (times + learned) * positions * table.call[False]}
 

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tensornet_attn.constants import STRETCH
 from tensornet_attn.runtime.maps import added, has_few, kept, masked_sum, normalized, with_padding
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
 from tensornet_attn.runtime.products import exact_products, total_of, wide_products
@@ -187,9 +188,9 @@ def causal_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | Non
 
 
 def stretch_of(heads: int, chunk: int, core: Tensor | None = None) -> int:
-    """Keys, in whole chunks, whose scores have about 2 ** 19 elements; `heads` includes the batch."""
+    """Keys, in whole chunks, whose scores have about STRETCH elements; `heads` includes the batch."""
     scores = chunk * (1 if core is None else sum(core.shape[-2:])) * max(1, heads)
-    return chunk * max(4, (1 << 19) // (scores * chunk))
+    return chunk * max(4, STRETCH // (scores * chunk))
 
 
 def chunk_reads(

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tensornet_attn.constants import MAP_PART
 from tensornet_attn.runtime.operations import applied, exports_onnx, is_plain, largest_number
 from tensornet_attn.runtime.precision import in_range, wide_dtype
 
@@ -16,9 +17,6 @@ SMALL_CALL = 1 << 16  # numbers whose calls take longer than what is computed wi
 # In traced code, `elu` and `softplus` are composed of other calls: tracing assumes wrong strides for the gradients of
 # torch's own functions if x and its incoming gradient have different layouts, and views of them then fail at run time.
 # Additions and divisions are computed in at least float32, as in torch's own functions.
-
-
-MAP_PART = 1 << 17  # elements per thread of a part, which stays in the L2 cache
 
 
 def has_few(x: Tensor) -> bool:

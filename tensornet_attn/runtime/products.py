@@ -6,16 +6,19 @@ import pathlib
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.maps import MAP_PART, SMALL_CALL
+from tensornet_attn.constants import (
+    MAP_PART,
+    NARROW,
+    NARROW_PARTS,
+    ONEDNN_LONGEST,
+    ONEDNN_PART,
+    PROJECTED_ZEN5,
+)
+from tensornet_attn.runtime.maps import SMALL_CALL
 from tensornet_attn.runtime.operations import asks_gradients, is_plain
 
 PROJECTED = 1 << 19  # numbers of x from which oneDNN saves more time than it takes to set up a product
-PROJECTED_ZEN5 = 1 << 16  # the same on AMD's family 26, on which oneDNN takes half of MKL's time
 NEVER = 1 << 59
-ONEDNN_LONGEST = 512  # numbers that an entry of a product adds up, beyond which oneDNN rounds twice as much as MKL
-ONEDNN_PART = 128  # numbers of a part: oneDNN rounds a sum of such parts no more than MKL
-NARROW = 32  # rows or columns of a weight below which oneDNN saves nothing
-NARROW_PARTS = 256  # the same of a sum of many parts, for each thread
 
 
 def projected(x: Tensor, weight: Tensor, exact: bool = False) -> Tensor:

@@ -11,11 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tensornet_attn.constants import LONG_ROW, MAP_PART
 from tensornet_attn.runtime.exponential import exp
-from tensornet_attn.runtime.maps import MAP_PART, with_padding
+from tensornet_attn.runtime.maps import with_padding
 from tensornet_attn.runtime.operations import applied, batch_first, differentiable, is_plain, operation
-
-LONG_ROW = 1 << 12  # numbers of a position from which, on a CPU, positions follow each other, without parts
 
 
 def scan_sums(x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask: Tensor | None, n: int) -> Tensor:

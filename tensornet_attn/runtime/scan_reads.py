@@ -8,10 +8,10 @@ import math
 import torch
 from torch import Tensor
 
+from tensornet_attn.constants import LONG_ROW, MAP_PART
 from tensornet_attn.runtime.exponential import exp
-from tensornet_attn.runtime.maps import MAP_PART
 from tensornet_attn.runtime.operations import asks_gradients, is_plain, plain_gradients
-from tensornet_attn.runtime.running import LONG_ROW, scan_sums
+from tensornet_attn.runtime.running import scan_sums
 
 FEW_POSITIONS = 16  # of a block: fewer leave too many states to save
 

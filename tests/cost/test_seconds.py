@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.cost import products, scene
-from tensornet_attn.cost.blocks import STRETCH
 from tensornet_attn.cost.devices import device_of
 from tensornet_attn.cost.price import price_of, scene_of
 from tensornet_attn.cost.products import Measured, Shape
@@ -22,12 +20,7 @@ from tensornet_attn.graph import build
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.kernels.blockwise import BLOCKWISE
 from tensornet_attn.kernels.native import NATIVE
-from tensornet_attn.kernels.scan import BLOCK_OF_STATES
 from tensornet_attn.plan.make import candidates, make_plan
-from tensornet_attn.runtime import products as runtime
-from tensornet_attn.runtime.linear import stretch_of
-from tensornet_attn.runtime.maps import MAP_PART
-from tensornet_attn.runtime.running import LONG_ROW
 
 FLOPS, BYTES = 1e9, 1e12
 
@@ -90,12 +83,6 @@ def test_where_onednn_saves_even_in_parts_exact_products_and_gradients_of_wide_w
     whole, exact = (parts(name, slow, n=2048, f=256, h=4)["Q"]["product"] for name in ("mhsa", "linear3"))
     one_pass = 4 * 2048 * 256 / (BYTES / 1e6)
     assert exact - whole == pytest.approx((3 + 2) * one_pass)  # a sum of two parts, which are copied before
-
-
-def test_prices_know_which_products_the_runtime_computes_by_onednn_and_how_much_at_a_time() -> None:
-    names = ("PROJECTED_ZEN5", "ONEDNN_LONGEST", "ONEDNN_PART", "NARROW", "NARROW_PARTS")
-    assert [getattr(products, name) for name in names] == [getattr(runtime, name) for name in names]
-    assert stretch_of(heads=1, chunk=64) * 64 == STRETCH
 
 
 def test_a_band_takes_the_pairs_of_each_block_with_its_span() -> None:
@@ -286,7 +273,6 @@ def test_a_scan_is_as_fast_as_copies() -> None:
 
 
 def test_a_scan_of_long_rows_that_one_product_reads_stores_no_states() -> None:
-    assert (scene.LONG_ROW, BLOCK_OF_STATES) == (LONG_ROW, MAP_PART)
     found = {f: parts("mamba1", table(), f=f, a=f, s=16) for f in (16, 256)}  # channels
     assert {*found[16]["Y.p1"]} >= {"scan", "elementwise"}
     assert {*found[256]["Y.p1"]} == {"elementwise", "call"}

@@ -21,7 +21,6 @@ CACHE = 1024 * 1024  # bytes that the tiles of a block may take: the second cach
 BLOCKS = ((64, 256), (32, 256), (32, 128), (32, 64), (16, 64))  # queries x keys
 TILES = 64  # of a leg in one program
 HEADER = (Path(__file__).parent / "header.h").read_text(encoding="utf-8")
-PRODUCTS = {"float": "sgemm_", "double": "dgemm_"}  # of the BLAS that torch has
 
 
 @dataclass
@@ -69,16 +68,16 @@ class Region(RegionText):
         return sum(self.program.tiles(node.heads) for node in self.saved)
 
 
-def source(region: Region, biased: Region | None = None, kind: str = "float") -> str:
-    """The whole text for a type of numbers; the macros REAL and GEMM, if they are defined, choose another."""
+def source(region: Region, biased: Region | None = None) -> str:
+    """The whole text for float; the macros REAL and GEMM, if they are defined, choose another type of numbers."""
     variants = [region, *([biased] if biased else [])]
     masks, rows = max(variant.looks for variant in variants), max(variant.drawn for variant in variants)
-    return headed(region.block, masks, rows, kind) + "".join(variant.text for variant in variants)
+    return headed(region.block, masks, rows) + "".join(variant.text for variant in variants)
 
 
-def headed(block: tuple[int, int] = BLOCKS[-1], masks: int = 1, rows: int = 1, kind: str = "float") -> str:
+def headed(block: tuple[int, int] = BLOCKS[-1], masks: int = 1, rows: int = 1) -> str:
     """The header for blocks of queries x keys; `masks`, `rows`: those that a worker combines or draws at a time."""
-    macros = {"REAL": kind, "GEMM": PRODUCTS[kind], "QUERIES": block[0], "KEYS": block[1], "MASKS": masks, "ROWS": rows}
+    macros = {"QUERIES": block[0], "KEYS": block[1], "MASKS": masks, "ROWS": rows}
     header = HEADER
     for name, replacement in macros.items():
         header = header.replace(f"@{name}@", str(replacement))

@@ -13,6 +13,7 @@ import math
 import torch
 from torch import Tensor
 
+from tensornet_attn.constants import MOST_BITS
 from tensornet_attn.runtime.experts import expert_sums, gated_expert_sums, top_chosen
 from tensornet_attn.runtime.operations import asks_gradients, is_plain, plain_gradients
 from tensornet_attn.runtime.products import exact_products
@@ -24,7 +25,6 @@ from tensornet_attn.runtime.triton.kernels.tile_maps import TILE_MAPS
 from tensornet_attn.runtime.triton.kernels.tiles import sums_of, tile_type
 
 GATED_TILE = 2048  # elements of a tile
-BITS = 31  # of the number that says which experts a row chose
 
 
 def triton_gated_expert_sums(
@@ -34,7 +34,7 @@ def triton_gated_expert_sums(
     if (
         x.shape[: (-2 if total else -1)] != of.shape[: 2 - weight.ndim]
         or not is_plain((x, weight, of))
-        or of.shape[-1] > BITS
+        or of.shape[-1] > MOST_BITS
     ):
         gates, chosen = top_of_map(of, k, gate)
         return expert_sums(with_slots(x, weight, total), weight, gates, chosen, total, call_triton_routed)
