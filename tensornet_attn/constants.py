@@ -13,4 +13,3 @@ STRETCH = 1 << 19  # scores inside chunks of a causal kernel
 LONG_ROW = 1 << 12  # of a position, from which the positions of a scan on a CPU follow each other, without parts
 
 MOST_BITS = 31  # experts among which a Triton kernel notes the chosen ones as bits
-CPP_REALS = {"float32": ("float", "sgemm_"), "float64": ("double", "dgemm_")}  # C++ type and BLAS product by dtype

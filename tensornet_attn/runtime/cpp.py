@@ -19,8 +19,7 @@ import threading
 import warnings
 from collections.abc import Callable
 
-from tensornet_attn.constants import CPP_REALS
-
+CPP_REALS = {"float32": ("float", "sgemm_"), "float64": ("double", "dgemm_")}  # C++ type and BLAS product by dtype
 CPP_DTYPES = {"float32": "float32", "float64": "float64", "bfloat16": "float32", "float16": "float32"}  # in kernels
 # The parts of -ffast-math that keep infinity, NaN and the order of sums: a bias of -1e9 absorbs a score in the forward
 # and the backward, or in neither. As a whole, it makes some compilers link code that changes how the process that loads

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import tensornet_attn.constants
-import tensornet_attn.runtime
+import tensornet_attn
 from tensornet_attn.emit.functions import FILES, items, library
 
 
 def test_no_name_is_given_twice() -> None:
-    folder = Path(str(tensornet_attn.runtime.__file__)).parent
+    folder = Path(str(tensornet_attn.__file__)).parent
     files = [path for pattern in FILES for path in folder.glob(pattern) if path.name != "plain.py"]
-    files.append(Path(str(tensornet_attn.constants.__file__)))
     names = Counter(name for path in files for name, _ in items(path.read_text(encoding="utf-8")))
     assert [name for name, count in names.items() if count > 1] == []
     assert names.keys() == library().keys()

@@ -13,8 +13,8 @@ inline int omp_get_num_threads() { return 1; }
 #include <initializer_list>
 
 #ifndef REAL
-#define REAL @REAL@
-#define GEMM @GEMM@
+#define REAL float
+#define GEMM sgemm_
 #endif
 using real = REAL;
 constexpr long QUERIES = @QUERIES@, KEYS = @KEYS@, TILE = QUERIES * KEYS, SPAN = QUERIES + KEYS, WIDE = QUERIES * SPAN;
