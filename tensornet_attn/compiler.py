@@ -25,10 +25,10 @@ from tensornet_attn.errors import DesignError, InputError, Problem, nearest, nee
 from tensornet_attn.graph import Graph, build, problems_of
 from tensornet_attn.graph.doubts import doubts_of_float16
 from tensornet_attn.keywords import caller
-from tensornet_attn.plan.auto import beside_cpp, faster_on_cpu, fastest
+from tensornet_attn.plan import auto
+from tensornet_attn.plan.auto import Host, in_torch
 from tensornet_attn.plan.cache import Cache
-from tensornet_attn.plan.make import make_plan
-from tensornet_attn.plan.model import Lowering
+from tensornet_attn.plan.make import BACKENDS, plan_of
 from tensornet_attn.spec import library, read
 from tensornet_attn.spec.read import Source
 from tensornet_attn.verify.before_use import compare_before_use
@@ -47,9 +47,6 @@ if TYPE_CHECKING:
     from tensornet_attn.runtime.triton.survey import Used
 
 Overrides = Mapping[str, int | float | str]
-BACKENDS = ("auto", "reference", "torch", "inductor", "cpp", "triton")
-BOTH = "triton beside fused attention"  # the backend of the plan in which Triton computes what torch cannot fuse
-_plans: Cache[Plan] = Cache(most=256)  # by the text of the graph, which includes its names; backend; target
 _sources: Cache[Emitted] = Cache(most=256)
 
 
@@ -263,19 +260,9 @@ def plan_for(
     design: Source, backend: str = "auto", causal: bool | None = None, **wanted: Unpack[TargetOptions]
 ) -> Plan:
     """The plan that `explain` describes; `plan.as_dict()` returns it as data. Raises the errors of `explain`."""
-    from tensornet_attn.runtime.cpp import reason_against_cpp
-
     design = _design(design)
-    graph, target = build(design, causal), target_on_cpu(backend, wanted)
-    if backend == "auto" and not target.device.gpu:
-        plan = _on_cpu(graph, target, "float32")
-        if plan.instead or not target.device.measured:
-            return plan
-        name = library.name_in_command(design.name, design.document.path)
-        return beside_cpp(plan, lambda: plan_of(graph, "cpp", target), name)
-    if backend == "cpp" and (reason := reason_against_cpp()):
-        return replace(plan_of(graph, "torch", target), instead=Lowering(backend, (reason,)))
-    return plan_of(graph, backend, target)
+    name = library.name_in_command(design.name, design.document.path)
+    return auto.described(build(design, causal), backend, target_on_cpu(backend, wanted), _host(), name)
 
 
 def warm(
@@ -293,7 +280,7 @@ def warm(
         raise InputError(f"there are no C++ kernels for dtype '{dtype}'; {nearest(dtype, CPP_DTYPES)}")
     plan = plan_of(build(_design(design), causal), "cpp", target_on_cpu("cpp", wanted))
     texts = _native(plan)
-    if texts and (reasons := _against_cpp(texts, dtype)):
+    if texts and (reasons := _against_cpp(dtype, plan)):
         raise InputError(f"{plan.graph.name}: C++ kernels cannot be used: {'; '.join(reasons)}")
     return [path for text in texts if (path := cpp_stored(text, CPP_DTYPES[dtype])) is not None]
 
@@ -416,7 +403,7 @@ def kernels(
         raise InputError(f"there is no target {target}: {' or '.join(map(str, TARGETS))}.")
     design = _design(design)
     plan = plan_of(build(design, causal), "triton")
-    if "triton" not in plan.backends.values():
+    if "triton" not in plan.auto.values():
         return []
     return used_by_module(CompiledDesign(design, plan, _realise, None, dtype or torch.bfloat16), plan.graph, target)
 
@@ -425,41 +412,18 @@ def _design(source: Source) -> spec.Design:
     return source if isinstance(source, spec.Design) else load(source)
 
 
-def plan_of(graph: Graph, backend: str = "auto", target: Target = TRAINING) -> Plan:
-    """The plan of a graph on a backend, cached by content. Raises InputError, also for an unknown backend."""
-    if backend not in BACKENDS:
-        raise InputError(f"there is no backend '{backend}'; {nearest(str(backend), BACKENDS)}")
-    backend = "torch" if backend == "auto" else backend
-    return _plans.get((graph.to_text(), backend, target), lambda: make_plan(graph, backend, target))
-
-
 def _planned(
     graph: Graph, backend: str, wanted: CurrentOptions, device: torch.device | str | None, dtype: torch.dtype | None
 ) -> Plan:
-    """The plan of a graph on a backend and a device. If Triton or C++ cannot run, the plan is that of torch.
+    """The plan of a graph on a backend and a device, see `plan.auto.planned`."""
+    import torch
 
-    Raises InputError if the target is strict and the backend cannot run.
-    """
     from tensornet_attn.runtime.triton.target import costs_for, on_gpu, reasons_against
 
-    workload = wanted.get("workload", TRAINING.workload)
-    target = target_priced(costs_for(device, dtype, backend, workload), wanted, dtype)
-    if backend == "auto" and on_gpu(device) and not reasons_against(dtype):
-        return fastest(
-            lambda: plan_of(graph, "torch", target),
-            lambda: _plans.get((graph.to_text(), BOTH, target), lambda: make_plan(graph, "triton", target, fused=True)),
-            lambda: plan_of(graph, "triton", target),
-        )
-    if backend == "auto":
-        return plan_of(graph, "torch", target) if on_gpu(device) else _on_cpu(graph, target, _dtype_name(dtype))
-    reasons: tuple[str, ...] = ()
-    if backend == "triton":
-        reasons = tuple(reasons_against(dtype))
-    elif backend == "cpp" and on_gpu(device):
-        reasons = ("it computes on a CPU",)
-    elif backend == "cpp":
-        reasons = _against_cpp(_native(plan_of(graph, backend, target)), _dtype_name(dtype))
-    return _in_torch(graph, target, backend, reasons) if reasons else plan_of(graph, backend, target)
+    costs = costs_for(device, dtype, backend, wanted.get("workload", TRAINING.workload))
+    host = _host(str(dtype or torch.get_default_dtype()).removeprefix("torch."))
+    host = replace(host, gpu=on_gpu(device), against_triton=lambda: tuple(reasons_against(dtype)))
+    return auto.planned(graph, backend, target_priced(costs, wanted, dtype), host)
 
 
 def _verified(
@@ -469,35 +433,36 @@ def _verified(
     import torch
 
     plan = _planned(graph, backend, wanted, device, dtype)
-    if "triton" not in plan.backends.values():
+    if "triton" not in plan.auto.values():
         return plan
     from tensornet_attn.runtime.triton.target import interpreting, on_gpu
     from tensornet_attn.verify.kernels import reason_against_triton
 
     checked_on = "cpu" if interpreting() else str(device) if on_gpu(device) else "cuda"
     reason = reason_against_triton(plan, dtype or torch.get_default_dtype(), checked_on)
-    return _in_torch(graph, plan.target, "triton", (reason,)) if reason else plan
+    return in_torch(graph, plan.target, "triton", (reason,)) if reason else plan
 
 
-def _in_torch(graph: Graph, target: Target, backend: str, reasons: tuple[str, ...]) -> Plan:
-    """The plan of torch in place of a backend, with a warning. Raises InputError if the target is strict."""
-    cannot = f"backend '{backend}' cannot run: {'; '.join(reasons)}."
-    if target.strict:
-        raise InputError(f"{graph.name}: strict, but {cannot}")
-    warn(f"{graph.name}: {cannot} Using 'torch' instead.", stacklevel=caller())
-    return replace(plan_of(graph, "torch", target), instead=Lowering(backend, reasons))
+def cached_cpp(graph: Graph, target: Target = TRAINING, dtype: str = "float32") -> Plan | None:
+    """The plan with C++ kernels, if all of them are in the cache and agreed with the reference; compiles nothing."""
+    return auto.cached_cpp(graph, target, _host(dtype))
 
 
-def _dtype_name(dtype: torch.dtype | None) -> str:
-    import torch
+def _host(dtype: str = "float32") -> Host:
+    """What a module may run on a CPU, in the dtype of this name."""
+    from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_folder, reason_against_cpp, reason_against_folder
 
-    return str(dtype or torch.get_default_dtype()).removeprefix("torch.")
+    folder = cpp_folder()
+    in_cache = partial(_in_cache, dtype) if dtype in CPP_DTYPES and folder and folder.is_dir() else None
+    against_cache = reason_against_folder() if folder else ""
+    return Host(partial(_against_cpp, dtype), in_cache, reason_against_cpp, against_cache)
 
 
-def _against_cpp(texts: tuple[str, ...], dtype: str) -> tuple[str, ...]:
+def _against_cpp(dtype: str, plan: Plan) -> tuple[str, ...]:
     """Why C++ kernels cannot run; empty after they have been compiled and compared with the reference."""
     from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_loaded, reason_against_cpp
 
+    texts = _native(plan)
     if dtype not in CPP_DTYPES:
         return (f"it takes {', '.join(CPP_DTYPES)}, not {dtype}",)
     if reason := reason_against_cpp():
@@ -509,30 +474,13 @@ def _against_cpp(texts: tuple[str, ...], dtype: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(reason or "it has failed before" for reason in reasons))
 
 
-def _on_cpu(graph: Graph, target: Target, dtype: str) -> Plan:
-    """The plan of `auto` on a CPU: cached C++ kernels, unless they are predicted to be clearly slower than torch."""
-    from tensornet_attn.runtime.cpp import cpp_folder, reason_against_folder
+def _in_cache(dtype: str, plan: Plan) -> bool:
+    """Whether a plan has C++ kernels, and all of them are in the cache and agreed with the reference."""
+    from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_stored, cpp_verdict
 
-    if cpp := cached_cpp(graph, target, dtype):
-        return faster_on_cpu(cpp, lambda: plan_of(graph, "torch", target))
-    plan, reason = plan_of(graph, "torch", target), reason_against_folder()
-    return replace(plan, instead=Lowering("cpp", (reason,))) if reason and cpp_folder() else plan
-
-
-def cached_cpp(graph: Graph, target: Target = TRAINING, dtype: str = "float32") -> Plan | None:
-    """The plan with C++ kernels, if all of them are in the cache and agreed with the reference; compiles nothing."""
-    from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_folder, cpp_stored, cpp_verdict
-
-    folder = cpp_folder()
-    if dtype not in CPP_DTYPES or folder is None or not folder.is_dir():
-        return None
-    try:
-        plan = plan_of(graph, "cpp", target)
-    except InputError:  # such as memory: torch's plan may fit, and has its own message
-        return None
-    found = _native(plan)
-    verdicts = (cpp_verdict(cpp_stored(text, CPP_DTYPES[dtype]), version=__version__) for text in found)
-    return plan if found and all(verdict == "" for verdict in verdicts) else None
+    texts = _native(plan)
+    verdicts = (cpp_verdict(cpp_stored(text, CPP_DTYPES[dtype]), version=__version__) for text in texts)
+    return bool(texts) and all(verdict == "" for verdict in verdicts)
 
 
 def module_of(design: spec.Design, plan: Plan) -> CompiledDesign:
@@ -576,4 +524,16 @@ def _native(plan: Plan) -> tuple[str, ...]:
     return texts
 
 
-__all__ = ["BACKENDS", "Graph", "check", "compile", "cost", "draw", "emit_source", "list_designs", "load", "reference"]
+__all__ = [
+    "BACKENDS",
+    "Graph",
+    "check",
+    "compile",
+    "cost",
+    "draw",
+    "emit_source",
+    "list_designs",
+    "load",
+    "plan_of",
+    "reference",
+]

@@ -1,21 +1,115 @@
-"""The choice of `auto` among plans: of torch, of Triton, and of both on a GPU; of torch and of C++ on a CPU."""
+"""The backend of a plan, and why: the one that was asked for, or torch if that cannot run, or the choice of `auto`.
+
+On a GPU, `auto` takes the plan of torch, of Triton or of both; on a CPU that of torch or of cached C++ kernels.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from warnings import warn
 
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.figures import as_long, duration, instead
 from tensornet_attn.cost.kernels import steps_of
 from tensornet_attn.cost.price import price_of
+from tensornet_attn.cost.target import Target
 from tensornet_attn.errors import InputError
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.keywords import caller
 from tensornet_attn.plan.demands import against_linear
+from tensornet_attn.plan.make import LONGER, PLANS, make_plan, plan_of
 from tensornet_attn.plan.model import Lowering, Plan
 from tensornet_attn.rewrite.fused import FusedAttention
 
 Make = Callable[[], Plan]
-LONGER = 1.2  # times the time of torch that cached C++ kernels may be predicted to take: predictions err by as much
+BOTH = "triton beside fused attention"  # the backend of the plan in which Triton computes what torch cannot fuse
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a module may run, on its device and in its dtype. Reasons are sentences without full stop; none: it runs.
+
+    `gpu`: whether the device is a GPU that Triton compiles for. `against_cpp`: reasons against the C++ kernels of a
+    plan, after they are compiled and compared with the reference; `against_compiler`, `against_cache`: against
+    compiling C++, and against the folder of the kernels. `in_cache`: whether a plan has C++ kernels, all in the cache,
+    that agreed with the reference; None if there is no cache.
+    """
+
+    against_cpp: Callable[[Plan], tuple[str, ...]]
+    in_cache: Callable[[Plan], bool] | None
+    against_compiler: Callable[[], str]
+    against_cache: str
+    gpu: bool = False
+    against_triton: Callable[[], tuple[str, ...]] = tuple
+
+
+def planned(graph: Graph, backend: str, target: Target, host: Host) -> Plan:
+    """The plan of a graph on a backend and a host. If Triton or C++ cannot run, the plan is that of torch.
+
+    Raises InputError if the target is strict and the backend cannot run.
+    """
+    if backend == "auto":
+        return on_gpu(graph, target, host) if host.gpu else on_cpu(graph, target, host)
+    reasons: tuple[str, ...] = ()
+    if backend == "triton":
+        reasons = host.against_triton()
+    elif backend == "cpp" and host.gpu:
+        reasons = ("it computes on a CPU",)
+    elif backend == "cpp":
+        reasons = host.against_cpp(plan_of(graph, backend, target))
+    return in_torch(graph, target, backend, reasons) if reasons else plan_of(graph, backend, target)
+
+
+def described(graph: Graph, backend: str, target: Target, host: Host, name: str) -> Plan:
+    """The plan that `explain` describes: nothing is compiled. `name`: of the design in a command."""
+    if backend == "auto" and not target.device.gpu:
+        plan = on_cpu(graph, target, host)
+        if plan.instead or not target.device.measured:
+            return plan
+        return beside_cpp(plan, lambda: plan_of(graph, "cpp", target), name)
+    if backend == "cpp" and (reason := host.against_compiler()):
+        return replace(plan_of(graph, "torch", target), instead=Lowering(backend, (reason,)))
+    return plan_of(graph, backend, target)
+
+
+def in_torch(graph: Graph, target: Target, backend: str, reasons: tuple[str, ...]) -> Plan:
+    """The plan of torch in place of a backend, with a warning. Raises InputError if the target is strict."""
+    cannot = f"backend '{backend}' cannot run: {'; '.join(reasons)}."
+    if target.strict:
+        raise InputError(f"{graph.name}: strict, but {cannot}")
+    warn(f"{graph.name}: {cannot} Using 'torch' instead.", stacklevel=caller())
+    return replace(plan_of(graph, "torch", target), instead=Lowering(backend, reasons))
+
+
+def on_gpu(graph: Graph, target: Target, host: Host) -> Plan:
+    """The plan of `auto` on a GPU: the fastest of three, or that of torch if Triton cannot run."""
+    if host.against_triton():
+        return plan_of(graph, "torch", target)
+    return fastest(
+        lambda: plan_of(graph, "torch", target),
+        lambda: PLANS.get((graph.to_text(), BOTH, target), lambda: make_plan(graph, "triton", target, fused=True)),
+        lambda: plan_of(graph, "triton", target),
+    )
+
+
+def on_cpu(graph: Graph, target: Target, host: Host) -> Plan:
+    """The plan of `auto` on a CPU: cached C++ kernels, unless they are predicted to be clearly slower than torch."""
+    if cpp := cached_cpp(graph, target, host):
+        return faster_on_cpu(cpp, lambda: plan_of(graph, "torch", target))
+    plan, reason = plan_of(graph, "torch", target), host.against_cache
+    return replace(plan, instead=Lowering("cpp", (reason,))) if reason else plan
+
+
+def cached_cpp(graph: Graph, target: Target, host: Host) -> Plan | None:
+    """The plan with C++ kernels, if the host has all of them; compiles nothing."""
+    if host.in_cache is None:
+        return None
+    try:
+        plan = plan_of(graph, "cpp", target)
+    except InputError:  # such as memory: torch's plan may fit, and has its own message
+        return None
+    return plan if host.in_cache(plan) else None
 
 
 def fastest(torch: Make, both: Make, triton: Make) -> Plan:

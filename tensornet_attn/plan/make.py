@@ -14,18 +14,31 @@ from tensornet_attn.cost.kernels import steps_of
 from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.price import price_of
 from tensornet_attn.cost.target import TRAINING, Target
+from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import BATCH
 from tensornet_attn.kernels import KERNELS
 from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.plan.absorb import ABSORBED, absorbed
-from tensornet_attn.plan.auto import LONGER
+from tensornet_attn.plan.cache import Cache
 from tensornet_attn.plan.demands import backend_of, strictly
 from tensornet_attn.plan.implementations import BESIDE_FUSED, CPP, TORCH, TRITON_ALONE, Table
 from tensornet_attn.plan.model import Lowering, Plan, Region
 from tensornet_attn.plan.ways import AS_PRICED, WAYS, Way, alternatives, chosen
 from tensornet_attn.rewrite.whole import gone, simplified
 from tensornet_attn.tiles.legs import quadratic
+
+BACKENDS = ("auto", "reference", "torch", "inductor", "cpp", "triton")
+LONGER = 1.2  # times the time of torch that cached C++ kernels may be predicted to take: predictions err by as much
+PLANS: Cache[Plan] = Cache(most=256)  # by the text of the graph, which includes its names; backend; target
+
+
+def plan_of(graph: Graph, backend: str = "auto", target: Target = TRAINING) -> Plan:
+    """The plan of a graph on a backend, cached by content. Raises InputError, also for an unknown backend."""
+    if backend not in BACKENDS:
+        raise InputError(f"there is no backend '{backend}'; {nearest(str(backend), BACKENDS)}")
+    backend = "torch" if backend == "auto" else backend
+    return PLANS.get((graph.to_text(), backend, target), lambda: make_plan(graph, backend, target))
 
 
 def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, fused: bool = False) -> Plan:

@@ -13,6 +13,7 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn import compiler
 from tensornet_attn.emit.functions import library
+from tensornet_attn.plan import make
 from tensornet_attn.plan.cache import Cache
 from tests.memory import slope, training_peak
 from tests.relations.generator import shipped
@@ -36,7 +37,8 @@ TOKENS = 150  # more than two chunks, and several blocks of queries
 @contextmanager
 def plain_files(pairs: int | None = None) -> Iterator[None]:
     """In this context, modules run the files that need only torch; a block of queries has so many pairs."""
-    fresh = (patch.object(compiler, cache, Cache(most=4)) for cache in ("_sources", "_plans"))
+    caches = ((compiler, "_sources"), (make, "PLANS"))
+    fresh = (patch.object(module, cache, Cache(most=4)) for module, cache in caches)
     alone = patch.object(compiler, "_emitted", partial(compiler._emitted, alone=True))
     blocks = patch("tensornet_attn.kernels.blocks.budget_of", lambda device: pairs or 1 << 17)
     with alone, blocks, next(fresh), next(fresh):

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import tensornet_attn as ta
 from tensornet_attn.errors import InputError
+from tensornet_attn.plan.make import PLANS
 from tensornet_attn.runtime import blockwise, cpp, native
 from tensornet_attn.verify import kernels
 from tensornet_attn.verify.before_use import plan_of_library
@@ -218,7 +219,7 @@ def test_a_process_forgets_the_plans_of_modules_that_are_gone() -> None:
     gc.collect()
     assert plan_of_library(text) is not None  # that of the layer, whichever came last
     del layer
-    for cache in (ta.compiler._plans, ta.compiler._sources):
+    for cache in (PLANS, ta.compiler._sources):
         cache.clear()
     gc.collect()
     assert (plan(), plan_of_library(text)) == (None, None)
