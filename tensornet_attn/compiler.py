@@ -403,7 +403,7 @@ def kernels(
         raise InputError(f"there is no target {target}: {' or '.join(map(str, TARGETS))}.")
     design = _design(design)
     plan = plan_of(build(design, causal), "triton")
-    if "triton" not in plan.auto.values():
+    if "triton" not in plan.backends.values():
         return []
     return used_by_module(CompiledDesign(design, plan, _realise, None, dtype or torch.bfloat16), plan.graph, target)
 
@@ -433,7 +433,7 @@ def _verified(
     import torch
 
     plan = _planned(graph, backend, wanted, device, dtype)
-    if "triton" not in plan.auto.values():
+    if "triton" not in plan.backends.values():
         return plan
     from tensornet_attn.runtime.triton.target import interpreting, on_gpu
     from tensornet_attn.verify.kernels import reason_against_triton

@@ -26,7 +26,6 @@ from tensornet_attn import compiler
 from tensornet_attn.bench.case import Case, runner
 from tensornet_attn.bench.machine import select, start_worker, tidy
 from tensornet_attn.bench.measure import Clock, by_clock, calls_for, is_gpu, turns
-from tensornet_attn.cost.price import price_of
 from tensornet_attn.cost.target import Target, target_from
 from tensornet_attn.errors import InputError
 from tensornet_attn.kernels.native import NATIVE
@@ -150,7 +149,7 @@ def decided(case: Case, kind: str, memory: float, clock: Clock | None = None) ->
     """Measures the candidates of a case that fit into memory and are not predicted to be far slower."""
     select(case.device)
     plans = candidates_of(case, kind)
-    prices = {name: price_of(plan.schedule, plan.target.sizes(case.graph), plan.target) for name, plan in plans}
+    prices = {name: plan.price for name, plan in plans}
     limit = FAR * prices[plans[0][0]].seconds
     small = {name for name, price in prices.items() if price.bytes <= memory and price.seconds <= limit}
     times = _times(case, kind, [(name, plan) for name, plan in plans if name in small], clock)
@@ -205,7 +204,7 @@ def estimate(cases: Sequence[tuple[Case, str]]) -> str:
     for case, kind in some:
         plan = compiler.plan_of(case.graph, "torch", target_of(case, kind))
         calls = FEW * (ROUNDS + 2)
-        total += SPARE + calls * price_of(plan.schedule, plan.target.sizes(case.graph), plan.target).seconds
+        total += SPARE + calls * plan.price.seconds
     return f"about {_long(total / len(some) * len(cases))}" if some else "no time"
 
 

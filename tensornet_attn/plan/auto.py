@@ -12,7 +12,6 @@ from warnings import warn
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.figures import as_long, duration, instead
 from tensornet_attn.cost.kernels import steps_of
-from tensornet_attn.cost.price import price_of
 from tensornet_attn.cost.target import Target
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Graph
@@ -128,9 +127,7 @@ def fastest(torch: Make, both: Make, triton: Make) -> Plan:
     if not made:
         raise errors[0]
     first = [plan for plan in made if not against_linear(plan) and not _slower(plan, made[-1])]
-    return min(
-        [*first, *made], key=lambda plan: price_of(plan.schedule, plan.target.sizes(plan.graph), plan.target).seconds
-    )
+    return min([*first, *made], key=lambda plan: plan.price.seconds)
 
 
 def faster_on_cpu(cpp: Plan, torch: Make) -> Plan:
@@ -177,8 +174,8 @@ def _compared(own: float, other: float, plan: Plan) -> str:
 
 def _measured(plan: Plan) -> float:
     """The predicted seconds at measured rates."""
-    target = plan.target if plan.target.device.measured else replace(plan.target, device=DEVICES["cpu"])
-    return price_of(plan.schedule, target.sizes(plan.graph), target).seconds
+    on_cpu = replace(plan, target=replace(plan.target, device=DEVICES["cpu"]))
+    return (plan if plan.target.device.measured else on_cpu).price.seconds
 
 
 def _slower(plan: Plan, triton: Plan) -> bool:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from tensornet_attn import limits
 from tensornet_attn.cost.kernels import steps_of
 from tensornet_attn.cost.order import split_best
-from tensornet_attn.cost.price import price_of
 from tensornet_attn.cost.target import TRAINING, Target
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph.model import Graph, Step
@@ -48,9 +47,8 @@ def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, f
     computes only what torch's fused attention cannot. Raises InputError if no plan meets the target: the message gives
     the smallest possible peak, or the region that violates the requirement and the reason.
     """
-    sizes = target.sizes(graph)
     if backend == "reference":
-        plans = {AS_PRICED: _as_written(graph, target, sizes)}
+        plans = {AS_PRICED: _as_written(graph, target)}
     else:
         tables = {"triton": (BESIDE_FUSED if fused else TRITON_ALONE,), "cpp": CPP}.get(backend, (TORCH,))
         tables = tables[-1:] if target.strict else tables
@@ -59,7 +57,7 @@ def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, f
         with_kernels = LONGER if target.device.measured else 1.0  # the last table is the one of kernels alone
         cheapest = _cheapest([plans[AS_PRICED] for plans in every], with_kernels)
         plans = next(plans for plans in every if plans[AS_PRICED] is cheapest)
-    plan = chosen(plans, sizes) if target.demanding else plans[AS_PRICED]
+    plan = chosen(plans) if target.demanding else plans[AS_PRICED]
     if target.strict:
         strictly(graph.name, plan.regions, backend)
     return plan
@@ -86,9 +84,9 @@ def _in_ways(graph: Graph, backend: str, target: Target, table: Table, ways: Ite
     return {way.name: _planned(graph, start, table, context, way, left_out) for way in ways}
 
 
-def _as_written(graph: Graph, target: Target, sizes: Mapping[str, int]) -> Plan:
+def _as_written(graph: Graph, target: Target) -> Plan:
     regions = (Region(s.name, (s.name,), "reference", "as written, dense") for s in graph.steps if not s.nested)
-    return Plan(graph, graph, tuple(regions), "reference", _lengths(sizes), target)
+    return Plan(graph, graph, tuple(regions), "reference", _lengths(target.sizes(graph)), target)
 
 
 def _simpler(graph: Graph, backend: str) -> tuple[Graph, tuple[Region, ...]]:
@@ -105,7 +103,9 @@ def _planned(
 ) -> Plan:
     """The plan of the diagram `written` in one way to plan; `start`: the diagram after the first rewrites."""
     alone = replace(context, backend="torch", rows=TORCH.rows)  # Triton fuses all maps that torch fuses
-    context, notes, graph, others = way.of(context), _Notes(), start, list[Plan]()
+    rows = tuple(row for row in context.rows if row.name not in way.without)
+    context = replace(context, rows=rows, always=way.always, forced=way.forced)
+    notes, graph, others = _Notes(), start, list[Plan]()
     for rewriting in table.rewritings:
         if rewriting.name not in way.without:
             made = rewriting.apply(graph, alone)
@@ -137,7 +137,7 @@ def _cheapest(plans: Sequence[Plan], of_last: float = 1.0) -> Plan:
     """The plan with the least predicted time; the last one may take `of_last` times as long."""
     if len(plans) == 1:
         return plans[0]
-    seconds = [price_of(plan.schedule, plan.target.sizes(plan.graph), plan.target).seconds for plan in plans]
+    seconds = [plan.price.seconds for plan in plans]
     seconds[-1] /= of_last
     return plans[seconds.index(min(seconds))]
 

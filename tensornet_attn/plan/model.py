@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from tensornet_attn.cost.figures import duration
+from tensornet_attn.cost.price import Price, price_of
 from tensornet_attn.cost.sizes import human
 from tensornet_attn.cost.target import TRAINING, Target
 from tensornet_attn.graph.model import Graph
@@ -77,6 +78,11 @@ class Plan:
     def backends(self) -> dict[str, str]:
         """The backend of each region, by the region's name, without those that a rewrite removed."""
         return {region.name: region.backend for region in self.regions if not region.removed}
+
+    @property
+    def price(self) -> Price:
+        """The predicted time and memory of the schedule at the sizes of the target."""
+        return price_of(self.schedule, self.target.sizes(self.graph), self.target)
 
     def region_of(self, step: str) -> str:
         """The name of the region of a step of the schedule; the step's own name if it has no region."""

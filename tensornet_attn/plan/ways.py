@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tensornet_attn.cost.price import price_of
 from tensornet_attn.errors import InputError
 from tensornet_attn.kernels.attention import FUSED
 from tensornet_attn.kernels.band import BAND
 from tensornet_attn.kernels.blockwise import BLOCKWISE
-from tensornet_attn.kernels.implementation import Context
 from tensornet_attn.kernels.linear import LINEAR
 from tensornet_attn.plan.absorb import ABSORBED
 from tensornet_attn.plan.demands import against_linear
@@ -36,11 +34,6 @@ class Way:
     always: bool = False
     forced: tuple[str, ...] = ()
 
-    def of(self, context: Context) -> Context:
-        """The context for this way to plan."""
-        rows = tuple(row for row in context.rows if row.name not in self.without)
-        return replace(context, rows=rows, always=self.always, forced=self.forced)
-
 
 NOT_DENSE = [one.name for one in (NORMALIZED, HOISTS, DUPLICATES, DISTRIBUTION)]
 NOT_DENSE += [one.name for one in (BAND, LINEAR, FUSED, BLOCKWISE)]
@@ -63,23 +56,23 @@ def alternatives(names: Iterable[str]) -> tuple[Way, ...]:
     return (*WAYS, *one)
 
 
-def chosen(plans: Mapping[str, Plan], sizes: Mapping[str, int]) -> Plan:
+def chosen(plans: Mapping[str, Plan]) -> Plan:
     """The plan without restrictions if it meets its target, otherwise the fastest one that does. Raises InputError."""
-    offers = [_offer(name, plan, sizes) for name, plan in plans.items()]
+    offers = [_offer(name, plan) for name, plan in plans.items()]
     fine = [offer for offer in offers if not offer.against]
     if not fine:
-        raise InputError(_none(next(iter(plans.values())), offers, sizes))
+        raise InputError(_none(next(iter(plans.values())), offers))
     best = min(fine, key=lambda offer: (offer.name != AS_PRICED, offer.seconds))  # ties go to the first
     others = {offer.figures: _beaten(offer, best) for offer in reversed(offers) if offer.figures != best.figures}
     return replace(plans[best.name], offers=(best, *reversed(others.values())))
 
 
-def _offer(name: str, plan: Plan, sizes: Mapping[str, int]) -> Offer:
-    target, price = plan.target, price_of(plan.schedule, sizes, plan.target)
+def _offer(name: str, plan: Plan) -> Offer:
+    target, price = plan.target, plan.price
     against = against_linear(plan) if target.linear_memory else ""
     reasons = [against] if against else []
     if target.memory is not None and price.bytes > target.memory:
-        reasons.append(f"above the limit of {target.memory:,} bytes ({target.words(sizes)})")
+        reasons.append(f"above the limit of {_limit(plan)}")
     return Offer(name, price.seconds, price.bytes, plan.region_of(price.step), tuple(reasons))
 
 
@@ -89,14 +82,18 @@ def _beaten(offer: Offer, best: Offer) -> Offer:
     return replace(offer, against=offer.against or (why,))
 
 
-def _none(plan: Plan, offers: list[Offer], sizes: Mapping[str, int]) -> str:
+def _limit(plan: Plan) -> str:
+    return f"{plan.target.memory:,} bytes ({plan.target.words(plan.target.sizes(plan.graph))})"
+
+
+def _none(plan: Plan, offers: list[Offer]) -> str:
     """The message if no plan meets the target."""
-    name, target = plan.graph.name, plan.target
+    name = plan.graph.name
     linear = [offer for offer in offers if not any(reason.startswith("region") for reason in offer.against)]
     if not linear:
         return f"{name}: linear_memory, but {offers[min(1, len(offers) - 1)].against[0]}."
     least = min(linear, key=lambda offer: offer.bytes)
     return (
-        f"{name}: no plan fits within {target.memory:,} bytes ({target.words(sizes)}): the smallest predicted peak is "
-        f"{least.bytes:,} bytes, in region '{least.region}', with {least.name}."
+        f"{name}: no plan fits within {_limit(plan)}: the smallest predicted peak is {least.bytes:,} bytes, in region "
+        f"'{least.region}', with {least.name}."
     )
