@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -13,7 +13,7 @@ from tensornet_attn.cost.target import target_from
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
 from tensornet_attn.plan import auto
-from tensornet_attn.plan.auto import beside_cpp, faster_on_cpu
+from tensornet_attn.plan.auto import Host, beside_cpp, faster_on_cpu, planned
 
 ON_CPU = target_from(device_costs="cpu")
 KERNELS = "cpp: its kernels are in the cache, but would"
@@ -92,3 +92,24 @@ def test_linear_attention_takes_less_time_in_cpp() -> None:
     times = re.search(r"not torch: it would take (.*) milliseconds instead of (.*) milliseconds", found.explain())
     assert times is not None
     assert float(times[1]) > 1.05 * float(times[2])
+
+
+@pytest.mark.parametrize(("backend", "reason"), [("triton", "no triton"), ("cpp", "it computes on a CPU")])
+def test_a_backend_that_a_host_cannot_run_is_torch_with_the_reason(backend: str, reason: str) -> None:
+    def unasked(*_: Any) -> NoReturn:
+        raise AssertionError("a GPU runs no C++")
+
+    graph = build(ta.load("hard_fish"))
+    host = Host(unasked, unasked, unasked, "", gpu=True, against_triton=lambda: ("no triton",))
+    assert planned(graph, "auto", ON_CPU, host).backend == "torch"
+    said = f"hard_fish: backend '{backend}' cannot run: {reason}. Using 'torch' instead."
+    with pytest.warns(UserWarning, match=re.escape(said)):
+        found = planned(graph, backend, ON_CPU, host)
+    assert found.explain().splitlines()[1] == f"  not {backend}: {reason}"
+
+
+@pytest.mark.parametrize("cached", [None, False, True])
+def test_auto_takes_cpp_on_a_cpu_only_if_all_kernels_are_in_the_cache(cached: bool | None) -> None:
+    graph = build(ta.load("linear"))
+    host = Host(lambda plan: (), None if cached is None else lambda plan: cached is True, str, "")
+    assert planned(graph, "auto", ON_CPU, host).backend == ("cpp" if cached else "torch")
