@@ -261,7 +261,7 @@ def made(probes: Probed, backward: bool) -> Iterator[Probe]:
 def planned(graph: Graph, way: str, target: Target) -> Plan | None:
     if way in (NATIVE.name, LINEAR_IN_CPP):
         return compiler.cached_cpp(graph, target)
-    plans = candidates(graph, "torch", target, (way,)) if way else {}
+    plans = candidates(graph, target, (way,)) if way else {}
     return plans[way] if way in plans else make_plan(graph, "torch", target)
 
 

@@ -117,7 +117,7 @@ def fused(case: Case, kind: str, limit: float) -> Contestant:
     It prevents a good ratio that is only due to a bad plan of `torch`.
     """
     target = target_from(**case.wanted(kind))
-    plan = candidates(case.graph, "torch", target, (FORCED,))[FORCED]
+    plan = candidates(case.graph, target, (FORCED,))[FORCED]
     if not any(isinstance(step.form, FusedAttention) for step in plan.schedule.steps):
         raise SkippedError(f"no rewrite of '{case.design.name}' at n = {case.n} allows fused attention.")
     if plan.schedule.to_text() == compiler.plan_of(case.graph, "torch", target).schedule.to_text():

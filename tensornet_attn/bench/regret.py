@@ -179,7 +179,7 @@ def _times(case: Case, kind: str, plans: Iterable[tuple[str, Plan]], clock: Cloc
 def candidates_of(case: Case, kind: str) -> list[tuple[str, Plan]]:
     """The plans of a case by the way to get them, the chosen one first; also that of cached C++ kernels."""
     target = target_of(case, kind)
-    plans = candidates(case.graph, "torch", target)
+    plans = candidates(case.graph, target)
     cpp = None if is_gpu(case.device) else compiler.cached_cpp(case.graph, target, case.dtype)
     if cpp:
         taken = faster_on_cpu(cpp, lambda: next(iter(plans.values()))).backend == cpp.backend

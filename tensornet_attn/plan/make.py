@@ -63,17 +63,14 @@ def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, f
     return plan
 
 
-def candidates(
-    graph: Graph, backend: str = "torch", target: Target = TRAINING, only: Container[str] | None = None
-) -> dict[str, Plan]:
-    """The plan of a graph and all plans that it was preferred to, each schedule once, by the first way to get it.
+def candidates(graph: Graph, target: Target = TRAINING, only: Container[str] | None = None) -> dict[str, Plan]:
+    """torch's plan of a graph and all plans that it was preferred to, each schedule once, by the first way to get it.
 
     `only`: names of the ways to plan.
     """
-    table = TORCH if backend != "triton" else TRITON_ALONE
-    names = (*(one.name for one in table.rewritings), *(one.name for one in table.rows), ABSORBED)
+    names = (*(one.name for one in (*TORCH.rewritings, *TORCH.rows)), ABSORBED)
     ways = [way for way in alternatives(names) if only is None or way.name in only]
-    plans = _in_ways(graph, backend, target, table, ways)
+    plans = _in_ways(graph, "torch", target, TORCH, ways)
     once = {plan.schedule.to_text(): name for name, plan in reversed(plans.items())}
     return {name: plan for name, plan in plans.items() if name in once.values()}
 

@@ -47,7 +47,7 @@ def scene_of_plan(name: str, n: int, backward: bool = False, way: str = "", **le
     """The scene of the plan that is made in one way, or of the cheapest plan."""
     target = Target("training" if backward else "prefill", n=n)  # the plan does not depend on the table
     graph = build(ta.load(name, legs=legs))
-    plan = candidates(graph, "torch", target, (way,))[way] if way else make_plan(graph, "torch", target)
+    plan = candidates(graph, target, (way,))[way] if way else make_plan(graph, "torch", target)
     return scene_of(split_products(plan.schedule), target.sizes(graph), target)
 
 
