@@ -68,7 +68,7 @@ def candidates(graph: Graph, target: Target = TRAINING, only: Container[str] | N
 
     `only`: names of the ways to plan.
     """
-    names = (*(one.name for one in (*TORCH.rewritings, *TORCH.rows)), ABSORBED)
+    names = (*(one.name for one in TORCH.rewritings), *(one.name for one in TORCH.rows), ABSORBED)
     ways = [way for way in alternatives(names) if only is None or way.name in only]
     plans = _in_ways(graph, "torch", target, TORCH, ways)
     once = {plan.schedule.to_text(): name for name, plan in reversed(plans.items())}
