@@ -37,11 +37,10 @@ TOKENS = 150  # more than two chunks, and several blocks of queries
 @contextmanager
 def plain_files(pairs: int | None = None) -> Iterator[None]:
     """In this context, modules run the files that need only torch; a block of queries has so many pairs."""
-    caches = ((compiler, "_sources"), (make, "PLANS"))
-    fresh = (patch.object(module, cache, Cache(most=4)) for module, cache in caches)
+    sources, plans = patch.object(compiler, "_sources", Cache(most=4)), patch.object(make, "PLANS", Cache(most=4))
     alone = patch.object(compiler, "_emitted", partial(compiler._emitted, alone=True))
     blocks = patch("tensornet_attn.kernels.blocks.budget_of", lambda device: pairs or 1 << 17)
-    with alone, blocks, next(fresh), next(fresh):
+    with alone, blocks, sources, plans:
         yield
 
 

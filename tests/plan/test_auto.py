@@ -98,6 +98,6 @@ def test_linear_attention_takes_less_time_in_cpp() -> None:
 @pytest.mark.parametrize(("backend", "reason"), [("triton", "no triton"), ("cpp", "it computes on a CPU")])
 @pytest.mark.filterwarnings("ignore:hard_fish.* cannot run:UserWarning")
 def test_a_backend_that_a_host_cannot_run_is_torch_with_the_reason(backend: str, reason: str) -> None:
-    host = Host(none, None, none, "", gpu=True, against_triton=lambda: ("no triton",))  # asked for no C++
-    found = planned(build(ta.load("hard_fish")), backend, ON_CPU, host)
-    assert found.explain().splitlines()[1] == f"  not {backend}: {reason}"
+    host = Host(none, None, none, "", True, lambda: ("no triton",))  # asked for no C++
+    plan = planned(build(ta.load("hard_fish")), backend, ON_CPU, host)
+    assert plan.explain().splitlines()[1] == f"  not {backend}: {reason}"
