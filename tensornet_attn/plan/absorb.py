@@ -69,36 +69,36 @@ def absorbed(graph: Graph, context: Context, schedule_of: Callable[[Graph], Grap
     def cost(moved: Graph) -> Whole:
         return _whole(schedule_of(fusable(graph, moved)), context)
 
-    made, chosen = graph, dict[str, str]()
-    while moves := [Move(fired, after, cost(after)) for fired, after in _moves(made)]:
-        fine = [move for move in moves if move.cost.less(cost(made))]
+    moved, chosen = graph, dict[str, str]()
+    while moves := [Move(fired, after, cost(after)) for fired, after in _moves(moved)]:
+        improving = [move for move in moves if move.cost.less(cost(moved))]
         if ABSORBED in context.forced and not chosen:
-            fine = fine or moves
-        if not fine:
-            return Lowered(fusable(graph, made), chosen, _refusals(made, moves, cost(made), context))
-        best = min(fine, key=lambda move: move.cost.time)
-        chosen |= {place: f"{ABSORBED}: {_describe(made, rule, place)}" for rule, place in best.fired}
-        made = best.graph
-    return Lowered(fusable(graph, made), chosen)
+            improving = improving or moves
+        if not improving:
+            return Lowered(fusable(graph, moved), chosen, _refusals(moved, moves, cost(moved), context))
+        best = min(improving, key=lambda move: move.cost.time)
+        chosen |= {place: f"{ABSORBED}: {_describe(moved, rule, place)}" for rule, place in best.fired}
+        moved = best.graph
+    return Lowered(fusable(graph, moved), chosen)
 
 
 def _describe(graph: Graph, rule: Rule, place: str) -> str:
     """The effect of a rule on a step: its weights, and the tensors that remain on the key leg."""
     uses = graph.step[place].op.uses
     names = [[use.name for use in uses if (graph.key in use.legs) is keys] for keys in (False, True)]
-    return HOW[rule.name].format(*(" ".join(f"'{name}'" for name in dict.fromkeys(own)) for own in names))
+    return HOW[rule.name].format(*(" ".join(f"'{name}'" for name in dict.fromkeys(side)) for side in names))
 
 
 def _moves(graph: Graph) -> Iterator[tuple[tuple[tuple[Rule, str], ...], Graph]]:
     """Each rule at each place, and pairs of a key and the value that is read with its scores."""
     single = [
-        ((rule, step.name), made)
+        ((rule, step.name), after)
         for step in graph.steps
         for rule in ABSORPTIONS
-        if (made := rule.apply(graph, step.name)) is not None
+        if (after := rule.apply(graph, step.name)) is not None
     ]
-    for fired, made in single:
-        yield (fired,), made
+    for fired, after in single:
+        yield (fired,), after
     for (key, first), (value, _) in product(single, single):
         if (key[0], value[0]) == (KEY, VALUE) and _meet(graph, key[1], value[1]):
             both = VALUE.apply(first, value[1])
@@ -111,8 +111,8 @@ def fusable(start: Graph, graph: Graph) -> Graph:
     for box in softmaxes(graph):
         scores = attentions(graph)[box].scores
         if scores is not None and start.step.get(scores.name) != scores:
-            made, trace = rewritten(graph, box, SCORES)
-            graph = made if trace and not isinstance(operation(attentions(made)[box]), str) else graph
+            merged, trace = rewritten(graph, box, SCORES)
+            graph = merged if trace and not isinstance(operation(attentions(merged)[box]), str) else graph
     return graph
 
 
@@ -128,13 +128,13 @@ def _whole(schedule: Graph, context: Context) -> Whole:
 
 def _refusals(graph: Graph, moves: Sequence[Move], now: Whole, context: Context) -> dict[str, tuple[str, ...]]:
     """Why keys and values stay as written: the best move for each of them, with its cost."""
-    found = dict[str, tuple[str, ...]]()
+    refusals = dict[str, tuple[str, ...]]()
     for move in sorted(moves, key=lambda move: move.cost.time):
         against = _against(move.cost, now, context)
         for rule, place in move.fired:
             if rule is not CHAIN:
-                found.setdefault(place, (f"{_describe(graph, rule, place)}, {against}",))
-    return found
+                refusals.setdefault(place, (f"{_describe(graph, rule, place)}, {against}",))
+    return refusals
 
 
 def _against(cost: Whole, now: Whole, context: Context) -> str:
@@ -143,8 +143,8 @@ def _against(cost: Whole, now: Whole, context: Context) -> str:
         return f"it would store {cost.pairs - now.pairs:,} more scores"
     if cost.fused < now.fused:
         return "its scores would no longer be fused"
-    mine, others = (context.device.seconds(one.time) for one in (cost, now))
-    return f"the whole plan would take {instead(mine, others, duration)}"
+    seconds, seconds_now = (context.device.seconds(schedule_cost.time) for schedule_cost in (cost, now))
+    return f"the whole plan would take {instead(seconds, seconds_now, duration)}"
 
 
 def _makes_no_scores(step: Step) -> bool:

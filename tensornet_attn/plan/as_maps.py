@@ -11,12 +11,12 @@ from tensornet_attn.rewrite.reads import as_map
 
 def sums_as_maps(graph: Graph, context: Context) -> Lowered:
     """Turns each sum over keys that queries read along a feature leg into a map, if linear attention accepts it."""
-    made = graph
+    with_maps = graph
     for box in sums(graph):
-        trial = as_map(made, made.step[box.name])
+        trial = as_map(with_maps, with_maps.step[box.name])
         if trial is not None:
-            made = trial if LINEAR.takes(trial, f"{box.name}.map", context) else made
-    return Lowered(made)
+            with_maps = trial if LINEAR.takes(trial, f"{box.name}.map", context) else with_maps
+    return Lowered(with_maps)
 
 
 SUMS = Rewriting("sums as maps", sums_as_maps)

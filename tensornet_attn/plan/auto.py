@@ -118,16 +118,16 @@ def fastest(torch: Make, both: Make, triton: Make) -> Plan:
     attention, which is tuned for the device, and otherwise to Triton, because torch makes more passes over memory.
     Raises InputError if no plan meets its target.
     """
-    made, errors = list[Plan](), list[InputError]()
+    plans, errors = list[Plan](), list[InputError]()
     for make in (torch, both, triton):
         try:
-            made.append(make())
+            plans.append(make())
         except InputError as error:  # another plan may meet the target
             errors.append(error)
-    if not made:
+    if not plans:
         raise errors[0]
-    first = [plan for plan in made if not against_linear(plan) and not _slower(plan, made[-1])]
-    return min([*first, *made], key=lambda plan: plan.price.seconds)
+    preferred = [plan for plan in plans if not against_linear(plan) and not _slower(plan, plans[-1])]
+    return min([*preferred, *plans], key=lambda plan: plan.price.seconds)
 
 
 def faster_on_cpu(cpp: Plan, torch: Make) -> Plan:
@@ -138,15 +138,17 @@ def faster_on_cpu(cpp: Plan, torch: Make) -> Plan:
     They are rates of the device or, if it has none, of the shipped table, whose ratios of implementations then count.
     """
     try:
-        other = torch()
+        torch_plan = torch()
     except InputError:
         return cpp
-    own, others = map(_measured, (cpp, other))
-    if own < LONGER * others:
-        doubt = ": kernels that are in the cache win in doubt" * (own > others)
-        return replace(cpp, instead=Lowering("torch", (f"it would take {_compared(others, own, cpp)}{doubt}",)))
-    reason = f"its kernels are in the cache, but would take {_compared(own, others, cpp)}"
-    return replace(other, instead=Lowering("cpp", (reason,)))
+    cpp_seconds, torch_seconds = map(_measured, (cpp, torch_plan))
+    if cpp_seconds < LONGER * torch_seconds:
+        doubt = ": kernels that are in the cache win in doubt" * (cpp_seconds > torch_seconds)
+        return replace(
+            cpp, instead=Lowering("torch", (f"it would take {_compared(torch_seconds, cpp_seconds, cpp)}{doubt}",))
+        )
+    reason = f"its kernels are in the cache, but would take {_compared(cpp_seconds, torch_seconds, cpp)}"
+    return replace(torch_plan, instead=Lowering("cpp", (reason,)))
 
 
 def beside_cpp(torch: Plan, cpp: Make, name: str) -> Plan:
@@ -166,10 +168,10 @@ def beside_cpp(torch: Plan, cpp: Make, name: str) -> Plan:
     return replace(torch, instead=Lowering("cpp", (reason,)))
 
 
-def _compared(own: float, other: float, plan: Plan) -> str:
+def _compared(seconds: float, baseline: float, plan: Plan) -> str:
     """Both times, or their ratio if the plan is for a device without measured rates."""
     measured = plan.target.device.measured
-    return instead(own, other, duration) if measured else f"{as_long(own, other)} at the rates of cpu"
+    return instead(seconds, baseline, duration) if measured else f"{as_long(seconds, baseline)} at the rates of cpu"
 
 
 def _measured(plan: Plan) -> float:
@@ -181,5 +183,5 @@ def _measured(plan: Plan) -> float:
 def _slower(plan: Plan, triton: Plan) -> bool:
     """Whether torch computes a region for which Triton has a kernel, fused attention excepted."""
     fused = {name for step in plan.schedule.steps if isinstance(step.form, FusedAttention) for name in steps_of(step)}
-    own = {name for region in plan.regions if region.backend == "triton" for name in region.steps}
-    return any(region.backend == "triton" and not (fused | own) & {*region.steps} for region in triton.regions)
+    in_kernels = {name for region in plan.regions if region.backend == "triton" for name in region.steps}
+    return any(region.backend == "triton" and not (fused | in_kernels) & {*region.steps} for region in triton.regions)

@@ -34,12 +34,12 @@ class Cache(Generic[Value]):
             if key in self._values:
                 self._values.move_to_end(key)
                 return self._values[key]
-        made = make()  # outside the lock: if two threads create the value, the first one is kept
+        cached = make()  # outside the lock: if two threads create the value, the first one is kept
         with self._lock:
-            made = self._values.setdefault(key, made)
+            cached = self._values.setdefault(key, cached)
             while len(self._values) > self._most:
                 self._values.popitem(last=False)
-        return made
+        return cached
 
     def clear(self) -> None:
         with self._lock:

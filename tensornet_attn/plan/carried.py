@@ -53,55 +53,55 @@ class Carried:
 
 def carried(graph: Graph) -> Carried:
     """The graph with a state for each map, sum over keys, delta rule and scan that a state can carry."""
-    made = Carried(graph)
-    for name, found in attentions(graph).items():
-        if not found.compares or name not in attentions(made.graph):
+    recurrent = Carried(graph)
+    for name, attention in attentions(graph).items():
+        if not attention.compares or name not in attentions(recurrent.graph):
             continue
-        opened = _in_one_step(made, attentions(made.graph)[name].of)
-        form = linear(attentions(opened.graph)[name])
-        if isinstance(form, Recurrence) and _sees_all(opened.graph, form):
-            made = (_mean if form.alone else _map)(opened, name, form)
+        expanded = _in_one_step(recurrent, attentions(recurrent.graph)[name].of)
+        recurrence = linear(attentions(expanded.graph)[name])
+        if isinstance(recurrence, Recurrence) and _sees_all(expanded.graph, recurrence):
+            recurrent = (_mean if recurrence.alone else _map)(expanded, name, recurrence)
     for step in sums(graph):
         assert step.box is not None
-        opened = _in_one_step(made, step.box.operand("of"))
-        form = cumulative(opened.graph, opened.graph.step[step.name])
-        if isinstance(form, Recurrence) and _sees_all(opened.graph, form):
-            made = _sum(opened, form)
+        expanded = _in_one_step(recurrent, step.box.operand("of"))
+        recurrence = cumulative(expanded.graph, expanded.graph.step[step.name])
+        if isinstance(recurrence, Recurrence) and _sees_all(expanded.graph, recurrence):
+            recurrent = _sum(expanded, recurrence)
     for name in [step.name for step in graph.steps if erases(step)]:
-        made = _delta(made, made.graph.step[name])
+        recurrent = _delta(recurrent, recurrent.graph.step[name])
     for name in [step.name for step in graph.steps if scans(step)]:
-        made = _scan(made, made.graph.step[name])
-    return made
+        recurrent = _scan(recurrent, recurrent.graph.step[name])
+    return recurrent
 
 
-def _in_one_step(made: Carried, of: Use) -> Carried:
+def _in_one_step(recurrent: Carried, of: Use) -> Carried:
     """Expands scores of several steps into one, as plans do, unless a state would have more features than a key."""
-    found = written_out(made.graph, of)
-    alike = isinstance(found, WrittenOut) and found.graph.legs == made.graph.legs
-    return replace(made, graph=found.graph) if isinstance(found, WrittenOut) and alike else made
+    expansion = written_out(recurrent.graph, of)
+    same_legs = isinstance(expansion, WrittenOut) and expansion.graph.legs == recurrent.graph.legs
+    return replace(recurrent, graph=expansion.graph) if isinstance(expansion, WrittenOut) and same_legs else recurrent
 
 
-def of_last(made: Carried) -> Carried:
+def of_last(recurrent: Carried) -> Carried:
     """Lets convolutions read keys, the last of which belong to the chunk, and return values of the chunk's queries.
 
     # c[n] = conv over n of x[n]     ->     c[n] = conv of x[m], its last entries
     """
-    graph, changed = made.graph, dict[str, list[Step]]()
+    graph, changed = recurrent.graph, dict[str, list[Step]]()
     steps = [step for step in graph.steps if convolves(step.box)]
     key = graph.key or leg_like(graph, "m", 1, "key", graph.leg).name
     for step in (step for step in steps if not {graph.query, key} <= {*step.legs}):
         assert step.box is not None
         use, leg = step.box.operand("of"), step.box.leg
-        of = Use(use.name, tuple(key if own == leg else own for own in use.legs))
-        legs = tuple(str(graph.query) if own == leg else own for own in step.legs)
+        of = Use(use.name, tuple(key if name == leg else name for name in use.legs))
+        legs = tuple(str(graph.query) if name == leg else name for name in step.legs)
         box = replace(step.box, leg=key if hides_rows(graph, step.box) else leg, operands=(("of", of),))
         changed[step.name] = [replace(step, op=box, legs=legs)]
-        inner = graph.step.get(use.name)
-        if inner is not None and inner.contraction is not None:
-            changed |= {inner.name: _with_copies(graph, inner, str(leg))}
+        source = graph.step.get(use.name)
+        if source is not None and source.contraction is not None:
+            changed |= {source.name: _with_copies(graph, source, str(leg))}
     if changed:
         graph = with_legs(with_steps(graph, changed), [] if graph.key else [Leg(key, "key", None)])
-    return replace(made, graph=graph)
+    return replace(recurrent, graph=graph)
 
 
 def _with_copies(graph: Graph, step: Step, leg: str) -> list[Step]:
@@ -113,9 +113,9 @@ def _with_copies(graph: Graph, step: Step, leg: str) -> list[Step]:
     return [*copies, with_uses(step, lambda use: names.get(use, use))]
 
 
-def _sees_all(graph: Graph, form: Recurrence) -> bool:
+def _sees_all(graph: Graph, recurrence: Recurrence) -> bool:
     """Whether no mask except causality hides keys."""
-    return all(mask == CAUSAL for mask in graph.masks(form.box))
+    return all(mask == CAUSAL for mask in graph.masks(recurrence.box))
 
 
 @dataclass(frozen=True)
@@ -166,8 +166,8 @@ class _States:
             pair = (self.graph.query, self.graph.key)
             legs = tuple(dict.fromkeys(leg for use in keys for leg in use.legs if leg not in pair))
             past, name = self.hold(legs)
-            held = (past, level.fall) if level else (past,)
-            terms = (Term(ONE, held), Term(ONE, (self.visible(), *map(self.now, keys))))
+            decayed = (past, level.fall) if level else (past,)
+            terms = (Term(ONE, decayed), Term(ONE, (self.visible(), *map(self.now, keys))))
             self.steps.append(Step(name, Contraction(terms), legs))
             self.known[keys] = past
         return self.known[keys]
@@ -195,12 +195,12 @@ class _States:
         """
         if pairwise in self.levels:
             return self.levels[pairwise]
-        found = {decay.box.name: decay for decay in self.decays}
-        of_query = [term for use in pairwise for term in found[use.name].query]
+        by_name = {decay.box.name: decay for decay in self.decays}
+        of_query = [term for use in pairwise for term in by_name[use.name].query]
         of_key = [
             negated(replace(term, factors=tuple(map(self.now, term.factors))))
             for use in pairwise
-            for term in found[use.name].key
+            for term in by_name[use.name].key
         ]
         legs = tuple(
             dict.fromkeys(leg for term in of_key for use in term.factors for leg in use.legs if leg != self.query)
@@ -208,36 +208,38 @@ class _States:
         past, name = self.hold(legs)
         self.largest.add(past.name)
         rows = (*legs, self.query)
-        seen = Contraction((Term(ONE, ()), Term(Negative(ONE), (self.visible(),))))
-        hidden = self.map(f"{name}.hidden", "relu", seen, (self.query,))
+        invisible = Contraction((Term(ONE, ()), Term(Negative(ONE), (self.visible(),))))
+        hidden = self.map(f"{name}.hidden", "relu", invisible, (self.query,))
         minus = [self.at(term, Use(PLACE, (self.query,))) for term in of_key]
         b = self.step(f"{name}.b", Contraction((*minus, Term(Number(-HIDDEN), (hidden,)))), rows)
-        most = self.step(f"{name}.most", Box("max", self.query, (("of", b),)), legs)
-        above = Contraction((Term(Negative(ONE), (most,)), Term(Negative(ONE), (past,))))
-        some = self.step(f"{name}.some", Box("max", self.query, (("of", self.visible()),)), ())
-        none = self.step(f"{name}.none", Contraction((Term(ONE, ()), Term(Negative(ONE), (some,)))), ())
-        least = [Term(Negative(ONE), (some, use)) for use in (most, self.map(f"{name}.above", "relu", above, legs))]
-        least += [Term(ONE, (none, past))]  # if the chunk has no visible key, the level stays
+        largest = self.step(f"{name}.most", Box("max", self.query, (("of", b),)), legs)
+        above = Contraction((Term(Negative(ONE), (largest,)), Term(Negative(ONE), (past,))))
+        any_visible = self.step(f"{name}.some", Box("max", self.query, (("of", self.visible()),)), ())
+        none_visible = self.step(f"{name}.none", Contraction((Term(ONE, ()), Term(Negative(ONE), (any_visible,)))), ())
+        least = [
+            Term(Negative(ONE), (any_visible, use)) for use in (largest, self.map(f"{name}.above", "relu", above, legs))
+        ]
+        least += [Term(ONE, (none_visible, past))]  # if the chunk has no visible key, the level stays
         level = self.step(f"{name}.least", Contraction(tuple(least)), legs)
         end = self.step(f"{name}.end", Box("max", self.query, (("of", Use(PLACE, (self.query,))),)), ())
-        moved = [self.at(term, end) for term in of_key if self.at(term, end) != term]
-        self.steps.append(Step(name, Contraction((Term(ONE, (level,)), *moved)), legs))
+        shifted = [self.at(term, end) for term in of_key if self.at(term, end) != term]
+        self.steps.append(Step(name, Contraction((Term(ONE, (level,)), *shifted)), legs))
         change = Contraction((Term(ONE, (level,)), Term(Negative(ONE), (past,))))
         fall = self.map(f"{name}.fall", "exp", change, legs)
         keys = self.map(f"{name}.keys", "exp", Contraction((Term(ONE, (level,)), Term(ONE, (b,)))), rows)
         terms = [*(self.at(term, Use(PLACE, (self.query,))) for term in of_query), Term(Negative(ONE), (past,))]
-        wide = tuple(dict.fromkeys(leg for term in terms for use in term.factors for leg in use.legs))
-        wide = (*(leg for leg in wide if leg != self.query), self.query)
-        since = Use(f"{name}.since", wide)
-        self.before.append(Step(since.name, Contraction(tuple(terms)), wide))
-        self.before.append(Step(f"{name}.read", Box("map", None, (("of", since),), function=EXP), wide))
-        self.levels[pairwise] = _Level(since, Use(f"{name}.read", wide), fall, keys)
+        query_legs = tuple(dict.fromkeys(leg for term in terms for use in term.factors for leg in use.legs))
+        query_legs = (*(leg for leg in query_legs if leg != self.query), self.query)
+        since = Use(f"{name}.since", query_legs)
+        self.before.append(Step(since.name, Contraction(tuple(terms)), query_legs))
+        self.before.append(Step(f"{name}.read", Box("map", None, (("of", since),), function=EXP), query_legs))
+        self.levels[pairwise] = _Level(since, Use(f"{name}.read", query_legs), fall, keys)
         return self.levels[pairwise]
 
-    def at(self, term: Term, place: Use) -> Term:
+    def at(self, term: Term, position: Use) -> Term:
         """A term of an exponent, evaluated at another position."""
-        places = {one.name for decay in self.decays for one in decay.places if one.init == POSITION}
-        return replace(term, factors=tuple(place if use.name in places else use for use in term.factors))
+        positions = {constant.name for decay in self.decays for constant in decay.places if constant.init == POSITION}
+        return replace(term, factors=tuple(position if use.name in positions else use for use in term.factors))
 
     def step(self, name: str, op: Contraction | Box, legs: Legs) -> Use:
         """Adds a step of the update."""
@@ -252,148 +254,159 @@ class _States:
     def apart(self, term: ScoreTerm, value: Use | None) -> ScoreTerm:
         """The term with new legs for its features if values have legs with the same names."""
         scores = self.box.op.uses[0].legs
-        met = {leg for use in term.factors for leg in use.legs if leg not in scores} & {*(value.legs if value else ())}
-        for leg in sorted(met - {*self.others}):
+        taken = {leg for use in term.factors for leg in use.legs if leg not in scores} & {
+            *(value.legs if value else ())
+        }
+        for leg in sorted(taken - {*self.others}):
             old = self.graph.leg[leg]
             new = leg_like(self.graph, f"{leg}_", old.size or 1, old.kind, self.graph.leg)
             self.graph, self.others[leg] = with_legs(self.graph, [new]), new.name
 
         def on(uses: tuple[Use, ...]) -> tuple[Use, ...]:
-            return tuple(Use(use.name, tuple(self.others[x] if x in met else x for x in use.legs)) for use in uses)
+            return tuple(
+                Use(use.name, tuple(self.others[leg] if leg in taken else leg for leg in use.legs)) for use in uses
+            )
 
         return replace(term, query=on(term.query), key=on(term.key), core=on(term.core))
 
-    def onto(self, made: Carried, graph: Graph, masked: str) -> Carried:
+    def onto(self, recurrent: Carried, graph: Graph, masked: str) -> Carried:
         """The carried graph with these states added; `masked`: the box that remains for the chunk."""
-        places = {one.name: one for decay in self.decays for one in decay.places if one.init != POSITION}
-        places |= {one.name: one for one in self.tensors}
-        places |= {name: Tensor(name, "input", (self.query,)) for name in (VISIBLE, PLACE)}
-        whole = with_places(with_legs(graph, self.graph.legs), tuple(places.values()))
-        whole = replace(whole, steps=(*whole.steps, *self.steps))
-        levels = made.levels | {*self.largest}
-        return Carried(whole, made.states | self.states, made.boxes | {masked}, levels)
+        tensors = {tensor.name: tensor for decay in self.decays for tensor in decay.places if tensor.init != POSITION}
+        tensors |= {tensor.name: tensor for tensor in self.tensors}
+        tensors |= {name: Tensor(name, "input", (self.query,)) for name in (VISIBLE, PLACE)}
+        with_states = with_places(with_legs(graph, self.graph.legs), tuple(tensors.values()))
+        with_states = replace(with_states, steps=(*with_states.steps, *self.steps))
+        levels = recurrent.levels | {*self.largest}
+        return Carried(with_states, recurrent.states | self.states, recurrent.boxes | {masked}, levels)
 
 
-def _map(made: Carried, name: str, form: Recurrence) -> Carried:
+def _map(recurrent: Carried, name: str, recurrence: Recurrence) -> Carried:
     """Carries a map that is multiplied with values: the chunk's part is computed, the past comes from the state."""
-    graph, found = made.graph, attentions(made.graph)[name]
-    reader, own = found.reader(), _States(graph, found.box, form.decays)
+    graph, attention = recurrent.graph, attentions(recurrent.graph)[name]
+    reader, states = attention.reader(), _States(graph, attention.box, recurrence.decays)
     assert isinstance(reader, Reader)
-    assert form.value is not None
-    key, box, value = str(graph.key), found.box, form.value
+    assert recurrence.value is not None
+    key, box, value = str(graph.key), attention.box, recurrence.value
     assert box.box is not None
     rows = tuple(leg for leg in box.legs if leg != key)
     legs = rows + tuple(leg for leg in value.legs if leg not in box.legs)
     keep = replace(box, op=replace(box.box, kind="keep", numbers=()))
     map_ = Use(name, box.legs)
-    read = [Term(ONE, (map_, value)), *(own.read(term, value) for term in form.terms)]
+    read = [Term(ONE, (map_, value)), *(states.read(term, value) for term in recurrence.terms)]
     before = [Step(f"{name}.read", Contraction(tuple(read)), legs)]
-    result: tuple[Use, ...] = (Use(f"{name}.read", legs),)
+    factors: tuple[Use, ...] = (Use(f"{name}.read", legs),)
     tensors: tuple[Tensor, ...] = ()
-    if isinstance(found.weighting, Normalize):
+    if isinstance(attention.weighting, Normalize):
         ones = Tensor(fresh(graph, f"{name}.{key}"), "constant", (key,), ONES)
-        tensors, eps = (ones,), found.weighting.eps
-        terms = [Term(ONE, (map_, Use(ones.name, ones.legs))), *(own.read(term, None) for term in form.terms)]
+        tensors, eps = (ones,), attention.weighting.eps
+        terms = [Term(ONE, (map_, Use(ones.name, ones.legs))), *(states.read(term, None) for term in recurrence.terms)]
         terms += [] if eps == Number(0) else [Term(eps, ())]
         of = Use(f"{name}.sums", rows)
         before.append(Step(of.name, Contraction(tuple(terms)), rows))
         before.append(Step(f"{name}.rows", Box("map", None, (("of", of),), function=Function("reciprocal")), rows))
-        result += (Use(f"{name}.rows", rows),)
-    reads = reader.with_terms([replace(reader.product, factors=(*result, *reader.others))])
-    graph = with_steps(with_places(graph, tensors), {name: [keep], reader.step.name: [*own.before, *before, reads]})
-    return own.onto(made, graph, name)
+        factors += (Use(f"{name}.rows", rows),)
+    reads = reader.with_terms([replace(reader.product, factors=(*factors, *reader.others))])
+    graph = with_steps(with_places(graph, tensors), {name: [keep], reader.step.name: [*states.before, *before, reads]})
+    return states.onto(recurrent, graph, name)
 
 
-def _mean(made: Carried, name: str, form: Recurrence) -> Carried:
+def _mean(recurrent: Carried, name: str, recurrence: Recurrence) -> Carried:
     """Carries a mean of values whose weights are exponentials of key-only scores: the means of chunk and past.
 
     Each mean is weighted by its sum of exponentials: the weight is the sigmoid of the difference of their logarithms.
     """
-    made = _with_own_diagonal(made, name, form.decays[0])
-    graph, found = made.graph, attentions(made.graph)[name]
-    reader, own, box, value = found.reader(), _States(graph, found.box, form.decays), found.box, form.value
+    recurrent = _with_own_diagonal(recurrent, name, recurrence.decays[0])
+    graph, attention = recurrent.graph, attentions(recurrent.graph)[name]
+    reader, states, box, value = (
+        attention.reader(),
+        _States(graph, attention.box, recurrence.decays),
+        attention.box,
+        recurrence.value,
+    )
     assert isinstance(reader, Reader)
-    assert isinstance(found.weighting, Softmax)
+    assert isinstance(attention.weighting, Softmax)
     assert box.box is not None
     assert value is not None
     key, map_ = str(graph.key), Use(name, box.legs)
     rows = tuple(leg for leg in box.legs if leg != key)
     legs = rows + tuple(leg for leg in value.legs if leg not in box.legs)
-    level = own.level((map_,))
-    sums, total = own.sum((value, level.keys), level), own.sum((level.keys,), level)
+    level = states.level((map_,))
+    sums, total = states.sum((value, level.keys), level), states.sum((level.keys,), level)
     steps: list[Step] = []
 
-    def step(what: str, op: Contraction | Box, legs: Legs) -> Use:
-        steps.append(Step(f"{name}.{what}", op, legs))
-        return Use(f"{name}.{what}", legs)
+    def step(suffix: str, op: Contraction | Box, legs: Legs) -> Use:
+        steps.append(Step(f"{name}.{suffix}", op, legs))
+        return Use(f"{name}.{suffix}", legs)
 
-    def map_of(what: str, function: str, of: Use) -> Use:
-        return step(what, Box("map", None, (("of", of),), function=Function(function)), of.legs)
+    def map_of(suffix: str, function: str, of: Use) -> Use:
+        return step(suffix, Box("map", None, (("of", of),), function=Function(function)), of.legs)
 
-    above = Term(Negative(ONE), (level.since,))  # before the sum: the logarithm of few keys is little beside a level
-    scores = step("scores", Contraction((Term(found.weighting.scale, (found.of,)), above)), found.of.legs)
+    offset = Term(Negative(ONE), (level.since,))  # before the sum: the logarithm of few keys is little beside a level
+    scores = step("scores", Contraction((Term(attention.weighting.scale, (attention.of,)), offset)), attention.of.legs)
     chunk = Box("logsumexp", key, (("of", scores),), masks=box.box.masks)
-    past = map_of("past.log", "log", step("past.sum", Contraction((Term(ONE, (total,)), Term(TINY, ()))), total.legs))
-    minus = Term(Negative(ONE), (past,))
-    more = step("more", Contraction((Term(ONE, (step("lse", chunk, rows),)), minus)), rows)
-    share = map_of("share", "sigmoid", more)  # 0 if the chunk shows no key
+    past_log = map_of(
+        "past.log", "log", step("past.sum", Contraction((Term(ONE, (total,)), Term(TINY, ()))), total.legs)
+    )
+    minus = Term(Negative(ONE), (past_log,))
+    log_ratio = step("more", Contraction((Term(ONE, (step("lse", chunk, rows),)), minus)), rows)
+    share = map_of("share", "sigmoid", log_ratio)  # 0 if the chunk shows no key
     inverse = map_of("past.inverse", "reciprocal", total)
     mean = step("past", Contraction((Term(ONE, (sums, inverse)),)), sums.legs)
     read = step("chunk", Contraction((Term(ONE, (map_, value)),)), legs)
     terms = [Term(ONE, uses) for uses in ((share, read), (mean,), (share, mean))]
-    result = step("read", Contraction((*terms[:2], replace(terms[2], coefficient=Negative(ONE)))), legs)
-    reads = reader.with_terms([replace(reader.product, factors=(result, *reader.others))])
-    made = own.onto(made, with_steps(graph, {reader.step.name: [*own.before, *steps, reads]}), name)
-    return replace(made, boxes=made.boxes | {f"{name}.lse"})
+    combined = step("read", Contraction((*terms[:2], replace(terms[2], coefficient=Negative(ONE)))), legs)
+    reads = reader.with_terms([replace(reader.product, factors=(combined, *reader.others))])
+    recurrent = states.onto(recurrent, with_steps(graph, {reader.step.name: [*states.before, *steps, reads]}), name)
+    return replace(recurrent, boxes=recurrent.boxes | {f"{name}.lse"})
 
 
-def _with_own_diagonal(made: Carried, name: str, decay: Decay) -> Carried:
+def _with_own_diagonal(recurrent: Carried, name: str, decay: Decay) -> Carried:
     """With a copy of the diagonal for this map, which has the keys of the chunk alone; other readers may have all."""
-    diagonal, scores = decay.diagonal, attentions(made.graph)[name].scores
+    diagonal, scores = decay.diagonal, attentions(recurrent.graph)[name].scores
     if diagonal is None or scores is None:
-        return made
-    copy = replace(diagonal, name=fresh(made.graph, f"{name}.own"))
+        return recurrent
+    copy = replace(diagonal, name=fresh(recurrent.graph, f"{name}.own"))
     reads = with_uses(scores, lambda use: replace(use, name=copy.name) if use.name == diagonal.name else use)
-    graph = with_steps(made.graph, {scores.name: [copy, reads]})
-    return replace(made, graph=without_dead(graph, [diagonal.name]) or graph, boxes=made.boxes | {copy.name})
+    graph = with_steps(recurrent.graph, {scores.name: [copy, reads]})
+    return replace(recurrent, graph=without_dead(graph, [diagonal.name]) or graph, boxes=recurrent.boxes | {copy.name})
 
 
-def _sum(made: Carried, form: Recurrence) -> Carried:
+def _sum(recurrent: Carried, recurrence: Recurrence) -> Carried:
     """Carries a sum over keys: the sum over the chunk plus that over the past."""
-    graph, box = made.graph, form.box
-    own, chunk = _States(graph, box, form.decays), replace(box, name=fresh(graph, f"{box.name}.chunk"))
-    terms = (Term(ONE, (Use(chunk.name, box.legs),)), *(own.read(term, None) for term in form.terms))
-    new = Step(box.name, Contraction(terms), box.legs)
-    return own.onto(made, with_steps(graph, {box.name: [chunk, *own.before, new]}), chunk.name)
+    graph, box = recurrent.graph, recurrence.box
+    states, chunk = _States(graph, box, recurrence.decays), replace(box, name=fresh(graph, f"{box.name}.chunk"))
+    terms = (Term(ONE, (Use(chunk.name, box.legs),)), *(states.read(term, None) for term in recurrence.terms))
+    total = Step(box.name, Contraction(terms), box.legs)
+    return states.onto(recurrent, with_steps(graph, {box.name: [chunk, *states.before, total]}), chunk.name)
 
 
-def _delta(made: Carried, step: Step) -> Carried:
+def _delta(recurrent: Carried, step: Step) -> Carried:
     """Lets a delta rule start from the state that the past has left."""
-    graph, box, own = made.graph, step.box, _States(made.graph, step)
+    graph, box, states = recurrent.graph, step.box, _States(recurrent.graph, step)
     assert box is not None
     after = replace(box, kind="delta_state", operands=box.operands[1:])
     legs = tuple(leg for group in legs_of(after) for leg in group)
-    state, name = own.hold(legs)
+    state, name = states.hold(legs)
     past = [("state", state)]
     if box.mode in ("read", "both"):
-        past += [("sum", own.sum((box.operand("key"),)))]
+        past += [("sum", states.sum((box.operand("key"),)))]
     if box.mode == "both":
-        past += [("count", own.sum(()))]
+        past += [("count", states.sum(()))]
     changed = [
-        Step(one, replace(op, operands=(*op.operands, *past)), legs)
-        for one, op, legs in ((step.name, box, step.legs), (name, after, legs))
+        Step(step_name, replace(op, operands=(*op.operands, *past)), legs)
+        for step_name, op, legs in ((step.name, box, step.legs), (name, after, legs))
     ]
-    own.steps.append(changed[1])
-    made = own.onto(made, with_steps(graph, {step.name: [changed[0]]}), step.name)
-    return replace(made, boxes=made.boxes | {name})
+    states.steps.append(changed[1])
+    recurrent = states.onto(recurrent, with_steps(graph, {step.name: [changed[0]]}), step.name)
+    return replace(recurrent, boxes=recurrent.boxes | {name})
 
 
-def _scan(made: Carried, step: Step) -> Carried:
+def _scan(recurrent: Carried, step: Step) -> Carried:
     """Lets an elementwise recurrence start from the state that the past has left."""
-    graph, box, own = made.graph, step.box, _States(made.graph, step)
+    graph, box, states = recurrent.graph, step.box, _States(recurrent.graph, step)
     assert box is not None
-    state, name = own.hold(without(box.operand("of").legs, box.leg))
+    state, name = states.hold(without(box.operand("of").legs, box.leg))
     box = replace(box, operands=(*box.operands, ("state", state)))
-    own.steps.append(Step(name, replace(box, kind="scan_state"), state.legs))
-    made = own.onto(made, with_steps(graph, {step.name: [replace(step, op=box)]}), step.name)
-    return replace(made, boxes=made.boxes | {name})
+    states.steps.append(Step(name, replace(box, kind="scan_state"), state.legs))
+    recurrent = states.onto(recurrent, with_steps(graph, {step.name: [replace(step, op=box)]}), step.name)
+    return replace(recurrent, boxes=recurrent.boxes | {name})

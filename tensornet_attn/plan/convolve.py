@@ -30,28 +30,30 @@ def _with_weight(graph: Graph, step: Step) -> Graph:
     box = step.box
     assert box is not None
     use, taps, source = box.operand("of"), str(box.other), source_of(graph, box)
-    inner = graph.step.get(use.name)
-    term = product(inner)
-    if inner is None or term is None or read_once(graph, inner.name) is None:
+    source_step = graph.step.get(use.name)
+    term = product(source_step)
+    if source_step is None or term is None or read_once(graph, source_step.name) is None:
         return graph
-    if {graph.query, graph.key} <= {*use.legs} or legs_in(term.factors) - {*inner.legs} & {*use.legs}:
+    if {graph.query, graph.key} <= {*use.legs} or legs_in(term.factors) - {*source_step.legs} & {*use.legs}:
         return graph  # masks may use the legs of the whole product; or legs would collide
-    names = dict(zip(inner.legs, use.legs, strict=True))
-    factors = [Use(one.name, tuple(names.get(leg, leg) for leg in one.legs)) for one in term.factors]
-    weights = [one for one in factors if taps in one.legs]
-    own = [one for one in factors if one not in weights]
-    if not weights or source not in legs_in(own) or source in legs_in(weights):
+    names = dict(zip(source_step.legs, use.legs, strict=True))
+    factors = [Use(factor.name, tuple(names.get(leg, leg) for leg in factor.legs)) for factor in term.factors]
+    weights = [factor for factor in factors if taps in factor.legs]
+    inputs = [factor for factor in factors if factor not in weights]
+    if not weights or source not in legs_in(inputs) or source in legs_in(weights):
         return graph
-    x, before = _one(graph, f"{step.name}.x", ONE, own, {*step.legs, source} | legs_in(weights))
-    weight, more = _one(graph, f"{step.name}.taps", term.coefficient, weights, {*step.legs, taps} | legs_in(own))
-    new = replace(step, op=replace(box, operands=(("of", x), ("weight", weight))))
-    return with_steps(graph, {inner.name: [], step.name: [*before, *more, new]})
+    x, input_steps = _one(graph, f"{step.name}.x", ONE, inputs, {*step.legs, source} | legs_in(weights))
+    weight, weight_steps = _one(
+        graph, f"{step.name}.taps", term.coefficient, weights, {*step.legs, taps} | legs_in(inputs)
+    )
+    separate = replace(step, op=replace(box, operands=(("of", x), ("weight", weight))))
+    return with_steps(graph, {source_step.name: [], step.name: [*input_steps, *weight_steps, separate]})
 
 
 def _one(graph: Graph, name: str, coefficient: Arith, factors: list[Use], legs: set[str]) -> tuple[Use, list[Step]]:
     """A product as one value with those legs that others read, and the step that computes it, if one is needed."""
     if len(factors) == 1 and coefficient == ONE:
         return factors[0], []
-    own = tuple(dict.fromkeys(leg for use in factors for leg in use.legs if leg in legs))
-    step = Step(fresh(graph, name), Contraction((Term(coefficient, tuple(factors)),)), own)
-    return Use(step.name, own), [step]
+    kept_legs = tuple(dict.fromkeys(leg for use in factors for leg in use.legs if leg in legs))
+    step = Step(fresh(graph, name), Contraction((Term(coefficient, tuple(factors)),)), kept_legs)
+    return Use(step.name, kept_legs), [step]

@@ -80,15 +80,15 @@ class Cut:
     def shards(self) -> Iterator[tuple[str, int]]:
         """The weights and states with the leg, and their stored dimension to shard. Raises Unsplit."""
         for tensor in self.graph.tensors:
-            own = [leg for leg in tensor.legs if (tensor.name, Wire(leg)) in self.own]
-            if len(own) > 1:
-                raise Unsplit(f"'{tensor.name}' has the leg twice, as {named(own)}")
+            split_legs = [leg for leg in tensor.legs if (tensor.name, Wire(leg)) in self.own]
+            if len(split_legs) > 1:
+                raise Unsplit(f"'{tensor.name}' has the leg twice, as {named(split_legs)}")
             groups = tensor.stored or tuple((leg,) for leg in tensor.legs)
-            for place, group in enumerate(groups) if tensor.role in ("weight", "state") else ():
-                if {*own} & {*group[1:]}:
-                    raise Unsplit(f"'{tensor.name}' stores '{own[0]}' inside {named(group[:1])}")
-                if {*own} & {*group}:
-                    yield tensor.name, place
+            for dimension, group in enumerate(groups) if tensor.role in ("weight", "state") else ():
+                if {*split_legs} & {*group[1:]}:
+                    raise Unsplit(f"'{tensor.name}' stores '{split_legs[0]}' inside {named(group[:1])}")
+                if {*split_legs} & {*group}:
+                    yield tensor.name, dimension
 
     def kinds(self) -> tuple[dict[str, str], frozenset[tuple[str, int]]]:
         """The kind of each tensor and step, and the whole terms of partial sums. Raises Unsplit."""
@@ -96,10 +96,10 @@ class Cut:
         shared: set[tuple[str, int]] = set()
         for step in self.graph.steps:
             if step.contraction is not None:
-                terms = [self._term(step, place, term, kinds) for place, term in enumerate(step.contraction.terms, 1)]
+                terms = [self._term(step, number, term, kinds) for number, term in enumerate(step.contraction.terms, 1)]
                 kinds[step.name] = _sum(terms, self._has(step.name, step.legs))
                 if kinds[step.name] == "partial":
-                    shared |= {(step.name, place) for place, kind in enumerate(terms, 1) if kind == "whole"}
+                    shared |= {(step.name, number) for number, kind in enumerate(terms, 1) if kind == "whole"}
             else:
                 kinds[step.name] = self._box(step, kinds)
         for _, name in self.graph.updates:
@@ -112,14 +112,14 @@ class Cut:
     def _has(self, name: str, legs: Sequence[str]) -> bool:
         return any((name, Wire(leg)) in self.own for leg in legs)
 
-    def _wires(self, step: Step, of: Sequence[Joint]) -> list[Wire]:
+    def _wires(self, step: Step, reads: Sequence[Joint]) -> list[Wire]:
         """The wires of the result and of some uses that are this leg."""
-        wires = [Wire(leg) for leg in step.legs] + [wire for joint in of for wire in joint.wires]
+        wires = [Wire(leg) for leg in step.legs] + [wire for joint in reads for wire in joint.wires]
         return [wire for wire in dict.fromkeys(wires) if (step.name, wire) in self.own]
 
-    def _term(self, step: Step, place: int, term: Term, kinds: dict[str, str]) -> str:
+    def _term(self, step: Step, number: int, term: Term, kinds: dict[str, str]) -> str:
         """The kind of a product."""
-        wires = self._wires(step, [joint for joint in joints(step) if joint.part == place])
+        wires = self._wires(step, [joint for joint in joints(step) if joint.part == number])
         if len(wires) > 1:
             raise Unsplit(f"'{step.name}' combines each entry of '{wires[0].leg}' with each entry of '{wires[1].leg}'")
         partial = [use for use in term.factors if kinds[use.name] == "partial"]
@@ -156,20 +156,20 @@ class Cut:
 
     def check_work(self, kinds: dict[str, str]) -> None:
         """Raises Unsplit if every process would compute all scores, or all heads that are mixed into its own."""
-        data = batched(self.graph)
+        by_batch = batched(self.graph)
         for step in self.graph.steps:
             if step.contraction is not None and kinds[step.name] == "split":
-                self._check_mixing(step, step.contraction, data)
-            elif kinds[step.name] == "whole" and step.name in data and quadratic(self.graph, step.legs):
+                self._check_mixing(step, step.contraction, by_batch)
+            elif kinds[step.name] == "whole" and step.name in by_batch and quadratic(self.graph, step.legs):
                 raise Unsplit(f"'{step.name}' does not have '{self.leg}', so every process would compute all of it")
 
-    def _check_mixing(self, step: Step, op: Contraction, data: frozenset[str]) -> None:
+    def _check_mixing(self, step: Step, op: Contraction, by_batch: frozenset[str]) -> None:
         for term in op.terms:
-            made = [use for use in term.factors if use.name in data and not self._split_use(step, use)]
-            heads = {leg for use in made for leg in use.legs if self._is_head(leg) and leg not in step.legs}
+            unsplit = [use for use in term.factors if use.name in by_batch and not self._split_use(step, use)]
+            heads = {leg for use in unsplit for leg in use.legs if self._is_head(leg) and leg not in step.legs}
             if heads:
-                mixed = [use.name for use in made if heads & {*use.legs}]
-                mixers = [use.name for use in term.factors if use.name not in data] or [step.name]
+                mixed = [use.name for use in unsplit if heads & {*use.legs}]
+                mixers = [use.name for use in term.factors if use.name not in by_batch] or [step.name]
                 into = self._wires(step, joints(step))[0].leg
                 raise Unsplit(
                     f"heads {named(sorted(heads))} of {named(mixed)} are mixed into '{into}' by {named(mixers)} in "

@@ -52,30 +52,30 @@ def decoding_of(graph: Graph, droppable: bool = False) -> Decoding:
 
     Raises InputError if no cache is possible, with the step and the reason.
     """
-    memory = any(graph.key in one.legs and one.default is None for one in graph.of_role("input"))
+    memory = any(graph.key in tensor.legs and tensor.default is None for tensor in graph.of_role("input"))
     wanted = behind(graph, [graph.output])
     plain = replace(graph, steps=tuple(step for step in graph.steps if step.name in wanted), losses=())  # nor states
     reasons = [_varies(plain, step, memory) for step in plain.steps]
     reason = next(filter(None, [None if memory else _looks_ahead(plain), *reasons]), None)
     if reason:
         raise InputError(f"{graph.name}: no cache can be kept: {reason}.")
-    apart = plain if memory else _apart(plain)
-    made = Carried(plain) if memory else of_last(carried(apart))
+    distributed = plain if memory else _apart(plain)
+    recurrent = Carried(plain) if memory else of_last(carried(distributed))
     try:
-        found = _Derivation(made, memory, droppable=droppable).decoding()
+        decoding = _Derivation(recurrent, memory, droppable=droppable).decoding()
     except _PositionsUnknown:
-        found = _Derivation(of_last(Carried(apart)), memory, everything=True, droppable=droppable).decoding()
-    always = [tensor.name for tensor in plain.of_role("noise") if tensor.always and tensor.name in found.drawn]
+        decoding = _Derivation(of_last(Carried(distributed)), memory, everything=True, droppable=droppable).decoding()
+    always = [tensor.name for tensor in plain.of_role("noise") if tensor.always and tensor.name in decoding.drawn]
     if always:
         raise InputError(
             f"{graph.name}: no cache can be kept: the noise '{always[0]}' is drawn in evaluation, in two parts."
         )
-    return found
+    return decoding
 
 
 def as_decoder(graph: Graph) -> Decoding:
     """The decoding cache of a graph, with causality unless its keys are a separate input. Raises InputError."""
-    memory = any(graph.key in one.legs and one.default is None for one in graph.of_role("input"))
+    memory = any(graph.key in tensor.legs and tensor.default is None for tensor in graph.of_role("input"))
     return decoding_of(graph if memory else replace(graph, causal=True))
 
 
@@ -121,20 +121,20 @@ def _looks_ahead(graph: Graph) -> str | None:
             return f"in '{step.name}' a query sees later keys; compile it with causal=True"
         if convolves(step.box) and not {graph.query, graph.key} <= {*step.legs} and not graph.causal:
             return f"'{step.name}' reads later positions; compile it with causal=True"
-    met = any(graph.key in use.legs for step in graph.steps for use in step.op.uses)
-    if met and not (graph.tied or any(graph.key in one.legs for one in graph.of_role("input"))):
+    reads_keys = any(graph.key in use.legs for step in graph.steps for use in step.op.uses)
+    if reads_keys and not (graph.tied or any(graph.key in tensor.legs for tensor in graph.of_role("input"))):
         return f"no input has the key leg '{graph.key}', so that the number of keys does not grow with the positions"
     for tensor in graph.tensors:
         if tensor.role == "weight" and {graph.query, graph.key} <= {*tensor.legs}:
             return f"the weight '{tensor.name}' has an entry per query and key, independent of their positions"
-    found = next((reason.removesuffix(".") for _, reason in causal_leaks(graph)), None)
-    sums = found is None and graph.key is not None and not looks_back(replace(graph, causal=True))
-    return "values of all keys, including later keys, are summed" if sums else found
+    leak = next((reason.removesuffix(".") for _, reason in causal_leaks(graph)), None)
+    sums_later_keys = leak is None and graph.key is not None and not looks_back(replace(graph, causal=True))
+    return "values of all keys, including later keys, are summed" if sums_later_keys else leak
 
 
 def _varies(graph: Graph, step: Step, memory: bool) -> str | None:
     """Why a step computes other values at another length, or, for a memory, with other queries; None if it does not."""
-    lengths = {part for value in step.arithmetic for name in names(value) for part in [name.name]}
+    lengths = {length for expression in step.arithmetic for variable in names(expression) for length in [variable.name]}
     if lengths := lengths & {str(graph.query), str(graph.key)}:
         return f"'{step.name}' depends on the length '{min(lengths)}'"
     box = step.box
@@ -167,16 +167,21 @@ class Meeting:
 class _Derivation:
     """Derives the parts and the cached results of one graph."""
 
-    def __init__(self, made: Carried, memory: bool, everything: bool = False, droppable: bool = False):
+    def __init__(self, recurrent: Carried, memory: bool, everything: bool = False, droppable: bool = False):
         """`everything`: store results of all keys, even if queries see only a few. `droppable`: see `decoding_of`."""
         self.droppable = droppable
-        self.graph, self.states, self.boxes, self.levels = made.graph, made.states, made.boxes, made.levels
+        self.graph, self.states, self.boxes, self.levels = (
+            recurrent.graph,
+            recurrent.states,
+            recurrent.boxes,
+            recurrent.levels,
+        )
         self.memory, self.everything = memory, everything
-        graph = made.graph
+        graph = recurrent.graph
         self.query, self.key = str(graph.query), graph.key
         self.many = _made_of_inputs(graph)
         self.meetings = list(self._meetings())
-        self.meeting = {name: one for one in self.meetings for name in (*one.steps, *one.exits)}
+        self.meeting = {name: meeting for meeting in self.meetings for name in (*meeting.steps, *meeting.exits)}
         self.kept = self._kept()
         self.parts: dict[str, Part] = {}
         self.wide = kept_wide(graph)
@@ -186,22 +191,22 @@ class _Derivation:
         for name in self.kept:
             self.part(name)
         parts = [part for part in self.parts.values() if part is not output]
-        every = tuple(_with_precision(self.wide, (*parts, output)))
-        return Decoding(self.graph, every, tuple(self.kept.values()), self.memory)
+        all_parts = tuple(_with_precision(self.wide, (*parts, output)))
+        return Decoding(self.graph, all_parts, tuple(self.kept.values()), self.memory)
 
     # Steps where queries meet keys
 
     def _meetings(self) -> Iterable[Meeting]:
         graph, taken = self.graph, set[str]()
         for group in groups(graph):
-            own = frozenset(group)
-            ends = tuple(step.name for step in exits(graph, own))
-            taken |= {*own, *ends}
-            steps = [graph.step[name] for name in (*own, *ends)]
+            members = frozenset(group)
+            ends = tuple(step.name for step in exits(graph, members))
+            taken |= {*members, *ends}
+            steps = [graph.step[name] for name in (*members, *ends)]
             boxes = {step.name for step in steps if graph.masked(step)}
             chunk = bool(boxes) and boxes <= self.boxes
             reach = None if self.everything else self._reach(steps)
-            yield Meeting(own, ends, 0 if chunk else reach, chunk)
+            yield Meeting(members, ends, 0 if chunk else reach, chunk)
         for step in graph.steps:  # steps that sum keys without values of queries x keys, such as a delta rule
             summed = self.key not in step.legs and any(self.key in use.legs for use in step.op.uses)
             if summed and step.name in self.many and step.name not in taken:
@@ -211,7 +216,7 @@ class _Derivation:
 
     def _reach(self, steps: Iterable[Step]) -> int | None:
         """How far back the masks let a query see; None if a step sees all keys."""
-        graph, found = self.graph, list[int]()
+        graph, reaches = self.graph, list[int]()
         for step in steps:
             summed = self.key not in step.legs and any(self.key in use.legs for use in step.op.uses)
             for term in step.contraction.terms if summed and step.contraction else ():
@@ -222,8 +227,8 @@ class _Derivation:
                 reach = reach_of(graph, step)
                 if reach is None or not by_distance(graph.masks(step)):  # a ring buffer does not know positions
                     return None
-                found.append(max(reach.left, 0))
-        return max(found) if found else None
+                reaches.append(max(reach.left, 0))
+        return max(reaches) if reaches else None
 
     def _taps(self, step: Step) -> int | None:
         """How far back a convolution reads; None for other steps."""
@@ -239,29 +244,31 @@ class _Derivation:
 
     def _kept(self) -> dict[str, Kept]:
         """The cheapest results from which everything that queries meet can be computed."""
-        wanted: dict[str, float] = {}
-        for one in self.meetings:
-            for name in () if one.chunk else (*one.steps, *one.exits):
+        reaches: dict[str, float] = {}
+        for meeting in self.meetings:
+            for name in () if meeting.chunk else (*meeting.steps, *meeting.exits):
                 for use in self.graph.step[name].op.uses:
-                    known = self.meeting.get(use.name)
-                    inside = known is one and use.name in one.steps
+                    source = self.meeting.get(use.name)
+                    inside = source is meeting and use.name in meeting.steps
                     if self._seq(use.legs) == [self.key] and not inside and self._differs(use.name):
-                        wanted[use.name] = max(wanted.get(use.name, 0), inf if one.reach is None else one.reach)
+                        reaches[use.name] = max(
+                            reaches.get(use.name, 0), inf if meeting.reach is None else meeting.reach
+                        )
         by_reach: dict[float, list[str]] = {}
-        for name, reach in wanted.items():
+        for name, reach in reaches.items():
             by_reach.setdefault(reach, []).append(name)
-        found = dict[str, Kept]()
+        by_name = dict[str, Kept]()
         for reach in sorted(by_reach, reverse=True):
             names = self._before_lengths(by_reach[reach])
             names = self._unplaced(names) if self.droppable and reach == inf else names
             for name in cheapest(self.graph, names, self._before):
                 legs = self.graph.legs_of(name)
                 (leg,) = self._seq(legs)
-                found.setdefault(
+                by_name.setdefault(
                     name, Kept(name, legs, leg, None if reach == inf else int(reach), self._depends_on_position(name))
                 )
         order = [*self.graph.tensor, *self.graph.step]
-        kept = {name: found[name] for name in sorted(found, key=order.index)}
+        kept = {name: by_name[name] for name in sorted(by_name, key=order.index)}
         states = self.states.values()
         return kept | {
             name: Kept(name, self.graph.legs_of(name), None, None, self._depends_on_position(name)) for name in states
@@ -269,32 +276,35 @@ class _Derivation:
 
     def _depends_on_position(self, name: str) -> bool:
         """Whether a result depends on its absolute position."""
-        graph, found = self.graph, behind(self.graph, [name])
-        rows = {one.name for role in ("weight", "state") for one in graph.of_role(role) if self._seq(one.legs)}
-        return bool(rows & found) or any(map(self.placed, found))
+        graph, ancestors = self.graph, behind(self.graph, [name])
+        tables = {
+            tensor.name for role in ("weight", "state") for tensor in graph.of_role(role) if self._seq(tensor.legs)
+        }
+        return bool(tables & ancestors) or any(map(self.placed, ancestors))
 
     def _unplaced(self, names: Iterable[str]) -> list[str]:
         """Replaces results that depend on absolute positions by their operands that do not, if possible."""
-        found = list[str]()
+        replaced = list[str]()
         for name in names:
             before = self._before(name) if self._depends_on_position(name) else []
-            inputs = [one for one in before if one in self.graph.tensor]  # inputs are not results and cannot be cached
-            found += self._unplaced(before) if before and not inputs else [name]
-        return list(dict.fromkeys(found))
+            # inputs are not results and cannot be cached
+            inputs = [operand for operand in before if operand in self.graph.tensor]
+            replaced += self._unplaced(before) if before and not inputs else [name]
+        return list(dict.fromkeys(replaced))
 
     def _before_lengths(self, names: Iterable[str]) -> list[str]:
         """Replaces results that change with the total length by their operands that do not."""
-        found = list[str]()
+        replaced = list[str]()
         for name in names:
             before = self._before(name)
-            changing = [one for one in behind(self.graph, [name]) if self._by_length(one)]
-            if changing and (not before or any(one in self.graph.tensor for one in before)):
+            changing = [ancestor for ancestor in behind(self.graph, [name]) if self._by_length(ancestor)]
+            if changing and (not before or any(operand in self.graph.tensor for operand in before)):
                 raise InputError(
                     f"{self.graph.name}: no cache can be kept: '{changing[0]}' rotates by angles that depend on "
                     "the length; compile it with another rope_type, or without positions of the call."
                 )
-            found += self._before_lengths(before) if changing else [name]
-        return list(dict.fromkeys(found))
+            replaced += self._before_lengths(before) if changing else [name]
+        return list(dict.fromkeys(replaced))
 
     def _by_length(self, name: str) -> bool:
         step = self.graph.step.get(name)
@@ -316,8 +326,8 @@ class _Derivation:
     def part(self, value: str) -> Part:
         """The part that computes a value of the chunk, added after the parts that it needs."""
         if value not in self.parts:
-            own = _Build(self, value).part()
-            self.parts[value] = own  # added after the parts that it asked for
+            part = _Build(self, value).part()
+            self.parts[value] = part  # added after the parts that it asked for
         return self.parts[value]
 
     def placed(self, name: str) -> bool:
@@ -336,18 +346,20 @@ def _with_precision(wide: frozenset[str], parts: Sequence[Part]) -> Iterator[Par
         if part.value in wide:
             yield replace(part, wide=True)
             continue
-        given = {one.name for one in part.inputs if one.how in ("chunk", "kept") and one.value in wide}
-        tensors = tuple(replace(tensor, wide=tensor.name in given) for tensor in part.graph.tensors)
+        wide_inputs = {
+            source.name for source in part.inputs if source.how in ("chunk", "kept") and source.value in wide
+        }
+        tensors = tuple(replace(tensor, wide=tensor.name in wide_inputs) for tensor in part.graph.tensors)
         yield replace(part, graph=replace(part.graph, tensors=tensors))
 
 
 class _Build:
     """Builds one part: the tensors, steps and inputs that its value needs."""
 
-    def __init__(self, whole: _Derivation, value: str):
-        self.whole, self.graph, self.value = whole, whole.graph, value
-        self.query, self.key = whole.query, whole.key
-        self.meeting = whole.meeting.get(value)
+    def __init__(self, derivation: _Derivation, value: str):
+        self.whole, self.graph, self.value = derivation, derivation.graph, value
+        self.query, self.key = derivation.query, derivation.key
+        self.meeting = derivation.meeting.get(value)
         self.tensors, self.steps, self.inputs = dict[str, Tensor](), dict[str, Step](), dict[str, Given]()
         self.counts = False  # whether the value depends on absolute positions
         self.wide: list[str] = []  # copies of steps that the design keeps wide
@@ -355,23 +367,23 @@ class _Build:
     def part(self) -> Part:
         graph, legs = self.graph, self.graph.legs
         if self.key is None:
-            free = leg_like(graph, "m", 1, "key", graph.leg).name
-            self.key, legs = free, (*legs, Leg(free, "key", None))
+            fresh_key = leg_like(graph, "m", 1, "key", graph.leg).name
+            self.key, legs = fresh_key, (*legs, Leg(fresh_key, "key", None))
         legs_of = self.graph.legs_of(self.value)
         once = self.whole.memory and self.value in self.whole.kept
         output = self.all(self.value, legs_of) if once else self.present(self.value, legs_of)
-        on_keys = any(self.key in self.tensors[own].legs for own in self.inputs)
-        every: list[Tensor | Step] = [*self.tensors.values(), *self.steps.values()]
-        if not on_keys and (self.counts or any(self.key in one.legs for one in every)):
+        on_keys = any(self.key in self.tensors[name].legs for name in self.inputs)
+        nodes: list[Tensor | Step] = [*self.tensors.values(), *self.steps.values()]
+        if not on_keys and (self.counts or any(self.key in node.legs for node in nodes)):
             self.give(fresh(graph, "seen"), self.value, "seen", (self.key,))
-        on_queries = any(self.query in self.tensors[own].legs for own in self.inputs)
-        if not on_queries and any(self.query in one.legs for one in every):
+        on_queries = any(self.query in self.tensors[name].legs for name in self.inputs)
+        if not on_queries and any(self.query in node.legs for node in nodes):
             self.give(fresh(graph, "chunk"), self.value, "empty", (self.query,))
         if output in self.tensors:  # an input that keys and values read as it is
             use = Use(output, self.tensors[output].legs)
             output = fresh(graph, f"{self.value}.kept")
             self.steps[output] = Step(output, Contraction((Term(ONE, (use,)),)), use.legs)
-        made = replace(
+        diagram = replace(
             graph,
             legs=legs if self.counts or on_keys or graph.key else graph.legs,
             tensors=tuple(self.tensors.values()),
@@ -380,18 +392,18 @@ class _Build:
             losses=(),
             wide=tuple(self.wide),
         )
-        return Part(self.value, made, tuple(self.inputs.values()), self.meeting.reach if self.meeting else None)
+        return Part(self.value, diagram, tuple(self.inputs.values()), self.meeting.reach if self.meeting else None)
 
-    def refused(self, name: str, what: str) -> InputError:
-        return InputError(f"{self.graph.name}: a decoding cache cannot provide the operands of '{name}': it {what}.")
+    def refused(self, name: str, reason: str) -> InputError:
+        return InputError(f"{self.graph.name}: a decoding cache cannot provide the operands of '{name}': it {reason}.")
 
     def on(self, legs: Iterable[str], leg: str) -> tuple[str, ...]:
         """The legs with their sequence leg replaced."""
-        return tuple(leg if one in (self.query, self.key) else one for one in legs)
+        return tuple(leg if old in (self.query, self.key) else old for old in legs)
 
     def give(self, name: str, value: str, how: str, legs: tuple[str, ...]) -> str:
         """Adds an input to the part and returns its name."""
-        axis = next((i - len(legs) for i, leg in enumerate(legs) if leg in (self.query, self.key)), 0)
+        axis = next((index - len(legs) for index, leg in enumerate(legs) if leg in (self.query, self.key)), 0)
         hides = how == "chunk" and self.query in legs and self.value in self.whole.states.values()
         self.inputs[name] = Given(name, value, how, axis, hides)
         self.tensors[name] = Tensor(name, "input", legs, finite=how != "chunk")
@@ -399,24 +411,24 @@ class _Build:
 
     def present(self, name: str, legs: tuple[str, ...]) -> str:
         """Adds a value of the chunk to the part and returns its name there."""
-        tensor, own = self.graph.tensor.get(name), self.on(legs, self.query)
-        called = name if own == legs else f"{name}.now"
+        tensor, chunk_legs = self.graph.tensor.get(name), self.on(legs, self.query)
+        called = name if chunk_legs == legs else f"{name}.now"
         if called in self.tensors or called in self.steps:
             return called
         if tensor is not None:
             if tensor.role == "input":
-                return self.give(called, tensor.default or name, OF_CHUNK.get(name, "chunk"), own)
-            return self.leaf(tensor, called, own)
+                return self.give(called, tensor.default or name, OF_CHUNK.get(name, "chunk"), chunk_legs)
+            return self.leaf(tensor, called, chunk_legs)
         ring = self.meeting is not None and self.meeting.reach is not None
-        apart = (
+        separate = (
             name in self.whole.parts
             or name in self.whole.kept
             or name in self.whole.meeting
             or (ring and self.whole.placed(name))
         )
-        if apart and name != self.value:
+        if separate and name != self.value:
             self.whole.part(name)
-            return self.give(called, name, "chunk", own)
+            return self.give(called, name, "chunk", chunk_legs)
         if self.whole.placed(name):
             self.counts = True
         self.copy(self.graph.step[name], called, None if name in self.whole.meeting else self.query)
@@ -424,22 +436,22 @@ class _Build:
 
     def all(self, name: str, legs: tuple[str, ...]) -> str:
         """Adds a value of all keys to the part and returns its name there."""
-        own = self.on(legs, str(self.key))
-        called = name if own == legs else f"{name}.all"
+        key_legs = self.on(legs, str(self.key))
+        called = name if key_legs == legs else f"{name}.all"
         if called in self.tensors or called in self.steps:
             return called
         tensor, chunk = self.graph.tensor.get(name), self.meeting is not None and self.meeting.chunk
         cached = self.whole.memory and name in self.whole.kept and name != self.value
         if tensor is not None and tensor.role == "input" and (chunk or (self.whole.memory and not cached)):
-            return self.give(called, (tensor.default if chunk else None) or name, "chunk", own)
+            return self.give(called, (tensor.default if chunk else None) or name, "chunk", key_legs)
         if chunk and tensor is None and name in self.whole.many:
             self.whole.part(name)
-            return self.give(called, name, "chunk", own)
+            return self.give(called, name, "chunk", key_legs)
         if name in self.whole.kept and (name != self.value or not self.whole.memory):
             self.whole.part(name)
-            return self.give(called, name, "kept", own)
+            return self.give(called, name, "kept", key_legs)
         if name in self.graph.tensor:
-            return self.leaf(self.graph.tensor[name], called, own)
+            return self.leaf(self.graph.tensor[name], called, key_legs)
         if self.whole.placed(name) and self.meeting is not None and self.meeting.reach is not None:
             raise _PositionsUnknown
         self.copy(self.graph.step[name], called, str(self.key))
@@ -479,19 +491,19 @@ class _Build:
 
         def change(use: Use) -> Use:
             legs = use.legs if leg is None else self.on(use.legs, leg)
-            own = [one for one in legs if one in (self.query, self.key)]
+            sequence = [name for name in legs if name in (self.query, self.key)]
             declared = self.graph.legs_of(use.name)
-            if len(own) != 1 or quadratic(self.graph, declared):
-                if own and legs != use.legs:
+            if len(sequence) != 1 or quadratic(self.graph, declared):
+                if sequence and legs != use.legs:
                     raise self.refused(step.name, f"reads '{use.name}' at two positions")
                 return Use(self.other(use.name), legs)
-            make = self.present if own == [self.query] else self.all
-            return Use(make(use.name, declared), legs)
+            add = self.present if sequence == [self.query] else self.all
+            return Use(add(use.name, declared), legs)
 
         changed = with_uses(step, change)
         if leg is not None and changed.box is not None and changed.box.leg in (self.query, self.key):
-            whole = self.whole.memory and self.whole.graph.key == leg == changed.box.leg
-            if changed.box.leg in OPS[changed.box.kind].legs_mixed(changed.box) and not whole:
+            along_memory = self.whole.memory and self.whole.graph.key == leg == changed.box.leg
+            if changed.box.leg in OPS[changed.box.kind].legs_mixed(changed.box) and not along_memory:
                 raise self.refused(step.name, f"runs along '{changed.box.leg}'")
             changed = replace(changed, op=replace(changed.box, leg=leg))
         legs = step.legs if leg is None else self.on(step.legs, leg)
@@ -501,8 +513,8 @@ class _Build:
 
 def _made_of_inputs(graph: Graph) -> frozenset[str]:
     """Tensors and steps whose values differ between calls."""
-    found = {tensor.name for tensor in graph.tensors if tensor.role in ("input", "noise")}
+    varying = {tensor.name for tensor in graph.tensors if tensor.role in ("input", "noise")}
     for step in graph.steps:
-        if any(use.name in found for use in step.op.uses):
-            found.add(step.name)
-    return frozenset(found)
+        if any(use.name in varying for use in step.op.uses):
+            varying.add(step.name)
+    return frozenset(varying)

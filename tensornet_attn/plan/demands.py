@@ -25,8 +25,8 @@ def quadratic_parts(schedule: Graph, backward: bool) -> Iterator[tuple[str, str]
 
 def against_linear(plan: Plan) -> str:
     """The first violation of linear memory in a plan, with the rejected lowerings; empty if there is none."""
-    for part, what in quadratic_parts(plan.schedule, plan.target.backward):
-        name = plan.region_of(part)
+    for step, what in quadratic_parts(plan.schedule, plan.target.backward):
+        name = plan.region_of(step)
         region = next((region for region in plan.regions if region.name == name), None)
         against = [f"not {low.name}: {reason}" for low in (region.refused if region else ()) for reason in low.against]
         return (
@@ -35,24 +35,24 @@ def against_linear(plan: Plan) -> str:
     return ""
 
 
-def backend_of(step: Step, asked: str) -> str:
+def backend_of(step: Step, requested: str) -> str:
     """The backend that a step of the schedule runs on; inductor runs opaque kernels on torch."""
-    own = KERNELS.get(step.kernel.kind) if step.kernel else None
-    if asked == "triton":
-        return "triton" if erases(step) or (own is not None and own.on_triton(step.form)) else "torch"
-    if asked == "cpp":
+    kernel = KERNELS.get(step.kernel.kind) if step.kernel else None
+    if requested == "triton":
+        return "triton" if erases(step) or (kernel is not None and kernel.on_triton(step.form)) else "torch"
+    if requested == "cpp":
         return "cpp" if step.kernel is not None and step.kernel.cpp else "torch"
-    return "torch" if asked == "inductor" and own is not None and own.opaque else asked
+    return "torch" if requested == "inductor" and kernel is not None and kernel.opaque else requested
 
 
-def strictly(name: str, regions: Iterable[Region], asked: str) -> None:
+def strictly(name: str, regions: Iterable[Region], requested: str) -> None:
     """Raises InputError if a region runs on another backend than the requested one.
 
     With Triton or C++, plain products and boxes stay on torch: these have kernels for everything else.
     """
     for region in regions:
-        if region.backend != asked and not (asked in ("triton", "cpp") and region.plain):
+        if region.backend != requested and not (requested in ("triton", "cpp") and region.plain):
             raise InputError(
-                f"{name}: strict, but region '{region.name}' runs on '{region.backend}' instead of '{asked}': "
+                f"{name}: strict, but region '{region.name}' runs on '{region.backend}' instead of '{requested}': "
                 f"{region.chosen}. Use backend '{region.backend}', or omit strict."
             )

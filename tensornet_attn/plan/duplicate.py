@@ -25,12 +25,12 @@ def beside_kernels(graph: Graph, context: Context) -> Lowered:
     return Lowered(_duplicated(graph, context, replace(context, rows=rows, backend="triton")))
 
 
-def _duplicated(graph: Graph, context: Context, own: Context) -> Graph:
+def _duplicated(graph: Graph, context: Context, map_context: Context) -> Graph:
     for step in graph.steps:
         maps = maps_of(graph, step.name)
         if maps:
             trial = distribution(scores_of_their_own(graph, step.name, maps), context).graph
-            alone = [name for name in maps if own.takes(trial, name)]
+            alone = [name for name in maps if map_context.takes(trial, name)]
             graph = scores_of_their_own(graph, step.name, alone) if alone else graph
     return graph
 

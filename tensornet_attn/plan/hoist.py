@@ -39,8 +39,8 @@ HOISTS = Rewriting("hoisted values", hoisted_values)
 
 def _values(graph: Graph, box: Step) -> dict[Use, None]:
     """The values of a map's readers, if several products read the map, all in the same way; otherwise empty."""
-    whole = {graph.query, graph.key} <= {*box.legs} and not kept(graph, box.name)
-    readers = readers_of(graph, box.name) if whole else ()
+    is_map = {graph.query, graph.key} <= {*box.legs} and not kept(graph, box.name)
+    readers = readers_of(graph, box.name) if is_map else ()
     if len(readers) < 2 or any(graph.key in reader.step.legs or reader.term is None for reader in readers):
         return {}
     alike = all(reader.use.legs == box.legs and len(reader.values) == 1 for reader in readers)
@@ -54,8 +54,8 @@ def _for_each(graph: Graph, box: Step, values: Iterable[Use]) -> tuple[Graph, tu
     graph, names = _hoisted(graph, box, box.name, first), [box.name]
     for value in others:
         names.append(fresh(graph, f"{box.name}.copy"))
-        made = replace(graph.step[box.name], name=names[-1])
-        graph = with_steps(graph, {box.name: [graph.step[box.name], made]})
+        copy = replace(graph.step[box.name], name=names[-1])
+        graph = with_steps(graph, {box.name: [graph.step[box.name], copy]})
         graph = _hoisted(graph, box, names[-1], value)
     return graph, tuple(names)
 
@@ -64,19 +64,21 @@ def _hoisted(graph: Graph, box: Step, name: str, value: Use) -> Graph:
     """The graph with a step for the product of the map `name` and a value, before its first reader."""
     legs = tuple(leg for leg in box.legs if leg != graph.key)
     legs += tuple(leg for leg in value.legs if leg not in box.legs)
-    old, result = Use(box.name, box.legs), fresh(graph, f"{box.name}.{value.name.replace('.', '_')}")
-    first = Step(result, Contraction((Term(ONE, (Use(name, box.legs), value)),)), legs)
+    map_use, product = Use(box.name, box.legs), fresh(graph, f"{box.name}.{value.name.replace('.', '_')}")
+    first = Step(product, Contraction((Term(ONE, (Use(name, box.legs), value)),)), legs)
     steps = list[Step]()
     for step in graph.steps:
         terms = step.contraction.terms if step.contraction else ()
-        if any({old, value} <= {*term.factors} for term in terms):
+        if any({map_use, value} <= {*term.factors} for term in terms):
             steps += [] if first in steps else [first]
-            step = replace(step, op=Contraction(tuple(_reading(term, old, value, Use(result, legs)) for term in terms)))
+            step = replace(
+                step, op=Contraction(tuple(_reading(term, map_use, value, Use(product, legs)) for term in terms))
+            )
         steps.append(step)
     return replace(graph, steps=tuple(steps))
 
 
-def _reading(term: Term, own: Use, value: Use, result: Use) -> Term:
-    if not {own, value} <= {*term.factors}:
+def _reading(term: Term, map_use: Use, value: Use, product: Use) -> Term:
+    if not {map_use, value} <= {*term.factors}:
         return term
-    return replace(term, factors=tuple(result if use == own else use for use in term.factors if use != value))
+    return replace(term, factors=tuple(product if use == map_use else use for use in term.factors if use != value))

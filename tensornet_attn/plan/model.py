@@ -86,8 +86,8 @@ class Plan:
 
     def region_of(self, step: str) -> str:
         """The name of the region of a step of the schedule; the step's own name if it has no region."""
-        known = {name: region.name for region in self.regions for name in (*region.steps, region.name)}
-        return known.get(step) or known.get(step.partition(".")[0]) or step
+        regions = {name: region.name for region in self.regions for name in (*region.steps, region.name)}
+        return regions.get(step) or regions.get(step.partition(".")[0]) or step
 
     def as_dict(self) -> dict[str, object]:
         """The contents of `explain` as data: the target, the compared plans, each region with steps and rejections."""

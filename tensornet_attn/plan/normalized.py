@@ -21,41 +21,44 @@ from tensornet_attn.rewrite.change import fresh, read_once, with_steps, with_use
 
 def rows_of_blends(graph: Graph, context: Context) -> Lowered:
     """Lowers each normalised blend whose maps then all have implementations of their own."""
-    made, chosen = graph, dict[str, str]()
+    rewritten, chosen = graph, dict[str, str]()
     for box in graph.steps:
-        trial = _divided(made, made.step[box.name]) if box.name in made.step else None
+        trial = _divided(rewritten, rewritten.step[box.name]) if box.name in rewritten.step else None
         if trial is None:
             continue
-        others = _others(made, made.step[box.name])
+        others = _others(rewritten, rewritten.step[box.name])
         single = hoisted_values(trial, context).graph  # so that each map has one reader
         duplicated = duplicated_scores(single, context).graph
         if all(context.takes(duplicated, name) for name in attentions(duplicated) if name not in others):
-            made, chosen[f"{box.name}.rows"] = single, f"the maps of '{box.name}' are applied to ones as well as values"
-    return Lowered(made, chosen)
+            rewritten, chosen[f"{box.name}.rows"] = (
+                single,
+                f"the maps of '{box.name}' are applied to ones as well as values",
+            )
+    return Lowered(rewritten, chosen)
 
 
 def _others(graph: Graph, box: Step) -> set[str]:
     """The maps that are not part of a blend."""
     blend = _blend(graph, box)
-    own = {*blend.maps} if blend is not None else set[str]()
-    return {*attentions(graph)} - own
+    blended = {*blend.maps} if blend is not None else set[str]()
+    return {*attentions(graph)} - blended
 
 
 def _blend(graph: Graph, box: Step) -> Blend | None:
     """The blend that a box normalises, read as if the box did not exist; None if there is none."""
     reader = read_once(graph, box.name)
-    found = attentions(graph).get(box.name)
-    if reader is None or found is None or not isinstance(found.weighting, Normalize):
+    attention = attentions(graph).get(box.name)
+    if reader is None or attention is None or not isinstance(attention.weighting, Normalize):
         return None
-    of, inner = found.of, found.scores
-    if inner is None or of.legs != inner.legs or box.legs != of.legs or read_once(graph, of.name) is None:
+    of, scores = attention.of, attention.scores
+    if scores is None or of.legs != scores.legs or box.legs != of.legs or read_once(graph, of.name) is None:
         return None
-    blend = blend_of(_without(graph, box, reader), inner)
+    blend = blend_of(_without(graph, box, reader), scores)
     if blend is None or len(blend.reader.values) != 1:
         return None
-    hidden = [{*graph.masks(graph.step[name])} for name in blend.maps]
+    map_masks = [{*graph.masks(graph.step[name])} for name in blend.maps]
     alike = all({*graph.step[name].legs} == {*box.legs} for name in blend.maps)
-    return blend if alike and all({*graph.masks(box)} <= masks for masks in hidden) else None
+    return blend if alike and all({*graph.masks(box)} <= masks for masks in map_masks) else None
 
 
 def _without(graph: Graph, box: Step, reader: Step) -> Graph:
@@ -75,18 +78,18 @@ def _divided(graph: Graph, box: Step) -> Graph | None:
     graph = with_places(_without(graph, box, graph.step[blend.reader.step.name]), (ones,))
     legs = tuple(leg for leg in box.legs if leg != key)
     (value,) = blend.reader.values
-    own = legs + tuple(leg for leg in value.legs if leg not in box.legs)
+    read_legs = legs + tuple(leg for leg in value.legs if leg not in box.legs)
     eps = weighting.eps if isinstance(weighting, Normalize) else Number(0)
-    added = () if eps == Number(0) else (Term(eps, ()),)
+    eps_terms = () if eps == Number(0) else (Term(eps, ()),)
     rows = [replace(term, factors=(*term.factors, Use(ones.name, ones.legs))) for term, _ in blend.terms]
     before = [
-        Step(f"{name}.read", Contraction(tuple(_times(term, value) for term, _ in blend.terms)), own),
-        Step(f"{name}.sums", Contraction((*rows, *added)), legs),
+        Step(f"{name}.read", Contraction(tuple(_times(term, value) for term, _ in blend.terms)), read_legs),
+        Step(f"{name}.sums", Contraction((*rows, *eps_terms)), legs),
     ]
-    of = Use(f"{name}.sums", legs)
-    before.append(Step(f"{name}.rows", Box("map", None, (("of", of),), function=Function("reciprocal")), legs))
-    new = (Use(f"{name}.read", own), Use(f"{name}.rows", legs), *blend.reader.others)
-    reader = blend.reader.with_terms([replace(blend.reader.product, factors=new)])
+    sums = Use(f"{name}.sums", legs)
+    before.append(Step(f"{name}.rows", Box("map", None, (("of", sums),), function=Function("reciprocal")), legs))
+    factors = (Use(f"{name}.read", read_legs), Use(f"{name}.rows", legs), *blend.reader.others)
+    reader = blend.reader.with_terms([replace(blend.reader.product, factors=factors)])
     return with_steps(graph, {blend.step.name: [], reader.name: [*before, reader]})
 
 

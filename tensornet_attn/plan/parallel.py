@@ -51,8 +51,8 @@ class Split:
         lines = [f"{self.graph.name}: leg '{self.leg}' of size {self.size:,} is split"]
         for tensor in self.graph.tensors:
             if tensor.name in shards or tensor.name in self.whole:
-                place = f"sharded along dimension {shards[tensor.name]}" if tensor.name in shards else "replicated"
-                lines.append(f"  {tensor.name}[{' '.join(tensor.legs)}]: {place}")
+                layout = f"sharded along dimension {shards[tensor.name]}" if tensor.name in shards else "replicated"
+                lines.append(f"  {tensor.name}[{' '.join(tensor.legs)}]: {layout}")
         leaves = ", ".join([*(tensor.name for tensor in self.graph.of_role("input")), *self.whole])
         return "\n".join([*lines, f"  all-reduced: {named(self.reduce)}, and the gradients of {leaves}"])
 
@@ -64,14 +64,14 @@ def split_of(graph: Graph, processes: int | None = None, leg: str | None = None)
     mixes heads into the leg. A given `leg` must only yield the correct output. Raises InputError with the reason
     against each leg.
     """
-    found = _splits(graph, processes, leg)
-    if isinstance(found, str):
+    splits = _splits(graph, processes, leg)
+    if isinstance(splits, str):
         simple, trace = simplified(graph)  # without constants, legs that a constant joins may be independent
-        again = _splits(simple, processes, leg) if trace else found
-        if isinstance(again, str):
-            raise InputError(f"{graph.name}: {found}")
-        found = again
-    return min(found, key=_kept_whole)
+        simpler = _splits(simple, processes, leg) if trace else splits
+        if isinstance(simpler, str):
+            raise InputError(f"{graph.name}: {splits}")
+        splits = simpler
+    return min(splits, key=_kept_whole)
 
 
 def _kept_whole(split: Split) -> int:
@@ -84,17 +84,17 @@ def _splits(graph: Graph, processes: int | None, leg: str | None) -> list[Split]
     cuts = [cut for cut in (Cut(graph, slots) for slots in glued(graph)) if cut.possible]
     cuts.sort(key=lambda cut: cut.place)
     if leg is not None and not any(leg in cut.names for cut in cuts):
-        known = (name for cut in cuts for name in cut.names)
-        return f"no weight has a leg '{leg}' inside the diagram; {nearest(leg, known)}"
+        names = (name for cut in cuts for name in cut.names)
+        return f"no weight has a leg '{leg}' inside the diagram; {nearest(leg, names)}"
     against: list[tuple[Cut, str]] = []
-    found = []
+    splits = []
     for cut in cuts if leg is None else [cut for cut in cuts if leg in cut.names]:
         try:
-            found.append(_split(cut, processes, strict=leg is None))
+            splits.append(_split(cut, processes, strict=leg is None))
         except Unsplit as reason:
             against.append((cut, str(reason)))
-    if found:
-        return found
+    if splits:
+        return splits
     reasons = [reason for cut, reason in against if cut.heads] or [reason for _, reason in against]
     clauses = "; ".join(dict.fromkeys(reasons)) or "no weight has a leg inside the diagram"
     return f"no leg can be split over processes: {clauses}."

@@ -60,8 +60,8 @@ class _Parts:
             legs = (self.split.leg, self.leg.name)
             tensors += (Tensor(self.chooser, "weight", legs, ZEROS, frozen=True),)
         steps = (*picks, *map(self._step, graph.steps))
-        made = with_legs(replace(graph, tensors=tensors, steps=steps), [self.leg])
-        return Part(made, self.chooser if picks else None)
+        divided = with_legs(replace(graph, tensors=tensors, steps=steps), [self.leg])
+        return Part(divided, self.chooser if picks else None)
 
     def _leg(self) -> Leg:
         old, graph = self.split.leg, self.split.graph
@@ -91,29 +91,32 @@ class _Parts:
                 yield Step(self.picked[tensor.name], Contraction((Term(ONE, uses),)), legs)
 
     def _step(self, step: Step) -> Step:
-        own, leg = self.split.own, self.leg.name
+        slots, leg = self.split.own, self.leg.name
         uses = iter(
             Use(
                 self.picked.get(joint.use.name, joint.use.name),
-                tuple(leg if (step.name, wire) in own else wire.leg for wire in joint.wires),
+                tuple(leg if (step.name, wire) in slots else wire.leg for wire in joint.wires),
             )
             for joint in joints(step)
         )
         step = replace(with_uses(step, lambda use: next(uses)), legs=self._own(step.name, step.legs))
-        if step.box is not None and step.box.leg is not None and (step.name, Wire(step.box.leg)) in own:
+        if step.box is not None and step.box.leg is not None and (step.name, Wire(step.box.leg)) in slots:
             return replace(step, op=replace(step.box, leg=leg))  # a sum over the leg
         return self._shared(step)
 
     def _shared(self, step: Step) -> Step:
         """Terms that all processes have, in a sum over processes: each process adds its share of them."""
-        places = {place for name, place in self.split.shared if name == step.name}
-        if not places or step.contraction is None:
+        numbers = {number for name, number in self.split.shared if name == step.name}
+        if not numbers or step.contraction is None:
             return step
         share = Binary("/", ONE, Number(self.processes))
         terms = enumerate(step.contraction.terms, 1)
         return replace(
             step,
             op=Contraction(
-                tuple(replace(t, coefficient=times(t.coefficient, share)) if i in places else t for i, t in terms)
+                tuple(
+                    replace(term, coefficient=times(term.coefficient, share)) if number in numbers else term
+                    for number, term in terms
+                )
             ),
         )

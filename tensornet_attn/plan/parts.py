@@ -63,7 +63,7 @@ class Part:
 
     @property
     def reads_state(self) -> bool:
-        return any(one.how in ("state", "level") for one in self.inputs)
+        return any(source.how in ("state", "level") for source in self.inputs)
 
 
 @dataclass(frozen=True)
@@ -82,21 +82,21 @@ class Decoding:
     def drawn(self) -> list[str]:
         """Noise, and steps with dropout, that more than one part would draw independently."""
         graphs = [part.graph for part in self.parts]
-        found = [step.name for graph in graphs for step in graph.steps if draws(graph, step)]
-        found += [tensor.name for graph in graphs for tensor in graph.of_role("noise")]
-        return [name for name, count in Counter(found).items() if count > 1]
+        names = [step.name for graph in graphs for step in graph.steps if draws(graph, step)]
+        names += [tensor.name for graph in graphs for tensor in graph.of_role("noise")]
+        return [name for name, count in Counter(names).items() if count > 1]
 
     def floats(self, n: int) -> int:
         """Cached elements after n positions, for one sequence."""
-        return sum(self.elements(one) * (one.rows(n) if one.leg else 1) for one in self.kept)
+        return sum(self.elements(cached) * (cached.rows(n) if cached.leg else 1) for cached in self.kept)
 
-    def elements(self, one: Kept) -> int:
+    def elements(self, cached: Kept) -> int:
         """Elements per position, or of a state."""
-        return prod(self.graph.leg[leg].size or 1 for leg in one.legs if leg != one.leg)
+        return prod(self.graph.leg[leg].size or 1 for leg in cached.legs if leg != cached.leg)
 
     def as_dict(self) -> dict[str, object]:
         """The contents of `to_text` as data; `numbers`: elements per position, or of a state, whose `leg` is None."""
-        kept = [asdict(one) | {"numbers": self.elements(one)} for one in self.kept]
+        kept = [asdict(cached) | {"numbers": self.elements(cached)} for cached in self.kept]
         return {"design": self.graph.name, "kept": kept, "computed": [part.value for part in self.parts]}
 
     def to_text(self) -> str:
@@ -110,8 +110,8 @@ class Decoding:
         for each chunk it computes C, y
         """
         lines = [f"{self.graph.name}: a decoding cache stores{'' if self.kept else ' nothing'}"]
-        for one in self.kept:
-            which = "per position" if one.reach is None else f"for each of the last {one.reach + 1:,} positions"
-            of = f" {which}{' of the memory' * self.memory}" if one.leg else " at any length"
-            lines.append(f"  {one.name}[{' '.join(one.legs)}]: {self.elements(one):,} elements{of}")
+        for cached in self.kept:
+            which = "per position" if cached.reach is None else f"for each of the last {cached.reach + 1:,} positions"
+            unit = f" {which}{' of the memory' * self.memory}" if cached.leg else " at any length"
+            lines.append(f"  {cached.name}[{' '.join(cached.legs)}]: {self.elements(cached):,} elements{unit}")
         return "\n".join([*lines, f"for each chunk it computes {', '.join(part.value for part in self.parts)}"])

@@ -12,15 +12,17 @@ from tensornet_attn.rewrite.shift import SHIFT
 
 def shifted_products(graph: Graph, context: Context) -> Lowered:
     """Shifts all products with tables of relative positions, if this takes less time than shifting the tables."""
-    made, trace = everywhere(graph, (SHIFT,))
+    shifted, trace = everywhere(graph, (SHIFT,))
     if not trace:
         return Lowered(graph)
-    tables = [step.name for step in graph.steps if step.name not in made.step]
-    own, other = seconds_apart(made, graph, context.sizes, context.target)
-    if own > other:
-        cost = Cost(own, other, duration, "it would take", where=where_of(graph, context.sizes, context.target))
+    tables = [step.name for step in graph.steps if step.name not in shifted.step]
+    shifted_seconds, seconds = seconds_apart(shifted, graph, context.sizes, context.target)
+    if shifted_seconds > seconds:
+        cost = Cost(
+            shifted_seconds, seconds, duration, "it would take", where=where_of(graph, context.sizes, context.target)
+        )
         return Lowered(graph, refused=dict.fromkeys(tables, (f"{cost.but} {cost}",)))
-    return Lowered(made, dict.fromkeys(tables, "shifted after the product"))
+    return Lowered(shifted, dict.fromkeys(tables, "shifted after the product"))
 
 
 SHIFTED = Rewriting(SHIFT.name, shifted_products)

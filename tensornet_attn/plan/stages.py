@@ -36,7 +36,7 @@ class Stage:
 
 def single(decoding: Decoding) -> tuple[Stage, ...]:
     """Each part as a stage of its own."""
-    return tuple(Stage((one.value,), one.graph, one.inputs, one.reach, one.wide) for one in decoding.parts)
+    return tuple(Stage((part.value,), part.graph, part.inputs, part.reach, part.wide) for part in decoding.parts)
 
 
 def merged(decoding: Decoding, apart: bool) -> tuple[Stage, ...]:
@@ -45,21 +45,21 @@ def merged(decoding: Decoding, apart: bool) -> tuple[Stage, ...]:
     `apart`: parts that are kept wide are separate stages, because they run in another dtype or a mask of the call
     hides positions from states. Otherwise no mask hides positions from states.
     """
-    found: list[_Group] = []
-    place: dict[str, int] = {}
+    groups: list[_Group] = []
+    stage_of: dict[str, int] = {}
     for part in decoding.parts:
-        least = 0
-        for one in part.inputs:
-            if one.value in place and one.how in ("chunk", "kept"):
-                least = max(least, place[one.value] + (one.how == "kept" or (apart and one.hides)))
-        computed_once = decoding.memory and part.value in {one.name for one in decoding.kept}
+        first = 0
+        for source in part.inputs:
+            if source.value in stage_of and source.how in ("chunk", "kept"):
+                first = max(first, stage_of[source.value] + (source.how == "kept" or (apart and source.hides)))
+        computed_once = decoding.memory and part.value in {cached.name for cached in decoding.kept}
         kind = (computed_once, apart and part.wide)
-        own = next((i for i in range(least, len(found)) if found[i].takes(part, kind)), len(found))
-        if own == len(found):
-            found.append(_Group(decoding, kind))
-        found[own].parts.append(part)
-        place[part.value] = own
-    return tuple(one.stage(found, apart) for one in found)
+        index = next((index for index in range(first, len(groups)) if groups[index].takes(part, kind)), len(groups))
+        if index == len(groups):
+            groups.append(_Group(decoding, kind))
+        groups[index].parts.append(part)
+        stage_of[part.value] = index
+    return tuple(group.stage(groups, apart) for group in groups)
 
 
 @dataclass
@@ -72,31 +72,33 @@ class _Group:
 
     def takes(self, part: Part, kind: tuple[bool, bool]) -> bool:
         """Whether a part is of the same kind and its keys, if any, are those of the other parts."""
-        own = {one.reach for one in self.parts if _has_keys(one)}
-        return kind == self.kind and (not own or not _has_keys(part) or own == {part.reach})
+        reaches = {member.reach for member in self.parts if _has_keys(member)}
+        return kind == self.kind and (not reaches or not _has_keys(part) or reaches == {part.reach})
 
     def stage(self, groups: list[_Group], apart: bool) -> Stage:
         """The parts as one diagram."""
-        kept = {one.name for one in self.decoding.kept} | {self.decoding.graph.output}
-        read = {given.value for one in groups if one is not self for part in one.parts for given in part.inputs}
-        made = _Merge(apart)
-        outputs = {part.value: made.add(part) for part in self.parts}
-        wanted = [value for value in outputs if value in kept | read]
-        last = wanted[-1]
-        first = self.parts[-1].graph
+        kept = {cached.name for cached in self.decoding.kept} | {self.decoding.graph.output}
+        read_elsewhere = {
+            source.value for group in groups if group is not self for part in group.parts for source in part.inputs
+        }
+        merge = _Merge(apart)
+        outputs = {part.value: merge.add(part) for part in self.parts}
+        exported = [value for value in outputs if value in kept | read_elsewhere]
+        last = exported[-1]
+        template = self.parts[-1].graph
         graph = replace(
-            first,
-            legs=tuple(made.legs.values()),
-            tensors=tuple(made.tensors.values()),
-            steps=tuple(made.steps.values()),
+            template,
+            legs=tuple(merge.legs.values()),
+            tensors=tuple(merge.tensors.values()),
+            steps=tuple(merge.steps.values()),
             output=outputs[last],
-            also=tuple(outputs[value] for value in wanted[:-1]),
-            wide=tuple(dict.fromkeys(made.wide)),
+            also=tuple(outputs[value] for value in exported[:-1]),
+            wide=tuple(dict.fromkeys(merge.wide)),
         )
-        reach = next((one.reach for one in self.parts if _has_keys(one)), None)
+        reach = next((part.reach for part in self.parts if _has_keys(part)), None)
         graph = _at_one(graph) if reach == 0 and not apart else graph
-        wide = any(one.wide for one in self.parts)
-        return Stage((last, *wanted[:-1]), graph, tuple(made.inputs.values()), reach, wide)
+        wide = any(part.wide for part in self.parts)
+        return Stage((last, *exported[:-1]), graph, tuple(merge.inputs.values()), reach, wide)
 
 
 def _has_keys(part: Part) -> bool:
@@ -109,12 +111,12 @@ def _has_keys(part: Part) -> bool:
 def _at_one(graph: Graph) -> Graph:
     """The diagram for one position that is both query and key; unchanged if a box along the keys needs the key leg."""
     query, key = str(graph.query), str(graph.key)
-    if any(key in one.legs for one in graph.tensors if one.role != "constant" or query in one.legs):
+    if any(key in tensor.legs for tensor in graph.tensors if tensor.role != "constant" or query in tensor.legs):
         return graph
     pairs = {step.name: step.legs.index(key) for step in graph.steps if {query, key} <= {*step.legs}}
 
-    def on(legs: tuple[str, ...], place: int | None) -> tuple[str, ...]:
-        return tuple(query if leg == key else leg for i, leg in enumerate(legs) if i != place)
+    def on(legs: tuple[str, ...], dropped: int | None) -> tuple[str, ...]:
+        return tuple(query if leg == key else leg for index, leg in enumerate(legs) if index != dropped)
 
     def change(use: Use) -> Use:
         return Use(use.name, on(use.legs, pairs.get(use.name)))
@@ -128,7 +130,7 @@ def _at_one(graph: Graph) -> Graph:
                 return graph
             new = replace(new, op=Contraction((Term(ONE, (new.op.uses[0],)),)))
         steps.append(replace(new, legs=legs))
-    tensors = tuple(replace(one, legs=on(one.legs, None)) for one in graph.tensors)
+    tensors = tuple(replace(tensor, legs=on(tensor.legs, None)) for tensor in graph.tensors)
     return replace(graph, steps=tuple(steps), tensors=tensors)
 
 
@@ -147,9 +149,9 @@ class _Merge:
         names: dict[str, str] = {}
         graph = part.graph
         self.legs |= {leg.name: leg for leg in graph.legs}
-        given = {one.name: one for one in part.inputs}
+        sources = {source.name: source for source in part.inputs}
         for tensor in graph.tensors:
-            names[tensor.name] = self._tensor(tensor, given.get(tensor.name))
+            names[tensor.name] = self._tensor(tensor, sources.get(tensor.name))
 
         def change(use: Use) -> Use:
             return Use(names[use.name], use.legs)
@@ -160,32 +162,36 @@ class _Merge:
         self.made[part.value] = names[graph.output]
         return names[graph.output]
 
-    def _tensor(self, tensor: Tensor, given: Given | None) -> str:
-        if given is None:
-            own = self._free(tensor.name, lambda name: self.tensors.get(name) == replace(tensor, name=name))
-            self.tensors[own] = replace(tensor, name=own)
-            return own
-        if given.how == "chunk" and given.value in self.made and not (self.apart and given.hides):
-            return self.made[given.value]
-        if given.how in AT_ONE and not self.apart:
+    def _tensor(self, tensor: Tensor, source: Given | None) -> str:
+        if source is None:
+            free = self._free(tensor.name, lambda name: self.tensors.get(name) == replace(tensor, name=name))
+            self.tensors[free] = replace(tensor, name=free)
+            return free
+        if source.how == "chunk" and source.value in self.made and not (self.apart and source.hides):
+            return self.made[source.value]
+        if source.how in AT_ONE and not self.apart:
             return self._tensor(Tensor(tensor.name, "constant", tensor.legs, ONES), None)
-        own = self._free(
+        free = self._free(
             tensor.name,
-            lambda name: self.inputs.get(name) == replace(given, name=name) and self.tensors[name].legs == tensor.legs,
+            lambda name: self.inputs.get(name) == replace(source, name=name) and self.tensors[name].legs == tensor.legs,
         )
-        self.inputs[own], self.tensors[own] = replace(given, name=own), replace(tensor, name=own)
-        return own
+        self.inputs[free], self.tensors[free] = replace(source, name=free), replace(tensor, name=free)
+        return free
 
     def _step(self, step: Step) -> str:
-        own = self._free(step.name, lambda name: self.steps.get(name) == replace(step, name=name))
-        self.steps[own] = replace(step, name=own)
-        return own
+        free = self._free(step.name, lambda name: self.steps.get(name) == replace(step, name=name))
+        self.steps[free] = replace(step, name=free)
+        return free
 
     def _free(self, name: str, same: Callable[[str], bool]) -> str:
         """The name, or a variant of it, that is unused or names an equal entry."""
-        return next(one for one in _like(name) if same(one) or not (one in self.tensors or one in self.steps))
+        return next(
+            candidate
+            for candidate in _like(name)
+            if same(candidate) or not (candidate in self.tensors or candidate in self.steps)
+        )
 
 
 def _like(name: str) -> Iterator[str]:
     yield name
-    yield from (f"{name}{i}" for i in range(2, 1000))
+    yield from (f"{name}{number}" for number in range(2, 1000))

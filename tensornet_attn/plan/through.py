@@ -27,73 +27,82 @@ def through_maps(graph: Graph, context: Context) -> Lowered:
     queries. The leg that these sum may be of the map, as the slots of bounded memory, or of the values; no other factor
     of the product has it.
     """
-    made, chosen = graph, dict[str, str]()
-    for name, found in attentions(graph).items():
-        inner = product(found.scores)
-        if inner is None or not isinstance(found.weighting, Masked | Normalize) or found.of.legs != found.box.legs:
+    rewritten, chosen = graph, dict[str, str]()
+    for name, attention in attentions(graph).items():
+        scores = product(attention.scores)
+        if (
+            scores is None
+            or not isinstance(attention.weighting, Masked | Normalize)
+            or attention.of.legs != attention.box.legs
+        ):
             continue
-        if legs_in(inner.factors) != {*found.box.legs} or not found.terms:
+        if legs_in(scores.factors) != {*attention.box.legs} or not attention.terms:
             continue
-        moved = _all_moved(*_rows(made, found, inner), found, inner)
+        moved = _all_moved(*_rows(rewritten, attention, scores), attention, scores)
         moved = None if moved is None else without_dead(moved, (name,))
         if moved is not None:
-            made, chosen[name] = moved, "the queries that read its products with values move into the scores"
-    return Lowered(made, chosen)
+            rewritten, chosen[name] = moved, "the queries that read its products with values move into the scores"
+    return Lowered(rewritten, chosen)
 
 
 THROUGH = Rewriting("queries through maps", through_maps, compared=True)
 
 
-def _rows(graph: Graph, found: Attention, inner: Term) -> tuple[Graph, tuple[Use, ...]]:
+def _rows(graph: Graph, attention: Attention, scores: Term) -> tuple[Graph, tuple[Use, ...]]:
     """The graph with 1 / (row sums + eps) of a normalized map, and their use; none for other maps."""
-    if not isinstance(found.weighting, Normalize):
+    if not isinstance(attention.weighting, Normalize):
         return graph, ()
-    name = found.box.name
-    steps = _sum(found, fresh(graph, f"{name}.sums"), inner, found.box.legs)
+    name = attention.box.name
+    steps = _sum(attention, fresh(graph, f"{name}.sums"), scores, attention.box.legs)
     of = Use(steps[-1].name, steps[-1].legs)
-    if found.weighting.eps != Number(0):
-        divisors = Contraction((Term(ONE, (of,)), Term(found.weighting.eps, ())))
+    if attention.weighting.eps != Number(0):
+        divisors = Contraction((Term(ONE, (of,)), Term(attention.weighting.eps, ())))
         of = replace(of, name=fresh(graph, f"{name}.divisors"))
         steps.append(Step(of.name, divisors, of.legs))
     rows = replace(of, name=fresh(graph, f"{name}.rows"))
     steps.append(Step(rows.name, Box("map", None, (("of", of),), function=Function("reciprocal")), of.legs))
-    return with_steps(graph, {name: [*steps, found.box]}), (rows,)
+    return with_steps(graph, {name: [*steps, attention.box]}), (rows,)
 
 
-def _sum(found: Attention, name: str, term: Term, legs: tuple[str, ...]) -> list[Step]:
+def _sum(attention: Attention, name: str, term: Term, legs: tuple[str, ...]) -> list[Step]:
     """The sum of a product over the keys that a map sees."""
-    box, of = found.box.box, Use(f"{name}.of", legs)
+    box, of = attention.box.box, Use(f"{name}.of", legs)
     assert box is not None
     total = replace(box, kind="sum", numbers=(), operands=(("of", of),))
-    left = tuple(leg for leg in legs if leg != found.graph.key)
-    return [Step(of.name, Contraction((term,)), legs), Step(name, total, left)]
+    remaining = tuple(leg for leg in legs if leg != attention.graph.key)
+    return [Step(of.name, Contraction((term,)), legs), Step(name, total, remaining)]
 
 
-def _all_moved(graph: Graph, rows: tuple[Use, ...], found: Attention, inner: Term) -> Graph | None:
+def _all_moved(graph: Graph, rows: tuple[Use, ...], attention: Attention, scores: Term) -> Graph | None:
     """The graph with each product of the map that queries read as a map of its own; None if there is none."""
-    for reader in readers_of(graph, found.box.name):
-        made = _moved(graph, rows, found, inner, reader)
-        if made is not None:
-            return _all_moved(made, rows, found, inner) or made
+    for reader in readers_of(graph, attention.box.name):
+        moved = _moved(graph, rows, attention, scores, reader)
+        if moved is not None:
+            return _all_moved(moved, rows, attention, scores) or moved
     return None
 
 
-def _moved(graph: Graph, rows: tuple[Use, ...], found: Attention, inner: Term, reader: Reader) -> Graph | None:
+def _moved(graph: Graph, rows: tuple[Use, ...], attention: Attention, scores: Term, reader: Reader) -> Graph | None:
     """The graph in which a product of the map is a map of its own, with the queries that read the product."""
-    legs, values = found.box.legs, reader.values
-    if not values or reader.use.legs != legs or found.graph.query in legs_in(values) or graph.key in reader.step.legs:
+    legs, values = attention.box.legs, reader.values
+    if (
+        not values
+        or reader.use.legs != legs
+        or attention.graph.query in legs_in(values)
+        or graph.key in reader.step.legs
+    ):
         return None
-    first = f"{found.box.name}.{'_'.join(use.name for use in values)}"
-    names = (first if i == 1 else f"{first}{i}" for i in count(1))
-    name = next(name for name in names if not any(f"{own}.".startswith(f"{name}.") for own in graph.step))
-    whole = tuple(dict.fromkeys((*legs, *(leg for use in values for leg in use.legs))))
-    of, total = _sum(found, name, replace(inner, factors=(*inner.factors, *values)), whole)
+    first = f"{attention.box.name}.{'_'.join(use.name for use in values)}"
+    names = (first if number == 1 else f"{first}{number}" for number in count(1))
+    name = next(name for name in names if not any(f"{existing}.".startswith(f"{name}.") for existing in graph.step))
+    all_legs = tuple(dict.fromkeys((*legs, *(leg for use in values for leg in use.legs))))
+    of, total = _sum(attention, name, replace(scores, factors=(*scores.factors, *values)), all_legs)
     read = replace(reader.product, factors=(Use(name, total.legs), *rows, *reader.others))
     step = reader.with_terms([read])
     trial = decay_alone(with_steps(graph, {step.name: [of, total, step]}), of.name)
-    made, above = as_map(trial, total), read_once(trial, step.name)
-    if made is not None or above is None or product(step) is None:
-        return made
+    as_own_map, above = as_map(trial, total), read_once(trial, step.name)
+    if as_own_map is not None or above is None or product(step) is None:
+        return as_own_map
     (outer,) = readers_of(trial, step.name)
     inside = None if outer.term is None else spread(trial, above.name, outer.term, outer.use, step)
     return None if inside is None else as_map(inside, total)

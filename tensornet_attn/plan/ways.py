@@ -35,8 +35,8 @@ class Way:
     forced: tuple[str, ...] = ()
 
 
-NOT_DENSE = [one.name for one in (NORMALIZED, HOISTS, DUPLICATES, DISTRIBUTION)]
-NOT_DENSE += [one.name for one in (BAND, LINEAR, FUSED, BLOCKWISE)]
+NOT_DENSE = [row.name for row in (NORMALIZED, HOISTS, DUPLICATES, DISTRIBUTION)]
+NOT_DENSE += [row.name for row in (BAND, LINEAR, FUSED, BLOCKWISE)]
 WAYS = (
     Way(AS_PRICED),
     Way("blocks of queries wherever possible", always=True),
@@ -50,19 +50,19 @@ WAYS = (
 def alternatives(names: Iterable[str]) -> tuple[Way, ...]:
     """All ways to plan: those above, and without or with each rewriting or implementation of these names."""
     names = tuple(names)
-    one = [Way(f"without {name}", (name,)) for name in names] + [
+    single = [Way(f"without {name}", (name,)) for name in names] + [
         Way(f"{name} forced", forced=(name,)) for name in names
     ]
-    return (*WAYS, *one)
+    return (*WAYS, *single)
 
 
 def chosen(plans: Mapping[str, Plan]) -> Plan:
     """The plan without restrictions if it meets its target, otherwise the fastest one that does. Raises InputError."""
     offers = [_offer(name, plan) for name, plan in plans.items()]
-    fine = [offer for offer in offers if not offer.against]
-    if not fine:
+    eligible = [offer for offer in offers if not offer.against]
+    if not eligible:
         raise InputError(_none(next(iter(plans.values())), offers))
-    best = min(fine, key=lambda offer: (offer.name != AS_PRICED, offer.seconds))  # ties go to the first
+    best = min(eligible, key=lambda offer: (offer.name != AS_PRICED, offer.seconds))  # ties go to the first
     others = {offer.figures: _beaten(offer, best) for offer in reversed(offers) if offer.figures != best.figures}
     return replace(plans[best.name], offers=(best, *reversed(others.values())))
 
