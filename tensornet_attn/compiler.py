@@ -195,9 +195,9 @@ def draw(
 
     design = _design(design)
     graph = build(design, causal)
-    kept, shown = _marks(graph, cache), overlay_of(graph, overlay, n, m)
+    marks, shown = _marks(graph, cache), overlay_of(graph, overlay, n, m)
     write_picture(
-        graph, path, format, title=design.name, about=design.about or None, kept=kept, theme=theme, overlay=shown
+        graph, path, format, title=design.name, about=design.about or None, kept=marks, theme=theme, overlay=shown
     )
 
 
@@ -216,8 +216,8 @@ def picture(
 
     design = _design(design)
     graph = build(design, causal)
-    kept, shown = _marks(graph, cache), overlay_of(graph, overlay, n, m)
-    return content(graph, format, design.name, design.about or None, kept, theme, shown)
+    marks, shown = _marks(graph, cache), overlay_of(graph, overlay, n, m)
+    return content(graph, format, design.name, design.about or None, marks, theme, shown)
 
 
 def _marks(graph: Graph, cache: bool) -> Marks:
@@ -279,10 +279,10 @@ def warm(
     if dtype not in CPP_DTYPES:
         raise InputError(f"there are no C++ kernels for dtype '{dtype}'; {nearest(dtype, CPP_DTYPES)}")
     plan = plan_of(build(_design(design), causal), "cpp", target_on_cpu("cpp", wanted))
-    texts = _native(plan)
-    if texts and (reasons := _against_cpp(dtype, plan)):
+    sources = _native(plan)
+    if sources and (reasons := _against_cpp(dtype, plan)):
         raise InputError(f"{plan.graph.name}: C++ kernels cannot be used: {'; '.join(reasons)}")
-    return [path for text in texts if (path := cpp_stored(text, CPP_DTYPES[dtype])) is not None]
+    return [path for source in sources if (path := cpp_stored(source, CPP_DTYPES[dtype])) is not None]
 
 
 def rewrites(design: Source, causal: bool | None = None) -> str:
@@ -462,14 +462,14 @@ def _against_cpp(dtype: str, plan: Plan) -> tuple[str, ...]:
     """Why C++ kernels cannot run; empty after they have been compiled and compared with the reference."""
     from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_loaded, reason_against_cpp
 
-    texts = _native(plan)
+    sources = _native(plan)
     if dtype not in CPP_DTYPES:
         return (f"it takes {', '.join(CPP_DTYPES)}, not {dtype}",)
     if reason := reason_against_cpp():
         return (reason,)
     import torch  # its libraries must be loaded  # noqa: F401
 
-    libraries = [cpp_loaded(text, CPP_DTYPES[dtype]) for text in texts]
+    libraries = [cpp_loaded(source, CPP_DTYPES[dtype]) for source in sources]
     reasons = (reason for reason in libraries if not isinstance(reason, CDLL))
     return tuple(dict.fromkeys(reason or "it has failed before" for reason in reasons))
 
@@ -478,9 +478,9 @@ def _in_cache(dtype: str, plan: Plan) -> bool:
     """Whether a plan has C++ kernels, and all of them are in the cache and agreed with the reference."""
     from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_stored, cpp_verdict
 
-    texts = _native(plan)
-    verdicts = (cpp_verdict(cpp_stored(text, CPP_DTYPES[dtype]), version=__version__) for text in texts)
-    return bool(texts) and all(verdict == "" for verdict in verdicts)
+    sources = _native(plan)
+    verdicts = (cpp_verdict(cpp_stored(source, CPP_DTYPES[dtype]), version=__version__) for source in sources)
+    return bool(sources) and all(verdict == "" for verdict in verdicts)
 
 
 def module_of(design: spec.Design, plan: Plan) -> CompiledDesign:
@@ -519,9 +519,9 @@ def _native(plan: Plan) -> tuple[str, ...]:
     """The texts of the C++ kernels of a plan."""
     from tensornet_attn.emit.module import emit
 
-    texts = _sources.get((plan, plan.graph.to_text()), lambda: emit(plan)).native
-    compare_before_use(plan, texts)
-    return texts
+    sources = _sources.get((plan, plan.graph.to_text()), lambda: emit(plan)).native
+    compare_before_use(plan, sources)
+    return sources
 
 
 __all__ = [

@@ -25,12 +25,12 @@ def cheapest(graph: Graph, wanted: list[str], before: Callable[[str], list[str]]
         if name in seen:
             continue
         seen.add(name)
-        made_of, floats = before(name), prod(graph.leg[leg].size or 1 for leg in graph.legs_of(name))
-        if not made_of:
+        operands, floats = before(name), prod(graph.leg[leg].size or 1 for leg in graph.legs_of(name))
+        if not operands:
             net.add_edge("past", (name, "in"))
             floats = floats if name in wanted or name in graph.step else LAST
         net.add_edge((name, "in"), (name, "out"), capacity=floats)
-        net.add_edges_from(((one, "out"), (name, "in")) for one in made_of)
-        waiting += made_of
+        net.add_edges_from(((operand, "out"), (name, "in")) for operand in operands)
+        waiting += operands
     _, (past, _) = networkx.minimum_cut(net, "past", "queries")
     return [name for name in seen if (name, "in") in past and (name, "out") not in past]

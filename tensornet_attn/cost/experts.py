@@ -72,19 +72,19 @@ def read_product(step: Step, gate: Use, expert: str, weights: Container[str]) ->
     if [*step.op.uses].count(gate) > 1:
         return f"'{step.name}' multiplies by '{gate.name}' more than once"
     factors = [use for use in step.op.uses if use != gate]
-    found = [use for use in factors if expert in use.legs and use.name in weights]
-    others = [use for use in factors if use not in found]
-    if len(found) != 1:
-        return f"'{step.name}' has {len(found) or 'no'} weight{'s'[: len(found)]} on leg '{expert}' besides the gates"
+    uses = [use for use in factors if expert in use.legs and use.name in weights]
+    others = [use for use in factors if use not in uses]
+    if len(uses) != 1:
+        return f"'{step.name}' has {len(uses) or 'no'} weight{'s'[: len(uses)]} on leg '{expert}' besides the gates"
     if len(others) != 1:
-        return f"'{step.name}' has {len(others) or 'no'} tensor{'s'[: len(others)]} besides gates and '{found[0].name}'"
-    weight, x = found[0], others[0]
+        return f"'{step.name}' has {len(others) or 'no'} tensor{'s'[: len(others)]} besides gates and '{uses[0].name}'"
+    weight, x = uses[0], others[0]
     tokens = tuple(leg for leg in gate.legs if leg not in weight.legs)
     heads = tuple(leg for leg in gate.legs if leg in weight.legs and leg != expert)
     summed = tuple(leg for leg in weight.legs if leg in x.legs and leg not in gate.legs)
-    own = tuple(leg for leg in weight.legs if leg not in (*x.legs, *gate.legs))
+    weight_only = tuple(leg for leg in weight.legs if leg not in (*x.legs, *gate.legs))
     total, gated = not set(heads) & set(step.legs), gate in step.op.uses
-    product = Product(step, expert, gate, x, weight, tokens, heads, summed, own, total, gated)
+    product = Product(step, expert, gate, x, weight, tokens, heads, summed, weight_only, total, gated)
     return next(_against(product), product)
 
 
@@ -161,10 +161,10 @@ def chosen_time(product: Product, k: int, sizes: Mapping[str, int], device: Devi
     rows, weight = tokens * heads * k, heads * sizes[product.expert] * c * o
     put = tokens * heads * o * (2 if product.total and heads > 1 else 1) if product.gated else rows * o
     if product.at_once:
-        every = rows // k * sizes[product.expert]
+        all_rows = rows // k * sizes[product.expert]
         extra = c if before_product(product, heads, c, o) else o  # of rows for each expert, which are written and read
-        own = tokens * (c * heads + o if product.total else c + o * heads) + weight
-        return device.time(2 * every * c * o, device.width * (own + 2 * every * extra))
+        moved = tokens * (c * heads + o if product.total else c + o * heads) + weight
+        return device.time(2 * all_rows * c * o, device.width * (moved + 2 * all_rows * extra))
     if fused:  # rows that several experts read stay in the L2 cache
         read = c * tokens * (heads if {*product.heads} <= {*product.x.legs} else 1) * (k if product.slots else 1)
         multiply = device.time(2 * rows * c * o, device.width * (read + weight + rows * o))

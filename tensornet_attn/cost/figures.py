@@ -33,16 +33,16 @@ def counted(operations: float, digits: int = 3) -> str:
     return f"{human(int(operations), digits)} multiply-add{'s' * (operations != 1)}"
 
 
-def as_long(one: float, other: float) -> str:
+def as_long(seconds: float, baseline: float) -> str:
     """A time as a multiple of another.
 
     >>> as_long(0.321, 0.112)
     '2.87 times as long'
     """
-    return f"{one / other:.3g} times as long"
+    return f"{seconds / baseline:.3g} times as long"
 
 
-def instead(one: Number, other: Number, formatted: Callable[[Number, int], str]) -> str:
+def instead(figure: Number, baseline: Number, formatted: Callable[[Number, int], str]) -> str:
     """'One figure instead of another', with the 3 to 6 digits that distinguish them.
 
     >>> instead(853.4e-6, 853.1e-6, duration)
@@ -51,7 +51,7 @@ def instead(one: Number, other: Number, formatted: Callable[[Number, int], str])
     '853 microseconds either way'
     """
     for digits in range(3, 7):
-        mine, others = formatted(one, digits), formatted(other, digits)
-        if mine != others:
-            return f"{mine} instead of {others}"
-    return f"{formatted(one, 3)} either way"
+        shown, baseline_shown = formatted(figure, digits), formatted(baseline, digits)
+        if shown != baseline_shown:
+            return f"{shown} instead of {baseline_shown}"
+    return f"{formatted(figure, 3)} either way"

@@ -83,7 +83,7 @@ class KernelCost:
     def replaced(self, step: Step) -> tuple[str, ...]:
         """The steps of the diagram that it computes, the one that names it last: those inside, then its own."""
         body = step.kernel.body if step.kernel is not None else ()
-        return tuple(dict.fromkeys((*(name for part in body for name in steps_of(part)), step.name)))
+        return tuple(dict.fromkeys((*(name for inner in body for name in steps_of(inner)), step.name)))
 
     def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int] | None:
         """Elements of temporary memory, forward and backward; None: by the size of the operands."""
@@ -95,8 +95,8 @@ KERNELS: dict[str, Any] = {}  # the implementations by kind: the files of `kerne
 
 def cost_of(step: Step) -> KernelCost:
     """The costs of the kind of a kernel; its defaults for steps that are no kernels, and kinds without a file."""
-    found: KernelCost = KERNELS.get(step.kernel.kind, ANY) if step.kernel is not None else ANY
-    return found
+    cost: KernelCost = KERNELS.get(step.kernel.kind, ANY) if step.kernel is not None else ANY
+    return cost
 
 
 ANY = KernelCost()
@@ -109,15 +109,15 @@ def steps_of(step: Step) -> tuple[str, ...]:
 
 def unfolded(graph: Graph) -> Graph:
     """The graph with each kernel replaced by the steps inside it, and by those of kernels there."""
-    return replace(graph, steps=tuple(dict.fromkeys(part for step in graph.steps for part in deep_inside(step))))
+    return replace(graph, steps=tuple(dict.fromkeys(inner for step in graph.steps for inner in deep_inside(step))))
 
 
 def deep_inside(step: Step) -> Iterator[Step]:
     """The steps inside a kernel, and inside kernels there; another step itself."""
     if step.kernel is None:
         yield step
-    for part in step.kernel.body if step.kernel is not None else ():
-        yield from deep_inside(part)
+    for inner in step.kernel.body if step.kernel is not None else ():
+        yield from deep_inside(inner)
 
 
 def inside(scene: Scene, step: Step) -> tuple[Scene, list[Step]]:
@@ -127,14 +127,16 @@ def inside(scene: Scene, step: Step) -> tuple[Scene, list[Step]]:
     """
     assert step.kernel is not None
     steps = list[Step]()
-    for own in scene.graph.steps:
-        body = own.kernel.body if own.kernel else ()
-        steps += (*body, own) if all(part.name != own.name for part in body) else body
-    whole = replace(scene.graph, steps=tuple(dict.fromkeys(steps)))
-    inner = replace(scene, graph=split_products(whole))
+    for outer in scene.graph.steps:
+        body = outer.kernel.body if outer.kernel else ()
+        steps += (*body, outer) if all(inner.name != outer.name for inner in body) else body
+    expanded = replace(scene.graph, steps=tuple(dict.fromkeys(steps)))
+    inner_scene = replace(scene, graph=split_products(expanded))
     names = step.kernel.steps
-    owners = [(part, part.name if part.name in whole.step else _owner(part.name)) for part in inner.graph.steps]
-    return inner, [part for part, owner in owners if owner in names]
+    owners = [
+        (inner, inner.name if inner.name in expanded.step else _owner(inner.name)) for inner in inner_scene.graph.steps
+    ]
+    return inner_scene, [inner for inner, owner in owners if owner in names]
 
 
 def _owner(name: str) -> str:

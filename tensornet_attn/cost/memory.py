@@ -51,20 +51,20 @@ def moved(scene: Scene, step: Step) -> int:
 
 def live(scene: Scene) -> dict[str, int]:
     """Elements in memory while each step runs, by step."""
-    own = {scene.storage[t.name] for t in scene.graph.tensors if t.role != "noise" or t.always}
-    fixed = sum(scene.stored[name] for name in own)
-    last, found, standing = _last(scene), {}, set()
-    for i, step in enumerate(scene.graph.steps):
+    fixed_names = {scene.storage[t.name] for t in scene.graph.tensors if t.role != "noise" or t.always}
+    fixed = sum(scene.stored[name] for name in fixed_names)
+    last_reader, elements, standing = _last(scene), {}, set()
+    for index, step in enumerate(scene.graph.steps):
         if scene.storage[step.name] == step.name:
             standing.add(step.name)
-        found[step.name] = fixed + sum(scene.stored[name] for name in standing)
-        standing = {name for name in standing if last.get(name, i) > i}
-    return found
+        elements[step.name] = fixed + sum(scene.stored[name] for name in standing)
+        standing = {name for name in standing if last_reader.get(name, index) > index}
+    return elements
 
 
 def _last(scene: Scene) -> dict[str, int]:
     """The index of the last reader of each memory."""
-    last = {scene.storage[use.name]: i for i, step in enumerate(scene.graph.steps) for use in step.op.uses}
+    last = {scene.storage[use.name]: index for index, step in enumerate(scene.graph.steps) for use in step.op.uses}
     ends = (scene.graph.output, *scene.graph.also)
     return last | {scene.storage[name]: len(scene.graph.steps) for name in ends}
 
@@ -79,26 +79,26 @@ class Peak:
 
 def peak(scene: Scene, backward: bool, scratch: Scratch) -> Peak:
     """The peak of a scene with a primitive graph, for forward alone or with backward."""
-    storage, stored, last = scene.storage, scene.stored, _last(scene)
+    storage, stored, last_reader = scene.storage, scene.stored, _last(scene)
     module_tensors = {tensor.name for tensor in scene.graph.tensors if tensor.role in HELD}
     weights = sum(stored[name] for name in module_tensors)
     trained = sum(stored[t.name] for t in scene.graph.of_role("weight") if not t.frozen)  # size of their gradients
-    drawn = {t.name for t in scene.graph.of_role("noise") if t.name in last and (backward or t.always)}
+    drawn = {t.name for t in scene.graph.of_role("noise") if t.name in last_reader and (backward or t.always)}
     inputs = {storage[tensor.name] for tensor in scene.graph.of_role("input")}
     keeps: Saved = {}
-    found, standing = [Peak(weights, "the weights")], (inputs | drawn) - module_tensors
-    for i, step in enumerate(scene.graph.steps):
+    peaks, standing = [Peak(weights, "the weights")], (inputs | drawn) - module_tensors
+    for index, step in enumerate(scene.graph.steps):
         standing |= {storage[step.name]} - module_tensors
-        own, own_backward = scratch(scene, step)
+        scratch_forward, scratch_backward = scratch(scene, step)
         if backward:
             keeps |= saved(scene, step)
         alive = keeps | {name: stored[name] for name in standing}
-        found.append(Peak(weights + sum(alive.values()) + own, step.name))
+        peaks.append(Peak(weights + sum(alive.values()) + scratch_forward, step.name))
         if backward:
             gradients = sum(stored[name] for name in standing if name in scene.learned)
-            found.append(Peak(weights + trained + sum(keeps.values()) + gradients + own_backward, step.name))
-        standing = {name for name in standing if last.get(name, i) > i or name in inputs}
-    return max(found, key=lambda one: one.numbers)
+            peaks.append(Peak(weights + trained + sum(keeps.values()) + gradients + scratch_backward, step.name))
+        standing = {name for name in standing if last_reader.get(name, index) > index or name in inputs}
+    return max(peaks, key=lambda candidate: candidate.numbers)
 
 
 def saved(scene: Scene, step: Step) -> Saved:
@@ -112,29 +112,29 @@ def saved(scene: Scene, step: Step) -> Saved:
         return kept(scene, [a for a, b in ((left, right), (right, left)) if b.name in scene.learned])
     if step.box is not None:
         return _box(scene, step, step.box)
-    own = cost_of(step).kept(scene, step)
-    own = kept(scene, step.op.uses) | {step.name: scene.stored[step.name]} if own is None else own
-    return own | cost_of(step).saved(scene, step)
+    operands = cost_of(step).kept(scene, step)
+    operands = kept(scene, step.op.uses) | {step.name: scene.stored[step.name]} if operands is None else operands
+    return operands | cost_of(step).saved(scene, step)
 
 
 def _box(scene: Scene, step: Step, box: Box) -> Saved:
     of = dict(box.operands).get("of")
     if of is not None and of.name not in scene.learned:
         return {}
-    found: Saved = {}
-    for i, kind in enumerate(OPS[box.kind].saved(box)):
+    memories: Saved = {}
+    for number, kind in enumerate(OPS[box.kind].saved(box)):
         if kind == "result":
             dropout = dict(box.numbers).get("dropout")
-            inside = dropout is not None and scene.number(dropout) != 0  # the result before dropout is another tensor
-            found[f"{step.name}: before dropout" if inside else step.name] = scene.stored[step.name]
+            drops = dropout is not None and scene.number(dropout) != 0  # the result before dropout is another tensor
+            memories[f"{step.name}: before dropout" if drops else step.name] = scene.stored[step.name]
         elif kind == "inner":
-            found[f"{step.name}: inner"] = scene.stored[step.name]
+            memories[f"{step.name}: inner"] = scene.stored[step.name]
         elif kind in ("row", "chosen"):
-            each = int(scene.number(box.number("k"))) if kind == "chosen" else 1
-            found[f"{step.name}: {kind} {i}"] = scene.elements(box.operand("of"), without=box.leg) * each
+            count = int(scene.number(box.number("k"))) if kind == "chosen" else 1
+            memories[f"{step.name}: {kind} {number}"] = scene.elements(box.operand("of"), without=box.leg) * count
         else:
-            found |= kept(scene, (box.operand(kind),))
-    return found | OPS[box.kind].also_saved(scene, step, box)
+            memories |= kept(scene, (box.operand(kind),))
+    return memories | OPS[box.kind].also_saved(scene, step, box)
 
 
 def kept(scene: Scene, uses: tuple[Use, ...] | list[Use]) -> Saved:

@@ -55,7 +55,7 @@ def order(
         return min(
             network.priced(_greedy(network), "greedy"),
             network.priced(_random_greedy(network), "random greedy"),
-            key=lambda found: found.rank,
+            key=lambda candidate: candidate.rank,
         )
     return network.priced(_exact(network), "exact")
 
@@ -78,14 +78,14 @@ def path_text(graph: Graph, sizes: Mapping[str, int], device: Device = GENERIC) 
 
     texts: list[str] = []
 
-    def path_of(factors: Sequence[Legs], result: Legs, known: Mapping[str, int]) -> Path:
-        chosen = order(factors, result, known, device)
+    def path_of(factors: Sequence[Legs], result: Legs, leg_sizes: Mapping[str, int]) -> Path:
+        chosen = order(factors, result, leg_sizes, device)
         legs = dict.fromkeys(leg for factor in (*factors, result) for leg in factor)
-        signs = {leg: get_symbol(place) for place, leg in enumerate(legs)}
+        signs = {leg: get_symbol(index) for index, leg in enumerate(legs)}
         equation, shown = (
-            ",".join("".join(signs[leg] for leg in legs) for legs in part) for part in (factors, [result])
+            ",".join("".join(signs[leg] for leg in legs) for legs in side) for side in (factors, [result])
         )
-        shapes = [tuple(known[leg] for leg in factor) for factor in factors]
+        shapes = [tuple(leg_sizes[leg] for leg in factor) for factor in factors]
         _, info = contract_path(f"{equation}->{shown}", *shapes, shapes=True, optimize=[*chosen.path])
         names = ", ".join(f"{sign} = {leg}" for leg, sign in signs.items())
         product = f"{' , '.join(map(' '.join, factors))} -> {' '.join(result)}, {chosen.method}; {names}"
@@ -103,13 +103,13 @@ def split_best(
 
     `sizes`: the legs that are known at run time only. The orders are in the order of the terms in the diagram.
     """
-    found: list[Order] = []
+    orders: list[Order] = []
 
-    def path_of(factors: Sequence[Legs], result: Legs, known: Mapping[str, int]) -> Path:
-        found.append(order(factors, result, known, device, dtype_bytes))
-        return found[-1].path
+    def path_of(factors: Sequence[Legs], result: Legs, leg_sizes: Mapping[str, int]) -> Path:
+        orders.append(order(factors, result, leg_sizes, device, dtype_bytes))
+        return orders[-1].path
 
-    return split_products(graph, path_of, sizes), tuple(found)
+    return split_products(graph, path_of, sizes), tuple(orders)
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,8 @@ class _Network:
             left, right = waiting[i], waiting[j]
             waiting = [legs for k, legs in enumerate(waiting) if k not in (i, j)]
             waiting.append((left | right) & reduce(or_, waiting, self.result))
-            own = join(left, right, waiting[-1])
-            time, flops, biggest = time + own[0], flops + own[1], max(biggest, own[2])
+            join_cost = join(left, right, waiting[-1])
+            time, flops, biggest = time + join_cost[0], flops + join_cost[1], max(biggest, join_cost[2])
             moved += self.dtype_bytes * sum(map(self.elements, (left, right, waiting[-1])))
         return Order(tuple((i, j) for i, j in path), method, time, flops, moved, biggest)
 
@@ -186,10 +186,10 @@ def _exact(network: _Network) -> Path:
 def _splits(subset: int) -> Iterator[int]:
     """The parts of a subset without its first factor, ascending: each split into two parts occurs once."""
     rest = subset & ~(1 << subset.bit_length() - 1)
-    part = rest & -rest
-    while part:
-        yield part
-        part = (part - rest) & rest
+    right = rest & -rest
+    while right:
+        yield right
+        right = (right - rest) & rest
 
 
 def _subset_legs(network: _Network) -> list[int]:
@@ -234,7 +234,7 @@ def _greedy(network: _Network) -> Path:
     while len(waiting) > 1:
         ranked = []
         for i, j in combinations(range(len(waiting)), 2):
-            others = reduce(or_, (w for k, w in enumerate(waiting) if k not in (i, j)), network.result)
+            others = reduce(or_, (legs for k, legs in enumerate(waiting) if k not in (i, j)), network.result)
             union = waiting[i] | waiting[j]
             growth = size(union & others) - size(waiting[i]) - size(waiting[j])
             ranked.append((growth, size(union), i, j, union & others))

@@ -175,8 +175,8 @@ class Paper(NamedTuple):
             values |= {letter: int(size)} if size else self.sizes[word]
 
         def parts(factors: Iterable[tuple[str, object]]) -> tuple[Part, ...]:
-            own = {"design": shown.get("design")}
-            return tuple(Part(**{**own, **self.parts[key]}, times=str(times)) for key, times in factors)
+            defaults = {"design": shown.get("design")}
+            return tuple(Part(**{**defaults, **self.parts[key]}, times=str(times)) for key, times in factors)
 
         def terms(keys: Iterable[str]) -> tuple[Adjustment, ...]:
             fields = (self.terms[key] for key in keys)
@@ -199,7 +199,9 @@ class Paper(NamedTuple):
         """The fields of a kind, with those of the kind that it is like."""
         kind = self.kinds[name]
         fields = self.kind(kind["like"]) if "like" in kind else {}
-        return fields | {key: fields.get(key, {}) | own if isinstance(own, dict) else own for key, own in kind.items()}
+        return fields | {
+            key: fields.get(key, {}) | field if isinstance(field, dict) else field for key, field in kind.items()
+        }
 
 
 def paper_named(name: str) -> Paper:
@@ -259,10 +261,10 @@ def number(formula: Formula, values: Values) -> int:
     >>> number("H / 2 * (D - 1 / 2)", {"H": 8, "D": 64})
     254
     """
-    value = evaluate(parse(formula), values)
-    if not isinstance(value, int):
-        raise InputError(f"'{formula}' is {value}, but counts are integers.")
-    return value
+    count = evaluate(parse(formula), values)
+    if not isinstance(count, int):
+        raise InputError(f"'{formula}' is {count}, but counts are integers.")
+    return count
 
 
 @dataclass(frozen=True)
@@ -356,7 +358,7 @@ def compare(table: Table, split: Split) -> Comparison:
         rest = sum(number(term.formula, values) for term in count.rest)
         ours, dense = (rest + total(count.parts, unit, values, routed) for routed in (True, False))
         adjustments = tuple((term, number(term.formula, values)) for term in count.adjustments)
-        difference = sum(value for _, value in adjustments)
+        difference = sum(count for _, count in adjustments)
         paper = ours + difference
         whole = total(count.whole, unit, values) + number(count.percentage_of, values) or None
         recount = as_printed(paper, printed, whole, count.rounding) if printed else None
@@ -423,11 +425,11 @@ def _differences(numbers: Sequence[Compared]) -> Iterator[str]:
             kinds = units.setdefault(number.count.unit, {}).setdefault(term.name, {}).setdefault(term, [])
             kinds.append(_kind(number))
     for unit, names in units.items():
-        every = {kind for terms in names.values() for kinds in terms.values() for kind in kinds}
+        all_kinds = {kind for terms in names.values() for kinds in terms.values() for kind in kinds}
         for name, terms in names.items():
             yield from _wrapped(f"{unit}, {name}: {' '.join(dict.fromkeys(term.why for term in terms))}", 2)
             for term, kinds in terms.items():
-                some = f" ({'; '.join(dict.fromkeys(kinds))})" if {*kinds} != every else ""
+                some = f" ({'; '.join(dict.fromkeys(kinds))})" if {*kinds} != all_kinds else ""
                 yield from _wrapped(f"{term.formula}{some}", 6)
 
 

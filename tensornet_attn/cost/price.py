@@ -44,10 +44,10 @@ class Price:
 
 def price_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> Price:
     """The price of a schedule; `sizes`: the legs that are known at run time only."""
-    found = peak(scene_of(split_products(schedule), sizes, target), target.backward, partial(scratch, target.device))
+    at_peak = peak(scene_of(split_products(schedule), sizes, target), target.backward, partial(scratch, target.device))
     seconds = target.device.seconds(time_of(schedule, sizes, target))
     seconds += module_seconds(target.device.rates, target.backward) if target.device.measured else 0.0
-    return Price(seconds, target.bytes * found.numbers, found.step)
+    return Price(seconds, target.bytes * at_peak.numbers, at_peak.step)
 
 
 def time_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> int:
@@ -74,7 +74,7 @@ def scratch(device: Device, scene: Scene, step: Step) -> tuple[int, int]:
     if scene.view(step):
         return 0, 0
     read = [scene.stored[use.name] for use in step.op.uses]
-    chunked, largest = sum(min(kept, STRETCH) for kept in between(scene, step)), max(read, default=0)
+    chunked, largest = sum(min(elements, STRETCH) for elements in between(scene, step)), max(read, default=0)
     return sum(read) + chunked if chunked else largest, largest
 
 
@@ -100,15 +100,17 @@ def time_in_blocks(scene: Scene, step: Step, target: Target) -> int:
     def time(work: int, elements: int) -> int:
         return target.device.time(flops * work, bytes_ * target.device.width * elements)
 
-    inner, parts = inside(scene, step)
-    work = [2 * macs(inner, part) + elementwise(inner, part) for part in parts]
+    inner_scene, inner_steps = inside(scene, step)
+    work = [2 * macs(inner_scene, inner) + elementwise(inner_scene, inner) for inner in inner_steps]
     if target.device.gpu:
-        return sum(time(own, moved(inner, part)) for own, part in zip(work, parts, strict=True))
+        return sum(
+            time(step_work, moved(inner_scene, inner)) for step_work, inner in zip(work, inner_steps, strict=True)
+        )
     operands = sum(scene.elements(use) for use in scene.distinct(step.op.uses))
     return time(sum(work), scene.elements(step) + operands)
 
 
 def scene_of(graph: Graph, sizes: Mapping[str, int], target: Target) -> Scene:
-    known = {leg.name: leg.size for leg in graph.legs if leg.size is not None}
-    known |= {leg: size for leg, size in sizes.items() if leg != BATCH}
-    return Scene(graph, known, target.batch, stepwise=target.device.gpu)
+    leg_sizes = {leg.name: leg.size for leg in graph.legs if leg.size is not None}
+    leg_sizes |= {leg: size for leg, size in sizes.items() if leg != BATCH}
+    return Scene(graph, leg_sizes, target.batch, stepwise=target.device.gpu)

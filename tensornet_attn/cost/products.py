@@ -61,13 +61,13 @@ def rate_at(shape: Shape, measured: Sequence[Measured]) -> float:
     >>> rate_at(Shape(1, 512, 512, 512), [square, narrow]), f"{rate_at(Shape(1, 512, 512, 64), [square, narrow]):.2g}"
     (80000000000.0, '4e+10')
     """
-    place, found = shape.place, list[tuple[float, float]]()
-    for one in measured:
-        away = sum((a - b) ** 2 for a, b in zip(place, one.shape.place, strict=True))
-        if away == 0:
-            return one.flops
-        found.append((away, one.flops))
-    nearest = sorted(found)[:NEAREST]
-    weights = [1 / away for away, _ in nearest]
-    logarithm = sum(w * log(flops) for w, (_, flops) in zip(weights, nearest, strict=True)) / sum(weights)
+    coordinates, by_distance = shape.place, list[tuple[float, float]]()
+    for sample in measured:
+        distance = sum((left - right) ** 2 for left, right in zip(coordinates, sample.shape.place, strict=True))
+        if distance == 0:
+            return sample.flops
+        by_distance.append((distance, sample.flops))
+    nearest = sorted(by_distance)[:NEAREST]
+    weights = [1 / distance for distance, _ in nearest]
+    logarithm = sum(weight * log(flops) for weight, (_, flops) in zip(weights, nearest, strict=True)) / sum(weights)
     return exp(logarithm)

@@ -103,7 +103,7 @@ class Table:
     @property
     def rate(self) -> float:
         """FLOPs per second of the fastest product."""
-        return max(one.flops for one in self.products)
+        return max(product.flops for product in self.products)
 
     def pass_rate(self, size: int) -> float:
         """Bytes per second of an elementwise operation whose result has `size` bytes, besides new pages."""
@@ -118,9 +118,9 @@ class Table:
     def of_pair(self, queries: int, width: int, backward: bool) -> float:
         """Seconds of fused attention for a query and a key of a head; beyond the widest measured one, by its width."""
         by_queries: dict[int, list[tuple[int, float]]] = {}
-        for one in self.attention:
-            by_queries.setdefault(one.queries, []).append((one.width, one.training if backward else one.forward))
-        wide = max(1.0, width / max(one.width for one in self.attention))
+        for pair in self.attention:
+            by_queries.setdefault(pair.queries, []).append((pair.width, pair.training if backward else pair.forward))
+        wide = max(1.0, width / max(pair.width for pair in self.attention))
         return wide * between(queries, [(number, between(width, rows)) for number, rows in by_queries.items()])
 
     def of_map(self, text: str, backward: bool) -> float:
@@ -129,14 +129,14 @@ class Table:
         A map with the same numbers counts before one with other numbers: `power(2)` before `power`.
         """
         name = text.partition("(")[0]
-        if found := self._map.get(text) or self._map.get(name):
-            return found.training if backward else found.forward
+        if measured := self._map.get(text) or self._map.get(name):
+            return measured.training if backward else measured.forward
         return 1 / self.exponentials if name in MAPS and MAPS[name].exponential else 0.0
 
     def efficiency_of(self, kind: str, backward: bool) -> float:
         """The factor of a kind of part; if it was not measured, that of elementwise operations."""
-        found = self._efficiency.get(kind) or self._efficiency.get(ELEMENTWISE)
-        return 1.0 if found is None else found.training if backward else found.forward
+        efficiency = self._efficiency.get(kind) or self._efficiency.get(ELEMENTWISE)
+        return 1.0 if efficiency is None else efficiency.training if backward else efficiency.forward
 
     def product_rate(self, shape: Shape) -> float:
         """FLOPs per second of products of a shape; of each shape it is interpolated once."""
@@ -160,18 +160,18 @@ class Table:
         return {"format": FORMAT} | asdict(self)
 
 
-def between(x: float, known: Sequence[tuple[float, float]]) -> float:
+def between(x: float, samples: Sequence[tuple[float, float]]) -> float:
     """The value at x, by linear interpolation of logarithms between known points; constant beyond the first and last.
 
     >>> round(between(4, [(2, 10.0), (8, 1000.0)]), 6), between(1, [(2, 10.0), (8, 1000.0)])
     (100.0, 10.0)
     """
-    points = sorted(known)
+    points = sorted(samples)
     if x <= points[0][0]:
         return points[0][1]
-    for (a, low), (b, high) in pairwise(points):
-        if x <= b:
-            share = (log(x) - log(a)) / (log(b) - log(a))
+    for (left, low), (right, high) in pairwise(points):
+        if x <= right:
+            share = (log(x) - log(left)) / (log(right) - log(left))
             return round(exp(log(low) + share * (log(high) - log(low))), 15)
     return points[-1][1]
 
@@ -179,8 +179,8 @@ def between(x: float, known: Sequence[tuple[float, float]]) -> float:
 @cache
 def shipped() -> Table:
     """The table of devices without their own; `machine` in the file says where it was measured."""
-    text = resources.files("tensornet_attn.cost").joinpath("rates.json").read_text(encoding="utf-8")
-    return from_dict(json.loads(text))
+    contents = resources.files("tensornet_attn.cost").joinpath("rates.json").read_text(encoding="utf-8")
+    return from_dict(json.loads(contents))
 
 
 def calibration_file() -> Path:
@@ -211,9 +211,9 @@ def of_this_machine() -> Table:
     if not path.is_file():
         raise InputError(f"this machine has not been measured; run '{CALIBRATE}', which takes about 20 seconds.")
     table = read(path)
-    own, now = table.machine, machine(table.machine.threads)
+    measured, now = table.machine, machine(table.machine.threads)
     for name in ("processor", "cores", "torch"):
-        before, here = getattr(own, name), getattr(now, name)
+        before, here = getattr(measured, name), getattr(now, name)
         if before != here:
             what = {"processor": "the processor", "cores": "the number of cores", "torch": "the version of torch"}[name]
             raise InputError(f"{path}: {what} was {before}, and is {here} now; run '{CALIBRATE}' again.")
@@ -223,9 +223,9 @@ def of_this_machine() -> Table:
 def read(path: Path) -> Table:
     """The table in a file. Raises InputError if it is damaged, or if another version wrote it."""
     try:
-        found = json.loads(path.read_bytes())
-        if found["format"] == FORMAT:
-            return completed(from_dict(found))
+        record = json.loads(path.read_bytes())
+        if record["format"] == FORMAT:
+            return completed(from_dict(record))
         fault = "was written by another version of tensornet-attn"
     except (ValueError, KeyError, TypeError, AttributeError):
         fault = "is damaged"
@@ -234,15 +234,15 @@ def read(path: Path) -> Table:
 
 def completed(table: Table) -> Table:
     """The table with the shipped efficiencies of kinds that were not measured, such as C++ kernels not in the cache."""
-    known = {one.kind for one in table.efficiency}
+    kinds = {row.kind for row in table.efficiency}
     return replace(
-        table, efficiency=(*table.efficiency, *(one for one in shipped().efficiency if one.kind not in known))
+        table, efficiency=(*table.efficiency, *(row for row in shipped().efficiency if row.kind not in kinds))
     )
 
 
-def from_dict(found: Mapping[str, Any]) -> Table:
+def from_dict(record: Mapping[str, Any]) -> Table:
     """The table of its JSON form. Raises ValueError, KeyError or TypeError if the form is wrong."""
-    table: Table = _checked(Table, {name: value for name, value in found.items() if name != "format"})
+    table: Table = _checked(Table, {name: field for name, field in record.items() if name != "format"})
     date.fromisoformat(table.measured)
     if not (table.products and table.passes and table.attention and table.efficiency):
         raise ValueError("empty")

@@ -177,12 +177,12 @@ class Report:
     def to_text(self) -> str:
         """The cost as a table for humans; the totals as written and as planned are aligned."""
         lengths = (f"{leg} = {length}" for leg, length in self.lengths)
-        ways = (("as written", self.written), ("as planned", self.planned))
-        tables = [(cost, _table(word, cost)) for word, cost in ways if cost]
-        wide = max(len(row[0]) for _, table in tables for row in table)
+        versions = (("as written", self.written), ("as planned", self.planned))
+        tables = [(cost, _table(word, cost)) for word, cost in versions if cost]
+        width = max(len(row[0]) for _, table in tables for row in table)
         lines = [f"{self.name}: {', '.join([*lengths, f'batch {self.batch}', self.dtype])}", ""]
         for cost, table in tables:
-            lines += columns([(label.ljust(wide), *cells) for label, *cells in table])
+            lines += columns([(label.ljust(width), *cells) for label, *cells in table])
             lines.append(f"  MACs of one batch element: {cost.formula}")
             if cost.routed_formula not in ("", cost.formula):
                 routed = f"{human(cost.total.routed_macs)} MACs: {cost.routed_formula}"

@@ -96,18 +96,18 @@ class Routing:
             yield from ((use, inside[use.name]) for use in step.op.uses)
             return
         if step.contraction is not None:
-            parts = [
-                (use, asked | self.zeros((*term.factors[:i], *term.factors[i + 1 :])))
+            operands = [
+                (use, asked | self.zeros((*term.factors[:index], *term.factors[index + 1 :])))
                 for term in step.contraction.terms
-                for i, use in enumerate(term.factors)
+                for index, use in enumerate(term.factors)
             ]
         elif box is None or OPS[box.kind].selects or OPS[box.kind].recurrent:  # these need all entries
-            parts = [(use, NONE) for use in step.op.uses]
+            operands = [(use, NONE) for use in step.op.uses]
         else:
-            parts = [(use, _apart(asked, OPS[box.kind].legs_mixed(box))) for use in box.uses]
-        for use, choices in parts:
-            own = dict(zip(use.legs, self.graph.legs_of(use.name), strict=True))
-            yield use, frozenset(choice.renamed(own) for choice in choices if choice.within(use.legs))
+            operands = [(use, _apart(asked, OPS[box.kind].legs_mixed(box))) for use in box.uses]
+        for use, choices in operands:
+            names = dict(zip(use.legs, self.graph.legs_of(use.name), strict=True))
+            yield use, frozenset(choice.renamed(names) for choice in choices if choice.within(use.legs))
 
     def acting(self, step: Step) -> Choices:
         """The choices that reduce the work of a step."""
@@ -120,49 +120,51 @@ def chosen_behind(graph: Graph, name: str) -> Step | None:
     step = graph.step.get(name)
     if step is None or step.box is None or len(step.box.uses) != (1 + OPS[step.box.kind].selects):
         return None
-    box, own = step.box, OPS[step.box.kind]
-    if own.zeros_elsewhere(box):
+    box, op = step.box, OPS[step.box.kind]
+    if op.zeros_elsewhere(box):
         return step
     use = box.operand("of")
-    inner = graph.step.get(use.name)
-    if inner is None or inner.box is None or use.legs != inner.legs or {*use.legs} != {*step.legs}:
+    source = graph.step.get(use.name)
+    if source is None or source.box is None or use.legs != source.legs or {*use.legs} != {*step.legs}:
         return None
-    if own.zero_where_hidden and not graph.masked(step) and OPS[inner.box.kind].nothing_elsewhere(inner.box):
+    if op.zero_where_hidden and not graph.masked(step) and OPS[source.box.kind].nothing_elsewhere(source.box):
         scale = dict(box.numbers).get("scale")
         positive = scale is None or (plain_number(graph, scale) and evaluate(scale, graph.values) > 0)
-        return _with_zeros(inner) if box.leg == inner.box.leg and positive else None
-    return chosen_behind(graph, inner.name) if own.zero_at_zero(graph, box) and not own.makes_leg else None
+        return _with_zeros(source) if box.leg == source.box.leg and positive else None
+    return chosen_behind(graph, source.name) if op.zero_at_zero(graph, box) and not op.makes_leg else None
 
 
 def _with_zeros(step: Step) -> Step:
     """A choice with zeros instead of minus infinity."""
     assert step.box is not None
-    return replace(step, op=replace(step.box, numbers=tuple(one for one in step.box.numbers if one[0] != "fill")))
+    return replace(
+        step, op=replace(step.box, numbers=tuple(number for number in step.box.numbers if number[0] != "fill"))
+    )
 
 
 def routed_products(scene: Scene, step: Step, routing: Routing) -> tuple[Monomials, int]:
     """The MACs of a step with routing: by legs, with k for chosen ones, and as a number over the batch."""
     batch = scene.batch if step.name in scene.batched else 1
-    found: Monomials = Counter()
+    monomials: Monomials = Counter()
     total = 0
     for legs, count in products(scene, step).items():
         chosen = _chosen(scene, legs, routing.acting(step))
-        found[tuple(word(chosen[leg]) if leg in chosen else leg for leg in legs)] += count
+        monomials[tuple(word(chosen[leg]) if leg in chosen else leg for leg in legs)] += count
         size = 1
         for leg in legs:
             size *= int(scene.number(chosen[leg])) if leg in chosen else scene.size((leg,))
         total += batch * count * size
-    return found, total
+    return monomials, total
 
 
 def _chosen(scene: Scene, legs: tuple[str, ...], choices: Choices) -> dict[str, Arith]:
-    found: dict[str, Arith] = {}
+    chosen: dict[str, Arith] = {}
     for choice in choices:
         k = int(scene.number(choice.k))
-        least = int(scene.number(found[choice.leg])) if choice.leg in found else scene.sizes[choice.leg]
-        if choice.within(legs) and k < least:
-            found[choice.leg] = choice.k
-    return found
+        smallest = int(scene.number(chosen[choice.leg])) if choice.leg in chosen else scene.sizes[choice.leg]
+        if choice.within(legs) and k < smallest:
+            chosen[choice.leg] = choice.k
+    return chosen
 
 
 def _apart(choices: Choices, legs: Iterable[str | None]) -> Choices:

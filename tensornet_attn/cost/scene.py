@@ -45,18 +45,22 @@ class Scene:
         """
         graph = self.graph
         passing = behind(graph, (graph.output, *graph.also, *(loss.step for loss in graph.losses)))
-        found = {t.name for t in graph.tensors if t.role == "input" or (t.role == "weight" and not t.frozen)}
+        learned = {t.name for t in graph.tensors if t.role == "input" or (t.role == "weight" and not t.frozen)}
         for step in graph.steps:
-            if step.name in passing and any(use.name in found for use in step.op.uses):
-                found.add(step.name)
-        return frozenset(found)
+            if step.name in passing and any(use.name in learned for use in step.op.uses):
+                learned.add(step.name)
+        return frozenset(learned)
 
     @cached_property
     def inside(self) -> frozenset[str]:
         """The constants without memory: those of queries x keys in kernels."""
         pair, readers = {self.graph.query, self.graph.key}, self.graph.readers
-        made = (tensor for tensor in self.graph.of_role("constant") if pair <= {*tensor.legs} and not tensor.stored)
-        return frozenset(one.name for one in made if all(step.kernel for step, _ in readers.get(one.name, ())))
+        constants = (
+            tensor for tensor in self.graph.of_role("constant") if pair <= {*tensor.legs} and not tensor.stored
+        )
+        return frozenset(
+            constant.name for constant in constants if all(step.kernel for step, _ in readers.get(constant.name, ()))
+        )
 
     @cached_property
     def storage(self) -> dict[str, str]:
@@ -64,14 +68,14 @@ class Scene:
 
         An optional input uses the memory of its default if both have the same size.
         """
-        found = {tensor.name: tensor.name for tensor in self.graph.tensors}
+        memories = {tensor.name: tensor.name for tensor in self.graph.tensors}
         for tensor in self.graph.of_role("input"):
             default = self.graph.tensor.get(str(tensor.default))
             if default is not None and self.size(tensor.legs) == self.size(default.legs):
-                found[tensor.name] = found[default.name]
+                memories[tensor.name] = memories[default.name]
         for step in self.graph.steps:
-            found[step.name] = found[step.op.uses[0].name] if self.view(step) else step.name
-        return found
+            memories[step.name] = memories[step.op.uses[0].name] if self.view(step) else step.name
+        return memories
 
     def view(self, step: Step) -> bool:
         """Whether a step only renames or transposes legs: one factor, coefficient 1."""
@@ -80,10 +84,10 @@ class Scene:
             return False
         return self.number(product.terms[0].coefficient) == 1 and set(step.op.uses[0].legs) == set(step.legs)
 
-    def number(self, value: Arith) -> int | float:
+    def number(self, expression: Arith) -> int | float:
         """The value of arithmetic; a sequence leg counts as its length. Raises InputError if there is no value."""
         try:
-            return evaluate(value, {**self.graph.values, **self.sizes})
+            return evaluate(expression, {**self.graph.values, **self.sizes})
         except Refusal as refusal:
             lengths = ", ".join(f"{leg.name} = {self.sizes[leg.name]}" for leg in self.graph.legs if leg.sequence)
             raise InputError(f"at {lengths or 'these sizes'}: {refusal.message}") from None
@@ -113,13 +117,13 @@ class Scene:
     @cached_property
     def stored(self) -> dict[str, int]:
         """Elements in the memory of each tensor and step; tensors of the module count in their stored shape."""
-        found = {step.name: self.elements(step) for step in self.graph.steps}
+        counts = {step.name: self.elements(step) for step in self.graph.steps}
         for tensor in self.graph.tensors:
             if tensor.role in HELD:
-                found[tensor.name] = self.shape(tensor.name)
+                counts[tensor.name] = self.shape(tensor.name)
             else:
-                found[tensor.name] = self.size(tensor.legs) * (self.batch if tensor.name in self.batched else 1)
-        return found | dict.fromkeys(self.inside, 0)
+                counts[tensor.name] = self.size(tensor.legs) * (self.batch if tensor.name in self.batched else 1)
+        return counts | dict.fromkeys(self.inside, 0)
 
     def shape(self, name: str) -> int:
         """Elements of a stored weight, constant or state; a leg without a fixed size counts with its current length."""
@@ -135,5 +139,5 @@ def word(count: Arith) -> str:
     >>> word(parse("k")), word(parse(2))
     ('k', '(2)')
     """
-    text = to_text(count)
-    return text if text.isidentifier() else f"({text})"
+    factor = to_text(count)
+    return factor if factor.isidentifier() else f"({factor})"

@@ -84,23 +84,25 @@ def passes_of(learned: bool) -> int:
 
 def efficient(parts: Parts, table: Table, backward: bool) -> float:
     """The sum of parts, each by its efficiency."""
-    return sum(table.efficiency_of(kind, backward) * own for kind, own in parts.items())
+    return sum(table.efficiency_of(kind, backward) * seconds for kind, seconds in parts.items())
 
 
 def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
     """The seconds of a step at the rates of the table, by kind of part."""
     cpp = step.kernel is not None and step.kernel.cpp and isinstance(step.form, Recurrence)
     table = replace(table, maps=()) if cpp else table  # C++ has its own
-    found = parts_inside(scene, step, table, backward)
+    parts = parts_inside(scene, step, table, backward)
     if not cpp:
-        made = drawn_and_dropped(scene, step, table, backward)
-        return found | {OF_MAPS: found.get(OF_MAPS, 0.0) + made} if made else found
+        drawn = drawn_and_dropped(scene, step, table, backward)
+        return parts | {OF_MAPS: parts.get(OF_MAPS, 0.0) + drawn} if drawn else parts
     learned = backward and step.name in scene.learned
     again = learned * sum(of_exponentials(scene, step, table))
-    kept = {LINEAR_IN_CPP: again + sum(own for kind, own in found.items() if kind != PAGES and "call" not in kind)}
+    cpp_parts = {
+        LINEAR_IN_CPP: again + sum(seconds for kind, seconds in parts.items() if kind != PAGES and "call" not in kind)
+    }
     if step.kernel is not None:
-        kept |= {PAGES: found[PAGES], f"{NATIVE} calls": CALLS_OF_CPP * table.call[learned]}
-    return kept
+        cpp_parts |= {PAGES: parts[PAGES], f"{NATIVE} calls": CALLS_OF_CPP * table.call[learned]}
+    return cpp_parts
 
 
 def parts_inside(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
@@ -110,18 +112,18 @@ def parts_inside(scene: Scene, step: Step, table: Table, backward: bool) -> Part
     of_kernel = cost_of(step).seconds(scene, step, table, backward)
     if of_kernel is not None:
         return of_kernel
-    found: defaultdict[str, float] = defaultdict(float)
+    parts: defaultdict[str, float] = defaultdict(float)
     learned = backward and step.name in scene.learned
     call, times = table.call[learned], passes_of(learned)
     if step.contraction is not None and scene.view(step):
         pass
     elif _is_product(step) and _sums_products(scene.graph, step):  # they are written, then read
-        operands, own = [scene.elements(use) for use in step.op.uses], scene.elements(step)
-        passes = (sum(operands) + max(operands), max(operands)), (max(operands) + own, own)
-        found[ELEMENTWISE] = times * sum(WIDTH * count / table.pass_rate(WIDTH * result) for count, result in passes)
+        operands, output = [scene.elements(use) for use in step.op.uses], scene.elements(step)
+        passes = (sum(operands) + max(operands), max(operands)), (max(operands) + output, output)
+        parts[ELEMENTWISE] = times * sum(WIDTH * count / table.pass_rate(WIDTH * written) for count, written in passes)
     elif _is_product(step):
-        found["product"] = _product(scene, step, table, learned)
-        found[PAGES] = _pages((step, *step.op.uses) if learned else (step,), scene, table)
+        parts["product"] = _product(scene, step, table, learned)
+        parts[PAGES] = _pages((step, *step.op.uses) if learned else (step,), scene, table)
     else:
         products = sum(2 * macs / table.product_rate(shape) for shape, _, macs in matmuls(scene, step))
         passed = WIDTH * moved(scene, step) / table.pass_rate(WIDTH * scene.elements(step))
@@ -129,7 +131,7 @@ def parts_inside(scene: Scene, step: Step, table: Table, backward: bool) -> Part
             positions, row = scene.sizes[str(scene.graph.query)], scene.elements(step, scene.graph.query)
             passed = WIDTH * SCANNED * positions * row / table.bandwidth
             calls = positions if row >= LONG_ROW else CALLS_OF_SCAN * isqrt(positions)
-            found["call"] = times * calls * table.call[False]
+            parts["call"] = times * calls * table.call[False]
         chunked = between(scene, step)
         if chunked:  # operands are copied into chunks; scores are masked and states summed up
             passed = 2 * passed + sum(
@@ -137,15 +139,15 @@ def parts_inside(scene: Scene, step: Step, table: Table, backward: bool) -> Part
             )
         kind = kind_of(step) + " in chunks" * bool(chunked)
         exps, maps = of_exponentials(scene, step, table, learned)
-        found[kind] = times * (products + passed) + exps
-        found[OF_MAPS] = maps
-        found[PAGES] = times * _pages((step,), scene, table)
+        parts[kind] = times * (products + passed) + exps
+        parts[OF_MAPS] = maps
+        parts[PAGES] = times * _pages((step,), scene, table)
         if step.box is not None and OPS[step.box.kind].runs_along and scene.graph.masks(step):
-            found[MASK] = (MASKS + learned) * 2 * accessed(scene.elements(step), table)
+            parts[MASK] = (MASKS + learned) * 2 * accessed(scene.elements(step), table)
         if products:
-            found[f"{kind} calls"] = CALLS * call
-    found["call"] += call
-    return found
+            parts[f"{kind} calls"] = CALLS * call
+    parts["call"] += call
+    return parts
 
 
 def of_exponentials(scene: Scene, step: Step, table: Table, learned: bool = False) -> tuple[float, float]:
@@ -158,8 +160,8 @@ def of_exponentials(scene: Scene, step: Step, table: Table, learned: bool = Fals
 def drawn_and_dropped(scene: Scene, step: Step, table: Table, training: bool) -> float:
     """Numbers of a call: noise and sines of positions that a step reads, and its dropout."""
     tensors = [tensor for use in step.op.uses if (tensor := scene.graph.tensor.get(use.name))]
-    noise = sum(scene.stored[one.name] for one in tensors if one.role == "noise" and (training or one.always))
-    waves = sum(scene.stored[one.name] for one in tensors if one.init is not None and one.init.name == SINUSOID)
+    noise = sum(scene.stored[leaf.name] for leaf in tensors if leaf.role == "noise" and (training or leaf.always))
+    waves = sum(scene.stored[leaf.name] for leaf in tensors if leaf.init is not None and leaf.init.name == SINUSOID)
     drops = training and step.box is not None and scene.number(dict(step.box.numbers).get("dropout", Number(0))) != 0
     each = {NOISE: noise, DROPOUT: drops * scene.elements(step), SINUSOID: waves}
     return sum(table.of_map(name, False) * count for name, count in each.items())
@@ -169,8 +171,8 @@ def kind_of(step: Step) -> str:
     """The part to which a step that is neither a product nor attention counts: elementwise if it mixes nothing."""
     if step.kernel is not None:
         return step.kernel.kind
-    own = step.box is not None and (OPS[step.box.kind].runs_along or OPS[step.box.kind].recurrent)
-    return step.box.kind if own and step.box is not None else ELEMENTWISE
+    mixes = step.box is not None and (OPS[step.box.kind].runs_along or OPS[step.box.kind].recurrent)
+    return step.box.kind if mixes and step.box is not None else ELEMENTWISE
 
 
 def _is_product(step: Step) -> bool:
@@ -182,7 +184,9 @@ def _sums_products(graph: Graph, step: Step) -> bool:
     """Whether a block multiplies the elements of two tensors and adds up the products: no leg is left for a product of
     matrices."""
     legs, pair = [{*use.legs} for use in step.op.uses], {graph.query, graph.key}
-    return any(one <= other and pair <= other and graph.key in one & {*step.legs} for one, other in permutations(legs))
+    return any(
+        left <= right and pair <= right and graph.key in left & {*step.legs} for left, right in permutations(legs)
+    )
 
 
 def _product(scene: Scene, step: Step, table: Table, learned: bool) -> float:
@@ -191,9 +195,9 @@ def _product(scene: Scene, step: Step, table: Table, learned: bool) -> float:
     if _projects(scene, step, shape, table):
         seconds, *backward = projected(shape, table, _cancelling(scene.graph))
     else:
-        seconds, *backward = (multiplied(own, table) for own in (shape, *gradients(shape)))
-    wanted = sum(use.name in scene.learned for use in step.op.uses) if learned else 0
-    return seconds + sum(sorted(backward)[:wanted])
+        seconds, *backward = (multiplied(product_shape, table) for product_shape in (shape, *gradients(shape)))
+    learned_factors = sum(use.name in scene.learned for use in step.op.uses) if learned else 0
+    return seconds + sum(sorted(backward)[:learned_factors])
 
 
 def projected(shape: Shape, table: Table, exact: bool) -> tuple[float, float, float]:
@@ -211,11 +215,11 @@ def multiplied(shape: Shape, table: Table) -> float:
 
 def _by_onednn(shape: Shape, table: Table, exact: bool) -> float:
     """The same by oneDNN; of an exact product or a long sum, parts are copied, and their products added."""
-    result = accessed(shape.batch * shape.rows * shape.columns, table)
-    seconds = 2 * shape.macs / table.projected[1] + result
+    written = accessed(shape.batch * shape.rows * shape.columns, table)
+    seconds = 2 * shape.macs / table.projected[1] + written
     if exact or shape.summed > ONEDNN_LONGEST:
         copied = shape.batch * max(shape.rows, shape.columns) * shape.summed
-        seconds += 3 * (ceil(shape.summed / ONEDNN_PART) - 1) * result + 2 * accessed(copied, table)
+        seconds += 3 * (ceil(shape.summed / ONEDNN_PART) - 1) * written + 2 * accessed(copied, table)
     return seconds
 
 
@@ -255,7 +259,7 @@ def _cancelling(graph: Graph) -> bool:
 
 def _pages(new: Iterable[Step | Use], scene: Scene, table: Table) -> float:
     """The pages of new tensors, each as large as one of these."""
-    return sum(table.of_pages(WIDTH * scene.elements(one)) for one in new)
+    return sum(table.of_pages(WIDTH * scene.elements(tensor)) for tensor in new)
 
 
 def gradients(shape: Shape) -> tuple[Shape, Shape]:

@@ -52,7 +52,8 @@ def _product(scene: Scene, step: Step) -> list[Matmul]:
     kept, alike = {*step.legs}, one_row(scene.graph)
     broadcast = [step.name not in alike and use.name in alike for use in op.uses]  # one row for the other's queries
     left, right = (
-        {*use.legs} - ({str(scene.graph.query)} if one else set()) for use, one in zip(op.uses, broadcast, strict=True)
+        {*use.legs} - ({str(scene.graph.query)} if shared else set())
+        for use, shared in zip(op.uses, broadcast, strict=True)
     )
     both = left & right
     sides = [scene.size((legs - both) & kept) for legs in (left, right)]
@@ -86,17 +87,17 @@ def exponentials(scene: Scene, step: Step) -> list[tuple[tuple[str, ...], int]]:
     """The exponentials, and similar functions, of a step in the forward, by the legs of what they are taken of."""
     if step.kernel is not None:
         kernel, pair = cost_of(step), {scene.graph.query, scene.graph.key}
-        parts, inner = inside(scene, step)[1], kernel.inside(scene, step)
-        if (met := kernel.keys_met(scene, step)) is not None:
-            inner = replace(inner, sizes={**inner.sizes, str(scene.graph.key): met})
-        counted = [part for part in parts if kernel.pairs or not pair <= {*part.legs}]
-        own = kernel.exponentials(scene, step)
-        of_parts = [count for part in counted for count in exponentials(inner, part)]
-        return [*of_parts, (step.legs, own)] if own else of_parts
+        inner_steps, inner_scene = inside(scene, step)[1], kernel.inside(scene, step)
+        if (keys_met := kernel.keys_met(scene, step)) is not None:
+            inner_scene = replace(inner_scene, sizes={**inner_scene.sizes, str(scene.graph.key): keys_met})
+        counted = [inner for inner in inner_steps if kernel.pairs or not pair <= {*inner.legs}]
+        besides = kernel.exponentials(scene, step)
+        of_parts = [count for inner in counted for count in exponentials(inner_scene, inner)]
+        return [*of_parts, (step.legs, besides)] if besides else of_parts
     if step.box is None:
         return []
-    each = OPS[step.box.kind].exponentials(step.box)
-    return [(of.legs, each * scene.elements(of)) for role, of in step.box.operands if each and role == "of"]
+    count_each = OPS[step.box.kind].exponentials(step.box)
+    return [(of.legs, count_each * scene.elements(of)) for role, of in step.box.operands if count_each and role == "of"]
 
 
 def between(scene: Scene, step: Step) -> list[int]:

@@ -33,12 +33,12 @@ def lengths_of(graph: Graph, n: int | None = None, m: int | None = None) -> dict
     longest = {leg.name: leg.maximum for leg in graph.legs if leg.sequence and leg.maximum is not None}
     asked = LENGTH if n is None else n
     if n is None:
-        own = longest.items() if graph.tied else [item for item in longest.items() if item[0] == graph.query]
-        n = min([LENGTH, *(maximum for _, maximum in own)])
+        maxima = longest.items() if graph.tied else [bound for bound in longest.items() if bound[0] == graph.query]
+        n = min([LENGTH, *(maximum for _, maximum in maxima)])
     if m is None:
         m = n if graph.tied else min(asked, longest.get(str(graph.key), asked))
-    given = {"n": (graph.query, n), "m": (graph.key, m)}
-    return {leg: _checked(name, length, graph.leg[leg]) for name, (leg, length) in given.items() if leg is not None}
+    lengths = {"n": (graph.query, n), "m": (graph.key, m)}
+    return {leg: _checked(name, length, graph.leg[leg]) for name, (leg, length) in lengths.items() if leg is not None}
 
 
 def sizes_at(graph: Graph, lengths: Mapping[str, int]) -> dict[str, int]:
@@ -91,15 +91,15 @@ def largest_size(parameters_at: Callable[[int], int], most: int, name: str, leg:
         raise InputError(f"the parameters of '{name}' do not grow with leg '{leg}'; choose another leg.")
     if least > most:
         raise InputError(f"'{name}' already has {least:,} parameters at {leg} = {multiple}, more than {most:,}.")
-    fits, exceeds = 1, 2
-    while parameters_at(exceeds * multiple) <= most:
-        fits, exceeds = exceeds, 2 * exceeds
-        if exceeds * multiple > limits.SIZE:
+    low, high = 1, 2
+    while parameters_at(high * multiple) <= most:
+        low, high = high, 2 * high
+        if high * multiple > limits.SIZE:
             raise InputError(f"'{name}' stays below {most:,} parameters up to {leg} = {limits.SIZE}, the largest size.")
-    while exceeds - fits > 1:
-        middle = (fits + exceeds) // 2
-        fits, exceeds = (middle, exceeds) if parameters_at(middle * multiple) <= most else (fits, middle)
-    return fits * multiple
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if parameters_at(middle * multiple) <= most else (low, middle)
+    return low * multiple
 
 
 def human(number: int, digits: int = 3) -> str:
@@ -108,13 +108,13 @@ def human(number: int, digits: int = 3) -> str:
     >>> human(999), human(1024), human(537_000_000), human(123_456), human(1024, 4)
     ('999', '1.02 k', '537 M', '123 k', '1.024 k')
     """
-    value, suffixes = float(number), ["", " k", " M", " G", " T", " P"]
+    scaled, suffixes = float(number), ["", " k", " M", " G", " T", " P"]
     if number < 1000:
         return str(number)
-    while float(f"{value:.{digits}g}") >= 1000 and len(suffixes) > 1:
-        value /= 1000
+    while float(f"{scaled:.{digits}g}") >= 1000 and len(suffixes) > 1:
+        scaled /= 1000
         suffixes.pop(0)
-    figure = f"{value:#.{digits}g}" if value < 1000 else f"{value:.3e}"
+    figure = f"{scaled:#.{digits}g}" if scaled < 1000 else f"{scaled:.3e}"
     return f"{figure.rstrip('.')}{suffixes[0]}"
 
 
@@ -128,6 +128,6 @@ def columns(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list
 
     def line(row: Sequence[str]) -> str:
         pairs = enumerate(zip(row, widths, strict=True))
-        return "  ".join(cell.ljust(wide) if i in left else cell.rjust(wide) for i, (cell, wide) in pairs).rstrip()
+        return "  ".join(cell.ljust(width) if i in left else cell.rjust(width) for i, (cell, width) in pairs).rstrip()
 
     return list(map(line, rows))

@@ -225,7 +225,7 @@ class _Pricer:
         """The measures of a design at the sizes that it has; `fixed` sizes take precedence."""
         design, chosen = self.designs[source], {**self.sweep.legs, **_lengths(self.sweep), **sizes, **fixed}
         legs = {leg: size for leg, size in chosen.items() if leg in design.legs and leg not in LENGTHS}
-        settings = {name: value for name, value in self.sweep.settings.items() if name in design.settings}
+        settings = {name: setting for name, setting in self.sweep.settings.items() if name in design.settings}
         key = repr((source, legs, settings))
         if key not in self.graphs:
             self.graphs[key] = self.price(self.load(design, legs, settings))
@@ -291,7 +291,7 @@ def _rows(table: Swept, measure: str) -> list[str]:
 
 def cell(point: Point, measure: str) -> str:
     """A ratio with three decimals, a count with a suffix."""
-    value = point.displayed(measure)
-    if value is None:
+    displayed = point.displayed(measure)
+    if displayed is None:
         return "-"
-    return f"{value:.3f}" if point.against is not None else human(int(value))
+    return f"{displayed:.3f}" if point.against is not None else human(int(displayed))

@@ -60,9 +60,9 @@ class Target:
     def __post_init__(self) -> None:
         if self.workload not in WORKLOADS:
             raise InputError(f"there is no workload '{self.workload}': {nearest(str(self.workload), WORKLOADS)}")
-        lengths = {name: value for name, value in (("n", self.n), ("m", self.m)) if value is not None}
-        for name, value in {**lengths, "batch": self.batch}.items():
-            whole(name, value)
+        lengths = {name: length for name, length in (("n", self.n), ("m", self.m)) if length is not None}
+        for name, size in {**lengths, "batch": self.batch}.items():
+            whole(name, size)
         dtype_bytes(self.dtype)
 
     @property
@@ -84,13 +84,13 @@ class Target:
 
         Default lengths are limited to the maximum of their leg. A requested length above it raises InputError.
         """
-        workload, known = WORKLOADS[self.workload], {"query": self.n, "key": self.m or self.n}
+        workload, requested = WORKLOADS[self.workload], {"query": self.n, "key": self.m or self.n}
         usual = {"query": workload.queries, "key": workload.keys}
         legs = [leg for leg in graph.legs if leg.sequence]
-        lengths = {leg.name: known[leg.kind] or min(usual[leg.kind], leg.maximum or limits.SIZE) for leg in legs}
+        lengths = {leg.name: requested[leg.kind] or min(usual[leg.kind], leg.maximum or limits.SIZE) for leg in legs}
         sizes_at(graph, lengths)
-        both = sum(lengths.values()) - 1
-        relative = {leg.name: both for leg in graph.legs if leg.kind == "relative" and leg.size is None}
+        distances = sum(lengths.values()) - 1
+        relative = {leg.name: distances for leg in graph.legs if leg.kind == "relative" and leg.size is None}
         return lengths | relative | {BATCH: self.batch}
 
     def words(self, sizes: Mapping[str, int]) -> str:
@@ -128,8 +128,8 @@ def current(options: TargetOptions) -> CurrentOptions:
     if "workload" in options:
         raise InputError("'bucket' is the deprecated name of 'workload'; give only 'workload'.")
     warn("'bucket' is deprecated; use workload=... instead.", FutureWarning, stacklevel=caller())
-    found = {("workload" if name == "bucket" else name): value for name, value in options.items()}
-    return cast(CurrentOptions, found)
+    renamed = {("workload" if name == "bucket" else name): option for name, option in options.items()}
+    return cast(CurrentOptions, renamed)
 
 
 def target_from(
@@ -170,8 +170,8 @@ def bytes_of(memory: int | str | None) -> int | None:
     """
     if memory is None:
         return None
-    found = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,6})?)\s*([a-z]*)\s*", str(memory), re.IGNORECASE)
-    unit = UNITS.get(found[2].lower()) if found else None
-    if isinstance(memory, bool) or found is None or unit is None or (number := int(float(found[1]) * unit)) < 1:
+    match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,6})?)\s*([a-z]*)\s*", str(memory), re.IGNORECASE)
+    unit = UNITS.get(match[2].lower()) if match else None
+    if isinstance(memory, bool) or match is None or unit is None or (number := int(float(match[1]) * unit)) < 1:
         raise InputError(f"memory is {memory!r:.40}; give a positive number of bytes, e.g. 2GiB, 500MB or 1000000.")
     return number

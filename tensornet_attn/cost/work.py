@@ -38,30 +38,30 @@ Monomials = Counter[tuple[str, ...]]  # legs, in the order of the design's legs:
 
 def products(scene: Scene, step: Step) -> Monomials:
     """MACs of a step for one batch element, by the legs they run over; one row of what all queries read alike."""
-    found = _products(scene, step)
+    monomials = _products(scene, step)
     if step.name not in one_row(scene.graph):
-        return found
-    return Counter({tuple(leg for leg in legs if leg != scene.graph.query): count for legs, count in found.items()})
+        return monomials
+    return Counter({tuple(leg for leg in legs if leg != scene.graph.query): count for legs, count in monomials.items()})
 
 
 def _products(scene: Scene, step: Step) -> Monomials:
-    found: Monomials = Counter()
+    monomials: Monomials = Counter()
     if step.kernel is not None:
         of_kernel = cost_of(step).macs(scene, step)
         if of_kernel is not None:
             return Counter(of_kernel)
-        inner, parts = inside(scene, step)
-        met = cost_of(step).keys_met(scene, step)
-        for legs, count in sum((products(inner, part) for part in parts), Counter()).items():
-            if met is not None and _pairs(scene) <= {*legs}:
-                found[tuple(leg for leg in legs if leg != scene.graph.key)] += met * count
+        inner_scene, inner_steps = inside(scene, step)
+        keys_met = cost_of(step).keys_met(scene, step)
+        for legs, count in sum((products(inner_scene, inner) for inner in inner_steps), Counter()).items():
+            if keys_met is not None and _pairs(scene) <= {*legs}:
+                monomials[tuple(leg for leg in legs if leg != scene.graph.key)] += keys_met * count
             else:
-                found[legs] += count
+                monomials[legs] += count
     elif step.box is not None:
         return Counter(OPS[step.box.kind].products(scene, step, step.box))
     elif (op := step.contraction) is not None and len(op.uses) == 2 and len(op.terms) == 1 and summed(step):
-        found[scene.ordered(leg for use in op.uses for leg in use.legs)] += 1
-    return found
+        monomials[scene.ordered(leg for use in op.uses for leg in use.legs)] += 1
+    return monomials
 
 
 def macs(scene: Scene, step: Step) -> int:
@@ -91,10 +91,14 @@ def elementwise(scene: Scene, step: Step) -> int:
         of_kernel = cost_of(step).elementwise(scene, step)
         if of_kernel is not None:
             return of_kernel
-        inner, parts = inside(scene, step)
-        met = cost_of(step).keys_met(scene, step)
-        few = inner if met is None else replace(inner, sizes={**inner.sizes, str(scene.graph.key): met})
-        return sum(elementwise(few if _pairs(scene) <= {*part.legs} else inner, part) for part in parts)
+        inner_scene, inner_steps = inside(scene, step)
+        keys_met = cost_of(step).keys_met(scene, step)
+        few = (
+            inner_scene
+            if keys_met is None
+            else replace(inner_scene, sizes={**inner_scene.sizes, str(scene.graph.key): keys_met})
+        )
+        return sum(elementwise(few if _pairs(scene) <= {*inner.legs} else inner_scene, inner) for inner in inner_steps)
     if step.contraction is not None:
         return _contraction(scene, step, step.contraction)
     assert step.box is not None
@@ -109,15 +113,15 @@ def _pairs(scene: Scene) -> set[str]:
 def _contraction(scene: Scene, step: Step, op: Contraction) -> int:
     if scene.view(step):
         return 0
-    result = scene.elements(step)
-    count = (len(op.terms) - 1) * result
+    elements = scene.elements(step)
+    count = (len(op.terms) - 1) * elements
     for term in op.terms:
         if len(op.terms) == 1 and not term.factors:
-            return result
-        multiplied = result if len(op.terms) == 1 else sum(scene.elements(use) for use in term.factors)
+            return elements
+        multiplied = elements if len(op.terms) == 1 else sum(scene.elements(use) for use in term.factors)
         count += multiplied * (abs(scene.number(term.coefficient)) != 1)
     if len(op.uses) == 2 and len(op.terms) == 1 and not summed(step):
-        count += result
+        count += elements
     if len(op.uses) == 1 and len(op.terms) == 1 and summed(step):
         count += scene.elements(op.uses[0])
     return count
