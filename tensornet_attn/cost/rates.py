@@ -123,13 +123,13 @@ class Table:
         wide = max(1.0, width / max(pair.width for pair in self.attention))
         return wide * between(queries, [(number, between(width, rows)) for number, rows in by_queries.items()])
 
-    def of_map(self, text: str, backward: bool) -> float:
+    def of_map(self, function: str, backward: bool) -> float:
         """Seconds of a map for each number besides its passes; if it was not measured, those of an exponential.
 
         A map with the same numbers counts before one with other numbers: `power(2)` before `power`.
         """
-        name = text.partition("(")[0]
-        if measured := self._map.get(text) or self._map.get(name):
+        name = function.partition("(")[0]
+        if measured := self._map.get(function) or self._map.get(name):
             return measured.training if backward else measured.forward
         return 1 / self.exponentials if name in MAPS and MAPS[name].exponential else 0.0
 

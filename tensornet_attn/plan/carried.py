@@ -254,17 +254,15 @@ class _States:
     def apart(self, term: ScoreTerm, value: Use | None) -> ScoreTerm:
         """The term with new legs for its features if values have legs with the same names."""
         scores = self.box.op.uses[0].legs
-        taken = {leg for use in term.factors for leg in use.legs if leg not in scores} & {
-            *(value.legs if value else ())
-        }
-        for leg in sorted(taken - {*self.others}):
+        met = {leg for use in term.factors for leg in use.legs if leg not in scores} & {*(value.legs if value else ())}
+        for leg in sorted(met - {*self.others}):
             old = self.graph.leg[leg]
             new = leg_like(self.graph, f"{leg}_", old.size or 1, old.kind, self.graph.leg)
             self.graph, self.others[leg] = with_legs(self.graph, [new]), new.name
 
         def on(uses: tuple[Use, ...]) -> tuple[Use, ...]:
             return tuple(
-                Use(use.name, tuple(self.others[leg] if leg in taken else leg for leg in use.legs)) for use in uses
+                Use(use.name, tuple(self.others[leg] if leg in met else leg for leg in use.legs)) for use in uses
             )
 
         return replace(term, query=on(term.query), key=on(term.key), core=on(term.core))

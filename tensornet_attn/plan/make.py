@@ -53,10 +53,10 @@ def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, f
         tables = {"triton": (BESIDE_FUSED if fused else TRITON_ALONE,), "cpp": CPP}.get(backend, (TORCH,))
         tables = tables[-1:] if target.strict else tables
         ways = WAYS if target.demanding else WAYS[:1]
-        every = [_in_ways(graph, backend, target, table, ways) for table in tables]
+        by_table = [_in_ways(graph, backend, target, table, ways) for table in tables]
         with_kernels = LONGER if target.device.measured else 1.0  # the last table is the one of kernels alone
-        cheapest = _cheapest([plans[AS_PRICED] for plans in every], with_kernels)
-        plans = next(plans for plans in every if plans[AS_PRICED] is cheapest)
+        cheapest = _cheapest([plans[AS_PRICED] for plans in by_table], with_kernels)
+        plans = next(plans for plans in by_table if plans[AS_PRICED] is cheapest)
     plan = chosen(plans) if target.demanding else plans[AS_PRICED]
     if target.strict:
         strictly(graph.name, plan.regions, backend)
@@ -68,11 +68,11 @@ def candidates(graph: Graph, target: Target = TRAINING, only: Container[str] | N
 
     `only`: names of the ways to plan.
     """
-    names = (*(one.name for one in TORCH.rewritings), *(one.name for one in TORCH.rows), ABSORBED)
+    names = (*(row.name for row in TORCH.rewritings), *(row.name for row in TORCH.rows), ABSORBED)
     ways = [way for way in alternatives(names) if only is None or way.name in only]
     plans = _in_ways(graph, "torch", target, TORCH, ways)
-    once = {plan.schedule.to_text(): name for name, plan in reversed(plans.items())}
-    return {name: plan for name, plan in plans.items() if name in once.values()}
+    first_names = {plan.schedule.to_text(): name for name, plan in reversed(plans.items())}
+    return {name: plan for name, plan in plans.items() if name in first_names.values()}
 
 
 def _in_ways(graph: Graph, backend: str, target: Target, table: Table, ways: Iterable[Way]) -> dict[str, Plan]:
@@ -88,11 +88,11 @@ def _as_written(graph: Graph, target: Target) -> Plan:
 
 def _simpler(graph: Graph, backend: str) -> tuple[Graph, tuple[Region, ...]]:
     """The graph after the rewrites that never increase cost, and a region for each step that they removed."""
-    made, trace = simplified(graph)
+    simpler, trace = simplified(graph)
     regions = (
         Region(name, (name,), backend, f"removed: {rule}", removed=True) for name, rule in gone(graph, trace).items()
     )
-    return made, tuple(region for region in regions if "." not in region.name)
+    return simpler, tuple(region for region in regions if "." not in region.name)
 
 
 def _planned(
@@ -105,11 +105,11 @@ def _planned(
     notes, graph, others = _Notes(), start, list[Plan]()
     for rewriting in table.rewritings:
         if rewriting.name not in way.without:
-            made = rewriting.apply(graph, alone)
-            if rewriting.compared and made.chosen and rewriting.name not in way.forced:
-                less = replace(way, without=(*way.without, rewriting.name))
-                others.append(_planned(written, start, table, context, less, left_out))
-            graph = notes.taken(rewriting.name, made)
+            rewritten = rewriting.apply(graph, alone)
+            if rewriting.compared and rewritten.chosen and rewriting.name not in way.forced:
+                without = replace(way, without=(*way.without, rewriting.name))
+                others.append(_planned(written, start, table, context, without, left_out))
+            graph = notes.taken(rewriting.name, rewritten)
     planned = {graph: _implemented(graph, context)}
 
     def schedule_of(graph: Graph) -> Graph:
@@ -119,10 +119,10 @@ def _planned(
 
     if ABSORBED not in way.without:
         graph = notes.taken(ABSORBED, absorbed(graph, context, schedule_of))
-    schedule, own = schedule_of(graph), planned[graph][1]
-    for name, made in own.items():
-        notes.taken(name, made)
-    lowered = [*own.values()][-1].graph
+    schedule, implementations = schedule_of(graph), planned[graph][1]
+    for name, implemented in implementations.items():
+        notes.taken(name, implemented)
+    lowered = [*implementations.values()][-1].graph
     replaced = [name for name in notes.chosen if name in start.step and name not in lowered.step and "." not in name]
     regions = left_out + tuple(Region(name, (name,), context.backend, notes.chosen[name]) for name in replaced)
     regions += tuple(_regions(lowered, context.backend, notes))
@@ -141,12 +141,12 @@ def _cheapest(plans: Sequence[Plan], of_last: float = 1.0) -> Plan:
 
 def _implemented(graph: Graph, context: Context) -> tuple[Graph, dict[str, Lowered]]:
     """The schedule of a graph, and the result of each implementation, by name."""
-    found = dict[str, Lowered]()
+    implementations = dict[str, Lowered]()
     for row in context.rows:
-        made = row.lowered(graph, context)
-        graph = row.marked(made.graph) if context.backend == "cpp" else made.graph
-        found[row.name] = replace(made, graph=graph)
-    return split_best(graph, context.sizes, context.device, context.device.width)[0], found
+        lowered = row.lowered(graph, context)
+        graph = row.marked(lowered.graph) if context.backend == "cpp" else lowered.graph
+        implementations[row.name] = replace(lowered, graph=graph)
+    return split_best(graph, context.sizes, context.device, context.device.width)[0], implementations
 
 
 def _lengths(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
@@ -161,13 +161,13 @@ class _Notes:
     refused: dict[str, list[Lowering]] = field(default_factory=dict)
     costs: dict[str, str] = field(default_factory=dict)
 
-    def taken(self, name: str, made: Lowered) -> Graph:
+    def taken(self, name: str, lowered: Lowered) -> Graph:
         """The graph of a result of the rewriting or implementation `name`, whose choices are recorded."""
-        self.chosen.update(made.chosen | {step: self.chosen[step] + words for step, words in made.more.items()})
-        self.costs.update(made.costs)
-        for step, reasons in made.refused.items():
+        self.chosen.update(lowered.chosen | {step: self.chosen[step] + words for step, words in lowered.more.items()})
+        self.costs.update(lowered.costs)
+        for step, reasons in lowered.refused.items():
             self.refused.setdefault(step, []).append(Lowering(name, reasons))
-        return made.graph
+        return lowered.graph
 
 
 def _regions(lowered: Graph, backend: str, notes: _Notes) -> Iterator[Region]:
