@@ -216,7 +216,7 @@ COMPILER = (
     ),
     Mutation(
         "plan/carried.py",
-        "terms = (Term(ONE, held), ",
+        "terms = (Term(ONE, decayed), ",
         "terms = (",
         "A state forgets what was before the chunk.",
         ("nn/test_cache.py::test_chunks_of_some[lfish]",),
