@@ -169,8 +169,8 @@ def match_parameters(design: Source, like: Source, leg: str = "d", multiple: int
     design = _design(design)
     if leg not in design.legs:
         raise InputError(f"there is no leg '{leg}' in '{design.name}': {nearest(str(leg), design.legs)}")
-    most = parameters(build(_design(like)))
-    return largest_size(lambda size: parameters(build(load(design, {leg: size}))), most, design.name, leg, multiple)
+    budget = parameters(build(_design(like)))
+    return largest_size(lambda size: parameters(build(load(design, {leg: size}))), budget, design.name, leg, multiple)
 
 
 def draw(
@@ -347,8 +347,8 @@ def compile(
     device, dtype = placed(design.name, device, dtype)
     graph = build(design, causal)
     planned = partial(_verified if verify_kernels else _planned, graph, backend, current(wanted))
-    again = planned if backend == "auto" else None
-    module = CompiledDesign(design, planned(device, dtype), _realise, device, dtype, again)
+    replan = planned if backend == "auto" else None
+    module = CompiledDesign(design, planned(device, dtype), _realise, device, dtype, replan)
     for doubt in doubts_of_float16(graph, module.plan.schedule) if str(dtype) == "torch.float16" else ():
         warn(doubt, stacklevel=caller())
     if tune:
@@ -508,10 +508,10 @@ def _emitted(design: spec.Design, plan: Plan, alone: bool = False) -> Emitted:
     from tensornet_attn.draw.text import step_lines
     from tensornet_attn.emit.module import emit
 
-    words = design.about, design.source, library.origin(design.name, design.document.path)
+    provenance = design.about, design.source, library.origin(design.name, design.document.path)
     return _sources.get(
-        (plan, plan.graph.to_text(), words, alone),
-        lambda: emit(plan, *words, step_lines(plan.graph), __version__, alone),
+        (plan, plan.graph.to_text(), provenance, alone),
+        lambda: emit(plan, *provenance, step_lines(plan.graph), __version__, alone),
     )
 
 

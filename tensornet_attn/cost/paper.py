@@ -182,7 +182,7 @@ class Paper(NamedTuple):
             fields = (self.terms[key] for key in keys)
             return tuple(Adjustment(name, formula, self.notes.get(why, why)) for name, formula, why in fields)
 
-        read: Mapping[str, Callable[[Any], Any]] = {
+        converters: Mapping[str, Callable[[Any], Any]] = {
             "parts": parts, "whole": parts, "adjustments": terms, "rest": terms, "note": self.notes.__getitem__,
             "rounding": Rounding._make,
         }  # fmt: skip
@@ -190,7 +190,7 @@ class Paper(NamedTuple):
         for column, unit in section.get("counts", {"printed": shown.get("unit", "figure")}).items():
             if unit in kind:
                 fields = kind[unit] | {key: shown[key] for key in ("formula", "note") if key in shown}
-                fields = {key: read[key](field) if key in read else field for key, field in fields.items()}
+                fields = {key: converters[key](field) if key in converters else field for key, field in fields.items()}
                 counts.append(Count(unit, printed=shown.get(column), **fields))
         model = section.get("name", "{row}").format_map(shown)
         return Row(model, where, values, tuple(counts), kind.get("kind", ""))
@@ -249,10 +249,10 @@ def as_printed(value: int, like: str, whole: int | None = None, rounding: Roundi
     if match is None:
         raise InputError(f"'{like}' is not a printed count, e.g. 170.4M or 125%.")
     fraction, space, suffix = match.groups("")
-    last = Fraction(rounding.step, 10 ** len(fraction)) * (
+    last_digit = Fraction(rounding.step, 10 ** len(fraction)) * (
         Fraction(whole or 1, 100) if suffix == "%" else SCALES[suffix]
     )
-    return f"{Decimal(round(value / last) * rounding.step).scaleb(-len(fraction)):f}{space}{suffix}"
+    return f"{Decimal(round(value / last_digit) * rounding.step).scaleb(-len(fraction)):f}{space}{suffix}"
 
 
 def number(formula: Formula, values: Values) -> int:
@@ -362,8 +362,8 @@ def compare(table: Table, split: Split) -> Comparison:
         paper = ours + difference
         whole = total(count.whole, unit, values) + number(count.percentage_of, values) or None
         recount = as_printed(paper, printed, whole, count.rounding) if printed else None
-        right = stated in (None, paper) and (not printed or not recount or _agree(printed, recount))
-        state = "reproduced" if right else "differs"
+        agrees = stated in (None, paper) and (not printed or not recount or _agree(printed, recount))
+        state = "reproduced" if agrees else "differs"
         return Compared(row, count, state, stated, ours, dense, adjustments, difference, paper, recount, whole)
 
     return Comparison(table, tuple(compared(row, count) for row in table.rows for count in row.counts))
@@ -429,8 +429,8 @@ def _differences(numbers: Sequence[Compared]) -> Iterator[str]:
         for name, terms in names.items():
             yield from _wrapped(f"{unit}, {name}: {' '.join(dict.fromkeys(term.why for term in terms))}", 2)
             for term, kinds in terms.items():
-                some = f" ({'; '.join(dict.fromkeys(kinds))})" if {*kinds} != all_kinds else ""
-                yield from _wrapped(f"{term.formula}{some}", 6)
+                restriction = f" ({'; '.join(dict.fromkeys(kinds))})" if {*kinds} != all_kinds else ""
+                yield from _wrapped(f"{term.formula}{restriction}", 6)
 
 
 def _wrapped(text: str, indent: int = 0) -> list[str]:

@@ -194,8 +194,8 @@ class Report:
             lines.append("no decoding cache: 'explain --causal --decoding' gives the reason")
         elif self.decoding_state:
             tokens = self.lengths[-1][1]
-            what = "decoding cache" if self.decodes else "decoding cache, if compiled causal"
-            lines.append(f"{what}: {self.decoding_state:,} floats for {tokens:,} tokens of one sequence")
+            label = "decoding cache" if self.decodes else "decoding cache, if compiled causal"
+            lines.append(f"{label}: {self.decoding_state:,} floats for {tokens:,} tokens of one sequence")
         return "\n".join([*lines, *UNITS])
 
 
@@ -281,8 +281,8 @@ def cost_of(
     """
     lengths, width = lengths_of(written, n, m), bytes_of(dtype)
     as_written, name = cost(written, lengths, batch, width), str(dtype).removeprefix("torch.")
-    best = cost(planned, lengths, batch, width, as_written=False, declared=written.leg) if planned else None
-    return Report(written.name, tuple(lengths.items()), batch, name, as_written, best)
+    as_planned = cost(planned, lengths, batch, width, as_written=False, declared=written.leg) if planned else None
+    return Report(written.name, tuple(lengths.items()), batch, name, as_written, as_planned)
 
 
 def _fused(step: Step, row: str) -> tuple[str, ...]:

@@ -96,9 +96,10 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         drawn = drawn_and_dropped(scene, step, table, backward)
         return parts | {OF_MAPS: parts.get(OF_MAPS, 0.0) + drawn} if drawn else parts
     learned = backward and step.name in scene.learned
-    again = learned * sum(of_exponentials(scene, step, table))
+    recomputed = learned * sum(of_exponentials(scene, step, table))
     cpp_parts = {
-        LINEAR_IN_CPP: again + sum(seconds for kind, seconds in parts.items() if kind != PAGES and "call" not in kind)
+        LINEAR_IN_CPP: recomputed
+        + sum(seconds for kind, seconds in parts.items() if kind != PAGES and "call" not in kind)
     }
     if step.kernel is not None:
         cpp_parts |= {PAGES: parts[PAGES], f"{NATIVE} calls": CALLS_OF_CPP * table.call[learned]}
@@ -114,34 +115,36 @@ def parts_inside(scene: Scene, step: Step, table: Table, backward: bool) -> Part
         return of_kernel
     parts: defaultdict[str, float] = defaultdict(float)
     learned = backward and step.name in scene.learned
-    call, times = table.call[learned], passes_of(learned)
+    call, pass_count = table.call[learned], passes_of(learned)
     if step.contraction is not None and scene.view(step):
         pass
     elif _is_product(step) and _sums_products(scene.graph, step):  # they are written, then read
         operands, output = [scene.elements(use) for use in step.op.uses], scene.elements(step)
         passes = (sum(operands) + max(operands), max(operands)), (max(operands) + output, output)
-        parts[ELEMENTWISE] = times * sum(WIDTH * count / table.pass_rate(WIDTH * written) for count, written in passes)
+        parts[ELEMENTWISE] = pass_count * sum(
+            WIDTH * count / table.pass_rate(WIDTH * written) for count, written in passes
+        )
     elif _is_product(step):
         parts["product"] = _product(scene, step, table, learned)
         parts[PAGES] = _pages((step, *step.op.uses) if learned else (step,), scene, table)
     else:
         products = sum(2 * macs / table.product_rate(shape) for shape, _, macs in matmuls(scene, step))
-        passed = WIDTH * moved(scene, step) / table.pass_rate(WIDTH * scene.elements(step))
+        pass_seconds = WIDTH * moved(scene, step) / table.pass_rate(WIDTH * scene.elements(step))
         if scans(step):  # in strides
             positions, row = scene.sizes[str(scene.graph.query)], scene.elements(step, scene.graph.query)
-            passed = WIDTH * SCANNED * positions * row / table.bandwidth
+            pass_seconds = WIDTH * SCANNED * positions * row / table.bandwidth
             calls = positions if row >= LONG_ROW else CALLS_OF_SCAN * isqrt(positions)
-            parts["call"] = times * calls * table.call[False]
+            parts["call"] = pass_count * calls * table.call[False]
         chunked = between(scene, step)
         if chunked:  # operands are copied into chunks; scores are masked and states summed up
-            passed = 2 * passed + sum(
+            pass_seconds = 2 * pass_seconds + sum(
                 4 * kept / min(kept, STRETCH) * accessed(min(kept, STRETCH), table) for kept in chunked
             )
         kind = kind_of(step) + " in chunks" * bool(chunked)
         exps, maps = of_exponentials(scene, step, table, learned)
-        parts[kind] = times * (products + passed) + exps
+        parts[kind] = pass_count * (products + pass_seconds) + exps
         parts[OF_MAPS] = maps
-        parts[PAGES] = times * _pages((step,), scene, table)
+        parts[PAGES] = pass_count * _pages((step,), scene, table)
         if step.box is not None and OPS[step.box.kind].runs_along and scene.graph.masks(step):
             parts[MASK] = (MASKS + learned) * 2 * accessed(scene.elements(step), table)
         if products:
@@ -161,10 +164,10 @@ def drawn_and_dropped(scene: Scene, step: Step, table: Table, training: bool) ->
     """Numbers of a call: noise and sines of positions that a step reads, and its dropout."""
     tensors = [tensor for use in step.op.uses if (tensor := scene.graph.tensor.get(use.name))]
     noise = sum(scene.stored[leaf.name] for leaf in tensors if leaf.role == "noise" and (training or leaf.always))
-    waves = sum(scene.stored[leaf.name] for leaf in tensors if leaf.init is not None and leaf.init.name == SINUSOID)
+    sinusoids = sum(scene.stored[leaf.name] for leaf in tensors if leaf.init is not None and leaf.init.name == SINUSOID)
     drops = training and step.box is not None and scene.number(dict(step.box.numbers).get("dropout", Number(0))) != 0
-    each = {NOISE: noise, DROPOUT: drops * scene.elements(step), SINUSOID: waves}
-    return sum(table.of_map(name, False) * count for name, count in each.items())
+    counts = {NOISE: noise, DROPOUT: drops * scene.elements(step), SINUSOID: sinusoids}
+    return sum(table.of_map(name, False) * count for name, count in counts.items())
 
 
 def kind_of(step: Step) -> str:

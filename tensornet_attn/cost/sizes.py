@@ -77,8 +77,8 @@ def parameters(graph: Graph) -> int:
     return sum(prod(size or 0 for size in shape) for shape in shapes)
 
 
-def largest_size(parameters_at: Callable[[int], int], most: int, name: str, leg: str, multiple: int) -> int:
-    """The largest multiple of `multiple` at which a design has at most `most` parameters (Few Heads Are Enough's rule).
+def largest_size(parameters_at: Callable[[int], int], budget: int, name: str, leg: str, multiple: int) -> int:
+    """The largest multiple of `multiple` where a design has at most `budget` parameters (Few Heads Are Enough's rule).
 
     `parameters_at`: the parameters of the design `name` by the size of `leg`; must grow with it. Raises InputError.
 
@@ -86,19 +86,21 @@ def largest_size(parameters_at: Callable[[int], int], most: int, name: str, leg:
     8
     """
     whole("multiple", multiple)
-    least = parameters_at(multiple)
-    if parameters_at(2 * multiple) <= least:
+    smallest = parameters_at(multiple)
+    if parameters_at(2 * multiple) <= smallest:
         raise InputError(f"the parameters of '{name}' do not grow with leg '{leg}'; choose another leg.")
-    if least > most:
-        raise InputError(f"'{name}' already has {least:,} parameters at {leg} = {multiple}, more than {most:,}.")
+    if smallest > budget:
+        raise InputError(f"'{name}' already has {smallest:,} parameters at {leg} = {multiple}, more than {budget:,}.")
     low, high = 1, 2
-    while parameters_at(high * multiple) <= most:
+    while parameters_at(high * multiple) <= budget:
         low, high = high, 2 * high
         if high * multiple > limits.SIZE:
-            raise InputError(f"'{name}' stays below {most:,} parameters up to {leg} = {limits.SIZE}, the largest size.")
+            raise InputError(
+                f"'{name}' stays below {budget:,} parameters up to {leg} = {limits.SIZE}, the largest size."
+            )
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if parameters_at(middle * multiple) <= most else (low, middle)
+        low, high = (middle, high) if parameters_at(middle * multiple) <= budget else (low, middle)
     return low * multiple
 
 

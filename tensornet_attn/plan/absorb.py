@@ -157,8 +157,8 @@ def _makes_no_scores(step: Step) -> bool:
 def _meet(graph: Graph, key: str, value: str) -> bool:
     """Whether the product that reads a value also reads, through a map, the scores of a key."""
     (scores, _), *_ = graph.readers[key]
-    above = {reader.name for reader, _ in graph.readers.get(value, ())}
+    ancestors = {reader.name for reader, _ in graph.readers.get(value, ())}
     for step in reversed(graph.steps):
-        if step.name in above:
-            above |= {use.name for use in step.op.uses}
-    return scores.name in above
+        if step.name in ancestors:
+            ancestors |= {use.name for use in step.op.uses}
+    return scores.name in ancestors

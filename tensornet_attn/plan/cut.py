@@ -156,20 +156,20 @@ class Cut:
 
     def check_work(self, kinds: dict[str, str]) -> None:
         """Raises Unsplit if every process would compute all scores, or all heads that are mixed into its own."""
-        by_batch = batched(self.graph)
+        batched_names = batched(self.graph)
         for step in self.graph.steps:
             if step.contraction is not None and kinds[step.name] == "split":
-                self._check_mixing(step, step.contraction, by_batch)
-            elif kinds[step.name] == "whole" and step.name in by_batch and quadratic(self.graph, step.legs):
+                self._check_mixing(step, step.contraction, batched_names)
+            elif kinds[step.name] == "whole" and step.name in batched_names and quadratic(self.graph, step.legs):
                 raise Unsplit(f"'{step.name}' does not have '{self.leg}', so every process would compute all of it")
 
-    def _check_mixing(self, step: Step, op: Contraction, by_batch: frozenset[str]) -> None:
+    def _check_mixing(self, step: Step, op: Contraction, batched_names: frozenset[str]) -> None:
         for term in op.terms:
-            unsplit = [use for use in term.factors if use.name in by_batch and not self._split_use(step, use)]
+            unsplit = [use for use in term.factors if use.name in batched_names and not self._split_use(step, use)]
             heads = {leg for use in unsplit for leg in use.legs if self._is_head(leg) and leg not in step.legs}
             if heads:
                 mixed = [use.name for use in unsplit if heads & {*use.legs}]
-                mixers = [use.name for use in term.factors if use.name not in by_batch] or [step.name]
+                mixers = [use.name for use in term.factors if use.name not in batched_names] or [step.name]
                 into = self._wires(step, joints(step))[0].leg
                 raise Unsplit(
                     f"heads {named(sorted(heads))} of {named(mixed)} are mixed into '{into}' by {named(mixers)} in "

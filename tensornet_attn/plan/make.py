@@ -99,13 +99,13 @@ def _planned(
     written: Graph, start: Graph, table: Table, context: Context, way: Way, left_out: tuple[Region, ...]
 ) -> Plan:
     """The plan of the diagram `written` in one way to plan; `start`: the diagram after the first rewrites."""
-    alone = replace(context, backend="torch", rows=TORCH.rows)  # Triton fuses all maps that torch fuses
+    torch_context = replace(context, backend="torch", rows=TORCH.rows)  # Triton fuses all maps that torch fuses
     rows = tuple(row for row in context.rows if row.name not in way.without)
     context = replace(context, rows=rows, always=way.always, forced=way.forced)
     notes, graph, others = _Notes(), start, list[Plan]()
     for rewriting in table.rewritings:
         if rewriting.name not in way.without:
-            rewritten = rewriting.apply(graph, alone)
+            rewritten = rewriting.apply(graph, torch_context)
             if rewriting.compared and rewritten.chosen and rewriting.name not in way.forced:
                 without = replace(way, without=(*way.without, rewriting.name))
                 others.append(_planned(written, start, table, context, without, left_out))

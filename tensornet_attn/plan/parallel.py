@@ -109,7 +109,7 @@ def _split(cut: Cut, processes: int | None, strict: bool) -> Split:
     kinds, shared = cut.kinds()
     if strict:
         cut.check_work(kinds)
-    whole = (tensor.name for tensor in cut.graph.of_role("weight") if tensor.name not in dict(shards))
+    replicated = (tensor.name for tensor in cut.graph.of_role("weight") if tensor.name not in dict(shards))
     reduce = tuple(dict.fromkeys((cut.graph.output, *(loss.step for loss in cut.graph.losses))))
     alike = tuple(loss.name for loss in cut.graph.losses if kinds[loss.step] == "whole")
-    return Split(cut.graph, cut.leg, size, shards, tuple(whole), reduce, cut.own, shared, alike)
+    return Split(cut.graph, cut.leg, size, shards, tuple(replicated), reduce, cut.own, shared, alike)
