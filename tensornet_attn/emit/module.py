@@ -268,8 +268,6 @@ def _group(step: Step) -> tuple[str, bool]:
 def _emit_step(writer: Writer, step: Step) -> None:
     if step.contraction is not None:
         emit_contraction(writer, step)
-    elif KERNELS["experts"].gates_inside(writer, step):
-        return  # part of the call that reads it
     elif step.box is not None:
         emit_box(writer, step)
     elif step.kernel is not None:

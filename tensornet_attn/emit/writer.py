@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from textwrap import wrap
 from typing import Any
 
-from tensornet_attn.cost.experts import chooses
 from tensornet_attn.cost.target import TRAINING, Target
 from tensornet_attn.emit import layout
 from tensornet_attn.emit.names import Names, locals_of
@@ -97,11 +96,6 @@ class Writer:
         if name not in self.graph.step or "." not in name or len(self.readers[name]) != 1:
             return False
         reader = self.readers[name][0][0]
-        if any(
-            sum(chooses(kernel) for kernel, _ in self.readers[consumer.name]) > 1
-            for consumer, _ in self.readers[reader.name]
-        ):
-            return False  # several kernels compute the reader and the choice
         if reader.contraction is not None:
             nestable = len(reader.contraction.terms) > 1
         else:

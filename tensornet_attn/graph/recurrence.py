@@ -54,7 +54,8 @@ class Recurrence:
     are legs of the values only. The result is [heads..., query, mixed..., own...].
 
     With `mixes`, `mixed` are the heads of keys, and `mix` maps their states to the heads of queries before the read.
-    `added` is added to the mixed states, alike for all queries.
+    `added` is added to the mixed states, alike for all queries. `pair` names two kernels of the same keys, one
+    with values, that one call computes where the first of them stands.
     """
 
     box: Step
@@ -68,6 +69,7 @@ class Recurrence:
     mixes: bool = False
     mix: Use | None = None
     added: Use | None = None
+    pair: tuple[str, ...] = ()
 
     @property
     def result(self) -> Legs:
@@ -124,8 +126,11 @@ def unmasked(step: Step) -> bool:
 
 def sums(graph: Graph) -> list[Step]:
     """The sums over the keys visible to each query."""
-    boxes = [step for step in graph.steps if graph.masked(step) and graph.query in step.legs]
-    return [step for step in boxes if step.box is not None and step.box.kind == "sum"]
+    return [
+        step
+        for step in graph.steps
+        if step.box is not None and step.box.kind == "sum" and graph.masked(step) and graph.query in step.legs
+    ]
 
 
 def linear(attention: Attention) -> Recurrence | str:
@@ -273,7 +278,7 @@ def _own_position(graph: Graph, use: Use) -> bool:
     step = graph.step.get(use.name)
     if step is None or step.box is None or step.box.kind != "keep" or use.legs != step.legs:
         return False
-    masks = {mask for mask in graph.masks(step) if mask != CAUSAL}
+    masks = {*graph.masks(step)} - {CAUSAL}
     of = graph.tensor.get(step.box.operand("of").name)
     return bool(masks) and masks <= OWN and of is not None and of.init == ONES and of.role == "constant"
 

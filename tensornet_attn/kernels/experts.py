@@ -155,11 +155,9 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         return Cost(ours, dense, lambda time, digits: duration(device.seconds(int(time)), digits), but, worth)
 
     def lower(self, form: Gated, context: Context) -> Lowered:
-        graph, step, hidden, joined, product = form.graph, form.step, form.hidden, form.joined, form.product
-        assert isinstance(product, Product)
+        graph, step, hidden, joined, last = form.graph, form.step, form.hidden, form.joined, _last(form, context)
         assert not isinstance(hidden, str)
-        body = (*(step for step, _ in hidden), product.step)
-        last = _last(form, context)
+        body = (*(step for step, _ in hidden), *([form.topk] if last.at_once else []), last.step)
         experts = Experts(form.topk, tuple(one for _, one in (*hidden, (step, last)) if one is not None))
         made = replace(step, op=kernel(self.kind, graph, joined, body, experts))
         attended = next((steps_of(one)[-1] for one, _ in hidden if one.kernel is not None), None)
@@ -179,7 +177,9 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         made, again = super().lowered(graph, context), _chosen_again(_biases_apart(graph))
         other = made if again is graph else super().lowered(again, context)
         made = other if len(other.chosen) > len(made.chosen) else made
-        grouped, choices = _choices(_without_unread(made.graph))
+        grouped, choices = _choices(_maps_inside(_without_unread(made.graph)))
+        for step in filter(chooses, grouped.steps):
+            made.chosen[step.name] += f"; inside: {', '.join(steps_of(step)[:-1])}"
         return replace(made, graph=grouped, chosen=made.chosen | choices)
 
     def on_triton(self, form: object) -> bool:
@@ -209,15 +209,15 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         form, found = experts_of(step), dict[str, int]()
         if not form.products:
             return {f"{step.name}: order": scene.elements(step)}
+        inner, body = self.inside(scene, step), step.kernel.body if step.kernel else ()
         if (last := form.products[-1]).at_once:
             width, out_width = scene.size(last.summed), scene.size(last.own)
             each, size = int(scene.number(chosen_of(form.topk)[1])), out_width
             if before_product(last, scene.size(last.heads), width, out_width):
                 each, size = scene.size((last.expert,)), width
-            rows = scene.elements(form.topk, without=last.expert) * each * size
-            own = {step.name: scene.stored[step.name], f"{last.step.name}: rows of experts": rows}
-            return kept(scene, step.op.uses) | own
-        inner, body = self.inside(scene, step), step.kernel.body if step.kernel else ()
+            rows = inner.elements(form.topk, without=chosen_of(form.topk)[0])
+            made = {f"{step.name}: choice": rows, f"{step.name}: rows of experts": rows * each * size}
+            return kept(scene, step.op.uses) | {step.name: scene.stored[step.name]} | made
         for product in form.products:
             own = kept(inner, (product.x,))
             attended = any(part.name == product.x.name and part.kernel for part in body)
@@ -234,10 +234,10 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         return found | {name: floats for name, floats in kept(scene, step.op.uses).items() if name in found}
 
     def inside(self, scene: Scene, step: Step) -> Scene:
-        """The scene inside a kernel, which has only the chosen experts."""
+        """The scene inside a kernel, which has only the chosen experts, or all of them at once."""
         form, inner = experts_of(step), super().inside(scene, step)
-        count = int(scene.number(chosen_of(form.topk)[1]))
-        return replace(inner, sizes={**inner.sizes, **{product.expert: count for product in form.products}})
+        few = {one.expert: int(scene.number(chosen_of(form.topk)[1])) for one in form.products if not one.at_once}
+        return replace(inner, sizes={**inner.sizes, **few})
 
     def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
         """The products of the rows that a chosen expert has on average; attention of chosen heads."""
@@ -246,7 +246,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         for product in experts_of(step).products:
             result = (*product.tokens, *product.heads, product.expert, *product.own)
             experts, summed, width = map(scene.size, ((*product.heads, product.expert), product.summed, product.own))
-            rows = batch * (scene if product.at_once else few).size(result) // width
+            rows = batch * few.size(result) // width
             shape = Shape(1, max(1, rows // experts), width, summed)
             found.append(Matmul(shape, (*result, *product.summed), float(rows * width * (summed + product.gated))))
         attended = (part for part in step.kernel.body if part.kernel) if step.kernel else ()
@@ -289,15 +289,14 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         assert step.kernel is not None
         form = experts_of(step)
         topk, products = form.topk, {product.step.name: product for product in form.products}
-        if chosen_inside(writer, step):
-            return  # part of the calls that read it
-        if not (products and form.products[-1].at_once):
+        body = step.kernel.body[-1:] if chooses(step) else step.kernel.body
+        if not chooses(step):
             choose(writer, topk)
         inside = _inside(writer, step.kernel)
-        if len(step.kernel.body) > 1:
+        if len(body) > 1:
             names, k = ", ".join(step.kernel.steps[:-1]), writer.integer(chosen_of(topk)[1])
             writer.line(f"# {names}: leg {products[step.name].expert} has the {k} chosen entries only")
-        for part in step.kernel.body:
+        for part in body:
             if part.name in products:
                 value = product_text(inside, products[part.name], topk)
                 inside.bind(part.name, value.text, value.legs, value.level)
@@ -309,14 +308,6 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
                 inside.values[part.name] = inside.value(part.contraction.uses[0])
             elif products:
                 emit_box(inside, part)
-
-    def gates_inside(self, writer: Writer, step: Step) -> bool:
-        """Whether kernels compute a map themselves: all its readers are choices that kernels make."""
-        box, readers = step.box, writer.readers[step.name]
-        if box is None or box.function is None or arguments(box) or not readers or step.name in writer.graph.results:
-            return False
-        choices = all(isinstance(one.form, Experts) and chosen_inside(writer, one) for one, _ in readers)
-        return choices and bool(row(box).triton and row(box).slope)
 
 
 EXPERTS = GroupedExperts()
@@ -435,19 +426,30 @@ def _sizes(form: Gated, context: Context) -> dict[str, int]:
     return {leg.name: leg.size for leg in form.graph.legs if leg.size is not None} | dict(context.sizes)
 
 
+def _maps_inside(graph: Graph) -> Graph:
+    """Lets kernels that choose by the values of a map compute the map, if nothing else reads it."""
+    new = dict[str, list[Step]]()
+    for step in graph.steps:
+        box, readers = step.box, [reader for reader, _ in graph.readers.get(step.name, ())]
+        if box is None or box.function is None or arguments(box) or not readers or step.name in graph.results:
+            continue
+        alone = all(chooses(one) and experts_of(one).products[-1].x.name != step.name for one in readers)
+        if alone and row(box).triton and row(box).slope:
+            new[step.name] = []
+            for form in map(experts_of, readers):
+                last = form.products[-1].step
+                new[last.name] = [replace(last, op=kernel("experts", graph, (), (step, form.topk, last), form))]
+    return with_steps(graph, new)
+
+
 def _choices(graph: Graph) -> tuple[Graph, dict[str, str]]:
     """Lets each topk that only grouped experts read return the chosen experts instead of a dense tensor of gates."""
-    grouped = {step.name for step in graph.steps if _grouped(step)}
-    new, chosen = dict[str, list[Step]](), dict[str, str]()
+    new = dict[str, list[Step]]()
     for step in graph.steps:
-        if topk_of(graph, step.name) is None or step.name in graph.results:
-            continue
-        readers = [reader for reader, _ in graph.readers.get(step.name, ())]
-        if all(reader.name in grouped for reader in readers):
+        grouped = all(_grouped(reader) for reader, _ in graph.readers.get(step.name, ()))
+        if grouped and topk_of(graph, step.name) is not None and step.name not in graph.results:
             new[step.name] = [replace(step, op=kernel("experts", graph, (), (step,), Experts(step)))]
-            inside = bool(readers) and all(map(chooses, readers))
-            chosen[step.name] = "part of the products" if inside else "gates and indices of the chosen experts only"
-    return with_steps(graph, new) if new else graph, chosen
+    return with_steps(graph, new), dict.fromkeys(new, "gates and indices of the chosen experts only")
 
 
 def _grouped(step: Step) -> bool:
@@ -462,8 +464,9 @@ def _joined(graph: Graph, step: Step, term: Term, gate: Use, expert: str) -> lis
         return [step]
     kept = {leg for use in gated for leg in use.legs} | set(step.legs)
     legs = tuple(dict.fromkeys(leg for use in others for leg in use.legs if leg in kept))
-    first = Step(f"{step.name}.p2", Contraction((Term(ONE, tuple(others)),)), legs)  # p1 is the kernel's own
-    rest = (*(use for use in gated if use == gate), Use(first.name, legs), *(use for use in gated if use != gate))
+    name = fresh(graph, f"{step.name}.p2")  # p1 is the kernel's own
+    first = Step(name, Contraction((Term(ONE, tuple(others)),)), legs)
+    rest = (*(use for use in gated if use == gate), Use(name, legs), *(use for use in gated if use != gate))
     return [first, replace(step, op=Contraction((Term(term.coefficient, rest),)))]
 
 
@@ -537,7 +540,7 @@ def _not_by_head(graph: Graph, step: Step, last: Product) -> str:
 def _without_unread(graph: Graph) -> Graph:
     """The graph without those steps in kernels of experts that nothing else reads."""
     parts = {name for step in graph.steps if step.kernel and _grouped(step) for name in step.kernel.steps[:-1]}
-    for step in reversed(graph.steps if parts else ()):
+    for step in reversed(graph.steps):
         if step.name in parts and step.name not in graph.readers and step.name not in graph.results:
             graph = with_steps(graph, {step.name: []})
     return graph
@@ -547,14 +550,6 @@ def experts_of(step: Step) -> Experts:
     """The choice and the products of a kernel 'experts'."""
     assert isinstance(step.form, Experts)
     return step.form
-
-
-def chosen_inside(writer: Writer, step: Step) -> bool:
-    """Whether a step is a choice that all its readers make: kernels that compute all experts in one product."""
-    readers = writer.readers[step.name]
-    if experts_of(step).products or not readers or step.name in writer.graph.results:
-        return False
-    return all(chooses(reader) for reader, _ in readers)
 
 
 def _inside(writer: Writer, kernel: Kernel) -> Writer:

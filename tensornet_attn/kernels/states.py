@@ -29,7 +29,7 @@ from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import Legs, Value, shape_comment
 from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes, kernel
 from tensornet_attn.kernels.linear import DENSE, cpp_option, sides_kept
-from tensornet_attn.rewrite.change import fresh, legs_in
+from tensornet_attn.rewrite.change import fresh, legs_in, with_steps
 from tensornet_attn.rewrite.reads import Read, joined, mixes_heads, placed, read_of
 
 
@@ -64,13 +64,15 @@ class States(OfBoxes["Mixed"]):
         made, parts = form.made, form.parts
         assert not isinstance(parts, str)
         how = f", in chunks of {states_chunk(made, parts, context.sizes)}" if parts.causal(form.graph) else ""
+        name = f"{form.read.box.name}.read"
+        how += "".join(f", in one call with '{one}'" for one in recurrence_of(made.step[name]).pair if one != name)
         over = " and ".join(f"'{leg}'" for leg in parts.mixed)
         description = f"the keys are summed first, then mixed over {over} and read by queries{how}; {DENSE}"
-        return Lowered(made, {f"{form.read.box.name}.read": f"{self.name}: {description}"})
+        return Lowered(made, {name: f"{self.name}: {description}"})
 
     def in_cpp(self, graph: Graph, step: Step) -> bool:
         form = recurrence_of(step)
-        return form.one_product and not form.causal(graph) and with_rows(graph, step) is not None
+        return form.one_product and not form.causal(graph) and bool(form.pair)
 
     def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
         """MACs of one batch element, by the legs they run over."""
@@ -110,15 +112,13 @@ class States(OfBoxes["Mixed"]):
     def saved(self, scene: Scene, step: Step) -> dict[str, int]:
         """Floats saved for backward besides operands and result: states, mixed states, and scores inside the chunks."""
         parts = recurrence_of(step)
-        batch = scene.batch if step.name in scene.batched else 1
+        batch, causal = scene.batch if step.name in scene.batched else 1, parts.causal(scene.graph)
         rows, width = scene.sizes[str(scene.graph.key)], (*parts.features, *parts.own)
-        if not parts.causal(scene.graph):
-            return {f"{step.name}: {name}": batch * scene.size((*legs, *width)) for name, legs in _states(parts)}
         chunk, scored = self._scored_chunk(scene, step)
-        chunks = -(-rows // chunk)
+        chunks = -(-rows // chunk) if causal else 1
         found = {f"{step.name}: {name}": batch * chunks * scene.size((*legs, *width)) for name, legs in _states(parts)}
         heads = scene.size((*parts.heads, *parts.mixed))
-        return found | ({f"{step.name}: scores": batch * rows * chunk * heads} if scored else {})
+        return found | ({f"{step.name}: scores": batch * rows * chunk * heads} if causal and scored else {})
 
     def chunk(self, scene: Scene, step: Step) -> int:
         """Keys per chunk of a kernel; 0 if it is not causal."""
@@ -126,20 +126,19 @@ class States(OfBoxes["Mixed"]):
 
     def _scored_chunk(self, scene: Scene, step: Step) -> tuple[int, bool]:
         """Keys per chunk, and whether scores are computed; sums of keys alone use those of their keys and values."""
-        parts, other = recurrence_of(step), with_rows(scene.graph, step)
-        scored = parts.value is not None or other is None
-        lead = parts if scored or other is None else recurrence_of(other)
-        return states_chunk(scene.graph, lead, scene.sizes), scored
+        parts = recurrence_of(step)
+        lead = max(map(recurrence_of, _in_one_call(scene.graph, step)), key=lambda one: one.value is not None)
+        return states_chunk(scene.graph, lead, scene.sizes), lead.value == parts.value
 
     def plain(self, step: Step) -> bool:
         return True
 
     def emit(self, writer: Writer, step: Step) -> None:
-        """Emits one call: for one kernel, or for two whose keys are equal, one with values and one without."""
-        if step.name in writer.values:
-            return
+        """Emits one call; the first kernel of a pair calls for both."""
         graph, query, key = writer.graph, str(writer.graph.query), str(writer.graph.key)
-        steps = [one for one in (step, with_rows(graph, step)) if one is not None]
+        steps = _in_one_call(graph, step)
+        if step.name != steps[0].name:
+            return
         steps.sort(key=lambda one: recurrence_of(one).value is None)
         each = [recurrence_of(one) for one in steps]
         boxes = " and ".join(parts.box.name for parts in each)
@@ -163,20 +162,20 @@ class States(OfBoxes["Mixed"]):
         if any(text != "None" for text in added):
             options.append(f"added={added[0]}" if len(steps) == 1 else f"added=({', '.join(added)})")
         options += cpp_option(writer, step, [step]) if len(steps) > 1 else []
+        call = writer.call("mixed_states" if len(steps) == 1 else "mixed_states_and_blockwise", q, k, v, mix, *options)
+        unflattened = [
+            (split(-1, [*map(writer.size, own.own)]) if own is parts else "")
+            + split(-2 - len(own.own), [*map(writer.size, own.heads)])
+            for own in each
+        ]
         if len(steps) == 1:
-            text = writer.call("mixed_states", q, k, v, mix, *options)
-            text += split(-1, [*map(writer.size, parts.own)]) + split(
-                -2 - len(parts.own), [*map(writer.size, parts.heads)]
-            )
-            writer.line(f"{values[0].text} = {text}", values[0])
+            writer.line(f"{values[0].text} = {call}{unflattened[0]}", values[0])
         else:
-            call = writer.call("mixed_states_and_blockwise", q, k, v, mix, *options)
             shapes = "; ".join(shape_comment(value) for value in values)
             writer.line(f"{', '.join(value.text for value in values)} = {call}  # {shapes}")
-            for value, own in zip(values, each, strict=True):
-                columns = split(-1, [*map(writer.size, parts.own)]) if own is parts else ""
-                if unflatten := columns + split(-2 - len(own.own), [*map(writer.size, own.heads)]):
-                    writer.line(f"{value.text} = {value.text}{unflatten}")
+            for value, text in zip(values, unflattened, strict=True):
+                if text:
+                    writer.line(f"{value.text} = {value.text}{text}")
         writer.values |= {one.name: value for one, value in zip(steps, values, strict=True)}
 
 
@@ -214,7 +213,9 @@ class Mixed:
         found = replace(self.read, terms=()) if parts.added else self.read
         late = [step for step in before if parts.added is None or step.name != parts.added.name]
         early = [step for step in before if step not in late]
-        return placed(_early(graph, early), found, [*late, own], Term(found.coefficient, (Use(name, legs),)))
+        return _paired(
+            placed(_early(graph, early), found, [*late, own], Term(found.coefficient, (Use(name, legs),))), name
+        )
 
 
 def _recurrence(graph: Graph, found: Read, before: list[Step]) -> Recurrence | str:
@@ -278,28 +279,29 @@ def _early(graph: Graph, added: Sequence[Step]) -> Graph:
 STATES = States()
 
 
-def with_rows(graph: Graph, step: Step) -> Step | None:
-    """The kernel to compute in one call with this one: one sums keys and values, the other only the same keys."""
-    at = next((place for place, other in enumerate(graph.steps) if other.name == step.name), None)
-    if at is None:
-        return None
-    step = graph.steps[at]
-    own = recurrence_of(step)
-    for place, other in enumerate(graph.steps):
-        parts = other.form
-        if not isinstance(parts, Recurrence) or not parts.mixes or place == at:
+def _paired(graph: Graph, name: str) -> Graph:
+    """The graph in which one call computes a kernel and another with the same keys, if one of the two has values."""
+    for other in graph.steps:
+        if not isinstance(other.form, Recurrence) or not other.form.mixes or other.form.pair:
             continue
-        same = (parts.terms, parts.mix, parts.heads) == (own.terms, own.mix, own.heads)
-        first = min(at, place)
-        made = {*graph.tensor, *(one.name for one in graph.steps[:first])}
-        ready = all(use.name in made for one in (step, other) for use in one.op.uses)
-        if same and ready and (parts.value is None) != (own.value is None) and _masked_alike(graph, parts, own):
-            return other
-    return None
+        pair = first, second = sorted((graph.step[name], other), key=graph.steps.index)
+        one, two = map(recurrence_of, pair)
+        between = graph.steps[graph.steps.index(first) : graph.steps.index(second)]
+        if (
+            (one.value is None) != (two.value is None)
+            and (one.terms, one.mix, one.heads) == (two.terms, two.mix, two.heads)
+            and {*graph.masks(one.box)} == {*graph.masks(two.box)}
+            and not {step.name for step in between} & {use.name for use in second.op.uses}
+        ):
+            names = first.name, second.name
+            new = [(s, replace(s.kernel, form=replace(recurrence_of(s), pair=names))) for s in pair if s.kernel]
+            return with_steps(graph, {step.name: [replace(step, op=op)] for step, op in new})
+    return graph
 
 
-def _masked_alike(graph: Graph, one: Recurrence, other: Recurrence) -> bool:
-    return {*graph.masks(one.box)} == {*graph.masks(other.box)}
+def _in_one_call(graph: Graph, step: Step) -> list[Step]:
+    """The kernel, or both of its pair, in the order of the schedule."""
+    return [graph.step[name] for name in recurrence_of(step).pair] or [step]
 
 
 def states_chunk(graph: Graph, parts: Recurrence, sizes: Mapping[str, int] | None = None) -> int:

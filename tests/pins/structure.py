@@ -50,8 +50,10 @@ BACKENDS = ("torch", "inductor", "triton")
 
 @cache
 def plan(design: str, backend: str, workload: str, causal: bool) -> Plan:
-    """The plan of a shipped design on the generic device, which no calibration changes."""
-    return plan_of(graph_of(design, causal), backend, target_from(workload=workload, device_costs="generic"))
+    """The plan of a shipped design on the generic device, which no calibration changes. Each step has its own name."""
+    made = plan_of(graph_of(design, causal), backend, target_from(workload=workload, device_costs="generic"))
+    assert len(made.schedule.step) == len(made.schedule.steps)
+    return made
 
 
 def plan_lines(made: Plan) -> tuple[str, ...]:

@@ -281,15 +281,15 @@ def test_what_is_refused_and_why(name: str) -> None:
     weights, diagram, reasons = REFUSED[name]
     module = made(pattern(weights, diagram))
     assert kernels(module) == []
-    (gates,) = (region for region in module.plan.regions if region.name == "G")
-    assert [lowering.against for lowering in gates.refused if lowering.name == "grouped experts"] == [reasons]
+    regions = {region.name: region.refused for region in module.plan.regions}
+    assert [lowering.against for lowering in regions["G"] if lowering.name == "grouped experts"] == [reasons]
 
 
 @pytest.mark.parametrize("name", ["moa", "moa_sigmoid", "head_gated"])
 def test_attention_is_that_of_the_chosen_heads(name: str) -> None:
-    regions = {region.name: region for region in make_plan(build(ta.load(name))).regions}
-    assert "also in 'A' for the queries that chose each head" in regions["y"].chosen
-    assert regions["G"].chosen == "gates and indices of the chosen experts only"
+    lines = make_plan(build(ta.load(name))).explain()
+    assert "also in 'A' for the queries that chose each head" in lines
+    assert "  G: gates and indices of the chosen experts only\n" in lines
 
 
 @pytest.mark.parametrize("mask", ["causal", "causal and window(1, 0)"])
@@ -325,8 +325,7 @@ def test_a_product_in_a_sum() -> None:
 
 @pytest.mark.parametrize("name", ["epa", "epa_vkqo", "epa_rope", "epa_xl", "sigma_moe"])
 def test_at_the_sizes_of_the_file_experts_are_grouped(name: str) -> None:
-    schedule = make_plan(build(ta.load(name))).schedule
-    assert any(isinstance(step.op, Kernel) and step.op.kind == "experts" for step in schedule.steps)
+    assert made_by(make_plan(build(ta.load(name))))
 
 
 @pytest.mark.parametrize("name", ["epa", "epa_kqo", "epa_o", "epa_xl"])
@@ -336,6 +335,13 @@ def test_what_a_kernel_leaves_of_a_product_is_planned_as_one(name: str) -> None:
     steps = {step.name: step.op for step in plan.schedule.steps}
     assert len(steps) == len(plan.schedule.steps)
     assert [op.kind for op in (steps["y.p1"], steps["y"]) if isinstance(op, Kernel)] == ["tiles", "experts"]
+
+
+def test_kernels_that_choose_compute_the_choice_and_its_gates() -> None:
+    plan = make_plan(build(ta.load("epa_vk")), "triton")
+    inside = {step.name: step.op.steps for step in plan.schedule.steps if step.name in made_by(plan)}  # type: ignore[union-attr]
+    assert inside == {"V": ("Gs.of", "Gs", "V"), "K": ("Gs.of", "Gs", "K")}
+    assert "Gs" not in plan.schedule.step
 
 
 def test_a_kernel_that_gathers_is_cheaper() -> None:

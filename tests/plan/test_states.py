@@ -163,6 +163,7 @@ def test_keys_and_values_and_the_same_keys_alone_are_one_call(causal: bool) -> N
     forward = ta.emit_source(source, package=True).partition("def forward")[2].partition("\n\n\n")[0]
     assert "KV_read, z_read = mixed_states_and_blockwise(" in forward
     assert "mixed_states(" not in forward
+    assert "in one call with 'KV.read'" in ta.compile(source, device_costs="generic").explain()
     hold(source)
 
 

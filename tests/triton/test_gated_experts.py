@@ -6,7 +6,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, nn
 
 import tensornet_attn as ta
 from tensornet_attn.runtime.experts import expert_sums, gated_expert_sums, top_chosen
@@ -141,6 +141,16 @@ def test_operands_that_are_not_plain() -> None:
     near(mapped, triton_gated_expert_sums(x, weight, scores, 2))
 
 
+def as_reference(module: nn.Module, reference: nn.Module, x: Tensor, **masks: Tensor) -> None:
+    """Equal values, and equal gradients of the input and all weights."""
+    reference.load_state_dict(module.state_dict())
+    values = [(one, one(x, **masks)) for one in (module, reference)]
+    near(*(y for _, y in values))
+    pairs = [torch.autograd.grad(y.square().sum(), [x, *one.parameters()]) for one, y in values]
+    for one, other in zip(*pairs, strict=True):
+        near(one, other)
+
+
 @pytest.mark.parametrize("name", ["epa_vk", "epa_vkqo", pytest.param("epa_rope", marks=pytest.mark.slow)])
 def test_a_design_equals_its_reference(name: str) -> None:
     """Two products with the experts of one router, in one line each; gradients of all weights, routers included."""
@@ -149,18 +159,7 @@ def test_a_design_equals_its_reference(name: str) -> None:
     assert "triton_gated_expert_sums(" in module.source
     assert module.source.count("self.Ss.flatten") == 1
     assert "sigmoid(" not in module.source.partition("class ")[2].partition("@triton.jit")[0]
-    wanted.load_state_dict(module.state_dict())
-    x = drawn(2, 9, 16)
-    key_mask = torch.ones(2, 9, dtype=torch.bool)
-    key_mask[:, 6:] = False
-    own = [one(x, key_mask=key_mask) for one in (module, wanted)]
-    near(*own)
-    pairs = [
-        torch.autograd.grad(y.square().sum(), [x, *one.parameters()])
-        for y, one in zip(own, (module, wanted), strict=True)
-    ]
-    for one, other in zip(*pairs, strict=True):
-        near(one, other)
+    as_reference(module, wanted, drawn(2, 9, 16), key_mask=torch.arange(9).expand(2, 9) < 6)
 
 
 def test_one_expert_of_many_is_sorted() -> None:
@@ -180,27 +179,20 @@ weights:
   Ws: {legs: f e, init: normal(f ** -0.5)}
   W1: {legs: e f l, init: normal(f ** -0.5)}
   W2: {legs: e l f, init: normal(f ** -0.5)}
+  R: e f
 diagram:
-  G: {topk: e, k: k, of: {map: sigmoid, of: "x[n f] Ws[f e] -> n e"}}
+  scores: x[n f] Ws[f e] -> n e
+  gates: {map: sigmoid, of: scores}
+  G: {topk: e, k: k, of: gates}
   a: G[n e] x[n f] W1[e f l] -> n l
-  y: G[n e] a[n l] W2[e l f] -> n f
+  y: G[n e] a[n l] W2[e l f] + scores[n e] R[e f] -> n f
 output: y
 """
 
 
-def test_a_product_that_only_such_products_read() -> None:
-    modules = [ta.compile(TWICE, backend, dtype=torch.float64) for backend in ("triton", "reference")]
-    modules[1].load_state_dict(modules[0].state_dict())
-    x = drawn(2, 9, 8)
-    found, wanted = (module(x) for module in modules)
-    assert str(modules[0].source).count("gated_expert_sums(") == 2
-    g = torch.randn_like(wanted)
-    near(found, wanted)
-    for one, other in zip(
-        *(
-            torch.autograd.grad(y, [x, *module.parameters()], g)
-            for y, module in zip((found, wanted), modules, strict=True)
-        ),
-        strict=True,
-    ):
-        near(one, other)
+@pytest.mark.parametrize("also", ["scores", "gates", "G"])
+def test_kernels_choose_whatever_reads_the_choice_or_its_gates_too(also: str) -> None:
+    source = TWICE.replace("scores[n e]", f"{also}[n e]")
+    module, reference = (ta.compile(source, backend, dtype=torch.float64) for backend in ("triton", "reference"))
+    assert module.source.count("gated_expert_sums(") == 2
+    as_reference(module, reference, drawn(2, 9, 8))
