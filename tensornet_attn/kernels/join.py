@@ -26,8 +26,8 @@ class Join(Implementation[Joined]):
 
     def kept(self, scene: Scene, step: Step) -> dict[str, int]:
         """What the products of its parts save."""
-        inner, parts = inside(scene, step)
-        return {name: floats for inner_step in parts for name, floats in saved(inner, inner_step).items()}
+        inner, steps = inside(scene, step)
+        return {name: floats for inner_step in steps for name, floats in saved(inner, inner_step).items()}
 
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits the parts, each laid out as [shared legs..., own legs flattened], then the concatenation."""

@@ -77,11 +77,11 @@ class Scan(OfSteps, Implementation[ReadScan]):
 
     def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int]:
         """States, their decay and its exponential; in the backward, gradients of both and of four factors too."""
-        inner, parts = inside(scene, step)
+        inner, steps = inside(scene, step)
         if self._in_blocks(inner, step):
             states = min(BLOCK_OF_STATES, self._states(inner, step))
             return 3 * states, 8 * states
-        return (sum(inner.elements(inner_step) for inner_step in parts[:-1]),) * 2
+        return (sum(inner.elements(inner_step) for inner_step in steps[:-1]),) * 2
 
     def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         """Passes over blocks that stay in a cache, and calls for each position; of short rows, the steps inside."""

@@ -131,17 +131,17 @@ class Tiles(InBlocks):
 TRITON = Tiles()
 
 
-def _weights_first(graph: Graph, factors: Sequence[Legs], result: Legs, sizes: Mapping[str, int]) -> Path:
+def _weights_first(graph: Graph, factors: Sequence[Legs], product_legs: Legs, sizes: Mapping[str, int]) -> Path:
     """The best order after weights have been multiplied with each other, so that a kernel reads two cores as one."""
     waiting, pairs = list(factors), list[tuple[int, int]]()
     outside = {BATCH, *(leg.name for leg in graph.legs if leg.sequence or leg.kind == "relative")}
     while len(waiting) > 2 and (pair := _sharing(waiting, outside)):
         both = [waiting.pop(i) for i in reversed(pair)]
-        needed = {*result, *(leg for legs in waiting for leg in legs)}
+        needed = {*product_legs, *(leg for legs in waiting for leg in legs)}
         waiting.append(tuple(leg for leg in dict.fromkeys(both[1] + both[0]) if leg in needed))
         pairs.append(pair)
     places = sorted(range(len(waiting)), key=lambda i: not outside & {*waiting[i]})  # of equal orders, weights last
-    path = order([waiting[i] for i in places], result, sizes, DEVICES["flops"]).path
+    path = order([waiting[i] for i in places], product_legs, sizes, DEVICES["flops"]).path
     return [*pairs, *_permuted(path, places)]
 
 
