@@ -66,7 +66,7 @@ def save(module: CompiledDesign | Model, path: PathLike, extra: Mapping[str, tor
 
     if not isinstance(module, (CompiledDesign, Model)):
         raise InputError(f"save expects a module from ta.compile or ta.models.make, not a {type(module).__name__}.")
-    wrong = [name for name, value in (extra or {}).items() if not isinstance(value, torch.Tensor)]
+    wrong = [name for name, tensor in (extra or {}).items() if not isinstance(tensor, torch.Tensor)]
     if wrong:
         raise InputError(f"extra must hold tensors; '{wrong[0]}' has type {type((extra or {})[wrong[0]]).__name__}.")
     what: dict[str, Any]
@@ -79,7 +79,7 @@ def save(module: CompiledDesign | Model, path: PathLike, extra: Mapping[str, tor
         "version": VERSION,
         **what,
         "state": dict(module.state_dict()),
-        "extra": {name: value.detach() for name, value in (extra or {}).items()},
+        "extra": {name: tensor.detach() for name, tensor in (extra or {}).items()},
     }
     buffer = io.BytesIO()
     torch.save(content, buffer)
@@ -93,29 +93,33 @@ def restore(path: PathLike, causal: bool | None = None, **options: Unpack[Backen
     `dtype`. `dtype` defaults to that of the stored weights. Only tensors and text are read, never code. Raises
     InputError if the file is not a checkpoint, and DesignError if its design is invalid.
     """
-    found = read_checkpoint(path)
-    return restored(found, causal, str(path), **options)
+    checkpoint = read_checkpoint(path)
+    return restored(checkpoint, causal, str(path), **options)
 
 
 def restored(
-    found: Checkpoint, causal: bool | None, path: str, **options: Unpack[BackendOptions]
+    checkpoint: Checkpoint, causal: bool | None, path: str, **options: Unpack[BackendOptions]
 ) -> CompiledDesign | Model:
     """The module of a checkpoint that `read_checkpoint` returned; `path` is its name in messages."""
-    floats = [value.dtype for value in found.state.values() if value.is_floating_point()]
+    floats = [tensor.dtype for tensor in checkpoint.state.values() if tensor.is_floating_point()]
     options.setdefault("dtype", floats[0] if floats else None)
-    module = _module(found, causal, path, options)
+    module = _module(checkpoint, causal, path, options)
     try:
-        module.load_state_dict(found.state)
+        module.load_state_dict(checkpoint.state)
     except RuntimeError as error:
         reason = " ".join(str(error).split("\n\t", 1)[-1].split())
-        what = f"design '{found.design.name}'" if found.design is not None else f"model '{found.model.name}'"  # type: ignore[union-attr]
+        what = (
+            f"design '{checkpoint.design.name}'"
+            if checkpoint.design is not None
+            else f"model '{checkpoint.model.name}'"  # type: ignore[union-attr]
+        )
         raise InputError(f"'{path}': the weights do not match its {what}: {reason}") from error
     return module
 
 
-def _module(found: Checkpoint, causal: bool | None, path: str, options: BackendOptions) -> CompiledDesign | Model:
+def _module(checkpoint: Checkpoint, causal: bool | None, path: str, options: BackendOptions) -> CompiledDesign | Model:
     """The module with freshly initialised weights."""
-    if found.design is None:
+    if checkpoint.design is None:
         from tensornet_attn.models.kinds import MakeOptions, make
 
         for name in options:
@@ -123,9 +127,11 @@ def _module(found: Checkpoint, causal: bool | None, path: str, options: BackendO
                 raise InputError(f"'{path}' holds a model, but '{name}' is an option of single designs: remove it.")
         if causal is not None:
             raise InputError(f"'{path}' holds a model, and its description sets causal: remove causal=.")
-        return make(found.model, **options)  # type: ignore[arg-type]
-    causal = found.causal if causal is None else causal
-    return compiler.compile(found.design, causal=None if causal == bool(found.design.causal) else causal, **options)
+        return make(checkpoint.model, **options)  # type: ignore[arg-type]
+    causal = checkpoint.causal if causal is None else causal
+    return compiler.compile(
+        checkpoint.design, causal=None if causal == bool(checkpoint.design.causal) else causal, **options
+    )
 
 
 def read_checkpoint(path: PathLike) -> Checkpoint:
@@ -137,12 +143,12 @@ def read_checkpoint(path: PathLike) -> Checkpoint:
         raise _no_checkpoint(path, "it is a PyTorch file with other content.")
     if content.get("version") != VERSION:
         raise _no_checkpoint(path, f"its version is {content.get('version')!r}; this package reads {VERSION}.")
-    text, causal, state, extra = (content.get(key) for key in ("design", "causal", "state", "extra"))
+    diagram, causal, state, extra = (content.get(key) for key in ("design", "causal", "state", "extra"))
     if isinstance(content.get("model"), str) and _tensors(state) and _tensors(extra):
         return Checkpoint(None, None, state, extra, load(content["model"] + "\n"))
-    if not (isinstance(text, str) and isinstance(causal, bool) and _tensors(state) and _tensors(extra)):
+    if not (isinstance(diagram, str) and isinstance(causal, bool) and _tensors(state) and _tensors(extra)):
         raise _no_checkpoint(path, "its design, causal flag, state or extra entries are missing or have a wrong type.")
-    design = compiler.load(text + "\n")  # with a line break it is text, never a file name
+    design = compiler.load(diagram + "\n")  # with a line break it is text, never a file name
     return Checkpoint(design, causal, state, extra)
 
 
@@ -163,9 +169,9 @@ def _content(path: PathLike) -> Any:
         raise _no_checkpoint(path, "torch cannot read it, or it holds more than tensors and text.") from error
 
 
-def _tensors(value: Any) -> TypeGuard[dict[str, torch.Tensor]]:
-    return isinstance(value, dict) and all(
-        isinstance(name, str) and isinstance(item, torch.Tensor) for name, item in value.items()
+def _tensors(candidate: Any) -> TypeGuard[dict[str, torch.Tensor]]:
+    return isinstance(candidate, dict) and all(
+        isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in candidate.items()
     )
 
 

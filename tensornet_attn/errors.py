@@ -53,8 +53,8 @@ class Problem:
         word = "" if self.severity == "error" else f"{self.severity}: "
         lines = [f"{self.place}: {self.code}: {word}{self.message}"]
         if self.source:
-            text, caret = _window(self.source, self.caret)
-            lines += [f"    {text}", f"    {' ' * caret}{'^' * max(1, min(self.width, len(text) - caret))}"]
+            window, caret = _window(self.source, self.caret)
+            lines += [f"    {window}", f"    {' ' * caret}{'^' * max(1, min(self.width, len(window) - caret))}"]
         if self.hint:
             lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
@@ -71,21 +71,21 @@ class DesignError(TensornetError, ValueError):
         return type(self), (self.problems, self.what)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """A hint with the closest known name, `did you mean 'Wq'?`; with a list of the known names if none is close."""
-    known = sorted({str(k) for k in known})
-    close = get_close_matches(name[:100], known, n=1, cutoff=0.6)
+    names = sorted({str(candidate) for candidate in names})
+    close = get_close_matches(name[:100], names, n=1, cutoff=0.6)
     if close:
         return f"did you mean '{close[0]}'?"
-    if not known:
+    if not names:
         return "none is declared."
-    shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+    shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
     return f"known here: {shown}."
 
 
-def _window(text: str, caret: int, width: int = 100) -> tuple[str, int]:
+def _window(line: str, caret: int, width: int = 100) -> tuple[str, int]:
     """The part of a long line around the caret, and the caret's offset in it. Control characters become spaces."""
-    clean = "".join(c if c.isprintable() else " " for c in text)
+    clean = "".join(c if c.isprintable() else " " for c in line)
     if len(clean) <= width:
         return clean, min(caret, len(clean))
     start = max(0, min(caret - width // 2, len(clean) - width))

@@ -14,34 +14,34 @@ PACKAGE = __name__.partition(".")[0]
 OF_LOAD = frozenset({"legs", "settings"})  # they belong to a design, not to what is done with it
 
 
-def checked(value: Any, package: str = PACKAGE) -> Any:
+def checked(member: Any, package: str = PACKAGE) -> Any:
     """Wraps a public function so that an unknown keyword raises TypeError with a suggestion.
 
-    The same function always gives the same wrapper. Returns `value` unchanged if it is not a function, or if it accepts
-    arbitrary keywords.
+    The same function always gives the same wrapper. Returns `member` unchanged if it is not a function, or if it
+    accepts arbitrary keywords.
 
     >>> def made(width, *, depth=1): ...
     >>> checked(made)(3, dept=2)
     Traceback (most recent call last):
     TypeError: made() got an unexpected keyword argument 'dept'; did you mean 'depth'?
     """
-    return _checked(value, package) if isfunction(value) else value
+    return _checked(member, package) if isfunction(member) else member
 
 
 @cache
 def _checked(function: Callable[..., Any], package: str) -> Callable[..., Any]:
-    known = keywords_of(function)
-    if known is None:
+    accepted = keywords_of(function)
+    if accepted is None:
         return function
 
     @wraps(function)
-    def call(*args: Any, **given: Any) -> Any:
-        for name in given:
-            if name not in known:
-                of_load = name in OF_LOAD and "design" in known
-                hint = f"give it to load(design, {name}=...)" if of_load else nearest(name, known)
+    def call(*args: Any, **keywords: Any) -> Any:
+        for name in keywords:
+            if name not in accepted:
+                of_load = name in OF_LOAD and "design" in accepted
+                hint = f"give it to load(design, {name}=...)" if of_load else nearest(name, accepted)
                 raise TypeError(f"{function.__name__}() got an unexpected keyword argument '{name}'; {hint}")
-        return function(*args, **given)
+        return function(*args, **keywords)
 
     call.__module__ = package  # pickle looks the function up in this module
     return call
@@ -54,16 +54,16 @@ def keywords_of(function: Callable[..., Any]) -> frozenset[str] | None:
     >>> sorted(keywords_of(explain))[:5]
     ['backend', 'batch', 'bucket', 'causal', 'design']
     """
-    found = set[str]()
+    names = set[str]()
     for parameter in signature(function).parameters.values():
         if parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
-            found.add(parameter.name)
+            names.add(parameter.name)
         elif parameter.kind is Parameter.VAR_KEYWORD:
             options = function.__globals__.get(str(parameter.annotation).removeprefix("Unpack[").removesuffix("]"))
             if not is_typeddict(options):
                 return None
-            found |= options.__annotations__.keys()
-    return frozenset(found)
+            names |= options.__annotations__.keys()
+    return frozenset(names)
 
 
 def caller() -> int:

@@ -132,8 +132,8 @@ class Run:
 
     def seen(self, seen: Seen, legs: Legs) -> Tensor:
         """Which entries of a tensor with these legs at least one of the readers sees: boolean, [batch..., legs]."""
-        shown = [[seen_by(self, visible, legs) for visible in every] for every in seen]
-        return functools.reduce(torch.logical_or, (functools.reduce(torch.logical_and, every) for every in shown))
+        shown = [[seen_by(self, visible, legs) for visible in conditions] for conditions in seen]
+        return functools.reduce(torch.logical_or, (functools.reduce(torch.logical_and, masks) for masks in shown))
 
     def visible_keys(self, leg: str) -> Tensor:
         """The keys that the key mask of the call leaves visible: boolean, [batch..., m] or [m]."""
@@ -205,9 +205,9 @@ def cut(run: Run, tensor: model.Tensor) -> Tensor:
         if not run.graph.leg[leg].sequence:
             continue
         if run.lengths[leg] > value.shape[axis]:
-            most = value.shape[axis]
-            own = f"'{tensor.name}' has {most} entries there"
-            raise InputError(f"leg '{leg}' has length {run.lengths[leg]}, but {own}; use at most {most}.")
+            entries = value.shape[axis]
+            limit = f"'{tensor.name}' has {entries} entries there"
+            raise InputError(f"leg '{leg}' has length {run.lengths[leg]}, but {limit}; use at most {entries}.")
         value = value.narrow(axis, 0, run.lengths[leg])
     return value
 
@@ -228,11 +228,11 @@ def constant(run: Run, tensor: model.Tensor) -> Tensor:
         return torch.tensor(slopes(sizes[0]), dtype=torch.float64)
     if name in ("bucket", "log_bucket"):
         numbers = [int(run.number(argument)) for argument in written_numbers(tensor.init)]
-        found = [
-            bucket(int(at), *numbers) if name == "bucket" else log_bucket(int(at), *numbers)
-            for at in run.positions(tensor.legs[0])
+        buckets = [
+            bucket(int(distance), *numbers) if name == "bucket" else log_bucket(int(distance), *numbers)
+            for distance in run.positions(tensor.legs[0])
         ]
-        return torch.eye(numbers[0], dtype=torch.float64)[torch.tensor(found, dtype=torch.long)]
+        return torch.eye(numbers[0], dtype=torch.float64)[torch.tensor(buckets, dtype=torch.long)]
     if name == "distance":
         query, key = run.pair
         return aligned(run.positions(query)[:, None] - run.positions(key), run.pair, tensor.legs).double()
@@ -291,9 +291,11 @@ def product(run: Run, term: Term, legs: Legs) -> Tensor:
     factors = [(run.values[use.name], use.legs) for use in term.factors]
     if run.key_mask is not None and run.graph.key not in legs:  # a product that sums keys omits the hidden ones
         key, keys = run.pair[1], boolean(run.key_mask)
-        shown = [aligned(keys, (key,), own) if key in own else None for _, own in factors]
+        shown = [aligned(keys, (key,), factor_legs) if key in factor_legs else None for _, factor_legs in factors]
         pairs = zip(factors, shown, strict=True)
-        factors = [(value if keep is None else value.where(keep, 0), own) for (value, own), keep in pairs]
+        factors = [
+            (value if keep is None else value.where(keep, 0), factor_legs) for (value, factor_legs), keep in pairs
+        ]
     value, kept = einsum(factors, legs)
     return coefficient * aligned(value, kept, legs)
 
@@ -311,11 +313,11 @@ def box_of(step: Step) -> Box:
 
 def einsum(factors: list[tuple[Tensor, Legs]], legs: Legs) -> tuple[Tensor, Legs]:
     """The product of named tensors, summed over the legs that are not in `legs`, and the legs of the result."""
-    names = list(dict.fromkeys(leg for _, own in factors for leg in own))
+    names = list(dict.fromkeys(leg for _, factor_legs in factors for leg in factor_legs))
     kept = tuple(leg for leg in legs if leg in names)
     arguments: list[object] = []
-    for value, own in factors:
-        arguments += [value, [..., *(names.index(leg) for leg in own)]]
+    for value, factor_legs in factors:
+        arguments += [value, [..., *(names.index(leg) for leg in factor_legs)]]
     return torch.einsum(*arguments, [..., *(names.index(leg) for leg in kept)]), kept
 
 
@@ -349,7 +351,7 @@ def mask_along(run: Run, mask: Tensor, matching: list[str | None], legs: Legs) -
     mask = mask if mask.dtype == torch.bool else mask != -math.inf
     if mask.ndim in (2, len(run.batch) + 2):
         return aligned(mask, run.pair, legs)
-    missing = [place - len(matching) - 2 for place, leg in enumerate(matching) if leg is None]
+    missing = [axis - len(matching) - 2 for axis, leg in enumerate(matching) if leg is None]
     mask = mask.any(missing) if missing else mask
     return aligned(mask, (*filter(None, matching), *run.pair), legs)
 
@@ -358,16 +360,16 @@ def pattern(run: Run, mask: Function) -> Tensor:
     """A mask of the design: boolean, [n, m]."""
     query, key = map(run.positions, run.pair)
     if mask.name in LOGIC:
-        parts = [pattern(run, part) for part in parts_of(mask)]
+        operands = [pattern(run, operand) for operand in parts_of(mask)]
         return (
-            ~parts[0]
+            ~operands[0]
             if mask.name == "not"
-            else torch.stack(parts).any(0)
+            else torch.stack(operands).any(0)
             if mask.name == "or"
-            else torch.stack(parts).all(0)
+            else torch.stack(operands).all(0)
         )
-    own = numbers(mask, run.graph.values)
-    return MASKS[mask.name].reference(query[:, None], key, *own).expand(len(query), len(key))
+    arguments = numbers(mask, run.graph.values)
+    return MASKS[mask.name].reference(query[:, None], key, *arguments).expand(len(query), len(key))
 
 
 def run_time_mask(run: Run, mask: Tensor, step: Step) -> Tensor:
@@ -393,25 +395,27 @@ def boolean(key_mask: Tensor) -> Tensor:
     return key_mask
 
 
-def reference_run(module: CompiledDesign, given: Arguments) -> Result:
+def reference_run(module: CompiledDesign, arguments: Arguments) -> Result:
     """Evaluates the diagram literally. A training call then updates the states."""
     graph, training = module.plan.graph, module.training
-    tensors = leaves(module, given.inputs, given.noise)
+    tensors = leaves(module, arguments.inputs, arguments.noise)
     for state, _ in graph.updates:
         tensors[state] = tensors[state].clone()  # the update below changes the buffer before the backward reads it
-    lengths, mask, key_mask = given.lengths, given.mask, given.key_mask
+    lengths, mask, key_mask = arguments.lengths, arguments.mask, arguments.key_mask
     values = evaluate(graph, tensors, lengths=lengths, training=training, mask=mask, key_mask=key_mask)
     run = Run(graph, values, lengths, training, mask, key_mask)
     if run.half and not graph.also:
         values[graph.output] = rounded(values[graph.output], run.dtype)
-    if training and all(x is None or x.numel() for x in given.inputs):  # of nothing there is no mean
+    if training and all(x is None or x.numel() for x in arguments.inputs):  # of nothing there is no mean
         for state, step in graph.updates:
-            legs, own = graph.tensor[state].legs, graph.step[step].legs
-            value = values[step].movedim(tuple(own.index(leg) - len(own) for leg in legs), tuple(range(-len(legs), 0)))
+            legs, step_legs = graph.tensor[state].legs, graph.step[step].legs
+            value = values[step].movedim(
+                tuple(step_legs.index(leg) - len(step_legs) for leg in legs), tuple(range(-len(legs), 0))
+            )
             store(getattr(module, state), value)
     if graph.also:
         return (values[graph.output], *(values[name] for name in graph.also))
-    if not given.losses:
+    if not arguments.losses:
         return values[graph.output]
     means = {loss.name: values[loss.step].sum() / max(1, values[loss.step].numel()) for loss in graph.losses}
     return values[graph.output], means

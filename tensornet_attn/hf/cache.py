@@ -77,8 +77,8 @@ class TensornetCache(Cache):
     """The cache of a model: one layer per design that sees the positions of the chunk. `kept`: the caches by place."""
 
     def __init__(self, kept: ModelCache):
-        own = {place: cache for place, cache in kept.items() if not place.endswith(".cross")}
-        super().__init__(layers=[DesignCacheLayer(cache) for cache in own.values()])
+        caches = {place: cache for place, cache in kept.items() if not place.endswith(".cross")}
+        super().__init__(layers=[DesignCacheLayer(cache) for cache in caches.values()])
         self.kept = kept
 
 

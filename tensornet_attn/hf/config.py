@@ -45,13 +45,13 @@ class TensornetConfig(PreTrainedConfig):
             raise InputError(
                 "a TensornetConfig requires 'diagram', the YAML text of a model: create it with ta.hf.config_of."
             )
-        for name, value in _sizes(self.spec).items():
-            given = kwargs.pop(name, None)
-            if given not in (None, value):
+        for name, size in _sizes(self.spec).items():
+            passed = kwargs.pop(name, None)
+            if passed not in (None, size):
                 raise InputError(
-                    f"'{name}' is {value} in the diagram, not {given}: pass other sizes to ta.hf.config_of."
+                    f"'{name}' is {size} in the diagram, not {passed}: pass other sizes to ta.hf.config_of."
                 )
-            setattr(self, name, value)
+            setattr(self, name, size)
         classes = getattr(self.spec.config, "classes", None)
         if classes is not None:
             labels = kwargs.get("num_labels") if self.id2label is None else len(self.id2label)
@@ -83,12 +83,14 @@ def config_of(source: Source | ModelSpec, *, backend: str = "auto", **options: A
     >>> config.num_hidden_layers, config.vocab_size, config.spec.stacks["layers"][1]["mixer"].design.name
     (2, 256, 'thsa')
     """
-    own = {one.name for one in fields(TensornetConfig)} | {"num_labels"}
+    attributes = {attribute.name for attribute in fields(TensornetConfig)} | {"num_labels"}
     for name in options:
-        if name not in own | KEYS:
-            raise TypeError(f"config_of() got an unexpected keyword argument '{name}'; {nearest(name, own | KEYS)}")
+        if name not in attributes | KEYS:
+            raise TypeError(
+                f"config_of() got an unexpected keyword argument '{name}'; {nearest(name, attributes | KEYS)}"
+            )
     changes = {name: options.pop(name) for name in (*options,) if name in KEYS}
-    if isinstance(source, ModelSpec) or not (data := document_of(source, "model")[0].data) or "model" in data:
+    if isinstance(source, ModelSpec) or not (content := document_of(source, "model")[0].data) or "model" in content:
         if "kind" in changes:
             raise InputError("a model file defines its kind: leave out 'kind'.")
         spec = load(source, **changes)
@@ -104,24 +106,24 @@ def _decodes(diagram: str) -> bool:
     spec = _read(diagram)
     stack = spec.stacks["decoder" if spec.kind == "seq2seq" else "layers"]
     try:
-        for part in {id(part): part for block in stack for part in block.values()}.values():
-            decoding_of(build(part.design, causal=part.causal))
+        for layer in {id(layer): layer for block in stack for layer in block.values()}.values():
+            decoding_of(build(layer.design, causal=layer.causal))
     except InputError:
         return False
     return True
 
 
-def _around(design: Source, given: Mapping[str, Any]) -> dict[str, Any]:
+def _around(design: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The model file for a design: layers of the design and, if given, of an MLP."""
-    config = {"kind": "language_model", **given}
+    config = {"kind": "language_model", **changes}
     if config["kind"] == "seq2seq":
         raise InputError("an encoder-decoder model requires a model file: a design alone gives one stack of layers.")
-    parts = {"mixer": design, "mlp": config.pop("mlp", None)}
+    designs = {"mixer": design, "mlp": config.pop("mlp", None)}
     layer: dict[str, Any] = {"repeat": config.pop("depth", 1)}
     for role, names in OF_LAYER.items():
         sizes = {key: config.pop(name, {}) for key, name in zip(("legs", "settings"), names, strict=True)}
-        if parts[role] not in (None, "none"):
-            layer[role] = {"design": parts[role], **sizes}
+        if designs[role] not in (None, "none"):
+            layer[role] = {"design": designs[role], **sizes}
     return {"tensornet": 1, "model": {**config, "layers": [layer]}}
 
 

@@ -58,27 +58,27 @@ class TensornetPreTrainedModel(PreTrainedModel):
     @classmethod
     def from_pretrained(cls, *args: Any, **options: Any) -> Any:
         """As in transformers; designs then use the plan for the device they are loaded on."""
-        found = super().from_pretrained(*args, **options)
-        model = found[0] if isinstance(found, tuple) else found
+        loaded = super().from_pretrained(*args, **options)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
         model._fresh = {}
         for module in model.modules():
-            place = next(module.parameters(recurse=False), None)
-            if isinstance(module, CompiledDesign) and place is not None:
-                module.to(place.device)
-        return found
+            parameter = next(module.parameters(recurse=False), None)
+            if isinstance(module, CompiledDesign) and parameter is not None:
+                module.to(parameter.device)
+        return loaded
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Initialises weights that a checkpoint lacks; those of a new model are initialised by its constructor."""
         if not self._drawn:
             return
-        where = next(name for name, one in self.model.named_modules() if one is module)
+        path = next(name for name, submodule in self.model.named_modules() if submodule is module)
         if not self._fresh:
-            made = KINDS[self.kind](self.config.spec)
-            self._fresh = {**dict(made.named_parameters()), **dict(made.named_buffers())}
-        for name, value in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
-            if not getattr(value, "_is_hf_initialized", False):
-                value.copy_(self._fresh[f"{where}.{name}" if where else name])
+            fresh = KINDS[self.kind](self.config.spec)
+            self._fresh = {**dict(fresh.named_parameters()), **dict(fresh.named_buffers())}
+        for name, weight in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+            if not getattr(weight, "_is_hf_initialized", False):
+                weight.copy_(self._fresh[f"{path}.{name}" if path else name])
 
     def get_input_embeddings(self) -> nn.Module:
         """The embedding of the vocabulary; in an encoder-decoder model, that of the source."""
@@ -107,20 +107,20 @@ class TensornetPreTrainedModel(PreTrainedModel):
         """
         scores, labels = logits.flatten(0, -2), labels.to(logits.device).flatten()
         scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
-        own, weights = (labels != UNSCORED).sum(), self.config.spec.loss_weights
+        scored, weights = (labels != UNSCORED).sum(), self.config.spec.loss_weights
         count = options.get("num_items_in_batch")
-        whole = own if count is None else count
-        loss = F.cross_entropy(scores, labels, ignore_index=UNSCORED, reduction="sum") / whole
-        return loss + sum(own / whole * weights[name] * value for name, value in auxiliary.items())
+        total = scored if count is None else count
+        loss = F.cross_entropy(scores, labels, ignore_index=UNSCORED, reduction="sum") / total
+        return loss + sum(scored / total * weights[name] * auxiliary_loss for name, auxiliary_loss in auxiliary.items())
 
     def _asks_losses(self, labels: Tensor | None) -> bool:
         return self.training and labels is not None and bool(self.config.spec.loss_weights)
 
 
-def _check_options(model: object, options: dict[str, Any], known: tuple[str, ...] = ()) -> None:
+def _check_options(model: object, options: dict[str, Any], accepted: tuple[str, ...] = ()) -> None:
     """Raises InputError for unsupported arguments."""
     for name, value in options.items():
-        if name not in known and value is not None and value is not False:
+        if name not in accepted and value is not None and value is not False:
             raise InputError(f"{type(model).__name__} does not accept '{name}': leave it out.")
 
 
@@ -248,7 +248,7 @@ class TensornetForCausalLM(TensornetGenerationMixin):
         asks = self._asks_losses(labels)
         if not packed:
             _check_positions(position_ids, mask)
-        made = self.model(
+        outputs = self.model(
             input_ids,
             mask,
             at=_last(logits_to_keep, shape, input_ids.device),
@@ -257,7 +257,7 @@ class TensornetForCausalLM(TensornetGenerationMixin):
             positions=position_ids,
             **packed,
         )
-        logits, losses = made if asks else (made, {})
+        logits, losses = outputs if asks else (outputs, {})
         logits = logits.unflatten(0, (shape[0], -1)) if logits.dim() == 2 else logits
         loss = None if labels is None else self._loss(logits[:, :-1], labels[:, 1:], losses, options)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past)
@@ -285,8 +285,8 @@ class TensornetForMaskedLM(TensornetPreTrainedModel):
         packed = _packed(input_ids, position_ids, mask, None, options)
         if not packed:
             _check_positions(position_ids, mask)
-        made = self.model(input_ids, mask, losses=asks, positions=position_ids, **packed)
-        logits, losses = made if asks else (made, {})
+        outputs = self.model(input_ids, mask, losses=asks, positions=position_ids, **packed)
+        logits, losses = outputs if asks else (outputs, {})
         loss = None if labels is None else self._loss(logits, labels, losses, options)
         return MaskedLMOutput(loss=loss, logits=logits)
 
@@ -315,12 +315,14 @@ class TensornetForSequenceClassification(TensornetPreTrainedModel):
         _check_options(self, options, ("num_items_in_batch", "output_hidden_states"))
         asks = self._asks_losses(labels)
         mask = _key_mask("attention_mask", attention_mask)
-        made = self.model(input_ids, mask, losses=asks)
-        logits, losses = made if asks else (made, {})
+        outputs = self.model(input_ids, mask, losses=asks)
+        logits, losses = outputs if asks else (outputs, {})
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
-            loss = loss + sum(self.config.spec.loss_weights[name] * value for name, value in losses.items())
+            loss = loss + sum(
+                self.config.spec.loss_weights[name] * auxiliary_loss for name, auxiliary_loss in losses.items()
+            )
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
 
@@ -400,8 +402,8 @@ class TensornetForConditionalGeneration(TensornetGenerationMixin):
             positions=decoder_position_ids,
         )
         if asks:
-            logits, own = logits
-            losses = losses | own
+            logits, decoder_losses = logits
+            losses = losses | decoder_losses
         loss = None if labels is None else self._loss(logits, labels, losses, options)
         return Seq2SeqLMOutput(loss=loss, logits=logits, past_key_values=past, encoder_last_hidden_state=encoded)
 

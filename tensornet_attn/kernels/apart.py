@@ -14,7 +14,7 @@ from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.kernels.blocks import groups_of
 
 
-def seconds_apart(graph: Graph, other: Graph, sizes: Mapping[str, int], target: Target) -> tuple[float, float]:
+def seconds_apart(graph: Graph, other_graph: Graph, sizes: Mapping[str, int], target: Target) -> tuple[float, float]:
     """The seconds of the steps that only one of two graphs has, at measured rates and in the best orders of products.
 
     They are rates of the device or, if it has none, of the shipped table, whose ratios of implementations then count.
@@ -22,11 +22,13 @@ def seconds_apart(graph: Graph, other: Graph, sizes: Mapping[str, int], target: 
     rates of the device and a length that was asked for, only if this takes less time. A GPU, which no table describes,
     has its own prices, and so have fewer queries than a block has: they read everything once.
     """
-    one, two = (split_best(own, sizes, target.device, target.device.width)[0] for own in (graph, other))
+    split, other_split = (
+        split_best(candidate, sizes, target.device, target.device.width)[0] for candidate in (graph, other_graph)
+    )
     if _reads_once(graph, sizes, target):
-        first, second = (target.device.seconds(time_of(own, sizes, target)) for own in (one, two))
+        first, second = (target.device.seconds(time_of(candidate, sizes, target)) for candidate in (split, other_split))
         return first, second
-    return _without(one, two, sizes, target), _without(two, one, sizes, target)
+    return _without(split, other_split, sizes, target), _without(other_split, split, sizes, target)
 
 
 def where_of(graph: Graph, sizes: Mapping[str, int], target: Target) -> str:
@@ -38,19 +40,19 @@ def _reads_once(graph: Graph, sizes: Mapping[str, int], target: Target) -> bool:
     return target.device.gpu or sizes[str(graph.query)] < LEAST
 
 
-def _without(graph: Graph, other: Graph, sizes: Mapping[str, int], target: Target) -> float:
+def _without(graph: Graph, other_graph: Graph, sizes: Mapping[str, int], target: Target) -> float:
     """The seconds of the steps of a primitive graph that the other one lacks."""
-    scene, steps = scene_of(graph, sizes, target), [step for step in graph.steps if step not in other.steps]
+    scene, steps = scene_of(graph, sizes, target), [step for step in graph.steps if step not in other_graph.steps]
 
     def seconds(counted: Iterable[Step]) -> float:
         return sum(seconds_of(scene, step, target.device.rates, target.backward) for step in counted)
 
-    names, found = {step.name for step in steps}, 0.0
+    names, total = {step.name for step in steps}, 0.0
     for group in groups_of(graph, sizes):
         if group.steps & names and group.reason is None:
-            parts = {*group.steps, *group.spread, *(step.name for step in group.kernels)}
+            members = {*group.steps, *group.spread, *(step.name for step in group.kernels)}
             stored = target.device.measured and target.n is not None
-            apart = seconds(step for step in graph.steps if step.name in parts) if stored else inf
-            found += min(seconds(group.kernels), apart)
-            names -= parts
-    return found + seconds(step for step in steps if step.name in names)
+            apart = seconds(step for step in graph.steps if step.name in members) if stored else inf
+            total += min(seconds(group.kernels), apart)
+            names -= members
+    return total + seconds(step for step in steps if step.name in names)

@@ -63,19 +63,19 @@ class Fused(OfBoxes[Scored]):
         return softmaxes(graph)
 
     def form(self, graph: Graph, place: str) -> Scored | None:
-        found = attentions(graph).get(place)
-        if found is None or not isinstance(found.weighting, Softmax):
+        attention = attentions(graph).get(place)
+        if attention is None or not isinstance(attention.weighting, Softmax):
             return None
-        made, trace = rewritten(graph, place, RULES)
-        return Scored(graph, made, trace, place)
+        changed, trace = rewritten(graph, place, RULES)
+        return Scored(graph, changed, trace, place)
 
     def unsupported(self, form: Scored, context: Context) -> tuple[str, ...]:
         return (form.op,) if isinstance(form.op, str) else ()
 
     def cost(self, form: Scored, context: Context) -> Cost | None:
         assert not isinstance(form.op, str)
-        width, value = _widths(scene_of(form.made, context.sizes, context.target), form.op)
-        return _of_rewritten(form, context) if form.trace or width >= PADDED * value else None
+        width, value_width = _widths(scene_of(form.made, context.sizes, context.target), form.op)
+        return _of_rewritten(form, context) if form.trace or width >= PADDED * value_width else None
 
     def judged(self, form: Scored, context: Context) -> tuple[tuple[str, ...], Cost | None]:
         reasons, cost = super().judged(form, context)
@@ -95,8 +95,8 @@ class Fused(OfBoxes[Scored]):
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         plain, separate = super().lowered(graph, context), _apart(graph)
-        other = plain if separate is None else super().lowered(separate, context)
-        return other if len(other.chosen) > len(plain.chosen) else plain
+        apart = plain if separate is None else super().lowered(separate, context)
+        return apart if len(apart.chosen) > len(plain.chosen) else plain
 
     def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
         """MACs of one batch element, of both products. Masks do not reduce them."""
@@ -121,9 +121,9 @@ class Fused(OfBoxes[Scored]):
     def padding(self, scene: Scene, step: Step) -> int:
         """Query, key and value are padded to one width: written and read again."""
         op = attention_of(step)
-        width, value = _widths(scene, op)
-        narrow = () if value == width else (op.value,) if value < width else (op.query, op.key)
-        return 2 * sum(scene.elements(use) // min(value, width) * max(value, width) for use in narrow)
+        width, value_width = _widths(scene, op)
+        narrow = () if value_width == width else (op.value,) if value_width < width else (op.query, op.key)
+        return 2 * sum(scene.elements(use) // min(value_width, width) * max(value_width, width) for use in narrow)
 
     def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int]:
         """Keys and values are repeated for heads that they lack; the backward does so for their gradients too."""
@@ -146,17 +146,17 @@ class Fused(OfBoxes[Scored]):
         """Emits one fused call."""
         op, query = attention_of(step), str(writer.graph.query)
         of = operands_of(writer, op)
-        box, value = op.steps[-1], writer.hidden.get(op.value.name, op.value.name)
-        writer.line(f"# {box} and {box} {value}: one fused call; the scores are not materialised")
+        box, value_name = op.steps[-1], writer.hidden.get(op.value.name, op.value.name)
+        writer.line(f"# {box} and {box} {value_name}: one fused call; the scores are not materialised")
         names = [
             _tensor(writer, "q", of.query, of.heads, (query,), of.width),
             _tensor(writer, "k", of.key, of.shared, (*op.beside, op.leg), of.width),
             _tensor(writer, "v", of.value, of.shared, (op.leg,), of.columns),
         ]
-        alike = of.width == of.columns and all({*of.heads} <= {*value.legs} for value in of[:3])
+        alike = of.width == of.columns and all({*of.heads} <= {*operand.legs} for operand in of[:3])
         options = options_of(writer, op, of.heads)
-        text = writer.call(_function(writer, op, alike, options), *names, *options)
-        _bind(writer, step, text, (*of.heads, query, *of.columns), len(of.heads), len(of.columns))
+        expression = writer.call(_function(writer, op, alike, options), *names, *options)
+        _bind(writer, step, expression, (*of.heads, query, *of.columns), len(of.heads), len(of.columns))
 
 
 TIE = 1.1  # within the error of predictions, the fused call is taken, which gains with the length
@@ -175,7 +175,7 @@ def _covering(fused: Graph, name: str, before: Graph) -> Graph:
     op, kernel = attention_of(fused.step[name]), fused.step[name].kernel
     assert kernel is not None
     *_, box = op.steps
-    removed = [own.name for own in before.steps if own.name not in fused.step and own.name != box]
+    removed = [step.name for step in before.steps if step.name not in fused.step and step.name != box]
     written = before.step[box].box
     logarithms = bool(op.beside) and written is not None and written.other is None
     form = replace(op, steps=(*removed, box), logarithms=logarithms)
@@ -189,14 +189,14 @@ def _of_rewritten(form: Scored, context: Context) -> Cost:
     """
     op = form.op
     assert not isinstance(op, str)
-    own, other = seconds_apart(fuse(form.made, form.box), form.graph, context.sizes, context.target)
+    fused, in_blocks = seconds_apart(fuse(form.made, form.box), form.graph, context.sizes, context.target)
     width, _ = _widths(scene_of(form.made, context.sizes, context.target), op)
     what = (
         f"its scores as one product of width {width}" if form.trace else f"values padded to the width {width} of keys"
     )
     return Cost(
-        own,
-        other,
+        fused,
+        in_blocks,
         duration,
         f"with {what}, attention would take",
         TIE,
@@ -249,17 +249,19 @@ def attention_saved(scene: Scene, step: Step, op: FusedAttention) -> dict[str, i
     width, out_width = _widths(scene, op)
     wide = max(width, out_width)
     copies = {"query": 1, "key": 1, "value": scene.size(op.beside)}
-    for role, use, other in (("key", op.key, op.value), ("value", op.value, op.key)):
+    for role, use, partner in (("key", op.key, op.value), ("value", op.value, op.key)):
         lacking = [leg for leg in heads if leg not in use.legs]
-        if op.sink is not None or ({*lacking} & {*other.legs} and {*heads} & {*use.legs}):
+        if op.sink is not None or ({*lacking} & {*partner.legs} and {*heads} & {*use.legs}):
             copies[role] *= scene.size(lacking)
-    found = kept(scene, (op.sink,) if op.sink else ())
-    for (role, times), use, own in zip(copies.items(), op.uses, (width, width, out_width), strict=False):
-        same = times == 1 and own == wide
-        found |= kept(scene, (use,)) if same else {f"{step.name}: {role}": scene.elements(use) * times * wide // own}
+    floats = kept(scene, (op.sink,) if op.sink else ())
+    for (role, times), use, use_width in zip(copies.items(), op.uses, (width, width, out_width), strict=False):
+        same = times == 1 and use_width == wide
+        floats |= (
+            kept(scene, (use,)) if same else {f"{step.name}: {role}": scene.elements(use) * times * wide // use_width}
+        )
     padded = step.name if out_width == wide else f"{step.name}: padded"  # of which the result is a view
     rows = (scene.batch if step.name in scene.batched else 1) * scene.size((*heads, str(scene.graph.query)))
-    return found | {padded: scene.stored[step.name] * wide // out_width, f"{step.name}: log-sum-exp": rows}
+    return floats | {padded: scene.stored[step.name] * wide // out_width, f"{step.name}: log-sum-exp": rows}
 
 
 def of_attention(scene: Scene, op: FusedAttention, batch: int) -> list[Matmul]:
@@ -352,13 +354,13 @@ def sink_options(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
     if op.sink is None:
         return []
     query, value = str(writer.graph.query), writer.value(op.sink)
-    own, along = {*heads} & {*value.legs}, (query,) if query in value.legs else ()
-    if own in (set(), {*heads}):
-        text = value.grouped((heads if own else (), along, ()))
+    sink_heads, along = {*heads} & {*value.legs}, (query,) if query in value.legs else ()
+    if sink_heads in (set(), {*heads}):
+        expression = value.grouped((heads if sink_heads else (), along, ()))
     else:
-        text = value.grouped((*((leg,) if leg in own else () for leg in heads), along, ()))
-        text = writer.call("over_heads", text, *map(writer.size, heads))
-    sink = writer.operand("sink", value, (heads if own else (), along, ()), text)
+        expression = value.grouped((*((leg,) if leg in sink_heads else () for leg in heads), along, ()))
+        expression = writer.call("over_heads", expression, *map(writer.size, heads))
+    sink = writer.operand("sink", value, (heads if sink_heads else (), along, ()), expression)
     if writer.plain:
         return [f"sink={sink}"]
     writer.functions.add("attention_beside_sink")
@@ -367,22 +369,22 @@ def sink_options(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
 
 def over_all_heads(writer: Writer, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
     """An operand that has some of the heads, as [heads, sequence, width] of all of them; empty for others."""
-    own = {*heads} & {*value.legs}
-    if own in (set(), {*heads}):
+    held_heads = {*heads} & {*value.legs}
+    if held_heads in (set(), {*heads}):
         return ""
-    text = value.grouped((*((leg,) if leg in own else () for leg in heads), sequence, width))
-    return writer.call("over_heads", text, *map(writer.size, heads))
+    expression = value.grouped((*((leg,) if leg in held_heads else () for leg in heads), sequence, width))
+    return writer.call("over_heads", expression, *map(writer.size, heads))
 
 
 def _tensor(writer: Writer, name: str, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
     """A line that lays an operand out as [heads, sequence, width]: one head if it has none of them, else all."""
-    own, text = {*heads} & {*value.legs}, over_all_heads(writer, value, heads, sequence, width)
-    return writer.operand(name, value, (heads if own else (), sequence, width), text)
+    held_heads, expression = {*heads} & {*value.legs}, over_all_heads(writer, value, heads, sequence, width)
+    return writer.operand(name, value, (heads if held_heads else (), sequence, width), expression)
 
 
-def _bind(writer: Writer, step: Step, text: str, legs: Legs, heads: int, own: int) -> None:
+def _bind(writer: Writer, step: Step, expression: str, legs: Legs, heads: int, trailing: int) -> None:
     """Binds the result; its heads stay flattened until a reader needs them."""
-    text += columns([*map(writer.size, legs[heads + 1 :])])
-    unpack = split(-2 - own, [*map(writer.size, legs[:heads])])
-    text, unpack = (text, unpack) if heads else (text + unpack, "")
-    writer.named(step.name, text, legs, packed=max(heads, 1), unpack=unpack)
+    expression += columns([*map(writer.size, legs[heads + 1 :])])
+    unpack = split(-2 - trailing, [*map(writer.size, legs[:heads])])
+    expression, unpack = (expression, unpack) if heads else (expression + unpack, "")
+    writer.named(step.name, expression, legs, packed=max(heads, 1), unpack=unpack)

@@ -75,10 +75,10 @@ class Banded(OfBoxes[Masked]):
         return softmaxes(graph)
 
     def form(self, graph: Graph, place: str) -> Masked | None:
-        found = attentions(graph)[place]
-        if not isinstance(found.weighting, Softmax) or all(mask == CAUSAL for mask in found.masks):
+        attention = attentions(graph)[place]
+        if not isinstance(attention.weighting, Softmax) or all(mask == CAUSAL for mask in attention.masks):
             return None  # no softmax, or no mask that bounds a distance
-        return Masked(found, operation(found), reach_of(graph, found.box))
+        return Masked(attention, operation(attention), reach_of(graph, attention.box))
 
     def unsupported(self, form: Masked, context: Context) -> tuple[str, ...]:
         if isinstance(form.op, str):
@@ -99,21 +99,21 @@ class Banded(OfBoxes[Masked]):
 
     def lower(self, form: Masked, context: Context) -> Lowered:
         """Replaces the box and its two products by one kernel."""
-        found, op, reach = form.attention, form.op, form.reach
+        attention, op, reach = form.attention, form.op, form.reach
         assert not isinstance(op, str)
         assert reach is not None
         prefix = f", including the first {reach.prefix}" if reach.prefix else ""
         blocks = f"blocks of {reach.block} queries read {reach.span} keys each{prefix}; other scores are never computed"
-        graph = placed(found, op, self.kind, Band(op, reach))
-        return Lowered(graph, {f"{found.box.name}.o": f"{self.name}: {blocks}"})
+        graph = placed(attention, op, self.kind, Band(op, reach))
+        return Lowered(graph, {f"{attention.box.name}.o": f"{self.name}: {blocks}"})
 
     def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
         """MACs of one batch element: each query meets one span of keys, and reads their values."""
         op, reach = band_of(step).attention, band_of(step).reach
-        found: Counter[Legs] = Counter()
+        macs: Counter[Legs] = Counter()
         for legs in pairs_of(scene, op):
-            found[tuple(leg for leg in legs if leg != op.leg)] += reach.span
-        return found
+            macs[tuple(leg for leg in legs if leg != op.leg)] += reach.span
+        return macs
 
     def kept(self, scene: Scene, step: Step) -> dict[str, int]:
         """Those of attention in blocks: keys and values in spans; queries and result are copied to fill or hide rows.
@@ -121,12 +121,12 @@ class Banded(OfBoxes[Masked]):
         Where each query sees its own position, no row of the result is hidden.
         """
         spans, op, query = in_spans(scene, step), band_of(step).attention, str(scene.graph.query)
-        found = attention_saved(spans, step, op)
-        whole = spans.batch * spans.sizes[query] == scene.batch * scene.sizes[query]
-        same = {*kept(spans, (op.query,))} if whole else set()
-        if whole and scene.graph.tied and interval(op.masks, scene.graph.values):
+        saved = attention_saved(spans, step, op)
+        unpadded = spans.batch * spans.sizes[query] == scene.batch * scene.sizes[query]
+        same = {*kept(spans, (op.query,))} if unpadded else set()
+        if unpadded and scene.graph.tied and interval(op.masks, scene.graph.values):
             same.add(step.name)
-        return {name if name in same else f"{step.name}: {name} in blocks": floats for name, floats in found.items()}
+        return {name if name in same else f"{step.name}: {name} in blocks": floats for name, floats in saved.items()}
 
     def keys_met(self, scene: Scene, step: Step) -> int:
         return min(band_of(step).reach.span, scene.sizes[str(scene.graph.key)])
@@ -159,10 +159,10 @@ class Banded(OfBoxes[Masked]):
             _tensor(writer, "k", of.key, of.shared, (op.leg,), of.width),
             _tensor(writer, "v", of.value, of.shared, (op.leg,), of.columns),
         ]
-        text = writer.call("attend_band", *names, *_options(writer, op, band_of(step).reach, of.heads))
-        text += columns([*map(writer.size, of.columns)])
-        text += split(-1 - len(of.columns), [*map(writer.size, of.heads)])
-        writer.named(step.name, text, (query, *of.heads, *of.columns))
+        expression = writer.call("attend_band", *names, *_options(writer, op, band_of(step).reach, of.heads))
+        expression += columns([*map(writer.size, of.columns)])
+        expression += split(-1 - len(of.columns), [*map(writer.size, of.heads)])
+        writer.named(step.name, expression, (query, *of.heads, *of.columns))
 
 
 BAND = Banded()
@@ -178,9 +178,9 @@ def in_spans(scene: Scene, step: Step) -> Scene:
 
 def _tensor(writer: Writer, name: str, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
     """A line that lays an operand out as [sequence, heads, width]: one head if it has none of them, else all."""
-    own, text = {*heads} & {*value.legs}, over_all_heads(writer, value, heads, sequence, width)
-    text += ".transpose(-3, -2)" if text else ""
-    return writer.operand(name, value, (sequence, heads if own else (), width), text)
+    held_heads, expression = {*heads} & {*value.legs}, over_all_heads(writer, value, heads, sequence, width)
+    expression += ".transpose(-3, -2)" if expression else ""
+    return writer.operand(name, value, (sequence, heads if held_heads else (), width), expression)
 
 
 def _options(writer: Writer, op: FusedAttention, reach: Reach, heads: Legs) -> list[str]:

@@ -39,7 +39,7 @@ class Group:
     @property
     def bodies(self) -> list[tuple[Step, ...]]:
         """The steps of each kernel."""
-        return [one.kernel.body for one in self.kernels if one.kernel]
+        return [step.kernel.body for step in self.kernels if step.kernel]
 
     @cached_property
     def reason(self) -> str | None:
@@ -47,7 +47,7 @@ class Group:
         kept = self.graph.results & self.steps
         if kept:
             return f"'{sorted(kept)[0]}' has both legs and is a result of the diagram"
-        for step in dict.fromkeys(part for body in self.bodies for part in body):
+        for step in dict.fromkeys(step for body in self.bodies for step in body):
             if reason := _mixes(self.graph, step) or _renamed(self.graph, step):
                 return reason
         return _drawn_twice(self.graph, self.bodies) or next(filter(None, map(self._counts, self.bodies)), None)
@@ -63,19 +63,21 @@ class Group:
 
 def groups_of(graph: Graph, sizes: Mapping[str, int]) -> list[Group]:
     """The groups of a graph in primitive steps."""
-    return [Group(graph, frozenset(own), frozenset(spread_for(graph, own, sizes))) for own in groups(graph)]
+    return [Group(graph, frozenset(group), frozenset(spread_for(graph, group, sizes))) for group in groups(graph)]
 
 
-def steps_with(graph: Graph, split: Graph, made: Mapping[str, Step], removed: set[str]) -> Iterator[Step]:
+def steps_with(graph: Graph, split: Graph, kernels: Mapping[str, Step], removed: set[str]) -> Iterator[Step]:
     """The steps of `graph`; a step with parts in a kernel becomes the kernel and a product of its other parts."""
     parts: dict[str, list[Step]] = {}
     for part in split.steps:
         parts.setdefault(part.name if part.name in graph.step else part.name.rpartition(".")[0], []).append(part)
-    operands = {use.name for step in made.values() for use in step.op.uses}
+    operands = {use.name for step in kernels.values() for use in step.op.uses}
     for step in graph.steps:
-        own = parts[step.name]
-        if any(part.name in made or part.name in removed for part in own):
-            yield from rejoined([made.get(part.name, part) for part in own if part.name not in removed], operands)
+        step_parts = parts[step.name]
+        if any(part.name in kernels or part.name in removed for part in step_parts):
+            yield from rejoined(
+                [kernels.get(part.name, part) for part in step_parts if part.name not in removed], operands
+            )
         else:
             yield step
 
@@ -90,26 +92,26 @@ def rejoined(parts: Sequence[Step], operands: set[str]) -> list[Step]:
         for use in term.factors:
             yield from factors(products[use.name]) if use.name in products else (use,)
 
-    found = []
+    merged = []
     for part in parts:
         if part.contraction and part.name not in products:
             terms = tuple(replace(term, factors=tuple(factors(term))) for term in part.contraction.terms)
             part = replace(part, op=Contraction(terms))
-        found += [] if part.name in products else [part]
-    return found
+        merged += [] if part.name in products else [part]
+    return merged
 
 
 def groups(graph: Graph) -> list[set[str]]:
     """The steps with n x m values, grouped with those that they read and those that share a reader."""
-    found: list[set[str]] = []
+    connected: list[set[str]] = []
     for step in graph.steps:
         wide = quadratic(graph, step.legs)
         read = {use.name for use in step.op.uses}
-        met = [group for group in found if group & read]
+        met = [group for group in connected if group & read]
         if wide or len(met) > 1:
-            own = {step.name} if wide else set[str]()
-            found = [group for group in found if group not in met] + [own.union(*met)]
-    return found
+            members = {step.name} if wide else set[str]()
+            connected = [group for group in connected if group not in met] + [members.union(*met)]
+    return connected
 
 
 def exits(graph: Graph, group: frozenset[str]) -> list[Step]:
@@ -122,30 +124,30 @@ def spread_for(graph: Graph, group: set[str], sizes: Mapping[str, int]) -> set[s
 
     Recomputing them for each block costs one multiplication per element and saves the memory for all rows.
     """
-    known = {leg.name: leg.size or sizes[leg.name] for leg in graph.legs}
-    kept, found = graph.results, set[str]()
+    size = {leg.name: leg.size or sizes[leg.name] for leg in graph.legs}
+    kept, spread = graph.results, set[str]()
     for step in reversed(graph.steps):
         if step.name in group | kept or graph.query not in step.legs or step.contraction is None:
             continue
-        whole = product(step) is not None and not {leg for use in step.op.uses for leg in use.legs} - {*step.legs}
-        less = sum(prod(known[leg] for leg in use.legs) for use in step.op.uses) < prod(known[x] for x in step.legs)
+        unsummed = product(step) is not None and not {leg for use in step.op.uses for leg in use.legs} - {*step.legs}
+        grows = sum(prod(size[leg] for leg in use.legs) for use in step.op.uses) < prod(size[leg] for leg in step.legs)
         read = {reader.name for reader, _ in graph.readers.get(step.name, ())}
-        if whole and less and read and read <= group | found:
-            found.add(step.name)
-    return found
+        if unsummed and grows and read and read <= group | spread:
+            spread.add(step.name)
+    return spread
 
 
 def kernel(graph: Graph, step: Step, spread: Iterable[str] = ()) -> Step:
     """The kernel of an exit: the exit, all n x m values that it needs, and the `spread` products that these need."""
     wanted = {step.name}
     body: list[Step] = []
-    for own in reversed(graph.steps):
-        if own.name in wanted:
-            body.insert(0, own)
-            inner = {use.name for use in own.op.uses if use.name in graph.step}
+    for inner_step in reversed(graph.steps):
+        if inner_step.name in wanted:
+            body.insert(0, inner_step)
+            inner = {use.name for use in inner_step.op.uses if use.name in graph.step}
             wanted |= {name for name in inner if name in spread or quadratic(graph, graph.legs_of(name))}
-    inside = {own.name for own in body}
-    uses = [leaf(graph, use) for own in body for use in own.op.uses if use.name not in inside]
+    inside = {inner_step.name for inner_step in body}
+    uses = [leaf(graph, use) for inner_step in body for use in inner_step.op.uses if use.name not in inside]
     read = tuple(dict.fromkeys(use for use in uses if not made_inside(graph, use)))
     return Step(step.name, Kernel("blockwise", read, tuple(body), Block(tuple(body[:-1]), body[-1])), step.legs)
 
@@ -165,8 +167,8 @@ def _mixes(graph: Graph, step: Step) -> str | None:
 def _renamed(graph: Graph, step: Step) -> str | None:
     """Why a step cannot read an n x m value: its long legs are renamed. Otherwise None."""
     for use in step.op.uses:
-        if use.name in graph.step and quadratic(graph, own := graph.legs_of(use.name)):
-            for old, new in zip(own, use.legs, strict=True):
+        if use.name in graph.step and quadratic(graph, source_legs := graph.legs_of(use.name)):
+            for old, new in zip(source_legs, use.legs, strict=True):
                 if old != new and any(graph.leg[leg].sequence or unbounded(graph, leg) for leg in (old, new)):
                     return f"'{step.name}' reads '{use.name}' with leg '{old}' renamed to '{new}'"
     return None
@@ -185,8 +187,8 @@ def _drawn_twice(graph: Graph, bodies: Sequence[Sequence[Step]]) -> str | None:
 
 def drops(graph: Graph, step: Step) -> bool:
     """Whether a step has a nonzero dropout."""
-    found = dict(step.box.numbers).get("dropout") if step.box else None
-    return found is not None and evaluate(found, graph.values) != 0
+    dropout = dict(step.box.numbers).get("dropout") if step.box else None
+    return dropout is not None and evaluate(dropout, graph.values) != 0
 
 
 def rows_of(graph: Graph, step: Step, keys: int, device: Device) -> int:
@@ -217,5 +219,5 @@ def _widest(graph: Graph, step: Step, pairs: bool) -> int:
     """The most elements per query-key pair, or per query, among the tensors of a block."""
     block = step.form
     assert isinstance(block, Block)
-    shapes = [own.legs for own in block.inside if quadratic(graph, own.legs) == pairs]
+    shapes = [inner_step.legs for inner_step in block.inside if quadratic(graph, inner_step.legs) == pairs]
     return max((prod(graph.leg[leg].size or 1 for leg in legs) for legs in shapes), default=1)

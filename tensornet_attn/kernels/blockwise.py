@@ -86,31 +86,35 @@ class InBlocks(Implementation[Group]):
 
     def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
         """The products of one block of queries, and their multiply-adds in all blocks."""
-        block, parts = self.block_of(scene, step)
-        return [matmul._replace(macs=often * matmul.macs) for part, often in parts for matmul in matmuls(block, part)]
+        block, steps = self.block_of(scene, step)
+        return [
+            matmul._replace(macs=runs * matmul.macs)
+            for inner_step, runs in steps
+            for matmul in matmuls(block, inner_step)
+        ]
 
     def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         """The steps inside for each block; with a backward, again, and their gradients."""
-        found: defaultdict[str, float] = defaultdict(float)
+        by_kind: defaultdict[str, float] = defaultdict(float)
         learned = backward and step.name in scene.learned
-        (block, parts), graph = self.block_of(scene, step), scene.graph
+        (block, steps), graph = self.block_of(scene, step), scene.graph
         table = replace(table, maps=()) if self.native else table
         seen, call = self._seen(scene, step, block), table.call[learned]
         wide = {leg.name for leg in graph.legs if leg.name == graph.key or leg.kind == "relative"}
-        for part, often in parts:
-            every = (part.legs, *(use.legs for use in part.op.uses))
-            inner = seen if any(graph.query in legs and wide & {*legs} for legs in every) else block
+        for inner_step, runs in steps:
+            all_legs = (inner_step.legs, *(use.legs for use in inner_step.op.uses))
+            inner = seen if any(graph.query in legs and wide & {*legs} for legs in all_legs) else block
             for again in (False, True) if learned else (False,):  # a backward computes a block again
-                for kind, seconds in parts_inside(inner, part, table, again).items():
-                    found[self._kind(kind)] += often * seconds
-                found[OF_MAPS] += often * drawn_and_dropped(inner, part, table, backward)
+                for kind, seconds in parts_inside(inner, inner_step, table, again).items():
+                    by_kind[self._kind(kind)] += runs * seconds
+                by_kind[OF_MAPS] += runs * drawn_and_dropped(inner, inner_step, table, backward)
         if self.native:
-            del found["call"], found[OF_MAPS]
-            found[f"{NATIVE} calls"] += CALLS_OF_CPP * call
-            return found
-        blocks = max((often for _, often in parts), default=1.0)
-        found["blockwise calls"] += CALLS * call * blocks
-        return found
+            del by_kind["call"], by_kind[OF_MAPS]
+            by_kind[f"{NATIVE} calls"] += CALLS_OF_CPP * call
+            return by_kind
+        blocks = max((runs for _, runs in steps), default=1.0)
+        by_kind["blockwise calls"] += CALLS * call * blocks
+        return by_kind
 
     def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int] | None:
         """All values of a block with a query leg, unless it is computed in tiles."""
@@ -120,7 +124,7 @@ class InBlocks(Implementation[Group]):
         query, keys = str(scene.graph.query), scene.sizes[str(scene.graph.key)]
         batch = scene.batch if step.name in scene.batched else 1
         rows = min(rows_of(scene.graph, step, keys * batch, device), scene.sizes[query])
-        values = sum(scene.size(leg for leg in part.legs if leg != query) for part in form.inside)
+        values = sum(scene.size(leg for leg in inner_step.legs if leg != query) for inner_step in form.inside)
         return (batch * rows * values,) * 2
 
     def _kind(self, kind: str) -> str:
@@ -131,11 +135,11 @@ class InBlocks(Implementation[Group]):
 
     def block_of(self, scene: Scene, step: Step) -> tuple[Scene, list[tuple[Step, float]]]:
         """The scene of one block of queries, and the steps inside with the number of times they run."""
-        form, (inner, parts) = block_form(step), inside(scene, step)
+        form, (inner, steps) = block_form(step), inside(scene, step)
         query, key = str(scene.graph.query), str(scene.graph.key)
         met = self.keys_met(scene, step)
         keys = scene.sizes[key] if met is None else met
-        pairs = [part.legs for part in form.inside if {query, key} <= {*part.legs}]
+        pairs = [inner_step.legs for inner_step in form.inside if {query, key} <= {*inner_step.legs}]
         widest = max((scene.size({*legs} - {query, key}) for legs in pairs), default=1)
         batch = scene.batch if step.name in scene.batched else 1
         rows = max(LEAST, BUDGET // max(1, 4 * widest * keys * batch))
@@ -143,8 +147,13 @@ class InBlocks(Implementation[Group]):
         rows = max(1, min(scene.sizes[query], rows))
         calls = scene.sizes[query] / rows
         block = _that_sees(replace(inner, sizes={**inner.sizes, query: rows}), keys)
-        rowwise = [query in {leg for use in part.op.uses for leg in use.legs} | {*part.legs} for part in parts]
-        return block, [(part, calls if own else 1.0) for part, own in zip(parts, rowwise, strict=True)]
+        rowwise = [
+            query in {leg for use in inner_step.op.uses for leg in use.legs} | {*inner_step.legs}
+            for inner_step in steps
+        ]
+        return block, [
+            (inner_step, calls if has_rows else 1.0) for inner_step, has_rows in zip(steps, rowwise, strict=True)
+        ]
 
     def _seen(self, scene: Scene, step: Step, block: Scene) -> Scene:
         """A block with the keys that its blocks read on average: if it is causal, none after the last query."""
@@ -172,11 +181,11 @@ class Blockwise(InBlocks):
         if context.always:
             return None
         scene, target = scene_of(form.graph, context.sizes, context.target), context.target
-        parts = dict.fromkeys(part for body in form.bodies for part in body)
-        kept = sum(time_of_step(scene, part, target) for part in parts)
-        again = sum(time_in_blocks(scene, one, target) for one in form.kernels)
+        steps = dict.fromkeys(step for body in form.bodies for step in body)
+        apart = sum(time_of_step(scene, step, target) for step in steps)
+        in_blocks = sum(time_in_blocks(scene, step, target) for step in form.kernels)
         pairs = {leg for leg in (form.graph.query, form.graph.key) if leg}
-        stored = sum(target.bytes * scene.elements(part) for part in parts if pairs <= {*part.legs})
+        stored = sum(target.bytes * scene.elements(step) for step in steps if pairs <= {*step.legs})
         worth = WORTH_ON_GPU if target.device.gpu else WORTH
         if target.device.measured and target.n is not None and stored <= LITTLE:
             worth = 1.0
@@ -185,7 +194,7 @@ class Blockwise(InBlocks):
         but = "with recomputation in the backward, they would take"
         why = f"which saves {human(stored)}B of {form.graph.query} x {form.graph.key} elements"
         return Cost(
-            again, kept, lambda time, digits: duration(target.device.seconds(int(time)), digits), but, worth, why
+            in_blocks, apart, lambda time, digits: duration(target.device.seconds(int(time)), digits), but, worth, why
         )
 
     def emit(self, writer: Writer, step: Step) -> None:
@@ -194,21 +203,21 @@ class Blockwise(InBlocks):
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         split, _ = split_best(graph, context.sizes, context.device)
         chosen, refused, costs, removed = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, str](), set[str]()
-        made: dict[str, Step] = {}
+        kernels: dict[str, Step] = {}
         for group in groups_of(split, context.sizes):
             reasons, cost = self.judged(group, context)
             if reasons:
                 refused |= {name: reasons for name in group.steps if not split.step[name].nested}
                 continue
             removed |= group.steps | group.spread
-            made |= {step.name: step for step in group.kernels}
+            kernels |= {step.name: step for step in group.kernels}
             for step in group.kernels:
                 query, keys = (context.sizes[str(leg)] for leg in (graph.query, graph.key))
                 count = min(rows_of(split, step, keys, context.device), query)
                 rows = f"blockwise: {count} queries at a time, recomputed in the backward"
                 chosen[step.name] = f"{rows}, without a tensor of {graph.query} x {graph.key} elements"
                 costs |= {} if cost is None else {step.name: str(cost)}
-        return Lowered(replace(graph, steps=tuple(steps_with(graph, split, made, removed))), chosen, refused, costs)
+        return Lowered(replace(graph, steps=tuple(steps_with(graph, split, kernels, removed))), chosen, refused, costs)
 
 
 BLOCKWISE = Blockwise()
@@ -216,10 +225,10 @@ BLOCKWISE = Blockwise()
 
 def too_small(group: Group, context: Context) -> str | None:
     """Why blocks do not pay off: they save no more elements than their operands have. None if they do."""
-    known = {leg.name: leg.size or context.sizes[leg.name] for leg in group.graph.legs}
-    inside = dict.fromkeys(part for body in group.bodies for part in body[:-1])
-    spared = sum(prod(known[leg] for leg in step.legs) for step in inside)
-    kept = sum(prod(known[leg] for leg in use.legs) for use in {use for one in group.kernels for use in one.op.uses})
+    sizes = {leg.name: leg.size or context.sizes[leg.name] for leg in group.graph.legs}
+    steps = dict.fromkeys(step for body in group.bodies for step in body[:-1])
+    spared = sum(prod(sizes[leg] for leg in step.legs) for step in steps)
+    kept = sum(prod(sizes[leg] for leg in use.legs) for use in {use for step in group.kernels for use in step.op.uses})
     return None if spared > kept else f"blocks would save {spared:,} elements, no more than the {kept:,} of operands"
 
 
@@ -247,23 +256,23 @@ def emit_blockwise(writer: Writer, step: Step, cpp: Callable[[str, list[Operand]
     nearby = reach[0] is not None
     inner, operands = _inside(writer, step, op, nearby)
     program = rows_program(inner.graph)
-    result = _forward(inner, program, step)
+    result_legs = _forward(inner, program, step)
     local, block = writer.local[step.name], _block(writer, step)
     tile = writer.names.fresh(f"{local}_rows")
-    texts = []
+    functions = []
     if not writer.plain:  # autograd differentiates plain code
-        back, _ = _inside(writer, step, op, nearby, inner.sizes)
-        texts.append(_gradient(tile, back, operands, _backward(back, program, operands, result)))
-        writer.functions |= back.functions
-    texts.insert(0, _function(tile, inner, operands, op, result, reach))
-    writer.functions |= inner.functions | {"\n\n\n".join(texts)}
+        backward, _ = _inside(writer, step, op, nearby, inner.sizes)
+        functions.append(_gradient(tile, backward, operands, _backward(backward, program, operands, result_legs)))
+        writer.functions |= backward.functions
+    functions.insert(0, _function(tile, inner, operands, op, result_legs, reach))
+    writer.functions |= inner.functions | {"\n\n\n".join(functions)}
     arguments = _arguments(writer, inner, operands, tile, block)
     function, how = "blockwise", "blockwise"
     if cpp is not None:
         function, how = "blockwise_in_cpp", "C++ kernels"
-        arguments.insert(0, cpp(tile, operands, result))
+        arguments.insert(0, cpp(tile, operands, result_legs))
     writer.about(f"{', '.join(op.steps)}: {how}, recomputed in the backward")
-    writer.named(step.name, writer.call(function, *arguments), result)
+    writer.named(step.name, writer.call(function, *arguments), result_legs)
 
 
 def _forward(inner: BlockWriter, program: RowsProgram, step: Step) -> Legs:
@@ -277,31 +286,34 @@ def _forward(inner: BlockWriter, program: RowsProgram, step: Step) -> Legs:
     return legs
 
 
-def _backward(back: BlockWriter, program: RowsProgram, operands: list[Operand], result: Legs) -> list[str]:
+def _backward(inner: BlockWriter, program: RowsProgram, operands: list[Operand], result_legs: Legs) -> list[str]:
     """Writes the lines of the backward and returns the gradient of each operand as an expression."""
-    found: dict[str, list[tuple[Node, Node]]] = {}
-    for node, d in rows_gradients(program):
-        found.setdefault("mask" if node.op == "bias" else back.local[node.name], []).append((node, d))
+    grads: dict[str, list[tuple[Node, Node]]] = {}
+    for node, grad in rows_gradients(program):
+        grads.setdefault("mask" if node.op == "bias" else inner.local[node.name], []).append((node, grad))
     legs = {operand.name: operand.legs for operand in operands if operand.name != "mask"}
-    wanted = {d: (name, legs[name]) for name, ((_, d), *more) in found.items() if not more and name in legs}
-    ends = [d for operand in operands for _, d in found.get(operand.name, ())]
-    ends = [*program.drawn, *sorted(ends, key=lambda d: len(below([d])))]  # earlier gradients first, to free memory
-    printer = RowsPrinter(back, program, ends, wanted)
+    wanted = {grad: (name, legs[name]) for name, ((_, grad), *others) in grads.items() if not others and name in legs}
+    ends = [grad for operand in operands for _, grad in grads.get(operand.name, ())]
+    # earlier gradients first, to free memory
+    ends = [*program.drawn, *sorted(ends, key=lambda grad: len(below([grad])))]
+    printer = RowsPrinter(inner, program, ends, wanted)
     gradient = next(node for node in program.nodes.made.values() if node.op == "gradient")
-    printer.values[gradient] = Value(back.names.fresh("gradient"), result, True)
-    masks = {d: mask for mask, d in found.pop("mask", ())}
-    parts, texts = list[str](), list[str]()
+    printer.values[gradient] = Value(inner.names.fresh("gradient"), result_legs, True)
+    masks = {grad: mask for mask, grad in grads.pop("mask", ())}
+    mask_gradients, expressions = list[str](), list[str]()
     for end in ends:
         printer.print(end)
-        if end in masks and not parts:
-            parts = [mask_gradient(back, mask.data[0], printer.value(d)) for d, mask in masks.items()]
-            back.line(f'd_mask = {" + ".join(parts)} if "mask" in wanted else None')
+        if end in masks and not mask_gradients:
+            mask_gradients = [mask_gradient(inner, mask.data[0], printer.value(grad)) for grad, mask in masks.items()]
+            inner.line(f'd_mask = {" + ".join(mask_gradients)} if "mask" in wanted else None')
     for operand in operands:
-        values = [printer.value(d).aligned(operand.legs, whole=True).text for _, d in found.get(operand.name, ())]
-        texts.append(("d_mask" if parts else "None") if operand.name == "mask" else " + ".join(values) or "None")
-    name_biases(back)
-    back.groups = freed(back.groups[:1], {*program.nodes.order}, ", ".join(texts))
-    return texts
+        terms = [printer.value(grad).aligned(operand.legs, whole=True).text for _, grad in grads.get(operand.name, ())]
+        expressions.append(
+            ("d_mask" if mask_gradients else "None") if operand.name == "mask" else " + ".join(terms) or "None"
+        )
+    name_biases(inner)
+    inner.groups = freed(inner.groups[:1], {*program.nodes.order}, ", ".join(expressions))
+    return expressions
 
 
 def _block(writer: Writer, step: Step) -> tuple[int, ...]:
@@ -319,12 +331,18 @@ def _inside(
     """
     graph, taken = writer.graph, set(writer.local.values())
     leaves: dict[Use, Tensor] = {}
-    for use in dict.fromkeys(leaf(graph, use) for own in op.body for use in own.op.uses if use.name not in op.steps):
+    for use in dict.fromkeys(
+        leaf(graph, use) for inner_step in op.body for use in inner_step.op.uses if use.name not in op.steps
+    ):
         name = writer.local[use.name]
         while name in {tensor.name for tensor in leaves.values()}:
             name = f"{name}_"
         leaves[use] = _leaf(writer, use, name, taken)
-    steps = [part for own in op.body for part in _parts(graph, _on_leaves(graph, own, leaves, op.steps))]
+    steps = [
+        primitive
+        for inner_step in op.body
+        for primitive in _parts(graph, _on_leaves(graph, inner_step, leaves, op.steps))
+    ]
     inner_graph = hiding(replace(graph, tensors=tuple(leaves.values()), steps=tuple(steps), output=step.name))
     inner = BlockWriter(
         inner_graph, Names(function_names() | {"rows", "wanted"}), [[]], sizes=[] if sizes is None else sizes
@@ -356,27 +374,27 @@ def _parts(graph: Graph, step: Step) -> list[Step]:
     if box is None or OPS[box.kind].scales or not drops(graph, step):
         return [step]
     before = Step(f"{step.name}.whole", box, step.legs)
-    plain = tuple((name, Number(0) if name == "dropout" else value) for name, value in box.numbers)
-    before = replace(before, op=replace(box, numbers=plain))
+    numbers = tuple((name, Number(0) if name == "dropout" else number) for name, number in box.numbers)
+    before = replace(before, op=replace(box, numbers=numbers))
     dropout = Box("dropout", None, (("of", Use(before.name, step.legs)),), (("dropout", box.number("dropout")),))
     return [before, replace(step, op=dropout)]
 
 
 def _operands(writer: Writer, inner: BlockWriter, leaves: dict[Use, Tensor]) -> list[Operand]:
     """The operands, masks last; binds the values of the leaves."""
-    found, later = [], []
+    operands, later = [], []
     for use, tensor in leaves.items():
         local = inner.local[tensor.name]
         if tensor.role in ("input", "weight"):
             legs = _layout(inner.graph, tensor)
-            text, batched = writer.value(use).arranged(legs).text, tensor.role == "input"
-            found.append(Operand(local, legs, text, batched=batched, use=use))
+            expression, batched = writer.value(use).arranged(legs).text, tensor.role == "input"
+            operands.append(Operand(local, legs, expression, batched=batched, use=use))
             inner.values[tensor.name] = Value(local, legs, batched)
         elif tensor.role == "noise":
             later.append(Operand(local, use.legs, f'None if noise is None else noise.get("{use.name}")', True, use=use))
-    if not found:  # tensors created inside need a template for dtype and device
+    if not operands:  # tensors created inside need a template for dtype and device
         inner.spare = inner.names.own("like")
-        found.append(Operand(inner.spare, (), writer.like.text, batched=False))
+        operands.append(Operand(inner.spare, (), writer.like.text, batched=False))
     for tensor in leaves.values():
         if tensor.role == "noise":
             _noise(inner, tensor)
@@ -387,14 +405,14 @@ def _operands(writer: Writer, inner: BlockWriter, leaves: dict[Use, Tensor]) -> 
         later.append(Operand("mask", pair, "mask" if takes_mask(writer.graph) else "None", True))
     if takes_key_mask(inner.graph):
         later.append(Operand("key_mask", pair[1:], "key_mask", True))
-    return found + later
+    return operands + later
 
 
 def _layout(graph: Graph, tensor: Tensor) -> Legs:
     """Heads, then the sequence leg, then the width: the first product of the tensor needs no permutation."""
     long = tuple(leg for leg in tensor.legs if graph.leg[leg].sequence or unbounded(graph, leg))
     step, use = next((step, use) for step in graph.steps for use in step.op.uses if use.name == tensor.name)
-    others = {leg for other in step.op.uses if other is not use for leg in other.legs}
+    others = {leg for factor in step.op.uses if factor is not use for leg in factor.legs}
     if len(long) != 1 or step.contraction is None or not others or use.legs != tensor.legs:
         return tensor.legs
     heads = tuple(leg for leg in tensor.legs if leg in step.legs and leg in others and leg not in long)
@@ -405,22 +423,22 @@ def _noise(inner: BlockWriter, tensor: Tensor) -> None:
     local, like = inner.local[tensor.name], inner.like.text
     shape = ", ".join([inner.batch_shape, *map(inner.block_size, tensor.legs)])
     draw = "True" if tensor.always else "rows.training"
-    text = inner.call("noise_rows", local, f"({shape})", inner.number(tensor.std), draw, "rows", like)
+    expression = inner.call("noise_rows", local, f"({shape})", inner.number(tensor.std), draw, "rows", like)
     inner.values[tensor.name] = Value(local, tensor.legs, True)
-    inner.line(f"{local} = {text}", inner.values[tensor.name])
+    inner.line(f"{local} = {expression}", inner.values[tensor.name])
 
 
 def _constant(inner: BlockWriter, tensor: Tensor) -> None:
     assert tensor.init is not None
     local, like, graph = inner.local[tensor.name], inner.like.text, inner.graph
     if tensor.init.name == "distance":
-        text = inner.call("distance_rows", "rows") + f".to({like}.dtype)"
-        text = permuted(text, (str(graph.query), str(graph.key)), tensor.legs)
+        expression = inner.call("distance_rows", "rows") + f".to({like}.dtype)"
+        expression = permuted(expression, (str(graph.query), str(graph.key)), tensor.legs)
     else:
-        kind = f"device={like}.device, dtype={like}.dtype"
-        text = filled_text(inner, tensor.init, list(map(inner.block_size, tensor.legs)), kind)
+        options = f"device={like}.device, dtype={like}.dtype"
+        expression = filled_text(inner, tensor.init, list(map(inner.block_size, tensor.legs)), options)
     inner.values[tensor.name] = Value(local, tensor.legs, False)
-    inner.line(f"{local} = {text}", inner.values[tensor.name])
+    inner.line(f"{local} = {expression}", inner.values[tensor.name])
 
 
 def _arguments(
@@ -428,9 +446,9 @@ def _arguments(
 ) -> list[str]:
     """The arguments of the call of `blockwise`."""
     graph = writer.graph
-    texts = [operand.text for operand in operands]
+    expressions = [operand.text for operand in operands]
     lengths = [writer.length(graph.query), writer.length(graph.key)]
-    arguments = [tile, f"[{', '.join(texts)}]", *lengths, f"({writer.batch_shape},)", str(block)]
+    arguments = [tile, f"[{', '.join(expressions)}]", *lengths, f"({writer.batch_shape},)", str(block)]
     always = any(tensor.role == "noise" and tensor.always for tensor in inner.graph.tensors)
     if "drawn_rows" in inner.functions or "noise_rows" in inner.functions:
         arguments += ["self.training", "True" if always else "self.training"]
@@ -440,35 +458,35 @@ def _arguments(
 
 
 def _function(
-    tile: str, inner: BlockWriter, operands: list[Operand], op: Kernel, result: Legs, reach: tuple[int | None, ...]
+    tile: str, inner: BlockWriter, operands: list[Operand], op: Kernel, result_legs: Legs, reach: tuple[int | None, ...]
 ) -> str:
     """The source of the function of a block."""
     graph = inner.graph
     rows = [operand.place(graph.query) for operand in operands]
     relative = next((leg.name for leg in graph.legs if unbounded(graph, leg.name)), None)
     spans = [operand.place(relative) for operand in operands]
-    options = [f"rows={_tuple(rows)}", f"out={result.index(str(graph.query)) - len(result)}"]
+    options = [f"rows={_tuple(rows)}", f"out={result_legs.index(str(graph.query)) - len(result_legs)}"]
     options += [f"spans={_tuple(spans)}"] if any(spans) else []
     keys = [operand.place(graph.key) for operand in operands]
     limited = any(keys) and reach != (None, None, 0)
     options += [f"keys={_tuple(keys)}"] if limited else []
     options += [f"reach={reach}"] if limited and reach != (None, 0, 0) else []
     options += [f"legs={_tuple(operand.own for operand in operands)}"]
-    kinds = [f"{operand.name}: Tensor{' | None' if operand.optional else ''}" for operand in operands]
-    shapes = [f"{o.name} [{' '.join(o.legs)}]" for o in operands if not o.optional]
-    about = f"{', '.join(op.steps)} for a block of rows: {', '.join(shapes)} -> [{' '.join(result)}]."
-    head = wrapped(f"def {tile}({', '.join(['rows: Rows', *kinds])}) -> Tensor:", 0)
+    parameters = [f"{operand.name}: Tensor{' | None' if operand.optional else ''}" for operand in operands]
+    shapes = [f"{operand.name} [{' '.join(operand.legs)}]" for operand in operands if not operand.optional]
+    about = f"{', '.join(op.steps)} for a block of rows: {', '.join(shapes)} -> [{' '.join(result_legs)}]."
+    head = wrapped(f"def {tile}({', '.join(['rows: Rows', *parameters])}) -> Tensor:", 0)
     decorator = wrapped(f"@block_function({', '.join(options)})", 0)
     return "\n".join([*decorator, *head, *_body(inner, about, inner.groups[0])])
 
 
-def _gradient(tile: str, back: BlockWriter, operands: list[Operand], gradients: list[str]) -> str:
+def _gradient(tile: str, inner: BlockWriter, operands: list[Operand], gradients: list[str]) -> str:
     """The source of its backward."""
     names = ["rows", "gradient", "wanted", *(operand.name for operand in operands)]
     head = wrapped(f"def {tile}_backward({', '.join(names)}):", 0)
-    lines = [*back.groups[0], f"return {', '.join(gradients)}{',' * (len(gradients) == 1)}"]
+    lines = [*inner.groups[0], f"return {', '.join(gradients)}{',' * (len(gradients) == 1)}"]
     about = f"Gradients of the `wanted` operands, given the `gradient` of `{tile}`."
-    return "\n".join([f"@block_gradient({tile})", *head, *_body(back, about, lines)])
+    return "\n".join([f"@block_gradient({tile})", *head, *_body(inner, about, lines)])
 
 
 def _body(inner: BlockWriter, about: str, lines: list[str]) -> list[str]:
@@ -476,14 +494,16 @@ def _body(inner: BlockWriter, about: str, lines: list[str]) -> list[str]:
     names = [inner.known.get(leg, "_") for leg in inner.sizes]
     sizes = [f"{_tuple(names)} = rows.sizes"] if inner.known else []
     return [
-        _INDENT + part for part in _docstring(about) + [p for x in [*sizes, *lines] for p in wrapped(x, len(_INDENT))]
+        _INDENT + line
+        for line in _docstring(about)
+        + [wrapped_line for statement in [*sizes, *lines] for wrapped_line in wrapped(statement, len(_INDENT))]
     ]
 
 
-def _docstring(text: str) -> list[str]:
-    return wrap(f'"""{text}"""', WIDTH - len(_INDENT))
+def _docstring(about: str) -> list[str]:
+    return wrap(f'"""{about}"""', WIDTH - len(_INDENT))
 
 
-def _tuple(parts: Iterable[object]) -> str:
-    texts = [str(part) for part in parts]
+def _tuple(members: Iterable[object]) -> str:
+    texts = [str(member) for member in members]
     return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"

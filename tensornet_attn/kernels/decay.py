@@ -22,19 +22,17 @@ def decay_alone(graph: Graph, scores: str) -> Graph:
     for factor in sorted({use.name for use in (step.op.uses if step else ()) if pair <= {*use.legs}}):
         box = graph.step[factor].box if factor in graph.step else None
         if box is not None and box.function == EXP:
-            graph, own = _alone(graph, factor, scores)
-            graph, _ = _alone(graph, box.operand("of").name, own)
+            graph, exclusive = _alone(graph, factor, scores)
+            graph, _ = _alone(graph, box.operand("of").name, exclusive)
     return graph
 
 
-def _alone(graph: Graph, place: str, reader: str) -> tuple[Graph, str]:
+def _alone(graph: Graph, name: str, reader: str) -> tuple[Graph, str]:
     """The graph in which a step has only this reader, and the step's name there; copies the step if necessary."""
-    if place not in graph.step or (
-        {step.name for step, _ in graph.readers[place]} == {reader} and not kept(graph, place)
-    ):
-        return graph, place
-    name = fresh(graph, f"{place}.copy")
-    return duplicated(graph, place, [{reader}]), name
+    if name not in graph.step or ({step.name for step, _ in graph.readers[name]} == {reader} and not kept(graph, name)):
+        return graph, name
+    copy = fresh(graph, f"{name}.copy")
+    return duplicated(graph, name, [{reader}]), copy
 
 
 def decay_sides(graph: Graph, decay: Decay, name: str, before: list[Step]) -> list[Step]:
@@ -44,13 +42,13 @@ def decay_sides(graph: Graph, decay: Decay, name: str, before: list[Step]) -> li
     for letter, leg, terms in (("a", str(graph.query), decay.query), ("b", key, decay.key), ("c", key, decay.own)):
         if not terms:
             continue
-        found = {other for term in terms for use in term.factors for other in use.legs}
-        legs = (*(other for other in decay.box.legs if other in found and other not in (graph.query, graph.key)), leg)
+        side_legs = {axis for term in terms for use in term.factors for axis in use.legs}
+        legs = (*(axis for axis in decay.box.legs if axis in side_legs and axis not in (graph.query, graph.key)), leg)
         before.append(Step(f"{name}.{letter}", Contraction(terms), legs))
         uses.append(Use(f"{name}.{letter}", legs))
     difference = [Term(ONE, (uses[0],)), Term(Negative(ONE), (uses[1],))]
     if decay.diagonal is None:
         return [replace(decay.of, op=Contraction(tuple(difference))), decay.box]
-    at = replace(decay.diagonal, name=f"{name}.own")
-    difference.append(Term(ONE, (Use(at.name, at.legs), uses[2])))
-    return [at, replace(decay.of, op=Contraction(tuple(difference))), decay.box]
+    diagonal = replace(decay.diagonal, name=f"{name}.own")
+    difference.append(Term(ONE, (Use(diagonal.name, diagonal.legs), uses[2])))
+    return [diagonal, replace(decay.of, op=Contraction(tuple(difference))), decay.box]

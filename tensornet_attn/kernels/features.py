@@ -40,13 +40,15 @@ class Features(OfSteps, Implementation[Recurrence]):
                 features[reader.name].append(step)
         around = {name: self._around(split, split.step[name], steps) for name, steps in features.items()}
         steps = steps_with(graph, split, around, {*kernels})
-        more = {name: f"; inside: {', '.join(part.name for part in parts)}" for name, parts in features.items()}
+        more = {
+            name: f"; inside: {', '.join(inner_step.name for inner_step in steps)}" for name, steps in features.items()
+        }
         return Lowered(replace(graph, steps=tuple(steps)), more=more)
 
     def _around(self, graph: Graph, step: Step, features: Sequence[Step]) -> Step:
         assert step.kernel is not None
-        own = kernel(self.kind, graph, (), (*features, step), step.form)
-        return replace(step, op=replace(own, hidden=step.kernel.hidden, cpp=step.kernel.cpp))
+        around = kernel(self.kind, graph, (), (*features, step), step.form)
+        return replace(step, op=replace(around, hidden=step.kernel.hidden, cpp=step.kernel.cpp))
 
     def inside(self, scene: Scene, step: Step) -> Scene:
         assert step.kernel is not None
@@ -58,9 +60,9 @@ class Features(OfSteps, Implementation[Recurrence]):
 
     def emit(self, writer: Writer, step: Step) -> None:
         assert step.kernel is not None
-        own = step.kernel.body[-1]
-        assert own.kernel is not None
-        KERNELS[own.kernel.kind].emit(writer, own)
+        inner = step.kernel.body[-1]
+        assert inner.kernel is not None
+        KERNELS[inner.kernel.kind].emit(writer, inner)
 
 
 FEATURES = Features()
@@ -73,7 +75,7 @@ def _kernels(graph: Graph, tiles: bool) -> dict[str, list[Step]]:
         if step.name not in graph.results and (step.contraction or _is_map(step)):
             readers = [_kernels_of(graph, step, *read, kernels, tiles) for read in graph.readers.get(step.name, ())]
             if readers and all(readers):
-                kernels[step.name] = [kernel for found in readers for kernel in found]
+                kernels[step.name] = [kernel for reader_kernels in readers for kernel in reader_kernels]
     return kernels
 
 
@@ -97,10 +99,10 @@ def _kernels_of(
 ) -> list[Step]:
     """The kernels that compute a feature for this reader: the reader, or those that compute it; none if some cannot."""
     if reader.kernel is None:
-        found = kernels.get(reader.name, []) if use.legs == step.legs else []
+        candidates = kernels.get(reader.name, []) if use.legs == step.legs else []
     else:
-        found = [reader] if takes_maps(graph, reader, tiles) and _is_side(recurrence_of(reader), step.name) else []
-    return found if all(_fits(graph, step, kernel, tiles) for kernel in found) else []
+        candidates = [reader] if takes_maps(graph, reader, tiles) and _is_side(recurrence_of(reader), step.name) else []
+    return candidates if all(_fits(graph, step, kernel, tiles) for kernel in candidates) else []
 
 
 def _is_map(step: Step) -> bool:
@@ -112,10 +114,10 @@ def _fits(graph: Graph, step: Step, reader: Step, tiles: bool) -> bool:
     kernel, recurrence = reader.kernel, recurrence_of(reader)
     assert kernel is not None
     if step.box is not None:
-        text = row(step.box)
-        if (tiles or kernel.cpp) and not (text.triton and text.slope):
+        map_row = row(step.box)
+        if (tiles or kernel.cpp) and not (map_row.triton and map_row.slope):
             return False
-        if any(other is reader for other, _ in graph.readers[step.name]):
+        if any(candidate is reader for candidate, _ in graph.readers[step.name]):
             return True
     if not kernel.cpp or recurrence.mixes:
         return False
@@ -125,11 +127,11 @@ def _fits(graph: Graph, step: Step, reader: Step, tiles: bool) -> bool:
     if any(use.name in one_row(graph) for use in step.op.uses):  # then calls decide which operands rows share
         return False
     sequence, columns = str(graph.query if graph.query in step.legs else graph.key), {*recurrence.terms[0].features}
-    whole = {sequence, *recurrence.heads, *columns}
-    shared = [{*use.legs} for use in step.op.uses if not whole <= {*use.legs}]
-    small = {leg for legs in (step.legs, *(use.legs for use in step.op.uses)) for leg in legs} - whole
+    row_legs = {sequence, *recurrence.heads, *columns}
+    shared = [{*use.legs} for use in step.op.uses if not row_legs <= {*use.legs}]
+    small = {leg for legs in (step.legs, *(use.legs for use in step.op.uses)) for leg in legs} - row_legs
     return (
-        whole <= {*step.legs}
+        row_legs <= {*step.legs}
         and len(shared) < len(step.op.uses)
         and all(sequence not in legs and (columns <= legs or not columns & legs) for legs in shared)
         and prod(graph.leg[leg].size or INPUTS for leg in small) < INPUTS

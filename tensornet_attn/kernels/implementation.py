@@ -92,8 +92,8 @@ class Context:
 
     def takes(self, graph: Graph, box: str) -> bool:
         """Whether an implementation computes a map without storing it."""
-        own = [row for row in self.rows if row.alone] if box in attentions(graph) else []
-        return any(row.takes(graph, box, self) for row in own)
+        candidates = [row for row in self.rows if row.alone] if box in attentions(graph) else []
+        return any(row.takes(graph, box, self) for row in candidates)
 
 
 class Rewriting(NamedTuple):
@@ -164,11 +164,11 @@ class Implementation(KernelCost, ABC, Generic[Form]):
     def marked(self, graph: Graph) -> Graph:
         """Marks the kernels of this kind that C++ computes."""
 
-        def made(step: Step) -> Step:
-            own = step.kernel if step.kernel and step.kernel.kind == self.kind else None
-            return step if own is None or not self.in_cpp(graph, step) else replace(step, op=replace(own, cpp=True))
+        def marked_step(step: Step) -> Step:
+            op = step.kernel if step.kernel and step.kernel.kind == self.kind else None
+            return step if op is None or not self.in_cpp(graph, step) else replace(step, op=replace(op, cpp=True))
 
-        return replace(graph, steps=tuple(map(made, graph.steps)))
+        return replace(graph, steps=tuple(map(marked_step, graph.steps)))
 
 
 class OfSteps(KernelCost):
@@ -183,16 +183,18 @@ class OfSteps(KernelCost):
 
     def saved(self, scene: Scene, step: Step) -> dict[str, int]:
         inner = self.inside(scene, step)
-        return {name: count for part in self.parts(scene, step) for name, count in saved(inner, part).items()}
+        return {
+            name: count for inner_step in self.parts(scene, step) for name, count in saved(inner, inner_step).items()
+        }
 
     def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
         inner = self.inside(scene, step)
-        return [matmul for part in self.parts(scene, step) for matmul in matmuls(inner, part)]
+        return [matmul for inner_step in self.parts(scene, step) for matmul in matmuls(inner, inner_step)]
 
     def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         inner, seconds = self.inside(scene, step), defaultdict[str, float](float)
-        for part in self.parts(scene, step):
-            for kind, each in parts_of(inner, part, table, backward).items():
+        for inner_step in self.parts(scene, step):
+            for kind, each in parts_of(inner, inner_step, table, backward).items():
                 seconds[kind] += each
         return seconds
 
@@ -217,20 +219,20 @@ class AtPlaces(Implementation[Form], Generic[Place, Form]):
         return str(place)
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
-        made, refused = Lowered(graph), dict[str, tuple[str, ...]]()
+        lowered, refused = Lowered(graph), dict[str, tuple[str, ...]]()
         for place in self.places(graph):
-            form = self.form(made.graph, place)
+            form = self.form(lowered.graph, place)
             if form is None:
                 continue
             against, cost = self.judged(form, context)
             if against:
-                known = refused.get(self.named(place), ())
-                refused[self.named(place)] = tuple(dict.fromkeys((*known, *against)))
+                earlier = refused.get(self.named(place), ())
+                refused[self.named(place)] = tuple(dict.fromkeys((*earlier, *against)))
             else:
                 new = self.lower(form, context)
                 costs = {} if cost is None else dict.fromkeys(new.chosen, str(cost))
-                made = Lowered(new.graph, made.chosen | new.chosen, costs=made.costs | costs)
-        return replace(made, refused=refused)
+                lowered = Lowered(new.graph, lowered.chosen | new.chosen, costs=lowered.costs | costs)
+        return replace(lowered, refused=refused)
 
 
 class OfBoxes(AtPlaces[str, Form]):
@@ -243,7 +245,7 @@ class OfBoxes(AtPlaces[str, Form]):
 
 def kernel(kind: str, graph: Graph, before: Sequence[Step], body: Sequence[Step], form: object) -> Kernel:
     """A kernel of the steps `body`, which read the graph and the results of the steps `before`."""
-    own, made = {step.name for step in body}, {step.name: step.legs for step in before}
-    names = dict.fromkeys(use.name for step in body for use in step.op.uses if use.name not in own)
-    uses = tuple(Use(name, made[name] if name in made else graph.legs_of(name)) for name in names)
+    body_names, legs_before = {step.name for step in body}, {step.name: step.legs for step in before}
+    names = dict.fromkeys(use.name for step in body for use in step.op.uses if use.name not in body_names)
+    uses = tuple(Use(name, legs_before[name] if name in legs_before else graph.legs_of(name)) for name in names)
     return Kernel(kind, uses, tuple(body), form)

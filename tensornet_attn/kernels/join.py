@@ -26,60 +26,69 @@ class Join(Implementation[Joined]):
 
     def kept(self, scene: Scene, step: Step) -> dict[str, int]:
         """What the products of its parts save."""
-        inner, parts = inside(scene, step)
-        return {name: floats for part in parts for name, floats in saved(inner, part).items()}
+        inner, steps = inside(scene, step)
+        return {name: floats for inner_step in steps for name, floats in saved(inner, inner_step).items()}
 
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits the parts, each laid out as [shared legs..., own legs flattened], then the concatenation."""
         assert step.kernel is not None
         shared = step.legs[:-1]
-        values = {part.name: _value(writer, part) for part in step.kernel.body if part.op.uses}
-        texts = {name: value.grouped(_groups(value, shared)) for name, value in values.items()}
-        whole = {name for name, value in values.items() if {*shared} <= {*value.legs}}
-        wide = max(whole, key=lambda name: (values[name].batched, -list(values).index(name)))
-        texts[wide] = first = writer.operand("first", values[wide], _groups(values[wide], shared), texts[wide])
+        values = {inner_step.name: _value(writer, inner_step) for inner_step in step.kernel.body if inner_step.op.uses}
+        expressions = {name: value.grouped(_groups(value, shared)) for name, value in values.items()}
+        complete = {name for name, value in values.items() if {*shared} <= {*value.legs}}
+        wide = max(complete, key=lambda name: (values[name].batched, -list(values).index(name)))
+        expressions[wide] = first = writer.operand(
+            "first", values[wide], _groups(values[wide], shared), expressions[wide]
+        )
         shape = f"{first}.shape[:-1]"
-        known = batches(writer.graph)
-        reach = {part.name: {many for use in part.op.uses for many in known[use.name]} for part in step.kernel.body}
+        tensor_batches = batches(writer.graph)
+        reach = {
+            inner_step.name: {batch for use in inner_step.op.uses for batch in tensor_batches[use.name]}
+            for inner_step in step.kernel.body
+        }
         others = [name for name in values if reach[name] - reach[wide]]
         if others:  # no part surely has the batch and all legs
             shape = writer.names.fresh("shape")
-            made = ", ".join(f"{text}.shape[:-1]" for text in (first, *(texts[name] for name in others)))
-            writer.line(f"{shape} = torch.broadcast_shapes({made})")
-        exact = {part.name for part in exact_parts(writer.graph, step)}
-        feature = next(name for name in texts if name not in exact)
-        like = texts[feature]
-        for name in exact & {*texts}:
-            texts[name] = writer.call("exact_columns", texts[name], like)
-        for part in step.kernel.body:
-            name = part.name if part.name in values else feature if exact else wide
-            if part.name not in values:
-                number = writer.number(part.op.terms[0].coefficient)  # type: ignore[union-attr]
-                one = f"torch.full_like({first}[..., :1], {number})"
-                texts[part.name] = writer.call("equal_columns", number, like) if exact else one
+            shapes = ", ".join(
+                f"{expression}.shape[:-1]" for expression in (first, *(expressions[name] for name in others))
+            )
+            writer.line(f"{shape} = torch.broadcast_shapes({shapes})")
+        exact = {inner_step.name for inner_step in exact_parts(writer.graph, step)}
+        feature = next(name for name in expressions if name not in exact)
+        like = expressions[feature]
+        for name in exact & {*expressions}:
+            expressions[name] = writer.call("exact_columns", expressions[name], like)
+        for inner_step in step.kernel.body:
+            name = inner_step.name if inner_step.name in values else feature if exact else wide
+            if inner_step.name not in values:
+                number = writer.number(inner_step.op.terms[0].coefficient)  # type: ignore[union-attr]
+                column = f"torch.full_like({first}[..., :1], {number})"
+                expressions[inner_step.name] = writer.call("equal_columns", number, like) if exact else column
             if others or not {*shared} <= {*values[name].legs} or reach[name] != reach[wide]:
-                texts[part.name] += f".expand(*{shape}, -1)"
+                expressions[inner_step.name] += f".expand(*{shape}, -1)"
         writer.bind(
-            step.name, f"torch.cat(({', '.join(texts[part.name] for part in step.kernel.body)}), -1)", step.legs
+            step.name,
+            f"torch.cat(({', '.join(expressions[inner_step.name] for inner_step in step.kernel.body)}), -1)",
+            step.legs,
         )
 
 
 JOIN = Join()
 
 
-def _value(writer: Writer, part: Step) -> Value:
+def _value(writer: Writer, step: Step) -> Value:
     """The value of a part: the tensor itself if it is unchanged, else a line of its own."""
-    assert part.contraction is not None
-    terms = part.contraction.terms
+    assert step.contraction is not None
+    terms = step.contraction.terms
     if len(terms) == 1 and terms[0].coefficient == ONE and len(terms[0].factors) == 1:
         return writer.value(terms[0].factors[0])
-    writer.local[part.name] = writer.names.fresh("part")
-    if any(use.name in writer.batched for use in part.op.uses):
-        writer.batched |= {part.name}
-    emit_contraction(writer, part)
-    return writer.values[part.name].unpacked
+    writer.local[step.name] = writer.names.fresh("part")
+    if any(use.name in writer.batched for use in step.op.uses):
+        writer.batched |= {step.name}
+    emit_contraction(writer, step)
+    return writer.values[step.name].unpacked
 
 
 def _groups(value: Value, shared: Legs) -> tuple[Legs, ...]:
-    own = tuple(leg for leg in value.legs if leg not in shared)
-    return (*((leg,) if leg in value.legs else () for leg in shared), own)
+    columns = tuple(leg for leg in value.legs if leg not in shared)
+    return (*((leg,) if leg in value.legs else () for leg in shared), columns)

@@ -87,18 +87,18 @@ class Linear(OfBoxes[Summed]):
     name, kind, alone, pairs = "linear attention", "linear", True, False
 
     def places(self, graph: Graph) -> list[str]:
-        found = [name for name, one in attentions(graph).items() if one.compares]
-        found.sort(key=lambda name: not isinstance(attentions(graph)[name].weighting, Softmax))
-        return [*found, *(step.name for step in sums(graph))]
+        boxes = [name for name, attention in attentions(graph).items() if attention.compares]
+        boxes.sort(key=lambda name: not isinstance(attentions(graph)[name].weighting, Softmax))
+        return [*boxes, *(step.name for step in sums(graph))]
 
     def form(self, graph: Graph, place: str) -> Summed | None:
         attention = attentions(graph).get(place)
         if place not in graph.step:  # a diagonal, now part of a kernel
             return None
         if attention is None:
-            found = replace(_summed(*_as_map(graph, graph.step[place])), before=graph)
-            decays = isinstance(found.found, Recurrence) and found.found.decays
-            return found if decays else None
+            summed = replace(_summed(*_as_map(graph, graph.step[place])), before=graph)
+            decays = isinstance(summed.found, Recurrence) and summed.found.decays
+            return summed if decays else None
         if isinstance(attention.weighting, Softmax):
             alone = linear(attention)
             return None if isinstance(alone, str) else Summed(graph, WrittenOut(graph, ()), place, alone)
@@ -113,34 +113,34 @@ class Linear(OfBoxes[Summed]):
         On Triton the kernels of a decay are several and must need far fewer MACs than that of the scores, unless it
         computes an exponential for each feature.
         """
-        found, opened = form.found, form.opened
-        assert not isinstance(found, str)
+        recurrence, opened = form.found, form.opened
+        assert not isinstance(recurrence, str)
         if context.device.measured and context.backend == "torch":
-            own, instead = seconds_apart(form.made, form.before, context.sizes, context.target)
-            return Cost(own, instead, duration, "summing over the keys first would take")
+            seconds, seconds_before = seconds_apart(form.made, form.before, context.sizes, context.target)
+            return Cost(seconds, seconds_before, duration, "summing over the keys first would take")
         step = form.made.step[f"{form.box}.o"]
-        known = {leg.name: leg.size or 1 for leg in opened.graph.legs} | dict(context.sizes)
-        work = self.macs(Scene(form.made, known), step)
-        first = sum(count * prod(known[leg] for leg in legs) for legs, count in work.items())
-        other = _dense(recurrence_of(step), opened.steps, known)
+        sizes = {leg.name: leg.size or 1 for leg in opened.graph.legs} | dict(context.sizes)
+        work = self.macs(Scene(form.made, sizes), step)
+        first = sum(count * prod(sizes[leg] for leg in legs) for legs, count in work.items())
+        dense = _dense(recurrence_of(step), opened.steps, sizes)
         ahead: float = 1
         but = "summing over the keys first would cost"
-        if context.backend == "triton" and found.decays and not recurrence_of(step).by_features:
+        if context.backend == "triton" and recurrence.decays and not recurrence_of(step).by_features:
             ahead, but = SEVERAL_KERNELS, "summing over the keys first, in several kernels instead of one, would cost"
-        return Cost(first, other, counted, but, worth=1 / ahead)
+        return Cost(first, dense, counted, but, worth=1 / ahead)
 
     def lower(self, form: Summed, context: Context) -> Lowered:
-        found, opened, made = form.found, form.opened, form.made
-        assert not isinstance(found, str)
+        recurrence, opened, graph = form.found, form.opened, form.made
+        assert not isinstance(recurrence, str)
         name = f"{form.box}.o"
-        parts = recurrence_of(made.step[name])
-        how = f", in chunks of {chunk_of(made, parts, context.sizes)}" if parts.causal(made) else ""
+        kernel_form = recurrence_of(graph.step[name])
+        how = f", in chunks of {chunk_of(graph, kernel_form, context.sizes)}" if kernel_form.causal(graph) else ""
         how += ", powers of scores expanded" if opened.graph.legs != form.before.legs else ""
         without = any(map(unmasked, opened.graph.steps))
-        decay = "".join(f", decayed by '{decay.box.name}'" for decay in found.decays if not found.alone)
-        decay += ", weighted by scores of the keys only" if found.alone else ""
+        decay = "".join(f", decayed by '{decay.box.name}'" for decay in recurrence.decays if not recurrence.alone)
+        decay += ", weighted by scores of the keys only" if recurrence.alone else ""
         description = f"{self.name}: the keys are summed first{how}{decay}" + ("" if without else f"; {DENSE}")
-        return Lowered(made, {name: description})
+        return Lowered(graph, {name: description})
 
     def on_triton(self, form: object) -> bool:
         return isinstance(form, Recurrence)
@@ -154,36 +154,37 @@ class Linear(OfBoxes[Summed]):
 
     def chunk(self, scene: Scene, step: Step) -> int:
         """Keys per chunk of a kernel; 0 if it is not causal."""
-        parts = recurrence_of(step)
-        return chunk_of(scene.graph, parts, scene.sizes) if parts.causal(scene.graph) else 0
+        recurrence = recurrence_of(step)
+        return chunk_of(scene.graph, recurrence, scene.sizes) if recurrence.causal(scene.graph) else 0
 
     def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
         """MACs of one batch element, by the legs they run over (a leg in two roles occurs twice)."""
-        parts, found = recurrence_of(step), Counter[Legs]()
+        recurrence, macs = recurrence_of(step), Counter[Legs]()
         chunk, key = self.chunk(scene, step), str(scene.graph.key)
         query = key if chunk else str(scene.graph.query)  # a scan pads queries to the number of keys
-        for term in parts.terms:
-            stored, read = heads_of(parts, term)
-            found[(key, *stored, *term.features, *parts.result)] += 1
-            found[(query, *read, *term.features, *parts.result)] += 1
-            if _normalized(parts):
-                found[(query, *read, *(term.groups + parts.mixed if term.core else term.features))] += 1
+        for term in recurrence.terms:
+            stored, read = heads_of(recurrence, term)
+            macs[(key, *stored, *term.features, *recurrence.result)] += 1
+            macs[(query, *read, *term.features, *recurrence.result)] += 1
+            if _normalized(recurrence):
+                macs[(query, *read, *(term.groups + recurrence.mixed if term.core else term.features))] += 1
             if chunk:
-                found[(query, *read, *term.features)] += chunk
-                found[(query, *read, *parts.result)] += chunk
+                macs[(query, *read, *term.features)] += chunk
+                macs[(query, *read, *recurrence.result)] += chunk
             if chunk and term.decays:
-                found[(query, *read, *term.decayed)] += chunk
+                macs[(query, *read, *term.decayed)] += chunk
             if chunk and term.core:
-                found[(query, *read, *term.groups, *parts.mixed)] += chunk
-        return dict(found)
+                macs[(query, *read, *term.groups, *recurrence.mixed)] += chunk
+        return dict(macs)
 
     def decay_factors(self, scene: Scene, step: Step) -> list[int]:
         """The decay factors inside the chunks of a causal kernel, by term: one exponential each."""
-        parts, chunk = recurrence_of(step), self.chunk(scene, step)
+        recurrence, chunk = recurrence_of(step), self.chunk(scene, step)
         batch = scene.batch if step.name in scene.batched else 1
         rows = batch * scene.sizes[str(scene.graph.key)] * chunk  # a scan pads queries to the number of keys
         return [
-            rows * scene.size((*heads_of(parts, term)[1], *term.decayed)) * bool(term.decays) for term in parts.terms
+            rows * scene.size((*heads_of(recurrence, term)[1], *term.decayed)) * bool(term.decays)
+            for term in recurrence.terms
         ]
 
     def exponentials(self, scene: Scene, step: Step) -> int:
@@ -197,51 +198,55 @@ class Linear(OfBoxes[Summed]):
 
         The states start before the first chunk. A core maps states, whose mixed ones are saved too.
         """
-        parts, found = recurrence_of(step), dict[str, int]()
+        recurrence, floats = recurrence_of(step), dict[str, int]()
         batch, chunk = scene.batch if step.name in scene.batched else 1, self.chunk(scene, step)
         chunks, query = -(-scene.sizes[str(scene.graph.key)] // chunk) if chunk else 1, str(scene.graph.query)
-        for i, (term, factors) in enumerate(zip(parts.terms, self.decay_factors(scene, step), strict=True)):
-            stored, read = heads_of(parts, term)
-            features, many = scene.size((*stored, *term.features)), batch * (max(chunks, 2) if chunk else 1)
-            found[f"{step.name}: states {i}"] = many * features * scene.size(parts.result)
-            found[f"{step.name}: sums {i}"] = many * features * _normalized(parts)
-            mixed = scene.size(parts.mixed)
+        for i, (term, factors) in enumerate(zip(recurrence.terms, self.decay_factors(scene, step), strict=True)):
+            stored, read = heads_of(recurrence, term)
+            features, state_count = scene.size((*stored, *term.features)), batch * (max(chunks, 2) if chunk else 1)
+            floats[f"{step.name}: states {i}"] = state_count * features * scene.size(recurrence.result)
+            floats[f"{step.name}: sums {i}"] = state_count * features * _normalized(recurrence)
+            mixed = scene.size(recurrence.mixed)
             if chunk:
-                scored = scene.size((*read, *(term.groups or parts.mixed))) + scene.size(read) * mixed * bool(term.core)
-                found[f"{step.name}: scores {i}"] = batch * chunks * chunk**2 * scored
+                scored = scene.size((*read, *(term.groups or recurrence.mixed))) + scene.size(read) * mixed * bool(
+                    term.core
+                )
+                floats[f"{step.name}: scores {i}"] = batch * chunks * chunk**2 * scored
             elif term.core:
-                found[f"{step.name}: mixed {i}"] = batch * features * scene.size(parts.result)
+                floats[f"{step.name}: mixed {i}"] = batch * features * scene.size(recurrence.result)
                 alone = scene.size(term.features) == scene.size(term.groups)
                 rows = features * mixed if alone else scene.size((*read, *term.groups, query))
-                found[f"{step.name}: groups {i}"] = batch * rows
+                floats[f"{step.name}: groups {i}"] = batch * rows
             if factors:  # and the scores before decay
-                found[f"{step.name}: decay {i}"] = 2 * factors
-        if _normalized(parts):
-            found[f"{step.name}: row sums"] = batch * scene.sizes[query] * scene.size((*parts.heads, *parts.mixed))
-        return found
+                floats[f"{step.name}: decay {i}"] = 2 * factors
+        if _normalized(recurrence):
+            floats[f"{step.name}: row sums"] = (
+                batch * scene.sizes[query] * scene.size((*recurrence.heads, *recurrence.mixed))
+            )
+        return floats
 
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits one call."""
-        parts, query, key = recurrence_of(step), str(writer.graph.query), str(writer.graph.key)
-        assert parts.value is not None
-        box = parts.box.name
+        recurrence, query, key = recurrence_of(step), str(writer.graph.query), str(writer.graph.key)
+        assert recurrence.value is not None
+        box = recurrence.box.name
         writer.line(
-            f"# {box} and {box} {parts.value.name}: sums over {key} first; no {query} by {key} tensor is formed"
+            f"# {box} and {box} {recurrence.value.name}: sums over {key} first; no {query} by {key} tensor is formed"
         )
         small = small_legs(writer, [step])
-        terms = ", ".join(term_text(writer, parts, term, small) for term in parts.terms)
-        v = laid(writer, "v", matrix(writer.value(parts.value), parts.heads, (key,), parts.result))
-        call = "decay_attention" if parts.decaying else "linear_attention"
-        text = writer.call(
+        terms = ", ".join(term_text(writer, recurrence, term, small) for term in recurrence.terms)
+        values = laid(writer, "v", matrix(writer.value(recurrence.value), recurrence.heads, (key,), recurrence.result))
+        call = "decay_attention" if recurrence.decaying else "linear_attention"
+        expression = writer.call(
             call,
             f"[{terms}]",
-            v,
-            *_options(writer, parts),
-            *_maps(writer, parts, small),
+            values,
+            *_options(writer, recurrence),
+            *_maps(writer, recurrence, small),
             *cpp_option(writer, step, [step]),
         )
-        text += columns([*map(writer.size, parts.result)])
-        writer.named(step.name, text, (*parts.heads, query, *parts.result))
+        expression += columns([*map(writer.size, recurrence.result)])
+        writer.named(step.name, expression, (*recurrence.heads, query, *recurrence.result))
 
 
 LINEAR = Linear()
@@ -261,56 +266,56 @@ def _as_map(graph: Graph, box: Step) -> tuple[Graph, str]:
     """A sum of scores over the keys as a map applied to ones: sum over m of S -> A = keep over m of S; A ones[m]."""
     assert box.box is not None
     of, key = box.box.operand("of"), str(graph.key)
-    one = Tensor(fresh(graph, f"{box.name}.{key}"), "constant", (key,), Function("ones"))
+    ones = Tensor(fresh(graph, f"{box.name}.{key}"), "constant", (key,), Function("ones"))
     keep = Step(fresh(graph, f"{box.name}.kept"), replace(box.box, kind="keep", numbers=()), of.legs)
-    read = replace(box, op=Contraction((Term(ONE, (Use(keep.name, keep.legs), Use(one.name, one.legs))),)))
-    return with_steps(with_places(graph, (one,)), {box.name: [keep, read]}), keep.name
+    read = replace(box, op=Contraction((Term(ONE, (Use(keep.name, keep.legs), Use(ones.name, ones.legs))),)))
+    return with_steps(with_places(graph, (ones,)), {box.name: [keep, read]}), keep.name
 
 
-def _dense(parts: Recurrence, before: Sequence[Step], known: Mapping[str, int]) -> int:
+def _dense(recurrence: Recurrence, before: Sequence[Step], sizes: Mapping[str, int]) -> int:
     """The MACs if scores are computed, in the best order; `before`: the steps that computed expanded scores, if any."""
-    assert parts.value is not None
-    found = prod(known[leg] for leg in {*parts.box.legs, *parts.value.legs})
+    assert recurrence.value is not None
+    macs = prod(sizes[leg] for leg in {*recurrence.box.legs, *recurrence.value.legs})
     sums = [(step.legs, step.contraction.terms) for step in before if step.contraction is not None]
-    for scores, terms in sums if before else [(parts.box.legs, parts.terms)]:
+    for scores, terms in sums if before else [(recurrence.box.legs, recurrence.terms)]:
         for term in terms:
             legs = [use.legs for use in term.factors]
             if len(legs) > 1:
-                result = tuple(leg for leg in scores if any(leg in own for own in legs))
-                found += order(legs, result, known, DEVICES["flops"]).flops // 2
-    return found
+                product_legs = tuple(leg for leg in scores if any(leg in factor_legs for factor_legs in legs))
+                macs += order(legs, product_legs, sizes, DEVICES["flops"]).flops // 2
+    return macs
 
 
-def reassociated(attention: Attention, found: Recurrence) -> Graph:
+def reassociated(attention: Attention, recurrence: Recurrence) -> Graph:
     """The graph with the box, its scores and its product with the values as one kernel."""
-    graph, box, before = attention.graph, found.box, list[Step]()
+    graph, box, before = attention.graph, recurrence.box, list[Step]()
     reader, (name, legs) = attention.reader(), (f"{box.name}.o", attention.of.legs)
     assert isinstance(reader, Reader)
     assert box.box is not None
-    assert found.value is not None
-    terms = canonical(graph, found, box.legs, before)
-    places = {tensor.name: tensor for decay in found.decays for tensor in decay.places}
+    assert recurrence.value is not None
+    terms = canonical(graph, recurrence, box.legs, before)
+    places = {tensor.name: tensor for decay in recurrence.decays for tensor in decay.places}
     graph = with_places(graph, tuple(places.values()))
-    sides = [decay_sides(graph, decay, f"{box.name}.{decay.box.name}", before) for decay in found.decays]
-    if found.alone:
+    sides = [decay_sides(graph, decay, f"{box.name}.{decay.box.name}", before) for decay in recurrence.decays]
+    if recurrence.alone:
         ((*body, _),) = sides
-        scores, new = body[-1], replace(box.box, numbers=PLAIN)
-        a, b, *own = (use for use in scores.op.uses if use.name not in {step.name for step in body})
-        terms = (replace(terms[0], decays=((a, b),), own=tuple(own)),)
+        scores, map_box = body[-1], replace(box.box, numbers=PLAIN)
+        a, b, *diagonal_uses = (use for use in scores.op.uses if use.name not in {step.name for step in body})
+        terms = (replace(terms[0], decays=((a, b),), own=tuple(diagonal_uses)),)
     else:
         scores = written(attention.of.name if attention.terms else f"{box.name}.f", terms, legs)
-        body, new = [*chain(*sides), scores], box.box
+        body, map_box = [*chain(*sides), scores], box.box
         pairs = {exp.name: _pair(difference) for difference, exp in sides}
         terms = tuple(replace(term, decays=tuple(pairs[use.name] for use in term.pairwise)) for term in terms)
-    box = replace(box, op=replace(new, operands=(("of", Use(scores.name, legs)),)))
-    legs = tuple(leg for leg in box.legs if leg != graph.key) + found.own
-    body += [box, Step(name, Contraction((Term(ONE, (Use(box.name, box.legs), found.value)),)), legs)]
-    form = replace(found, box=box, terms=tuple(featured(found, term) for term in terms), decays=())
+    box = replace(box, op=replace(map_box, operands=(("of", Use(scores.name, legs)),)))
+    legs = tuple(leg for leg in box.legs if leg != graph.key) + recurrence.own
+    body += [box, Step(name, Contraction((Term(ONE, (Use(box.name, box.legs), recurrence.value)),)), legs)]
+    form = replace(recurrence, box=box, terms=tuple(featured(recurrence, term) for term in terms), decays=())
     before.append(Step(name, kernel("linear", graph, before, body, form), legs))
     new_reader = _reading(reader, Use(name, legs), before)
-    gone = {scores.name, box.name, *(step.name for decay in found.decays for step in (decay.of, decay.box))}
+    gone = {scores.name, box.name, *(step.name for decay in recurrence.decays for step in (decay.of, decay.box))}
     graph = with_steps(graph, dict.fromkeys(gone, ()) | {reader.step.name: [*before, new_reader]})
-    return without_dead(graph, (use.name for decay in found.decays for use in decay.of.op.uses)) or graph
+    return without_dead(graph, (use.name for decay in recurrence.decays for use in decay.of.op.uses)) or graph
 
 
 def _pair(difference: Step) -> tuple[Use, Use]:
@@ -318,32 +323,32 @@ def _pair(difference: Step) -> tuple[Use, Use]:
     return a, b
 
 
-def _reading(reader: Reader, result: Use, before: list[Step]) -> Step:
+def _reading(reader: Reader, replacement: Use, before: list[Step]) -> Step:
     """The reader of the map, reading the result instead; a step in `before` sums legs that only the reader sums."""
     needed = {*reader.step.legs, *(leg for use in reader.others for leg in use.legs)}
-    legs = tuple(leg for leg in result.legs if leg in needed)
-    if legs != result.legs:
-        before.append(Step(f"{reader.use.name}.s", Contraction((Term(ONE, (result,)),)), legs))
-        result = Use(f"{reader.use.name}.s", legs)
-    return reader.reading(result)
+    legs = tuple(leg for leg in replacement.legs if leg in needed)
+    if legs != replacement.legs:
+        before.append(Step(f"{reader.use.name}.s", Contraction((Term(ONE, (replacement,)),)), legs))
+        replacement = Use(f"{reader.use.name}.s", legs)
+    return reader.reading(replacement)
 
 
-def canonical(graph: Graph, found: Recurrence, legs: Legs, before: list[Step]) -> tuple[ScoreTerm, ...]:
+def canonical(graph: Graph, recurrence: Recurrence, legs: Legs, before: list[Step]) -> tuple[ScoreTerm, ...]:
     """The terms with at most one query factor and one key factor, and one core if cores mix heads.
 
     `legs`: of the scores. Products that this needs are added to `before`. Cores that mix no heads and free factors
     become part of the query side.
     """
-    terms, mixed = [], {*found.mixed}
-    for i, term in enumerate(found.terms):
-        number = "" if len(found.terms) == 1 else str(i + 1)
+    terms, mixed = [], {*recurrence.mixed}
+    for i, term in enumerate(recurrence.terms):
+        number = "" if len(recurrence.terms) == 1 else str(i + 1)
         query, core, sides = term.query, term.core, list[tuple[Use, ...]]()
         if query and not any(mixed & {*use.legs} for use in core):
             query, core = query + core, ()
-        for letter, own in zip("qkc", (query, term.key, core), strict=True):
-            needed = {leg for use in term.factors if use not in own for leg in use.legs} | {*legs}
-            name = fresh(graph, f"{found.box.name}.{letter}{number}")  # absorption uses this name for its queries
-            sides.append((_joined(name, own, needed, found.mixed, before),) if own else ())
+        for letter, uses in zip("qkc", (query, term.key, core), strict=True):
+            needed = {leg for use in term.factors if use not in uses for leg in use.legs} | {*legs}
+            name = fresh(graph, f"{recurrence.box.name}.{letter}{number}")  # absorption uses this name for its queries
+            sides.append((_joined(name, uses, needed, recurrence.mixed, before),) if uses else ())
         terms.append(replace(term, query=sides[0], key=sides[1], core=sides[2]))
     return tuple(terms)
 
@@ -353,13 +358,13 @@ def written(name: str, terms: Sequence[ScoreTerm], legs: Legs) -> Step:
     return Step(name, Contraction(tuple(Term(term.coefficient, term.factors) for term in terms)), legs)
 
 
-def featured(found: Recurrence, term: ScoreTerm) -> ScoreTerm:
+def featured(recurrence: Recurrence, term: ScoreTerm) -> ScoreTerm:
     """A canonical term with its feature legs; a core that mixes no heads becomes the query side."""
-    if term.core and not {*found.mixed} & {*term.core[0].legs}:
+    if term.core and not {*recurrence.mixed} & {*term.core[0].legs}:
         term = replace(term, query=term.query or term.core, core=())
     uses = zip(term.query, term.key, strict=False)
     shared = [leg for query, key in uses for leg in query.legs if leg in key.legs]
-    shared = [leg for leg in shared if leg not in (*found.heads, *found.mixed)]
+    shared = [leg for leg in shared if leg not in (*recurrence.heads, *recurrence.mixed)]
     groups = tuple(leg for leg in shared if any(leg in core.legs for core in term.core))
     return replace(term, groups=groups, width=tuple(leg for leg in shared if leg not in groups))
 
@@ -374,26 +379,28 @@ def _joined(name: str, uses: Sequence[Use], needed: set[str], last: Legs, before
     return Use(name, legs)
 
 
-def chunk_of(graph: Graph, parts: Recurrence, sizes: Mapping[str, int] | None = None) -> int:
+def chunk_of(graph: Graph, recurrence: Recurrence, sizes: Mapping[str, int] | None = None) -> int:
     """Keys per chunk of a causal scan: a power of two near the square root of features times values of a head.
 
     With this size, scores inside chunks and states between chunks have similar size and cost. If each feature decays
     separately, the scores inside a chunk are computed feature by feature, so chunks are short.
     """
-    if any(term.decayed for term in parts.terms):
+    if any(term.decayed for term in recurrence.terms):
         return CHUNKS[0]
-    known = {leg.name: leg.size or 1 for leg in graph.legs} | dict(sizes or {})
-    features = max(prod(known[leg] for leg in term.features) for term in parts.terms)
-    root: int = 2 ** round(log2(features * prod(known[leg] for leg in parts.own)) / 2)
+    all_sizes = {leg.name: leg.size or 1 for leg in graph.legs} | dict(sizes or {})
+    features = max(prod(all_sizes[leg] for leg in term.features) for term in recurrence.terms)
+    root: int = 2 ** round(log2(features * prod(all_sizes[leg] for leg in recurrence.own)) / 2)
     return min(max(root, CHUNKS[0]), CHUNKS[1])
 
 
-def heads_of(parts: Recurrence, term: ScoreTerm) -> tuple[Legs, Legs]:
+def heads_of(recurrence: Recurrence, term: ScoreTerm) -> tuple[Legs, Legs]:
     """The heads for which keys and values are summed, and those for which queries read the sums."""
-    values = () if parts.value is None else (parts.value,)
+    values = () if recurrence.value is None else (recurrence.value,)
     stored = {leg for use in (*term.key, *term.core, *values, *(b for _, b in term.decays)) for leg in use.legs}
     read = stored.union(*(use.legs for use in (*term.query, *(a for a, _ in term.decays))))
-    return tuple(leg for leg in parts.heads if leg in stored), tuple(leg for leg in parts.heads if leg in read)
+    return tuple(leg for leg in recurrence.heads if leg in stored), tuple(
+        leg for leg in recurrence.heads if leg in read
+    )
 
 
 def sides_kept(scene: Scene, step: Step, chunk: int) -> dict[str, int]:
@@ -401,45 +408,56 @@ def sides_kept(scene: Scene, step: Step, chunk: int) -> dict[str, int]:
 
     A result that was divided by its row sums is saved before that.
     """
-    graph, parts, found = scene.graph, recurrence_of(step), dict[str, int]()
+    graph, recurrence, floats = scene.graph, recurrence_of(step), dict[str, int]()
     if scene.stepwise:
         return kept(scene, step.op.uses) | {step.name: scene.stored[step.name]}
-    uses, pair = [use for use in step.op.uses if use != parts.added], {graph.query, graph.key}
-    divided = {f"{step.name}: undivided": scene.stored[step.name]} if _normalized(parts) else {}
+    uses, pair = [use for use in step.op.uses if use != recurrence.added], {graph.query, graph.key}
+    divided = {f"{step.name}: undivided": scene.stored[step.name]} if _normalized(recurrence) else {}
     if chunk:
         rows = -(-scene.sizes[str(graph.key)] // chunk) * chunk
         for use in uses:
             copied = tuple(leg for leg in use.legs if leg not in pair)
-            own = {f"{step.name}: {use.name} in chunks": rows * scene.elements(replace(use, legs=copied))}
-            found |= own if pair & {*use.legs} else kept(scene, (use,))
-        return found | divided
-    scaled = {use for term in parts.terms if scene.number(term.coefficient) != 1 for use in term.query}
+            copies = {f"{step.name}: {use.name} in chunks": rows * scene.elements(replace(use, legs=copied))}
+            floats |= copies if pair & {*use.legs} else kept(scene, (use,))
+        return floats | divided
+    scaled = {use for term in recurrence.terms if scene.number(term.coefficient) != 1 for use in term.query}
     for use in uses:
-        made = graph.step.get(use.name)
-        mapped = made is not None and made.name in scene.in_tiles
-        found |= kept(scene, made.op.uses if made and mapped else (use,) if use not in scaled else ())
-        if use in scaled or (made and mapped and made.box and made.box.function and made.box.function.name in SLOW):
-            found[f"{step.name}: {use.name}"] = scene.elements(use)
-    return found if parts.one_product or parts.mixes else found | divided
+        producer = graph.step.get(use.name)
+        mapped = producer is not None and producer.name in scene.in_tiles
+        floats |= kept(scene, producer.op.uses if producer and mapped else (use,) if use not in scaled else ())
+        if use in scaled or (
+            producer and mapped and producer.box and producer.box.function and producer.box.function.name in SLOW
+        ):
+            floats[f"{step.name}: {use.name}"] = scene.elements(use)
+    return floats if recurrence.one_product or recurrence.mixes else floats | divided
 
 
-def _normalized(parts: Recurrence) -> bool:
-    return not isinstance(parts.weighting, Masked)
+def _normalized(recurrence: Recurrence) -> bool:
+    return not isinstance(recurrence.weighting, Masked)
 
 
-def _options(writer: Writer, parts: Recurrence) -> list[str]:
+def _options(writer: Writer, recurrence: Recurrence) -> list[str]:
     """The further arguments of the call."""
-    eps = eps_text(writer, parts)
-    options = [*mask_options(writer, parts), *([f"eps={eps}"] if eps not in ("0", "0.0", "None") else [])]
-    options += ["normalize=False"] if isinstance(parts.weighting, Masked) else ["softmax=True"] if parts.alone else []
-    return [*options, *([f"causal=True, chunk={chunk_of(writer.graph, parts)}"] if parts.causal(writer.graph) else [])]
+    eps = eps_text(writer, recurrence)
+    options = [*mask_options(writer, recurrence), *([f"eps={eps}"] if eps not in ("0", "0.0", "None") else [])]
+    options += (
+        ["normalize=False"]
+        if isinstance(recurrence.weighting, Masked)
+        else ["softmax=True"]
+        if recurrence.alone
+        else []
+    )
+    return [
+        *options,
+        *([f"causal=True, chunk={chunk_of(writer.graph, recurrence)}"] if recurrence.causal(writer.graph) else []),
+    ]
 
 
-def _maps(writer: Writer, parts: Recurrence, small: Legs) -> list[str]:
+def _maps(writer: Writer, recurrence: Recurrence, small: Legs) -> list[str]:
     """The argument with the maps of the query side and the key side, if the kernel applies them."""
-    if parts.decaying or len(parts.terms) > 1:
+    if recurrence.decaying or len(recurrence.terms) > 1:
         return []
-    sides = sides_maps(writer, parts, small)
+    sides = sides_maps(writer, recurrence, small)
     if sides == ["None", "None"]:
         return []
     none = '""' if "linear_attention" in writer.instead else "None"
@@ -450,10 +468,13 @@ def cpp_option(writer: Writer, step: Step, kernels: Sequence[Step]) -> list[str]
     """The argument with the C++ of the kernels of a call, a constant beside the class; nothing without C++."""
     if not all(step.kernel is not None and step.kernel.cpp for step in kernels):
         return []
-    every = [(parts, parts.terms[0]) for parts in map(recurrence_of, kernels)]
-    sides = [(feature_of_side(writer, p, t.query[0]), feature_of_side(writer, p, t.key[0])) for p, t in every]
-    text, name = linear_source(sides).strip(), writer.names.fresh(f"{writer.local[step.name]}_cpp")
+    recurrence_terms = [(recurrence, recurrence.terms[0]) for recurrence in map(recurrence_of, kernels)]
+    sides = [
+        (feature_of_side(writer, recurrence, term.query[0]), feature_of_side(writer, recurrence, term.key[0]))
+        for recurrence, term in recurrence_terms
+    ]
+    source, name = linear_source(sides).strip(), writer.names.fresh(f"{writer.local[step.name]}_cpp")
     small = tuple(writer.graph.leg[leg].size for leg in small_legs(writer, kernels))
-    writer.native.append(text)
-    writer.functions |= {f'{name} = LinearCpp(r"""\n{text}\n"""{f", {small}" if small else ""})'}
+    writer.native.append(source)
+    writer.functions |= {f'{name} = LinearCpp(r"""\n{source}\n"""{f", {small}" if small else ""})'}
     return [f"cpp={name}"]

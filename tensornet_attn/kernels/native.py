@@ -35,19 +35,19 @@ class Native(Tiles):
         return () if reason is None else (reason,)
 
     def describe(self, graph: Graph, step: Step, context: Context) -> str:
-        made, target = _region(graph, step), context.target
-        if not made.saved or not target.backward or target.linear_memory:
+        region, target = _region(graph, step), context.target
+        if not region.saved or not target.backward or target.linear_memory:
             return super().describe(graph, step, context)
-        pairs = target.batch * prod(map(made.places.programs_of, made.programs))
-        for side, block in zip(made.program.pair, made.block, strict=True):
+        pairs = target.batch * prod(map(region.places.programs_of, region.programs))
+        for side, block in zip(region.program.pair, region.block, strict=True):
             pairs *= -(-context.sizes[side] // block) * block
-        many = {node: pairs * made.program.tiles(node.heads) for node in made.saved}
-        again = sum(seconds_again(width_of(graph, made.program, node)) * many[node] for node in many)
-        price = instead(seconds_saved() * sum(many.values()), again, duration)
-        names = ", ".join(f"'{name}'" for name in dict.fromkeys(node.name for node in many))
+        elements = {node: pairs * region.program.tiles(node.heads) for node in region.saved}
+        again = sum(seconds_again(width_of(graph, region.program, node)) * elements[node] for node in elements)
+        price = instead(seconds_saved() * sum(elements.values()), again, duration)
+        names = ", ".join(f"'{name}'" for name in dict.fromkeys(node.name for node in elements))
         limit = "a quarter of the free memory" if target.memory is None else "the limit"
         return (
-            f"{self.name}; training saves the products {names}, {human(target.bytes * sum(many.values()))}B, "
+            f"{self.name}; training saves the products {names}, {human(target.bytes * sum(elements.values()))}B, "
             f"if they fit into {limit}: {price} to compute them again"
         )
 
@@ -59,17 +59,21 @@ class Native(Tiles):
 
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits the call of `blockwise`; the C++ is registered beside the class."""
-        made = region_of(writer.graph, step)
-        biased = biased_region_of(writer.graph, step, made)
+        region = region_of(writer.graph, step)
+        biased = biased_region_of(writer.graph, step, region)
 
-        def registered(tile: str, operands: list[Operand], result: Legs) -> str:
+        def registered(tile: str, operands: list[Operand], result_legs: Legs) -> str:
             name = writer.names.fresh(f"{writer.local[step.name]}_cpp")
-            text = source(made, biased).strip()
-            writer.native.append(text)
-            parts = _parts(writer, made, operands, result)
+            code = source(region, biased).strip()
+            writer.native.append(code)
+            arguments = _parts(writer, region, operands, result_legs)
             if biased is not None:
-                parts.append(f"biased=dict({', '.join(_parts(writer, biased, operands, result))})")
-            lines = [f'f"{{__name__}}.{name}",', *(f"{part}," for part in parts), f'text=r"""\n{text}\n""",']
+                arguments.append(f"biased=dict({', '.join(_parts(writer, biased, operands, result_legs))})")
+            lines = [
+                f'f"{{__name__}}.{name}",',
+                *(f"{argument}," for argument in arguments),
+                f'text=r"""\n{code}\n""",',
+            ]
             writer.functions |= {f"{name} = cpp_region(\n" + "\n".join(_INDENT + line for line in lines) + "\n)"}
             return name
 
@@ -87,45 +91,45 @@ def _region(graph: Graph, step: Step) -> Region:
     return region
 
 
-def _parts(writer: Writer, made: Region, operands: list[Operand], result: Legs) -> list[str]:
+def _parts(writer: Writer, region: Region, operands: list[Operand], result_legs: Legs) -> list[str]:
     """What the runtime knows of a region, as arguments."""
-    graph, program = writer.graph, made.program
-    places = {operand.name: place for place, operand in enumerate(operands)}
-    by_use = {operand.use: place for place, operand in enumerate(operands) if operand.use is not None}
+    graph, program = writer.graph, region.program
+    places = {operand.name: index for index, operand in enumerate(operands)}
+    by_use = {operand.use: index for index, operand in enumerate(operands) if operand.use is not None}
     lengths = {program.query: "n", program.key: "m", **dict.fromkeys(program.relative, "n + m - 1")}
 
     def size(leg: str) -> str | int:
         return lengths.get(leg) or graph.leg[leg].size or 1
 
-    found = []
+    cpp_operands = []
     for operand in program.operands:
         use = leaf(graph, operand.use)
-        place = by_use[use]
-        own = dict(zip(operand.use.legs, use.legs, strict=True))
+        index = by_use[use]
+        outer_leg = dict(zip(operand.use.legs, use.legs, strict=True))
         legs = operand_legs(program, operand)
-        order = tuple(operands[place].legs.index(own[leg]) for leg in legs)
+        order = tuple(operands[index].legs.index(outer_leg[leg]) for leg in legs)
         sides = tuple(len(program.widths.get(axis, (axis,))) for axis in operand.axes)
-        shared = any(leg not in operand.heads for leg in made.programs)
+        shared = any(leg not in operand.heads for leg in region.programs)
         sizes = tuple(map(size, legs))
-        found.append(
-            f"CppOperand(place={place}, order={order}, sizes={sizes}, heads={len(operand.heads)}, sides={sides}, "
+        cpp_operands.append(
+            f"CppOperand(place={index}, order={order}, sizes={sizes}, heads={len(operand.heads)}, sides={sides}, "
             f"shared={shared})"
         )
-    heads = made.places.laid
+    heads = region.places.laid
     after = [leg for leg in program.legs if leg not in heads and leg != program.query]
     laid = [leg for leg in (*heads, program.query, *after) if leg in program.legs]
-    order = tuple(laid.index(leg) for leg in result)
+    order = tuple(laid.index(leg) for leg in result_legs)
     before = tuple(size(leg) for leg in heads if leg in program.legs)
     masks = f"mask={places.get('mask')}, keys={places.get('key_mask')}, others={len(program.others)}"
     return [
-        f"operands=({', '.join(found)},)",
+        f"operands=({', '.join(cpp_operands)},)",
         f"masks=CppMasks({masks})",
         f"result=CppResult(before={before}, after={tuple(map(size, after))}, order={order})",
-        f"programs={prod(map(made.places.programs_of, made.programs))}",
-        f"maps={made.program.statistics}",
-        f"gradients={tuple(dict.fromkeys(made.gradients))}",
-        f"block={made.block}",
-        *([f"saves={0 if writer.target.linear_memory else made.saves}"] if made.saved else []),
-        f"stores={tuple(made.stores)}",
+        f"programs={prod(map(region.places.programs_of, region.programs))}",
+        f"maps={region.program.statistics}",
+        f"gradients={tuple(dict.fromkeys(region.gradients))}",
+        f"block={region.block}",
+        *([f"saves={0 if writer.target.linear_memory else region.saves}"] if region.saved else []),
+        f"stores={tuple(region.stores)}",
         *([] if writer.memory is None else [f"memory={writer.memory}"]),
     ]

@@ -40,8 +40,8 @@ class OuterSums(Implementation[Recurrence]):
             product = None if sums_wide(split, wide, step.name) else _outer_product(split, step)
             if product is not None:
                 products.add(product.name)
-                own = kernel(self.kind, split, (), (product, step), step.form)
-                kernels[step.name] = replace(step, op=own)
+                op = kernel(self.kind, split, (), (product, step), step.form)
+                kernels[step.name] = replace(step, op=op)
         steps = tuple(steps_with(graph, split, kernels, products)) if kernels else graph.steps
         chosen = "a sum over the keys, once for all queries, as one product"
         return Lowered(replace(graph, steps=steps), dict.fromkeys(kernels, chosen))
@@ -73,8 +73,8 @@ class OuterSums(Implementation[Recurrence]):
             for use, leg in zip(_sides(step), (first, second), strict=True)
         ]
         ones = writer.value(recurrence.terms[0].query[0]).text
-        text = writer.call("outer_sums", ones, *sides, *mask_options(writer, recurrence))
-        writer.named(step.name, text, (*recurrence.heads, query))
+        expression = writer.call("outer_sums", ones, *sides, *mask_options(writer, recurrence))
+        writer.named(step.name, expression, (*recurrence.heads, query))
 
 
 OUTER = OuterSums()
@@ -93,14 +93,14 @@ def _outer_product(graph: Graph, step: Step) -> Step | None:
     if product is None or product.contraction is None or not all(is_ones(graph, use.name) for use in term.query):
         return None
     factors, alone = product.contraction.terms[0], len(graph.readers[product.name]) == 1 and product.nested
-    one = term.coefficient == ONE and factors.coefficient == ONE and len(product.contraction.terms) == 1
+    unscaled = term.coefficient == ONE and factors.coefficient == ONE and len(product.contraction.terms) == 1
     uses = factors.factors
-    if not one or not alone or len(uses) != 2 or term.key[0].legs != product.legs:
+    if not unscaled or not alone or len(uses) != 2 or term.key[0].legs != product.legs:
         return None
     shared = {*uses[0].legs} & {*uses[1].legs}
     legs = [tuple(leg for leg in use.legs if leg not in shared) for use in uses]
-    fits = key in shared and {*recurrence.heads[:-2]} == shared - {key} and sorted(map(len, legs)) == [1, 1]
-    return product if fits and {*recurrence.heads[-2:]} == {*legs[0], *legs[1]} else None
+    legs_match = key in shared and {*recurrence.heads[:-2]} == shared - {key} and sorted(map(len, legs)) == [1, 1]
+    return product if legs_match and {*recurrence.heads[-2:]} == {*legs[0], *legs[1]} else None
 
 
 def _sides(step: Step) -> tuple[Use, ...]:

@@ -37,21 +37,21 @@ def written_out(graph: Graph, of: Use) -> WrittenOut | str | None:
     read, legs = dict[str, Step](), dict[str, Leg]()
     while terms:
         term = terms.pop(0)
-        found = next(((use, step) for use in term.factors if (step := _source(graph, use)) is not None), None)
-        if found is None:
+        polynomial = next(((use, step) for use in term.factors if (step := _source(graph, use)) is not None), None)
+        if polynomial is None:
             done.append(term)
             continue
-        use, source = found
-        made = inlined(with_legs(graph, legs.values()), scores.legs, term, use, source)
-        if made is None or len(terms) + len(done) + len(made[0]) > limits.TERMS:
+        use, source = polynomial
+        expansion = inlined(with_legs(graph, legs.values()), scores.legs, term, use, source)
+        if expansion is None or len(terms) + len(done) + len(expansion[0]) > limits.TERMS:
             return None
-        terms[:0] = made[0]
-        legs |= {leg.name: leg for leg in made[1]}
+        terms[:0] = expansion[0]
+        legs |= {leg.name: leg for leg in expansion[1]}
         read[use.name] = graph.step[use.name]
     if not read:
         return None
-    new = with_legs(with_steps(graph, {scores.name: [with_terms(scores, done)]}), legs.values())
-    without = without_dead(new, read)
+    expanded = with_legs(with_steps(graph, {scores.name: [with_terms(scores, done)]}), legs.values())
+    without = without_dead(expanded, read)
     left = next((name for name in read if without is None or name in without.step), None)
     if left is not None:
         return f"'{left}' in the scores is also used elsewhere"
@@ -79,8 +79,8 @@ def _power(graph: Graph, function: Function | None) -> int:
         return 2
     if function is None or function.name != "power":
         return 0
-    (given,) = function.arguments
-    if isinstance(given, Function) or not plain_number(graph, given):
+    (argument,) = function.arguments
+    if isinstance(argument, Function) or not plain_number(graph, argument):
         return 0
-    exponent = evaluate(given, graph.values)
+    exponent = evaluate(argument, graph.values)
     return int(exponent) if exponent in range(limits.FACTORS + 1) else 0

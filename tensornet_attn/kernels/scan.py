@@ -54,7 +54,7 @@ class Scan(OfSteps, Implementation[ReadScan]):
         kernels, removed = dict[str, Step](), set[str]()
         for step in split.steps:
             for form in _read(split, step):
-                body = [part for part in split.steps if part.name in form.inside]
+                body = [inner_step for inner_step in split.steps if inner_step.name in form.inside]
                 kernels[step.name] = replace(step, op=kernel(self.kind, split, (), (*body, step), form))
                 removed |= form.inside
         if not kernels:
@@ -77,11 +77,11 @@ class Scan(OfSteps, Implementation[ReadScan]):
 
     def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int]:
         """States, their decay and its exponential; in the backward, gradients of both and of four factors too."""
-        inner, parts = inside(scene, step)
+        inner, steps = inside(scene, step)
         if self._in_blocks(inner, step):
             states = min(MAP_PART, self._states(inner, step))
             return 3 * states, 8 * states
-        return (sum(inner.elements(part) for part in parts[:-1]),) * 2
+        return (sum(inner.elements(inner_step) for inner_step in steps[:-1]),) * 2
 
     def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         """Passes over blocks that stay in a cache, and calls for each position; of short rows, the steps inside."""
@@ -101,11 +101,11 @@ class Scan(OfSteps, Implementation[ReadScan]):
         form, (*_, reader) = read_scan(step), step.kernel.body
         assert reader.contraction is not None
         key, query, (term,) = str(form.box.leg), str(writer.graph.query), reader.contraction.terms
-        factors = {part.name: part for part in step.kernel.body}
+        factors = {inner_step.name: inner_step for inner_step in step.kernel.body}
         sides = [_side(writer, factors, form.box.operand(role), (key, *form.legs)) for role in ("of", "decay")]
         read = writer.value(form.read).aligned((query, *form.legs)).text
-        text = writer.call("scan_reads", *sides, read, str(len(form.legs)), "key_mask")
-        value = writer.scaled(term.coefficient, Value(text, (query, *form.legs[:-1]), True))
+        expression = writer.call("scan_reads", *sides, read, str(len(form.legs)), "key_mask")
+        value = writer.scaled(term.coefficient, Value(expression, (query, *form.legs[:-1]), True))
         writer.bind(step.name, value.text, value.legs, value.level)
 
     def _states(self, inner: Scene, step: Step) -> int:
@@ -130,21 +130,25 @@ def _read(graph: Graph, step: Step) -> Iterator[ReadScan]:
     terms = step.contraction.terms if step.contraction is not None else ()
     if len(terms) != 1 or len(terms[0].factors) != 2:
         return
-    for use, other in (terms[0].factors, terms[0].factors[::-1]):
+    for use, multiplier in (terms[0].factors, terms[0].factors[::-1]):
         scan = _alone(graph, use)
         if scan is None or scan.box is None or not scans(scan) or "state" in dict(scan.box.operands):
             continue
         summed = [leg for leg in use.legs if leg not in step.legs]
         kept = [leg for leg in step.legs if leg in use.legs and leg != graph.query]
-        kept.sort(key=lambda leg: leg not in other.legs)
-        fits = (
+        kept.sort(key=lambda leg: leg not in multiplier.legs)
+        legs_match = (
             graph.query in step.legs
-            and {*step.legs} | {*other.legs} <= {*use.legs}
-            and {*summed, graph.query} <= {*other.legs}
+            and {*step.legs} | {*multiplier.legs} <= {*use.legs}
+            and {*summed, graph.query} <= {*multiplier.legs}
         )
-        if fits and len(summed) == 1 and kept and kept[-1] not in other.legs:
-            products = [part for use in scan.box.uses if (part := _alone(graph, use)) and len(_factors(part)) == 2]
-            yield ReadScan(scan.box, other, (*kept, *summed), frozenset(part.name for part in (scan, *products)))
+        if legs_match and len(summed) == 1 and kept and kept[-1] not in multiplier.legs:
+            products = [
+                product for use in scan.box.uses if (product := _alone(graph, use)) and len(_factors(product)) == 2
+            ]
+            yield ReadScan(
+                scan.box, multiplier, (*kept, *summed), frozenset(inner_step.name for inner_step in (scan, *products))
+            )
 
 
 def _factors(step: Step) -> tuple[Use, ...]:

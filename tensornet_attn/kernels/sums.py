@@ -43,78 +43,81 @@ class CumulativeSums(OfBoxes[Summed]):
         return [step.name for step in sums(graph)]
 
     def form(self, graph: Graph, place: str) -> Summed | None:
-        found = cumulative(graph, graph.step[place])
-        if not isinstance(found, Recurrence) or found.decays:
+        recurrence = cumulative(graph, graph.step[place])
+        if not isinstance(recurrence, Recurrence) or recurrence.decays:
             return None
-        terms = tuple(_without_ones(graph, _with_the_keys(graph, found, term)) for term in found.terms)
-        return Summed(graph, replace(found, terms=terms))
+        terms = tuple(_without_ones(graph, _with_the_keys(graph, recurrence, term)) for term in recurrence.terms)
+        return Summed(graph, replace(recurrence, terms=terms))
 
     def lower(self, form: Summed, context: Context) -> Lowered:
         """Replaces the sum and the product that it sums by one kernel."""
-        graph, found, before = form.graph, form.found, list[Step]()
-        step = found.box
+        graph, recurrence, before = form.graph, form.found, list[Step]()
+        step = recurrence.box
         assert step.box is not None
         of = step.box.operand("of")
-        terms = canonical(graph, found, of.legs, before)
+        terms = canonical(graph, recurrence, of.legs, before)
         body = (written(of.name, terms, of.legs), step)
-        own = replace(found, terms=tuple(featured(found, term) for term in terms))
-        made = replace(step, op=kernel(self.kind, graph, before, body, own))
+        kernel_form = replace(recurrence, terms=tuple(featured(recurrence, term) for term in terms))
+        kernel_step = replace(step, op=kernel(self.kind, graph, before, body, kernel_form))
         return Lowered(
-            with_steps(graph, {of.name: [], step.name: [*before, made]}), {step.name: DESCRIPTION[found.causal(graph)]}
+            with_steps(graph, {of.name: [], step.name: [*before, kernel_step]}),
+            {step.name: DESCRIPTION[recurrence.causal(graph)]},
         )
 
     def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
         """MACs of one batch element, by the legs they run over: the products of the query parts with the sums."""
-        parts, found = recurrence_of(step), Counter[Legs]()
-        for term in parts.terms:
-            found[(str(scene.graph.query), *heads_of(parts, term)[1], *term.features)] += 1
-        return dict(found)
+        recurrence, macs = recurrence_of(step), Counter[Legs]()
+        for term in recurrence.terms:
+            macs[(str(scene.graph.query), *heads_of(recurrence, term)[1], *term.features)] += 1
+        return dict(macs)
 
     def elementwise(self, scene: Scene, step: Step) -> int:
         """Operations over the whole batch: one addition per element of the key parts, and additions of terms."""
-        parts = recurrence_of(step)
+        recurrence = recurrence_of(step)
         batch = scene.batch if step.name in scene.batched else 1
         rows = scene.sizes[str(scene.graph.key)]
-        added = sum(rows * scene.size((*heads_of(parts, term)[0], *term.features)) for term in parts.terms)
-        return batch * (added + (len(parts.terms) - 1) * scene.size(step.legs))
+        added = sum(rows * scene.size((*heads_of(recurrence, term)[0], *term.features)) for term in recurrence.terms)
+        return batch * (added + (len(recurrence.terms) - 1) * scene.size(step.legs))
 
     def kept(self, scene: Scene, step: Step) -> dict[str, int]:
         """The sums if query parts get gradients, and these parts."""
-        parts, found = recurrence_of(step), dict[str, int]()
+        recurrence, floats = recurrence_of(step), dict[str, int]()
         batch = scene.batch if step.name in scene.batched else 1
-        rows = scene.sizes[str(scene.graph.query)] if parts.causal(scene.graph) else 1
-        for i, term in enumerate(parts.terms):
+        rows = scene.sizes[str(scene.graph.query)] if recurrence.causal(scene.graph) else 1
+        for i, term in enumerate(recurrence.terms):
             if any(use.name in scene.learned for use in term.query):
-                found[f"{step.name}: sums {i}"] = batch * rows * scene.size((*heads_of(parts, term)[0], *term.features))
-                found |= kept(scene, term.query)
-        return found
+                floats[f"{step.name}: sums {i}"] = (
+                    batch * rows * scene.size((*heads_of(recurrence, term)[0], *term.features))
+                )
+                floats |= kept(scene, term.query)
+        return floats
 
     def plain(self, step: Step) -> bool:
         return True
 
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits one call that sums the scores along the keys."""
-        parts, query = recurrence_of(step), str(writer.graph.query)
+        recurrence, query = recurrence_of(step), str(writer.graph.query)
         writer.line(
-            f"# {parts.box.name}: sums over {writer.graph.key}; no {query} by {writer.graph.key} tensor is formed"
+            f"# {recurrence.box.name}: sums over {writer.graph.key}; no {query} by {writer.graph.key} tensor is formed"
         )
         alike = step.name in one_row(writer.graph)
-        terms = ", ".join(term_text(writer, parts, term, rows=not alike) for term in parts.terms)
-        options = [*mask_options(writer, parts), *(["causal=True"] if parts.causal(writer.graph) else [])]
+        terms = ", ".join(term_text(writer, recurrence, term, rows=not alike) for term in recurrence.terms)
+        options = [*mask_options(writer, recurrence), *(["causal=True"] if recurrence.causal(writer.graph) else [])]
         options += ["wide=True"] if sums_wide(writer.graph, writer.wide, step.name) else []
         if alike:
             options.append(f"one_row={'mask is None' if takes_mask(writer.graph) else 'True'}")
-        writer.named(step.name, writer.call("cumulative_sums", f"[{terms}]", *options), (*parts.heads, query))
+        writer.named(step.name, writer.call("cumulative_sums", f"[{terms}]", *options), (*recurrence.heads, query))
 
 
-def _with_the_keys(graph: Graph, found: Recurrence, term: ScoreTerm) -> ScoreTerm:
+def _with_the_keys(graph: Graph, recurrence: Recurrence, term: ScoreTerm) -> ScoreTerm:
     """A term of several key factors that all queries read alike: the weights of these factors belong to the keys.
 
     # one[n] K[m d] x[m f] W[f e]: K (x W) is summed for each d and e by one product; K x has a number for each d and f
     """
     if len(term.key) < 2 or not all(is_ones(graph, use.name) for use in term.query):
         return term
-    moved = [use for use in term.core if not {*use.legs} <= {*found.box.legs}]
+    moved = [use for use in term.core if not {*use.legs} <= {*recurrence.box.legs}]
     moved += [use for use in term.core if any({*use.legs} <= {*key.legs} for key in term.key) and use not in moved]
     return replace(term, key=(*term.key, *moved), core=tuple(use for use in term.core if use not in moved))
 

@@ -55,12 +55,12 @@ class Tiles(InBlocks):
         sizes = context.sizes
         orders = [split_products(graph, partial(_weights_first, graph), sizes)]
         orders += [split_best(graph, sizes, priced)[0] for priced in (DEVICES["flops"], context.device)]
-        chosen, refused, made, removed = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, Step](), set[str]()
+        chosen, refused, exits, removed = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, Step](), set[str]()
         best = min(orders, key=lambda split: self.work(split, sizes))
         for group in groups_of(best, sizes):
             (reasons, _), kernels = self.judged(group, context), group.kernels
-            found = {step.name: reasons[0] if reasons else self.reason(group, step) for step in kernels}
-            against = {name: reason for name, reason in found.items() if reason}
+            verdicts = {step.name: reasons[0] if reasons else self.reason(group, step) for step in kernels}
+            against = {name: reason for name, reason in verdicts.items() if reason}
             none = len(against) == len(kernels)
             for step in kernels:
                 if reason := against.get(step.name):
@@ -69,11 +69,11 @@ class Tiles(InBlocks):
             if none:
                 continue
             removed |= group.steps | group.spread
-            made |= {step.name: step if step.name in against else self.as_kernel(step) for step in group.kernels}
+            exits |= {step.name: step if step.name in against else self.as_kernel(step) for step in group.kernels}
             chosen |= {name: f"blockwise, some queries at a time: {reason}" for name, reason in against.items()}
-            fine = [step for step in group.kernels if step.name not in against]
-            chosen |= {step.name: self.describe(best, step, context) for step in fine}
-        return Lowered(replace(graph, steps=tuple(steps_with(graph, best, made, removed))), chosen, refused)
+            accepted = [step for step in group.kernels if step.name not in against]
+            chosen |= {step.name: self.describe(best, step, context) for step in accepted}
+        return Lowered(replace(graph, steps=tuple(steps_with(graph, best, exits, removed))), chosen, refused)
 
     def on_triton(self, form: object) -> bool:
         return True
@@ -110,45 +110,49 @@ class Tiles(InBlocks):
         """Emits the call; the kernels are added beside the class, unless an earlier call has the same."""
         assert step.kernel is not None
         graph, program = writer.graph, tile_program(writer.graph, step)
-        own = structure(program)
-        made = next((made for known, made in writer.regions if known == own), None)
-        if made is None:
+        program_structure = structure(program)
+        region = next((region for earlier, region in writer.regions if earlier == program_structure), None)
+        if region is None:
             name = writer.names.fresh(f"{writer.local[step.name]}_tiles")
-            made = Region(graph, program, name, ", ".join(step.kernel.steps), function_names())
-            writer.regions.append((own, made))
+            region = Region(graph, program, name, ", ".join(step.kernel.steps), function_names())
+            writer.regions.append((program_structure, region))
             if program.sums_powers:
-                made.biased = _biased(writer, step, made)
-            regions = [one for one in (made.biased, made) if one is not None]
-            writer.functions |= {"region", "tiled", "\n\n\n".join(_source(one, kernels(one)) for one in regions)}
+                region.biased = _biased(writer, step, region)
+            regions = [variant for variant in (region.biased, region) if variant is not None]
+            writer.functions |= {
+                "region",
+                "tiled",
+                "\n\n\n".join(_source(variant, kernels(variant)) for variant in regions),
+            }
         writer.about(f"{', '.join(step.kernel.steps)}: Triton kernels, recomputed in the backward")
-        writer.named(step.name, writer.call("tiled", *_arguments(writer, made, program)), program.legs)
+        writer.named(step.name, writer.call("tiled", *_arguments(writer, region, program)), program.legs)
 
 
 TRITON = Tiles()
 
 
-def _weights_first(graph: Graph, factors: Sequence[Legs], result: Legs, sizes: Mapping[str, int]) -> Path:
+def _weights_first(graph: Graph, factors: Sequence[Legs], product_legs: Legs, sizes: Mapping[str, int]) -> Path:
     """The best order after weights have been multiplied with each other, so that a kernel reads two cores as one."""
     waiting, pairs = list(factors), list[tuple[int, int]]()
     outside = {BATCH, *(leg.name for leg in graph.legs if leg.sequence or leg.kind == "relative")}
     while len(waiting) > 2 and (pair := _sharing(waiting, outside)):
         both = [waiting.pop(i) for i in reversed(pair)]
-        needed = {*result, *(leg for legs in waiting for leg in legs)}
+        needed = {*product_legs, *(leg for legs in waiting for leg in legs)}
         waiting.append(tuple(leg for leg in dict.fromkeys(both[1] + both[0]) if leg in needed))
         pairs.append(pair)
     places = sorted(range(len(waiting)), key=lambda i: not outside & {*waiting[i]})  # of equal orders, weights last
-    path = order([waiting[i] for i in places], result, sizes, DEVICES["flops"]).path
+    path = order([waiting[i] for i in places], product_legs, sizes, DEVICES["flops"]).path
     return [*pairs, *_permuted(path, places)]
 
 
 def _permuted(path: Path, places: Sequence[int]) -> Iterator[tuple[int, int]]:
     """A path for factors in another order: factor i of the path is at places[i]."""
-    own, found = [*places], [*range(len(places))]
+    in_path, in_order = [*places], [*range(len(places))]
     for number, (i, j) in enumerate(path, len(places)):
-        pair = own[i], own[j]
-        own = [one for one in own if one not in pair] + [number]
-        yield min(map(found.index, pair)), max(map(found.index, pair))
-        found = [one for one in found if one not in pair] + [number]
+        pair = in_path[i], in_path[j]
+        in_path = [factor for factor in in_path if factor not in pair] + [number]
+        yield min(map(in_order.index, pair)), max(map(in_order.index, pair))
+        in_order = [factor for factor in in_order if factor not in pair] + [number]
 
 
 def _sharing(factors: Sequence[Legs], outside: set[str]) -> tuple[int, int] | None:
@@ -178,25 +182,25 @@ def _programs(graph: Graph, program: Program) -> int:
     return prod((graph.leg[leg].size or 1) // tiles for leg, tiles in program.heads.items())
 
 
-def _biased(writer: Writer, step: Step, made: Region) -> Region:
+def _biased(writer: Writer, step: Step, region: Region) -> Region:
     """The region for calls with a float mask; coefficients are those of both."""
-    program, name = tile_program(writer.graph, step, biased=True), writer.names.fresh(f"{made.name}_biased")
-    kernels(made)
-    return Region(writer.graph, program, name, f"{made.about}, with a float mask", function_names(), made.numbers)
+    program, name = tile_program(writer.graph, step, biased=True), writer.names.fresh(f"{region.name}_biased")
+    kernels(region)
+    return Region(writer.graph, program, name, f"{region.about}, with a float mask", function_names(), region.numbers)
 
 
-def _arguments(writer: Writer, made: Region, program: Program) -> list[str]:
+def _arguments(writer: Writer, region: Region, program: Program) -> list[str]:
     graph = writer.graph
     operands = ", ".join(_operand(writer, program, operand) for operand in program.operands)
     lengths = [writer.length(graph.query), writer.length(graph.key)]
-    found = [made.name, f"[{operands}]", *lengths, f"({writer.batch_shape},)"]
-    found += ["mask" if program.masks and takes_mask(graph) else "None", "key_mask" if program.masks else "None"]
-    numbers = [writer.number(tree, traced=False) for tree in made.numbers]
-    found += [f"[{', '.join(numbers)}]"] if numbers else []
-    if made.random:
+    arguments = [region.name, f"[{operands}]", *lengths, f"({writer.batch_shape},)"]
+    arguments += ["mask" if program.masks and takes_mask(graph) else "None", "key_mask" if program.masks else "None"]
+    numbers = [writer.number(tree, traced=False) for tree in region.numbers]
+    arguments += [f"[{', '.join(numbers)}]"] if numbers else []
+    if region.random:
         always = any(tensor.always for tensor in graph.of_role("noise"))
-        found.append(f"training={'True' if always else 'self.training'}")
-    return found
+        arguments.append(f"training={'True' if always else 'self.training'}")
+    return arguments
 
 
 def _operand(writer: Writer, program: Program, operand: Operand) -> str:
@@ -209,60 +213,63 @@ def _operand(writer: Writer, program: Program, operand: Operand) -> str:
 
 def operand_legs(program: Program, operand: Operand) -> tuple[str, ...]:
     """The legs of an operand in the order in which kernels read it: heads, sequence, width."""
-    own = [leg for axis in operand.axes for leg in program.widths.get(axis, (axis,))]
-    return (*operand.heads, *own)
+    axis_legs = [leg for axis in operand.axes for leg in program.widths.get(axis, (axis,))]
+    return (*operand.heads, *axis_legs)
 
 
-def _tables(made: Region) -> tuple[str, ...]:
+def _tables(region: Region) -> tuple[str, ...]:
     """The operands that are indexed by the distance of query and key."""
-    pairs = zip(made.operands, made.program.operands, strict=True)
+    pairs = zip(region.operands, region.program.operands, strict=True)
     return tuple(name for name, operand in pairs if operand.table)
 
 
-def _normalized(made: Region) -> tuple[int, ...]:
+def _normalized(region: Region) -> tuple[int, ...]:
     """The tiles of maps whose rows are divided by plain sums."""
-    kinds = [one.op for one in made.program.maps for _ in range(made.program.tiles(one.heads))]
-    return tuple(i for i, kind in enumerate(kinds) if kind == "normalize")
+    ops = [node.op for node in region.program.maps for _ in range(region.program.tiles(node.heads))]
+    return tuple(i for i, op in enumerate(ops) if op == "normalize")
 
 
-def _source(made: Region, sources: dict[str, str]) -> str:
+def _source(region: Region, sources: dict[str, str]) -> str:
     """The kernels, and their registration for `tiled`."""
-    program = made.program
-    legs = {name: " ".join(operand_legs(program, o)) for name, o in zip(made.operands, program.operands, strict=True)}
-    sizes = {leg: made.graph.leg[leg].size for leg in program.heads}
-    left, right = made.reach()
-    found = {
+    program = region.program
+    legs = {
+        name: " ".join(operand_legs(program, operand))
+        for name, operand in zip(region.operands, program.operands, strict=True)
+    }
+    sizes = {leg: region.graph.leg[leg].size for leg in program.heads}
+    left, right = region.reach()
+    settings = {
         "sides": (program.query, program.key),
         "operands": legs,
         "heads": program.heads,
-        "widths": {axis: " ".join(own) for axis, own in program.widths.items()},
+        "widths": {axis: " ".join(width_legs) for axis, width_legs in program.widths.items()},
         "result": " ".join(program.legs),
         "others": " ".join(program.others),
         "sizes": sizes,
-        "reads": made.reads,
-        "live": made.live,
+        "reads": region.reads,
+        "live": region.live,
         "whole": tuple(leg for leg in program.heads if leg in program.whole),
         "relative": "".join(program.relative),
-        "tables": _tables(made),
-        "normalized": _normalized(made),
+        "tables": _tables(region),
+        "normalized": _normalized(region),
         "log": program.exit.log,
-        "random": made.random,
-        "noise": tuple(made.operands[i] for i in made.noise),
-        "loops": made.loops,
-        "sums": {kind: count for kind, count in made.sums.items() if count},
+        "random": region.random,
+        "noise": tuple(region.operands[i] for i in region.noise),
+        "loops": region.loops,
+        "sums": {kind: count for kind, count in region.sums.items() if count},
         **{
-            name: {kind: " ".join(own) for kind, own in getattr(made, name).items() if own}
+            name: {kind: " ".join(names) for kind, names in getattr(region, name).items() if names}
             for name in ("accumulators", "resident", "streamed", "temporaries")
         },
         "band": left + right + 1 if left is not None and right is not None else 0,
     }
     arguments = [
-        f'f"{{__name__}}.{made.name}"',
-        *(f"{name}={value!r}" for name, value in found.items() if value),
-        f"kernels={{{', '.join(f'{kind!r}: {made.name}_{kind}' for kind in sources)}}}",
+        f'f"{{__name__}}.{region.name}"',
+        *(f"{name}={setting!r}" for name, setting in settings.items() if setting),
+        f"kernels={{{', '.join(f'{kind!r}: {region.name}_{kind}' for kind in sources)}}}",
     ]
-    if made.biased is not None:
-        arguments.append(f"biased={made.biased.name}")
+    if region.biased is not None:
+        arguments.append(f"biased={region.biased.name}")
     lines = [_INDENT + line for line in filled((f"{argument}," for argument in arguments), WIDTH - len(_INDENT))]
-    call = "\n".join([f"{made.name} = region(", *lines, ")"]).replace("'", '"')
+    call = "\n".join([f"{region.name} = region(", *lines, ")"]).replace("'", '"')
     return "\n\n\n".join([*sources.values(), call])

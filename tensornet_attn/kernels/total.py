@@ -28,12 +28,12 @@ class Total(OfSteps, Implementation[tuple[Step, ...]]):
         chosen = dict[str, str]()
         for step in () if context.backend == "triton" else graph.steps:
             if kernels := _summed(graph, step):
-                cpp = all(part.kernel and part.kernel.cpp for part in kernels)
+                cpp = all(summand.kernel and summand.kernel.cpp for summand in kernels)
                 total = replace(kernel(self.kind, graph, (), (*kernels, step), kernels), cpp=cpp)
-                gone = dict.fromkeys((part.name for part in kernels), ())
+                gone = dict.fromkeys((summand.name for summand in kernels), ())
                 graph = with_steps(graph, gone | {step.name: [replace(step, op=total)]})
-                names = ", ".join(part.name for part in kernels)
-                features = [name for part in kernels for name in features_inside(part)]
+                names = ", ".join(summand.name for summand in kernels)
+                features = [name for summand in kernels for name in features_inside(summand)]
                 inside = f"; inside: {', '.join(features)}" if features else ""
                 chosen[step.name] = f"{self.name}: {names} in one call; the keys are summed first; {DENSE}{inside}"
         return Lowered(graph, chosen)
@@ -44,7 +44,7 @@ class Total(OfSteps, Implementation[tuple[Step, ...]]):
     def emit(self, writer: Writer, step: Step) -> None:
         assert step.kernel is not None
         *kernels, _ = step.kernel.body
-        recurrences = [recurrence_of(part) for part in kernels]
+        recurrences = [recurrence_of(summand) for summand in kernels]
         first, query, key = recurrences[0], str(writer.graph.query), str(writer.graph.key)
         assert first.value is not None
         products = f"{', '.join(recurrence.box.name for recurrence in recurrences)} times {first.value.name}"
@@ -57,9 +57,9 @@ class Total(OfSteps, Implementation[tuple[Step, ...]]):
             for side, recurrence in zip(sides, recurrences, strict=True)
         ]
         options = [*mask_options(writer, first), *cpp_option(writer, step, kernels)]
-        text = writer.call("linear_attentions", f"[{', '.join(terms)}]", values, *options)
-        text += columns([*map(writer.size, first.result)])
-        writer.named(step.name, text, (*first.heads, query, *first.result))
+        expression = writer.call("linear_attentions", f"[{', '.join(terms)}]", values, *options)
+        expression += columns([*map(writer.size, first.result)])
+        writer.named(step.name, expression, (*first.heads, query, *first.result))
 
 
 TOTAL = Total()
@@ -70,13 +70,13 @@ def _summed(graph: Graph, step: Step) -> list[Step]:
     kernels, alike = list[Step](), set[object]()
     for term in step.contraction.terms if step.contraction is not None else ():
         (use, *others) = term.factors or (None,)
-        part = graph.step.get(use.name) if use is not None and not others and term.coefficient == ONE else None
-        if part is None or use is None or not takes_maps(graph, part, tiles=False):
+        summand = graph.step.get(use.name) if use is not None and not others and term.coefficient == ONE else None
+        if summand is None or use is None or not takes_maps(graph, summand, tiles=False):
             return []
-        alone = len(graph.readers[part.name]) == 1 and part.name not in graph.results
-        if not alone or use.legs != part.legs or {*part.legs} != {*step.legs}:
+        alone = len(graph.readers[summand.name]) == 1 and summand.name not in graph.results
+        if not alone or use.legs != summand.legs or {*summand.legs} != {*step.legs}:
             return []
-        recurrence = recurrence_of(part)
-        alike.add((part.legs, recurrence.value, recurrence.heads, recurrence.result, recurrence.box.legs))
-        kernels.append(part)
+        recurrence = recurrence_of(summand)
+        alike.add((summand.legs, recurrence.value, recurrence.heads, recurrence.result, recurrence.box.legs))
+        kernels.append(summand)
     return kernels if len(kernels) > 1 and len(alike) == 1 else []

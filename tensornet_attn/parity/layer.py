@@ -95,28 +95,28 @@ def compare(layer: Layer) -> Agreement:
     width = ours.plan.graph.leg[ours.plan.graph.of_role("input")[0].legs[-1]].size or 1
     generator = torch.Generator().manual_seed(1)
     x, towards = (torch.randn(2, POSITIONS, width, generator=generator, dtype=torch.float64) for _ in range(2))
-    mine, other = x.clone().requires_grad_(), x.clone().requires_grad_()
-    y, wanted = ours(*[mine] * needed(ours)), layer.called(theirs, other)
+    our_input, their_input = x.clone().requires_grad_(), x.clone().requires_grad_()
+    y, expected = ours(*[our_input] * needed(ours)), layer.called(theirs, their_input)
     named = dict(theirs.named_parameters())
     (y * towards).sum().backward()
-    grads = torch.autograd.grad((wanted * towards).sum(), [other, *named.values()], allow_unused=True)
+    grads = torch.autograd.grad((expected * towards).sum(), [their_input, *named.values()], allow_unused=True)
     read = reader_of(theirs, layer.design, ours, layer.reading)(theirs)
     weights = [(read[name], weight.grad) for name, weight in ours.named_parameters()]
-    reached = [(value, grad) for value, grad in weights if value.requires_grad and grad is not None]
+    reached = [(weight, grad) for weight, grad in weights if weight.requires_grad and grad is not None]
     carried = torch.autograd.grad(
-        [value for value, _ in reached], list(named.values()), [grad for _, grad in reached], allow_unused=True
+        [weight for weight, _ in reached], list(named.values()), [grad for _, grad in reached], allow_unused=True
     )
-    pairs = [(mine.grad, grads[0]), *zip(carried, grads[1:], strict=True)]
-    found = [(a, b) for a, b in pairs if a is not None and b is not None]
-    largest = max(float(b.abs().max()) for _, b in found)  # of all: the gradient of a key bias is only rounding
-    apart = [float((a - b).abs().max()) / largest for a, b in found]
+    pairs = [(our_input.grad, grads[0]), *zip(carried, grads[1:], strict=True)]
+    compared = [(a, b) for a, b in pairs if a is not None and b is not None]
+    largest = max(float(b.abs().max()) for _, b in compared)  # of all: the gradient of a key bias is only rounding
+    differences = [float((a - b).abs().max()) / largest for a, b in compared]
     unread = [name for name, a, b in zip(named, carried, grads[1:], strict=True) if (a is None) != (b is None)]
     assert not unread, f"{layer.name}: only one side has gradients of {', '.join(unread)}"
-    back = layer.exported(ours, layer.drawn(seed=2))
-    again = reader_of(back, layer.design, ours, layer.reading)(back)
-    lost = max(float((again[name] - value).detach().abs().max()) for name, value in read.items())
-    output = float(((y - wanted).abs().max() / wanted.abs().max().clamp(min=1e-12)).detach())
-    return Agreement(output, max(apart), lost, plan_of(ours))
+    exported = layer.exported(ours, layer.drawn(seed=2))
+    read_back = reader_of(exported, layer.design, ours, layer.reading)(exported)
+    lost = max(float((read_back[name] - weight).detach().abs().max()) for name, weight in read.items())
+    output = float(((y - expected).abs().max() / expected.abs().max().clamp(min=1e-12)).detach())
+    return Agreement(output, max(differences), lost, plan_of(ours))
 
 
 PLAIN = re.compile(r"dense|one product|one pass|two operands")
@@ -125,5 +125,5 @@ PLAIN = re.compile(r"dense|one product|one pass|two operands")
 def plan_of(layer: CompiledDesign) -> str:
     """The implementations of the plan in the words of `explain`, without plain products."""
     steps = [line.split(": ") for line in layer.explain().splitlines() if line.startswith("  ") and line[2] != " "]
-    ways = dict.fromkeys(parts[1] for parts in steps if len(parts) > 1 and not PLAIN.match(parts[1]))
-    return ", ".join(ways) or "as written"
+    implementations = dict.fromkeys(fields[1] for fields in steps if len(fields) > 1 and not PLAIN.match(fields[1]))
+    return ", ".join(implementations) or "as written"

@@ -53,13 +53,13 @@ class Projected(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [batch, n, f] to [batch, n, f]; arguments and result of the operation are [batch, n, heads, entries]."""
-        given = {}
+        arguments = {}
         for name, width in self.widths.items():
-            value = getattr(self, name)(x).unflatten(-1, (H, width))
-            value = ACTIVATIONS.get(name, nn.Identity())(value if width > 1 else value[..., 0])
-            given[name] = value.transpose(1, 2) if self.heads_first else value
-        found = self.run(**given)
-        y = found[0] if isinstance(found, tuple) else found
+            projected = getattr(self, name)(x).unflatten(-1, (H, width))
+            projected = ACTIVATIONS.get(name, nn.Identity())(projected if width > 1 else projected[..., 0])
+            arguments[name] = projected.transpose(1, 2) if self.heads_first else projected
+        output = self.run(**arguments)
+        y = output[0] if isinstance(output, tuple) else output
         return self.out((y.transpose(1, 2) if self.heads_first else y).flatten(-2).to(x.dtype))
 
 
@@ -91,8 +91,8 @@ def row(
         for name, leg in legs.items()
     }
     weights["Wo"] = f"out.weight: f (h {legs['v']})"
-    for name, value in (fixed or {}).items():
-        weights[name] = lambda _, __, value=value: value()
+    for name, make_weight in (fixed or {}).items():
+        weights[name] = lambda _, __, make_weight=make_weight: make_weight()
     numbers: Numbers = {"f": F, "h": H, **{leg: sizes[leg] for leg in legs.values() if leg != "1"}}
     reading = Reading(design, ("Projected",), lambda _: numbers, weights, extra=extra or {})
     return Layer("fla-core", function, design, make, reading, single=single)
@@ -153,14 +153,14 @@ def with_gates(run: Run) -> Run:
 
 def gated(legs: str, **more: str) -> dict[str, Any]:
     """The delta rule with a decay of the state that has these legs. `more`: other operands."""
-    own = legs.removeprefix("m ")
+    state_legs = legs.removeprefix("m ")
     erased = {"erase": "memory[m f] Wa[f h d] -> m h d"} if more else {}
     steps = {
-        "u": {"map": "softplus", "of": f"-1 * memory[m f] Wg[f {own}] -> {legs}"},
+        "u": {"map": "softplus", "of": f"-1 * memory[m f] Wg[f {state_legs}] -> {legs}"},
         "g": f"-1 * u[{legs}] -> {legs}",
         "A": DELTA["diagram"]["A"] | {"decay": "g"} | more,
     }
-    weights = DELTA["weights"] | {"Wg": f"f {own}"} | ({"Wa": "f h d"} if more else {})
+    weights = DELTA["weights"] | {"Wg": f"f {state_legs}"} | ({"Wa": "f h d"} if more else {})
     diagram = {name: step for name, step in DELTA["diagram"].items() if name not in ("A", "y")} | erased | steps
     return DELTA | {"weights": weights, "diagram": diagram | {"y": DELTA["diagram"]["y"]}}
 

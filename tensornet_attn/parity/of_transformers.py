@@ -26,9 +26,9 @@ ANGLES, NORMS = "angles", "angles and norms"
 SOFTMAX = "softmax"
 
 
-def rope(part: float = 1.0) -> Options:
-    """Rotary positions with a small base, for large angles at few positions; `part`: the rotary fraction of a head."""
-    return {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": part}}
+def rope(fraction: float = 1.0) -> Options:
+    """Rotary positions with a small base, for large angles at few positions; `fraction`: the rotary part of a head."""
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": fraction}}
 
 
 def made(folder: str, kind: str, *arguments: Any, config: str = "", **options: Any) -> nn.Module:
@@ -38,7 +38,7 @@ def made(folder: str, kind: str, *arguments: Any, config: str = "", **options: A
     names = [name for name in vars(configs) if name.endswith("Config") and name != "PreTrainedConfig"]
     stem = folder.replace("_", "")
     chosen = config or next(name for name in names if name.removesuffix("Config").lower() == stem)
-    fields = {name for one in getattr(configs, chosen).__mro__ for name in getattr(one, "__annotations__", {})}
+    fields = {name for base in getattr(configs, chosen).__mro__ for name in getattr(base, "__annotations__", {})}
     settings = getattr(configs, chosen)(**{key: value for key, value in SMALL.items() if key in fields} | options)
     settings._attn_implementation = settings._experts_implementation = "eager"
     return getattr(modeling, kind)(settings, *arguments)
@@ -85,7 +85,9 @@ def row(
     """
     kind = name.split(",")[0]
     make = partial(made, folder, kind, *arguments, **options) if isinstance(folder, str) else folder
-    reading = next((one for one in known.READINGS if one.design == design and kind in one.classes), None)
+    reading = next(
+        (candidate for candidate in known.READINGS if candidate.design == design and kind in candidate.classes), None
+    )
     call = call or (None if reading is None else reading.call)
     return Layer("transformers", name, design, make, call=call, single=single)
 

@@ -52,20 +52,20 @@ Block = Table | Image | str  # a part of a page; a string is a sentence
 
 def page(template: str, title: str, script: str = "", **context: Any) -> str:
     """Renders a template as a page; the only script that runs is the file `script` in the template folder."""
-    text = _file(script) if script else Markup()
-    digest = b64encode(sha256(text.encode()).digest()).decode()
+    code = _file(script) if script else Markup()
+    digest = b64encode(sha256(code.encode()).digest()).decode()
     policy = Markup(f"{_POLICY}; script-src 'sha256-{digest}'" if script else _POLICY)
     return (
         environment(TEMPLATES, True, FILTERS)
         .get_template(template)
-        .render(title=title, script=text, policy=policy, **context)
+        .render(title=title, script=code, policy=policy, **context)
     )
 
 
 @cache
 def environment(folder: Path, html: bool, filters: tuple[Callable[..., str], ...]) -> Environment:
     """The templates of a folder, with filters by name; `html`: escapes all text."""
-    made = Environment(
+    templates = Environment(
         loader=FileSystemLoader(folder),
         autoescape=html,
         undefined=StrictUndefined,
@@ -73,9 +73,9 @@ def environment(folder: Path, html: bool, filters: tuple[Callable[..., str], ...
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.globals |= {"file": _file, "drawing": drawing}
-    made.filters |= {function.__name__: function for function in filters}
-    return made
+    templates.globals |= {"file": _file, "drawing": drawing}
+    templates.filters |= {function.__name__: function for function in filters}
+    return templates
 
 
 def _file(name: str) -> Markup:
@@ -98,8 +98,8 @@ def picture(design: Design, words: str) -> Image | str:
         return f"No picture of the diagram: {error}"
 
 
-def _image(data: bytes, kind: str, words: str, width: int | None = None) -> Image:
-    return Image(f"data:{kind};base64,{b64encode(data).decode()}", words, width)
+def _image(content: bytes, kind: str, words: str, width: int | None = None) -> Image:
+    return Image(f"data:{kind};base64,{b64encode(content).decode()}", words, width)
 
 
 def drawing(design: Design) -> Markup:

@@ -91,7 +91,8 @@ def _round_ticks(low: float, high: float) -> list[float]:
     power = 10.0 ** math.floor(math.log10((high - low) / TICKS))
     step = next((size * power for size in (1, 2, 5, 10) if (high - low) / (size * power) <= TICKS), 10 * power)
     return [
-        round(place * step, 12) for place in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+        round(multiple * step, 12)
+        for multiple in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
     ]
 
 
@@ -103,11 +104,11 @@ def _decade_ticks(low: float, high: float) -> list[float]:
 
 def readable_ticks(scale: Scale, tick: Callable[[float], str]) -> list[float]:
     """The ticks whose labels do not overlap the label before."""
-    found: list[float] = []
+    readable: list[float] = []
     free = float("-inf")
     for value in scale.ticks:
         half = 4.0 * len(tick(value)) + 3
         if scale.at(value) - half >= free:
-            found.append(value)
+            readable.append(value)
             free = scale.at(value) + half
-    return found
+    return readable

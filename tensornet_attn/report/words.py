@@ -9,33 +9,33 @@ from tensornet_attn.cost.sizes import human
 UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def short(value: float) -> str:
+def short(number: float) -> str:
     """
     >>> [short(value) for value in (1572864, 8192, 40_000_000, 576, 0.00125)]
     ['1.57M', '8.19k', '40M', '576', '0.00125']
     """
     for size, unit in UNITS:
-        if abs(value) >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
+        if abs(number) >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.3g}"
 
 
-def exact(value: float | None) -> str:
+def exact(number: float | None) -> str:
     """
     >>> [exact(value) for value in (1572864, 0.00125, None)]
     ['1,572,864', '0.00125', '']
     """
-    if value is None:
+    if number is None:
         return ""
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
+    return f"{number:,.0f}" if float(number).is_integer() else f"{number:.4g}"
 
 
-def score(value: float | None) -> str:
+def score(number: float | None) -> str:
     """
     >>> [score(value) for value in (0.98712, -1.25, 1.0, None)]
     ['0.9871', '-1.2500', '1.0000', '']
     """
-    return "" if value is None else f"{value:.4f}"
+    return "" if number is None else f"{number:.4f}"
 
 
 def column(name: str) -> str:
@@ -66,19 +66,19 @@ def clock(seconds: float) -> str:
     """
     if seconds < 60:
         return f"{seconds:.3g} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    total = round(seconds)
+    if total < 3600:
+        return f"{total // 60} min {total % 60} s"
+    return f"{total // 3600} h {total % 3600 // 60} min"
 
 
-def drop(value: float) -> str:
+def drop(difference: float) -> str:
     """The difference between the quality that the search saw and the confirmed quality.
 
     >>> drop(0.0214), drop(-0.003)
     ('a drop of 0.0214', 'a rise of 0.0030')
     """
-    return f"a {'drop' if value >= 0 else 'rise'} of {abs(value):.4f}"
+    return f"a {'drop' if difference >= 0 else 'rise'} of {abs(difference):.4f}"
 
 
 def in_bytes(size: int) -> str:
@@ -86,8 +86,8 @@ def in_bytes(size: int) -> str:
     >>> in_bytes(18_200_000), in_bytes(512)
     ('18.2 MB', '512 B')
     """
-    text = human(size)
-    return f"{text}B" if " " in text else f"{text} B"
+    readable = human(size)
+    return f"{readable}B" if " " in readable else f"{readable} B"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -97,7 +97,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ['a     bc  d', 'long  words that end a row', 'e     f   g']
     """
     widths = [
-        max((len(row[place]) for row in rows if len(row) > place + 1), default=0)
-        for place in range(max(map(len, rows), default=0))
+        max((len(row[index]) for row in rows if len(row) > index + 1), default=0)
+        for index in range(max(map(len, rows), default=0))
     ]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

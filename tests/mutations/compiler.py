@@ -130,7 +130,7 @@ COMPILER = (
     ),
     Mutation(
         "kernels/linear.py",
-        "found[(query, *read, *parts.result)] += chunk",
+        "macs[(query, *read, *recurrence.result)] += chunk",
         "pass",
         "The cost of causal linear attention leaves out what scores inside a chunk read.",
         ("cost/test_linear.py::test_formulas[linear-True]",),
