@@ -12,6 +12,7 @@ from tensornet_attn.graph.padding import padding_of
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import names
 from tensornet_attn.ops import OPS
+from tests.relations import masks, traces
 from tests.relations import relations as of
 from tests.relations.subject import Subject
 
@@ -91,7 +92,8 @@ def noiseless(graph: Graph) -> bool:
 
 TABLE = (
     Relation(of.backends_agree),
-    Relation(of.large_masks_are_scores, paired),
+    Relation(masks.large_masks_are_scores, paired),
+    Relation(masks.wide_biases_fit_half_layers, paired),
     Relation(of.not_a_number_is_seen),
     Relation(of.logarithms_of_nothing_are_finite, keyed),
     Relation(of.hidden_rows_do_not_matter, hides_keys),
@@ -111,7 +113,9 @@ TABLE = (
     Relation(of.copies_are_the_layer),
     Relation(of.threads_are_apart),
     Relation(of.stored_orders_do_not_matter, lambda graph: bool(graph.of_role("weight"))),
-    Relation(of.traced_is_the_layer, slow=True),
-    Relation(of.exported_is_the_layer, noiseless, slow=True),
+    Relation(traces.sources_are_printed),
+    Relation(traces.traced_is_the_layer, slow=True),
+    Relation(traces.layers_share_a_trace, slow=True),
+    Relation(traces.exported_is_the_layer, noiseless, slow=True),
 )
 RELATIONS: dict[str, Relation] = {relation.name: relation for relation in TABLE}
