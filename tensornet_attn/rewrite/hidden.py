@@ -3,6 +3,7 @@
 # D = exp(E);  A = keep over m of D, causal     ->     E' = E, 1 where masked;  D = exp(E');  A = keep over m of D
 # K = memory Wk;  A = softmax over m of Q K     ->     memory' = memory, 0 at hidden keys;  K = memory' Wk;  A as it was
 # S = K V, summed over m     ->     V' = V, 0 at hidden keys;  S = K V', summed over m
+# A = softmax over m;  S = Q K;  P = A S     ->     S' = S, 0 where masked;  P = A S'
 
 This applies to graphs that are evaluated or emitted; plans are made from graphs without it.
 """
@@ -30,11 +31,12 @@ def hiding(
 ) -> Graph:
     """The graph with a box `hide` wherever masked entries could produce NaN.
 
-    A box is inserted before maps that are infinite at some number, or have an infinite derivative; and before all maps
-    and products of an input with query and key leg, whose entries may be infinite. `everywhere`: before all maps and
-    products. `shown` names steps whose entries are all needed. `blocks`: the graph runs on blocks of queries and keys,
-    whose entries beyond the last position are masked too, so that such maps get a box even if all entries are visible.
-    `keys`: inputs may be infinite also at keys that the key mask hides; then boxes are inserted where they are read.
+    A box is inserted before maps that are infinite at some number, or have an infinite derivative; before all maps and
+    products of an input with query and key leg, whose entries may be infinite; and before products of a masked map and
+    a product of rows, which may overflow. `everywhere`: before all maps and products. `shown` names steps whose entries
+    are all needed. `blocks`: the graph runs on blocks of queries and keys, whose entries beyond the last position are
+    masked too, so that such maps get a box even if all entries are visible. `keys`:
+    inputs may be infinite also at keys that the key mask hides; then boxes are inserted where they are read.
     They are also inserted for the products that sum keys, which count hidden ones otherwise; not if `everywhere`.
     """
     builder = _Hiding(graph, looks(graph, shown), everywhere, blocks, keys)
@@ -47,7 +49,8 @@ def hiding(
 class _Hiding:
     """`doubtful` names tensors and steps with possibly infinite masked entries, `rows` those with such rows.
 
-    `made` has the boxes so far. `empty` names what is zero at hidden keys because of them.
+    `large` names products of rows, which may overflow at masked pairs, and what is computed of them, `masked` what is
+    zero there. `made` has the boxes so far. `empty` names what is zero at hidden keys because of them.
     """
 
     graph: Graph
@@ -58,6 +61,8 @@ class _Hiding:
     steps: list[Step] = field(default_factory=list)
     made: dict[tuple[Use, Seen, float], Use] = field(default_factory=dict)
     empty: set[str] = field(default_factory=set)
+    large: set[str] = field(default_factory=set)
+    masked: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         inputs = self.graph.of_role("input")
@@ -84,11 +89,26 @@ class _Hiding:
                 self.doubtful.add(step.name)
             new_uses.append(self.hidden(step, use, look, fill) if harm else use)
         self.rows |= {step.name} if any(use.name in self.rows for use in new_uses) else set()
+        self.add_pairs(step, new_uses)
         new_uses = self.with_zeros(step, new_uses) if step.name in self.counting else new_uses
         if self.is_empty(step, new_uses):
             self.empty.add(step.name)
         uses = iter(new_uses)
         self.steps.append(with_uses(step, lambda use: next(uses)) if tuple(new_uses) != step.op.uses else step)
+
+    def add_pairs(self, step: Step, uses: Sequence[Use]) -> None:
+        """Adds a step that reads these uses to what is zero at masked pairs, or to what may overflow there."""
+        box, products = step.box, [{use.name for use in term.factors} for term in terms_of(step)]
+        if not self.pairs(step.legs):
+            return
+        if box is not None and OPS[box.kind].scales:
+            products = [{use.name for use in uses}]
+        if box is not None and self.graph.masked(step):
+            self.masked |= {step.name} if OPS[box.kind].zero_at_hidden(box) else set()
+        elif products and all(names & self.masked for names in products):
+            self.masked.add(step.name)
+        elif any(len(names) > 1 for names in products) or any(use.name in self.large for use in uses):
+            self.large.add(step.name)
 
     def with_zeros(self, step: Step, uses: list[Use]) -> list[Use]:
         """The uses of a step, of which one in each product that sums the keys is zero at hidden keys."""
@@ -168,6 +188,10 @@ class _Hiding:
 
     def infinite(self, use: Use) -> bool:
         return self.pairs(use.legs) if self.everywhere else use.name in self.doubtful
+
+    def overflows(self, use: Use, factors: Iterable[Use]) -> bool:
+        """Whether a factor may be infinite where another one is zero."""
+        return use.name in self.large and any(factor.name in self.masked for factor in factors)
 
     def hidden(self, step: Step, use: Use, look: Seen, fill: float) -> Use:
         """The replacement of a use of which `look` is visible; kernels hide keys of pairs in what they read."""

@@ -192,6 +192,29 @@ def hidden_entries(subject: Subject, place: int, inputs: Sequence[Tensor], optio
     return ~shown.expand(torch.broadcast_shapes(shown.shape, inputs[place].shape))
 
 
+def products_of_hidden_rows_may_overflow(subject: Subject) -> None:
+    """A query that sees no key and a key that no query sees may hold numbers whose product is infinite.
+
+    The outputs of other queries, and gradients, are the reference's. Torch's fused attention adds such scores to masks.
+    """
+    schedule = subject.module.plan.schedule
+    if any(step.kernel is not None and step.kernel.kind in ("attention", "band") for step in schedule.steps):
+        raise NotApplicable("fused attention computes scores of hidden pairs")
+    rows, alone = subject.rows((2,), 5, 7), 2
+    mask = subject.mask(rows.queries, rows.keys)
+    mask[alone], mask[:, alone] = False, False
+
+    def huge(x: Tensor, axis: int) -> Tensor:
+        return x.index_fill(axis, torch.tensor([alone]), 1e200)
+
+    def call(module: Any, *leaves: Tensor) -> Tensor:
+        output: Tensor = subject.run(*leaves, mask=mask, module=module)
+        return output.index_fill(subject.output_axis, torch.tensor([alone]), 0)
+
+    held = subject.along(subject.pair, huge, rows.leaves)
+    subject.same(partial(call, subject.module), partial(call, subject.oracle), held, subject.oracle)
+
+
 def rows_behind_do_not_matter(subject: Subject) -> None:
     """Rows after a sequence change nothing if padding is exact; a key mask hides them where the design asks for it."""
     padded(subject, behind=2)
