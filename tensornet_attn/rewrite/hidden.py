@@ -98,14 +98,14 @@ class _Hiding:
 
     def add_pairs(self, step: Step, uses: Sequence[Use]) -> None:
         """Adds a step that reads these uses to what is zero at masked pairs, or to what may overflow there."""
-        box, products = step.box, [{use.name for use in term.factors} for term in terms_of(step)]
+        box, products = step.box, [[use.name for use in term.factors] for term in terms_of(step)]
         if not self.pairs(step.legs):
             return
         if box is not None and OPS[box.kind].scales:
-            products = [{use.name for use in uses}]
+            products = [[use.name for use in uses]]
         if box is not None and self.graph.masked(step):
             self.masked |= {step.name} if OPS[box.kind].zero_at_hidden(box) else set()
-        elif products and all(names & self.masked for names in products):
+        elif products and all(self.masked.intersection(names) for names in products):
             self.masked.add(step.name)
         elif any(len(names) > 1 for names in products) or any(use.name in self.large for use in uses):
             self.large.add(step.name)

@@ -141,4 +141,11 @@ RELATIONS = (
         "A known length is looked up among traced ones, which torch compares by identity.",
         ("relations/test_relations.py::test_layers_share_a_trace[transformer_xl]",),
     ),
+    Mutation(
+        "rewrite/hidden.py",
+        "(self.infinite(use) or self.overflows(use, term.factors))",
+        "self.infinite(use)",
+        "A product of rows that overflows at hidden pairs multiplies the zeros of a softmax.",
+        (f"{SHIPPED}[mgk]",),
+    ),
 )

@@ -25,7 +25,7 @@ from tensornet_attn.ops import OPS
 from tensornet_attn.reference import Run, seen_by
 from tests.random_call import F64, assert_same, usable
 from tests.random_text import transposed
-from tests.relations.edits import Unfit, boxes, leg_of, logarithm, valid
+from tests.relations.edits import Unfit, boxes, leg_of, logarithm, times_rows, valid
 from tests.relations.subject import BACKENDS, NotApplicable, Subject
 from tests.relations.text import normal_form, pruned
 
@@ -53,11 +53,14 @@ def backends_agree(subject: Subject) -> None:
 def not_a_number_is_seen(subject: Subject) -> None:
     """NaN in an input comes out where the reference has NaN for it, if another number in its place matters there.
 
-    Other outputs are the reference's; recurrences, computed in chunks, may spread it to all rows. Torch's own attention
+    Other outputs are the reference's; recurrences, computed in chunks, may spread it to all rows, and fused attention
+    spreads it from keys to all queries, because keys must be finite behind a mask of pairs. Torch's own attention
     computes without its fused kernel, which may give zeros for a query that is NaN (docs/pytorch.md).
     """
     subject.module.eval()
     subject.oracle.eval()
+    kernels = {step.kernel.kind for step in subject.module.plan.schedule.steps if step.kernel is not None}
+    recurrent = any(step.box is not None and OPS[step.box.kind].recurrent for step in subject.graph.steps)
     inputs, options = subject.arguments((2, 4), (5, 7), (20, 11))
     options = {name: value for name, value in options.items() if name in ("mask", "key_mask")}
     for place in subject.draw.sample(range(len(inputs)), min(2, len(inputs))):
@@ -75,8 +78,8 @@ def not_a_number_is_seen(subject: Subject) -> None:
         wanted, outcome = (output(module, torch.nan) for module in (subject.oracle, subject.module))
         matters = reduce(torch.logical_or, ((other - before).abs() > 1e-6 for other in others))
         assert outcome[matters & wanted.isnan()].isnan().all(), f"input {place}: NaN is lost"
-        recurrent = any(step.box is not None and OPS[step.box.kind].recurrent for step in subject.graph.steps)
-        if not recurrent:
+        pairs = {*subject.pair} <= {*subject.leaves[place].legs}
+        if not recurrent and (pairs or not kernels & {"attention", "band"}):
             rest = wanted.isfinite()
             assert_same({"output": outcome[rest]}, {"output": wanted[rest]})
 
@@ -192,27 +195,27 @@ def hidden_entries(subject: Subject, place: int, inputs: Sequence[Tensor], optio
     return ~shown.expand(torch.broadcast_shapes(shown.shape, inputs[place].shape))
 
 
-def products_of_hidden_rows_may_overflow(subject: Subject) -> None:
-    """A query that sees no key and a key that no query sees may hold numbers whose product is infinite.
-
-    The outputs of other queries, and gradients, are the reference's. Torch's fused attention adds such scores to masks.
-    """
-    schedule = subject.module.plan.schedule
-    if any(step.kernel is not None and step.kernel.kind in ("attention", "band") for step in schedule.steps):
-        raise NotApplicable("fused attention computes scores of hidden pairs")
-    rows, alone = subject.rows((2,), 5, 7), 2
-    mask = subject.mask(rows.queries, rows.keys)
-    mask[alone], mask[:, alone] = False, False
-
-    def huge(x: Tensor, axis: int) -> Tensor:
-        return x.index_fill(axis, torch.tensor([alone]), 1e200)
-
-    def call(module: Any, *leaves: Tensor) -> Tensor:
-        output: Tensor = subject.run(*leaves, mask=mask, module=module)
-        return output.index_fill(subject.output_axis, torch.tensor([alone]), 0)
-
-    held = subject.along(subject.pair, huge, rows.leaves)
-    subject.same(partial(call, subject.module), partial(call, subject.oracle), held, subject.oracle)
+def products_at_hidden_pairs_may_overflow(subject: Subject) -> None:
+    """Where a product of rows multiplies a masked map, it may be infinite at hidden pairs, beside finite rows."""
+    data = normal_form(subject.data)
+    with refusals():
+        huge = times_rows(data, subject.draw)
+    if not valid(data := pruned(data)):
+        raise NotApplicable("the design cannot read a product in place of a map")
+    subject, alone = replace(subject, data=data), torch.tensor([2])
+    rows = subject.rows((2,), 5, 7)
+    mask = subject.mask(rows.queries, rows.keys).index_fill(0, alone, False).index_fill(1, alone, False)
+    held = [
+        x.index_fill(-1, alone, 1e200) if leaf.name in huge else x
+        for leaf, x in zip(subject.leaves, rows.leaves, strict=True)
+    ]
+    with refusals():
+        subject.same(
+            lambda *xs: subject.run(*xs, mask=mask),
+            lambda *xs: subject.run(*xs, mask=mask, module=subject.oracle),
+            held,
+            subject.oracle,
+        )
 
 
 def rows_behind_do_not_matter(subject: Subject) -> None:

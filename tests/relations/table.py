@@ -98,7 +98,7 @@ TABLE = (
     Relation(of.logarithms_of_nothing_are_finite, keyed),
     Relation(of.hidden_rows_do_not_matter, hides_keys),
     Relation(of.hidden_pairs_do_not_matter, keyed),
-    Relation(of.products_of_hidden_rows_may_overflow, paired),
+    Relation(of.products_at_hidden_pairs_may_overflow, paired),
     Relation(of.rows_behind_do_not_matter, exact("behind")),
     Relation(of.rows_before_do_not_matter, exact("before")),
     Relation(of.hidden_keys_are_no_keys, hides_between),
