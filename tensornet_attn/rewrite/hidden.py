@@ -35,9 +35,9 @@ def hiding(
     products of an input with query and key leg, whose entries may be infinite; and before products of a masked map and
     a product of rows, which may overflow. `everywhere`: before all maps and products. `shown` names steps whose entries
     are all needed. `blocks`: the graph runs on blocks of queries and keys, whose entries beyond the last position are
-    masked too, so that such maps get a box even if all entries are visible. `keys`:
-    inputs may be infinite also at keys that the key mask hides; then boxes are inserted where they are read.
-    They are also inserted for the products that sum keys, which count hidden ones otherwise; not if `everywhere`.
+    masked too, so that such maps get a box even if all entries are visible. `keys`: inputs may be infinite also at keys
+    that the key mask hides; then boxes are inserted where they are read. They are also inserted for the products that
+    sum keys, which count hidden ones otherwise; not if `everywhere`.
     """
     builder = _Hiding(graph, looks(graph, shown), everywhere, blocks, keys)
     for step in graph.steps:
@@ -178,9 +178,12 @@ class _Hiding:
             return [False] * len(step.op.uses)
         rows = [self.on_keys(use.legs) and use.name in self.rows for use in step.op.uses]
         if step.contraction is not None:
-            in_products = [len(term.factors) > 1 for term in terms_of(step) for _ in term.factors]
-            uses = zip(rows, in_products, step.op.uses, strict=True)
-            return [row or (in_product and self.infinite(use)) for row, in_product, use in uses]
+            infinite = [
+                len(term.factors) > 1 and (self.infinite(use) or self.overflows(use, term.factors))
+                for term in terms_of(step)
+                for use in term.factors
+            ]
+            return [row or pair for row, pair in zip(rows, infinite, strict=True)]
         if step.box is None or not OPS[step.box.kind].multiplies:
             return rows
         always = self.everywhere or not OPS[step.box.kind].finite(self.graph, step.box)
