@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, prod
 
-from tensornet_attn.graph.hidden import BY_KEY, EVERYTHING, counting, flattened, hider, looks
+from tensornet_attn.graph.hidden import BY_KEY, EVERYTHING, counting, flattened, hider, looks, zero_at_pairs
 from tensornet_attn.graph.model import Box, Function, Graph, Kernel, Seen, Step, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import Number
@@ -49,8 +49,8 @@ def hiding(
 class _Hiding:
     """`doubtful` names tensors and steps with possibly infinite masked entries, `rows` those with such rows.
 
-    `large` names products of rows, which may overflow at masked pairs, and what is computed of them, `masked` what is
-    zero there. `made` has the boxes so far. `empty` names what is zero at hidden keys because of them.
+    `large` names products, which may overflow at masked pairs, and what is computed of them, `masked` what is zero
+    there. `made` has the boxes so far. `empty` names what is zero at hidden keys because of them.
     """
 
     graph: Graph
@@ -62,12 +62,12 @@ class _Hiding:
     made: dict[tuple[Use, Seen, float], Use] = field(default_factory=dict)
     empty: set[str] = field(default_factory=set)
     large: set[str] = field(default_factory=set)
-    masked: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         inputs = self.graph.of_role("input")
         self.doubtful = {tensor.name for tensor in inputs if self.pairs(tensor.legs)}
         self.rows = {tensor.name for tensor in inputs if self.keys and not tensor.finite}
+        self.masked = zero_at_pairs(self.graph)
         self.counting = counting(self.graph) if self.keys and not self.everywhere else {}
         self.batched = batched(self.graph) if self.counting else frozenset()
 
@@ -89,26 +89,16 @@ class _Hiding:
                 self.doubtful.add(step.name)
             new_uses.append(self.hidden(step, use, look, fill) if harm else use)
         self.rows |= {step.name} if any(use.name in self.rows for use in new_uses) else set()
-        self.add_pairs(step, new_uses)
+        product = any(len(term.factors) > 1 for term in terms_of(step)) or any(
+            use.name in self.large for use in new_uses
+        )
+        if product and self.pairs(step.legs) and step.name not in self.masked:
+            self.large.add(step.name)
         new_uses = self.with_zeros(step, new_uses) if step.name in self.counting else new_uses
         if self.is_empty(step, new_uses):
             self.empty.add(step.name)
         uses = iter(new_uses)
         self.steps.append(with_uses(step, lambda use: next(uses)) if tuple(new_uses) != step.op.uses else step)
-
-    def add_pairs(self, step: Step, uses: Sequence[Use]) -> None:
-        """Adds a step that reads these uses to what is zero at masked pairs, or to what may overflow there."""
-        box, products = step.box, [[use.name for use in term.factors] for term in terms_of(step)]
-        if not self.pairs(step.legs):
-            return
-        if box is not None and OPS[box.kind].scales:
-            products = [[use.name for use in uses]]
-        if box is not None and self.graph.masked(step):
-            self.masked |= {step.name} if OPS[box.kind].zero_at_hidden(box) else set()
-        elif products and all(self.masked.intersection(names) for names in products):
-            self.masked.add(step.name)
-        elif any(len(names) > 1 for names in products) or any(use.name in self.large for use in uses):
-            self.large.add(step.name)
 
     def with_zeros(self, step: Step, uses: list[Use]) -> list[Use]:
         """The uses of a step, of which one in each product that sums the keys is zero at hidden keys."""
