@@ -340,24 +340,36 @@ def check_padded(module: nn.Module, bad: float, rough: float = 1e-10) -> None:
         assert got.count_nonzero() == got[place].count_nonzero(), "a hidden key has a gradient"
 
 
-def check_overflow(backend: str, options: dict[str, Any]) -> None:
-    """A product is zero where `keep` hides it, though one factor is zero there and another one infinite."""
+SOFTMAX = {"softmax": "m", "mask": ["causal"], "of": "a[n] b[m] -> n m"}
+PRODUCT = {"A": SOFTMAX, "S": "q[n d] k[m d] -> n m"}
+OVERFLOWS: dict[str, dict[str, Any]] = {  # what makes P[n m], which is zero where pairs are hidden
+    "kept": {
+        "D": {"map": "exp", "of": {"map": "tanh", "of": "a[n] - b[m] -> n m"}},
+        "P": {"keep": "m", "mask": ["causal"], "of": "q[n d] k[m d] D[n m] -> n m"},
+    },
+    "times softmax": PRODUCT | {"P": "A[n m] S[n m] -> n m"},
+    "a map times softmax": PRODUCT
+    | {"T": {"map": "softplus", "of": "0.5 * S[n m] -> n m"}, "P": "A[n m] T[n m] -> n m"},
+    "of a softmax of it": PRODUCT
+    | {"Z": {"softmax": "m", "mask": ["causal"], "of": "S"}, "P": "A[n m] S[n m] Z[n m] -> n m"},
+}
+
+
+def check_overflow(name: str, backend: str, options: dict[str, Any]) -> None:
+    """A product is zero where it is masked, though one factor is zero there and another one infinite."""
     design = {
         "tensornet": 1,
         "name": "overflow",
         "legs": {"n": "query", "m": "key", "h": 2, "d": 2},
         "inputs": {"q": "n d", "k": "m d", "a": "n", "b": "m"},
         "weights": {"W": "h"},
-        "diagram": {
-            "D": {"map": "exp", "of": {"map": "tanh", "of": "a[n] - b[m] -> n m"}},
-            "A": {"keep": "m", "mask": ["causal"], "of": "q[n d] k[m d] D[n m] -> n m"},
-            "y": "A[n m] b[m] W[h] -> n h",
-        },
+        "diagram": {**OVERFLOWS[name], "y": "P[n m] b[m] W[h] -> n h"},
         "output": "y",
     }
     draw, n = torch.Generator().manual_seed(0), 40
     inputs = [torch.rand(n, *wide, generator=draw, dtype=F64) for wide in ((2,), (2,), (), ())]
-    inputs[0][0] = inputs[1][-1] = 1e200  # the product of the first query and the last key is infinite
+    inputs[0][:, 0] = inputs[1][:, 0] = 0
+    inputs[0][0, 0] = inputs[1][-1, 0] = 1e200  # the product of the first query and the last key is infinite
     plans = (("reference", {}), (backend, options))
     wanted, outcome = (results(module_of(design, name, F64, **more), inputs, {}) for name, more in plans)
     for got, want in zip(outcome, wanted, strict=True):

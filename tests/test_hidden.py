@@ -27,6 +27,7 @@ from tests.hidden_cases import (
     FORMS,
     MAPS,
     MASKS,
+    OVERFLOWS,
     PADDED,
     ROWS,
     Case,
@@ -71,8 +72,9 @@ def test_every_map_in_every_box(place: int) -> None:
 
 
 @pytest.mark.parametrize("options", [*PLANS, ("cpp", {})], ids=str)
-def test_products_that_overflow(options: tuple[str, dict[str, Any]]) -> None:
-    check_overflow(*options)
+@pytest.mark.parametrize("name", OVERFLOWS)
+def test_products_that_overflow(name: str, options: tuple[str, dict[str, Any]]) -> None:
+    check_overflow(name, *options)
 
 
 @pytest.mark.parametrize("backend", ["torch", "cpp"])

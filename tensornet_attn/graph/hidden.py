@@ -185,6 +185,14 @@ def _zero(graph: Graph, factors: Iterable[Use], zeros: _Zeros, legs: _LegsOf) ->
     return visible
 
 
+@cached
+def zero_at_pairs(graph: Graph) -> frozenset[str]:
+    """The steps that are zero at pairs of queries and keys that a mask hides."""
+    steps = flat_steps(graph)
+    zeros = _zeros(graph, steps, _legs_of(graph, steps))
+    return frozenset(name for name, visible in zeros.items() if visible - {KEYS})
+
+
 def omits_hidden_keys(graph: Graph) -> bool:
     """Whether a product sums the key leg, so that a key mask hides keys from it."""
     return any(_sums(graph, step, term) for step in flat_steps(graph) for term in _terms(step))

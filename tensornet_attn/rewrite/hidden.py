@@ -3,6 +3,7 @@
 # D = exp(E);  A = keep over m of D, causal     ->     E' = E, 1 where masked;  D = exp(E');  A = keep over m of D
 # K = memory Wk;  A = softmax over m of Q K     ->     memory' = memory, 0 at hidden keys;  K = memory' Wk;  A as it was
 # S = K V, summed over m     ->     V' = V, 0 at hidden keys;  S = K V', summed over m
+# A = softmax over m;  S = Q K;  P = A S     ->     S' = S, 0 where masked;  P = A S'
 
 This applies to graphs that are evaluated or emitted; plans are made from graphs without it.
 """
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, prod
 
-from tensornet_attn.graph.hidden import BY_KEY, EVERYTHING, counting, flattened, hider, looks
+from tensornet_attn.graph.hidden import BY_KEY, EVERYTHING, counting, flattened, hider, looks, zero_at_pairs
 from tensornet_attn.graph.model import Box, Function, Graph, Kernel, Seen, Step, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import Number
@@ -30,12 +31,13 @@ def hiding(
 ) -> Graph:
     """The graph with a box `hide` wherever masked entries could produce NaN.
 
-    A box is inserted before maps that are infinite at some number, or have an infinite derivative; and before all maps
-    and products of an input with query and key leg, whose entries may be infinite. `everywhere`: before all maps and
-    products. `shown` names steps whose entries are all needed. `blocks`: the graph runs on blocks of queries and keys,
-    whose entries beyond the last position are masked too, so that such maps get a box even if all entries are visible.
-    `keys`: inputs may be infinite also at keys that the key mask hides; then boxes are inserted where they are read.
-    They are also inserted for the products that sum keys, which count hidden ones otherwise; not if `everywhere`.
+    A box is inserted before maps that are infinite at some number, or have an infinite derivative; before all maps and
+    products of an input with query and key leg, whose entries may be infinite; and before products of a masked map and
+    a product of rows, which may overflow. `everywhere`: before all maps and products. `shown` names steps whose entries
+    are all needed. `blocks`: the graph runs on blocks of queries and keys, whose entries beyond the last position are
+    masked too, so that such maps get a box even if all entries are visible. `keys`: inputs may be infinite also at keys
+    that the key mask hides; then boxes are inserted where they are read. They are also inserted for the products that
+    sum keys, which count hidden ones otherwise; not if `everywhere`.
     """
     builder = _Hiding(graph, looks(graph, shown), everywhere, blocks, keys)
     for step in graph.steps:
@@ -47,7 +49,8 @@ def hiding(
 class _Hiding:
     """`doubtful` names tensors and steps with possibly infinite masked entries, `rows` those with such rows.
 
-    `made` has the boxes so far. `empty` names what is zero at hidden keys because of them.
+    `large` names products, which may overflow at masked pairs, and what is computed of them, `masked` what is zero
+    there. `made` has the boxes so far. `empty` names what is zero at hidden keys because of them.
     """
 
     graph: Graph
@@ -58,11 +61,13 @@ class _Hiding:
     steps: list[Step] = field(default_factory=list)
     made: dict[tuple[Use, Seen, float], Use] = field(default_factory=dict)
     empty: set[str] = field(default_factory=set)
+    large: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         inputs = self.graph.of_role("input")
         self.doubtful = {tensor.name for tensor in inputs if self.pairs(tensor.legs)}
         self.rows = {tensor.name for tensor in inputs if self.keys and not tensor.finite}
+        self.masked = zero_at_pairs(self.graph)
         self.counting = counting(self.graph) if self.keys and not self.everywhere else {}
         self.batched = batched(self.graph) if self.counting else frozenset()
 
@@ -84,6 +89,11 @@ class _Hiding:
                 self.doubtful.add(step.name)
             new_uses.append(self.hidden(step, use, look, fill) if harm else use)
         self.rows |= {step.name} if any(use.name in self.rows for use in new_uses) else set()
+        product = any(len(term.factors) > 1 for term in terms_of(step)) or any(
+            use.name in self.large for use in new_uses
+        )
+        if product and self.pairs(step.legs) and step.name not in self.masked:
+            self.large.add(step.name)
         new_uses = self.with_zeros(step, new_uses) if step.name in self.counting else new_uses
         if self.is_empty(step, new_uses):
             self.empty.add(step.name)
@@ -158,9 +168,12 @@ class _Hiding:
             return [False] * len(step.op.uses)
         rows = [self.on_keys(use.legs) and use.name in self.rows for use in step.op.uses]
         if step.contraction is not None:
-            in_products = [len(term.factors) > 1 for term in terms_of(step) for _ in term.factors]
-            uses = zip(rows, in_products, step.op.uses, strict=True)
-            return [row or (in_product and self.infinite(use)) for row, in_product, use in uses]
+            infinite = [
+                len(term.factors) > 1 and (self.infinite(use) or self.overflows(use, term.factors))
+                for term in terms_of(step)
+                for use in term.factors
+            ]
+            return [row or pair for row, pair in zip(rows, infinite, strict=True)]
         if step.box is None or not OPS[step.box.kind].multiplies:
             return rows
         always = self.everywhere or not OPS[step.box.kind].finite(self.graph, step.box)
@@ -168,6 +181,10 @@ class _Hiding:
 
     def infinite(self, use: Use) -> bool:
         return self.pairs(use.legs) if self.everywhere else use.name in self.doubtful
+
+    def overflows(self, use: Use, factors: Iterable[Use]) -> bool:
+        """Whether a factor may be infinite where another one is zero."""
+        return use.name in self.large and any(factor.name in self.masked for factor in factors)
 
     def hidden(self, step: Step, use: Use, look: Seen, fill: float) -> Use:
         """The replacement of a use of which `look` is visible; kernels hide keys of pairs in what they read."""

@@ -134,4 +134,18 @@ RELATIONS = (
         "A half layer returns a logarithm in float32.",
         ("relations/test_log_of_nothing.py::test_one_number_in_each_dtype[dtype0-decoding]",),
     ),
+    Mutation(
+        "runtime/blockwise.py",
+        "if leg.rows and 1 != x.shape[leg.rows] != n:",
+        "if leg.rows and x.shape[leg.rows] not in (1, n):",
+        "A known length is looked up among traced ones, which torch compares by identity.",
+        ("relations/test_relations.py::test_layers_share_a_trace[transformer_xl]",),
+    ),
+    Mutation(
+        "rewrite/hidden.py",
+        "(self.infinite(use) or self.overflows(use, term.factors))",
+        "self.infinite(use)",
+        "A product of rows that overflows at hidden pairs multiplies the zeros of a softmax.",
+        (f"{SHIPPED}[mgk]",),
+    ),
 )

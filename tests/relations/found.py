@@ -59,4 +59,17 @@ FOUND = (
         MET,
         {"A": {"map": "sigmoid", "of": ATTEND}, "y": "A[n m] v[m] -> n"},
     ),
+    _design(
+        "mixed_components",
+        {"x": "n f"},
+        {
+            "Q": "x[n f] W[f g d] -> n g d",
+            "K": "x[m f] U[f g d] -> m g d",
+            "S": "P[g h] Q[n g d] K[m g d] + c[h u] -> h u n m",
+            "A": {"softmax": "m", "of": {"logsumexp": "u", "of": "S"}},
+            "y": "A[h n m] K[m h d] -> n h d",
+        },
+        legs={"m": "key", "f": 4, "h": "head 2", "g": "head h", "u": 2, "d": 4},
+        weights={"W": "f g d", "U": "f g d", "P": "g h", "c": "h u"},
+    ),
 )

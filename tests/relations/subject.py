@@ -41,6 +41,7 @@ BACKENDS: dict[str, Backend] = {
     "blocks": Backend("torch", {"linear_memory": True}),
     "long": Backend("torch", {"n": 4096}),
     "decoding": Backend("torch", {"workload": "decoding"}),
+    "inductor": Backend("inductor"),
     "cpp": Backend("cpp"),
     "triton": Backend("triton"),
 }

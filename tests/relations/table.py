@@ -12,6 +12,7 @@ from tensornet_attn.graph.padding import padding_of
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import names
 from tensornet_attn.ops import OPS
+from tests.relations import masks, traces
 from tests.relations import relations as of
 from tests.relations.subject import Subject
 
@@ -91,11 +92,13 @@ def noiseless(graph: Graph) -> bool:
 
 TABLE = (
     Relation(of.backends_agree),
-    Relation(of.large_masks_are_scores, paired),
+    Relation(masks.large_masks_are_scores, paired),
+    Relation(masks.wide_biases_fit_half_layers, paired),
     Relation(of.not_a_number_is_seen),
     Relation(of.logarithms_of_nothing_are_finite, keyed),
     Relation(of.hidden_rows_do_not_matter, hides_keys),
     Relation(of.hidden_pairs_do_not_matter, keyed),
+    Relation(of.products_at_hidden_pairs_may_overflow, paired),
     Relation(of.rows_behind_do_not_matter, exact("behind")),
     Relation(of.rows_before_do_not_matter, exact("before")),
     Relation(of.hidden_keys_are_no_keys, hides_between),
@@ -111,7 +114,9 @@ TABLE = (
     Relation(of.copies_are_the_layer),
     Relation(of.threads_are_apart),
     Relation(of.stored_orders_do_not_matter, lambda graph: bool(graph.of_role("weight"))),
-    Relation(of.traced_is_the_layer, slow=True),
-    Relation(of.exported_is_the_layer, noiseless, slow=True),
+    Relation(traces.sources_are_printed),
+    Relation(traces.traced_is_the_layer, slow=True),
+    Relation(traces.layers_share_a_trace, slow=True),
+    Relation(traces.exported_is_the_layer, noiseless, slow=True),
 )
 RELATIONS: dict[str, Relation] = {relation.name: relation for relation in TABLE}

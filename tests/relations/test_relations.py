@@ -18,6 +18,7 @@ ON_EVERY_PLAN = ("backends_agree", "hidden_rows", "rows_before", "documents", "c
 CHEAP = ("hidden", "rows", "tokens", "documents", "sequences", "queries", "masks", "nothing", "strides", "calls")
 # Random designs with generated kernels: joint legs, masks and sinks, noise, several maps, keys of their own.
 COMPILED = (7, 8, 24)
+TRACED = ("transformer_xl", "linear")  # blocks of queries, sums of states
 JOINT = (3, 4)  # of `joint`, whose readers sum one of several legs
 
 
@@ -62,6 +63,11 @@ def test_shipped_designs(design: Shipped) -> None:
 @pytest.mark.parametrize("design", [Shipped(name) for name in CASES], ids=lambda design: design.name)
 def test_shipped_designs_on_every_plan(design: Shipped, backend: str) -> None:
     check(normal_form(shipped(design.name)), backend, (), 1, design.name)
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_layers_share_a_trace(name: str) -> None:
+    check(normal_form(shipped(name)), "torch", ("layers_share_a_trace",), 1, name)
 
 
 @needs_compiler

@@ -14,10 +14,9 @@ from torch.func import functional_call, grad, jacrev, vmap
 from torch.utils.checkpoint import checkpoint
 
 import tensornet_attn as ta
-from tensornet_attn.runtime.blockwise import blockwise, blockwise_backward, blockwise_forward
+from tensornet_attn.runtime.blockwise import blockwise_backward, blockwise_forward
 from tests.agreement import in_one_graph
 from tests.runtime.blockwise_cases import (
-    SMALL,
     drawn,
     drawn_scores_rows,
     mixed,
@@ -160,20 +159,6 @@ def test_checkpoints_compute_the_same_and_draw_alike() -> None:
     found = checkpoint(drawn, q, k, use_reentrant=False)
     torch.manual_seed(2)
     same(found, drawn(q, k), [q, k])
-
-
-def test_rows_of_a_known_length_meet_queries_of_a_traced_one() -> None:
-    P, q, k, v = (x.detach() for x in mixed_operands(5, 6))
-
-    def call(q: Tensor, positions: Tensor) -> Tensor:
-        return blockwise(mixed_rows, [P, q, k, v, None, None], positions.shape[0], 6, (2,), SMALL)
-
-    positions = torch.arange(5)
-    torch._dynamo.reset()
-    torch._dynamo.mark_static(q, 2)
-    torch._dynamo.maybe_mark_dynamic(positions, 0)
-    traced = torch.compile(call, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(traced(q, positions), call(q, positions))
 
 
 def test_deterministic_algorithms() -> None:

@@ -147,17 +147,6 @@ def test_sinks_tables_and_masks_that_are_no_interval() -> None:
 
 @needs_compiler
 @pytest.mark.slow
-def test_a_kernel_that_cannot_take_float_masks_is_refused() -> None:
-    """The sums of its program for them need each other in turn."""
-    scores = "P[g h] Q[n g d] K[m g d] + c[h u] -> h u n m"
-    source = {
-        "tensornet": 1, "name": "mixed_components", "extends": "mhsa", "legs": {"g": "head h", "u": 2},
-        "weights": {"P": "g h", "c": "h u"}, "diagram": {"A": {"softmax": "m", "of": {"logsumexp": "u", "of": scores}}},
-    }  # fmt: skip
-    assert "not C++ kernels: sums over index variables need each other" in ta.explain(source, "cpp", n=1024)
-    assert "C++" not in ta.emit_source(source, "cpp", n=1024)
-
-
 @pytest.mark.parametrize("name", DESIGNS)
 def test_values_and_gradients(name: str) -> None:
     width = {"thsa": 16, "thsa_kron": 128}.get(name, 64)  # at 128, a program of thsa_kron has 8 of 16 tiles of a leg

@@ -14,6 +14,7 @@ from tests.hidden_cases import (
     BOXES,
     F64,
     MAPS,
+    OVERFLOWS,
     PADDED,
     ROWS,
     Case,
@@ -53,8 +54,9 @@ def test_regions_of_tiles(form: str) -> None:
     check(case, KERNELS, 24, F64, torch.nan)
 
 
-def test_products_that_overflow() -> None:
-    check_overflow("triton", {})
+@pytest.mark.parametrize("name", OVERFLOWS)
+def test_products_that_overflow(name: str) -> None:
+    check_overflow(name, "triton", {})
 
 
 @pytest.mark.parametrize("name", DECAYS)
