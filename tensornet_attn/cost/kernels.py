@@ -24,13 +24,14 @@ class KernelCost:
     """The costs of one kind of kernel. A method that returns None leaves the answer to the steps inside.
 
     `pairs`: it computes values of queries x keys. `native`: by C++ of its own, which may take memory for what it saves.
-    `stepwise`: a GPU launches the steps inside one by one.
+    `stepwise`: a GPU launches the steps inside one by one. `by_steps`: it costs what the steps inside do.
     """
 
     kind = ""
     pairs = True
     native = False
     stepwise = False
+    by_steps = False
 
     def macs(self, scene: Scene, step: Step) -> Mapping[Legs, int] | None:
         """MACs of one batch element, by the legs they run over."""

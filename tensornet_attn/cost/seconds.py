@@ -41,7 +41,7 @@ from tensornet_attn.constants import (
     STRETCH,
 )
 from tensornet_attn.cost.experts import held
-from tensornet_attn.cost.kernels import Parts, cost_of
+from tensornet_attn.cost.kernels import Parts, cost_of, deep_inside
 from tensornet_attn.cost.memory import moved
 from tensornet_attn.cost.products import Shape
 from tensornet_attn.cost.rates import DROPOUT, ELEMENTWISE, NOISE, SINUSOID, Table
@@ -87,9 +87,10 @@ def efficient(parts: Parts, table: Table, backward: bool) -> float:
     return sum(table.efficiency_of(kind, backward) * seconds for kind, seconds in parts.items())
 
 
-def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
-    """The seconds of a step at the rates of the table, by kind of part."""
-    cpp = step.kernel is not None and step.kernel.cpp and isinstance(step.form, Recurrence)
+def parts_of(scene: Scene, step: Step, table: Table, backward: bool, in_cpp: bool = False) -> Parts:
+    """The seconds of a step at the rates of the table, by kind. `in_cpp`: a kernel in C++ computes it inside."""
+    in_cpp = in_cpp or (step.kernel is not None and step.kernel.cpp and isinstance(step.form, Recurrence))
+    cpp = in_cpp and not cost_of(step).by_steps
     table = replace(table, maps=()) if cpp else table  # C++ has its own
     parts = parts_inside(scene, step, table, backward)
     if not cpp:
@@ -256,7 +257,7 @@ def takes_projected(shape: Shape, table: Table, exact: bool) -> bool:
 @cached
 def _cancelling(graph: Graph) -> bool:
     """Whether rows may be divided by sums near zero, also in linear attention."""
-    parts = (step.kernel.body if step.kernel and isinstance(step.form, Recurrence) else (step,) for step in graph.steps)
+    parts = ((step,) if cost_of(step).pairs else deep_inside(step) for step in graph.steps)
     return bool(doubtful_normalizers(replace(graph, steps=tuple(dict.fromkeys(chain(*parts))))))
 
 

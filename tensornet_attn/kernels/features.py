@@ -55,6 +55,11 @@ class Features(OfSteps, Implementation[Recurrence]):
         inner = super().inside(scene, step)
         return inner if scene.stepwise else replace(inner, in_tiles=frozenset(step.kernel.steps[:-1]))
 
+    def parts(self, scene: Scene, step: Step) -> list[Step]:
+        """The steps inside; the second kernel of a pair reads the features of the first."""
+        parts, pair = super().parts(scene, step), recurrence_of(step).pair
+        return parts[-1:] if pair and pair[0] != step.name else parts
+
     def on_triton(self, form: object) -> bool:
         return isinstance(form, Recurrence)
 

@@ -174,6 +174,8 @@ class Implementation(KernelCost, ABC, Generic[Form]):
 class OfSteps(KernelCost):
     """The costs of kernels that cost what the steps inside do, each by itself."""
 
+    by_steps = True
+
     def parts(self, scene: Scene, step: Step) -> list[Step]:
         """The primitive steps inside."""
         return inside(scene, step)[1]
@@ -193,8 +195,9 @@ class OfSteps(KernelCost):
 
     def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         inner, seconds = self.inside(scene, step), defaultdict[str, float](float)
+        in_cpp = step.kernel is not None and step.kernel.cpp
         for inner_step in self.parts(scene, step):
-            for kind, each in parts_of(inner, inner_step, table, backward).items():
+            for kind, each in parts_of(inner, inner_step, table, backward, in_cpp).items():
                 seconds[kind] += each
         return seconds
 
