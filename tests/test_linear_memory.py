@@ -26,8 +26,8 @@ def peaks(name: str, width: int, lengths: tuple[int, ...]) -> list[int]:
 def test_memory_is_linear(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With small blocks: what a block takes at every length would else hide a map of all pairs."""
     monkeypatch.setattr(blocks, "budget_of", lambda device: 1 << 16)
-    for kept in ("_plans", "_sources"):  # nothing of these blocks is left for others
-        monkeypatch.setattr(f"tensornet_attn.compiler.{kept}", Cache(most=4))
+    for cache in ("plan.make.PLANS", "compiler._sources"):  # nothing of these blocks is left for others
+        monkeypatch.setattr(f"tensornet_attn.{cache}", Cache(most=4))
     lengths = (1024, 4096)
     assert slope(lengths, peaks(name, 16, lengths)) <= MOST
 

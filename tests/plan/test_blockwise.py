@@ -37,8 +37,8 @@ def modules(source: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     """Ours, in blocks of two rows, and the oracle, with the same weights."""
     monkeypatch.setattr(blocks, "LEAST", 2)
     monkeypatch.setattr(blocks, "budget_of", lambda device: 4)
-    for kept in ("_plans", "_sources"):  # nothing of these blocks is left for others
-        monkeypatch.setattr(f"tensornet_attn.compiler.{kept}", Cache(most=4))
+    for cache in ("plan.make.PLANS", "compiler._sources"):  # nothing of these blocks is left for others
+        monkeypatch.setattr(f"tensornet_attn.{cache}", Cache(most=4))
     loaded = ta.load(source)
     ours, oracle = (ta.compile(loaded, backend, dtype=torch.float64) for backend in ("torch", "reference"))
     state = {name: draw(*value.shape, seed=i) for i, (name, value) in enumerate(oracle.state_dict().items())}
