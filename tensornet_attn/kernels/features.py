@@ -29,6 +29,7 @@ class Features(OfSteps, Implementation[Recurrence]):
     """Kernels of linear attention with the features that they compute: those of several operands in C++, else maps."""
 
     name, kind, pairs = "features inside kernels", "features", False
+    of_recurrences = True
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         split, _ = split_best(graph, context.sizes, context.device, context.device.width)

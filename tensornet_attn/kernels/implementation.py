@@ -113,13 +113,14 @@ class Implementation(KernelCost, ABC, Generic[Form]):
     `kind`: of its kernels, the name of its file. `alone`: it computes maps without storing them.
 
     `opaque`: torch.compile treats its kernels as one operation each. `in_reader`: they are part of the kernel that
-    reads them, which `explain` lists.
+    reads them, which `explain` lists. `of_recurrences`: it changes kernels of recurrences only.
     """
 
     name: str
     alone = False
     opaque = False
     in_reader = False
+    of_recurrences = False
 
     def unsupported(self, form: Form, context: Context) -> tuple[str, ...]:
         """Why it cannot compute a form, in sentences; empty if it can."""

@@ -32,6 +32,7 @@ class OuterSums(Implementation[Recurrence]):
     """Sums with one row whose key side is a product of two operands, each with the heads and one leg of its own."""
 
     name, kind, pairs = "sum of outer products", "outer", False
+    of_recurrences = True
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         split, _ = split_best(graph, context.sizes, context.device, context.device.width)

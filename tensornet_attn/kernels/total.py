@@ -23,6 +23,7 @@ class Total(OfSteps, Implementation[tuple[Step, ...]]):
     """Sums of kernels that nothing else reads, each of one product of features, in one call."""
 
     name, kind, pairs = "sum of linear attentions", "total", False
+    of_recurrences = True
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         chosen = dict[str, str]()

@@ -16,6 +16,7 @@ from tensornet_attn.cost.target import TRAINING, Target
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import BATCH
+from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.kernels import KERNELS
 from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.plan.absorb import ABSORBED, absorbed
@@ -143,6 +144,8 @@ def _implemented(graph: Graph, context: Context) -> tuple[Graph, dict[str, Lower
     """The schedule of a graph, and the result of each implementation, by name."""
     implementations = dict[str, Lowered]()
     for row in context.rows:
+        if row.of_recurrences and not any(isinstance(step.form, Recurrence) for step in graph.steps):
+            continue
         lowered = row.lowered(graph, context)
         graph = row.marked(lowered.graph) if context.backend == "cpp" else lowered.graph
         implementations[row.name] = replace(lowered, graph=graph)

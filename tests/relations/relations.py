@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tensornet_attn as ta
+from tensornet_attn.cost.kernels import KERNELS
 from tensornet_attn.graph.hidden import looks
 from tensornet_attn.graph.padding import padding_of
 from tensornet_attn.nn.tokens import call_of_tokens
@@ -53,13 +54,14 @@ def backends_agree(subject: Subject) -> None:
 def not_a_number_is_seen(subject: Subject) -> None:
     """NaN in an input comes out where the reference has NaN for it, if another number in its place matters there.
 
-    Other outputs are the reference's; recurrences, computed in chunks, may spread it to all rows, and fused attention
-    spreads it from keys to all queries, because keys must be finite behind a mask of pairs. Torch's own attention
-    computes without its fused kernel, which may give zeros for a query that is NaN (docs/pytorch.md).
+    Other outputs are the reference's; recurrences, computed in chunks, may spread it to all rows, and fused and linear
+    attention spread it from keys to all queries, because keys must be finite behind a mask of pairs. Torch's own
+    attention computes without its fused kernel, which may give zeros for a query that is NaN (docs/pytorch.md).
     """
     subject.module.eval()
     subject.oracle.eval()
     kernels = {step.kernel.kind for step in subject.module.plan.schedule.steps if step.kernel is not None}
+    spreads = any(kind in ("attention", "band") or not KERNELS[kind].pairs for kind in kernels)
     recurrent = any(step.box is not None and OPS[step.box.kind].recurrent for step in subject.graph.steps)
     inputs, options = subject.arguments((2, 4), (5, 7), (20, 11))
     options = {name: value for name, value in options.items() if name in ("mask", "key_mask")}
@@ -79,7 +81,7 @@ def not_a_number_is_seen(subject: Subject) -> None:
         matters = reduce(torch.logical_or, ((other - before).abs() > 1e-6 for other in others))
         assert outcome[matters & wanted.isnan()].isnan().all(), f"input {place}: NaN is lost"
         pairs = {*subject.pair} <= {*subject.leaves[place].legs}
-        if not recurrent and (pairs or not kernels & {"attention", "band"}):
+        if not recurrent and (pairs or not spreads):
             rest = wanted.isfinite()
             assert_same({"output": outcome[rest]}, {"output": wanted[rest]})
 
