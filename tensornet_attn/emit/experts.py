@@ -20,16 +20,16 @@ def choose(writer: Writer, topk: Step) -> None:
     if name_of_chosen(topk) in writer.values:
         return
     leg, count = chosen_of(topk)
-    legs, k = (*(one for one in topk.legs if one != leg), leg), writer.integer(count)
+    legs, k = (*(topk_leg for topk_leg in topk.legs if topk_leg != leg), leg), writer.integer(count)
     of, by = map(writer.value, topk.op.uses)
     assert topk.box is not None
-    text = writer.call("top_chosen", of.arranged(legs).text, ranks(writer, topk.box, by.aligned(legs).text, "-1"), k)
+    call = writer.call("top_chosen", of.arranged(legs).text, ranks(writer, topk.box, by.aligned(legs).text, "-1"), k)
     gates = writer.local[topk.name]
     if writer.graph.step[topk.name].box is not None:  # the dense tensor has this name
         gates = writer.names.fresh(f"{gates}_gates")
     chosen = writer.names.fresh(f"{gates}_chosen")
     batched = of.batched or by.batched
-    writer.line(f"{gates}, {chosen} = {text}  # {'... ' if batched else ''}{' '.join((*legs[:-1], k))}")
+    writer.line(f"{gates}, {chosen} = {call}  # {'... ' if batched else ''}{' '.join((*legs[:-1], k))}")
     writer.values[_gates(topk)] = Value(gates, legs, batched)
     writer.values[name_of_chosen(topk)] = Value(chosen, legs, batched)
 
@@ -55,21 +55,21 @@ def product_text(writer: Writer, product: Product, topk: Step) -> Value:
         of, gate = unmapped(writer, topk.op.uses[0])
         scores, k = of.renamed(topk.legs, product.gate.legs), writer.integer(chosen_of(topk)[1])
         options = [str(bool(total)), *([] if gate == "None" else [gate])]
-        text = writer.call(
+        call = writer.call(
             "gated_expert_sums", rows, weight, scores.grouped(_groups(product, (product.expert,))), k, *options
         )
-        return scaled(writer, product.step.op.terms[0].coefficient, _apart(writer, text, product))  # type: ignore[union-attr]
+        return scaled(writer, product.step.op.terms[0].coefficient, _apart(writer, call, product))  # type: ignore[union-attr]
     gates, chosen = (
         writer.values[name].renamed(topk.legs, product.gate.legs).grouped(_groups(product, (product.expert,)))
         for name in (_gates(topk), name_of_chosen(topk))
     )
     rows = _rows(product, writer.value(product.x))
     if product.gated:
-        text = writer.call("expert_sums", rows, weight, gates, chosen, *(["True"] if total else []))
+        call = writer.call("expert_sums", rows, weight, gates, chosen, *(["True"] if total else []))
     else:
-        text = writer.call("expert_rows", rows, weight, chosen)
-    value = _apart(writer, text, product)
-    return scaled(writer, product.step.op.terms[0].coefficient, value)  # type: ignore[union-attr]
+        call = writer.call("expert_rows", rows, weight, chosen)
+    unflattened = _apart(writer, call, product)
+    return scaled(writer, product.step.op.terms[0].coefficient, unflattened)  # type: ignore[union-attr]
 
 
 def add_biases(writer: Writer, step: Step, product: Product, topk: Step) -> None:
@@ -81,14 +81,14 @@ def add_biases(writer: Writer, step: Step, product: Product, topk: Step) -> None
         .renamed(topk.legs, product.gate.legs)
         .arranged(legs[: 1 + len(product.tokens)])
     )
-    texts = []
+    addends = []
     for use in step.op.uses:
-        value = writer.value(use)
+        addend = writer.value(use)
         if use.legs and use.name in writer.graph.tensor and product.expert in use.legs:
-            value = value.arranged((product.expert, *(leg for leg in product.own if leg in use.legs)))
-            value = Value(f"{value.atom}[{chosen.text}]", (*chosen.legs, *value.legs[1:]), True)
-        texts.append(value.aligned(legs).text)
-    writer.bind(step.name, " + ".join(texts), legs, SUM)
+            addend = addend.arranged((product.expert, *(leg for leg in product.own if leg in use.legs)))
+            addend = Value(f"{addend.atom}[{chosen.text}]", (*chosen.legs, *addend.legs[1:]), True)
+        addends.append(addend.aligned(legs).text)
+    writer.bind(step.name, " + ".join(addends), legs, SUM)
 
 
 def _groups(product: Product, *last: Legs) -> tuple[Legs, ...]:
@@ -105,15 +105,15 @@ def _rows(product: Product, x: Value) -> str:
     slots = (product.expert,) if product.slots else ()
     if slots or set(product.heads) & set(x.legs):
         return x.grouped(_groups(product, slots, product.summed))
-    text = x.grouped((*((leg,) for leg in product.tokens), product.summed))
-    return f"{text}[..., {'None, ' * bool(product.heads)}None, :]"
+    rows = x.grouped((*((leg,) for leg in product.tokens), product.summed))
+    return f"{rows}[..., {'None, ' * bool(product.heads)}None, :]"
 
 
-def _apart(writer: Writer, text: str, product: Product) -> Value:
+def _apart(writer: Writer, expression: str, product: Product) -> Value:
     """Unflattens the result into one dimension per leg."""
     slots = () if product.gated else (product.expert,)
     heads = product.heads if slots or not product.total else ()
-    text += split(-1, [*map(writer.size, product.own)])
+    expression += split(-1, [*map(writer.size, product.own)])
     if heads:
-        text += split(-1 - len(product.own) - len(slots), [*map(writer.size, heads)])
-    return Value(text, (*product.tokens, *heads, *slots, *product.own), True, ATOM)
+        expression += split(-1 - len(product.own) - len(slots), [*map(writer.size, heads)])
+    return Value(expression, (*product.tokens, *heads, *slots, *product.own), True, ATOM)

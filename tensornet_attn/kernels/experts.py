@@ -138,31 +138,31 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         but = f"'{last.step.name}' for the chosen experts only would take"
         worth = 1 - 1e-12  # strictly less, to pay for the sorting
         if device.measured:
-            made = _without_unread(self.lower(form, context).graph)
-            own, other = seconds_apart(made, form.graph, context.sizes, context.target)
-            return Cost(own, other, duration, but, worth)
-        dense = ours = 0
+            grouped = _without_unread(self.lower(form, context).graph)
+            seconds, seconds_before = seconds_apart(grouped, form.graph, context.sizes, context.target)
+            return Cost(seconds, seconds_before, duration, but, worth)
+        dense = chosen = 0
         for step, product in (*hidden, (last.step, last)):
             if step.kernel is not None:
                 time = _attention_time(form.graph, step, context)
-                dense, ours = dense + time, ours + time * k // sizes[last.expert]
+                dense, chosen = dense + time, chosen + time * k // sizes[last.expert]
             elif product is None and _view(step) is None:
-                rows = 2 * device.width * prod(sizes[leg] for leg in step.legs)
-                dense, ours = dense + device.time(0, rows), ours + device.time(0, rows * k // sizes[last.expert])
+                moved = 2 * device.width * prod(sizes[leg] for leg in step.legs)
+                dense, chosen = dense + device.time(0, moved), chosen + device.time(0, moved * k // sizes[last.expert])
             elif product is not None:
                 dense += order([use.legs for use in step.op.uses], step.legs, sizes, device, device.width).time
-                ours += chosen_time(product, k, sizes, device, context.backend == "triton")
-        return Cost(ours, dense, lambda time, digits: duration(device.seconds(int(time)), digits), but, worth)
+                chosen += chosen_time(product, k, sizes, device, context.backend == "triton")
+        return Cost(chosen, dense, lambda time, digits: duration(device.seconds(int(time)), digits), but, worth)
 
     def lower(self, form: Gated, context: Context) -> Lowered:
         graph, step, hidden, joined, last = form.graph, form.step, form.hidden, form.joined, _last(form, context)
         assert not isinstance(hidden, str)
-        body = (*(step for step, _ in hidden), *([form.topk] if last.at_once else []), last.step)
-        experts = Experts(form.topk, tuple(one for _, one in (*hidden, (step, last)) if one is not None))
-        made = replace(step, op=kernel(self.kind, graph, joined, body, experts))
-        attended = next((steps_of(one)[-1] for one, _ in hidden if one.kernel is not None), None)
-        inside = f", also in '{attended or hidden[-1][0].name}'" if hidden else ""
-        inside += (
+        body = (*(row_step for row_step, _ in hidden), *([form.topk] if last.at_once else []), last.step)
+        experts = Experts(form.topk, tuple(product for _, product in (*hidden, (step, last)) if product is not None))
+        routed = replace(step, op=kernel(self.kind, graph, joined, body, experts))
+        attended = next((steps_of(row_step)[-1] for row_step, _ in hidden if row_step.kernel is not None), None)
+        also = f", also in '{attended or hidden[-1][0].name}'" if hidden else ""
+        also += (
             " for the queries that chose each head (for all queries on a GPU and under torch.compile)"
             if attended
             else ""
@@ -171,34 +171,34 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         how = f"rows sorted by expert, only the {form.chosen} chosen of {count} computed"
         if last.at_once:
             how = f"one product for all {count}, kernels choose {form.chosen} and multiply by their gates"
-        return Lowered(with_steps(graph, {step.name: [*joined[:-1], made]}), {step.name: f"{self.name}: {how}{inside}"})
+        return Lowered(with_steps(graph, {step.name: [*joined[:-1], routed]}), {step.name: f"{self.name}: {how}{also}"})
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
-        made, again = super().lowered(graph, context), _chosen_again(_biases_apart(graph))
-        other = made if again is graph else super().lowered(again, context)
-        made = other if len(other.chosen) > len(made.chosen) else made
-        grouped, choices = _choices(_maps_inside(_without_unread(made.graph)))
+        lowered, rewritten = super().lowered(graph, context), _chosen_again(_biases_apart(graph))
+        lowered_rewritten = lowered if rewritten is graph else super().lowered(rewritten, context)
+        lowered = lowered_rewritten if len(lowered_rewritten.chosen) > len(lowered.chosen) else lowered
+        grouped, choices = _choices(_maps_inside(_without_unread(lowered.graph)))
         for step in filter(chooses, grouped.steps):
-            made.chosen[step.name] += f"; inside: {', '.join(steps_of(step)[:-1])}"
-        return replace(made, graph=grouped, chosen=made.chosen | choices)
+            lowered.chosen[step.name] += f"; inside: {', '.join(steps_of(step)[:-1])}"
+        return replace(lowered, graph=grouped, chosen=lowered.chosen | choices)
 
     def on_triton(self, form: object) -> bool:
         return isinstance(form, Experts)
 
     def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
         """MACs of the chosen experts, with k in place of their leg, unless one product has all experts."""
-        form, found = experts_of(step), Counter[Legs]()
+        form, macs = experts_of(step), Counter[Legs]()
         k = word(chosen_of(form.topk)[1])
         for product in form.products:
-            result = (*product.tokens, *product.heads, product.expert, *product.own)
-            for legs in ((*result, *product.summed), *([result] if product.gated else [])):
+            result_legs = (*product.tokens, *product.heads, product.expert, *product.own)
+            for legs in ((*result_legs, *product.summed), *([result_legs] if product.gated else [])):
                 count = product.expert if product.at_once else k
-                found[tuple(count if leg == product.expert else leg for leg in scene.ordered(legs))] += 1
-        for part in step.kernel.body if step.kernel is not None else ():
-            if part.kernel is not None:  # attention of the chosen heads
-                for legs, times in FUSED.macs(scene, part).items():
-                    found[tuple(k if leg == form.products[-1].expert else leg for leg in legs)] += times
-        return dict(found)
+                macs[tuple(count if leg == product.expert else leg for leg in scene.ordered(legs))] += 1
+        for inner_step in step.kernel.body if step.kernel is not None else ():
+            if inner_step.kernel is not None:  # attention of the chosen heads
+                for legs, times in FUSED.macs(scene, inner_step).items():
+                    macs[tuple(k if leg == form.products[-1].expert else leg for leg in legs)] += times
+        return dict(macs)
 
     def kept(self, scene: Scene, step: Step) -> dict[str, int]:
         """The order of all experts, chosen gates, rows of operands, what boxes between products save.
@@ -206,51 +206,55 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         Attention of chosen heads keeps its order twice, and a copy of its result. Kernels that choose themselves keep
         operands, result, and the rows of all experts before their product, or the chosen ones after it.
         """
-        form, found = experts_of(step), dict[str, int]()
+        form, floats = experts_of(step), dict[str, int]()
         if not form.products:
             return {f"{step.name}: order": scene.elements(step)}
         inner, body = self.inside(scene, step), step.kernel.body if step.kernel else ()
         if (last := form.products[-1]).at_once:
             width, out_width = scene.size(last.summed), scene.size(last.own)
-            each, size = int(scene.number(chosen_of(form.topk)[1])), out_width
+            experts, row_size = int(scene.number(chosen_of(form.topk)[1])), out_width
             if before_product(last, scene.size(last.heads), width, out_width):
-                each, size = scene.size((last.expert,)), width
+                experts, row_size = scene.size((last.expert,)), width
             rows = inner.elements(form.topk, without=chosen_of(form.topk)[0])
-            made = {f"{step.name}: choice": rows, f"{step.name}: rows of experts": rows * each * size}
-            return kept(scene, step.op.uses) | {step.name: scene.stored[step.name]} | made
+            choice_floats = {f"{step.name}: choice": rows, f"{step.name}: rows of experts": rows * experts * row_size}
+            return kept(scene, step.op.uses) | {step.name: scene.stored[step.name]} | choice_floats
         for product in form.products:
-            own = kept(inner, (product.x,))
-            attended = any(part.name == product.x.name and part.kernel for part in body)
-            found |= {f"{step.name}: {name}": floats for name, floats in own.items()} if attended else own
+            row_floats = kept(inner, (product.x,))
+            attended = any(inner_step.name == product.x.name and inner_step.kernel for inner_step in body)
+            floats |= {f"{step.name}: {name}": count for name, count in row_floats.items()} if attended else row_floats
             if product.gated:
-                found[f"{form.topk.name}: gates"] = inner.elements(product.gate)
-        for part in body:
-            if part.contraction is None:
-                found |= saved(inner, part)
-            if part.kernel is not None:
-                op = attention_of(part)
-                order = inner.elements(part) // inner.size({*op.value.legs} - {*op.scores})
-                found[f"{part.name}: order"] = 2 * order
-        return found | {name: floats for name, floats in kept(scene, step.op.uses).items() if name in found}
+                floats[f"{form.topk.name}: gates"] = inner.elements(product.gate)
+        for inner_step in body:
+            if inner_step.contraction is None:
+                floats |= saved(inner, inner_step)
+            if inner_step.kernel is not None:
+                op = attention_of(inner_step)
+                order_size = inner.elements(inner_step) // inner.size({*op.value.legs} - {*op.scores})
+                floats[f"{inner_step.name}: order"] = 2 * order_size
+        return floats | {name: count for name, count in kept(scene, step.op.uses).items() if name in floats}
 
     def inside(self, scene: Scene, step: Step) -> Scene:
         """The scene inside a kernel, which has only the chosen experts, or all of them at once."""
         form, inner = experts_of(step), super().inside(scene, step)
-        few = {one.expert: int(scene.number(chosen_of(form.topk)[1])) for one in form.products if not one.at_once}
-        return replace(inner, sizes={**inner.sizes, **few})
+        chosen_sizes = {
+            product.expert: int(scene.number(chosen_of(form.topk)[1]))
+            for product in form.products
+            if not product.at_once
+        }
+        return replace(inner, sizes={**inner.sizes, **chosen_sizes})
 
     def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
         """The products of the rows that a chosen expert has on average; attention of chosen heads."""
-        few, found = self.inside(scene, step), list[Matmul]()
+        chosen_scene, row_matmuls = self.inside(scene, step), list[Matmul]()
         batch = scene.batch if step.name in scene.batched else 1
         for product in experts_of(step).products:
-            result = (*product.tokens, *product.heads, product.expert, *product.own)
+            legs = (*product.tokens, *product.heads, product.expert, *product.own)
             experts, summed, width = map(scene.size, ((*product.heads, product.expert), product.summed, product.own))
-            rows = batch * few.size(result) // width
+            rows = batch * chosen_scene.size(legs) // width
             shape = Shape(1, max(1, rows // experts), width, summed)
-            found.append(Matmul(shape, (*result, *product.summed), float(rows * width * (summed + product.gated))))
-        attended = (part for part in step.kernel.body if part.kernel) if step.kernel else ()
-        return found + [matmul for part in attended for matmul in matmuls(few, part)]
+            row_matmuls.append(Matmul(shape, (*legs, *product.summed), float(rows * width * (summed + product.gated))))
+        attended = (inner_step for inner_step in step.kernel.body if inner_step.kernel) if step.kernel else ()
+        return row_matmuls + [matmul for inner_step in attended for matmul in matmuls(chosen_scene, inner_step)]
 
     def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         """Products with the chosen experts, maps between them, and attention of the chosen heads.
@@ -258,26 +262,26 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         The rows of one expert are gathered in a cache; their products are read for each head, put back and added.
         """
         assert step.kernel is not None
-        learned, few = backward and step.name in scene.learned, self.inside(scene, step)
-        times, calls, batch = passes_of(learned), CALLS, scene.batch if step.name in scene.batched else 1
+        learned, chosen_scene = backward and step.name in scene.learned, self.inside(scene, step)
+        passes, calls, batch = passes_of(learned), CALLS, scene.batch if step.name in scene.batched else 1
         seconds: defaultdict[str, float] = defaultdict(float)
         for product, (shape, _, macs) in zip(experts_of(step).products, self.matmuls(scene, step), strict=False):
             calls += CALLS_OF_EXPERT * scene.size((product.expert, *product.heads))
             large = shape.rows * shape.summed >= table.projected[0] and takes_projected(shape, table, False)
-            each = projected(shape, table, False) if large else 3 * (multiplied(shape, table),)
-            seconds["product"] += macs / shape.macs * sum(each[:times])
-            put = accessed(batch * few.size((*product.tokens, product.expert, *product.own)), table)
-            put += 2 * accessed(batch * few.size((*product.tokens, *product.own)), table)
-            seconds[ELEMENTWISE] += times * few.size(product.heads) * put
-        for part in step.kernel.body:
-            if part.kernel is not None:
-                op, kind = attention_of(part), kind_of(scene, part)
+            pass_seconds = projected(shape, table, False) if large else 3 * (multiplied(shape, table),)
+            seconds["product"] += macs / shape.macs * sum(pass_seconds[:passes])
+            put_seconds = accessed(batch * chosen_scene.size((*product.tokens, product.expert, *product.own)), table)
+            put_seconds += 2 * accessed(batch * chosen_scene.size((*product.tokens, *product.own)), table)
+            seconds[ELEMENTWISE] += passes * chosen_scene.size(product.heads) * put_seconds
+        for inner_step in step.kernel.body:
+            if inner_step.kernel is not None:
+                op, kind = attention_of(inner_step), kind_of(scene, inner_step)
                 calls += CALLS * scene.size({*op.scores} - {scene.graph.query, op.leg})
-                seconds[kind] += attention_seconds(few, part, op, table, learned, kind)
-            elif part.box is not None:
-                exps, maps = of_exponentials(few, part, table, learned)
-                seconds[ELEMENTWISE] += times * 2 * accessed(few.elements(part), table) + exps
-                seconds[OF_MAPS] += maps
+                seconds[kind] += attention_seconds(chosen_scene, inner_step, op, table, learned, kind)
+            elif inner_step.box is not None:
+                exp_seconds, map_seconds = of_exponentials(chosen_scene, inner_step, table, learned)
+                seconds[ELEMENTWISE] += passes * 2 * accessed(chosen_scene.elements(inner_step), table) + exp_seconds
+                seconds[OF_MAPS] += map_seconds
         seconds["call"] += (calls + 1) * table.call[learned]
         return seconds
 
@@ -296,18 +300,18 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         if len(body) > 1:
             names, k = ", ".join(step.kernel.steps[:-1]), writer.integer(chosen_of(topk)[1])
             writer.line(f"# {names}: leg {products[step.name].expert} has the {k} chosen entries only")
-        for part in body:
-            if part.name in products:
-                value = product_text(inside, products[part.name], topk)
-                inside.bind(part.name, value.text, value.legs, value.level)
-            elif part.kernel is not None:
-                _attention(inside, part, form, topk, _of_products(step.kernel.body, products))
-            elif part.contraction is not None and len(part.contraction.terms) > 1:
-                add_biases(inside, part, next(iter(products.values())), topk)
-            elif products and part.contraction is not None:  # a renamed value
-                inside.values[part.name] = inside.value(part.contraction.uses[0])
+        for inner_step in body:
+            if inner_step.name in products:
+                rows = product_text(inside, products[inner_step.name], topk)
+                inside.bind(inner_step.name, rows.text, rows.legs, rows.level)
+            elif inner_step.kernel is not None:
+                _attention(inside, inner_step, form, topk, _of_products(step.kernel.body, products))
+            elif inner_step.contraction is not None and len(inner_step.contraction.terms) > 1:
+                add_biases(inside, inner_step, next(iter(products.values())), topk)
+            elif products and inner_step.contraction is not None:  # a renamed value
+                inside.values[inner_step.name] = inside.value(inner_step.contraction.uses[0])
             elif products:
-                emit_box(inside, part)
+                emit_box(inside, inner_step)
 
 
 EXPERTS = GroupedExperts()
@@ -334,23 +338,23 @@ def _by_itself(graph: Graph, step: Step, gate: Use) -> tuple[Graph, Step]:
     # y = a[n] G O Wo + b S Ws     ->     y.routed = G O Wo;  y = a[n] y.routed + b S Ws
     """
     terms = step.contraction.terms if step.contraction is not None else ()
-    own = [term for term in terms if gate in term.factors]
-    if len(own) != 1:
+    gated = [term for term in terms if gate in term.factors]
+    if len(gated) != 1:
         return graph, step
-    (term,) = own
+    (term,) = gated
     weight = [use for use in term.factors if use.name in held(graph) and {*use.legs} & {*gate.legs}]
     outer = [
         use for use in term.factors if use != gate and use not in weight and {*use.legs} <= {*gate.legs} & {*step.legs}
     ]
-    rest = tuple(use for use in term.factors if use not in outer)
-    if (len(terms) == 1 and not outer) or len(rest) < 3:
+    routed_factors = tuple(use for use in term.factors if use not in outer)
+    if (len(terms) == 1 and not outer) or len(routed_factors) < 3:
         return graph, step
-    legs = tuple(leg for leg in step.legs if any(leg in use.legs for use in rest))
+    legs = tuple(leg for leg in step.legs if any(leg in use.legs for use in routed_factors))
     name = fresh(graph, f"{step.name}.routed")
-    first = Step(name, Contraction((Term(ONE, rest),)), legs)
-    new = replace(term, factors=(*outer, Use(name, legs)))
-    sums = replace(step, op=Contraction(tuple(new if one is term else one for one in terms)))
-    return with_steps(graph, {step.name: [first, sums]}), first
+    routed = Step(name, Contraction((Term(ONE, routed_factors),)), legs)
+    outer_term = replace(term, factors=(*outer, Use(name, legs)))
+    sums = replace(step, op=Contraction(tuple(outer_term if summand is term else summand for summand in terms)))
+    return with_steps(graph, {step.name: [routed, sums]}), routed
 
 
 def _biased(graph: Graph, step: Step, last: Product) -> Use | str:
@@ -371,7 +375,7 @@ def _biases_apart(graph: Graph) -> Graph:
     """
     experts = {chosen_of(step)[0] for step in graph.steps if topk_of(graph, step.name) is not None}
     experts |= {chosen_of(root)[0] for step in graph.steps if (root := chosen_behind(graph, step.name)) is not None}
-    new = dict[str, list[Step]]()
+    replaced = dict[str, list[Step]]()
     for step in graph.steps:
         terms = step.contraction.terms if step.contraction is not None else ()
         weighed = [
@@ -386,9 +390,9 @@ def _biases_apart(graph: Graph) -> Graph:
         (term,) = chosen
         legs = tuple(leg for leg in step.legs if any(leg in use.legs for use in term.factors))
         name = fresh(graph, f"{step.name}.product")
-        rest = tuple(Term(ONE, (Use(name, legs),)) if one is term else one for one in terms)
-        new[step.name] = [Step(name, Contraction((term,)), legs), replace(step, op=Contraction(rest))]
-    return with_steps(graph, new) if new else graph
+        summands = tuple(Term(ONE, (Use(name, legs),)) if summand is term else summand for summand in terms)
+        replaced[step.name] = [Step(name, Contraction((term,)), legs), replace(step, op=Contraction(summands))]
+    return with_steps(graph, replaced) if replaced else graph
 
 
 def _chosen_again(graph: Graph) -> Graph:
@@ -407,9 +411,9 @@ def _chosen_again(graph: Graph) -> Graph:
             continue
         name = fresh(graph, f"{step.name}.chosen")
         operands = (("of", Use(step.name, step.legs)), ("by", root.box.operand("by")))
-        new = {reader: [_reading(graph.step[reader], step.name, name)] for reader in readers}
-        new[step.name] = [step, Step(name, replace(root.box, operands=operands), step.legs)]
-        graph = with_steps(graph, new)
+        replaced = {reader: [_reading(graph.step[reader], step.name, name)] for reader in readers}
+        replaced[step.name] = [step, Step(name, replace(root.box, operands=operands), step.legs)]
+        graph = with_steps(graph, replaced)
     return graph
 
 
@@ -428,28 +432,28 @@ def _sizes(form: Gated, context: Context) -> dict[str, int]:
 
 def _maps_inside(graph: Graph) -> Graph:
     """Lets kernels that choose by the values of a map compute the map, if nothing else reads it."""
-    new = dict[str, list[Step]]()
+    replaced = dict[str, list[Step]]()
     for step in graph.steps:
         box, readers = step.box, [reader for reader, _ in graph.readers.get(step.name, ())]
         if box is None or box.function is None or arguments(box) or not readers or step.name in graph.results:
             continue
-        alone = all(chooses(one) and experts_of(one).products[-1].x.name != step.name for one in readers)
+        alone = all(chooses(reader) and experts_of(reader).products[-1].x.name != step.name for reader in readers)
         if alone and row(box).triton and row(box).slope:
-            new[step.name] = []
+            replaced[step.name] = []
             for form in map(experts_of, readers):
                 last = form.products[-1].step
-                new[last.name] = [replace(last, op=kernel("experts", graph, (), (step, form.topk, last), form))]
-    return with_steps(graph, new)
+                replaced[last.name] = [replace(last, op=kernel("experts", graph, (), (step, form.topk, last), form))]
+    return with_steps(graph, replaced)
 
 
 def _choices(graph: Graph) -> tuple[Graph, dict[str, str]]:
     """Lets each topk that only grouped experts read return the chosen experts instead of a dense tensor of gates."""
-    new = dict[str, list[Step]]()
+    replaced = dict[str, list[Step]]()
     for step in graph.steps:
         grouped = all(_grouped(reader) for reader, _ in graph.readers.get(step.name, ()))
         if grouped and topk_of(graph, step.name) is not None and step.name not in graph.results:
-            new[step.name] = [replace(step, op=kernel("experts", graph, (), (step,), Experts(step)))]
-    return with_steps(graph, new), dict.fromkeys(new, "gates and indices of the chosen experts only")
+            replaced[step.name] = [replace(step, op=kernel("experts", graph, (), (step,), Experts(step)))]
+    return with_steps(graph, replaced), dict.fromkeys(replaced, "gates and indices of the chosen experts only")
 
 
 def _grouped(step: Step) -> bool:
@@ -473,45 +477,45 @@ def _joined(graph: Graph, step: Step, term: Term, gate: Use, expert: str) -> lis
 def _hidden(graph: Graph, last: Product) -> Hidden | str:
     """The product with experts, and its maps, that compute the rows of `last`; or why they need all experts."""
     by = frozenset(last.gate.legs) - {last.expert}
-    needed, read = Routing.of(graph).needed, Counter(use.name for _, use in graph.uses())
-    found: list[tuple[Step, Product | None]] = []
+    needed, use_counts = Routing.of(graph).needed, Counter(use.name for _, use in graph.uses())
+    hidden: list[tuple[Step, Product | None]] = []
     use, attended = last.x, False
     while (step := graph.step.get(use.name)) is not None:
-        choices = {(one.leg, one.by) for one in needed.get(step.name, ())}
-        if (last.expert, by) not in choices or read[step.name] > 1 or use.legs != step.legs:
+        choices = {(choice.leg, choice.by) for choice in needed.get(step.name, ())}
+        if (last.expert, by) not in choices or use_counts[step.name] > 1 or use.legs != step.legs:
             if attended:
                 break
             return f"'{step.name}' is needed for every '{last.expert}', chosen or not"
-        if (seen := _view(step)) is not None:
-            found.insert(0, (step, None))
-            use = seen
+        if (operand := _view(step)) is not None:
+            hidden.insert(0, (step, None))
+            use = operand
             continue
         if step.contraction is not None and len(step.contraction.terms) == 1:
-            first = read_product(step, last.gate, last.expert, held(graph))
-            if not isinstance(first, str) and first.slots:  # rows that nothing here makes of the chosen ones alone
-                first = f"'{first.x.name}' has rows of every '{last.expert}', chosen or not"
-            if isinstance(first, str):
-                return tuple(found) if attended else first
-            return ((step, first), *found)
+            product = read_product(step, last.gate, last.expert, held(graph))
+            if not isinstance(product, str) and product.slots:  # rows that nothing here makes of the chosen ones alone
+                product = f"'{product.x.name}' has rows of every '{last.expert}', chosen or not"
+            if isinstance(product, str):
+                return tuple(hidden) if attended else product
+            return ((step, product), *hidden)
         if isinstance(step.form, FusedAttention) and not attended:
             if reason := _not_by_head(graph, step, last):
                 return reason
-            found.insert(0, (step, None))
+            hidden.insert(0, (step, None))
             use, attended = step.form.query, True
             continue
         if step.contraction is not None:
             biased = _biased(graph, step, last)
             if isinstance(biased, str):
-                return tuple(found) if attended else biased
-            found.insert(0, (step, None))
+                return tuple(hidden) if attended else biased
+            hidden.insert(0, (step, None))
             use = biased
             continue
         if step.box is None or step.box.function is None:
             break
-        found.insert(0, (step, None))
+        hidden.insert(0, (step, None))
         use = step.box.operand("of")
     if attended:
-        return tuple(found)  # rows of queries without a leg of experts
+        return tuple(hidden)  # rows of queries without a leg of experts
     return f"'{use.name}' on leg '{last.expert}' is neither a product with experts nor a map of such a product"
 
 
@@ -539,9 +543,9 @@ def _not_by_head(graph: Graph, step: Step, last: Product) -> str:
 
 def _without_unread(graph: Graph) -> Graph:
     """The graph without those steps in kernels of experts that nothing else reads."""
-    parts = {name for step in graph.steps if step.kernel and _grouped(step) for name in step.kernel.steps[:-1]}
+    inner_names = {name for step in graph.steps if step.kernel and _grouped(step) for name in step.kernel.steps[:-1]}
     for step in reversed(graph.steps):
-        if step.name in parts and step.name not in graph.readers and step.name not in graph.results:
+        if step.name in inner_names and step.name not in graph.readers and step.name not in graph.results:
             graph = with_steps(graph, {step.name: []})
     return graph
 
@@ -555,20 +559,20 @@ def experts_of(step: Step) -> Experts:
 def _inside(writer: Writer, kernel: Kernel) -> Writer:
     """A copy of the writer that knows the steps inside a kernel; they hold rows of the chosen experts."""
     inside = copy(writer)
-    steps = (part for step in writer.graph.steps for part in (kernel.body if step.op is kernel else (step,)))
+    steps = (inner for step in writer.graph.steps for inner in (kernel.body if step.op is kernel else (step,)))
     inside.graph = replace(writer.graph, steps=tuple(dict.fromkeys(steps)))
-    new = {part.name: writer.names.fresh(part.name.replace(".", "_")) for part in kernel.body[:-1]}
-    inside.local = writer.local | new
-    inside.batched = writer.batched | set(new)
+    names = {inner.name: writer.names.fresh(inner.name.replace(".", "_")) for inner in kernel.body[:-1]}
+    inside.local = writer.local | names
+    inside.batched = writer.batched | set(names)
     return inside
 
 
 def _of_products(body: Iterable[Step], products: Iterable[str]) -> set[str]:
     """The products with chosen weights, and what is computed from them: their rows are those of the chosen heads."""
-    found = {*products}
-    for part in body:
-        found |= {part.name} if any(use.name in found for use in part.op.uses) else set()
-    return found
+    of_chosen = {*products}
+    for step in body:
+        of_chosen |= {step.name} if any(use.name in of_chosen for use in step.op.uses) else set()
+    return of_chosen
 
 
 def _attention(writer: Writer, step: Step, form: Experts, topk: Step, chosen_only: Collection[str]) -> None:
@@ -576,18 +580,20 @@ def _attention(writer: Writer, step: Step, form: Experts, topk: Step, chosen_onl
 
     `chosen_only`: the steps whose rows are those of the chosen heads.
     """
-    op, last, chosen = attention_of(step), form.products[-1], name_of_chosen(topk)
-    tokens = (last.tokens, (last.expert,))
-    of = operands_of(writer, op)
-    places = writer.values[chosen].renamed(topk.legs, last.gate.legs).grouped(tokens)
-    rows = of.query.grouped((*tokens, of.width))
+    op, last, name = attention_of(step), form.products[-1], name_of_chosen(topk)
+    row_groups = (last.tokens, (last.expert,))
+    qkv = operands_of(writer, op)
+    chosen_heads = writer.values[name].renamed(topk.legs, last.gate.legs).grouped(row_groups)
+    rows = qkv.query.grouped((*row_groups, qkv.width))
     if op.query.name not in chosen_only:
-        rows = writer.call("chosen_rows", rows, places)
+        rows = writer.call("chosen_rows", rows, chosen_heads)
     sides = [
-        x.grouped(((last.expert,) if last.expert in x.legs else (), (op.leg,), width))
-        for x, width in ((of.key, of.width), (of.value, of.columns))
+        operand.grouped(((last.expert,) if last.expert in operand.legs else (), (op.leg,), width))
+        for operand, width in ((qkv.key, qkv.width), (qkv.value, qkv.columns))
     ]
-    text = writer.call(
-        "attend_chosen", rows, *sides, places, writer.size(last.expert), *options_of(writer, op, (last.expert,))
+    call = writer.call(
+        "attend_chosen", rows, *sides, chosen_heads, writer.size(last.expert), *options_of(writer, op, (last.expert,))
     )
-    writer.bind(step.name, text + split(-1, [*map(writer.size, of.columns)]), (*last.tokens, last.expert, *of.columns))
+    writer.bind(
+        step.name, call + split(-1, [*map(writer.size, qkv.columns)]), (*last.tokens, last.expert, *qkv.columns)
+    )

@@ -48,8 +48,8 @@ class Features(OfSteps, Implementation[Recurrence]):
 
     def _around(self, graph: Graph, step: Step, features: Sequence[Step]) -> Step:
         assert step.kernel is not None
-        around = kernel(self.kind, graph, (), (*features, step), step.form)
-        return replace(step, op=replace(around, hidden=step.kernel.hidden, cpp=step.kernel.cpp))
+        with_features = kernel(self.kind, graph, (), (*features, step), step.form)
+        return replace(step, op=replace(with_features, hidden=step.kernel.hidden, cpp=step.kernel.cpp))
 
     def inside(self, scene: Scene, step: Step) -> Scene:
         assert step.kernel is not None
@@ -58,8 +58,8 @@ class Features(OfSteps, Implementation[Recurrence]):
 
     def parts(self, scene: Scene, step: Step) -> list[Step]:
         """The steps inside; the second kernel of a pair reads the features of the first."""
-        parts, pair = super().parts(scene, step), recurrence_of(step).pair
-        return parts[-1:] if pair and pair[0] != step.name else parts
+        inner_steps, pair = super().parts(scene, step), recurrence_of(step).pair
+        return inner_steps[-1:] if pair and pair[0] != step.name else inner_steps
 
     def on_triton(self, form: object) -> bool:
         return isinstance(form, Recurrence)
@@ -108,7 +108,7 @@ def _kernels_of(
         candidates = kernels.get(reader.name, []) if use.legs == step.legs else []
     else:
         candidates = [reader] if takes_maps(graph, reader, tiles) and _is_side(recurrence_of(reader), step.name) else []
-    return candidates if all(_fits(graph, step, kernel, tiles) for kernel in candidates) else []
+    return candidates if all(_fits(graph, step, candidate, tiles) for candidate in candidates) else []
 
 
 def _is_map(step: Step) -> bool:

@@ -93,9 +93,9 @@ def _outer_product(graph: Graph, step: Step) -> Step | None:
     product = graph.step.get(term.key[0].name) if term.key else None
     if product is None or product.contraction is None or not all(is_ones(graph, use.name) for use in term.query):
         return None
-    factors, alone = product.contraction.terms[0], len(graph.readers[product.name]) == 1 and product.nested
-    unscaled = term.coefficient == ONE and factors.coefficient == ONE and len(product.contraction.terms) == 1
-    uses = factors.factors
+    product_term, alone = product.contraction.terms[0], len(graph.readers[product.name]) == 1 and product.nested
+    unscaled = term.coefficient == ONE and product_term.coefficient == ONE and len(product.contraction.terms) == 1
+    uses = product_term.factors
     if not unscaled or not alone or len(uses) != 2 or term.key[0].legs != product.legs:
         return None
     shared = {*uses[0].legs} & {*uses[1].legs}

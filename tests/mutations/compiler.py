@@ -181,8 +181,8 @@ COMPILER = (
     ),
     Mutation(
         "kernels/experts.py",
-        "made = other if len(other.chosen) > len(made.chosen) else made",
-        "made = made",
+        "lowered = lowered_rewritten if len(lowered_rewritten.chosen) > len(lowered.chosen) else lowered",
+        "lowered = lowered",
         "Experts are all computed where a norm stands behind the choice.",
         ("ops/test_topk.py::test_the_chosen_experts_alone_are_computed[deepseek]",),
     ),
