@@ -51,12 +51,12 @@ class Conv(BoxModel):
         if isinstance(self.conv, str):
             return self
         pairs = sorted(zip(self.conv, self.width, strict=True), key=lambda pair: pair[0] in keys)
-        (other, wide), (key, width) = pairs
-        for parameter, leg, again in (("conv", other, key), ("width", wide, width)):
-            if leg == again:
+        (other_leg, other_width), (key, width) = pairs
+        for parameter, leg, leg_of_keys in (("conv", other_leg, key), ("width", other_width, width)):
+            if leg == leg_of_keys:
                 hint = "a convolution of scores runs along both sequence legs, e.g. 'conv: [n, m]' and 'width: [i, j]'."
                 raise Refusal("leg-twice", f"leg '{leg}' stands twice in '{parameter}'.", hint)
-        return Conv(conv=other, width=wide, of=Conv(conv=key, width=width, mask=self.mask, of=self.of))
+        return Conv(conv=other_leg, width=other_width, of=Conv(conv=key, width=width, mask=self.mask, of=self.of))
 
 
 class ConvOperation(Operation):
@@ -164,14 +164,19 @@ class ConvOperation(Operation):
         rows = tuple(leg for leg in operand_legs if leg not in weight.legs)
         groups = tuple(leg for leg in operand_legs if leg in weight.legs and leg in step.legs)
         summed = tuple(leg for leg in operand_legs if leg in weight.legs and leg not in step.legs)
-        new = without(weight.legs, box.other, *groups, *summed)
+        weight_only = without(weight.legs, box.other, *groups, *summed)
         x = Value(expression, operand.legs, operand.batched).arranged((*rows, *groups, *summed, source))
         x_text = x.grouped((*((leg,) for leg in rows), groups + summed, (source,)))
         count = " * ".join(lines.size(leg) for leg in groups) or "1"
         expression = lines.call(
-            "convolve", x_text, weight.grouped((groups + new, summed, (str(box.other),))), str(left), count, *tail
+            "convolve",
+            x_text,
+            weight.grouped((groups + weight_only, summed, (str(box.other),))),
+            str(left),
+            count,
+            *tail,
         )
-        kept_legs = groups + new
+        kept_legs = groups + weight_only
         if len(kept_legs) != 1:
             sizes = ", ".join(lines.size(leg) for leg in kept_legs)
             expression += f".unflatten(-2, ({sizes}))" if kept_legs else "[..., 0, :]"

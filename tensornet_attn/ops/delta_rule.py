@@ -342,8 +342,8 @@ def fast_weights(
             reads.append(read if mode == "none" else over(read, dot(z, q[position - first_query]) + eps))
     if q is None:
         return None, S
-    none = dot(S, q.new_zeros(q.shape[1:]))  # the shape of a read, for calls without queries
-    stacked = torch.stack(torch.broadcast_tensors(*reads, none), -1)[..., :-1]
+    empty_read = dot(S, q.new_zeros(q.shape[1:]))  # the shape of a read, for calls without queries
+    stacked = torch.stack(torch.broadcast_tensors(*reads, empty_read), -1)[..., :-1]
     return stacked.flatten(stacked.ndim - 1 - contracted), S  # the contracted legs have size 1
 
 
@@ -387,8 +387,8 @@ def gated_weights(
             reads.append(dot(S, q[position - first_query]))
     if q is None:
         return None, S
-    none = dot(S, q.new_zeros(q.shape[1:]))  # the shape of a read, for calls without queries
-    stacked = torch.stack(torch.broadcast_tensors(*reads, none), -1)[..., :-1]
+    empty_read = dot(S, q.new_zeros(q.shape[1:]))  # the shape of a read, for calls without queries
+    stacked = torch.stack(torch.broadcast_tensors(*reads, empty_read), -1)[..., :-1]
     return stacked.flatten(stacked.ndim - 1 - contracted), S  # the contracted legs have size 1
 
 

@@ -122,7 +122,7 @@ class TopKOperation(Operation):
         of, by, keep = torch.broadcast_tensors(
             run.operand(step), run.operand(step, role), aligned(keep, legs, step.legs)
         )
-        none = torch.zeros_like(by, dtype=torch.bool)
+        no_entries = torch.zeros_like(by, dtype=torch.bool)
 
         def chosen(scores: Tensor, k: int, axis: int) -> Tensor:
             order = scores.sort(dim=axis, descending=True, stable=True).indices.narrow(axis, 0, k)
@@ -138,7 +138,7 @@ class TopKOperation(Operation):
             scores = torch.where(inside, by, -inf)
         scores = torch.where(keep, scores.clamp(min=torch.finfo(scores.dtype).min), -inf)  # hidden entries are last
         selected = keep & chosen(scores, min(int(run.number(box.number("k"))), scores.shape[axis]), axis)
-        elsewhere = torch.where(none, by, 0 if self.zeros_elsewhere(box) else -inf)  # `by` gets zero gradients
+        elsewhere = torch.where(no_entries, by, 0 if self.zeros_elsewhere(box) else -inf)  # `by` gets zero gradients
         return torch.where(selected, of, elsewhere), step.legs
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:

@@ -239,14 +239,14 @@ def _override(document: Document, section: str, values: Mapping[str, Any], repor
             message = f"the design has no {what} '{name}' to replace."
             reporter.error(f"unknown-{what}", message, (), hint=hint, place=place)
             continue
-        old, new = (_kind(declared[name]), _kind(value)) if section == "legs" else ("", "")
-        if problem := _kind_problem(name, declared[name], old, new):
+        declared_kind, new_kind = (_kind(declared[name]), _kind(value)) if section == "legs" else ("", "")
+        if problem := _kind_problem(name, declared[name], declared_kind, new_kind):
             reporter.error("run-time-leg", problem[0], (), hint=problem[1], place=place)
             continue
-        declared[name] = f"{old} {written}" if old and not new else value
+        declared[name] = f"{declared_kind} {written}" if declared_kind and not new_kind else value
         document.keys[(section, name)] = place
         document.values[(section, name)] = Place(
-            file, start, len(source_line), 0, start, str(declared[name]) if old else written
+            file, start, len(source_line), 0, start, str(declared[name]) if declared_kind else written
         )
 
 
@@ -257,13 +257,16 @@ def _kind(written: Any) -> str:
     return kind if kind in KINDS else ""
 
 
-def _kind_problem(name: str, declared: Any, old: str, new: str) -> tuple[str, str] | None:
+def _kind_problem(name: str, declared: Any, declared_kind: str, new_kind: str) -> tuple[str, str] | None:
     """(message, hint) if an override would change a leg's kind, or set a size that the input sets, otherwise None."""
-    if new and new != old:
-        kind = f"a {old} leg" if old else "a size"
+    if new_kind and new_kind != declared_kind:
+        kind = f"a {declared_kind} leg" if declared_kind else "a size"
         return f"leg '{name}' is {kind}; an override cannot change that.", "give only its size, or edit the design."
-    if old in ("query", "key") and declared == old and not new:
-        return f"leg '{name}' is sized by the input at run time.", f"give it a maximum instead, e.g. '{old} 256'."
+    if declared_kind in ("query", "key") and declared == declared_kind and not new_kind:
+        return (
+            f"leg '{name}' is sized by the input at run time.",
+            f"give it a maximum instead, e.g. '{declared_kind} 256'.",
+        )
     return None
 
 
