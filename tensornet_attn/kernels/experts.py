@@ -470,8 +470,8 @@ def _joined(graph: Graph, step: Step, term: Term, gate: Use, expert: str) -> lis
     legs = tuple(dict.fromkeys(leg for use in others for leg in use.legs if leg in kept))
     name = fresh(graph, f"{step.name}.p2")  # p1 is the kernel's own
     first = Step(name, Contraction((Term(ONE, tuple(others)),)), legs)
-    rest = (*(use for use in gated if use == gate), Use(name, legs), *(use for use in gated if use != gate))
-    return [first, replace(step, op=Contraction((Term(term.coefficient, rest),)))]
+    factors = (*(use for use in gated if use == gate), Use(name, legs), *(use for use in gated if use != gate))
+    return [first, replace(step, op=Contraction((Term(term.coefficient, factors),)))]
 
 
 def _hidden(graph: Graph, last: Product) -> Hidden | str:
