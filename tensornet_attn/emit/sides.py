@@ -22,7 +22,7 @@ def unmapped(writer: Writer, use: Use) -> tuple[Value, str]:
     """The value of a use and the map that the kernel applies to it; `None` if there is none."""
     if use.name in writer.values:
         return writer.value(use), "None"
-    step = writer.inside.get(use.name) or writer.graph.step[use.name]
+    step = writer.inside[use.name]
     assert step.box is not None
     of, elementwise = step.box.operand("of"), row(step.box)
     operand = writer.value(of).renamed(of.legs, step.legs).renamed(step.legs, use.legs)
