@@ -27,7 +27,7 @@ FORMS = (
     "keys of their own",
     "more than one batch of heads",
 )
-KERNELS = "band blockwise experts join linear states sums".split()
+KERNELS = "attention band blockwise experts features join linear states sums total".split()
 
 
 def reach(designs: Iterable[Data]) -> Reach:
@@ -59,7 +59,11 @@ def roles(graph: Graph) -> set[str]:
 
 
 def kernels(graph: Graph) -> set[str]:
-    return {step.kernel.kind for step in plan_of(graph, "torch").schedule.steps if step.kernel is not None}
+    """The kinds of kernels of a plan, and of kernels inside them."""
+    steps = [*plan_of(graph, "torch").schedule.steps]
+    for step in steps:
+        steps += step.kernel.body if step.kernel is not None else ()
+    return {step.kernel.kind for step in steps if step.kernel is not None}
 
 
 def forms(data: Data, graph: Graph) -> set[str]:
