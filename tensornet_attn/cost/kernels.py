@@ -65,6 +65,10 @@ class KernelCost:
         """The scene of the steps inside, in primitive steps."""
         return inside(scene, step)[0]
 
+    def parts(self, scene: Scene, step: Step) -> list[Step]:
+        """The primitive steps inside that it computes."""
+        return inside(scene, step)[1]
+
     def matmuls(self, scene: Scene, step: Step) -> list[Matmul] | None:
         """The matrix products by shape; None: by the roles of the legs of its MACs."""
         return None

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from tensornet_attn.cost.kernels import cost_of, inside
+from tensornet_attn.cost.kernels import cost_of
 from tensornet_attn.cost.products import Matmul, Shape
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.work import products
@@ -87,7 +87,7 @@ def exponentials(scene: Scene, step: Step) -> list[tuple[tuple[str, ...], int]]:
     """The exponentials, and similar functions, of a step in the forward, by the legs of what they are taken of."""
     if step.kernel is not None:
         kernel, pair = cost_of(step), {scene.graph.query, scene.graph.key}
-        inner_steps, inner_scene = inside(scene, step)[1], kernel.inside(scene, step)
+        inner_steps, inner_scene = kernel.parts(scene, step), kernel.inside(scene, step)
         if (keys_met := kernel.keys_met(scene, step)) is not None:
             inner_scene = replace(inner_scene, sizes={**inner_scene.sizes, str(scene.graph.key): keys_met})
         counted = [inner for inner in inner_steps if kernel.pairs or not pair <= {*inner.legs}]

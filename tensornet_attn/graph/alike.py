@@ -45,8 +45,10 @@ def narrow_after(graph: Graph, step: Step) -> set[str]:
 
 
 def _alike(graph: Graph, use: Use) -> bool:
-    """Whether a query side is the same for all queries: ones, or what has no query leg."""
-    return graph.query not in use.legs or is_ones(graph, use.name)
+    """Whether a query side is the same for all queries: ones, what has no query leg, or a product of these."""
+    producer = graph.step.get(use.name)
+    factors = producer.contraction.uses if producer is not None and producer.contraction is not None else (use,)
+    return all(graph.query not in factor.legs or is_ones(graph, factor.name) for factor in factors)
 
 
 def is_ones(graph: Graph, name: str) -> bool:

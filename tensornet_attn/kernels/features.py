@@ -56,6 +56,11 @@ class Features(OfSteps, Implementation[Recurrence]):
         inner = super().inside(scene, step)
         return inner if scene.stepwise else replace(inner, in_tiles=frozenset(step.kernel.steps[:-1]))
 
+    def plain(self, step: Step) -> bool:
+        assert step.kernel is not None
+        inner = step.kernel.body[-1]
+        return inner.kernel is not None and bool(KERNELS[inner.kernel.kind].plain(inner))
+
     def parts(self, scene: Scene, step: Step) -> list[Step]:
         """The steps inside; the second kernel of a pair reads the features of the first."""
         inner_steps, pair = super().parts(scene, step), recurrence_of(step).pair
@@ -107,7 +112,7 @@ def _kernels_of(
     if reader.kernel is None:
         candidates = kernels.get(reader.name, []) if use.legs == step.legs else []
     else:
-        candidates = [reader] if takes_maps(graph, reader, tiles) and _is_side(recurrence_of(reader), step.name) else []
+        candidates = [reader] if takes_maps(graph, reader, tiles) and _is_side(reader, step) else []
     return candidates if all(_fits(graph, step, candidate, tiles) for candidate in candidates) else []
 
 
@@ -144,8 +149,13 @@ def _fits(graph: Graph, step: Step, reader: Step, tiles: bool) -> bool:
     )
 
 
-def _is_side(recurrence: Recurrence, name: str) -> bool:
-    """Whether the kernel reads a step only as the query side or the key side of its term, as it is."""
+def _is_side(reader: Step, step: Step) -> bool:
+    """Whether a kernel reads a step only as the query side or the key side of its term, as it is.
+
+    C++ computes features along the sequence leg of the step.
+    """
+    recurrence, cpp = recurrence_of(reader), reader.kernel is not None and reader.kernel.cpp
     (term,) = recurrence.terms
     others = [use for use in (recurrence.value, recurrence.mix, recurrence.added) if use is not None]
-    return term.coefficient == ONE and all(use.name != name for use in others)
+    turned = cpp and any(use.name == step.name and use.legs != step.legs for use in (*term.query, *term.key))
+    return term.coefficient == ONE and not turned and all(use.name != step.name for use in others)

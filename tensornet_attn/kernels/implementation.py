@@ -13,8 +13,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.figures import as_long, instead
-from tensornet_attn.cost.kernels import KernelCost, Parts, inside
+from tensornet_attn.cost.kernels import KernelCost, Parts
 from tensornet_attn.cost.memory import saved
+from tensornet_attn.cost.price import scratch as scratch_of
 from tensornet_attn.cost.products import Matmul
 from tensornet_attn.cost.rates import Table
 from tensornet_attn.cost.scene import Scene
@@ -177,10 +178,6 @@ class OfSteps(KernelCost):
 
     by_steps = True
 
-    def parts(self, scene: Scene, step: Step) -> list[Step]:
-        """The primitive steps inside."""
-        return inside(scene, step)[1]
-
     def kept(self, scene: Scene, step: Step) -> dict[str, int]:
         return {}
 
@@ -201,6 +198,14 @@ class OfSteps(KernelCost):
             for kind, each in parts_of(inner, inner_step, table, backward, in_cpp).items():
                 seconds[kind] += each
         return seconds
+
+    def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int]:
+        """The most of a step inside, forward and backward."""
+        inner = self.inside(scene, step)
+        forward, backward = zip(
+            *(scratch_of(device, inner, inner_step) for inner_step in self.parts(scene, step)), strict=True
+        )
+        return max(forward), max(backward)
 
 
 class AtPlaces(Implementation[Form], Generic[Place, Form]):

@@ -30,6 +30,7 @@ from tensornet_attn.ir.values import Legs, Value, shape_comment
 from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes, kernel
 from tensornet_attn.kernels.linear import DENSE, cpp_option, sides_kept
 from tensornet_attn.rewrite.change import fresh, legs_in, with_steps
+from tensornet_attn.rewrite.duplicate import beside_output
 from tensornet_attn.rewrite.reads import Read, joined, mixes_heads, placed, read_of
 
 
@@ -294,9 +295,15 @@ STATES = States()
 
 
 def _paired(graph: Graph, name: str) -> Graph:
-    """The graph in which one call computes a kernel and another with the same keys, if one of the two has values."""
+    """The graph in which one call computes a kernel and another with the same keys, if one of the two has values.
+
+    Steps that only states and losses need run under conditions of their own.
+    """
+    beside = beside_output(graph)
     for candidate in graph.steps:
         if not isinstance(candidate.form, Recurrence) or not candidate.form.mixes or candidate.form.pair:
+            continue
+        if {name, candidate.name} & beside:
             continue
         pair = first, second = sorted((graph.step[name], candidate), key=graph.steps.index)
         leading, following = map(recurrence_of, pair)
@@ -318,8 +325,10 @@ def _paired(graph: Graph, name: str) -> Graph:
 
 
 def _in_one_call(graph: Graph, step: Step) -> list[Step]:
-    """The kernel, or both of its pair, in the order of the schedule."""
-    return [graph.step[name] for name in recurrence_of(step).pair] or [step]
+    """The kernel, or both of its pair, in the order of the schedule, unless the second reads what is hidden later."""
+    pair = [graph.step[name] for name in recurrence_of(step).pair]
+    hidden = [{*member.kernel.hidden} if member.kernel else set() for member in pair]
+    return pair if pair and hidden[1] <= hidden[0] else [step]
 
 
 def states_chunk(graph: Graph, recurrence: Recurrence, sizes: Mapping[str, int] | None = None) -> int:

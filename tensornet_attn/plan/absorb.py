@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
+from itertools import chain, product
 from math import prod
 
 from tensornet_attn.cost.figures import duration, instead
+from tensornet_attn.cost.kernels import cost_of
 from tensornet_attn.cost.price import time_of
 from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.model import Graph, Step
@@ -119,10 +120,13 @@ def fusable(start: Graph, graph: Graph) -> Graph:
 def _whole(schedule: Graph, context: Context) -> Whole:
     size = {leg.name: leg.size or context.sizes[leg.name] for leg in schedule.legs}
     pairs = [step.legs for step in schedule.steps if quadratic(schedule, step.legs)]
+    kernels = chain(
+        *(step.kernel.body if step.kernel and cost_of(step).by_steps else (step,) for step in schedule.steps)
+    )
     return Whole(
         time_of(schedule, context.sizes, context.target),
         sum(prod(size[leg] for leg in legs) for legs in pairs),
-        sum(map(_makes_no_scores, schedule.steps)),
+        sum(map(_makes_no_scores, kernels)),
     )
 
 

@@ -69,7 +69,11 @@ def candidates(graph: Graph, target: Target = TRAINING, only: Container[str] | N
 
     `only`: names of the ways to plan.
     """
-    names = (*(row.name for row in TORCH.rewritings), *(row.name for row in TORCH.rows), ABSORBED)
+    names = (
+        *(row.name for row in TORCH.rewritings),
+        *(row.name for row in TORCH.rows if not row.of_recurrences),
+        ABSORBED,
+    )
     ways = [way for way in alternatives(names) if only is None or way.name in only]
     plans = _in_ways(graph, "torch", target, TORCH, ways)
     first_names = {plan.schedule.to_text(): name for name, plan in reversed(plans.items())}
