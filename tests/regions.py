@@ -31,6 +31,8 @@ SLICE: list[Mode] = [
     ("fmm_fast_weight2", True),
     ("hard_lfish", True),  # states of few heads, mixed before they are read
     ("glfish", True),  # sums over the keys alone
+    ("glfish", False),  # one sum for all queries
+    ("linear2", False),  # features in tiles, two kernels in one call
     ("epa_rope", False),  # grouped experts
     ("mamba1", True),  # a scan that is read once
     ("moa_regularised", True),  # losses
@@ -119,11 +121,12 @@ def draws(module: nn.Module) -> bool:
 
 
 def kinds(plan: Plan) -> set[str]:
-    """What a plan consists of."""
-    found = {role for role in ("noise", "state") if plan.graph.of_role(role)}
-    for step in plan.schedule.steps:
+    """What a plan consists of, also inside kernels."""
+    found, steps = {role for role in ("noise", "state") if plan.graph.of_role(role)}, [*plan.schedule.steps]
+    for step in steps:
         if isinstance(step.op, Kernel):
             found.add(step.op.kind)
+            steps += [inner for inner in step.op.body if isinstance(inner.op, Kernel)]
         elif isinstance(step.op, Box):
             found.add(f"{step.op.kind} box")
     return found
