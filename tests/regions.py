@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import tensornet_attn as ta
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Box, Graph, Kernel
+from tensornet_attn.graph.model import Box, Graph, Kernel, Step
 from tensornet_attn.plan.model import Plan
 from tests.designs.case import N
 from tests.designs.cases import CASES, drawn, normal
@@ -120,13 +120,16 @@ def draws(module: nn.Module) -> bool:
     return bool(graph.of_role("noise")) or any(isinstance(s.op, Box) and s.op.kind == "dropout" for s in graph.steps)
 
 
+def kernels_of(steps: Iterable[Step]) -> Iterator[Kernel]:
+    """The kernels of these steps, and of the steps inside them."""
+    for step in steps:
+        if step.kernel is not None:
+            yield step.kernel
+            yield from kernels_of(step.kernel.body)
+
+
 def kinds(plan: Plan) -> set[str]:
     """What a plan consists of, also inside kernels."""
-    found, steps = {role for role in ("noise", "state") if plan.graph.of_role(role)}, [*plan.schedule.steps]
-    for step in steps:
-        if isinstance(step.op, Kernel):
-            found.add(step.op.kind)
-            steps += [inner for inner in step.op.body if isinstance(inner.op, Kernel)]
-        elif isinstance(step.op, Box):
-            found.add(f"{step.op.kind} box")
-    return found
+    roles = {role for role in ("noise", "state") if plan.graph.of_role(role)}
+    boxes = {f"{step.box.kind} box" for step in plan.schedule.steps if step.box is not None}
+    return roles | boxes | {kernel.kind for kernel in kernels_of(plan.schedule.steps)}

@@ -12,9 +12,10 @@ from torch import nn
 import tensornet_attn as ta
 from tensornet_attn.cost.target import TRAINING, Target
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Box, Graph, Kernel
+from tensornet_attn.graph.model import Box, Graph
 from tensornet_attn.plan.make import make_plan
 from tests.designs.cases import CASES
+from tests.regions import kernels_of
 from tests.shipped import graph_of
 from tests.work import allocated, flops
 
@@ -30,10 +31,7 @@ LONG = dict.fromkeys(("mhsa_poly", "thsa_poly", "based"), Target(n=2**20, m=2**2
 def linear(graph: Graph, target: Target = TRAINING) -> bool:
     """Whether all that compares queries with keys in a plan is a band, a sum over keys or fast weights."""
     schedule = make_plan(graph, target=target).schedule
-    kernels = [step.op for step in schedule.steps if isinstance(step.op, Kernel)]
-    for kernel in kernels:
-        kernels += [inner.op for inner in kernel.body if isinstance(inner.op, Kernel)]
-    kinds = {kernel.kind for kernel in kernels}
+    kinds = {kernel.kind for kernel in kernels_of(schedule.steps)}
     rule = any(isinstance(step.op, Box) and step.op.kind == "delta_rule" for step in schedule.steps)
     pairs = any({graph.query, graph.key} <= {*step.legs} for step in schedule.steps)
     return bool(kinds or rule) and kinds <= LINEAR and not pairs

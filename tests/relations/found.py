@@ -12,6 +12,19 @@ def _design(name: str, inputs: Data, diagram: Data, **more: Data) -> Data:
 
 
 MET = {"x": "n", "k": "m", "v": "m"}
+KEY_SUMS = {  # of values and of ones, with the same keys, mixed over heads before queries read them
+    "Q": "x[n f] W[f h d] -> n h d",
+    "K": {"map": "elu1", "of": "k[m f] U[f g d] -> m g d"},
+    "s": {"sum": "m", "of": "each[n] K[m g d] v[m g e] -> n m g d e"},
+    "z": {"sum": "m", "of": "each[n] K[m g d] -> n m g d"},
+    "t": "P[g h] s[n g d e] -> n h d e",
+    "u": "P[g h] z[n g d] -> n h d",
+}
+MIXED = {
+    "legs": {"m": "key", "f": 4, "g": "head 2", "h": "head 2", "d": "shared 2", "e": "shared 2"},
+    "weights": {"W": "f h d", "U": "f g d", "P": "g h"},
+    "constants": {"each": {"legs": "n", "value": "ones"}},
+}
 ATTEND = {"softmax": "m", "of": "x[n] k[m] -> n m"}
 FOUND = (
     _design(
@@ -71,5 +84,36 @@ FOUND = (
         },
         legs={"m": "key", "f": 4, "h": "head 2", "g": "head h", "u": 2, "d": 4},
         weights={"W": "f g d", "U": "f g d", "P": "g h", "c": "h u"},
+    ),
+    _design(
+        "sums_with_values_and_without",
+        {"x": "n f", "k": "m f", "v": "m g e"},
+        KEY_SUMS | {"r": {"map": "tanh", "of": "Q[n h d] u[n h d] -> n h"}, "y": "r[n h] Q[n h d] t[n h d e] -> n h e"},
+        **MIXED,
+    ),
+    _design(
+        "sum_for_a_loss",
+        {"x": "n f", "k": "m f", "v": "m g e"},
+        KEY_SUMS
+        | {
+            "r": "Q[n h d] u[n h d] -> n h",
+            "a": {"mean": "n", "of": "r"},
+            "b": {"mean": "h", "of": "a"},
+            "y": "Q[n h d] t[n h d e] -> n h e",
+        },
+        **MIXED,
+        losses={"aux": {"step": "b", "weight": 0.1}},
+    ),
+    _design(
+        "one_feature_of_queries_and_keys",
+        {"x": "n f"},
+        {
+            "P": {"map": "elu1", "of": "x[n f] W[f h d] -> n h d"},
+            "A": {"normalize": "m", "of": "P[n h d] P[m h d] -> h n m"},
+            "V": "x[n f] U[f h d] -> n h d",
+            "y": "A[h n m] V[m h d] -> n h d",
+        },
+        legs={"m": "key", "f": 4, "h": "head 2", "d": 2},
+        weights={"W": "f h d", "U": "f h d"},
     ),
 )

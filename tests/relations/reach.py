@@ -10,6 +10,7 @@ from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Function, Graph
 from tensornet_attn.ops import MASKS, OPS
 from tensornet_attn.spec import load
+from tests.regions import kernels_of
 from tests.relations.text import USE, Data, Slot, sized_legs, slots, sum_of
 
 Reach = dict[str, Counter[str]]
@@ -60,10 +61,7 @@ def roles(graph: Graph) -> set[str]:
 
 def kernels(graph: Graph) -> set[str]:
     """The kinds of kernels of a plan, and of kernels inside them."""
-    steps = [*plan_of(graph, "torch").schedule.steps]
-    for step in steps:
-        steps += step.kernel.body if step.kernel is not None else ()
-    return {step.kernel.kind for step in steps if step.kernel is not None}
+    return {kernel.kind for kernel in kernels_of(plan_of(graph, "torch").schedule.steps)}
 
 
 def forms(data: Data, graph: Graph) -> set[str]:

@@ -127,6 +127,8 @@ class Subject:
         inputs, options = call.arguments()
         if "mask" in options and options["mask"].ndim > 2 + len(call.batch) and self.module.mask_places.apart:
             options["mask"] = options["mask"].flatten(len(call.batch), -3).select(len(call.batch), 0)
+        if "mask" in options and self.module.mask_places.maps and options["mask"].is_floating_point():
+            options["mask"] = options["mask"] > 0  # a sum that is planned as attention adds no mask
         return self.steadied(inputs), options | ({"losses": True} if self.graph.losses else {})
 
     def rows(self, batch: tuple[int, ...], n: int, m: int) -> Rows:
