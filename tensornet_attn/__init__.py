@@ -85,10 +85,10 @@ if TYPE_CHECKING:
     from tensornet_attn.convert.interface import register_attention
     from tensornet_attn.convert.loading import load_converted
     from tensornet_attn.convert.make import convert
-    from tensornet_attn.convert.model import convert_model
+    from tensornet_attn.convert.replace import convert_model
     from tensornet_attn.errors import DesignError, InputError, MissingPartError, Problem, TensornetError
     from tensornet_attn.graph.build import build
-    from tensornet_attn.graph.model import Graph
+    from tensornet_attn.graph.graph import Graph
     from tensornet_attn.nn.step import decoding_step
     from tensornet_attn.search.start import search
     from tensornet_attn.spec import json_schema

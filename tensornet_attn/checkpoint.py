@@ -19,7 +19,7 @@ from tensornet_attn.files import write_whole
 from tensornet_attn.models.read import load
 
 if TYPE_CHECKING:
-    from tensornet_attn.models.model import Model
+    from tensornet_attn.models.base import Model
     from tensornet_attn.models.read import ModelSpec
     from tensornet_attn.nn.module import CompiledDesign
     from tensornet_attn.spec import Design
@@ -61,7 +61,7 @@ def save(module: CompiledDesign | Model, path: PathLike, extra: Mapping[str, tor
     >>> torch.equal(restore(path)(x), layer(x))
     True
     """
-    from tensornet_attn.models.model import Model
+    from tensornet_attn.models.base import Model
     from tensornet_attn.nn.module import CompiledDesign
 
     if not isinstance(module, (CompiledDesign, Model)):

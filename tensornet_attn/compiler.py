@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tensornet_attn.emit.module import Emitted
     from tensornet_attn.nn.made import Made
     from tensornet_attn.nn.module import CompiledDesign
-    from tensornet_attn.plan.model import Plan
+    from tensornet_attn.plan.plan import Plan
     from tensornet_attn.runtime.triton.survey import Used
 
 Overrides = Mapping[str, int | float | str]

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph import model
+from tensornet_attn.graph.graph import Box, Function, Graph, Seen, Step, Term, Visible
 from tensornet_attn.graph.hidden import visible_to
-from tensornet_attn.graph.model import Box, Function, Graph, Seen, Step, Term, Visible
 from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.graph.visibility import numbers, parts_of, written_numbers
+from tensornet_attn.ir import steps
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ir.arithmetic import evaluate as number_of
 from tensornet_attn.ir.steps import LOGIC
@@ -183,7 +183,7 @@ def add_leaves(run: Run) -> None:
             run.values[tensor.name] = cut(run, tensor)
 
 
-def leaf(run: Run, tensor: model.Tensor) -> Tensor:
+def leaf(run: Run, tensor: steps.Tensor) -> Tensor:
     """A tensor that the caller did not pass: the default of an input, a constant at its run-time size, noise."""
     if tensor.role == "input" and tensor.default is not None:
         return run.values[tensor.default]
@@ -196,7 +196,7 @@ def leaf(run: Run, tensor: model.Tensor) -> Tensor:
     return torch.randn_like(zeros) * run.number(tensor.std) if run.training or tensor.always else zeros
 
 
-def cut(run: Run, tensor: model.Tensor) -> Tensor:
+def cut(run: Run, tensor: steps.Tensor) -> Tensor:
     """A weight or state with its split legs restored and, on each sequence leg, its first `length` entries."""
     value = run.values[tensor.name]
     if tensor.stored:
@@ -212,7 +212,7 @@ def cut(run: Run, tensor: model.Tensor) -> Tensor:
     return value
 
 
-def constant(run: Run, tensor: model.Tensor) -> Tensor:
+def constant(run: Run, tensor: steps.Tensor) -> Tensor:
     """The value of a constant, [legs], float64."""
     assert tensor.init is not None
     name, sizes = tensor.init.name, run.sizes(tensor.legs)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import tensornet_attn as ta
 from tensornet_attn.graph import build
 from tensornet_attn.graph.attention import Attention, ScoreTerm, attentions, split
-from tensornet_attn.graph.model import Graph, Step, Term
+from tensornet_attn.graph.graph import Graph, Step, Term
 from tensornet_attn.graph.recurrence import Recurrence, cumulative, erases, linear, scans, sums
 from tensornet_attn.ir.arithmetic import ONE
 from tests.random_design import random_design

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tensornet_attn.graph.graph import Box, Graph
 from tensornet_attn.graph.hidden import omits_hidden_keys
-from tensornet_attn.graph.model import Box, Graph
 from tensornet_attn.ops import OPS
 
 F64 = torch.float64

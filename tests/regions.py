@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import tensornet_attn as ta
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Box, Graph, Kernel, Step
-from tensornet_attn.plan.model import Plan
+from tensornet_attn.graph.graph import Box, Graph, Kernel, Step
+from tensornet_attn.plan.plan import Plan
 from tests.designs.case import N
 from tests.designs.cases import CASES, drawn, normal
 

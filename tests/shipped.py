@@ -9,7 +9,7 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 
 # A child of mhsa whose keys and values come from the queries' own input: self-attention alone, with one length.
 OWN_KEYS: dict[str, Any] = {

@@ -15,8 +15,8 @@ from torch import Tensor
 
 import tensornet_attn as ta
 from tensornet_attn import ops
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.hidden import looks
-from tensornet_attn.graph.model import Graph
 from tensornet_attn.reference import Run, evaluate, seen_by
 from tests.decay_designs import DECAYS, compare_decay
 from tests.designs.cases import ATTENTION, CASES, drawn

@@ -273,7 +273,7 @@ def test_a_clock_in_a_test_is_found(tmp_path: Path) -> None:
 
 
 ALLOWED = [
-    ("draw/a.py", "from tensornet_attn.graph.model import Graph\nfrom tensornet_attn import limits"),
+    ("draw/a.py", "from tensornet_attn.graph.graph import Graph\nfrom tensornet_attn import limits"),
     ("cli/a.py", "def f():\n    import torch\n    import tensornet_attn as ta\n    from tensornet_attn import Design"),
     ("emit/load.py", "exec(compile('1', 'f', 'exec'))"),
     ("nn/a.py", "import re\nimport torch\nre.compile('a')"),

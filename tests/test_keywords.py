@@ -56,7 +56,7 @@ def test_every_public_function_is_checked_or_takes_inputs_by_name() -> None:
 
 
 def test_whatever_is_public_and_no_function_is_itself() -> None:
-    assert ta.models.INITIALISATIONS is import_module("tensornet_attn.models.model").INITIALISATIONS
+    assert ta.models.INITIALISATIONS is import_module("tensornet_attn.models.base").INITIALISATIONS
     for package in (ta, ta.models):
         for name in package.__all__:
             value = getattr(package, name)

@@ -12,7 +12,7 @@ from torch import nn
 import tensornet_attn as ta
 from tensornet_attn.cost.target import TRAINING, Target
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Box, Graph
+from tensornet_attn.graph.graph import Box, Graph
 from tensornet_attn.plan.make import make_plan
 from tests.designs.cases import CASES
 from tests.regions import kernels_of

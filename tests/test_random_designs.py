@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import tensornet_attn as ta
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tests.random_call import F64, Call, assert_same, results, usable
 from tests.random_design import random_design
 from tests.random_text import transposed

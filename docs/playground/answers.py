@@ -18,7 +18,7 @@ from tensornet_attn.draw.render import description
 from tensornet_attn.draw.themes import theme_named
 from tensornet_attn.errors import DesignError, InputError, Problem, TensornetError
 from tensornet_attn.graph import examine
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.rewrite.table import firings
 from tensornet_attn.spec import Design, read
 from tensornet_attn.spec.read import Reading

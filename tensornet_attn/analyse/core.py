@@ -18,7 +18,7 @@ import torch
 from tensornet_attn.analyse.maps import attention_steps, compiled, evaluated
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph.attention import Given, Map, Reduce, attentions, score_of
-from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.nn.module import CompiledDesign, leaves
 

@@ -14,7 +14,7 @@ import torch
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.attention import attentions, behind, readers_of
-from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.recurrence import sums
 from tensornet_attn.ir import arithmetic
 from tensornet_attn.nn.module import CompiledDesign, leaves

@@ -11,7 +11,7 @@ import torch
 from tensornet_attn.analyse.core import values_without_positions
 from tensornet_attn.analyse.maps import compiled, sums_of_maps
 from tensornet_attn.graph.attention import Softmax, Terms, attentions, score_of
-from tensornet_attn.graph.model import Graph, Step, Term, Use
+from tensornet_attn.graph.graph import Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.nn.module import CompiledDesign

@@ -14,7 +14,7 @@ from torch import nn
 
 from tensornet_attn.analyse.maps import Maps, analysed, attention_maps
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.runtime.positions import sinusoid
 

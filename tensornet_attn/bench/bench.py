@@ -19,6 +19,7 @@ from torch import nn
 from tensornet_attn.bench.case import PASSES, Case, runner
 from tensornet_attn.bench.compare import Oracle, WrongError, oracle, values_of
 from tensornet_attn.bench.contestants import AGAINST, OURS, Contestant, SkippedError, contestant
+from tensornet_attn.bench.floor import model_of
 from tensornet_attn.bench.machine import Rates, select, start_worker, tidy
 from tensornet_attn.bench.measure import (
     WARM,
@@ -31,7 +32,6 @@ from tensornet_attn.bench.measure import (
     peak_bytes,
     sample_of,
 )
-from tensornet_attn.bench.model import model_of
 from tensornet_attn.bench.own import HOOK, check_output, maker_named
 from tensornet_attn.bench.results import FAILED, SKIPPED, WRONG, Entry, Result, ratio, spread
 from tensornet_attn.errors import InputError, TensornetError, nearest

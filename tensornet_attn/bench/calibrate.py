@@ -37,7 +37,7 @@ from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.kernels.attention import CAUSAL_ATTENTION, MASKED_ATTENTION
 from tensornet_attn.kernels.native import NATIVE
 from tensornet_attn.plan.make import candidates, make_plan
-from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.plan import Plan
 from tensornet_attn.plan.ways import BLOCKS, DENSE
 from tensornet_attn.spec import Design
 

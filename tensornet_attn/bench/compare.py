@@ -10,7 +10,7 @@ from torch import nn
 
 from tensornet_attn import compiler
 from tensornet_attn.bench.case import FORWARD, Case, leaves, runner
-from tensornet_attn.bench.model import reference_bytes
+from tensornet_attn.bench.floor import reference_bytes
 
 Tensor = torch.Tensor
 Values = dict[str, Tensor]

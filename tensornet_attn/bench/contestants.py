@@ -19,8 +19,8 @@ from tensornet_attn.bench.baselines.kernels import FastWeights, in_chunks
 from tensornet_attn.bench.baselines.layer import Attend, Flex, eager, sdpa
 from tensornet_attn.bench.case import FORWARD, Case
 from tensornet_attn.bench.compare import WrongError
+from tensornet_attn.bench.floor import pair_bytes
 from tensornet_attn.bench.measure import is_gpu
-from tensornet_attn.bench.model import pair_bytes
 from tensornet_attn.bench.own import OwnLayer, own_layer
 from tensornet_attn.cost.sizes import parameters
 from tensornet_attn.cost.target import target_from

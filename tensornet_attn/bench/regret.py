@@ -31,7 +31,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.kernels.native import NATIVE
 from tensornet_attn.plan.auto import faster_on_cpu
 from tensornet_attn.plan.make import candidates
-from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.plan import Plan
 from tensornet_attn.report.words import aligned
 
 WITHIN = 0.10  # of the best candidate

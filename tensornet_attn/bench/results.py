@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from statistics import median, quantiles
 from typing import Any
 
+from tensornet_attn.bench.floor import Model
 from tensornet_attn.bench.machine import Rates
-from tensornet_attn.bench.model import Model
 
 MEASURED, SKIPPED, FAILED, WRONG = "measured", "skipped", "failed", "wrong"
 VERSION = 2  # of the JSON form

@@ -15,7 +15,7 @@ from tensornet_attn.cli.output import print_json
 from tensornet_attn.errors import DesignError, Problem
 
 if TYPE_CHECKING:
-    from tensornet_attn.graph.model import Graph
+    from tensornet_attn.graph.graph import Graph
     from tensornet_attn.models.read import ModelSpec
 
 Numbers = dict[str, int | float | str]

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.ir.arithmetic import ONE, Negative, to_text
 from tensornet_attn.spec.expression import SumText, TermText, UseText, parse_sum_text
 from tensornet_attn.spec.yaml import Data, edited, plain

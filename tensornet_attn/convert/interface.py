@@ -14,7 +14,7 @@ from tensornet_attn.convert import gain
 from tensornet_attn.convert.beside import maps, refuse, split_float_mask
 from tensornet_attn.convert.masks import shown
 from tensornet_attn.errors import InputError, MissingPartError
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.nn.offsets import of_one_forward
 from tensornet_attn.nn.tokens import call_of_tokens

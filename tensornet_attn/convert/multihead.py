@@ -16,7 +16,7 @@ from tensornet_attn.convert.masks import same_for_all_heads
 from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.graph import build
 from tensornet_attn.graph.attention import map_of, summing
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.nn.tokens import call_of_tokens
 from tensornet_attn.spec import Design

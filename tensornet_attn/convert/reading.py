@@ -16,7 +16,7 @@ from tensornet_attn.convert.calls import alone, scaling_of
 from tensornet_attn.convert.values import fill
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.read import Source

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tensornet_attn.graph.model import Function
+from tensornet_attn.graph.graph import Function
 from tensornet_attn.ir import arithmetic
 from tensornet_attn.nn.initial import filled
 from tensornet_attn.spec.expression import SumText, TermText, UseText

@@ -11,7 +11,7 @@ from math import inf, isinf
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.causal import areas_seen, looks_back
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.visibility import visible_areas
 from tensornet_attn.ir.areas import Areas, distances, reach_and_prefix
 from tensornet_attn.ops import OPS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 
 LAST = 1 << 40  # the capacity of an edge that is cut only if no other cut exists
 

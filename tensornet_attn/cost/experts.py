@@ -16,7 +16,7 @@ from math import prod
 from tensornet_attn.constants import MOST_BITS
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.scene import HELD
-from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ops import OPS
 

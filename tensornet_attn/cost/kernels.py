@@ -13,7 +13,7 @@ from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.products import Matmul
 from tensornet_attn.cost.rates import Table
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.ir.values import Legs
 

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 
 from tensornet_attn.cost.kernels import cost_of
 from tensornet_attn.cost.scene import HELD, Scene
-from tensornet_attn.graph.model import Box, Step, Use
+from tensornet_attn.graph.graph import Box, Step, Use
 from tensornet_attn.ops import OPS
 
 Saved = dict[str, int]  # elements, by the name of the memory

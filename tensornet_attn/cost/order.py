@@ -16,7 +16,7 @@ from operator import or_
 
 from tensornet_attn import limits
 from tensornet_attn.cost.devices import GENERIC, Device
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.pairs import BATCH, Legs, Path, left_to_right, split_products
 
 

@@ -34,7 +34,7 @@ from tensornet_attn.cost.report import Cost, cost
 from tensornet_attn.cost.sizes import columns, sizes_at
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.ir.arithmetic import evaluate, parse
 from tensornet_attn.spec import library, load
 from tensornet_attn.spec.sources import file_document

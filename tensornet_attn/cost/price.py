@@ -24,7 +24,7 @@ from tensornet_attn.cost.seconds import module_seconds, seconds_of
 from tensornet_attn.cost.shapes import between
 from tensornet_attn.cost.target import Target
 from tensornet_attn.cost.work import elementwise, macs
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, split_products
 from tensornet_attn.graph.recurrence import erases
 from tensornet_attn.rewrite.duplicate import beside_output

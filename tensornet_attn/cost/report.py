@@ -19,7 +19,7 @@ from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.sizes import columns, human, lengths_of, sizes_at, whole
 from tensornet_attn.cost.sizes import dtype_bytes as bytes_of
 from tensornet_attn.cost.work import Monomials, elementwise, macs, polynomial, products
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.rewrite.duplicate import beside_output
 from tensornet_attn.rewrite.features import Joined

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from tensornet_attn.cost.scene import Scene, word
 from tensornet_attn.cost.work import Monomials, products
-from tensornet_attn.graph.model import Graph, Step, Use, body_graph
+from tensornet_attn.graph.graph import Graph, Step, Use, body_graph
 from tensornet_attn.ir.arithmetic import Arith, evaluate
 from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import plain_number

@@ -49,7 +49,7 @@ from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.shapes import between, exponentials, matmuls
 from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.attention import cached
-from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import Recurrence, scans
 from tensornet_attn.graph.signs import doubtful_normalizers

@@ -7,7 +7,7 @@ from math import prod
 
 from tensornet_attn import limits
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.graph.model import Graph, Leg
+from tensornet_attn.graph.graph import Graph, Leg
 
 LENGTH = 1024  # the default length
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}

@@ -16,7 +16,7 @@ from tensornet_attn.cost.report import cost
 from tensornet_attn.cost.sizes import columns, dtype_bytes, human, lengths_of
 from tensornet_attn.cost.work import training_macs
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.ir.arithmetic import evaluate, names, parse
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.spec import Design

@@ -15,7 +15,7 @@ from tensornet_attn import limits
 from tensornet_attn.cost.devices import GENERIC, Device, costs_on_cpu, device_named
 from tensornet_attn.cost.sizes import dtype_bytes, sizes_at, whole
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.pairs import BATCH
 from tensornet_attn.keywords import caller
 

@@ -29,7 +29,7 @@ from tensornet_attn.cost.kernels import cost_of, inside
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.sizes import sizes_at, whole
 from tensornet_attn.graph.alike import one_row
-from tensornet_attn.graph.model import Contraction, Graph, Step
+from tensornet_attn.graph.graph import Contraction, Graph, Step
 from tensornet_attn.graph.pairs import split_products, summed
 from tensornet_attn.ops import OPS
 

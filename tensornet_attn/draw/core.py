@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tensornet_attn.draw.words import KINDS, look_of
 from tensornet_attn.graph.attention import Masked, attentions, behind
-from tensornet_attn.graph.model import Graph, Term, Use
+from tensornet_attn.graph.graph import Graph, Term, Use
 
 _ROLES = ("weight", "constant", "state")
 

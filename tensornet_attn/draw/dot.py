@@ -14,7 +14,7 @@ from tensornet_attn.draw.scene import Edge
 from tensornet_attn.draw.themes import GROUND, LIGHT, Theme
 from tensornet_attn.draw.words import plain
 from tensornet_attn.errors import MissingPartError
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 
 _GRAPH = {
     "layout": "nop2",  # Graphviz uses the positions in the source

@@ -10,7 +10,7 @@ from tensornet_attn.draw.kept import NOTHING, Marks
 from tensornet_attn.draw.overlay import NONE, Overlay
 from tensornet_attn.draw.scene import END, LAST, Bond, Frame, Node, Path, Scene, Wire, drawn_apart
 from tensornet_attn.draw.words import box_words, coefficient_words, factor_words, is_one, look_of
-from tensornet_attn.graph.model import Box, Contraction, Graph, Leg, Step, Term, Use
+from tensornet_attn.graph.graph import Box, Contraction, Graph, Leg, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, to_text
 from tensornet_attn.ops import OPS
 

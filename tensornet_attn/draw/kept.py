@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.plan.decoding import decoding_of
 from tensornet_attn.plan.parts import Decoding, Kept
 

@@ -11,7 +11,7 @@ from tensornet_attn.draw.kept import NOTHING, Marks
 from tensornet_attn.draw.looks import CORE, GREY, KEPT, TRAINED_CORE, kinds
 from tensornet_attn.draw.scene import Edge, Node, Scene, edges
 from tensornet_attn.draw.words import KINDS, plain
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 
 _SHAPES = {
     "state": '((("{}")))',

@@ -10,8 +10,8 @@ from math import log2
 
 from tensornet_attn.cost.report import Cost
 from tensornet_attn.draw.themes import REGIONS, SHARES
-from tensornet_attn.graph.model import Graph
-from tensornet_attn.plan.model import Plan, Region
+from tensornet_attn.graph.graph import Graph
+from tensornet_attn.plan.plan import Plan, Region
 
 BOUNDS = (0.01, 0.1, 0.3, 0.6)  # shares of the work between two fills
 

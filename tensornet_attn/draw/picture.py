@@ -12,7 +12,7 @@ from tensornet_attn.draw.overlay import NONE, Overlay
 from tensornet_attn.draw.scene import Edge, Frame, Scene, edges
 from tensornet_attn.draw.themes import GROUND
 from tensornet_attn.draw.words import plain
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 
 WIDTH = 520.0  # maximum width of a line of parts, in points
 HEAD = 22.0  # height of the title

@@ -27,7 +27,7 @@ from tensornet_attn.draw.tikz import to_tikz
 from tensornet_attn.draw.words import plain
 from tensornet_attn.errors import InputError, MissingPartError, TensornetError, nearest
 from tensornet_attn.files import write_whole
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 
 SECONDS = 60  # time limit of Graphviz
 DESCRIPTION = 4_000  # characters of a picture's description

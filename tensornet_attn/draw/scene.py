@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from tensornet_attn.draw.words import leg_words
-from tensornet_attn.graph.model import Graph, Leg
+from tensornet_attn.graph.graph import Graph, Leg
 
 COPY = 2  # maximum number of nodes of a step that is copied to each use
 PICTURE = 64  # maximum number of nodes of a part

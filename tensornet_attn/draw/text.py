@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tensornet_attn.draw.core import core_words
 from tensornet_attn.draw.kept import NOTHING, Marks, kept_lines
 from tensornet_attn.draw.words import box_words, call_words, factor_words, is_one, plain, scale_words, signed, use_words
-from tensornet_attn.graph.model import Box, Contraction, Graph, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph.graph import Box, Contraction, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import to_text as arithmetic
 from tensornet_attn.ops import OPS
 

@@ -15,7 +15,7 @@ from tensornet_attn.draw.overlay import NONE, Overlay
 from tensornet_attn.draw.picture import HEAD, Picture, picture_of
 from tensornet_attn.draw.themes import GROUND, INK, LIGHT, Theme
 from tensornet_attn.draw.words import plain
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 
 _SIGNS = {c: f"\\{c}" for c in "#$%&_{}"} | {
     "\\": r"\textbackslash{}",

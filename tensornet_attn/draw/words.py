@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensornet_attn.graph.model import Function, Graph, Leg, Step, Tensor, Use
+from tensornet_attn.graph.graph import Function, Graph, Leg, Step, Tensor, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, Negative, Number, to_text
 from tensornet_attn.ops import OPS
 

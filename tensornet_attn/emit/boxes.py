@@ -5,8 +5,8 @@ from __future__ import annotations
 from tensornet_attn.emit.layout import box_layout
 from tensornet_attn.emit.masks import keep_and_bias, row_keep, seen_text
 from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.graph import Box, Step
 from tensornet_attn.graph.hidden import left_out, visible_to
-from tensornet_attn.graph.model import Box, Step
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.conv import hides_rows
 

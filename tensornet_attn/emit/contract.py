@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from string import ascii_letters
 
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Step, Term
+from tensornet_attn.graph.graph import Step, Term
 from tensornet_attn.ir.arithmetic import ONE, Arith, Negative
 from tensornet_attn.ir.values import ATOM, MATMUL, PRODUCT, SUM, Legs, Value, flattened
 

@@ -10,7 +10,7 @@ from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.layout import split
 from tensornet_attn.emit.sides import unmapped
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Step
+from tensornet_attn.graph.graph import Step
 from tensornet_attn.ir.values import ATOM, SUM, Legs, Value
 from tensornet_attn.ops.topk import ranks
 

@@ -6,7 +6,7 @@ from tensornet_attn.emit.leaves import filled_text
 from tensornet_attn.emit.names import Names
 from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Graph, Tensor
+from tensornet_attn.graph.graph import Graph, Tensor
 from tensornet_attn.graph.pairs import summed_dims
 
 _INDENT = "    "

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from tensornet_attn.graph.graph import Box, Contraction, Graph, Kernel, Step, Use
 from tensornet_attn.graph.hidden import BY_KEY
-from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.conv import hides_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Function, Step, Tensor
+from tensornet_attn.graph.graph import Function, Step, Tensor
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ir.values import Value, permuted
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.ops import OPS
 
 BUILTINS = frozenset("bool dict len max min round super tuple".split())  # builtins that the emitted class uses

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.ir.arithmetic import OF_MATH, Arith, Binary, Call, Name, Negative, Number, evaluate, names, to_text
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM
 

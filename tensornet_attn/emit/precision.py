@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from tensornet_attn.cost.blocks import Block
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.precision import elementwise, exponents_of, few_rows
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ir.values import Value

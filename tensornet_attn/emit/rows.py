@@ -12,12 +12,12 @@ from tensornet_attn.emit.contract import einsum_text, product, scaled, summed
 from tensornet_attn.emit.layout import box_layout
 from tensornet_attn.emit.masks import keep_and_bias, seen_text
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Box, Step, Use
+from tensornet_attn.graph.graph import Box, Step, Use
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value
 from tensornet_attn.ops import MAPS, MASKS, OPS
 from tensornet_attn.ops.operation import dim_of
 from tensornet_attn.tiles.legs import unbounded
-from tensornet_attn.tiles.model import Node, below
+from tensornet_attn.tiles.program import Node, below
 from tensornet_attn.tiles.rows import RowsProgram
 
 _INLINE = 64  # maximum characters of an expression nested in another

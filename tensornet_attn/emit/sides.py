@@ -9,13 +9,13 @@ from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import Masked, Normalize, ScoreTerm
-from tensornet_attn.graph.model import Step, Use
+from tensornet_attn.graph.graph import Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value
 from tensornet_attn.ops.map import row
 from tensornet_attn.ops.maps import MAPS, Map
 from tensornet_attn.tiles.features import Feature, feature_of
-from tensornet_attn.tiles.model import Node
+from tensornet_attn.tiles.program import Node
 
 
 def unmapped(writer: Writer, use: Use) -> tuple[Value, str]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from typing import TypeVar
 
-from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Term, Use
+from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ops.softmax import sink_of
 

@@ -15,7 +15,7 @@ from tensornet_attn.ir.steps import LOGIC, Box, Function, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ops import MAPS, MASKS, OPS
 from tensornet_attn.ops.maps import MEANT
-from tensornet_attn.ops.model import BoxModel
+from tensornet_attn.ops.schema import BoxModel
 from tensornet_attn.spec.expression import CallText, LegToken, parse_call, parse_mask
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.sizes import Leg

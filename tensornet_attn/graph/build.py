@@ -8,7 +8,7 @@ from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, Problem
 from tensornet_attn.graph.causal import causal_leaks
 from tensornet_attn.graph.doubts import rotated_alone, unnormalized_scores
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.reach import (
     check_lengths,
     check_output,
@@ -23,7 +23,7 @@ from tensornet_attn.graph.signs import doubtful_normalizers, growing_decays, gro
 from tensornet_attn.graph.steps import declare_steps
 from tensornet_attn.graph.tensors import declare_tensors
 from tensornet_attn.ops import OPS
-from tensornet_attn.ops.model import BOXES, kinds_of
+from tensornet_attn.ops.schema import BOXES, kinds_of
 from tensornet_attn.spec.design import SECTIONS, Design
 from tensornet_attn.spec.names import identifier_problem
 from tensornet_attn.spec.places import Path

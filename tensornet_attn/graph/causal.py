@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from tensornet_attn.graph.attention import behind
-from tensornet_attn.graph.model import Box, Graph, Step, Term, Use
+from tensornet_attn.graph.graph import Box, Graph, Step, Term, Use
 from tensornet_attn.graph.signs import nonnegative
 from tensornet_attn.graph.visibility import visible_areas
 from tensornet_attn.ir.areas import EVERYWHERE, Areas, union

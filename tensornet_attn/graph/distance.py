@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensornet_attn.graph.model import Function, Graph, Tensor, Term, Use
+from tensornet_attn.graph.graph import Function, Graph, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import Negative
 
 ABSOLUTE, DISTANCE, POSITION = Function("abs"), Function("distance"), Function("position")

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tensornet_attn.graph.attention import behind
-from tensornet_attn.graph.model import Function, Graph, Step, Use
+from tensornet_attn.graph.graph import Function, Graph, Step, Use
 from tensornet_attn.graph.padding import rotated
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.graph.signs import growing_sums

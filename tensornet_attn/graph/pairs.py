@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
-from tensornet_attn.graph.model import Contraction, Graph, Step, Tensor, Term, Use
+from tensornet_attn.graph.graph import Contraction, Graph, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ops import OPS
 

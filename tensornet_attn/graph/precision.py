@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from math import prod
 
-from tensornet_attn.graph.model import Graph, Step, Tensor, Use
+from tensornet_attn.graph.graph import Graph, Step, Tensor, Use
 from tensornet_attn.graph.recurrence import EXP, Recurrence
 from tensornet_attn.ops import OPS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
-from tensornet_attn.graph.model import Graph, Loss, Step
+from tensornet_attn.graph.graph import Graph, Loss, Step
 from tensornet_attn.graph.scope import Scope
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ir.tokens import Refusal

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from tensornet_attn.graph.attention import Attention, Legs, Map, ScoreTerm, Softmax, Terms, Weighting, score_of
 from tensornet_attn.graph.distance import negated, two_sides
-from tensornet_attn.graph.model import Contraction, Function, Graph, Step, Tensor, Term, Use
+from tensornet_attn.graph.graph import Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number, times, to_text
 from tensornet_attn.ops import OPS
 

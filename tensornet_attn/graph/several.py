@@ -15,7 +15,7 @@ from tensornet_attn.ir.arithmetic import ONE, Negative
 from tensornet_attn.ir.steps import Box, Contraction, Function, Step, Term, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ops import OPS
-from tensornet_attn.ops.model import BoxModel
+from tensornet_attn.ops.schema import BoxModel
 from tensornet_attn.spec.expression import LegToken
 from tensornet_attn.spec.places import Path
 

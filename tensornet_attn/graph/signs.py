@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from tensornet_attn.graph.attention import behind
-from tensornet_attn.graph.model import Function, Graph, Step, Tensor, Term, Use
+from tensornet_attn.graph.graph import Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.ir.arithmetic import ONE, Arith, evaluate, names
 from tensornet_attn.ops import OPS

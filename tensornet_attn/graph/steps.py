@@ -6,14 +6,14 @@ from collections import Counter
 
 from tensornet_attn import limits
 from tensornet_attn.graph.boxes import check_parameters, make_box
-from tensornet_attn.graph.model import Contraction, Step, Term, Use
+from tensornet_attn.graph.graph import Contraction, Step, Term, Use
 from tensornet_attn.graph.scope import Scope
 from tensornet_attn.graph.several import over_several
 from tensornet_attn.graph.tensors import check_name
 from tensornet_attn.ir.arithmetic import ONE, Arith
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ops import OPS
-from tensornet_attn.ops.model import BoxModel
+from tensornet_attn.ops.schema import BoxModel
 from tensornet_attn.spec.expression import LegToken, SumText, TermText, UseText, each_of, parse_operand
 from tensornet_attn.spec.places import Path
 

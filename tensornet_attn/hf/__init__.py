@@ -15,7 +15,7 @@ except ImportError:
 
 from tensornet_attn.hf.cache import DesignCacheLayer, TensornetCache, TensornetEncoderDecoderCache
 from tensornet_attn.hf.config import TensornetConfig, config_of
-from tensornet_attn.hf.model import (
+from tensornet_attn.hf.modeling import (
     MODELS,
     TensornetForCausalLM,
     TensornetForConditionalGeneration,

@@ -10,7 +10,7 @@ from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.price import scene_of, time_of
 from tensornet_attn.cost.seconds import seconds_of
 from tensornet_attn.cost.target import Target
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.kernels.blocks import groups_of
 
 

@@ -25,7 +25,7 @@ from tensornet_attn.emit.layout import columns, split
 from tensornet_attn.emit.masks import attention_keep
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import Softmax, attentions
-from tensornet_attn.graph.model import Function, Graph, Step, Use
+from tensornet_attn.graph.graph import Function, Graph, Step, Use
 from tensornet_attn.graph.visibility import causal_up_to
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.values import Legs, Value

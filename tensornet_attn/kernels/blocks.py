@@ -12,8 +12,8 @@ from math import prod
 
 from tensornet_attn.cost.blocks import IN_BAND, LEAST, Block, budget_of, reach_in_both
 from tensornet_attn.cost.devices import Device
+from tensornet_attn.graph.graph import Contraction, Graph, Kernel, Step, Term, Use, body_graph
 from tensornet_attn.graph.hidden import counting, hider, looks
-from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use, body_graph
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import leaf, product

@@ -29,7 +29,7 @@ from tensornet_attn.emit.rows import BlockWriter, RowsPrinter, mask_gradient
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.causal import areas_seen
-from tensornet_attn.graph.model import Box, Graph, Kernel, Step, Tensor, Use, body_graph
+from tensornet_attn.graph.graph import Box, Graph, Kernel, Step, Tensor, Use, body_graph
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ir.values import Legs, Value, permuted
@@ -39,7 +39,7 @@ from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import leaf
 from tensornet_attn.rewrite.hidden import hiding
 from tensornet_attn.tiles.legs import made_inside, unbounded
-from tensornet_attn.tiles.model import Node, below
+from tensornet_attn.tiles.program import Node, below
 from tensornet_attn.tiles.rows import RowsProgram, rows_gradients, rows_program
 
 _INDENT = "    "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.recurrence import EXP, Decay
 from tensornet_attn.ir.arithmetic import ONE, Negative
 from tensornet_attn.rewrite.change import fresh, kept

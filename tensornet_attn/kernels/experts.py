@@ -49,7 +49,7 @@ from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.experts import add_biases, choose, name_of_chosen, product_text
 from tensornet_attn.emit.layout import split
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use
+from tensornet_attn.graph.graph import Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.apart import seconds_apart

@@ -15,7 +15,7 @@ from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.alike import one_row
-from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums_keys
 from tensornet_attn.ir.arithmetic import ONE, names
 from tensornet_attn.kernels.blocks import steps_with

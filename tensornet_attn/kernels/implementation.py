@@ -24,7 +24,7 @@ from tensornet_attn.cost.shapes import matmuls
 from tensornet_attn.cost.target import Target
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import attentions
-from tensornet_attn.graph.model import Graph, Kernel, Step, Use
+from tensornet_attn.graph.graph import Graph, Kernel, Step, Use
 
 Place = TypeVar("Place")
 Form = TypeVar("Form")

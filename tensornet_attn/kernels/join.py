@@ -7,7 +7,7 @@ from tensornet_attn.cost.memory import saved
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.emit.contract import emit_contraction
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import batches
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import Legs, Value

@@ -42,7 +42,7 @@ from tensornet_attn.emit.sides import (
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import Attention, Masked, Reader, ScoreTerm, Softmax, attentions
 from tensornet_attn.graph.distance import with_places
-from tensornet_attn.graph.model import Contraction, Function, Graph, Step, Tensor, Term, Use
+from tensornet_attn.graph.graph import Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import Recurrence, linear, recurrence_of, sums, unmasked
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.ir.values import Legs

@@ -8,7 +8,7 @@ from math import prod
 from tensornet_attn.cost.figures import duration, instead
 from tensornet_attn.cost.sizes import human
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.blocks import Group
 from tensornet_attn.kernels.blockwise import Operand, emit_blockwise, too_small
@@ -17,7 +17,7 @@ from tensornet_attn.kernels.tiles import Tiles, operand_legs
 from tensornet_attn.rewrite.change import leaf
 from tensornet_attn.tiles.cpp.saved import seconds_again, seconds_saved, width_of
 from tensornet_attn.tiles.cpp.source import Region, biased_region_of, region_of, source
-from tensornet_attn.tiles.model import Program
+from tensornet_attn.tiles.program import Program
 
 _INDENT = "    "
 

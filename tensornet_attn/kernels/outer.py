@@ -19,7 +19,7 @@ from tensornet_attn.emit.precision import sums_wide
 from tensornet_attn.emit.sides import laid, mask_options, matrix
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.alike import is_ones, narrow_after
-from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
 from tensornet_attn.ir.arithmetic import ONE

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tensornet_attn import limits
 from tensornet_attn.graph.attention import Map, Terms, score_of
-from tensornet_attn.graph.model import Contraction, Function, Graph, Leg, Step, Term, Use
+from tensornet_attn.graph.graph import Contraction, Function, Graph, Leg, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.rewrite.change import inlined, plain_number, with_legs, with_steps, with_terms, without_dead
 

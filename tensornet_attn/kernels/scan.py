@@ -17,7 +17,7 @@ from tensornet_attn.cost.rates import ELEMENTWISE, Table
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.seconds import WIDTH, passes_of
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Box, Graph, Step, Use
+from tensornet_attn.graph.graph import Box, Graph, Step, Use
 from tensornet_attn.graph.recurrence import scans
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.kernels.blocks import steps_with

@@ -23,7 +23,7 @@ from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.sides import sides_maps, unmapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import ScoreTerm
-from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import Legs, Value, shape_comment

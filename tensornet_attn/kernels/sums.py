@@ -16,7 +16,7 @@ from tensornet_attn.emit.sides import mask_options, term_text
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.alike import is_ones, one_row
 from tensornet_attn.graph.attention import ScoreTerm
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.recurrence import Recurrence, cumulative, recurrence_of, sums
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.implementation import Context, Lowered, OfBoxes, kernel

@@ -20,14 +20,14 @@ from tensornet_attn.emit.triton.kernels import kernels
 from tensornet_attn.emit.triton.region import Region
 from tensornet_attn.emit.wrap import WIDTH, filled
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, Legs, Path, split_products
 from tensornet_attn.kernels.blocks import Group, groups_of, steps_with
 from tensornet_attn.kernels.blockwise import InBlocks
 from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.tiles.build import tile_program
 from tensornet_attn.tiles.derive import gradients
-from tensornet_attn.tiles.model import Node, Operand, Program, Unfit, below, structure
+from tensornet_attn.tiles.program import Node, Operand, Program, Unfit, below, structure
 
 _INDENT = "    "
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from tensornet_attn.emit.layout import columns
 from tensornet_attn.emit.sides import eps_text, laid, mask_options, matrix, sides_maps, small_legs, term_text
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.recurrence import recurrence_of
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.kernels.features import features_inside, takes_maps

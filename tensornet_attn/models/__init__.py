@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tensornet_attn.keywords import checked
 
 if TYPE_CHECKING:
+    from tensornet_attn.models.base import INITIALISATIONS, Model
     from tensornet_attn.models.cache import ModelCache
     from tensornet_attn.models.config import json_schema
     from tensornet_attn.models.cost import ModelCost
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
         SequenceClassifier,
         make,
     )
-    from tensornet_attn.models.model import INITIALISATIONS, Model
     from tensornet_attn.models.read import ModelSpec, check, list_models, load
 
 __all__ = [

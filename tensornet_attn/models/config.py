@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from pydantic_core import PydanticCustomError
 
 from tensornet_attn import limits
-from tensornet_attn.ops.model import Arithmetic
+from tensornet_attn.ops.schema import Arithmetic
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.report import Reporter, written

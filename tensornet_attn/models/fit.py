@@ -13,7 +13,7 @@ from tensornet_attn import compiler
 from tensornet_attn import graph as graphs
 from tensornet_attn.errors import InputError, Problem
 from tensornet_attn.graph.build import build
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.visibility import by_distance
 from tensornet_attn.models.config import Part
 from tensornet_attn.plan.decoding import PLACES, decoding_of

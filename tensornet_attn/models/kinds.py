@@ -11,14 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.models.cache import ModelCache, caches_of
-from tensornet_attn.models.config import (
-    LanguageModelConfig,
-    Seq2SeqConfig,
-    SequenceClassifierConfig,
-    TokenModelConfig,
-)
-from tensornet_attn.models.model import (
+from tensornet_attn.models.base import (
     Documents,
     Losses,
     Model,
@@ -27,6 +20,13 @@ from tensornet_attn.models.model import (
     check_numbers,
     check_tokens,
     gathered,
+)
+from tensornet_attn.models.cache import ModelCache, caches_of
+from tensornet_attn.models.config import (
+    LanguageModelConfig,
+    Seq2SeqConfig,
+    SequenceClassifierConfig,
+    TokenModelConfig,
 )
 from tensornet_attn.models.read import ModelSpec, load, override_keys
 from tensornet_attn.nn.module import CompiledDesign

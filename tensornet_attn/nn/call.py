@@ -13,7 +13,7 @@ import torch
 from tensornet_attn.cost.kernels import unfolded
 from tensornet_attn.emit.masks import takes_key_mask
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.recurrence import Recurrence, sums, unmasked
 from tensornet_attn.ir.arithmetic import Arith, evaluate, names
 from tensornet_attn.ir.tokens import Refusal

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import torch
 
 from tensornet_attn.cost.devices import GENERIC
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.made import Arguments, Made, Result
 from tensornet_attn.plan.cache import Cache as Plans
 from tensornet_attn.plan.decoding import decoding_of
 from tensornet_attn.plan.make import make_plan
-from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.plan import Plan
 from tensornet_attn.plan.stages import Stage, merged, single
 from tensornet_attn.runtime.precision import rounded_to, wide_dtype
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Function, Graph, Tensor
+from tensornet_attn.graph.graph import Function, Graph, Tensor
 from tensornet_attn.graph.pairs import summed_dims
 from tensornet_attn.ir import arithmetic
 from tensornet_attn.runtime.draw import xavier_

@@ -19,7 +19,7 @@ from tensornet_attn.nn.made import Arguments, Made, Result
 from tensornet_attn.nn.notebook import html_of
 from tensornet_attn.nn.offsets import Packed
 from tensornet_attn.nn.packed import Packing, call_packed, call_with_cache
-from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.plan import Plan
 from tensornet_attn.runtime.masks import both
 from tensornet_attn.runtime.operations import exports_onnx
 from tensornet_attn.runtime.triton import target

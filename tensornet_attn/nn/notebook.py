@@ -8,7 +8,7 @@ from tensornet_attn.draw.render import to_svg
 from tensornet_attn.draw.text import diagram_text
 from tensornet_attn.errors import MissingPartError
 from tensornet_attn.plan.decoding import priced
-from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.plan import Plan
 
 
 def html_of(plan: Plan, about: str) -> str:

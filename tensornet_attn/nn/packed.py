@@ -22,7 +22,7 @@ from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.report import cost_of
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.attention import behind
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.padding import Padding, padding_of
 from tensornet_attn.nn.cache import Cache, check_cache
 from tensornet_attn.nn.call import check_key_mask

@@ -17,14 +17,14 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.wires import Wire
 from tensornet_attn.nn.call import Signature
 from tensornet_attn.nn.made import Arguments, Made, Result, Run
 from tensornet_attn.plan.make import make_plan
-from tensornet_attn.plan.model import Plan
 from tensornet_attn.plan.parallel import Split
 from tensornet_attn.plan.part import Part, part_of
+from tensornet_attn.plan.plan import Plan
 from tensornet_attn.spec import Design
 
 Tensor = torch.Tensor

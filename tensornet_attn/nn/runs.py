@@ -14,7 +14,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.nn.made import Arguments, Result, Run
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.nn.tune import recalled
-from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.plan import Plan
 from tensornet_attn.runtime.triton.target import interpreting, mend_interpreter
 
 COMPILATIONS = 64  # of one text: its dtypes times its kinds of masks, sizes 0, 1 and others, with gradients and without

@@ -13,9 +13,9 @@ from typing import Any
 
 from tensornet_attn.ops.maps import MAPS, Map, another_map
 from tensornet_attn.ops.masks import MASKS, Mask, another_mask
-from tensornet_attn.ops.model import BOXES, rebuild
 from tensornet_attn.ops.operation import Operation
 from tensornet_attn.ops.registered import registered
+from tensornet_attn.ops.schema import BOXES, rebuild
 
 __all__ = ["MAPS", "MASKS", "OPS", "Map", "Mask", "Operation", "another_map", "another_mask", "another_operation"]
 

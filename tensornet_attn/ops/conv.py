@@ -12,8 +12,8 @@ from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Scene, Tensor
-from tensornet_attn.ops.model import BoxModel, Masks, Operand
 from tensornet_attn.ops.operation import Operation, aligned, without
+from tensornet_attn.ops.schema import BoxModel, Masks, Operand
 
 MOST = 4096  # taps; attention covers longer ranges
 

@@ -10,8 +10,8 @@ from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops.given import Checker, KernelTiles, Lines, Run, Tile
 from tensornet_attn.ops.given import Tensor as Values
-from tensornet_attn.ops.model import BoxModel, LegName, Masks, Operand
 from tensornet_attn.ops.operation import Operation, check_key_leg
+from tensornet_attn.ops.schema import BoxModel, LegName, Masks, Operand
 
 
 class CumSum(BoxModel):

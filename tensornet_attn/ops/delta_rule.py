@@ -11,8 +11,8 @@ from tensornet_attn.ir.steps import Box, Step, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops.given import Checker, Lines, Run, Scene, Tensor
-from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Operand
 from tensornet_attn.ops.operation import Operation, aligned, check_key_leg, over, without
+from tensornet_attn.ops.schema import Arithmetic, BoxModel, LegName, Operand
 
 ROLES = ("query", "key", "value", "rate")
 GATES = ("decay", "erase", "erase_undecayed", "write")  # absent from a plain rule

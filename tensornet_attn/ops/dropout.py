@@ -6,8 +6,8 @@ from tensornet_attn.ir.arithmetic import to_text
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import ATOM, Legs
 from tensornet_attn.ops.given import KernelTiles, Lines, Run, Tensor, Tile
-from tensornet_attn.ops.model import Arithmetic, BoxModel, Operand
 from tensornet_attn.ops.operation import Operation
+from tensornet_attn.ops.schema import Arithmetic, BoxModel, Operand
 
 
 class Dropout(BoxModel):

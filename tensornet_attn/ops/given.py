@@ -10,7 +10,7 @@ from tensornet_attn.ir.steps import Seen, Step, Use
 from tensornet_attn.ir.values import ATOM, Legs, Value
 
 Tensor = Any  # of torch, which only reference runs import
-Graph = Any  # a checked diagram: `graph.model.Graph`
+Graph = Any  # a checked diagram: `graph.graph.Graph`
 Scene = Any  # a diagram with sizes, which counts elements: `cost.scene.Scene`
 Tile = Any  # a node of a kernel's program: `tiles.model.Node`
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops.given import Checker, KernelTiles, Lines, Run, Tensor, Tile
-from tensornet_attn.ops.model import BoxModel, LegName, Masks, Operand
 from tensornet_attn.ops.operation import Operation, check_key_leg
+from tensornet_attn.ops.schema import BoxModel, LegName, Masks, Operand
 
 
 class MaskedScores(BoxModel):

@@ -10,8 +10,8 @@ from tensornet_attn.ir.steps import Box, Function, Step
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.ops import maps
 from tensornet_attn.ops.given import Graph, KernelTiles, Lines, Run, Scene, Tensor, Tile
-from tensornet_attn.ops.model import BoxModel, LegName, Operand
 from tensornet_attn.ops.operation import Operation, call_words
+from tensornet_attn.ops.schema import BoxModel, LegName, Operand
 
 
 class Map(BoxModel):

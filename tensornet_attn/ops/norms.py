@@ -9,8 +9,8 @@ from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Tensor
-from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, LegNames, Operand
 from tensornet_attn.ops.operation import Operation, axis_of, dim_of, over
+from tensornet_attn.ops.schema import Arithmetic, BoxModel, LegName, LegNames, Operand
 
 
 class RMSNorm(BoxModel):

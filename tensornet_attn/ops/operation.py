@@ -13,7 +13,7 @@ from tensornet_attn.ir.steps import Tensor as Leaf
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops.given import Checker, Graph, KernelTiles, Lines, Run, Scene, Tensor, Tile, Tiles
-from tensornet_attn.ops.model import BoxModel
+from tensornet_attn.ops.schema import BoxModel
 
 
 class Operation(ABC):

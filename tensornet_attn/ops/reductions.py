@@ -10,8 +10,8 @@ from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops.given import KernelTiles, Lines, Run, Tensor, Tile, Tiles
-from tensornet_attn.ops.model import BoxModel, LegNames, Masks, Operand
 from tensornet_attn.ops.operation import Operation, dim_of, over, without
+from tensornet_attn.ops.schema import BoxModel, LegNames, Masks, Operand
 
 
 class LogSumExp(BoxModel):

@@ -6,8 +6,8 @@ from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.ops.given import Checker, Graph, KernelTiles, Lines, Run, Tensor, Tile
-from tensornet_attn.ops.model import BoxModel, LegName, Operand
 from tensornet_attn.ops.operation import Operation, aligned, without
+from tensornet_attn.ops.schema import BoxModel, LegName, Operand
 
 
 class RelShift(BoxModel):

@@ -10,8 +10,8 @@ from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Scene, Tensor
-from tensornet_attn.ops.model import Arithmetic, BoxModel, Flag, LegName, Operand
 from tensornet_attn.ops.operation import Operation, aligned, dim_of, without
+from tensornet_attn.ops.schema import Arithmetic, BoxModel, Flag, LegName, Operand
 
 # Required and optional numbers of each scaling, with the meanings of transformers' rope_parameters.
 ORIGINAL = "original_max_position_embeddings"

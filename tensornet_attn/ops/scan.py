@@ -6,8 +6,8 @@ from tensornet_attn.ir.steps import Box, Step, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.ops.given import Checker, Lines, Run, Scene, Tensor
-from tensornet_attn.ops.model import BoxModel, LegName, Operand
 from tensornet_attn.ops.operation import Operation, aligned, check_key_leg, without
+from tensornet_attn.ops.schema import BoxModel, LegName, Operand
 
 
 class Scan(BoxModel):

@@ -11,8 +11,8 @@ from tensornet_attn.ir.steps import Box, Step, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops.given import Checker, Graph, KernelTiles, Lines, Run, Tensor, Tile, Tiles
-from tensornet_attn.ops.model import Arithmetic, BoxModel, LegNames, Masks, Operand, OperandOrNumber
 from tensornet_attn.ops.operation import Operation, aligned, dim_of, without
+from tensornet_attn.ops.schema import Arithmetic, BoxModel, LegNames, Masks, Operand, OperandOrNumber
 
 
 class Softmax(BoxModel):

@@ -12,8 +12,8 @@ from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Tensor
-from tensornet_attn.ops.model import Arithmetic, BoxModel, Fill, LegNames, Masks, Operand
 from tensornet_attn.ops.operation import Operation, aligned, axis_of, dim_of
+from tensornet_attn.ops.schema import Arithmetic, BoxModel, Fill, LegNames, Masks, Operand
 
 OF_GROUPS = ("groups", "k_groups", "k_in_group")
 

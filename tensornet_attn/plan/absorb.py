@@ -18,7 +18,7 @@ from tensornet_attn.cost.figures import duration, instead
 from tensornet_attn.cost.kernels import cost_of
 from tensornet_attn.cost.price import time_of
 from tensornet_attn.graph.attention import attentions
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.kernels import KERNELS
 from tensornet_attn.kernels.implementation import Context, Lowered

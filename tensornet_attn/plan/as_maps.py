@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.recurrence import sums
 from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
 from tensornet_attn.kernels.linear import LINEAR

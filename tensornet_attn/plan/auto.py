@@ -14,11 +14,11 @@ from tensornet_attn.cost.figures import as_long, duration, instead
 from tensornet_attn.cost.kernels import steps_of
 from tensornet_attn.cost.target import Target
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.keywords import caller
 from tensornet_attn.plan.demands import against_linear
 from tensornet_attn.plan.make import LONGER, PLANS, make_plan, plan_of
-from tensornet_attn.plan.model import Lowering, Plan
+from tensornet_attn.plan.plan import Lowering, Plan
 from tensornet_attn.rewrite.fused import FusedAttention
 
 Make = Callable[[], Plan]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from tensornet_attn.graph.attention import Legs, Normalize, Reader, ScoreTerm, Softmax, attentions
 from tensornet_attn.graph.distance import POSITION, negated, with_places
-from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import (
     CAUSAL,
     EXP,

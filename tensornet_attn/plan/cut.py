@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from networkx.utils import UnionFind
 
-from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints
 from tensornet_attn.ops import OPS

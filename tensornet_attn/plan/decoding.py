@@ -22,7 +22,7 @@ from tensornet_attn.cost.target import TRAINING
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.causal import causal_leaks, looks_back
-from tensornet_attn.graph.model import Graph, Leg, Step, Tensor, Use
+from tensornet_attn.graph.graph import Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.graph.visibility import by_distance, lookahead
 from tensornet_attn.ir.arithmetic import ONE, names

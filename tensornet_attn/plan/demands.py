@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 
 from tensornet_attn.cost.kernels import cost_of, steps_of
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.graph.recurrence import erases
 from tensornet_attn.kernels import KERNELS
-from tensornet_attn.plan.model import Plan, Region
+from tensornet_attn.plan.plan import Plan, Region
 from tensornet_attn.tiles.legs import quadratic
 
 

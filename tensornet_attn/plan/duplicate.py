@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.kernels.attention import FUSED
 from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
 from tensornet_attn.plan.distribute import distribution

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tensornet_attn.graph.attention import attentions, readers_of
-from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
 from tensornet_attn.plan.duplicate import duplicated_scores

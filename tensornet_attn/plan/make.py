@@ -14,7 +14,7 @@ from tensornet_attn.cost.kernels import steps_of
 from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.target import TRAINING, Target
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import BATCH
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.kernels import KERNELS
@@ -23,7 +23,7 @@ from tensornet_attn.plan.absorb import ABSORBED, absorbed
 from tensornet_attn.plan.cache import Cache
 from tensornet_attn.plan.demands import backend_of, strictly
 from tensornet_attn.plan.implementations import BESIDE_FUSED, CPP, TORCH, TRITON_ALONE, Table
-from tensornet_attn.plan.model import Lowering, Plan, Region
+from tensornet_attn.plan.plan import Lowering, Plan, Region
 from tensornet_attn.plan.ways import AS_PRICED, WAYS, Way, alternatives, chosen
 from tensornet_attn.rewrite.whole import gone, simplified
 from tensornet_attn.tiles.legs import quadratic

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tensornet_attn.graph.attention import Normalize, attentions
 from tensornet_attn.graph.distance import with_places
-from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
+from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
 from tensornet_attn.plan.distribute import Blend, blend_of

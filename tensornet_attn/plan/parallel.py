@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.plan.cut import Cut, Slot, Unsplit, glued, named
 from tensornet_attn.rewrite.whole import simplified
 

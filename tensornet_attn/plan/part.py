@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph.graph import Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.wires import Wire, joints
 from tensornet_attn.ir.arithmetic import ONE, Binary, Number, times
 from tensornet_attn.plan.parallel import Split

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensornet_attn.cost.figures import duration
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.kernels.apart import seconds_apart, where_of
 from tensornet_attn.kernels.implementation import Context, Cost, Lowered, Rewriting
 from tensornet_attn.rewrite.engine import everywhere

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from tensornet_attn.graph.model import Contraction, Graph, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph.graph import Contraction, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import ONES
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.steps import with_uses

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import count
 
 from tensornet_attn.graph.attention import Attention, Masked, Normalize, Reader, attentions, readers_of
-from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Term, Use
+from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.kernels.decay import decay_alone
 from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting

@@ -15,8 +15,8 @@ from tensornet_attn.plan.demands import against_linear
 from tensornet_attn.plan.distribute import DISTRIBUTION
 from tensornet_attn.plan.duplicate import DUPLICATES
 from tensornet_attn.plan.hoist import HOISTS
-from tensornet_attn.plan.model import Offer, Plan
 from tensornet_attn.plan.normalized import NORMALIZED
+from tensornet_attn.plan.plan import Offer, Plan
 
 DENSE, BLOCKS = "dense", "blocks of queries instead of fused attention"
 AS_PRICED = "the cheapest implementation of each region"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tensornet_attn import limits
 from tensornet_attn.graph.attention import attentions
-from tensornet_attn.graph.model import Contraction, Graph, Leg, Step, Term, Use
+from tensornet_attn.graph.graph import Contraction, Graph, Leg, Step, Term, Use
 from tensornet_attn.ir.arithmetic import Arith, Name, evaluate, names
 from tensornet_attn.ir.arithmetic import times as times
 from tensornet_attn.ir.steps import with_uses as with_uses

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from tensornet_attn.graph.attention import behind
-from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.rewrite.change import draws, fresh, is_map, kept, with_steps, with_uses
 from tensornet_attn.rewrite.engine import Rule
 

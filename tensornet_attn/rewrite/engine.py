@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 
 CAP = 64  # firings for one place; far above the needs of any diagram
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use
+from tensornet_attn.graph.graph import Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.rewrite.change import Legs, fresh, leg_like, legs_in, read_once, terms_of, with_steps
 from tensornet_attn.rewrite.engine import Rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensornet_attn.graph.attention import Attention, Reader, Softmax, attentions
-from tensornet_attn.graph.model import Contraction, Function, Graph, Kernel, Step, Term, Use
+from tensornet_attn.graph.graph import Contraction, Function, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, times
 from tensornet_attn.rewrite.change import leaf, with_steps
 

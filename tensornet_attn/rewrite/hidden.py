@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, prod
 
+from tensornet_attn.graph.graph import Box, Function, Graph, Kernel, Seen, Step, Use
 from tensornet_attn.graph.hidden import BY_KEY, EVERYTHING, counting, flattened, hider, looks, zero_at_pairs
-from tensornet_attn.graph.model import Box, Function, Graph, Kernel, Seen, Step, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.ops import OPS

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tensornet_attn import limits
-from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, Negative
 from tensornet_attn.rewrite.change import (
     fresh,

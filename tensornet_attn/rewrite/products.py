@@ -9,7 +9,7 @@ values: with few queries, many keys, and a latent that all heads share.
 
 from __future__ import annotations
 
-from tensornet_attn.graph.model import Use
+from tensornet_attn.graph.graph import Use
 from tensornet_attn.rewrite.change import inlined, is_map, legs_in, terms_of
 from tensornet_attn.rewrite.pattern import Match, pattern
 

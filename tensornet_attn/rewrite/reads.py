@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tensornet_attn.graph.attention import Reader, readers_of
 from tensornet_attn.graph.distance import with_places
-from tensornet_attn.graph.model import Contraction, Graph, Step, Tensor, Term, Use
+from tensornet_attn.graph.graph import Contraction, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import ONES, cumulative
 from tensornet_attn.ir.arithmetic import ONE, Arith, times
 from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, with_steps

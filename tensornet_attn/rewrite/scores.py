@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensornet_attn.graph.distance import POSITION, gap_of, two_sides, with_places
-from tensornet_attn.graph.model import Box, Function, Graph, Step, Use
+from tensornet_attn.graph.graph import Box, Function, Graph, Step, Use
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ops import OPS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import fresh, legs_in, read_once, settled, terms_of, with_steps, with_terms

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tensornet_attn.graph.model import Box, Function, Graph, Step, Tensor, Term, Use
+from tensornet_attn.graph.graph import Box, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.visibility import hidden_areas
 from tensornet_attn.ir.arithmetic import ONE, Arith, Name
 from tensornet_attn.rewrite.change import (

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.labelling import Classes
-from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.wires import WHOLE, Wire, joints
 from tensornet_attn.ir.arithmetic import Arith, Name, evaluate
 from tensornet_attn.rewrite.change import fresh, kept, leg_like, terms_of, with_legs

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tensornet_attn.graph.attention import Softmax, attentions
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.rewrite import duplicate, products, relu, scores, shift, simplify, structure, whole
 from tensornet_attn.rewrite.engine import Firing, Rule, Trace, everywhere, rewritten
 

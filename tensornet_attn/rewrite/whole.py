@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.rewrite.change import kept, seen, with_steps, with_uses
 from tensornet_attn.rewrite.engine import Rule, Trace, everywhere
 from tensornet_attn.rewrite.relu import RELU

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tensornet_attn.graph.attention import Normalize, Softmax, weighting_of
-from tensornet_attn.graph.model import Step, Use
+from tensornet_attn.graph.graph import Step, Use
 from tensornet_attn.ops import OPS
 from tensornet_attn.search.sketch import Legs, Sketch, T
 

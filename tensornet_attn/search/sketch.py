@@ -15,11 +15,11 @@ import networkx
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Box, Contraction, Function, Step, Term, Use
+from tensornet_attn.graph.graph import Box, Contraction, Function, Step, Term, Use
 from tensornet_attn.graph.text import call_text, sum_text, use_text
 from tensornet_attn.ir.arithmetic import ONE, Arith, Number, evaluate, parse, to_text
 from tensornet_attn.ops import OPS
-from tensornet_attn.ops.model import BOXES
+from tensornet_attn.ops.schema import BOXES
 from tensornet_attn.rewrite.change import terms_of, with_terms, with_uses
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.report import words

@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from tensornet_attn.errors import DesignError
-from tensornet_attn.ops.model import Arithmetic, LegName, Operand, deep_recursion, holds_operands
+from tensornet_attn.ops.schema import Arithmetic, LegName, Operand, deep_recursion, holds_operands
 from tensornet_attn.spec.places import Document
 from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.sizes import Sizes

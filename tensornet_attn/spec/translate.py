@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.maps import MAPS
-from tensornet_attn.ops.model import BOXES, kinds_of
+from tensornet_attn.ops.schema import BOXES, kinds_of
 from tensornet_attn.spec.expression import CONCATENATION
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.report import Reporter, meant, printable, written

@@ -15,7 +15,7 @@ from typing import Any
 from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.graph import build
 from tensornet_attn.graph.attention import Reader, attentions, behind, map_of
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ops import OPS
 from tensornet_attn.spec import Design

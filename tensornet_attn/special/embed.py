@@ -19,7 +19,7 @@ from math import prod
 
 from tensornet_attn.errors import DesignError, InputError, nearest
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Function, Graph
+from tensornet_attn.graph.graph import Function, Graph
 from tensornet_attn.ir import arithmetic
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.spec import Design

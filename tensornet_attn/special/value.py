@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tensornet_attn.errors import nearest
-from tensornet_attn.graph.model import Function, Graph
+from tensornet_attn.graph.graph import Function, Graph
 from tensornet_attn.ir import arithmetic
 from tensornet_attn.ir.arithmetic import ONE, Arith
 from tensornet_attn.ir.tokens import Refusal

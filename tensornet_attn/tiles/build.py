@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from tensornet_attn.graph.model import Box, Function, Graph, Kernel, Step, Term, Use
+from tensornet_attn.graph.graph import Box, Function, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, Number, evaluate
 from tensornet_attn.ops import OPS
 from tensornet_attn.tiles.conditions import MaskConditions, conditions_of
 from tensornet_attn.tiles.hidden import where_seen, with_hiding
 from tensornet_attn.tiles.legs import MOST, RESERVED, made_inside, relative, sides_of
-from tensornet_attn.tiles.model import ROWS, At, Axes, Exit, Node, Nodes, Operand, Program, Unfit, below, vanishes
+from tensornet_attn.tiles.program import ROWS, At, Axes, Exit, Node, Nodes, Operand, Program, Unfit, below, vanishes
 from tensornet_attn.tiles.steps import BoxTiles, Index, Steps
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
-from tensornet_attn.graph.model import Function, Graph
+from tensornet_attn.graph.graph import Function, Graph
 from tensornet_attn.graph.visibility import condition, hidden_areas, interval, visible_areas
 from tensornet_attn.ir.areas import Areas, distances
 from tensornet_attn.ir.arithmetic import evaluate

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensornet_attn.ir.arithmetic import ONE, Negative
-from tensornet_attn.tiles.model import ROWS, At, Node, Nodes, Program, Unfit, along_width, below, factored
+from tensornet_attn.tiles.program import ROWS, At, Node, Nodes, Program, Unfit, along_width, below, factored
 
 Rule = Callable[[Any, Node, Node], None]  # passes the gradient of a node to its arguments
 

@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from tensornet_attn.graph.model import Box, Graph, Step, Use
+from tensornet_attn.graph.graph import Box, Graph, Step, Use
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.given import KernelTiles
 from tensornet_attn.tiles.derive import RULES, Backward
-from tensornet_attn.tiles.model import At, Axes, Node, Nodes, Operand, below
+from tensornet_attn.tiles.program import At, Axes, Node, Nodes, Operand, below
 from tensornet_attn.tiles.steps import BoxTiles, Index, Steps
 
 

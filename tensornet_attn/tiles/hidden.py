@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tensornet_attn.graph.model import Box, Function, Graph, Kernel, Step, body_graph
+from tensornet_attn.graph.graph import Box, Function, Graph, Kernel, Step, body_graph
 from tensornet_attn.rewrite.hidden import hiding
-from tensornet_attn.tiles.model import At, Node, Nodes, Unfit
+from tensornet_attn.tiles.program import At, Node, Nodes, Unfit
 
 Look = Callable[[tuple[Function, ...], At], Node]
 New = Callable[[list[str]], dict[str, str]]

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import prod
 
-from tensornet_attn.graph.model import Graph, Kernel, Step, Use
+from tensornet_attn.graph.graph import Graph, Kernel, Step, Use
 from tensornet_attn.ops import OPS
-from tensornet_attn.tiles.model import Unfit
+from tensornet_attn.tiles.program import Unfit
 
 MOST, DRAWN = 2, 4  # result tiles of a program that share other tiles, or noise: so many leave room for large blocks
 SHARED = 8  # from as many shared tiles on, blocks are small anyway: a program has up to as many result tiles

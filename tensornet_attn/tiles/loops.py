@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tensornet_attn.tiles.model import Node, Unfit
+from tensornet_attn.tiles.program import Node, Unfit
 
 Group = tuple[str | int, ...]  # a variable, and the number of sums over it, and over outer variables, below
 Key = tuple[Node, int]  # a node, and the index of the loop over the `ranged` variable that computes it

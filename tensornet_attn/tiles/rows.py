@@ -21,12 +21,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from tensornet_attn.graph.model import Box, Graph, Step, Use
+from tensornet_attn.graph.graph import Box, Graph, Step, Use
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ops import MAPS, OPS
 from tensornet_attn.tiles.derive import RULES, Backward
 from tensornet_attn.tiles.legs import made_inside, unbounded
-from tensornet_attn.tiles.model import At, Axes, Node, Nodes, below
+from tensornet_attn.tiles.program import At, Axes, Node, Nodes, below
 from tensornet_attn.tiles.steps import BoxTiles, Index, Steps
 
 

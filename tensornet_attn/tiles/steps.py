@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tensornet_attn.graph.model import Box, Step, Term, Use
-from tensornet_attn.tiles.model import Axes, Node, Nodes
+from tensornet_attn.graph.graph import Box, Step, Term, Use
+from tensornet_attn.tiles.program import Axes, Node, Nodes
 
 Index = Mapping[str, str]  # the index variable of a leg, empty if a program has one tile of it
 

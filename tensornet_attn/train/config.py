@@ -15,7 +15,7 @@ from tensornet_attn.errors import DesignError, InputError, nearest
 from tensornet_attn.models.config import Initialisation, MemoryKind, Norm, Pooling, Positions, Share
 from tensornet_attn.models.fit import inside, is_path
 from tensornet_attn.models.read import ModelSpec, load, read_model
-from tensornet_attn.ops.model import Arithmetic
+from tensornet_attn.ops.schema import Arithmetic
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.places import Document
 from tensornet_attn.spec.report import Reporter, printable, written

@@ -18,9 +18,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tensornet_attn.errors import InputError, MissingPartError
+from tensornet_attn.models.base import Block, Model
 from tensornet_attn.models.cache import ModelCache
 from tensornet_attn.models.kinds import Memory, make
-from tensornet_attn.models.model import Block, Model
 from tensornet_attn.models.read import ModelSpec
 from tensornet_attn.tasks.batch import UNSCORED, Batch, Score
 from tensornet_attn.tasks.task import Task

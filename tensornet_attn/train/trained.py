@@ -11,9 +11,9 @@ import torch
 
 from tensornet_attn.analyse.section import Section, joined_sections, model_sections, repeated_tokens
 from tensornet_attn.errors import InputError
+from tensornet_attn.models.base import Model
 from tensornet_attn.models.cache import ModelCache
 from tensornet_attn.models.kinds import make
-from tensornet_attn.models.model import Model
 from tensornet_attn.models.read import ModelSpec
 from tensornet_attn.tasks.batch import Batch, Score
 from tensornet_attn.tasks.recipe import Recipe

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import torch
 
 from tensornet_attn.errors import InputError, MissingPartError
-from tensornet_attn.models.model import Model
+from tensornet_attn.models.base import Model
 from tensornet_attn.tasks.recipe import Parallel
 from tensornet_attn.train.session import fabric_of
 from tensornet_attn.train.trained import Trained, cache_of

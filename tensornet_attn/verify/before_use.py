@@ -6,7 +6,7 @@ from ctypes import CDLL
 from functools import partial
 from weakref import ref
 
-from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.plan import Plan
 
 PLANS: list[tuple[ref[Plan], frozenset[str]]] = []  # of living layers, and the texts of their libraries
 

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 import torch
 
 from tensornet_attn.files import write_whole
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.nn.call import Masks, Signature
 from tensornet_attn.nn.initial import initial
 from tensornet_attn.ops import OPS
-from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.plan import Plan
 from tensornet_attn.reference import Run
 from tensornet_attn.runtime.cpp import (
     CPP_CHECK,

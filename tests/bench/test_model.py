@@ -6,8 +6,8 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.bench.case import FORWARD, TRAINING, Case
+from tensornet_attn.bench.floor import Model, model_of
 from tensornet_attn.bench.machine import Rates
-from tensornet_attn.bench.model import Model, model_of
 from tensornet_attn.cost.products import Measured, Shape
 
 RATES = Rates("float32", 1e6, 1e6, 512, 1 << 20)

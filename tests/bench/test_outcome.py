@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tensornet_attn.bench.case import FORWARD, TRAINING
+from tensornet_attn.bench.floor import Model
 from tensornet_attn.bench.machine import Rates
-from tensornet_attn.bench.model import Model
 from tensornet_attn.bench.report import left_out, rates_text, remarks, target_row, target_table, text
 from tensornet_attn.bench.results import Entry, Result, Spread, ratio
 from tensornet_attn.bench.targets import Growth, Outcome, Ratio, Share, Target, outcomes

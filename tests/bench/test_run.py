@@ -15,7 +15,7 @@ from tensornet_attn.bench.bench import Bench, Options
 from tensornet_attn.bench.case import FORWARD, PASSES, TRAINING, Case
 from tensornet_attn.bench.compare import errors, oracle, reference_values, values_of
 from tensornet_attn.bench.contestants import AGAINST, MAKERS, SkippedError, need_compiler
-from tensornet_attn.bench.model import pair_bytes, pair_elements, reference_bytes
+from tensornet_attn.bench.floor import pair_bytes, pair_elements, reference_bytes
 from tensornet_attn.bench.results import Result
 from tests.designs.cases import CASES
 from tests.refusals import refusal

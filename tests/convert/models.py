@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tensornet_attn.convert.model import convert_model
+from tensornet_attn.convert.replace import convert_model
 
 SIZES = {
     "vocab_size": 50,

@@ -10,7 +10,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.convert.cache import ConvertedLayer
-from tensornet_attn.convert.model import convert_model
+from tensornet_attn.convert.replace import convert_model
 from tensornet_attn.convert.wrap import Swapped
 from tests.convert import models
 from tests.refusals import refusal

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tensornet_attn.convert.loading import load_converted
-from tensornet_attn.convert.model import convert_model
+from tensornet_attn.convert.replace import convert_model
 from tensornet_attn.errors import InputError
 from tests.convert import models
 from tests.convert.test_model import swapped

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tensornet_attn.convert.model import convert_model
+from tensornet_attn.convert.replace import convert_model
 
 SENTENCES = (
     "The cat sat on the mat.",

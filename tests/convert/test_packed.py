@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tensornet_attn.convert.model import convert_model
+from tensornet_attn.convert.replace import convert_model
 from tensornet_attn.convert.wrap import Swapped
 from tensornet_attn.errors import InputError
 from tests.convert import models

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import tensornet_attn as ta
-from tensornet_attn.convert.model import convert_model
+from tensornet_attn.convert.replace import convert_model
 from tests.convert import models, test_interface
 from tests.refusals import refusal
 from tests.work import reads

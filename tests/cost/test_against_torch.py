@@ -12,7 +12,7 @@ from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.work import macs
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Box, Contraction
+from tensornet_attn.graph.graph import Box, Contraction
 from tensornet_attn.graph.pairs import batched, split_products, summed
 from tensornet_attn.ops import OPS
 from tensornet_attn.spec import load

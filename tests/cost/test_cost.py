@@ -14,7 +14,7 @@ from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.target import Target
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.ir.arithmetic import ONE, Number, parse
 from tensornet_attn.kernels.scan import SCAN

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.cost import cost
-from tensornet_attn.graph.model import Box, Graph, Leg, Step, Use
-from tensornet_attn.graph.model import Tensor as Given
+from tensornet_attn.graph.graph import Box, Graph, Leg, Step, Use
+from tensornet_attn.graph.graph import Tensor as Given
 from tensornet_attn.runtime import scan
 from tensornet_attn.runtime.gated import gated_delta_rule
 from tests.memory import kept

@@ -13,7 +13,7 @@ from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.target import TRAINING
 from tensornet_attn.cost.work import macs, polynomial, products
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.kernels.implementation import Context
 from tensornet_attn.kernels.linear import LINEAR

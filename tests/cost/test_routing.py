@@ -12,7 +12,7 @@ from tensornet_attn.cost.routing import Routing, routed_products
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.work import products
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Box, Contraction
+from tensornet_attn.graph.graph import Box, Contraction
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.reference import evaluate

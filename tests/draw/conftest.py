@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.spec import load
 
 _LEGS = {"n": "query", "m": "key", "f": 512, "h": "head 8", "d": "f / h"}

@@ -15,7 +15,7 @@ from tensornet_attn.draw.looks import kinds, node_look
 from tensornet_attn.draw.scene import Node
 from tensornet_attn.draw.words import KINDS
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.spec import load
 
 HOSTILE = 'a "quoted" <b>\\N</b>\n--> %%{init}%% ; # end\x00'

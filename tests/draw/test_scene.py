@@ -11,7 +11,7 @@ from tensornet_attn.draw.core import core
 from tensornet_attn.draw.flatten import flatten
 from tensornet_attn.draw.scene import COPY, PICTURE, drawn_apart, edges
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.rewrite.fused import fuse
 from tensornet_attn.spec import load

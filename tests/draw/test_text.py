@@ -7,7 +7,7 @@ import pytest
 from tensornet_attn.draw import to_text
 from tensornet_attn.draw.text import WIDTH, declaration_lines, step_lines
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.spec import load
 from tensornet_attn.spec.library import names as list_designs
 

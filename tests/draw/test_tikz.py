@@ -13,7 +13,7 @@ import tensornet_attn as ta
 from tensornet_attn import compiler
 from tensornet_attn.draw import to_dot, to_tikz
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 
 PAGE = r"""\documentclass{article}
 \usepackage[paperwidth=40in,paperheight=150in,margin=1in]{geometry}

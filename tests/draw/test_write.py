@@ -8,7 +8,7 @@ import pytest
 
 from tensornet_attn.draw import draw, render, to_dot, to_mermaid, to_png, to_svg, to_text, to_tikz
 from tensornet_attn.errors import MissingPartError, TensornetError
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tests.refusals import refusal
 
 SVG = "{http://www.w3.org/2000/svg}"

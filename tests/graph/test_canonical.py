@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import tensornet_attn as ta
 from tensornet_attn.graph.canonical import canonical, graph_hash
-from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Term, Use
+from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import Binary, Call, Name, Negative, parse
 
 DESIGNS = ta.list_designs()

@@ -9,7 +9,7 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.graph.attention import Map, Normalize, Reduce, Score, Softmax, Terms, attentions, cached, score_of
-from tensornet_attn.graph.model import Use
+from tensornet_attn.graph.graph import Use
 from tensornet_attn.graph.recurrence import erases
 from tests.forms import randoms, recurrences, reductions
 from tests.shipped import graph_of

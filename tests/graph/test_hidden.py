@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tensornet_attn.graph import Graph, build
+from tensornet_attn.graph.graph import Seen
 from tensornet_attn.graph.hidden import flattened, looks
-from tensornet_attn.graph.model import Seen
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.spec import load
 

@@ -10,7 +10,7 @@ import tensornet_attn as ta
 from tensornet_attn.draw import to_mermaid, to_text
 from tensornet_attn.errors import DesignError
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Loss
+from tensornet_attn.graph.graph import Loss
 from tensornet_attn.ir.arithmetic import Name, parse
 from tensornet_attn.search.sketch import data_of, sketch_of
 from tensornet_attn.spec.design import json_schema

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Box, Contraction, Graph, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph.graph import Box, Contraction, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.pairs import BATCH, batched, left_to_right, primitive, split_products, summed
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.rewrite.fused import fuse

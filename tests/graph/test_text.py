@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet_attn as ta
-from tensornet_attn.graph.model import Contraction, Graph, Leg, Step, Tensor, Term
+from tensornet_attn.graph.graph import Contraction, Graph, Leg, Step, Tensor, Term
 from tensornet_attn.graph.text import to_text
 from tensornet_attn.ir.arithmetic import ONE, Binary, Call, Name, Negative, Number, parse
 from tensornet_attn.rewrite.fused import fuse

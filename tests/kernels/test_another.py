@@ -15,7 +15,7 @@ from tensornet_attn.cost.scene import Scene
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.kernels import KERNELS
 from tensornet_attn.kernels.implementation import Context, Lowered, OfBoxes, kernel

@@ -7,7 +7,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.compiler import build
-from tensornet_attn.models.model import random_matrices, residual_outputs
+from tensornet_attn.models.base import random_matrices, residual_outputs
 
 WIDTH, DEPTH = 96, 4
 

@@ -178,28 +178,28 @@ AROUND = (
     ),
     # Models that decode, and Hugging Face's
     Mutation(
-        "models/model.py",
+        "models/base.py",
         "self.table[seen:n] if",
         "self.table[: n - seen] if",
         "Learned positions of a chunk behind a cache start anew.",
         ("models/test_cache.py::test_what_a_model_is_made_of[post_norm-learned]",),
     ),
     Mutation(
-        "models/model.py",
+        "models/base.py",
         "if source is None or (cache is not None and cache.length) else",
         "if source is None or cache is not None else",
         "A decoder with a cache is never shown its source.",
         ("models/test_cache.py::test_a_decoder_reads_its_source_once",),
     ),
     Mutation(
-        "models/model.py",
+        "models/base.py",
         "(key_mask.cumsum(1) - 1)",
         "key_mask.cumsum(1)",
         "A token behind padding stands one place too late.",
         ("hf/test_generate.py::test_a_sequence_behind_padding_is_the_sequence_alone[learned]",),
     ),
     Mutation(
-        "hf/model.py",
+        "hf/modeling.py",
         "logits[:, :-1], labels[:, 1:], losses",
         "logits[:, 1:], labels[:, 1:], losses",
         "A language model is trained to repeat its token.",
@@ -392,7 +392,7 @@ AROUND = (
         ("runtime/test_maps.py::test_slopes_beyond_float16",),
     ),
     Mutation(
-        "convert/model.py",
+        "convert/replace.py",
         "outside.where, outside.causal), looks_back",
         "outside.where, looks_back), looks_back",
         "A causal design in a model that looks ahead refuses padding.",

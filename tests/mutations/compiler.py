@@ -246,7 +246,7 @@ COMPILER = (
         (f"{TILES}[19-mhsa]",),
     ),
     Mutation(
-        "tiles/model.py",
+        "tiles/program.py",
         "Number(1 / self.sizes[variable] if variable else 1)",
         "Number(1)",
         "A mean over heads in tiles is a sum.",

@@ -11,8 +11,8 @@ from typing import Any
 from tensornet_attn.ir.areas import Area
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ops import Map, Mask, Operation
-from tensornet_attn.ops.model import BoxModel, LegName, Masks, Operand
 from tensornet_attn.ops.operation import axis_of, dim_of, without
+from tensornet_attn.ops.schema import BoxModel, LegName, Masks, Operand
 
 LOGSIGMOID = Map(
     "log_of_sigmoid",

@@ -11,7 +11,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.ops import MAPS, OPS, Operation
 from tensornet_attn.reference import evaluate
 from tests.agreement import modules

@@ -26,10 +26,10 @@ from tensornet_attn.cost.price import Price, price_of
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.target import target_from
 from tensornet_attn.errors import DesignError
-from tensornet_attn.graph.model import Box, Contraction, Function, Kernel, Step, Use
+from tensornet_attn.graph.graph import Box, Contraction, Function, Kernel, Step, Use
 from tensornet_attn.graph.pairs import BATCH, split_products
 from tensornet_attn.ir.arithmetic import Arith, evaluate, names, to_text
-from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.plan import Plan
 from tensornet_attn.rewrite.fused import FusedAttention
 from tests.shipped import graph_of
 

@@ -11,11 +11,11 @@ import tensornet_attn as ta
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.target import WORKLOADS, Target
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Kernel
+from tensornet_attn.graph.graph import Kernel
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.plan.absorb import ABSORBED
 from tensornet_attn.plan.make import make_plan
-from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.plan import Plan
 from tensornet_attn.rewrite.fused import FusedAttention
 from tests.designs.cases import drawn, normal, same
 

@@ -11,7 +11,7 @@ import tensornet_attn as ta
 from tensornet_attn.cost.blocks import BUDGET, LEAST
 from tensornet_attn.cost.devices import GENERIC
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Kernel
+from tensornet_attn.graph.graph import Kernel
 from tensornet_attn.kernels import blocks
 from tensornet_attn.kernels.blocks import block_of, keys_of, rows_of
 from tensornet_attn.plan.cache import Cache

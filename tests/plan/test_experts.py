@@ -11,9 +11,9 @@ from torch import Tensor, nn
 import tensornet_attn as ta
 from tensornet_attn.cost.target import target_from
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Contraction, Kernel
+from tensornet_attn.graph.graph import Contraction, Kernel
 from tensornet_attn.plan.make import make_plan
-from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.plan import Plan
 
 LETTERS = "v k q o vk vq kq ko vo qo vkq vko vqo kqo vkqo rope xl".split()
 EPA = ["epa", *(f"epa_{letters}" for letters in LETTERS if letters != "vo")]

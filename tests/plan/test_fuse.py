@@ -11,7 +11,7 @@ import tensornet_attn as ta
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.target import Target
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Contraction
+from tensornet_attn.graph.graph import Contraction
 from tensornet_attn.graph.pairs import primitive, split_products
 from tensornet_attn.plan.make import make_plan
 

@@ -12,7 +12,7 @@ from tensornet_attn.cost.target import Target
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph import build
 from tensornet_attn.graph.attention import attentions
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.kernels import KERNELS
 from tensornet_attn.kernels.attention import FUSED, Scored
 from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes

@@ -12,7 +12,7 @@ from tensornet_attn.cost.devices import DEVICES, Device
 from tensornet_attn.cost.target import WORKLOADS, Target
 from tensornet_attn.graph import build
 from tensornet_attn.plan.make import make_plan
-from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.plan import Plan
 from tensornet_attn.plan.ways import WAYS
 from tests.designs.cases import CASES, compiled, drawn, inputs_of, normal, same
 from tests.refusals import refusal

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from tensornet_attn.compiler import plan_of
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Function, Graph
+from tensornet_attn.graph.graph import Function, Graph
 from tensornet_attn.ops import MASKS, OPS
 from tensornet_attn.spec import load
 from tests.regions import kernels_of

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import tensornet_attn as ta
-from tensornet_attn.graph.model import Graph
-from tensornet_attn.graph.model import Tensor as Leaf
+from tensornet_attn.graph.graph import Graph
+from tensornet_attn.graph.graph import Tensor as Leaf
 from tensornet_attn.ir.arithmetic import Number, evaluate
 from tests.random_call import F64, SIZES, Call, Called, assert_same, results, usable
 from tests.relations.text import Data

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tensornet_attn.graph.attention import behind
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.hidden import omits_hidden_keys
-from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.padding import padding_of
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import names

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
+from tensornet_attn.graph.graph import Box, Contraction, Graph, Kernel, Step, Use
 from tensornet_attn.reference import Run, add_leaves, aligned, box, contraction
 
 

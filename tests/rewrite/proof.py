@@ -23,7 +23,7 @@ from itertools import product
 
 import torch
 
-from tensornet_attn.graph.model import Box, Function, Graph, Kernel, Step, Tensor, Term, Use
+from tensornet_attn.graph.graph import Box, Function, Graph, Kernel, Step, Tensor, Term, Use
 from tensornet_attn.graph.visibility import numbers, parts_of
 from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, Name, Negative, Number, evaluate, to_text
 from tensornet_attn.ir.steps import LOGIC

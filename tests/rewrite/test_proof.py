@@ -14,7 +14,7 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.graph import Graph, build
-from tensornet_attn.graph.model import Contraction, Term, Use
+from tensornet_attn.graph.graph import Contraction, Term, Use
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.rewrite import simplified

@@ -12,14 +12,14 @@ from torch import Tensor
 import tensornet_attn as ta
 from tensornet_attn.compiler import plan_of
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Use
+from tensornet_attn.graph.graph import Use
 from tensornet_attn.runtime import cpp, linear_cpp, maps
 from tensornet_attn.runtime.linear import linear_attentions
 from tensornet_attn.runtime.states import mixed_states_and_blockwise
 from tensornet_attn.tiles.cpp.linear import linear_source
 from tensornet_attn.tiles.cpp.values import in_cpp
 from tensornet_attn.tiles.features import Feature
-from tensornet_attn.tiles.model import At, Nodes, Operand
+from tensornet_attn.tiles.program import At, Nodes, Operand
 from tests.agreement import agree
 from tests.runtime import test_tiled_states
 from tests.runtime.test_tiled_linear import drawn, plain

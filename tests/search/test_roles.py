@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.graph.model import Use
+from tensornet_attn.graph.graph import Use
 from tensornet_attn.search import MOVES, apply
 from tensornet_attn.search.roles import Map, Place, Reader, maps, output, projection, reader, source
 from tensornet_attn.search.sketch import sketch_of, slot_of, wire

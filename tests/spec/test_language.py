@@ -11,7 +11,7 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Box, Function
+from tensornet_attn.graph.graph import Box, Function
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.spec import library, read_text
 from tests.refusals import refusal

@@ -14,7 +14,7 @@ from tensornet_attn.compiler import plan_of
 from tensornet_attn.graph import build
 from tensornet_attn.runtime.cpp import reason_against_cpp
 from tensornet_attn.tiles.cpp.source import Region, region_of, source
-from tensornet_attn.tiles.model import Unfit
+from tensornet_attn.tiles.program import Unfit
 from tests.agreement import modules
 from tests.masked import MASKS
 from tests.masked import design as masked

@@ -10,11 +10,11 @@ import tensornet_attn as ta
 from tensornet_attn.compiler import plan_of
 from tensornet_attn.cost.target import target_from
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Kernel
-from tensornet_attn.plan.model import Plan
+from tensornet_attn.graph.graph import Kernel
+from tensornet_attn.plan.plan import Plan
 from tensornet_attn.tiles.build import tile_program
 from tensornet_attn.tiles.derive import gradients, one_map
-from tensornet_attn.tiles.model import Program, below
+from tensornet_attn.tiles.program import Program, below
 from tests.plan.blockwise_cases import TAKEN
 from tests.refusals import refusal
 

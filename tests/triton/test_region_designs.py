@@ -23,7 +23,7 @@ def taken() -> list[str]:
     return [name for name in ATTENTION if any(step.op.kind == "tiles" for step in kernels(name))]
 
 
-def kernels(name: str) -> list[ta.graph.model.Step]:  # type: ignore[name-defined]
+def kernels(name: str) -> list[ta.graph.graph.Step]:  # type: ignore[name-defined]
     return [step for step in planned(name).schedule.steps if getattr(step.op, "body", ())]
 
 

@@ -19,7 +19,7 @@ from tensornet_attn.draw import to_text
 from tensornet_attn.draw.words import call_words
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Leg, Tensor
+from tensornet_attn.graph.graph import Leg, Tensor
 from tensornet_attn.ir.arithmetic import to_text as arithmetic
 from tensornet_attn.plan.decoding import as_decoder
 from tensornet_attn.plan.parts import Decoding, Kept

@@ -11,7 +11,7 @@ from tensornet_attn.emit.triton.nodes import row_at, shape, tile_at
 from tensornet_attn.emit.triton.region import Region
 from tensornet_attn.emit.triton.totals import add_totals
 from tensornet_attn.tiles.derive import Gradients
-from tensornet_attn.tiles.model import At, Node, below, factored
+from tensornet_attn.tiles.program import At, Node, below, factored
 
 OTHERS = ("sums", "rows")  # kernels that have other results than the gradients of scalars
 TOGETHER = 72  # scalar gradients per kernel; more spill registers, as measured

@@ -10,7 +10,7 @@ from tensornet_attn.emit.triton.kernel import INSIDE, KernelText
 from tensornet_attn.emit.triton.nodes import WORDS, arguments, inlined
 from tensornet_attn.emit.triton.online import highest, online_map
 from tensornet_attn.tiles.loops import Key, Loop, Loops, Statement, placed
-from tensornet_attn.tiles.model import ROWS, Node, along_width, below
+from tensornet_attn.tiles.program import ROWS, Node, along_width, below
 
 MADE = 9  # integer tiles that are live while random numbers are generated
 MOST_ORDERS = 24  # maximum orders of variables to try

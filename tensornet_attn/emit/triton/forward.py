@@ -9,7 +9,7 @@ from tensornet_attn.emit.triton.nodes import row_at, shape
 from tensornet_attn.emit.triton.region import Region
 from tensornet_attn.tiles.derive import one_map
 from tensornet_attn.tiles.loops import Carried
-from tensornet_attn.tiles.model import Node
+from tensornet_attn.tiles.program import Node
 
 
 def forward(region: Region) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tensornet_attn.emit.triton.nodes import Scope, arguments, flat
 from tensornet_attn.tiles.loops import Carried, Key, Loop, Statement, shared
-from tensornet_attn.tiles.model import Node, Program, scale_of
+from tensornet_attn.tiles.program import Node, Program, scale_of
 
 BEFORE, INSIDE, AFTER, FIRST, LAST = range(5)
 # Expensive nodes, computed only once if possible.

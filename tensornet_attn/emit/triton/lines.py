@@ -10,7 +10,7 @@ from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, FIRST, INSIDE, LAST
 from tensornet_attn.emit.triton.nodes import WORDS, flat, shape
 from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.tiles.loops import Loop, Statement
-from tensornet_attn.tiles.model import Node
+from tensornet_attn.tiles.program import Node
 
 _INDENT = "    "
 _BARRIER = "tl.debug_barrier()"

@@ -10,7 +10,7 @@ from math import isinf
 from tensornet_attn.emit.names import Names
 from tensornet_attn.ops import MAPS
 from tensornet_attn.tiles.loops import Carried
-from tensornet_attn.tiles.model import At, Axes, Node, Program, scale_of
+from tensornet_attn.tiles.program import At, Axes, Node, Program, scale_of
 
 ENDS = ("next", "own", "sum", "total")
 WORDS = 4  # random words that the generator makes at once

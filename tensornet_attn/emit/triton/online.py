@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensornet_attn.emit.triton.kernel import INSIDE, KernelText
 from tensornet_attn.emit.triton.nodes import scores_of
 from tensornet_attn.tiles.loops import Statement
-from tensornet_attn.tiles.model import Node
+from tensornet_attn.tiles.program import Node
 
 
 def online_map(kernel: KernelText, node: Node, statement: Statement) -> Statement:

@@ -14,12 +14,12 @@ from tensornet_attn.emit.triton.demand import arrange
 from tensornet_attn.emit.triton.kernel import KernelText
 from tensornet_attn.emit.triton.lines import source
 from tensornet_attn.emit.triton.nodes import Scope
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.ir.areas import EVERYWHERE, Areas, distances, union
 from tensornet_attn.ir.arithmetic import Arith, Negative, Number
 from tensornet_attn.tiles.derive import one_map
 from tensornet_attn.tiles.legs import RESERVED
-from tensornet_attn.tiles.model import ROWS, At, Axes, Node, Program, vanishes
+from tensornet_attn.tiles.program import ROWS, At, Axes, Node, Program, vanishes
 
 MOST_NUMBERS = 40  # maximum coefficients that a program keeps in registers, and parts of their gradients
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensornet_attn.emit.triton.kernel import BEFORE, FIRST, INSIDE, KernelText
 from tensornet_attn.emit.triton.nodes import shape
 from tensornet_attn.emit.triton.region import Region
-from tensornet_attn.tiles.model import Node
+from tensornet_attn.tiles.program import Node
 
 
 def add_totals(

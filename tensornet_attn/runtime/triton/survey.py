@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.runtime.triton.configure import CONFIGS, SHARED
 from tensornet_attn.runtime.triton.target import interpreting
 

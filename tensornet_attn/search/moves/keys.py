@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from tensornet_attn.graph.attention import Softmax, weighting_of
-from tensornet_attn.graph.model import Box, Contraction, Function, Step, Term, Use
+from tensornet_attn.graph.graph import Box, Contraction, Function, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Binary, Negative, parse
 from tensornet_attn.ops import OPS
 from tensornet_attn.search.moves.scores import plain_product, set_scale, summed_legs

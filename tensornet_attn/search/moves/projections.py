@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from tensornet_attn.graph.model import Box, Use
+from tensornet_attn.graph.graph import Box, Use
 from tensornet_attn.ir.arithmetic import parse
 from tensornet_attn.search.roles import Map, Place, heads, output, projection, reader, source
 from tensornet_attn.search.sketch import Legs, Sketch, mapped, need, product, swapped

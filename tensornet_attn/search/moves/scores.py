@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tensornet_attn.graph.attention import Softmax, weighting_of
-from tensornet_attn.graph.model import Use
+from tensornet_attn.graph.graph import Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, parse
 from tensornet_attn.ops import OPS
 from tensornet_attn.search.roles import Map, Reader, only, reader

@@ -17,7 +17,7 @@ from tensornet_attn.tiles.cpp.places import Env, Places, Where
 from tensornet_attn.tiles.cpp.region import RegionText
 from tensornet_attn.tiles.cpp.totals import Target, add, add_between, add_entries, add_pairs
 from tensornet_attn.tiles.derive import Gradients, one_map
-from tensornet_attn.tiles.model import Node, Unfit, below
+from tensornet_attn.tiles.program import Node, Unfit, below
 
 Leaves = tuple[tuple[Node, Node], ...]
 

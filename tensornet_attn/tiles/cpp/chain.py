@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from tensornet_attn.tiles.cpp.lines import Lines
 from tensornet_attn.tiles.cpp.passes import INLINE, Row
 from tensornet_attn.tiles.cpp.region import Printed, RegionText
-from tensornet_attn.tiles.model import Node, below
+from tensornet_attn.tiles.program import Node, below
 
 
 def in_turn(region: RegionText, *chains: Lines, same: Mapping[Node, Node] | None = None) -> list[Printed]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensornet_attn.tiles.model import Node, Nodes, Program
+from tensornet_attn.tiles.program import Node, Nodes, Program
 
 
 def with_factors_outside(program: Program) -> Program:

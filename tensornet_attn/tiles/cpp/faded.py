@@ -14,7 +14,7 @@ from tensornet_attn.tiles.cpp.passes import Pass
 from tensornet_attn.tiles.cpp.places import Where
 from tensornet_attn.tiles.derive import one_map
 from tensornet_attn.tiles.loops import Statement
-from tensornet_attn.tiles.model import Node, Program, below
+from tensornet_attn.tiles.program import Node, Program, below
 
 _PLAIN = "number dot mul add keep hide softmax bias distance spread inside drop visible both either over load".split()
 

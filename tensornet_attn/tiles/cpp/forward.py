@@ -11,7 +11,7 @@ from tensornet_attn.tiles.cpp.places import Where
 from tensornet_attn.tiles.cpp.region import Printed, RegionText
 from tensornet_attn.tiles.cpp.totals import Target, add
 from tensornet_attn.tiles.derive import one_map
-from tensornet_attn.tiles.model import Node
+from tensornet_attn.tiles.program import Node
 
 
 def forward(region: RegionText) -> str:

@@ -11,7 +11,7 @@ from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.tiles.cpp.source import headed
 from tensornet_attn.tiles.cpp.values import mapped
 from tensornet_attn.tiles.features import Feature
-from tensornet_attn.tiles.model import Node
+from tensornet_attn.tiles.program import Node
 
 PASSES = (Path(__file__).parent / "linear.h").read_text(encoding="utf-8")
 Values = Mapping[str, int]  # of index variables

@@ -11,7 +11,7 @@ from tensornet_attn.tiles.cpp.faded import without_faded
 from tensornet_attn.tiles.cpp.passes import Pass, fresh, is_rows
 from tensornet_attn.tiles.cpp.places import Env, Where
 from tensornet_attn.tiles.loops import Loop, Statement
-from tensornet_attn.tiles.model import Node, Unfit
+from tensornet_attn.tiles.program import Node, Unfit
 
 LIVE = ["live |= part != 0;"]
 START = {"add": "0", "max": "-INFINITY", "lse": "-INFINITY"}

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.ir.arithmetic import Number, evaluate
 from tensornet_attn.tiles.cpp.factors import Copies
-from tensornet_attn.tiles.model import At, Node, Program
+from tensornet_attn.tiles.program import At, Node, Program
 
 LONGEST = 64  # entries of a table: it has a copy in each block, in a row as long as the shortest one of keys
 

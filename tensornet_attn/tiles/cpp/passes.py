@@ -16,7 +16,7 @@ from math import inf, prod
 from tensornet_attn.tiles.cpp.places import Env
 from tensornet_attn.tiles.cpp.values import Values, mapped
 from tensornet_attn.tiles.loops import Loop, Loops, Statement, placed, shared
-from tensornet_attn.tiles.model import Node, Unfit, below
+from tensornet_attn.tiles.program import Node, Unfit, below
 
 UNROLLED = 16  # values of a variable whose sum stands inside of an expression
 ORDERS = 24  # orders of the loops over variables that are compared

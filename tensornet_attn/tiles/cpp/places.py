@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.ir.arithmetic import Arith, Binary, Call, Name, Negative, Number, evaluate, names
-from tensornet_attn.tiles.model import At, Axes, Node, Program
+from tensornet_attn.tiles.program import At, Axes, Node, Program
 
 Env = Mapping[str, str]  # values of index variables; others stand for themselves
 

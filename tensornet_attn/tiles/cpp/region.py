@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from functools import reduce
 from math import inf, prod
 
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.ir.areas import EVERYWHERE, Area, Areas, distances, union
 from tensornet_attn.ops import MAPS
 from tensornet_attn.tiles.cpp.lines import Chain, Lines, indented, nested
 from tensornet_attn.tiles.cpp.passes import Buffer
 from tensornet_attn.tiles.cpp.places import Places, Where
-from tensornet_attn.tiles.model import ROWS, At, Node, Program, below, vanishes
+from tensornet_attn.tiles.program import ROWS, At, Node, Program, below, vanishes
 
 
 @dataclass

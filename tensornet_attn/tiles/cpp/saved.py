@@ -9,9 +9,9 @@ from __future__ import annotations
 from math import prod
 
 from tensornet_attn.cost.rates import shipped
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.tiles.derive import Gradients
-from tensornet_attn.tiles.model import ROWS, Node, Program, below
+from tensornet_attn.tiles.program import ROWS, Node, Program, below
 
 WORTH = 2.0  # memory is taken for a product that costs this many times as much to compute again
 BYTES = 4

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.tiles.build import tile_program
 from tensornet_attn.tiles.cpp.backward import backward
 from tensornet_attn.tiles.cpp.factors import with_factors_outside
@@ -15,7 +15,7 @@ from tensornet_attn.tiles.cpp.lookups import with_lookups
 from tensornet_attn.tiles.cpp.region import RegionText
 from tensornet_attn.tiles.cpp.saved import saved_products
 from tensornet_attn.tiles.derive import Gradients, gradients
-from tensornet_attn.tiles.model import Node
+from tensornet_attn.tiles.program import Node
 
 CACHE = 1024 * 1024  # bytes that the tiles of a block may take: the second cache of a core
 BLOCKS = ((64, 256), (32, 256), (32, 128), (32, 64), (16, 64))  # queries x keys

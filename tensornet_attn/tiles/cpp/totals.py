@@ -10,7 +10,7 @@ from tensornet_attn.tiles.cpp.passes import Row, SumRow
 from tensornet_attn.tiles.cpp.places import Env, Where
 from tensornet_attn.tiles.cpp.values import SHIFT
 from tensornet_attn.tiles.loops import Statement
-from tensornet_attn.tiles.model import Node, Unfit
+from tensornet_attn.tiles.program import Node, Unfit
 
 
 @dataclass(frozen=True)

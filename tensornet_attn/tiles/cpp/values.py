@@ -10,7 +10,7 @@ from math import isinf
 
 from tensornet_attn.ops import MAPS
 from tensornet_attn.tiles.cpp.places import Env, Places, Where
-from tensornet_attn.tiles.model import Node, Unfit
+from tensornet_attn.tiles.program import Node, Unfit
 
 Hoist = Callable[[str, str], str]  # an expression and its type -> its name, computed before the loop
 SHIFT = "(first + i + key_end - query_end - start)"  # the distance of a row and the first key of a block

@@ -13,7 +13,7 @@ from torch import nn
 
 from tensornet_attn import compiler
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.pairs import summed_dims
 from tensornet_attn.models.cache import ModelCache
 from tensornet_attn.models.config import Config

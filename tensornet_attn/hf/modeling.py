@@ -21,8 +21,8 @@ from transformers.utils.output_capturing import capture_outputs
 from tensornet_attn.errors import InputError
 from tensornet_attn.hf.cache import TensornetCache, TensornetEncoderDecoderCache
 from tensornet_attn.hf.config import KEYS, TensornetConfig, config_of
+from tensornet_attn.models.base import Block, Losses, Model
 from tensornet_attn.models.kinds import KINDS
-from tensornet_attn.models.model import Block, Losses, Model
 from tensornet_attn.models.read import ModelSpec
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.spec.sources import Source

@@ -29,7 +29,7 @@ from tensornet_attn.cost.sizes import dtype_bytes, sizes_at
 from tensornet_attn.cost.target import target_from
 from tensornet_attn.cost.work import products
 from tensornet_attn.graph import Graph
-from tensornet_attn.graph.model import Step
+from tensornet_attn.graph.graph import Step
 from tensornet_attn.graph.pairs import split_products
 
 SAVED = 4  # copies of a pair tensor that autograd saves without fused operations

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import log, prod
 from typing import Any
 
-from tensornet_attn.graph.model import Step, Use
+from tensornet_attn.graph.graph import Step, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, Call, Name, Number
 from tensornet_attn.tiles.conditions import MaskConditions
 

@@ -8,7 +8,7 @@ from tensornet_attn.cost.figures import duration
 from tensornet_attn.cost.price import Price, price_of
 from tensornet_attn.cost.sizes import human
 from tensornet_attn.cost.target import TRAINING, Target
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.graph import Graph
 
 
 @dataclass(frozen=True)
