@@ -118,15 +118,18 @@ class Scope:
         """Whether a tile is still in the dtype it was loaded in."""
         return node.op in ("load", "gradient") and self.raw_axes(node.axes)
 
-    def ref(self, node: Node, axes: Axes, exact: bool = True) -> str:
-        """A node as an argument of a node with these sides; `exact`: in the dtype of sums."""
+    def ref(self, node: Node, axes: Axes, exact: bool = True, factor: bool = False) -> str:
+        """A node as an argument of a node with these sides; `exact`: in the dtype of sums.
+
+        `factor`: the node is multiplied or subtracted, so that a nested sum is put in parentheses.
+        """
         node = self.instead.get(node, node)
         if node.op == "number":
             return self.numbers(node)
         if node.op == "sum_over_blocks":
             expression = self.totals[node.data[0]](node)
         elif node in self.inline:
-            return self.text(node)
+            expression = f"({self.text(node)})" if factor and node.op == "add" else self.text(node)
         else:
             expression = self.refer(node) + (".to(SUMS)" if exact and self.raw(node) else "")
         if node.axes == axes or not node.axes or len(axes) < 2:
@@ -152,7 +155,7 @@ def _add(scope: Scope, node: Node) -> str:
         if arg.op == "bias":
             continue
         if expression and negative(scope, arg):
-            expression += f" - {scope.ref(arg.args[1], node.axes)}"
+            expression += f" - {scope.ref(arg.args[1], node.axes, factor=True)}"
             continue
         term = scope.ref(arg, node.axes)
         expression += f" + {term}" if expression else term
@@ -165,12 +168,7 @@ def negative(scope: Scope, node: Node) -> bool:
 
 
 def _mul(scope: Scope, node: Node) -> str:
-    a, b = (
-        f"({factor})" if arg in scope.inline and arg.op == "add" else factor
-        for arg in node.args
-        for factor in [scope.ref(arg, node.axes)]
-    )
-    return f"{a} * {b}"
+    return " * ".join(scope.ref(arg, node.axes, factor=True) for arg in node.args)
 
 
 def _dot(scope: Scope, node: Node) -> str:
