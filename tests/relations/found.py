@@ -116,4 +116,13 @@ FOUND = (
         legs={"m": "key", "f": 4, "h": "head 2", "d": 2},
         weights={"W": "f h d", "U": "f h d"},
     ),
+    _design(
+        "sum_that_is_subtracted",
+        MET,
+        {
+            "E": "x[n] k[m] + 1 -> n m",
+            "A": {"map": "sigmoid", "of": "k[m] - E[n m] -> n m"},
+            "y": "A[n m] v[m] -> n",
+        },
+    ),
 )
