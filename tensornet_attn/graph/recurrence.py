@@ -20,6 +20,7 @@ from tensornet_attn.ir.arithmetic import ONE, Number, times, to_text
 from tensornet_attn.ops import OPS
 
 CAUSAL, EXP, ONES = Function("causal"), Function("exp"), Function("ones")
+BEFORE = Function("causal", (ONE,))  # a mask of the keys before the query's own position
 OWN = {Function("window", (Number(0), Number(0))), Function("band", (Number(0),))}  # masks of a position alone
 
 
@@ -55,7 +56,7 @@ class Recurrence:
 
     With `mixes`, `mixed` are the heads of keys, and `mix` maps their states to the heads of queries before the read.
     `added` is added to the mixed states, alike for all queries. `pair` names two kernels of the same keys, one
-    with values, that one call computes where the first of them stands.
+    with values, that one call computes where the first of them stands. `shifted`: queries see only earlier keys.
     """
 
     box: Step
@@ -70,6 +71,7 @@ class Recurrence:
     mix: Use | None = None
     added: Use | None = None
     pair: tuple[str, ...] = ()
+    shifted: bool = False
 
     @property
     def result(self) -> Legs:
@@ -87,7 +89,8 @@ class Recurrence:
 
     @property
     def decaying(self) -> bool:
-        return any(term.decays for term in self.terms)
+        """Whether scores decay, or would at each step if keys were shifted by one."""
+        return self.shifted or any(term.decays for term in self.terms)
 
     @property
     def by_features(self) -> bool:
@@ -142,7 +145,8 @@ def linear(attention: Attention) -> Recurrence | str:
         return f"the scores are {attention.origin}, not a sum of products"
     if attention.shared:
         return "the scores or the attention map are also used elsewhere"
-    decays = _decays(graph, terms, attention.masks)
+    shifted = BEFORE in attention.masks
+    decays = _decays(graph, terms, [CAUSAL if mask == BEFORE else mask for mask in attention.masks])
     if isinstance(decays, str):
         return decays
     reader = attention.reader()
@@ -150,8 +154,10 @@ def linear(attention: Attention) -> Recurrence | str:
         return reader
     (value,) = reader.values
     mixed = mixed_legs(graph, attention.box.legs, terms, value)
+    if mixed and shifted:
+        return "heads are mixed between scores of earlier keys and values"
     recurrence = _summed(graph, attention.box, terms, value, mixed, attention.weighting, decays)
-    return _against_decay(terms, attention.box.legs, mixed) or recurrence
+    return _against_decay(terms, attention.box.legs, mixed) or replace(recurrence, shifted=shifted)
 
 
 def terms_of(graph: Graph, of: Use) -> tuple[ScoreTerm, ...]:

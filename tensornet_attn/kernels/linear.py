@@ -135,6 +135,7 @@ class Linear(OfBoxes[Summed]):
         name = f"{form.box}.o"
         kernel_form = recurrence_of(graph.step[name])
         how = f", in chunks of {chunk_of(graph, kernel_form, context.sizes)}" if kernel_form.causal(graph) else ""
+        how += ", shifted by one" * kernel_form.shifted
         how += ", powers of scores expanded" if opened.graph.legs != form.before.legs else ""
         without = any(map(unmasked, opened.graph.steps))
         decay = "".join(f", decayed by '{decay.box.name}'" for decay in recurrence.decays if not recurrence.alone)
@@ -254,12 +255,16 @@ LINEAR = Linear()
 
 def _summed(graph: Graph, box: str) -> Summed:
     """A map whose scores may be polynomials and may decay."""
-    of = attentions(graph)[box].of
-    opened = written_out(graph, of) or WrittenOut(graph, ())
+    opened = with_own_scores(graph, attentions(graph)[box].of)
     if isinstance(opened, str):
         return Summed(graph, WrittenOut(graph, ()), box, opened)
-    opened = replace(opened, graph=decay_alone(opened.graph, of.name))  # so that nothing else reads the decay factors
     return Summed(graph, opened, box, linear(attentions(opened.graph)[box]))
+
+
+def with_own_scores(graph: Graph, of: Use) -> WrittenOut | str:
+    """Scores as a sum of products of queries and keys whose decays nothing else reads, or why they are none."""
+    opened = written_out(graph, of) or WrittenOut(graph, ())
+    return opened if isinstance(opened, str) else replace(opened, graph=decay_alone(opened.graph, of.name))
 
 
 def _as_map(graph: Graph, box: Step) -> tuple[Graph, str]:
@@ -450,6 +455,7 @@ def _options(writer: Writer, recurrence: Recurrence) -> list[str]:
     return [
         *options,
         *([f"causal=True, chunk={chunk_of(writer.graph, recurrence)}"] if recurrence.causal(writer.graph) else []),
+        *(["shift=1"] if recurrence.shifted else []),
     ]
 
 

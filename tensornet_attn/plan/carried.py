@@ -9,11 +9,14 @@ The row sums of normalised maps are carried the same way. `m` then has the posit
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import prod
 
+from tensornet_attn.cost.target import TRAINING
 from tensornet_attn.graph.attention import Legs, Normalize, Reader, ScoreTerm, Softmax, attentions
 from tensornet_attn.graph.distance import POSITION, negated, with_places
 from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import (
+    BEFORE,
     CAUSAL,
     EXP,
     ONES,
@@ -21,12 +24,11 @@ from tensornet_attn.graph.recurrence import (
     Recurrence,
     cumulative,
     erases,
-    linear,
     scans,
     sums,
 )
 from tensornet_attn.ir.arithmetic import ONE, Negative, Number
-from tensornet_attn.kernels.powers import WrittenOut, written_out
+from tensornet_attn.kernels.linear import LINEAR, with_own_scores
 from tensornet_attn.ops.conv import convolves, hides_rows
 from tensornet_attn.ops.delta_rule import legs_of
 from tensornet_attn.ops.operation import without
@@ -55,30 +57,23 @@ def carried(graph: Graph) -> Carried:
     """The graph with a state for each map, sum over keys, delta rule and scan that a state can carry."""
     recurrent = Carried(graph)
     for name, attention in attentions(graph).items():
-        if not attention.compares or name not in attentions(recurrent.graph):
-            continue
-        expanded = _in_one_step(recurrent, attentions(recurrent.graph)[name].of)
-        recurrence = linear(attentions(expanded.graph)[name])
-        if isinstance(recurrence, Recurrence) and _sees_all(expanded.graph, recurrence):
-            recurrent = (_mean if recurrence.alone else _map)(expanded, name, recurrence)
+        if attention.compares and name in attentions(recurrent.graph):
+            form = LINEAR.form(recurrent.graph, name)
+            if form is not None and isinstance(form.found, Recurrence) and _takes(form.opened.graph, form.found):
+                with_scores = replace(recurrent, graph=form.opened.graph)
+                recurrent = (_mean if form.found.alone else _map)(with_scores, name, form.found)
     for step in sums(graph):
         assert step.box is not None
-        expanded = _in_one_step(recurrent, step.box.operand("of"))
-        recurrence = cumulative(expanded.graph, expanded.graph.step[step.name])
-        if isinstance(recurrence, Recurrence) and _sees_all(expanded.graph, recurrence):
-            recurrent = _sum(expanded, recurrence)
+        opened = with_own_scores(recurrent.graph, step.box.operand("of"))
+        summed = recurrent.graph if isinstance(opened, str) else opened.graph
+        recurrence = cumulative(summed, summed.step[step.name])
+        if isinstance(recurrence, Recurrence) and _takes(summed, recurrence):
+            recurrent = _sum(replace(recurrent, graph=summed), recurrence)
     for name in [step.name for step in graph.steps if erases(step)]:
         recurrent = _delta(recurrent, recurrent.graph.step[name])
     for name in [step.name for step in graph.steps if scans(step)]:
         recurrent = _scan(recurrent, recurrent.graph.step[name])
     return recurrent
-
-
-def _in_one_step(recurrent: Carried, of: Use) -> Carried:
-    """Expands scores of several steps into one, as plans do, unless a state would have more features than a key."""
-    expansion = written_out(recurrent.graph, of)
-    same_legs = isinstance(expansion, WrittenOut) and expansion.graph.legs == recurrent.graph.legs
-    return replace(recurrent, graph=expansion.graph) if isinstance(expansion, WrittenOut) and same_legs else recurrent
 
 
 def of_last(recurrent: Carried) -> Carried:
@@ -113,9 +108,17 @@ def _with_copies(graph: Graph, step: Step, leg: str) -> list[Step]:
     return [*copies, with_uses(step, lambda use: names.get(use, use))]
 
 
-def _sees_all(graph: Graph, recurrence: Recurrence) -> bool:
-    """Whether no mask except causality hides keys."""
-    return all(mask == CAUSAL for mask in graph.masks(recurrence.box))
+def _takes(graph: Graph, recurrence: Recurrence) -> bool:
+    """Whether no mask except causality hides keys, and a state is not larger than what a cache of all keys holds."""
+    sizes = {leg.name: leg.size or 1 for leg in graph.legs} | dict(TRAINING.sizes(graph))
+    values = (recurrence.value,) if recurrence.value else ()
+    rows = {use for term in recurrence.terms for use in (*term.key, *values)}
+    keys = sum(prod(sizes[leg] for leg in use.legs) for use in rows if graph.key in use.legs)
+    state = sum(
+        prod(sizes[leg] for leg in {*(leg for use in (*term.key, *values) for leg in use.legs)} - {graph.key})
+        for term in recurrence.terms
+    )
+    return all(mask in (CAUSAL, BEFORE) for mask in graph.masks(recurrence.box)) and state <= keys
 
 
 @dataclass(frozen=True)

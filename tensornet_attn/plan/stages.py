@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from tensornet_attn.graph.graph import Contraction, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import ONES
+from tensornet_attn.graph.visibility import lookahead
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ops import OPS
@@ -109,7 +110,7 @@ def _has_keys(part: Part) -> bool:
 
 
 def _at_one(graph: Graph) -> Graph:
-    """The diagram for one position that is both query and key; unchanged if a box along the keys needs the key leg."""
+    """The diagram for one position that is both query and key; unchanged if a box needs the key leg or hides that key."""
     query, key = str(graph.query), str(graph.key)
     if any(key in tensor.legs for tensor in graph.tensors if tensor.role != "constant" or query in tensor.legs):
         return graph
@@ -126,7 +127,7 @@ def _at_one(graph: Graph) -> Graph:
         new, box = with_uses(step, change), step.box
         legs = on(step.legs, pairs.get(step.name))
         if box is not None and key in (box.leg, box.other):
-            if not OPS[box.kind].same_of_one or box.numbers:
+            if not OPS[box.kind].same_of_one or box.numbers or (graph.masks(step) and lookahead(graph, step) < 0):
                 return graph
             new = replace(new, op=Contraction((Term(ONE, (new.op.uses[0],)),)))
         steps.append(replace(new, legs=legs))

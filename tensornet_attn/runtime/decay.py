@@ -38,15 +38,16 @@ def decay_attention(
     causal: bool = False,
     chunk: int = 64,
     reads=None,
+    shift: int = 0,
 ) -> Tensor:
     """`linear_attention` with terms (q, k, a, b), a [..., n, w] and b [..., m, w], and terms (q, k) without decay.
 
     `softmax`: computes softmax(a - b), which does not depend on a, for a single term whose q and k are ones. In a term
     (q, k, a, b, c), c [..., m, 1], the score of a causal query at its own position is a - b + c. `reads`: how terms
-    read values, by default as `decay_reads`.
+    read values, by default as `decay_reads`. `shift`: causal queries see keys that are so many positions before them.
     """
     if mask is not None:
-        causal_keep = causal_mask(terms[0][0].shape[-2], v.shape[-2], v.device) if causal else None
+        causal_keep = causal_mask(terms[0][0].shape[-2], v.shape[-2], v.device, shift) if causal else None
         keep, bias = visible(causal_keep, mask, key_mask, batch, heads)
         if softmax:
             return masked_softmax(compared(*terms[0][2:]), keep, bias).to(v.dtype) @ v
@@ -63,6 +64,8 @@ def decay_attention(
         least = torch.where(least < largest_number(b), least, 0)  # no visible key: any finite value
         least = with_padding(least, (0, 0, a.shape[-2] - b.shape[-2], 0)) if causal else least
         terms = [(q, k, a - a.detach() + least, b, *diagonal)]  # no exp(a - b) that matters is above 1
+    for _ in range(shift):
+        v, terms = at_next(v, 0), [shifted_keys(*term) for term in terms]
     reads = reads or decay_reads
     reads = functools.partial(own_reads, reads) if len(terms[0]) > 4 else reads
     return added_reads(reads, terms, v, eps, normalize, causal, chunk)
@@ -74,6 +77,11 @@ def hidden_apart(seen: Tensor, q: Tensor, k: Tensor, a=None, b=None, diagonal=No
         return q, k
     hidden = q, k, a, torch.where(seen, b, torch.inf)
     return hidden if diagonal is None else (*hidden, torch.where(seen, diagonal, 0))
+
+
+def shifted_keys(q: Tensor, k: Tensor, a=None, b=None) -> tuple[Tensor, ...]:
+    """A term whose keys are one position later; the first has none."""
+    return (q, at_next(k, 0)) if b is None else (q, at_next(k, 0), a, at_next(b, torch.inf))
 
 
 def own_reads(
