@@ -54,7 +54,7 @@ MODULES = (
 
 
 class Planned(Protocol):
-    """The plan of a design, see `plan.model.Plan`."""
+    """The plan of a design, see `plan.plan.Plan`."""
 
     @property
     def graph(self) -> Graph: ...

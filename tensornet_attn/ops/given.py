@@ -12,7 +12,7 @@ from tensornet_attn.ir.values import ATOM, Legs, Value
 Tensor = Any  # of torch, which only reference runs import
 Graph = Any  # a checked diagram: `graph.graph.Graph`
 Scene = Any  # a diagram with sizes, which counts elements: `cost.scene.Scene`
-Tile = Any  # a node of a kernel's program: `tiles.model.Node`
+Tile = Any  # a node of a kernel's program: `tiles.program.Node`
 
 
 class Checker(Protocol):
@@ -79,7 +79,7 @@ class Lines(Protocol):
 
 
 class Tiles(Protocol):
-    """The tiles of one box; `nodes`, a `tiles.model.Nodes`, creates them.
+    """The tiles of one box; `nodes`, a `tiles.program.Nodes`, creates them.
 
     If several tiles cover the leg of the box, `variable` is their index and `place` the index of the result.
     """

@@ -51,7 +51,7 @@ class Reduction(Operation):
 
     masked = reduces = runs_along = same_of_one = True
     dense: str  # the method of a tensor
-    how: str  # the reduction of tiles: `tiles.model.Node`
+    how: str  # the reduction of tiles: `tiles.program.Node`
     dense_of_nothing: ClassVar[bool] = False  # whether that method is right where there are no entries
 
     @abstractmethod
