@@ -17,7 +17,7 @@ from tensornet_attn.cost.order import order, split_best
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.triton.kernels import kernels
-from tensornet_attn.emit.triton.region import Region
+from tensornet_attn.emit.triton.region import TritonRegion
 from tensornet_attn.emit.wrap import WIDTH, filled
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
@@ -114,7 +114,7 @@ class Tiles(InBlocks):
         region = next((region for earlier, region in writer.regions if earlier == program_structure), None)
         if region is None:
             name = writer.names.fresh(f"{writer.local[step.name]}_tiles")
-            region = Region(graph, program, name, ", ".join(step.kernel.steps), function_names())
+            region = TritonRegion(graph, program, name, ", ".join(step.kernel.steps), function_names())
             writer.regions.append((program_structure, region))
             if program.sums_powers:
                 region.biased = _biased(writer, step, region)
@@ -182,14 +182,16 @@ def _programs(graph: Graph, program: Program) -> int:
     return prod((graph.leg[leg].size or 1) // tiles for leg, tiles in program.heads.items())
 
 
-def _biased(writer: Writer, step: Step, region: Region) -> Region:
+def _biased(writer: Writer, step: Step, region: TritonRegion) -> TritonRegion:
     """The region for calls with a float mask; coefficients are those of both."""
     program, name = tile_program(writer.graph, step, biased=True), writer.names.fresh(f"{region.name}_biased")
     kernels(region)
-    return Region(writer.graph, program, name, f"{region.about}, with a float mask", function_names(), region.numbers)
+    return TritonRegion(
+        writer.graph, program, name, f"{region.about}, with a float mask", function_names(), region.numbers
+    )
 
 
-def _arguments(writer: Writer, region: Region, program: Program) -> list[str]:
+def _arguments(writer: Writer, region: TritonRegion, program: Program) -> list[str]:
     graph = writer.graph
     operands = ", ".join(_operand(writer, program, operand) for operand in program.operands)
     lengths = [writer.length(graph.query), writer.length(graph.key)]
@@ -217,19 +219,19 @@ def operand_legs(program: Program, operand: Operand) -> tuple[str, ...]:
     return (*operand.heads, *axis_legs)
 
 
-def _tables(region: Region) -> tuple[str, ...]:
+def _tables(region: TritonRegion) -> tuple[str, ...]:
     """The operands that are indexed by the distance of query and key."""
     pairs = zip(region.operands, region.program.operands, strict=True)
     return tuple(name for name, operand in pairs if operand.table)
 
 
-def _normalized(region: Region) -> tuple[int, ...]:
+def _normalized(region: TritonRegion) -> tuple[int, ...]:
     """The tiles of maps whose rows are divided by plain sums."""
     ops = [node.op for node in region.program.maps for _ in range(region.program.tiles(node.heads))]
     return tuple(i for i, op in enumerate(ops) if op == "normalize")
 
 
-def _source(region: Region, sources: dict[str, str]) -> str:
+def _source(region: TritonRegion, sources: dict[str, str]) -> str:
     """The kernels, and their registration for `tiled`."""
     program = region.program
     legs = {

@@ -25,7 +25,7 @@ MOST_NUMBERS = 40  # maximum coefficients that a program keeps in registers, and
 
 
 @dataclass
-class Region:
+class TritonRegion:
     """The kernels of a tile program; `numbers`: coefficients that the call passes, in order."""
 
     graph: Graph
@@ -42,7 +42,7 @@ class Region:
     streamed: dict[str, list[str]] = field(default_factory=dict)  # kernel: widths of operands streamed per block
     temporaries: dict[str, list[str]] = field(default_factory=dict)  # kernel: widths of temporaries derived from them
     loops: dict[str, str] = field(default_factory=dict)  # kernel: the head that its programs loop over
-    biased: Region | None = None  # the kernels of calls with a float mask, if these are not right for them
+    biased: TritonRegion | None = None  # the kernels of calls with a float mask, if these are not right for them
 
     def __post_init__(self) -> None:
         self.names = Names(self.taken | RESERVED)
