@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Scene, Tensor
+from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, Run, Scene, Tensor
 from tensornet_attn.ops.operation import Operation, aligned, without
 from tensornet_attn.ops.schema import BoxModel, Masks, Operand
 
@@ -140,11 +140,11 @@ class ConvOperation(Operation):
         rows = scene.elements(box.operand("of")) // length
         return {f"{step.name}: padded": rows * (length + scene.sizes[str(box.other)] - 1)}
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         operand, source = lines.value(box.operand("of")), source_of(lines.graph, box)
         self.emit_masked(lines, step, box, operand.arranged((*without(operand.legs, source), source)), "None", "None")
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+    def emit_masked(self, lines: ForwardEmitter, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
         width = int(lines.graph.leg[str(box.other)].size)
         left, source, result_leg = (
             left_of(lines.graph, box, width),
@@ -200,7 +200,7 @@ def source_of(graph: Graph, box: Box) -> str:
     return str(box.leg) if box.leg in box.operand("of").legs else str(graph.key)
 
 
-def result_of(lines: Lines, step: Step, box: Box) -> str:
+def result_of(lines: ForwardEmitter, step: Step, box: Box) -> str:
     """The leg of the output positions."""
     return str(box.leg) if box.leg in step.legs else str(lines.graph.query)
 

@@ -53,7 +53,7 @@ class Run(Protocol):
         ...
 
 
-class Lines(Protocol):
+class ForwardEmitter(Protocol):
     """The emitter of `forward`. `call` emits a call of a runtime function; `bind` assigns the value of a step.
 
     `functions` has the names of the runtime functions that the file calls, and the text of its own functions.

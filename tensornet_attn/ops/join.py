@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.ops.given import Graph, Lines, Run, Tensor
+from tensornet_attn.ops.given import ForwardEmitter, Graph, Run, Tensor
 from tensornet_attn.ops.operation import Operation, aligned
 
 
@@ -31,7 +31,7 @@ class Join(Operation):
         batch = operand.shape[: operand.ndim - len(apart)]
         return operand.reshape(*batch, *map(run.size, step.legs)), step.legs
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         groups = tuple(box.parts if leg == box.leg else (leg,) for leg in step.legs)
         lines.bind(step.name, lines.value(box.operand("of")).grouped(groups), step.legs)
 
@@ -51,7 +51,7 @@ class Split(Join):
         legs, batch = apart_of(use.legs, box), operand.shape[: operand.ndim - len(use.legs)]
         return operand.reshape(*batch, *map(run.size, legs)), legs
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         operand = lines.value(box.operand("of"))
         dim = operand.legs.index(str(box.leg)) - len(operand.legs)
         sizes = ", ".join(map(lines.size, box.parts))

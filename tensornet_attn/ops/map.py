@@ -9,7 +9,7 @@ from tensornet_attn.ir.arithmetic import Arith, evaluate, names
 from tensornet_attn.ir.steps import Box, Function, Step
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.ops import maps
-from tensornet_attn.ops.given import Graph, KernelTiles, Lines, Run, Scene, Tensor, Tile
+from tensornet_attn.ops.given import ForwardEmitter, Graph, KernelTiles, Run, Scene, Tensor, Tile
 from tensornet_attn.ops.operation import Operation, call_words
 from tensornet_attn.ops.schema import BoxModel, LegName, Operand
 
@@ -59,7 +59,7 @@ class MapOperation(Operation):
     def saved(self, box: Box) -> tuple[str, ...]:
         return (row(box).saves,)
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         operand, elementwise = lines.value(box.operand("of")), row(box)
         numbers = [lines.number(tree) for tree in arguments(box)]
         if "{" not in elementwise.torch:

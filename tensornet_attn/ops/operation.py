@@ -12,7 +12,7 @@ from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.steps import Tensor as Leaf
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Checker, Graph, KernelTiles, Lines, Run, Scene, Tensor, Tile, Tiles
+from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, KernelTiles, Run, Scene, Tensor, Tile, Tiles
 from tensornet_attn.ops.schema import BoxModel
 
 
@@ -160,13 +160,13 @@ class Operation(ABC):
         """Sizes, in elements, of further tensors saved for the backward, by name."""
         return {}
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         """Emits its line of PyTorch without masks. By default, `emit_masked` with the leg moved last and no mask."""
         operand = lines.value(box.operand("of"))
         operand = operand.arranged((*without(operand.legs, box.leg), str(box.leg)))
         self.emit_masked(lines, step, box, operand, "None", "None")
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+    def emit_masked(self, lines: ForwardEmitter, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
         """Emits its line with masks. The leg is the last of `operand`; `keep`, `bias`: names of masks or "None"."""
         raise TypeError(f"masks do not apply to '{self.kind}'.")
 

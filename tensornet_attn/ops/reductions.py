@@ -9,7 +9,7 @@ from typing import ClassVar
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import KernelTiles, Lines, Run, Tensor, Tile, Tiles
+from tensornet_attn.ops.given import ForwardEmitter, KernelTiles, Run, Tensor, Tile, Tiles
 from tensornet_attn.ops.operation import Operation, dim_of, over, without
 from tensornet_attn.ops.schema import BoxModel, LegNames, Masks, Operand
 
@@ -62,7 +62,7 @@ class Reduction(Operation):
         entries, keep, legs, axis = run.masked(step)
         return self.of(entries, keep, axis), without(legs, box.leg)
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         if not self.dense_of_nothing and lines.graph.leg[str(box.leg)].sequence:  # there may be no positions
             super().emit(lines, step, box)
             return
@@ -71,7 +71,7 @@ class Reduction(Operation):
             step.name, f"{operand.atom}.{self.dense}({dim_of(operand, box.leg)})", without(operand.legs, box.leg)
         )
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+    def emit_masked(self, lines: ForwardEmitter, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
         expression = operand.text if bias == "None" else lines.call("added", operand.text, bias)
         lines.bind(step.name, lines.call(f"masked_{box.kind}", expression, keep), operand.legs[:-1])
 

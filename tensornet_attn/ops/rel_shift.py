@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.ops.given import Checker, Graph, KernelTiles, Lines, Run, Tensor, Tile
+from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, KernelTiles, Run, Tensor, Tile
 from tensornet_attn.ops.operation import Operation, aligned, without
 from tensornet_attn.ops.schema import BoxModel, LegName, Operand
 
@@ -73,7 +73,7 @@ class RelShiftOperation(Operation):
         table = table.expand(*batch, len(index), len(offsets)).gather(-1, index.expand(*batch, *index.shape))
         return table, (*others, source, to)
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         table, query, relative = lines.value(box.operand("of")), str(lines.graph.query), str(box.leg)
         of_keys = box.other == query
         source = str(lines.graph.key) if of_keys else query

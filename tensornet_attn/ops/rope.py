@@ -9,7 +9,7 @@ from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Scene, Tensor
+from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, Run, Scene, Tensor
 from tensornet_attn.ops.operation import Operation, aligned, dim_of, without
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, Flag, LegName, Operand
 
@@ -178,7 +178,7 @@ class RopeOperation(Operation):
     def operations(self, scene: Scene, step: Step, box: Box) -> int:
         return int(super().operations(scene, step, box) * scene.number(box.number("fraction")))
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         operand = lines.value(box.operand("of"))
         blocks, width = lines.number(box.number("blocks")), lines.size(str(box.other))
         expression, position_dim, along_dim = operand.text, dim_of(operand, box.leg), dim_of(operand, box.other)
@@ -266,7 +266,7 @@ def by_length(box: Box) -> bool:
     return box.mode == "dynamic"
 
 
-def position_text(lines: Lines, box: Box, others: Legs) -> str:
+def position_text(lines: ForwardEmitter, box: Box, others: Legs) -> str:
     """The positions of the leg, [n], or explicit positions, [..., ones, n] or [..., ones, n, axes]."""
     explicit = dict(box.operands).get("positions")
     if explicit is None:
@@ -276,14 +276,14 @@ def position_text(lines: Lines, box: Box, others: Legs) -> str:
     return positions.text
 
 
-def axes_text(lines: Lines, box: Box) -> str:
+def axes_text(lines: ForwardEmitter, box: Box) -> str:
     """The number of axes of the positions; empty if they have no leg of axes."""
     explicit = dict(box.operands).get("positions")
     axes = without(explicit.legs, box.leg) if explicit is not None else ()
     return lines.size(axes[0]) if axes else ""
 
 
-def scaling_text(lines: Lines, box: Box) -> str:
+def scaling_text(lines: ForwardEmitter, box: Box) -> str:
     """`("llama3", 8.0, 1.0, 4.0, 8192.0)`."""
     numbers = {name: float(evaluate(tree, lines.graph.values)) for name, tree in box.numbers}
     return f"({', '.join(f'{argument!r}' for argument in scaling_of(str(box.mode), numbers))})".replace("'", '"')

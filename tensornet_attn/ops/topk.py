@@ -11,7 +11,7 @@ from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Tensor
+from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, Run, Tensor
 from tensornet_attn.ops.operation import Operation, aligned, axis_of, dim_of
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, Fill, LegNames, Masks, Operand
 
@@ -141,13 +141,13 @@ class TopKOperation(Operation):
         elsewhere = torch.where(no_entries, by, 0 if self.zeros_elsewhere(box) else -inf)  # `by` gets zero gradients
         return torch.where(selected, of, elsewhere), step.legs
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         self._emit(lines, step, box, lines.value(box.operand("of")), [])
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+    def emit_masked(self, lines: ForwardEmitter, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
         self._emit(lines, step, box, operand, [f"keep={keep}", "few=True"])
 
-    def _emit(self, lines: Lines, step: Step, box: Box, of: Value, masks: list[str]) -> None:
+    def _emit(self, lines: ForwardEmitter, step: Step, box: Box, of: Value, masks: list[str]) -> None:
         by, k, dim = lines.value(box.operand("by")), lines.integer(box.number("k")), str(dim_of(of, box.leg))
         fill = [] if self.zeros_elsewhere(box) else ['float("-inf")']
         ranked = ranks(lines, box, by.aligned(of.legs).text, dim)
@@ -159,7 +159,7 @@ def groups_of(box: Box) -> tuple[str, ...]:
     return tuple(name for name, _ in box.numbers if name in OF_GROUPS)
 
 
-def ranks(lines: Lines, box: Box, by: str, dim: str) -> str:
+def ranks(lines: ForwardEmitter, box: Box, by: str, dim: str) -> str:
     """The text of the scores that rank entries; minus infinity outside the best groups."""
     numbers = {name: lines.integer(box.number(name)) for name in groups_of(box)}
     if not numbers:

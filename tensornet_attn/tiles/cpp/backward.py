@@ -12,7 +12,7 @@ from functools import partial
 
 from tensornet_attn.tiles.cpp.chain import in_turn
 from tensornet_attn.tiles.cpp.faded import fading
-from tensornet_attn.tiles.cpp.lines import Lines, indented, nested
+from tensornet_attn.tiles.cpp.lines import PassPrinter, indented, nested
 from tensornet_attn.tiles.cpp.places import Env, Places, Where
 from tensornet_attn.tiles.cpp.region import RegionText
 from tensornet_attn.tiles.cpp.totals import Target, add, add_between, add_entries, add_pairs
@@ -87,7 +87,7 @@ def backward(region: RegionText, gradients: Gradients) -> str:
     return region.function("backward", lines)
 
 
-def totals(region: RegionText, gradients: Gradients, key_pass: Lines, leaves: Leaves, sums: Sums) -> None:
+def totals(region: RegionText, gradients: Gradients, key_pass: PassPrinter, leaves: Leaves, sums: Sums) -> None:
     """The sums over blocks that gradients of operands need."""
     program, places = region.program, region.places
     query, key = program.pair
@@ -122,7 +122,7 @@ def ld_of(node: Node) -> str:
     return f"{node.axes[-1]}_size" if len(node.axes) > 1 else "1"
 
 
-def entries(region: RegionText, key_pass: Lines, number: int, leaf: Node, gradient: Node, sums: Sums) -> None:
+def entries(region: RegionText, key_pass: PassPrinter, number: int, leaf: Node, gradient: Node, sums: Sums) -> None:
     """The gradient of a table that is read at distances."""
     operand_number, index, reach = leaf.data
     operand, name, entry_count = region.program.operands[operand_number], f"entries_{number}", 2 * reach + 1
@@ -146,7 +146,7 @@ def entries(region: RegionText, key_pass: Lines, number: int, leaf: Node, gradie
     (sums.add_rows if of_rows else sums.add_keys).extend(lines)
 
 
-def lookups(region: RegionText, key_pass: Lines, number: int, leaf: Node, gradient: Node, sums: Sums) -> None:
+def lookups(region: RegionText, key_pass: PassPrinter, number: int, leaf: Node, gradient: Node, sums: Sums) -> None:
     """The gradient of a table between whose entries rows are."""
     operand_number, index, table_axis, size = leaf.data
     name, outer = f"table_{number}", [variable for variable in index if variable]
@@ -163,7 +163,7 @@ def lookups(region: RegionText, key_pass: Lines, number: int, leaf: Node, gradie
     )
 
 
-def pairs(region: RegionText, key_pass: Lines, leaf: Node, gradient: Node) -> None:
+def pairs(region: RegionText, key_pass: PassPrinter, leaf: Node, gradient: Node) -> None:
     """The gradient of an operand of queries x keys, block by block."""
     number = leaf.data[0]
     operand, name = region.program.operands[number], f"{region.operands[number]}_grad"
@@ -185,7 +185,7 @@ def known_rows(region: RegionText) -> list[str]:
     return nested([variable for variable in index if variable], program.nodes.sizes, body)
 
 
-def rows_before(region: RegionText, gradients: Gradients) -> Lines:
+def rows_before(region: RegionText, gradients: Gradients) -> PassPrinter:
     """The passes that find the rows of A dA; those behind read their stored tiles."""
     key_pass = region.open(False)
     for attention_map, summand in gradients.maps:
@@ -219,7 +219,7 @@ def gradient_at(region: RegionText, leaf: Node) -> str:
     return address
 
 
-def flush(region: RegionText, key_pass: Lines, leaf: Node, gradient: Node, sums: Sums) -> None:
+def flush(region: RegionText, key_pass: PassPrinter, leaf: Node, gradient: Node, sums: Sums) -> None:
     """Adds the gradient of a leaf to that of its operand."""
     query, key = region.program.pair
     number, index = leaf.data[:2]

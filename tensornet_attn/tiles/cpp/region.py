@@ -10,7 +10,7 @@ from math import inf, prod
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.ir.areas import EVERYWHERE, Area, Areas, distances, union
 from tensornet_attn.ops import MAPS
-from tensornet_attn.tiles.cpp.lines import Chain, Lines, indented, nested
+from tensornet_attn.tiles.cpp.lines import Chain, PassPrinter, indented, nested
 from tensornet_attn.tiles.cpp.passes import Buffer
 from tensornet_attn.tiles.cpp.places import Places, Where
 from tensornet_attn.tiles.program import ROWS, At, Node, Program, below, vanishes
@@ -20,7 +20,7 @@ from tensornet_attn.tiles.program import ROWS, At, Node, Program, below, vanishe
 class Printed:
     """The lines of a pass: the loop over blocks of keys, and what it keeps."""
 
-    text: Lines
+    text: PassPrinter
     loop: list[str]
 
     @property
@@ -93,11 +93,13 @@ class RegionText:
 
     # passes
 
-    def open(self, online: bool) -> Lines:
+    def open(self, online: bool) -> PassPrinter:
         """A pass; `online`: over maps before the division by the sums of their rows, which are otherwise known."""
         reverses = [node.data[0] for node in below([self.program.exit.maps]) if node.op == "running"]
         chain = Chain(bool(reverses and reverses[0]))
-        key_pass = Lines(self.graph, self.program, self.operands, saved=self.saved, restores=self.restores, chain=chain)
+        key_pass = PassPrinter(
+            self.graph, self.program, self.operands, saved=self.saved, restores=self.restores, chain=chain
+        )
         if not online:
             for node in self.program_maps():
                 key_pass.instead[node] = self.program.divided(node)
@@ -117,7 +119,7 @@ class RegionText:
         """The maps, read with whichever index variables."""
         return [node for node in self.program.nodes.made.values() if node.op in ROWS]
 
-    def print(self, key_pass: Lines) -> Printed:
+    def print(self, key_pass: PassPrinter) -> Printed:
         """The loop over the blocks of keys of a pass."""
         key_pass.names |= self.taken
         lines = key_pass.block()
