@@ -16,7 +16,7 @@ from tensornet_attn.kernels.implementation import Context
 from tensornet_attn.kernels.tiles import Tiles, operand_legs
 from tensornet_attn.rewrite.change import leaf
 from tensornet_attn.tiles.cpp.saved import seconds_again, seconds_saved, width_of
-from tensornet_attn.tiles.cpp.source import CppRegion, biased_region_of, region_of, source
+from tensornet_attn.tiles.cpp.source import RegionSource, biased_region_of, region_of, source
 from tensornet_attn.tiles.program import Program
 
 _INDENT = "    "
@@ -84,14 +84,14 @@ NATIVE = Native()
 
 
 @lru_cache(64)
-def _region(graph: Graph, step: Step) -> CppRegion:
+def _region(graph: Graph, step: Step) -> RegionSource:
     """The C++ of a kernel, of which that for float masks can be printed too. Raises Unfit."""
     region = region_of(graph, step)
     biased_region_of(graph, step, region)
     return region
 
 
-def _parts(writer: Writer, region: CppRegion, operands: list[Operand], result_legs: Legs) -> list[str]:
+def _parts(writer: Writer, region: RegionSource, operands: list[Operand], result_legs: Legs) -> list[str]:
     """What the runtime knows of a region, as arguments."""
     graph, program = writer.graph, region.program
     places = {operand.name: index for index, operand in enumerate(operands)}
