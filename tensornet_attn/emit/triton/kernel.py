@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tensornet_attn.emit.triton.nodes import Scope, arguments, flat
+from tensornet_attn.emit.triton.nodes import KernelNames, arguments, flat
 from tensornet_attn.tiles.loops import Carried, Key, Loop, Statement, shared
 from tensornet_attn.tiles.program import Node, Program, scale_of
 
@@ -21,7 +21,7 @@ class KernelText:
     A `looped` leg adds an outer loop: its tiles add to the same accumulators, which are opened FIRST and stored LAST.
     """
 
-    scope: Scope
+    scope: KernelNames
     fixed: str
     looped: str | None = None
     online: bool = False  # maps are not yet divided by their row sums, which are accumulated online

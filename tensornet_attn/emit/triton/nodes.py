@@ -17,7 +17,7 @@ WORDS = 4  # random words that the generator makes at once
 
 
 @dataclass
-class Scope:
+class KernelNames:
     """The names in one kernel: those of nodes so far, operands, heads and coefficients."""
 
     program: Program
@@ -144,7 +144,7 @@ def shape(program: Program, axes: Axes) -> str:
     return f"({sides[0]},)" if len(sides) == 1 else f"({', '.join(sides)})"
 
 
-def _add(scope: Scope, node: Node) -> str:
+def _add(scope: KernelNames, node: Node) -> str:
     if scale_of(node):
         return scope.ref(node.args[0].args[1], node.axes)
     expression = ""
@@ -159,12 +159,12 @@ def _add(scope: Scope, node: Node) -> str:
     return expression
 
 
-def negative(scope: Scope, node: Node) -> bool:
+def negative(scope: KernelNames, node: Node) -> bool:
     """Whether a node is another node times -1."""
     return node.op == "mul" and node.args[0].op == "number" and scope.numbers(node.args[0]) == "-1"
 
 
-def _mul(scope: Scope, node: Node) -> str:
+def _mul(scope: KernelNames, node: Node) -> str:
     a, b = (
         f"({factor})" if arg in scope.inline and arg.op == "add" else factor
         for arg in node.args
@@ -173,7 +173,7 @@ def _mul(scope: Scope, node: Node) -> str:
     return f"{a} * {b}"
 
 
-def _dot(scope: Scope, node: Node) -> str:
+def _dot(scope: KernelNames, node: Node) -> str:
     (axis,) = node.data
     a, b = (scope.ref(arg, arg.axes, exact=False) for arg in node.args)
     (a_sides, b_sides), first = (scope.sides(arg.axes) for arg in node.args), scope.sides(node.axes)[0]
@@ -184,34 +184,34 @@ def _dot(scope: Scope, node: Node) -> str:
     return f"dot_of({left}, {right}, DOT, SUMS)"
 
 
-def _sum(scope: Scope, node: Node) -> str:
+def _sum(scope: KernelNames, node: Node) -> str:
     (arg,), (axis,) = node.args, node.data
     expression = scope.ref(arg, arg.axes)
     return f"tl.sum({expression}, {scope.sides(arg.axes).index(axis)})"
 
 
-def _spread(scope: Scope, node: Node) -> str:
+def _spread(scope: KernelNames, node: Node) -> str:
     (arg,), sides = node.args, shape(scope.program, scope.sides(node.axes))
     if arg.op == "number":
         return f"tl.full({sides}, {scope.numbers(arg)}, SUMS)"
     return f"tl.broadcast_to({scope.ref(arg, node.axes)}, {sides})"
 
 
-def _shift(scope: Scope, node: Node) -> str:
+def _shift(scope: KernelNames, node: Node) -> str:
     n, m = node.axes
     return f"at_keys({scope.ref(node.args[0], node.args[0].axes)}, {n}_block, {m}_block)"
 
 
-def _unshift(scope: Scope, node: Node) -> str:
+def _unshift(scope: KernelNames, node: Node) -> str:
     (arg,), (n, m) = node.args, node.args[0].axes
     return f"at_places({scope.ref(arg, arg.axes)}, {n}_block, {m}_block, {node.axes[1]}_block)"
 
 
-def _distance(scope: Scope, node: Node) -> str:
+def _distance(scope: KernelNames, node: Node) -> str:
     return "distance.to(SUMS)"
 
 
-def _entry(scope: Scope, node: Node) -> str:
+def _entry(scope: KernelNames, node: Node) -> str:
     number, index, reach = node.data
     operand, name = scope.program.operands[number], scope.operands[number]
     first = 1 + len(operand.heads)
@@ -236,7 +236,7 @@ def arguments(node: Node) -> Iterator[Node]:
     yield from (arg for letter, arg in zip(letters, node.args, strict=False) if f"{{{letter}}}" in template)
 
 
-def _map(scope: Scope, node: Node) -> str:
+def _map(scope: KernelNames, node: Node) -> str:
     template, letters = template_of(node)
     refs = {}
     for letter, arg in zip(letters, node.args, strict=False):
@@ -248,7 +248,7 @@ def _map(scope: Scope, node: Node) -> str:
     return template.format(**refs)
 
 
-def _equal(scope: Scope, node: Node) -> str:
+def _equal(scope: KernelNames, node: Node) -> str:
     a, b = (scope.ref(arg, node.axes) for arg in node.args)
     return f"({a} == {b}).to(SUMS)"
 
@@ -267,7 +267,7 @@ def at(outer: str, count: int, index: str) -> str:
     return outer if count == 1 else f"({outer} * {count} + {index or 0})"
 
 
-def tile_at(scope: Scope, index: At, outer: str = "pair", count: int = 0, first: int = 0) -> str:
+def tile_at(scope: KernelNames, index: At, outer: str = "pair", count: int = 0, first: int = 0) -> str:
     """The index of a tile among those of a program, or among `count`."""
     sizes = scope.program.nodes.sizes
     variables = [variable for variable in index if variable]
@@ -276,12 +276,12 @@ def tile_at(scope: Scope, index: At, outer: str = "pair", count: int = 0, first:
     return at(outer, count or scope.program.tiles(variables), entry)
 
 
-def _gradient(scope: Scope, node: Node) -> str:
+def _gradient(scope: KernelNames, node: Node) -> str:
     (index,) = node.data
     return scope.loaded("gradient", scope.program.legs[: len(index)], index, node.axes)
 
 
-def row_at(scope: Scope, name: str, number: int, index: At, largest: bool = False) -> str:
+def row_at(scope: KernelNames, name: str, number: int, index: At, largest: bool = False) -> str:
     """The address of the saved statistics of a map's rows, or of their largest scores."""
     program = scope.program
     maps = program.first_of(len(program.maps))
@@ -289,21 +289,21 @@ def row_at(scope: Scope, name: str, number: int, index: At, largest: bool = Fals
     return f"{name} + {tile_at(scope, index, count=count, first=first)} * {program.query}_end"
 
 
-def _sums(scope: Scope, node: Node) -> str:
+def _sums(scope: KernelNames, node: Node) -> str:
     (axis,) = node.axes
     return f"load_1d({row_at(scope, 'sums', *node.data)}, {axis}, 1, {axis}_end)"
 
 
-def _statistic(scope: Scope, node: Node) -> str:
+def _statistic(scope: KernelNames, node: Node) -> str:
     (axis,), (number, index) = node.axes, node.data
     return f"load_1d({row_at(scope, 'lse', number, index, node.op == 'largest')}, {axis}, 1, {axis}_end)"
 
 
-def _sink_share(scope: Scope, node: Node) -> str:
+def _sink_share(scope: KernelNames, node: Node) -> str:
     return f"sink_share({', '.join(scope.ref(arg, node.axes) for arg in node.args)}, MASK)"
 
 
-def _lead(scope: Scope, heads: tuple[str, ...], index: At) -> str:
+def _lead(scope: KernelNames, heads: tuple[str, ...], index: At) -> str:
     """Two indices that are together unique per tile of these legs and equal in every program.
 
     The second is that of a tile among up to four, which share the work of the random number generator.
@@ -320,14 +320,14 @@ def _lead(scope: Scope, heads: tuple[str, ...], index: At) -> str:
     return f"{lead if any(index) or lead == 'batch' else scope.named(lead, 'lead')}, {word}"
 
 
-def most_tiles(scope: Scope, heads: tuple[str, ...]) -> str:
+def most_tiles(scope: KernelNames, heads: tuple[str, ...]) -> str:
     """The leg whose tiles share random words: the last of those with the most tiles in a program, if several."""
     sizes = {leg: min(scope.program.heads[leg], WORDS) for leg in heads}
     most = max(sizes.values(), default=1)
     return next((leg for leg in reversed(heads) if sizes[leg] == most > 1), "")
 
 
-def _noise(scope: Scope, node: Node) -> str:
+def _noise(scope: KernelNames, node: Node) -> str:
     number, index, stream, std, always = node.data
     operand, name = scope.program.operands[number], scope.operands[number]
     tile, deviation = scope.pair_at(name, operand.heads, index), scope.numbers(Node("number", data=(std,)))
@@ -335,7 +335,7 @@ def _noise(scope: Scope, node: Node) -> str:
     return f"noise_2d({tile}, {drawn}, {'True' if always else 'TRAIN'}, {name}_GIVEN, DOT, SUMS)"
 
 
-def _drop(scope: Scope, node: Node) -> str:
+def _drop(scope: KernelNames, node: Node) -> str:
     stream, tree, heads, index = node.data
     n, m = map(scope.along, node.axes)
     probability = scope.numbers(Node("number", data=(tree,)))
@@ -343,18 +343,18 @@ def _drop(scope: Scope, node: Node) -> str:
     return f"dropped({scores}, {n}, {m}, {lead}, {stream}, {_key(scope)}, {probability}, TRAIN)"
 
 
-def _key(scope: Scope) -> str:
+def _key(scope: KernelNames) -> str:
     return scope.named("key_of(seed, TRAIN)", "seed_key")
 
 
-def _keep(scope: Scope, node: Node) -> str:
+def _keep(scope: KernelNames, node: Node) -> str:
     x, visible = (scope.ref(arg, node.axes) for arg in node.args)
     fill = node.data[0].value if node.data else 0.0
     number = 'float("-inf")' if isinf(fill) else float(fill)
     return f"where_visible({x}, {visible}, edge, {number})"
 
 
-def _visible(scope: Scope, node: Node) -> str:
+def _visible(scope: KernelNames, node: Node) -> str:
     look, (n, m) = scope.program.masks[node.data[0]], scope.program.pair
     conditions = "visible"
     conditions += "" if look.left is None else f" & (distance <= {look.left})"
@@ -368,19 +368,19 @@ def _visible(scope: Scope, node: Node) -> str:
     return f"allowed({conditions}, {scope.ref(scope.program.nodes.mask_tile(node), node.axes)}, MASK)"
 
 
-def _bias(scope: Scope, node: Node) -> str:
+def _bias(scope: KernelNames, node: Node) -> str:
     return f"mask_2d({scope.pair_at('mask', scope.program.others, node.data[0])}, MASK)"
 
 
-def _both(scope: Scope, node: Node) -> str:
+def _both(scope: KernelNames, node: Node) -> str:
     return " & ".join(scope.ref(arg, node.axes) for arg in node.args) or "in_bounds"
 
 
-def _either(scope: Scope, node: Node) -> str:
+def _either(scope: KernelNames, node: Node) -> str:
     return " | ".join(scope.ref(arg, node.axes) for arg in node.args)
 
 
-def scores_of(scope: Scope, node: Node) -> str:
+def scores_of(scope: KernelNames, node: Node) -> str:
     """The arguments that turn scores into maps: the scale, and where they are visible."""
     scores, visible = node.args[:2]
     scale = scale_of(scores)
@@ -388,27 +388,27 @@ def scores_of(scope: Scope, node: Node) -> str:
     return f"{scope.ref(scores, node.axes)}, {number}, MASK, {scope.ref(visible, node.axes)}, edge"
 
 
-def _softened(scope: Scope, node: Node) -> str:
+def _softened(scope: KernelNames, node: Node) -> str:
     rows = ", ".join(scope.along(scope.program.query, scope.ref(arg, ())) for arg in node.args[2:])
     return f"softened({scores_of(scope, node)}, {rows})"
 
 
-def _scaled(scope: Scope, node: Node) -> str:
+def _scaled(scope: KernelNames, node: Node) -> str:
     return f"scaled({scores_of(scope, node)})"
 
 
-def _power(scope: Scope, node: Node) -> str:
+def _power(scope: KernelNames, node: Node) -> str:
     x, highest = (scope.ref(arg, arg.axes) for arg in node.args)
     return f"power({x}, 1.0, MASK, {highest})"
 
 
-def _inside(scope: Scope, node: Node) -> str:
+def _inside(scope: KernelNames, node: Node) -> str:
     in_bounds = " & ".join(scope.broadcast(f"({axis} < {scope.end(axis)})", axis, node.axes) for axis in node.axes)
     return f"where_visible({scope.ref(node.args[0], node.axes)}, {in_bounds}, edge, 0.0)"
 
 
-_TEXTS: dict[str, Callable[[Scope, Node], str]] = {
-    "load": Scope.load,
+_TEXTS: dict[str, Callable[[KernelNames, Node], str]] = {
+    "load": KernelNames.load,
     "add": _add,
     "mul": _mul,
     "dot": _dot,
@@ -444,7 +444,7 @@ _TEXTS: dict[str, Callable[[Scope, Node], str]] = {
 INSIDE_OF = {"mul": ("add", "over"), "add": ("mul", "over"), "map": ("over",)}  # readers that may nest a node
 
 
-def inlined(scope: Scope, ends: Iterable[Node], needed: Iterable[Node]) -> set[Node]:
+def inlined(scope: KernelNames, ends: Iterable[Node], needed: Iterable[Node]) -> set[Node]:
     """Nodes nested in their only reader with the same sides, and subtracted nodes everywhere."""
     readers: dict[Node, list[Node]] = {}
     for node in needed:

@@ -13,7 +13,7 @@ from tensornet_attn.emit.triton.bounds import Bounds, bounds
 from tensornet_attn.emit.triton.demand import arrange
 from tensornet_attn.emit.triton.kernel import KernelText
 from tensornet_attn.emit.triton.lines import source
-from tensornet_attn.emit.triton.nodes import Scope
+from tensornet_attn.emit.triton.nodes import KernelNames
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.ir.areas import EVERYWHERE, Areas, distances, union
 from tensornet_attn.ir.arithmetic import Arith, Negative, Number
@@ -111,13 +111,20 @@ class TritonRegion:
             self.numbers.append(tree)
         return f"number_{self.numbers.index(tree)}"
 
-    def scope(self, fixed: str) -> Scope:
+    def scope(self, fixed: str) -> KernelNames:
         names = Names(self.names.functions, set(self.names.taken))
         turned = fixed == self.program.key and not self.program.relative
-        return Scope(self.program, self.operands, self.number, names, turned=turned)
+        return KernelNames(self.program, self.operands, self.number, names, turned=turned)
 
     def placed(
-        self, scope: Scope, name: str, heads: tuple[str, ...], index: At, axes: Axes, expression: str, looped: str = ""
+        self,
+        scope: KernelNames,
+        name: str,
+        heads: tuple[str, ...],
+        index: At,
+        axes: Axes,
+        expression: str,
+        looped: str = "",
     ) -> str:
         """Stores a tile by strides: of batch, heads, the programs of each head that the tensor lacks, and sides.
 
