@@ -13,7 +13,7 @@ from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.blocks import Group
 from tensornet_attn.kernels.blockwise import Operand, emit_blockwise, too_small
 from tensornet_attn.kernels.implementation import Context
-from tensornet_attn.kernels.tiles import Tiles, operand_legs
+from tensornet_attn.kernels.tiles import TilePrograms, operand_legs
 from tensornet_attn.rewrite.change import leaf
 from tensornet_attn.tiles.cpp.saved import seconds_again, seconds_saved, width_of
 from tensornet_attn.tiles.cpp.source import RegionSource, biased_region_of, region_of, source
@@ -22,7 +22,7 @@ from tensornet_attn.tiles.program import Program
 _INDENT = "    "
 
 
-class Native(Tiles):
+class Native(TilePrograms):
     """Groups of steps with values of queries x keys that C++ can compute, where blocks save enough memory."""
 
     name, kind, native = "C++ kernels", "native", True

@@ -32,7 +32,7 @@ from tensornet_attn.tiles.program import Node, Operand, Program, Unfit, below, s
 _INDENT = "    "
 
 
-class Tiles(InBlocks):
+class TilePrograms(InBlocks):
     """Groups of steps with values of queries x keys that a tile program can compute, on the triton backend."""
 
     name, kind, opaque = "Triton kernels", "tiles", True
@@ -128,7 +128,7 @@ class Tiles(InBlocks):
         writer.named(step.name, writer.call("tiled", *_arguments(writer, region, program)), program.legs)
 
 
-TRITON = Tiles()
+TRITON = TilePrograms()
 
 
 def _weights_first(graph: Graph, factors: Sequence[Legs], product_legs: Legs, sizes: Mapping[str, int]) -> Path:

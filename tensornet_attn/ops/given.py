@@ -78,7 +78,7 @@ class ForwardEmitter(Protocol):
     def eps(self, tree: Arith, usual: float = 0) -> list[str]: ...
 
 
-class Tiles(Protocol):
+class TilesOfBox(Protocol):
     """The tiles of one box; `nodes`, a `tiles.program.Nodes`, creates them.
 
     If several tiles cover the leg of the box, `variable` is their index and `place` the index of the result.
@@ -93,7 +93,7 @@ class Tiles(Protocol):
     def value(self, use: Use) -> Tile: ...
 
 
-class KernelTiles(Tiles, Protocol):
+class KernelTiles(TilesOfBox, Protocol):
     """The tiles of one box in a kernel over a block of queries and a block of keys. Raises Unfit if a tile is missing.
 
     `masked`: a tile of queries x keys and the pairs visible to the box. `seen`: the pairs visible to its readers.

@@ -12,7 +12,7 @@ from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.steps import Tensor as Leaf
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, KernelTiles, Run, Scene, Tensor, Tile, Tiles
+from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, KernelTiles, Run, Scene, Tensor, Tile, TilesOfBox
 from tensornet_attn.ops.schema import BoxModel
 
 
@@ -178,7 +178,7 @@ class Operation(ABC):
         """Its tile of queries x keys with masks. Returns None if it has no such tile."""
         return None
 
-    def tile_along(self, tiles: Tiles, step: Step, box: Box) -> Tile | None:
+    def tile_along(self, tiles: TilesOfBox, step: Step, box: Box) -> Tile | None:
         """Its tile if several tiles, indexed by `tiles.variable`, cover its leg. Returns None if it has none."""
         return None
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import ForwardEmitter, KernelTiles, Run, Tensor, Tile, Tiles
+from tensornet_attn.ops.given import ForwardEmitter, KernelTiles, Run, Tensor, Tile, TilesOfBox
 from tensornet_attn.ops.operation import Operation, dim_of, over, without
 from tensornet_attn.ops.schema import BoxModel, LegNames, Masks, Operand
 
@@ -75,7 +75,7 @@ class Reduction(Operation):
         expression = operand.text if bias == "None" else lines.call("added", operand.text, bias)
         lines.bind(step.name, lines.call(f"masked_{box.kind}", expression, keep), operand.legs[:-1])
 
-    def tile_along(self, tiles: Tiles, step: Step, box: Box) -> Tile:
+    def tile_along(self, tiles: TilesOfBox, step: Step, box: Box) -> Tile:
         return tiles.nodes.over(tiles.value(box.operand("of")), tiles.variable, self.how, step.name)
 
 
@@ -152,7 +152,7 @@ class MeanOperation(Reduction):
     def of(self, entries: Tensor, keep: Tensor, axis: int) -> Tensor:
         return over(entries.where(keep, 0).sum(axis), keep.sum(axis).to(entries.dtype))
 
-    def tile_along(self, tiles: Tiles, step: Step, box: Box) -> Tile:
+    def tile_along(self, tiles: TilesOfBox, step: Step, box: Box) -> Tile:
         return tiles.nodes.mul(tiles.nodes.share(tiles.variable), super().tile_along(tiles, step, box), step.name)
 
     def tile_summed(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:

@@ -10,7 +10,7 @@ from tensornet_attn.ir.arithmetic import ONE, Negative
 from tensornet_attn.ir.steps import Box, Step, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, KernelTiles, Run, Tensor, Tile, Tiles
+from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, KernelTiles, Run, Tensor, Tile, TilesOfBox
 from tensornet_attn.ops.operation import Operation, aligned, dim_of, without
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, LegNames, Masks, Operand, OperandOrNumber
 
@@ -91,7 +91,7 @@ class SoftmaxOperation(Operation):
         sink = None if (use := sink_of(box)) is None else tiles.value(use)
         return tiles.dropped(box.number("dropout"), tiles.divided("softmax", scores, visible, variable, sink=sink))
 
-    def tile_along(self, tiles: Tiles, step: Step, box: Box) -> Tile | None:
+    def tile_along(self, tiles: TilesOfBox, step: Step, box: Box) -> Tile | None:
         """exp(x - lse)"""
         nodes = tiles.nodes
         x = nodes.scaled(tiles.value(box.operand("of")), box.number("scale"), step.name)
