@@ -50,7 +50,7 @@ MUCH = 2**32  # bytes of these tensors that are stored for no gain of time, unle
 
 
 @dataclass(frozen=True)
-class Operand:
+class BlockOperand:
     """An argument of the function of a block: name and legs inside, expression outside, and its use."""
 
     name: str
@@ -245,7 +245,9 @@ def _that_sees(block: Scene, keys: int) -> Scene:
     return replace(block, sizes={**block.sizes, str(graph.key): keys, **dict.fromkeys(relative, rows + keys - 1)})
 
 
-def emit_blockwise(writer: Writer, step: Step, cpp: Callable[[str, list[Operand], Legs], str] | None = None) -> None:
+def emit_blockwise(
+    writer: Writer, step: Step, cpp: Callable[[str, list[BlockOperand], Legs], str] | None = None
+) -> None:
     """Emits the call; the functions of a block, forward and backward, are added beside the class.
 
     `cpp`: registers C++ for the same function, operands and result, and returns its name.
@@ -286,7 +288,7 @@ def _forward(inner: BlockWriter, program: RowsProgram, step: Step) -> Legs:
     return legs
 
 
-def _backward(inner: BlockWriter, program: RowsProgram, operands: list[Operand], result_legs: Legs) -> list[str]:
+def _backward(inner: BlockWriter, program: RowsProgram, operands: list[BlockOperand], result_legs: Legs) -> list[str]:
     """Writes the lines of the backward and returns the gradient of each operand as an expression."""
     grads: dict[str, list[tuple[Node, Node]]] = {}
     for node, grad in rows_gradients(program):
@@ -324,7 +326,7 @@ def _block(writer: Writer, step: Step) -> tuple[int, ...]:
 
 def _inside(
     writer: Writer, step: Step, op: Kernel, nearby: bool, sizes: list[str] | None = None
-) -> tuple[BlockWriter, list[Operand]]:
+) -> tuple[BlockWriter, list[BlockOperand]]:
     """The writer of a function, with its leaves bound, and the operands.
 
     `nearby`: a block may lack the first keys; `sizes`: legs whose sizes are arguments of the call.
@@ -380,7 +382,7 @@ def _parts(graph: Graph, step: Step) -> list[Step]:
     return [before, replace(step, op=dropout)]
 
 
-def _operands(writer: Writer, inner: BlockWriter, leaves: dict[Use, Tensor]) -> list[Operand]:
+def _operands(writer: Writer, inner: BlockWriter, leaves: dict[Use, Tensor]) -> list[BlockOperand]:
     """The operands, masks last; binds the values of the leaves."""
     operands, later = [], []
     for use, tensor in leaves.items():
@@ -388,13 +390,15 @@ def _operands(writer: Writer, inner: BlockWriter, leaves: dict[Use, Tensor]) -> 
         if tensor.role in ("input", "weight"):
             legs = _layout(inner.graph, tensor)
             expression, batched = writer.value(use).arranged(legs).text, tensor.role == "input"
-            operands.append(Operand(local, legs, expression, batched=batched, use=use))
+            operands.append(BlockOperand(local, legs, expression, batched=batched, use=use))
             inner.values[tensor.name] = Value(local, legs, batched)
         elif tensor.role == "noise":
-            later.append(Operand(local, use.legs, f'None if noise is None else noise.get("{use.name}")', True, use=use))
+            later.append(
+                BlockOperand(local, use.legs, f'None if noise is None else noise.get("{use.name}")', True, use=use)
+            )
     if not operands:  # tensors created inside need a template for dtype and device
         inner.spare = inner.names.own("like")
-        operands.append(Operand(inner.spare, (), writer.like.text, batched=False))
+        operands.append(BlockOperand(inner.spare, (), writer.like.text, batched=False))
     for tensor in leaves.values():
         if tensor.role == "noise":
             _noise(inner, tensor)
@@ -402,9 +406,9 @@ def _operands(writer: Writer, inner: BlockWriter, leaves: dict[Use, Tensor]) -> 
             _constant(inner, tensor)
     pair = (str(inner.graph.query), str(inner.graph.key))
     if takes_mask(inner.graph):
-        later.append(Operand("mask", pair, "mask" if takes_mask(writer.graph) else "None", True))
+        later.append(BlockOperand("mask", pair, "mask" if takes_mask(writer.graph) else "None", True))
     if takes_key_mask(inner.graph):
-        later.append(Operand("key_mask", pair[1:], "key_mask", True))
+        later.append(BlockOperand("key_mask", pair[1:], "key_mask", True))
     return operands + later
 
 
@@ -442,7 +446,7 @@ def _constant(inner: BlockWriter, tensor: Tensor) -> None:
 
 
 def _arguments(
-    writer: Writer, inner: BlockWriter, operands: list[Operand], tile: str, block: tuple[int, ...]
+    writer: Writer, inner: BlockWriter, operands: list[BlockOperand], tile: str, block: tuple[int, ...]
 ) -> list[str]:
     """The arguments of the call of `blockwise`."""
     graph = writer.graph
@@ -458,7 +462,12 @@ def _arguments(
 
 
 def _function(
-    tile: str, inner: BlockWriter, operands: list[Operand], op: Kernel, result_legs: Legs, reach: tuple[int | None, ...]
+    tile: str,
+    inner: BlockWriter,
+    operands: list[BlockOperand],
+    op: Kernel,
+    result_legs: Legs,
+    reach: tuple[int | None, ...],
 ) -> str:
     """The source of the function of a block."""
     graph = inner.graph
@@ -480,7 +489,7 @@ def _function(
     return "\n".join([*decorator, *head, *_body(inner, about, inner.groups[0])])
 
 
-def _gradient(tile: str, inner: BlockWriter, operands: list[Operand], gradients: list[str]) -> str:
+def _gradient(tile: str, inner: BlockWriter, operands: list[BlockOperand], gradients: list[str]) -> str:
     """The source of its backward."""
     names = ["rows", "gradient", "wanted", *(operand.name for operand in operands)]
     head = wrapped(f"def {tile}_backward({', '.join(names)}):", 0)

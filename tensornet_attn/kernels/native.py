@@ -11,7 +11,7 @@ from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.blocks import Group
-from tensornet_attn.kernels.blockwise import Operand, emit_blockwise, too_small
+from tensornet_attn.kernels.blockwise import BlockOperand, emit_blockwise, too_small
 from tensornet_attn.kernels.implementation import Context
 from tensornet_attn.kernels.tiles import TilePrograms, operand_legs
 from tensornet_attn.rewrite.change import leaf
@@ -62,7 +62,7 @@ class Native(TilePrograms):
         region = region_of(writer.graph, step)
         biased = biased_region_of(writer.graph, step, region)
 
-        def registered(tile: str, operands: list[Operand], result_legs: Legs) -> str:
+        def registered(tile: str, operands: list[BlockOperand], result_legs: Legs) -> str:
             name = writer.names.fresh(f"{writer.local[step.name]}_cpp")
             code = source(region, biased).strip()
             writer.native.append(code)
@@ -91,7 +91,7 @@ def _region(graph: Graph, step: Step) -> RegionSource:
     return region
 
 
-def _parts(writer: Writer, region: RegionSource, operands: list[Operand], result_legs: Legs) -> list[str]:
+def _parts(writer: Writer, region: RegionSource, operands: list[BlockOperand], result_legs: Legs) -> list[str]:
     """What the runtime knows of a region, as arguments."""
     graph, program = writer.graph, region.program
     places = {operand.name: index for index, operand in enumerate(operands)}

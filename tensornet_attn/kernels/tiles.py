@@ -27,7 +27,7 @@ from tensornet_attn.kernels.blockwise import InBlocks
 from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.tiles.build import tile_program
 from tensornet_attn.tiles.derive import gradients
-from tensornet_attn.tiles.program import Node, Operand, Program, Unfit, below, structure
+from tensornet_attn.tiles.program import Node, Program, TileOperand, Unfit, below, structure
 
 _INDENT = "    "
 
@@ -205,7 +205,7 @@ def _arguments(writer: Writer, region: TritonRegion, program: Program) -> list[s
     return arguments
 
 
-def _operand(writer: Writer, program: Program, operand: Operand) -> str:
+def _operand(writer: Writer, program: Program, operand: TileOperand) -> str:
     tensor = writer.graph.tensor.get(operand.use.name)
     if tensor is not None and tensor.role == "noise" and operand.axes == (program.query, program.key):
         order = tuple(operand.use.legs.index(leg) for leg in operand_legs(program, operand))
@@ -213,7 +213,7 @@ def _operand(writer: Writer, program: Program, operand: Operand) -> str:
     return writer.value(operand.use).arranged(operand_legs(program, operand)).text
 
 
-def operand_legs(program: Program, operand: Operand) -> tuple[str, ...]:
+def operand_legs(program: Program, operand: TileOperand) -> tuple[str, ...]:
     """The legs of an operand in the order in which kernels read it: heads, sequence, width."""
     axis_legs = [leg for axis in operand.axes for leg in program.widths.get(axis, (axis,))]
     return (*operand.heads, *axis_legs)

@@ -12,7 +12,7 @@ from tensornet_attn.ops import OPS
 from tensornet_attn.tiles.conditions import MaskConditions, conditions_of
 from tensornet_attn.tiles.hidden import where_seen, with_hiding
 from tensornet_attn.tiles.legs import MOST, RESERVED, made_inside, relative, sides_of
-from tensornet_attn.tiles.program import ROWS, At, Axes, Exit, Node, Nodes, Operand, Program, Unfit, below, vanishes
+from tensornet_attn.tiles.program import ROWS, At, Axes, Exit, Node, Nodes, Program, TileOperand, Unfit, below, vanishes
 from tensornet_attn.tiles.steps import BoxTiles, Index, Steps
 
 
@@ -39,7 +39,7 @@ class Builder(Steps):
     places: tuple[str, ...]  # the leg of relative positions
     nodes: Nodes
     biased_calls: bool = False
-    operands: dict[Use, Operand] = field(default_factory=dict)
+    operands: dict[Use, TileOperand] = field(default_factory=dict)
     values: dict[tuple[str, At], Node] = field(default_factory=dict)
     maps: dict[str, Node] = field(default_factory=dict)
     masks: dict[MaskConditions, int] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class Builder(Steps):
                 raise Unfit(f"'{use.name}' has only some of the legs of a width: it lacks '{missing[0]}'")
             if {*self.places} & {*axes} and {*self.nodes.pair} & {*axes}:
                 raise Unfit(f"'{use.name}' has both relative positions and the leg '{axes[0]}'")
-            self.operands[use] = Operand(use, heads, axes)
+            self.operands[use] = TileOperand(use, heads, axes)
         if self.operands[use].table:
             raise Unfit(f"'{use.name}' is read by the distance of query and key, and in another way too")
         return self.operands[use].axes, list(self.operands).index(use)
@@ -209,7 +209,7 @@ class _BoxTiles(BoxTiles[Builder]):
         if any(step.name == use.name for step in maker.op.body):
             raise Unfit(f"'{use.name}' is computed per block, but read by the distance of query and key")
         axes = (query, leg) if query in use.legs else (leg,)
-        operand = Operand(use, heads, axes, leg)
+        operand = TileOperand(use, heads, axes, leg)
         if maker.operands.setdefault(use, operand) != operand:
             raise Unfit(f"'{use.name}' is read by the distance of query and key, and in another way too")
         variables, reach = maker.place(use.legs, self.index), maker.graph.leg[leg].reach

@@ -220,7 +220,7 @@ class Nodes:
 
 
 @dataclass(frozen=True)
-class Operand:
+class TileOperand:
     """An operand of a program: its legs with one tile per entry (`heads`), and the sides of these tiles.
 
     `table`: the leg of distances, the last of `axes`, if the operand is read by the distance of query and key.
@@ -261,7 +261,7 @@ class Program:
     heads: dict[str, int]
     whole: frozenset[str]
     widths: dict[str, tuple[str, ...]]
-    operands: tuple[Operand, ...]
+    operands: tuple[TileOperand, ...]
     exit: Exit
     legs: tuple[str, ...]  # of the result: heads, query, width
     maps: tuple[Node, ...]
