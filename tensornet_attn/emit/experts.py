@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensornet_attn.cost.experts import (
-    Product,
+    ExpertProduct,
     chosen_of,
 )
 from tensornet_attn.emit.contract import scaled
@@ -42,7 +42,7 @@ def name_of_chosen(topk: Step) -> str:
     return f"{topk.name}: chosen"
 
 
-def product_text(writer: Writer, product: Product, topk: Step) -> Value:
+def product_text(writer: Writer, product: ExpertProduct, topk: Step) -> Value:
     """One product for the chosen experts, with its coefficient."""
     weight = writer.value(product.weight).grouped(
         (*_heads(product.heads), (product.expert,), product.summed, product.own)
@@ -72,7 +72,7 @@ def product_text(writer: Writer, product: Product, topk: Step) -> Value:
     return scaled(writer, product.step.op.terms[0].coefficient, unflattened)  # type: ignore[union-attr]
 
 
-def add_biases(writer: Writer, step: Step, product: Product, topk: Step) -> None:
+def add_biases(writer: Writer, step: Step, product: ExpertProduct, topk: Step) -> None:
     """A step between two products that adds the biases of the chosen experts."""
     assert step.contraction is not None
     legs = (*product.tokens, product.expert, *product.own)
@@ -91,7 +91,7 @@ def add_biases(writer: Writer, step: Step, product: Product, topk: Step) -> None
     writer.bind(step.name, " + ".join(addends), legs, SUM)
 
 
-def _groups(product: Product, *last: Legs) -> tuple[Legs, ...]:
+def _groups(product: ExpertProduct, *last: Legs) -> tuple[Legs, ...]:
     return (*((leg,) for leg in product.tokens), *_heads(product.heads), *last)
 
 
@@ -100,7 +100,7 @@ def _heads(legs: Legs) -> tuple[Legs, ...]:
     return (legs,) if legs else ()
 
 
-def _rows(product: Product, x: Value) -> str:
+def _rows(product: ExpertProduct, x: Value) -> str:
     """x with a dimension for the heads, if the weight has any, and one for the chosen experts; 1 if x lacks them."""
     slots = (product.expert,) if product.slots else ()
     if slots or set(product.heads) & set(x.legs):
@@ -109,7 +109,7 @@ def _rows(product: Product, x: Value) -> str:
     return f"{rows}[..., {'None, ' * bool(product.heads)}None, :]"
 
 
-def _apart(writer: Writer, expression: str, product: Product) -> Value:
+def _apart(writer: Writer, expression: str, product: ExpertProduct) -> Value:
     """Unflattens the result into one dimension per leg."""
     slots = () if product.gated else (product.expert,)
     heads = product.heads if slots or not product.total else ()

@@ -14,8 +14,8 @@ from functools import cached_property
 from math import prod
 
 from tensornet_attn.cost.experts import (
+    ExpertProduct,
     Experts,
-    Product,
     before_product,
     chooses,
     chosen_of,
@@ -60,7 +60,9 @@ from tensornet_attn.rewrite.change import fresh, with_steps, with_uses
 from tensornet_attn.rewrite.change import product as product_of
 from tensornet_attn.rewrite.fused import FusedAttention
 
-Hidden = tuple[tuple[Step, Product | None], ...]  # the steps before the last product; a Product for each that is one
+Hidden = tuple[
+    tuple[Step, ExpertProduct | None], ...
+]  # the steps before the last product; a Product for each that is one
 CALLS_OF_EXPERT = 12
 
 
@@ -94,7 +96,7 @@ class Gated:
         return _joined(self.graph, self.step, self.step.contraction.terms[0], self.gate, self.expert)
 
     @cached_property
-    def product(self) -> Product | str:
+    def product(self) -> ExpertProduct | str:
         if self.step.contraction is None:
             return f"'{self.step.name}' is not a product with the gates"
         return read_product(self.joined[-1], self.gate, self.expert, held(self.graph))
@@ -102,7 +104,7 @@ class Gated:
     @cached_property
     def hidden(self) -> Hidden | str:
         product = self.product
-        return _hidden(self.graph, product) if isinstance(product, Product) and product.slots else ()
+        return _hidden(self.graph, product) if isinstance(product, ExpertProduct) and product.slots else ()
 
 
 class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
@@ -317,9 +319,9 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
 EXPERTS = GroupedExperts()
 
 
-def _last(form: Gated, context: Context) -> Product:
+def _last(form: Gated, context: Context) -> ExpertProduct:
     """The product with the gates, as the backend computes it."""
-    assert isinstance(form.product, Product)
+    assert isinstance(form.product, ExpertProduct)
     at_once = context.backend == "triton" and in_one_product(
         form.product, form.topk, form.chosen, _sizes(form, context)
     )
@@ -357,7 +359,7 @@ def _by_itself(graph: Graph, step: Step, gate: Use) -> tuple[Graph, Step]:
     return with_steps(graph, {step.name: [routed, sums]}), routed
 
 
-def _biased(graph: Graph, step: Step, last: Product) -> Use | str:
+def _biased(graph: Graph, step: Step, last: ExpertProduct) -> Use | str:
     """The product to which a step adds the biases of experts, or why there is none."""
     assert step.contraction is not None
     terms = [term.factors[0] for term in step.contraction.terms if len(term.factors) == 1 and term.coefficient == ONE]
@@ -474,11 +476,11 @@ def _joined(graph: Graph, step: Step, term: Term, gate: Use, expert: str) -> lis
     return [first, replace(step, op=Contraction((Term(term.coefficient, factors),)))]
 
 
-def _hidden(graph: Graph, last: Product) -> Hidden | str:
+def _hidden(graph: Graph, last: ExpertProduct) -> Hidden | str:
     """The product with experts, and its maps, that compute the rows of `last`; or why they need all experts."""
     by = frozenset(last.gate.legs) - {last.expert}
     needed, use_counts = Routing.of(graph).needed, Counter(use.name for _, use in graph.uses())
-    hidden: list[tuple[Step, Product | None]] = []
+    hidden: list[tuple[Step, ExpertProduct | None]] = []
     use, attended = last.x, False
     while (step := graph.step.get(use.name)) is not None:
         choices = {(choice.leg, choice.by) for choice in needed.get(step.name, ())}
@@ -528,7 +530,7 @@ def _view(step: Step) -> Use | None:
     return use if {*use.legs} == {*step.legs} else None
 
 
-def _not_by_head(graph: Graph, step: Step, last: Product) -> str:
+def _not_by_head(graph: Graph, step: Step, last: ExpertProduct) -> str:
     """Why an attention cannot be computed for each query's chosen heads only; empty if it can."""
     op = attention_of(step)
     heads = {*op.scores} - {graph.query, op.leg}

@@ -10,7 +10,7 @@ from tensornet_attn.graph.graph import Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import ONE, Arith
 from tensornet_attn.rewrite.change import is_map, legs_in, read_once
-from tensornet_attn.rewrite.notation import BoxOf, Item, Product, Side, Sum
+from tensornet_attn.rewrite.notation import BoxOf, Item, PatternProduct, Side, Sum
 
 Places = tuple[int, ...]
 
@@ -146,7 +146,7 @@ class Matcher:
                 yield from self.products(match, name, body.products, [(i, terms[i]) for i in indices])
 
     def products(
-        self, match: Match, name: str, bodies: Sequence[Product], terms: Sequence[tuple[int, Term]]
+        self, match: Match, name: str, bodies: Sequence[PatternProduct], terms: Sequence[tuple[int, Term]]
     ) -> Iterator[Match]:
         if not bodies:
             yield match
@@ -154,7 +154,7 @@ class Matcher:
         for bound in self.product(match, name, bodies[-1], *terms[-1]):
             yield from self.products(bound, name, bodies[:-1], terms[:-1])
 
-    def product(self, match: Match, name: str, body: Product, term_index: int, term: Term) -> Iterator[Match]:
+    def product(self, match: Match, name: str, body: PatternProduct, term_index: int, term: Term) -> Iterator[Match]:
         """The matches of a term with a product of the pattern; `X..` takes the factors that single items leave."""
         left = len(term.factors) - len(body.single)
         if left < 0 or (left and not body.many) or (not body.numbers and term.coefficient != ONE):
@@ -196,7 +196,7 @@ class Matcher:
         return all(holds(match, word, use) for word in item.words)
 
     def many(
-        self, match: Match, name: str, body: Product, term_index: int, taken: Places, term: Term
+        self, match: Match, name: str, body: PatternProduct, term_index: int, taken: Places, term: Term
     ) -> Iterator[tuple[str, dict[str, Places]]]:
         """(label, places by item): each remaining factor goes to the first `X..` whose words hold, or as chosen."""
         single = {item.name: (i,) for item, i in zip(body.single, taken, strict=True)}

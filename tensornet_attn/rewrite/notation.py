@@ -42,7 +42,7 @@ REST = Item("..", many=True)
 
 
 @dataclass(frozen=True)
-class Product:
+class PatternProduct:
     """`numbers` are names; the coefficient is their product."""
 
     items: tuple[Item, ...]
@@ -62,7 +62,7 @@ class Product:
 class Sum:
     """`rest` is the place of the other terms, `first` or `last`; empty if there are none."""
 
-    products: tuple[Product, ...]
+    products: tuple[PatternProduct, ...]
     rest: str = ""
 
 
@@ -105,7 +105,7 @@ def read_sum(text: str) -> Sum:
     return Sum(tuple(read_product(product_text) for product_text in products if product_text != ".."), rest)
 
 
-def read_product(text: str) -> Product:
+def read_product(text: str) -> PatternProduct:
     sign, numbers, factors = PRODUCT.fullmatch(text).groups()  # type: ignore[union-attr]  # it matches any text
     items = []
     for group, out, name, words, many in (token.groups() for token in ITEM.finditer(factors)):
@@ -114,4 +114,4 @@ def read_product(text: str) -> Product:
             items.append(Item(out or name or "", bool(many), holds, bool(out), read_sum(group) if group else None))
         else:
             items.append(REST)
-    return Product(tuple(items), tuple((numbers or "").split()), bool(sign))
+    return PatternProduct(tuple(items), tuple((numbers or "").split()), bool(sign))

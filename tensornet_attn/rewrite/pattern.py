@@ -24,7 +24,7 @@ from tensornet_attn.rewrite.change import (
 )
 from tensornet_attn.rewrite.engine import Rule
 from tensornet_attn.rewrite.match import Choices, Choose, Match, Matcher
-from tensornet_attn.rewrite.notation import REST, BoxOf, Item, Product, Same, Side, Sum, read_side
+from tensornet_attn.rewrite.notation import REST, BoxOf, Item, PatternProduct, Same, Side, Sum, read_side
 
 __all__ = ["Choices", "Match", "Pattern", "pattern"]
 
@@ -148,7 +148,7 @@ class _Term:
     inner: str
     new: tuple[tuple[str, str], ...]
 
-    def made(self, body: Product) -> tuple[Term, list[Step]] | None:
+    def made(self, body: PatternProduct) -> tuple[Term, list[Step]] | None:
         """(term, new steps). Returns None if legs would be lost."""
         named = {item.name for item in _flat(body.items)}
         dropped = [i for key, placed in self.places.items() if key not in named and key != ".." for i, _ in placed]
@@ -220,7 +220,7 @@ def _kind(step: Step) -> str | None:
     return step.box.kind if step.box is not None else "" if step.contraction is not None else None
 
 
-def _number(match: Match, body: Product) -> Arith:
+def _number(match: Match, body: PatternProduct) -> Arith:
     """The coefficient of a product: the product of the bound numbers; unbound names such as 1 count as 1."""
     coefficient: Arith = ONE
     for number in (number for name in body.numbers for number in match.numbers.get(name, ())):
@@ -238,7 +238,7 @@ def _flat(items: tuple[Item, ...]) -> Iterator[Item]:
             yield from _flat(product.items)
 
 
-def _uses(match: Match, body: Product) -> tuple[Use, ...]:
+def _uses(match: Match, body: PatternProduct) -> tuple[Use, ...]:
     return tuple(use for item in body.items for use in match.uses[item.name])
 
 
