@@ -10,7 +10,7 @@ from tensornet_attn.graph.graph import Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import ONE, Arith
 from tensornet_attn.rewrite.change import is_map, legs_in, read_once
-from tensornet_attn.rewrite.notation import BoxOf, Item, PatternProduct, Side, Sum
+from tensornet_attn.rewrite.notation import BoxOf, Item, PatternProduct, PatternSum, Side
 
 Places = tuple[int, ...]
 
@@ -116,7 +116,7 @@ class Matcher:
         body = self.side[name]
         if isinstance(body, BoxOf):
             yield from self.box(match, name, body, step)
-        elif isinstance(body, Sum) and step.contraction is not None:
+        elif isinstance(body, PatternSum) and step.contraction is not None:
             terms, count = step.contraction.terms, len(body.products)
             if len(terms) == count or (len(terms) > count and body.rest):
                 yield from self.sum(match.but(steps={name: step}), name, body, terms)
@@ -132,7 +132,7 @@ class Matcher:
         elif source is not None and source.op is not None and read_once(match.graph, use.name) is not None:
             yield from self.step(match.but({name: step}, {body.of: (use,)}), body.of, source)
 
-    def sum(self, match: Match, name: str, body: Sum, terms: tuple[Term, ...]) -> Iterator[Match]:
+    def sum(self, match: Match, name: str, body: PatternSum, terms: tuple[Term, ...]) -> Iterator[Match]:
         """The matches of a sum; the last product varies slowest."""
         count = len(body.products)
         if self.choose and count and body.products[0].items[0].words == ("terms",):

@@ -35,7 +35,7 @@ class Item:
     many: bool = False
     words: tuple[str, ...] = ()
     out: bool = False
-    group: Sum | None = None
+    group: PatternSum | None = None
 
 
 REST = Item("..", many=True)
@@ -59,7 +59,7 @@ class PatternProduct:
 
 
 @dataclass(frozen=True)
-class Sum:
+class PatternSum:
     """`rest` is the place of the other terms, `first` or `last`; empty if there are none."""
 
     products: tuple[PatternProduct, ...]
@@ -81,7 +81,7 @@ class Same:
     name: str
 
 
-Side = dict[str, Sum | BoxOf | Same]
+Side = dict[str, PatternSum | BoxOf | Same]
 
 
 def read_side(text: str) -> Side:
@@ -99,10 +99,10 @@ def read_side(text: str) -> Side:
     return side
 
 
-def read_sum(text: str) -> Sum:
+def read_sum(text: str) -> PatternSum:
     products = PLUS.split(text)
     rest = "first" if products[0] == ".." else "last" if products[-1] == ".." else ""
-    return Sum(tuple(read_product(product_text) for product_text in products if product_text != ".."), rest)
+    return PatternSum(tuple(read_product(product_text) for product_text in products if product_text != ".."), rest)
 
 
 def read_product(text: str) -> PatternProduct:

@@ -24,7 +24,7 @@ from tensornet_attn.rewrite.change import (
 )
 from tensornet_attn.rewrite.engine import Rule
 from tensornet_attn.rewrite.match import Choices, Choose, Match, Matcher
-from tensornet_attn.rewrite.notation import REST, BoxOf, Item, PatternProduct, Same, Side, Sum, read_side
+from tensornet_attn.rewrite.notation import REST, BoxOf, Item, PatternProduct, PatternSum, Same, Side, read_side
 
 __all__ = ["Choices", "Match", "Pattern", "pattern"]
 
@@ -104,7 +104,7 @@ class Pattern:
                 graph = read_instead(
                     graph, step.name, replacement.name, tuple(step.legs.index(leg) for leg in replacement.legs)
                 )
-            elif isinstance(body, Sum):
+            elif isinstance(body, PatternSum):
                 graph = self.with_sum(graph, match, name, body)
         if graph is None:
             return None
@@ -113,7 +113,7 @@ class Pattern:
         cleaned = without_dead(graph, lost) if graph is not None else None
         return settled(match.graph, cleaned) if cleaned is not None else None
 
-    def with_sum(self, graph: Graph, match: Match, name: str, body: Sum) -> Graph | None:
+    def with_sum(self, graph: Graph, match: Match, name: str, body: PatternSum) -> Graph | None:
         """The graph with a sum of the right side. A removed step inside the sum is inlined first."""
         spots, step = match.spots.get(name, ()), match.steps[name]
         removed = [key for key in self.sides[0] if key not in self.sides[1] and spots and key in spots[0].factors]
