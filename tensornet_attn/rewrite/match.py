@@ -10,7 +10,7 @@ from tensornet_attn.graph.graph import Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import ONE, Arith
 from tensornet_attn.rewrite.change import is_map, legs_in, read_once
-from tensornet_attn.rewrite.notation import BoxOf, Item, PatternProduct, PatternSum, Side
+from tensornet_attn.rewrite.notation import BoxOf, PatternItem, PatternProduct, PatternSum, Side
 
 Places = tuple[int, ...]
 
@@ -171,7 +171,7 @@ class Matcher:
                 else:
                     yield bound
 
-    def singles(self, match: Match, items: tuple[Item, ...], term: Term) -> list[Places]:
+    def singles(self, match: Match, items: tuple[PatternItem, ...], term: Term) -> list[Places]:
         """The places of factors that match the single items, in order."""
         candidates = [[i for i, use in enumerate(term.factors) if self.fits(match, item, use)] for item in items]
         if len(items) < 2:
@@ -184,7 +184,7 @@ class Matcher:
         ]
         return sorted(assignments, key=lambda assignment: (max(assignment), assignment))
 
-    def fits(self, match: Match, item: Item, use: Use) -> bool:
+    def fits(self, match: Match, item: PatternItem, use: Use) -> bool:
         if item.name in match.steps and match.steps[item.name].name != use.name:
             return False
         if item.name in self.side and item.name not in match.steps:
@@ -218,7 +218,7 @@ class Matcher:
             else:
                 yield label, single | {key: tuple(indices) for key, indices in spots.items()}
 
-    def takes(self, match: Match, item: Item, use: Use, chosen: bool) -> bool:
+    def takes(self, match: Match, item: PatternItem, use: Use, chosen: bool) -> bool:
         return chosen if item.words == ("chosen",) else all(holds(match, word, use) for word in item.words)
 
 

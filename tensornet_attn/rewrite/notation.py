@@ -28,7 +28,7 @@ ITEM = re.compile(r"\{([^}]*)\}|\((\w+)\)|(\w+)(?:\[([^\]]*)\])?(\.\.)?|\.\.")
 
 
 @dataclass(frozen=True)
-class Item:
+class PatternItem:
     """An item of a product: `X[k]`, `X..`, `..`, `(X)` or `{sum}`."""
 
     name: str = ""
@@ -38,23 +38,23 @@ class Item:
     group: PatternSum | None = None
 
 
-REST = Item("..", many=True)
+REST = PatternItem("..", many=True)
 
 
 @dataclass(frozen=True)
 class PatternProduct:
     """`numbers` are names; the coefficient is their product."""
 
-    items: tuple[Item, ...]
+    items: tuple[PatternItem, ...]
     numbers: tuple[str, ...] = ()
     negative: bool = False
 
     @cached_property
-    def single(self) -> tuple[Item, ...]:
+    def single(self) -> tuple[PatternItem, ...]:
         return tuple(item for item in self.items if not item.many)
 
     @cached_property
-    def many(self) -> tuple[Item, ...]:
+    def many(self) -> tuple[PatternItem, ...]:
         return tuple(item for item in self.items if item.many)
 
 
@@ -111,7 +111,9 @@ def read_product(text: str) -> PatternProduct:
     for group, out, name, words, many in (token.groups() for token in ITEM.finditer(factors)):
         if group or out or name:
             holds = tuple(re.findall(r"no \w+|\w+", words or ""))
-            items.append(Item(out or name or "", bool(many), holds, bool(out), read_sum(group) if group else None))
+            items.append(
+                PatternItem(out or name or "", bool(many), holds, bool(out), read_sum(group) if group else None)
+            )
         else:
             items.append(REST)
     return PatternProduct(tuple(items), tuple((numbers or "").split()), bool(sign))

@@ -24,7 +24,7 @@ from tensornet_attn.rewrite.change import (
 )
 from tensornet_attn.rewrite.engine import Rule
 from tensornet_attn.rewrite.match import Choices, Choose, Match, Matcher
-from tensornet_attn.rewrite.notation import REST, BoxOf, Item, PatternProduct, PatternSum, Same, Side, read_side
+from tensornet_attn.rewrite.notation import REST, BoxOf, PatternItem, PatternProduct, PatternSum, Same, Side, read_side
 
 __all__ = ["Choices", "Match", "Pattern", "pattern"]
 
@@ -152,7 +152,7 @@ class _Term:
         """(term, new steps). Returns None if legs would be lost."""
         named = {item.name for item in _flat(body.items)}
         dropped = [i for key, placed in self.places.items() if key not in named and key != ".." for i, _ in placed]
-        slots: list[tuple[int, tuple[Use, ...], Item]] = []
+        slots: list[tuple[int, tuple[Use, ...], PatternItem]] = []
         for item in body.items:
             keys = (
                 [item.name] if item.group is None else [nested.name for nested in _flat((item,)) if nested is not item]
@@ -196,7 +196,7 @@ class _Term:
                     by_name.setdefault(key, [(order[i], factors[order[i]]) for i in indices])
         return by_name
 
-    def group(self, item: Item, uses: tuple[Use, ...], others: list[Use], name: str, order: str) -> Step | None:
+    def group(self, item: PatternItem, uses: tuple[Use, ...], others: list[Use], name: str, order: str) -> Step | None:
         """The step of `{..}`, under a fresh name. Returns None if a single-factor term of a sum would sum a leg."""
         match, products = self.match, item.group.products if item.group is not None else ()
         factors = [uses] if len(products) == 1 else [_uses(match, product) for product in products]
@@ -230,7 +230,7 @@ def _number(match: Match, body: PatternProduct) -> Arith:
     return coefficient
 
 
-def _flat(items: tuple[Item, ...]) -> Iterator[Item]:
+def _flat(items: tuple[PatternItem, ...]) -> Iterator[PatternItem]:
     """Items, including those in braces."""
     for item in items:
         yield item
