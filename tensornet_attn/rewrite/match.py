@@ -23,7 +23,7 @@ class Spot:
     factors: Mapping[str, Places]
 
 
-class Name(str):
+class PatternName(str):
     """A name such as `A.of`, whose root is `A`."""
 
     @property
@@ -63,10 +63,14 @@ class Match:
         )
 
     @property
-    def names(self) -> dict[str, Name]:
+    def names(self) -> dict[str, PatternName]:
         """The bindings as text."""
-        use_names = {key: Name(" ".join(use.name for use in uses)) for key, uses in self.uses.items()}
-        return {"label": Name(self.label)} | use_names | {key: Name(step.name) for key, step in self.steps.items()}
+        use_names = {key: PatternName(" ".join(use.name for use in uses)) for key, uses in self.uses.items()}
+        return (
+            {"label": PatternName(self.label)}
+            | use_names
+            | {key: PatternName(step.name) for key, step in self.steps.items()}
+        )
 
     def one(self, name: str) -> Use:
         return self.uses[name][0]
