@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from tensornet_attn.draw.kept import NOTHING, Marks
-from tensornet_attn.draw.layout import Spot
+from tensornet_attn.draw.layout import Rectangle
 from tensornet_attn.draw.looks import DOUBLED, FONT, LEG, NODE, NODES, TITLE, node_look
 from tensornet_attn.draw.overlay import NONE, Overlay
 from tensornet_attn.draw.picture import HEAD, Picture, picture_of
@@ -109,7 +109,7 @@ class _Writer:
                     cluster.attr(lp=self.at(title.x, title.y), **_size(title.width, title.height, "l"))
                 self.frames(frame.id, cluster)
 
-    def node(self, within: Any, name: str, label: str, look: dict[str, str], spot: Spot, kind: str) -> None:
+    def node(self, within: Any, name: str, label: str, look: dict[str, str], spot: Rectangle, kind: str) -> None:
         fixed = {"fixedsize": "true"} if look.get("shape") != "plain" else {"fontsize": f"{LEG:g}"}
         outer = DOUBLED["state"] if look.get("peripheries") == "2" else 0.0
         position = {"pos": self.at(spot.x, spot.y), **_size(spot.width - outer, spot.height - outer)}

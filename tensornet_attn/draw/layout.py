@@ -19,7 +19,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Spot:
+class Rectangle:
     """A rectangle with its centre at x, y; y grows downwards."""
 
     x: float
@@ -27,7 +27,7 @@ class Spot:
     width: float
     height: float
 
-    def moved(self, x: float, y: float) -> Spot:
+    def moved(self, x: float, y: float) -> Rectangle:
         return replace(self, x=self.x + x, y=self.y + y)
 
     @property
@@ -53,10 +53,10 @@ class Curve:
 class Layout:
     width: float = 0.0
     height: float = 0.0
-    nodes: dict[str, Spot] = field(default_factory=dict)
-    frames: dict[str, Spot] = field(default_factory=dict)
-    titles: dict[str, Spot] = field(default_factory=dict)
-    labels: dict[str, tuple[Spot, Edge]] = field(default_factory=dict)
+    nodes: dict[str, Rectangle] = field(default_factory=dict)
+    frames: dict[str, Rectangle] = field(default_factory=dict)
+    titles: dict[str, Rectangle] = field(default_factory=dict)
+    labels: dict[str, tuple[Rectangle, Edge]] = field(default_factory=dict)
     curves: list[Curve] = field(default_factory=list)
 
     def take(self, inner: Layout, x: float, y: float) -> None:
@@ -111,7 +111,7 @@ class Placed:
                 middle = y + (row_height / 2 if on_border or row_height < TALL else height / 2)
                 if vertex not in self.into and not on_border:  # bottom-aligned, because all its wires go down
                     middle = y + row_height - height / 2
-                spot = Spot(x[vertex], middle, width, height)
+                spot = Rectangle(x[vertex], middle, width, height)
                 if vertex in blocks:
                     layout.take(blocks[vertex], x[vertex] - width / 2, middle - height / 2)
                 elif vertex in level.labels:
@@ -210,10 +210,10 @@ class Places:
         bordered = any(node.border for node in self.scene.held[frame])
         height = top + inside.height + (0.0 if bordered else MARGIN)
         layout = Layout(width, height)
-        layout.frames[frame] = Spot(width / 2, height / 2, width, height)
+        layout.frames[frame] = Rectangle(width / 2, height / 2, width, height)
         if title_height:
             x = title_width / 2 + 6 if outline.look in ("step", "part") else width / 2
-            layout.titles[frame] = Spot(x, 3 + title_height / 2, title_width, title_height)
+            layout.titles[frame] = Rectangle(x, 3 + title_height / 2, title_width, title_height)
         layout.take(inside, (width - inside.width) / 2, top)
         return layout
 

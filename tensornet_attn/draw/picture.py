@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tensornet_attn.draw.flatten import flatten
 from tensornet_attn.draw.kept import NOTHING, Marks
-from tensornet_attn.draw.layout import Layout, Spot, layout_of
+from tensornet_attn.draw.layout import Layout, Rectangle, layout_of
 from tensornet_attn.draw.looks import EDGES, NODE, NODES, SWATCH, frame_look, kinds, label_size, node_look, text_width
 from tensornet_attn.draw.overlay import NONE, Overlay
 from tensornet_attn.draw.scene import Edge, Frame, Scene, edges
@@ -23,7 +23,7 @@ SAMPLE, GAP, LINE = 13.0, 12.0, 20.0  # of the legend: size of a sample, gap bet
 class Entry:
     """A sample of a legend, or its label, with position and look."""
 
-    spot: Spot
+    spot: Rectangle
     name: str
     label: str
     look: dict[str, str]
@@ -73,9 +73,14 @@ def _legend(scene: Scene, overlay: Overlay, width: float) -> list[Entry]:
         label_width, label_height = label_size(words)
         if x and x + SAMPLE + 4 + label_width > width:
             x, y = 0.0, y + LINE
-        entries.append(Entry(Spot(x + SAMPLE / 2, y, SAMPLE, SAMPLE), name, "", look))
+        entries.append(Entry(Rectangle(x + SAMPLE / 2, y, SAMPLE, SAMPLE), name, "", look))
         entries.append(
-            Entry(Spot(x + SAMPLE + 4 + label_width / 2, y, label_width, label_height), f"{name}_", words, NODES["leg"])
+            Entry(
+                Rectangle(x + SAMPLE + 4 + label_width / 2, y, label_width, label_height),
+                f"{name}_",
+                words,
+                NODES["leg"],
+            )
         )
         x += SAMPLE + 4 + label_width + GAP
     return entries

@@ -16,7 +16,7 @@ Places = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Spot:
+class ProductLocation:
     """The location of a product of a pattern: its term, and the places of each item's factors in it."""
 
     term: int
@@ -39,7 +39,7 @@ class Match:
     steps: Mapping[str, Step] = field(default_factory=dict)
     uses: Mapping[str, tuple[Use, ...]] = field(default_factory=dict)
     numbers: Mapping[str, tuple[Arith, ...]] = field(default_factory=dict)
-    spots: Mapping[str, tuple[Spot, ...]] = field(default_factory=dict)
+    spots: Mapping[str, tuple[ProductLocation, ...]] = field(default_factory=dict)
     label: str = ""
     known: dict[str, frozenset[str]] = field(default_factory=dict)  # cached values
 
@@ -48,7 +48,7 @@ class Match:
         steps: Mapping[str, Step] | None = None,
         uses: Mapping[str, tuple[Use, ...]] | None = None,
         numbers: Mapping[str, tuple[Arith, ...]] | None = None,
-        spots: Mapping[str, tuple[Spot, ...]] | None = None,
+        spots: Mapping[str, tuple[ProductLocation, ...]] | None = None,
         label: str = "",
     ) -> Match:
         """The match with further bindings."""
@@ -141,7 +141,7 @@ class Matcher:
         count = len(body.products)
         if self.choose and count and body.products[0].items[0].words == ("terms",):
             for _, chosen in self.choose(match, match.steps[name], 0):
-                yield match.but(spots={name: tuple(Spot(i, {}) for i in chosen)})
+                yield match.but(spots={name: tuple(ProductLocation(i, {}) for i in chosen)})
         elif count == 1:
             for term_index, term in enumerate(terms):
                 yield from self.product(match, name, body.products[0], term_index, term)
@@ -166,7 +166,7 @@ class Matcher:
         for taken in self.singles(match, body.single, term):
             for label, factors in self.many(match, name, body, term_index, taken, term):
                 uses = {key: tuple([term.factors[i] for i in indices]) for key, indices in factors.items()}
-                spots = (Spot(term_index, factors), *match.spots.get(name, ()))
+                spots = (ProductLocation(term_index, factors), *match.spots.get(name, ()))
                 numbers = dict.fromkeys(body.numbers, (term.coefficient,))
                 bound = match.but(uses=uses, numbers=numbers, spots={name: spots}, label=label)
                 inner = next((single.name for single in body.single if single.name in self.side), None)
