@@ -186,7 +186,7 @@ def _line(start: Point, end: Point) -> list[Point]:
 MARGIN = 7.0  # between a frame and its content
 
 
-class Places:
+class ScenePlacement:
     """Lays a scene out, inner frames first."""
 
     def __init__(self, scene: Scene, edges: Iterable[Edge]):
@@ -268,7 +268,7 @@ class Places:
 
 def layout_of(scene: Scene, edges: Iterable[Edge], width: float) -> Layout:
     """The layout of all parts of a picture, wrapped to the width."""
-    places = Places(scene, edges)
+    places = ScenePlacement(scene, edges)
     layout, x, y, row_height = Layout(), 0.0, 0.0, 0.0
     for frame in scene.inner[None]:
         block = places.part(frame.id, width)

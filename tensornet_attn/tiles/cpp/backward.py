@@ -13,7 +13,7 @@ from functools import partial
 from tensornet_attn.tiles.cpp.chain import in_turn
 from tensornet_attn.tiles.cpp.faded import fading
 from tensornet_attn.tiles.cpp.lines import PassPrinter, indented, nested
-from tensornet_attn.tiles.cpp.places import Env, Places, Where
+from tensornet_attn.tiles.cpp.places import Addresses, Env, Where
 from tensornet_attn.tiles.cpp.region import RegionText
 from tensornet_attn.tiles.cpp.totals import Target, add, add_between, add_entries, add_pairs
 from tensornet_attn.tiles.derive import Gradients, one_map
@@ -111,7 +111,7 @@ def totals(region: RegionText, gradients: Gradients, key_pass: PassPrinter, leav
         )
 
 
-def total_at(places: Places, total: Node, size: str, begin: str, env: Env) -> str:
+def total_at(places: Addresses, total: Node, size: str, begin: str, env: Env) -> str:
     """Where a block adds to a sum; `size`: of a tile of the sum, `begin`: of the block in it."""
     number, index = total.data
     return f"total_{number} + {places.flat(index, env)} * {size}" + ("" if begin[0] == "0" else f" + {begin}")
@@ -193,7 +193,7 @@ def rows_before(region: RegionText, gradients: Gradients) -> PassPrinter:
     return key_pass
 
 
-def sums_at(places: Places, attention_map: Node, env: Env) -> str:
+def sums_at(places: Addresses, attention_map: Node, env: Env) -> str:
     """The rows of A dA of a map."""
     return f"sums + {places.stat_at(attention_map.data, env)} * QUERIES"
 

@@ -37,7 +37,7 @@ class Where:
 
 
 @dataclass
-class Places:
+class Addresses:
     """The addresses of a program. `operands`: their names in the C++."""
 
     graph: Graph

@@ -12,7 +12,7 @@ from tensornet_attn.ir.areas import EVERYWHERE, Area, Areas, distances, union
 from tensornet_attn.ops import MAPS
 from tensornet_attn.tiles.cpp.lines import Chain, PassPrinter, indented, nested
 from tensornet_attn.tiles.cpp.passes import Buffer
-from tensornet_attn.tiles.cpp.places import Places, Where
+from tensornet_attn.tiles.cpp.places import Addresses, Where
 from tensornet_attn.tiles.program import ROWS, At, Node, Program, below, vanishes
 
 
@@ -49,7 +49,7 @@ class RegionText:
     name: str
     biased: bool = False
     operands: tuple[str, ...] = field(init=False)
-    places: Places = field(init=False)
+    places: Addresses = field(init=False)
     tiles: int = 0
     stored: int = 0  # tiles of all blocks of keys that a worker stores in the function being printed
     held: int = 0  # numbers of each key, or relative position, that it holds besides
@@ -63,7 +63,7 @@ class RegionText:
     def __post_init__(self) -> None:
         names = (operand.use.name.replace(".", "_") for operand in self.program.operands)
         self.operands = tuple(f"in{number}_{name}" for number, name in enumerate(names))
-        self.places = Places(self.graph, self.program, self.operands)
+        self.places = Addresses(self.graph, self.program, self.operands)
 
     def size(self, leg: str) -> int:
         return self.places.leg_size(leg)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from math import isinf
 
 from tensornet_attn.ops import MAPS
-from tensornet_attn.tiles.cpp.places import Env, Places, Where
+from tensornet_attn.tiles.cpp.places import Addresses, Env, Where
 from tensornet_attn.tiles.program import Node, Unfit
 
 Hoist = Callable[[str, str], str]  # an expression and its type -> its name, computed before the loop
@@ -17,7 +17,7 @@ SHIFT = "(first + i + key_end - query_end - start)"  # the distance of a row and
 
 
 @dataclass
-class Values(Places):
+class Values(Addresses):
     """The expressions of a pass. `instead`: nodes that replace others."""
 
     instead: dict[Node, Node] = field(default_factory=dict)
