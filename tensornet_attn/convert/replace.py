@@ -19,7 +19,7 @@ from tensornet_attn.convert.read import CROSS, buckets_of, known, outside_of, pl
 from tensornet_attn.convert.reading import window_of
 from tensornet_attn.convert.saving import finish_conversion
 from tensornet_attn.convert.trained import Buckets, refusal
-from tensornet_attn.convert.wrap import Place, Shared, Swapped, swap_of
+from tensornet_attn.convert.wrap import ReplacedAttention, Shared, Swapped, swap_of
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.spec.read import Source
@@ -200,10 +200,10 @@ def _of_the_first(attention: Found, found_attentions: list[Found]) -> Buckets | 
     return None
 
 
-def _place(module: Any, family: Family, where: str, causal: bool) -> Place:
+def _place(module: Any, family: Family, where: str, causal: bool) -> ReplacedAttention:
     layout = family.layout
     inside = getattr(module, layout.inside) if layout.inside else module
-    return Place(
+    return ReplacedAttention(
         where,
         tuple(inspect.signature(type(module).forward).parameters)[1:],
         causal,

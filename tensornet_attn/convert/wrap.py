@@ -97,7 +97,7 @@ PAST = ("past_key_values", "layer_past", "past_key_value")  # names of the cache
 
 
 @dataclass(frozen=True)
-class Place:
+class ReplacedAttention:
     """Properties of the replaced attention.
 
     `where`: its path and class, for errors. `parameters`: the argument names of its forward, in order. `rope`, `alibi`:
@@ -133,7 +133,7 @@ class Place:
 class Swapped(nn.Module):
     """A design in place of an attention, with its call signature, dropout and LayerNorm."""
 
-    def __init__(self, design: CompiledDesign, replaced: Place, module: nn.Module, shared: Shared):
+    def __init__(self, design: CompiledDesign, replaced: ReplacedAttention, module: nn.Module, shared: Shared):
         super().__init__()
         self.design, self.place, self.shared = design, replaced, shared
         dropout, norm = (*replaced.behind, "", "")[:2]
@@ -233,7 +233,7 @@ class SwappedTorch(Swapped):
     in_proj_bias = None
     _qkv_same_embed_dim = False
 
-    def __init__(self, design: CompiledDesign, replaced: Place, module: Any, shared: Shared):
+    def __init__(self, design: CompiledDesign, replaced: ReplacedAttention, module: Any, shared: Shared):
         super().__init__(design, replaced, module, shared)
         self.batch_first, self.embed_dim, self.num_heads = module.batch_first, module.embed_dim, module.num_heads
 
@@ -337,7 +337,7 @@ class SwappedBiased(Swapped):
         return maps(self.design, ordered, masks, counted=self.place.counted)
 
 
-def swap_of(module: nn.Module, replaced: Place) -> type[Swapped]:
+def swap_of(module: nn.Module, replaced: ReplacedAttention) -> type[Swapped]:
     if isinstance(module, nn.MultiheadAttention):
         return SwappedTorch
     return SwappedBiased if replaced.biased else Swapped

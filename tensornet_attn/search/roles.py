@@ -12,7 +12,7 @@ from tensornet_attn.search.sketch import Legs, Sketch, T
 
 
 @dataclass(frozen=True)
-class Place:
+class OperandPlace:
     """A use inside a product: the step, the index of the term, and the use."""
 
     step: str
@@ -134,21 +134,21 @@ def chain(sketch: Sketch, use: Use) -> list[str]:
     return []
 
 
-def projection(sketch: Sketch, use: Use) -> Place | None:
+def projection(sketch: Sketch, use: Use) -> OperandPlace | None:
     """The weight that projects a source on a sequence leg to a use; None if there is none."""
     weights = (weight for step in chain(sketch, use)[-1:] for weight in weights_in(sketch, step))
     return only(weight for weight in weights if source(sketch, weight) is not None)
 
 
-def weights_in(sketch: Sketch, step: str) -> Iterator[Place]:
+def weights_in(sketch: Sketch, step: str) -> Iterator[OperandPlace]:
     """The weights in the products of a step."""
     for number, term in enumerate(sketch.terms_of(step)):
         for use in term.factors:
             if use.name in sketch.tensors and sketch.tensors[use.name].role == "weights":
-                yield Place(step, number, use)
+                yield OperandPlace(step, number, use)
 
 
-def source(sketch: Sketch, weight: Place) -> Use | None:
+def source(sketch: Sketch, weight: OperandPlace) -> Use | None:
     """The input of a projection: the factor on a sequence leg with which the weight shares a summed leg."""
     factors = sketch.terms_of(weight.step)[weight.term].factors
     summed, sequences = {*weight.use.legs} - {*sketch.step[weight.step].legs}, {sketch.query, sketch.key}
@@ -156,7 +156,7 @@ def source(sketch: Sketch, weight: Place) -> Use | None:
     return factor if len(factors) == 2 else None
 
 
-def output(sketch: Sketch, at: Reader) -> Place | None:
+def output(sketch: Sketch, at: Reader) -> OperandPlace | None:
     """The output projection: the first weight after a reader that sums legs of the map or value, or None."""
     legs, name, readers = {*at.map.legs, *at.value.legs}, at.step, sketch.readers()
     while True:

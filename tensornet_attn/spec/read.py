@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.spec.design import SECTIONS, Design
-from tensornet_attn.spec.places import ALONE, Document, File, Path, Place, Room
+from tensornet_attn.spec.places import ALONE, Document, File, Path, Room, SourceRange
 from tensornet_attn.spec.report import Reporter, meant, printable
 from tensornet_attn.spec.sizes import KINDS, SPELLINGS
 from tensornet_attn.spec.sources import Source, document_of, file_document, location, text_document
@@ -232,7 +232,7 @@ def _override(document: Document, section: str, values: Mapping[str, Any], repor
         name, written = printable(str(key), limits.NAME_LENGTH), _written(value)
         source_line = printable(f"{name}: {written}", 200)
         file, start = File(f"{section}= argument", source_line, (source_line,)), len(name) + 2
-        place = Place(file, 0, len(source_line), 0, 0)
+        place = SourceRange(file, 0, len(source_line), 0, 0)
         if not isinstance(declared, dict) or name not in declared:
             what = "leg" if section == "legs" else "setting"
             hint = reporter.nearest(name, declared if isinstance(declared, dict) else ())
@@ -245,7 +245,7 @@ def _override(document: Document, section: str, values: Mapping[str, Any], repor
             continue
         declared[name] = f"{declared_kind} {written}" if declared_kind and not new_kind else value
         document.keys[(section, name)] = place
-        document.values[(section, name)] = Place(
+        document.values[(section, name)] = SourceRange(
             file, start, len(source_line), 0, start, str(declared[name]) if declared_kind else written
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 from tensornet_attn import limits
 from tensornet_attn.errors import Problem, nearest
 from tensornet_attn.ir.tokens import Refusal, Span
-from tensornet_attn.spec.places import Document, Path, Place
+from tensornet_attn.spec.places import Document, Path, SourceRange
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _MESSAGE = 400  # characters of a message or a hint; names in it may be long
@@ -45,7 +45,7 @@ class Reporter:
         span: Span | None = None,
         key: bool = False,
         severity: str = "error",
-        place: Place | None = None,
+        place: SourceRange | None = None,
     ) -> None:
         """Adds a problem at the key of a path, at its value, or at a span of its text."""
         exact = place is not None or path in self.document.keys or path in self.document.values

@@ -14,7 +14,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent, MappingStartEvent, NodeEvent, ScalarEvent
 
 from tensornet_attn import limits
-from tensornet_attn.spec.places import Document, File, Path, Place
+from tensornet_attn.spec.places import Document, File, Path, SourceRange
 from tensornet_attn.spec.report import Reporter, printable, words
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,40}\Z")
@@ -32,7 +32,7 @@ class Unreadable(Exception):
 def parse(text: str, name: str, nodes: int = limits.YAML_NODES) -> tuple[Document, Reporter]:
     """The document, empty if it cannot be read, and its YAML problems. `nodes` limits the number of keys and values."""
     file = File(name, text, tuple(text.split("\n")))
-    document = Document({}, name, values={(): Place(file, 0, 1, 0, 0)})
+    document = Document({}, name, values={(): SourceRange(file, 0, 1, 0, 0)})
     reporter = Reporter(document)
     try:
         data = _Parser(file, document, reporter, nodes).document()
@@ -91,16 +91,16 @@ class _Parser:
             self._stop("too-deep", "this is nested too deeply.", hint, self._at(0, 1))
         return self.event
 
-    def _stop(self, code: str, message: str, hint: str, place: Place | None = None) -> NoReturn:
+    def _stop(self, code: str, message: str, hint: str, place: SourceRange | None = None) -> NoReturn:
         self.reporter.error(code, message, (), hint=hint, place=place or self._place())
         raise Unreadable
 
-    def _place(self, value: str | None = None) -> Place:
+    def _place(self, value: str | None = None) -> SourceRange:
         return self._at(self.event.start_mark.index, self.event.end_mark.index, value)
 
-    def _at(self, start: int, end: int, value: str | None = None) -> Place:
+    def _at(self, start: int, end: int, value: str | None = None) -> SourceRange:
         line = bisect_right(self.starts, start) - 1
-        return Place(self.file, start, end, line, start - self.starts[line], value)
+        return SourceRange(self.file, start, end, line, start - self.starts[line], value)
 
     def _count(self) -> None:
         self.nodes += 1

@@ -8,7 +8,7 @@ from math import prod
 
 from tensornet_attn.graph.graph import Box, Use
 from tensornet_attn.ir.arithmetic import parse
-from tensornet_attn.search.roles import Map, Place, heads, output, projection, reader, source
+from tensornet_attn.search.roles import Map, OperandPlace, heads, output, projection, reader, source
 from tensornet_attn.search.sketch import Legs, Sketch, mapped, need, product, swapped
 
 PROJECTIONS = ("v", "k", "q", "o")
@@ -35,7 +35,7 @@ def experts(sketch: Sketch, at: Map, of: str, e: int, k: int) -> None:
             _choose(sketch, chosen, need(source_use), leg, setting, name)
 
 
-def _choose(sketch: Sketch, weights: list[Place], source_use: Use, leg: str, setting: str, name: str) -> None:
+def _choose(sketch: Sketch, weights: list[OperandPlace], source_use: Use, leg: str, setting: str, name: str) -> None:
     """Adds one gate for these projections, computed from a source that precedes them and has their sequence leg."""
     order = list(sketch.step)
     sequence = {sketch.query, sketch.key} & {*source_use.legs}
@@ -51,7 +51,7 @@ def _choose(sketch: Sketch, weights: list[Place], source_use: Use, leg: str, set
             _multiply(sketch, weight.step, weight.term, gate)
 
 
-def _head_legs(sketch: Sketch, weight: Place) -> Legs:
+def _head_legs(sketch: Sketch, weight: OperandPlace) -> Legs:
     """The head legs of a projection; empty if there are too many for separate gates."""
     head_legs = tuple(leg for leg in weight.use.legs if sketch.is_head(leg))
     return head_legs if sketch.size(*head_legs) <= _WIDEST else ()
