@@ -39,7 +39,7 @@ VISIBLE = "chunk.visible"  # an input [n]: 1, or 0 if the key mask of the call h
 
 
 @dataclass(frozen=True)
-class Carried:
+class CarriedGraph:
     """A graph with states. `states`: the step that computes each new state, by the input that holds the old one.
 
     `boxes`: the carried maps, sums, delta rules and scans. `levels`: the inputs that start at `HIDDEN`.
@@ -51,9 +51,9 @@ class Carried:
     levels: frozenset[str] = frozenset()
 
 
-def carried(graph: Graph) -> Carried:
+def carried(graph: Graph) -> CarriedGraph:
     """The graph with a state for each map, sum over keys, delta rule and scan that a state can carry."""
-    recurrent = Carried(graph)
+    recurrent = CarriedGraph(graph)
     for name, attention in attentions(graph).items():
         if not attention.compares or name not in attentions(recurrent.graph):
             continue
@@ -74,14 +74,14 @@ def carried(graph: Graph) -> Carried:
     return recurrent
 
 
-def _in_one_step(recurrent: Carried, of: Use) -> Carried:
+def _in_one_step(recurrent: CarriedGraph, of: Use) -> CarriedGraph:
     """Expands scores of several steps into one, as plans do, unless a state would have more features than a key."""
     expansion = written_out(recurrent.graph, of)
     same_legs = isinstance(expansion, WrittenOut) and expansion.graph.legs == recurrent.graph.legs
     return replace(recurrent, graph=expansion.graph) if isinstance(expansion, WrittenOut) and same_legs else recurrent
 
 
-def of_last(recurrent: Carried) -> Carried:
+def of_last(recurrent: CarriedGraph) -> CarriedGraph:
     """Lets convolutions read keys, the last of which belong to the chunk, and return values of the chunk's queries.
 
     # c[n] = conv over n of x[n]     ->     c[n] = conv of x[m], its last entries
@@ -267,7 +267,7 @@ class _States:
 
         return replace(term, query=on(term.query), key=on(term.key), core=on(term.core))
 
-    def onto(self, recurrent: Carried, graph: Graph, masked: str) -> Carried:
+    def onto(self, recurrent: CarriedGraph, graph: Graph, masked: str) -> CarriedGraph:
         """The carried graph with these states added; `masked`: the box that remains for the chunk."""
         tensors = {tensor.name: tensor for decay in self.decays for tensor in decay.places if tensor.init != POSITION}
         tensors |= {tensor.name: tensor for tensor in self.tensors}
@@ -275,10 +275,10 @@ class _States:
         with_states = with_places(with_legs(graph, self.graph.legs), tuple(tensors.values()))
         with_states = replace(with_states, steps=(*with_states.steps, *self.steps))
         levels = recurrent.levels | {*self.largest}
-        return Carried(with_states, recurrent.states | self.states, recurrent.boxes | {masked}, levels)
+        return CarriedGraph(with_states, recurrent.states | self.states, recurrent.boxes | {masked}, levels)
 
 
-def _map(recurrent: Carried, name: str, recurrence: Recurrence) -> Carried:
+def _map(recurrent: CarriedGraph, name: str, recurrence: Recurrence) -> CarriedGraph:
     """Carries a map that is multiplied with values: the chunk's part is computed, the past comes from the state."""
     graph, attention = recurrent.graph, attentions(recurrent.graph)[name]
     reader, states = attention.reader(), _States(graph, attention.box, recurrence.decays)
@@ -308,7 +308,7 @@ def _map(recurrent: Carried, name: str, recurrence: Recurrence) -> Carried:
     return states.onto(recurrent, graph, name)
 
 
-def _mean(recurrent: Carried, name: str, recurrence: Recurrence) -> Carried:
+def _mean(recurrent: CarriedGraph, name: str, recurrence: Recurrence) -> CarriedGraph:
     """Carries a mean of values whose weights are exponentials of key-only scores: the means of chunk and past.
 
     Each mean is weighted by its sum of exponentials: the weight is the sigmoid of the difference of their logarithms.
@@ -358,7 +358,7 @@ def _mean(recurrent: Carried, name: str, recurrence: Recurrence) -> Carried:
     return replace(recurrent, boxes=recurrent.boxes | {f"{name}.lse"})
 
 
-def _with_own_diagonal(recurrent: Carried, name: str, decay: Decay) -> Carried:
+def _with_own_diagonal(recurrent: CarriedGraph, name: str, decay: Decay) -> CarriedGraph:
     """With a copy of the diagonal for this map, which has the keys of the chunk alone; other readers may have all."""
     diagonal, scores = decay.diagonal, attentions(recurrent.graph)[name].scores
     if diagonal is None or scores is None:
@@ -369,7 +369,7 @@ def _with_own_diagonal(recurrent: Carried, name: str, decay: Decay) -> Carried:
     return replace(recurrent, graph=without_dead(graph, [diagonal.name]) or graph, boxes=recurrent.boxes | {copy.name})
 
 
-def _sum(recurrent: Carried, recurrence: Recurrence) -> Carried:
+def _sum(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:
     """Carries a sum over keys: the sum over the chunk plus that over the past."""
     graph, box = recurrent.graph, recurrence.box
     states, chunk = _States(graph, box, recurrence.decays), replace(box, name=fresh(graph, f"{box.name}.chunk"))
@@ -378,7 +378,7 @@ def _sum(recurrent: Carried, recurrence: Recurrence) -> Carried:
     return states.onto(recurrent, with_steps(graph, {box.name: [chunk, *states.before, total]}), chunk.name)
 
 
-def _delta(recurrent: Carried, step: Step) -> Carried:
+def _delta(recurrent: CarriedGraph, step: Step) -> CarriedGraph:
     """Lets a delta rule start from the state that the past has left."""
     graph, box, states = recurrent.graph, step.box, _States(recurrent.graph, step)
     assert box is not None
@@ -399,7 +399,7 @@ def _delta(recurrent: Carried, step: Step) -> Carried:
     return replace(recurrent, boxes=recurrent.boxes | {name})
 
 
-def _scan(recurrent: Carried, step: Step) -> Carried:
+def _scan(recurrent: CarriedGraph, step: Step) -> CarriedGraph:
     """Lets an elementwise recurrence start from the state that the past has left."""
     graph, box, states = recurrent.graph, step.box, _States(recurrent.graph, step)
     assert box is not None

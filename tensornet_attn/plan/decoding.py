@@ -31,7 +31,7 @@ from tensornet_attn.kernels.blocks import exits, groups
 from tensornet_attn.kernels.implementation import Context
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.conv import convolves, left_of
-from tensornet_attn.plan.carried import PLACE, VISIBLE, Carried, carried, of_last
+from tensornet_attn.plan.carried import PLACE, VISIBLE, CarriedGraph, carried, of_last
 from tensornet_attn.plan.distribute import DISTRIBUTION
 from tensornet_attn.plan.duplicate import DUPLICATES
 from tensornet_attn.plan.hoist import HOISTS
@@ -60,11 +60,13 @@ def decoding_of(graph: Graph, droppable: bool = False) -> Decoding:
     if reason:
         raise InputError(f"{graph.name}: no cache can be kept: {reason}.")
     distributed = plain if memory else _apart(plain)
-    recurrent = Carried(plain) if memory else of_last(carried(distributed))
+    recurrent = CarriedGraph(plain) if memory else of_last(carried(distributed))
     try:
         decoding = _Derivation(recurrent, memory, droppable=droppable).decoding()
     except _PositionsUnknown:
-        decoding = _Derivation(of_last(Carried(distributed)), memory, everything=True, droppable=droppable).decoding()
+        decoding = _Derivation(
+            of_last(CarriedGraph(distributed)), memory, everything=True, droppable=droppable
+        ).decoding()
     always = [tensor.name for tensor in plain.of_role("noise") if tensor.always and tensor.name in decoding.drawn]
     if always:
         raise InputError(
@@ -167,7 +169,7 @@ class Meeting:
 class _Derivation:
     """Derives the parts and the cached results of one graph."""
 
-    def __init__(self, recurrent: Carried, memory: bool, everything: bool = False, droppable: bool = False):
+    def __init__(self, recurrent: CarriedGraph, memory: bool, everything: bool = False, droppable: bool = False):
         """`everything`: store results of all keys, even if queries see only a few. `droppable`: see `decoding_of`."""
         self.droppable = droppable
         self.graph, self.states, self.boxes, self.levels = (

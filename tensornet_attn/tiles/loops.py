@@ -24,7 +24,7 @@ Key = tuple[Node, int]  # a node, and the index of the loop over the `ranged` va
 
 
 @dataclass(eq=False)
-class Carried:
+class Accumulator:
     """A sum or maximum that is carried from block to block; `dims`: variables for whose values it has entries."""
 
     name: str
@@ -45,7 +45,7 @@ class Statement:
     makes: tuple[Node, ...] = ()
     over: str = ""
     how: str = ""
-    carried: tuple[Carried, ...] = ()
+    carried: tuple[Accumulator, ...] = ()
     parts: bool = False
     levels: dict[str, int] = field(default_factory=dict)
     path: tuple[Loop, ...] = ()

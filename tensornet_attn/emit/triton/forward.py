@@ -8,7 +8,7 @@ from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, INSIDE, KernelText
 from tensornet_attn.emit.triton.nodes import row_at, shape
 from tensornet_attn.emit.triton.region import TritonRegion
 from tensornet_attn.tiles.derive import one_map
-from tensornet_attn.tiles.loops import Carried
+from tensornet_attn.tiles.loops import Accumulator
 from tensornet_attn.tiles.program import Node
 
 
@@ -72,7 +72,7 @@ def second(region: TritonRegion) -> str:
     return region.source(kernel, "forward", "recomputed maps times values", ["out", "lse"], ["out"])
 
 
-def add_read(kernel: KernelText, out: Carried, summand: Node) -> None:
+def add_read(kernel: KernelText, out: Accumulator, summand: Node) -> None:
     kernel.add(
         INSIDE,
         lambda: kernel.assign(out, kernel.scope.ref(summand, summand.axes), adds=True),
@@ -111,7 +111,7 @@ def statistics_of(region: TritonRegion, kernel: KernelText) -> None:
     """The row maximum and row sum of each map: initial values, updates, and stores."""
     query = region.program.query
     for number, map_node in enumerate(region.program.maps):
-        carried: dict[str, Carried] = kernel.scope.carried
+        carried: dict[str, Accumulator] = kernel.scope.carried
         if map_node.op == "softmax":
             carried[f"m_i_{number}"] = kernel.carry(
                 f"m_i_{number}", BEFORE, f'tl.full(({query}_block,), float("-inf"), SUMS)'

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tensornet_attn.emit.triton.nodes import KernelNames, arguments, flat
-from tensornet_attn.tiles.loops import Carried, Key, Loop, Statement, shared
+from tensornet_attn.tiles.loops import Accumulator, Key, Loop, Statement, shared
 from tensornet_attn.tiles.program import Node, Program, scale_of
 
 BEFORE, INSIDE, AFTER, FIRST, LAST = range(5)
@@ -33,7 +33,7 @@ class KernelText:
     ends: list[tuple[int, Statement]] = field(default_factory=list)
     made: dict[int, list[Statement]] = field(default_factory=dict)
     loops: dict[int, list[Loop | Statement]] = field(default_factory=dict)
-    starts: dict[int, list[tuple[Carried, Callable[[], str]]]] = field(default_factory=dict)
+    starts: dict[int, list[tuple[Accumulator, Callable[[], str]]]] = field(default_factory=dict)
     names: dict[tuple[Node, int], str] = field(default_factory=dict)
     dims: dict[tuple[Node, int], tuple[str, ...]] = field(default_factory=dict)
     places: dict[Node, int] = field(default_factory=dict)
@@ -66,25 +66,25 @@ class KernelText:
         lines: Callable[[], list[str]],
         reads: Iterable[Node] = (),
         heads: Iterable[str] = (),
-        carried: Iterable[Carried] = (),
+        carried: Iterable[Accumulator] = (),
         parts: bool = False,
     ) -> None:
         """Adds lines that make no node, inside loops over `heads`."""
         self.ends.append((section, Statement(tuple(heads), tuple(reads), lines, carried=tuple(carried), parts=parts)))
 
-    def carry(self, wish: str, section: int, start: str | Callable[[], str]) -> Carried:
+    def carry(self, wish: str, section: int, start: str | Callable[[], str]) -> Accumulator:
         """Adds an accumulator that is initialised in a section."""
-        accumulator = Carried(self.scope.own(wish))
+        accumulator = Accumulator(self.scope.own(wish))
         self.starts.setdefault(section, []).append((accumulator, start if callable(start) else lambda: start))
         return accumulator
 
-    def entry(self, accumulator: Carried, index: dict[str, str] | None = None) -> str:
+    def entry(self, accumulator: Accumulator, index: dict[str, str] | None = None) -> str:
         """The entry of an accumulator for the variables of the surrounding loops, or for the variables in `index`."""
         indices = [(index or {}).get(variable, variable) for variable in accumulator.dims]
         sizes = [self.program.nodes.sizes[variable] for variable in accumulator.dims]
         return f"{accumulator.name}[{flat(indices, sizes)}]" if accumulator.dims else accumulator.name
 
-    def assign(self, accumulator: Carried, expression: str, adds: bool = False) -> list[str]:
+    def assign(self, accumulator: Accumulator, expression: str, adds: bool = False) -> list[str]:
         if accumulator.dims:
             return [
                 f"{accumulator.name}_next += ({f'{self.entry(accumulator)} + {expression}' if adds else expression},)"

@@ -9,7 +9,7 @@ from math import isinf
 
 from tensornet_attn.emit.names import Names
 from tensornet_attn.ops import MAPS
-from tensornet_attn.tiles.loops import Carried
+from tensornet_attn.tiles.loops import Accumulator
 from tensornet_attn.tiles.program import At, Axes, Node, Program, scale_of
 
 ENDS = ("next", "own", "sum", "total")
@@ -28,7 +28,7 @@ class KernelNames:
     inline: set[Node] = field(default_factory=set)  # nodes that are nested in their readers
     turned: bool = False  # whether tiles of queries x keys have keys as rows
     instead: dict[Node, Node] = field(default_factory=dict)  # nodes of this kernel that replace others
-    carried: dict[str, Carried] = field(default_factory=dict)  # row sums and row maxima of the online softmax
+    carried: dict[str, Accumulator] = field(default_factory=dict)  # row sums and row maxima of the online softmax
     totals: dict[int, Callable[[Node], str]] = field(default_factory=dict)  # accumulators by index
     before: list[str] = field(default_factory=list)  # lines before the loop
     constants: dict[str, str] = field(default_factory=dict)  # names of expressions that are constant in the loop
