@@ -50,11 +50,11 @@ class Normalize:
 
 
 @dataclass(frozen=True)
-class Masked:
+class UnnormalizedScores:
     """The scores at visible pairs, without normalisation."""
 
 
-Weighting = Softmax | Normalize | Masked
+Weighting = Softmax | Normalize | UnnormalizedScores
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ def weighting_of(step: Step, key: str | None) -> Weighting | None:
         return Softmax((str(box.leg), *components), box.number("scale"), box.number("dropout"), sink_of(box))
     if box.kind == "normalize":
         return Normalize(box.number("eps"))
-    return Masked() if box.kind == "keep" else None
+    return UnnormalizedScores() if box.kind == "keep" else None
 
 
 def score_of(graph: Graph, use: Use) -> Score:

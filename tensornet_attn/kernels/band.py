@@ -58,7 +58,7 @@ def band_of(step: Step) -> Band:
 
 
 @dataclass(frozen=True)
-class Masked:
+class BandCandidate:
     """A softmax box with masks that bound distances; `op`: the box as fused attention, or why it cannot be fused."""
 
     attention: Attention
@@ -66,7 +66,7 @@ class Masked:
     reach: Reach | None
 
 
-class Banded(OfBoxes[Masked]):
+class Banded(OfBoxes[BandCandidate]):
     """Softmax boxes whose queries see a band of keys, computed in blocks if a block reads few enough keys."""
 
     name, kind, alone = "banded attention", "band", True
@@ -74,13 +74,13 @@ class Banded(OfBoxes[Masked]):
     def places(self, graph: Graph) -> list[str]:
         return softmaxes(graph)
 
-    def form(self, graph: Graph, place: str) -> Masked | None:
+    def form(self, graph: Graph, place: str) -> BandCandidate | None:
         attention = attentions(graph)[place]
         if not isinstance(attention.weighting, Softmax) or all(mask == CAUSAL for mask in attention.masks):
             return None  # no softmax, or no mask that bounds a distance
-        return Masked(attention, operation(attention), reach_of(graph, attention.box))
+        return BandCandidate(attention, operation(attention), reach_of(graph, attention.box))
 
-    def unsupported(self, form: Masked, context: Context) -> tuple[str, ...]:
+    def unsupported(self, form: BandCandidate, context: Context) -> tuple[str, ...]:
         if isinstance(form.op, str):
             return (form.op,)
         if form.reach is None:
@@ -88,7 +88,7 @@ class Banded(OfBoxes[Masked]):
         nothing = form.reach.left + form.reach.right < 0 and not form.reach.prefix
         return ("its masks together hide every key",) if nothing else ()
 
-    def cost(self, form: Masked, context: Context) -> Cost:
+    def cost(self, form: BandCandidate, context: Context) -> Cost:
         """The number of keys that each query reads, weighted by the higher cost of a key in a block."""
         reach, keys = form.reach, context.sizes[str(form.attention.graph.key)]
         assert reach is not None
@@ -97,7 +97,7 @@ class Banded(OfBoxes[Masked]):
         but += f" {DEARER} times as much as in fused attention:"
         return Cost(DEARER * reach.span, keys, lambda count, digits: f"the cost of {count:,.0f} keys", but)
 
-    def lower(self, form: Masked, context: Context) -> Lowered:
+    def lower(self, form: BandCandidate, context: Context) -> Lowered:
         """Replaces the box and its two products by one kernel."""
         attention, op, reach = form.attention, form.op, form.reach
         assert not isinstance(op, str)

@@ -40,7 +40,7 @@ from tensornet_attn.emit.sides import (
     term_text,
 )
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.attention import Attention, Masked, Reader, ScoreTerm, Softmax, attentions
+from tensornet_attn.graph.attention import Attention, Reader, ScoreTerm, Softmax, UnnormalizedScores, attentions
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.graph import Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import Recurrence, linear, recurrence_of, sums, unmasked
@@ -433,7 +433,7 @@ def sides_kept(scene: Scene, step: Step, chunk: int) -> dict[str, int]:
 
 
 def _normalized(recurrence: Recurrence) -> bool:
-    return not isinstance(recurrence.weighting, Masked)
+    return not isinstance(recurrence.weighting, UnnormalizedScores)
 
 
 def _options(writer: Writer, recurrence: Recurrence) -> list[str]:
@@ -442,7 +442,7 @@ def _options(writer: Writer, recurrence: Recurrence) -> list[str]:
     options = [*mask_options(writer, recurrence), *([f"eps={eps}"] if eps not in ("0", "0.0", "None") else [])]
     options += (
         ["normalize=False"]
-        if isinstance(recurrence.weighting, Masked)
+        if isinstance(recurrence.weighting, UnnormalizedScores)
         else ["softmax=True"]
         if recurrence.alone
         else []

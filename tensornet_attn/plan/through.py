@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 
-from tensornet_attn.graph.attention import Attention, Masked, Normalize, Reader, attentions, readers_of
+from tensornet_attn.graph.attention import Attention, Normalize, Reader, UnnormalizedScores, attentions, readers_of
 from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.kernels.decay import decay_alone
@@ -32,7 +32,7 @@ def through_maps(graph: Graph, context: Context) -> Lowered:
         scores = product(attention.scores)
         if (
             scores is None
-            or not isinstance(attention.weighting, Masked | Normalize)
+            or not isinstance(attention.weighting, UnnormalizedScores | Normalize)
             or attention.of.legs != attention.box.legs
         ):
             continue
