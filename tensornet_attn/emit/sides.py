@@ -8,7 +8,7 @@ from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.attention import Normalize, ScoreTerm, UnnormalizedScores
+from tensornet_attn.graph.attention import NormalizedScores, ScoreTerm, UnnormalizedScores
 from tensornet_attn.graph.graph import Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value
@@ -230,7 +230,7 @@ def eps_text(writer: Writer, recurrence: Recurrence) -> str:
     """What is added to row sums; None if rows are not divided by their sums."""
     if isinstance(recurrence.weighting, UnnormalizedScores):
         return "None"
-    return writer.number(recurrence.weighting.eps) if isinstance(recurrence.weighting, Normalize) else "0"
+    return writer.number(recurrence.weighting.eps) if isinstance(recurrence.weighting, NormalizedScores) else "0"
 
 
 def mask_options(writer: Writer, recurrence: Recurrence) -> list[str]:

@@ -43,7 +43,7 @@ class Softmax:
 
 
 @dataclass(frozen=True)
-class Normalize:
+class NormalizedScores:
     """The scores, divided by their sum over the keys plus `eps`."""
 
     eps: Arith
@@ -54,7 +54,7 @@ class UnnormalizedScores:
     """The scores at visible pairs, without normalisation."""
 
 
-Weighting = Softmax | Normalize | UnnormalizedScores
+Weighting = Softmax | NormalizedScores | UnnormalizedScores
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ def weighting_of(step: Step, key: str | None) -> Weighting | None:
         components = () if box.other is None else (box.other,)
         return Softmax((str(box.leg), *components), box.number("scale"), box.number("dropout"), sink_of(box))
     if box.kind == "normalize":
-        return Normalize(box.number("eps"))
+        return NormalizedScores(box.number("eps"))
     return UnnormalizedScores() if box.kind == "keep" else None
 
 

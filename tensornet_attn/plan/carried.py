@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from tensornet_attn.graph.attention import Legs, Normalize, Reader, ScoreTerm, Softmax, attentions
+from tensornet_attn.graph.attention import Legs, NormalizedScores, Reader, ScoreTerm, Softmax, attentions
 from tensornet_attn.graph.distance import POSITION, negated, with_places
 from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import (
@@ -294,7 +294,7 @@ def _map(recurrent: CarriedGraph, name: str, recurrence: Recurrence) -> CarriedG
     before = [Step(f"{name}.read", Contraction(tuple(read)), legs)]
     factors: tuple[Use, ...] = (Use(f"{name}.read", legs),)
     tensors: tuple[Tensor, ...] = ()
-    if isinstance(attention.weighting, Normalize):
+    if isinstance(attention.weighting, NormalizedScores):
         ones = Tensor(fresh(graph, f"{name}.{key}"), "constant", (key,), ONES)
         tensors, eps = (ones,), attention.weighting.eps
         terms = [Term(ONE, (map_, Use(ones.name, ones.legs))), *(states.read(term, None) for term in recurrence.terms)]

@@ -8,7 +8,17 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.graph.attention import Map, Normalize, Reduce, Score, Softmax, Terms, attentions, cached, score_of
+from tensornet_attn.graph.attention import (
+    Map,
+    NormalizedScores,
+    Reduce,
+    Score,
+    Softmax,
+    Terms,
+    attentions,
+    cached,
+    score_of,
+)
 from tensornet_attn.graph.graph import Use
 from tensornet_attn.graph.recurrence import erases
 from tests.forms import randoms, recurrences, reductions
@@ -83,4 +93,4 @@ def _inside(score: Score) -> Use | None:
 
 def test_what_divides_rows_has_its_eps() -> None:
     found = attentions(graph_of("fmm3"))
-    assert any(isinstance(one.weighting, Normalize) for one in found.values())
+    assert any(isinstance(one.weighting, NormalizedScores) for one in found.values())
