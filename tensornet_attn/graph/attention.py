@@ -30,7 +30,7 @@ SIDES = ((True, False), (False, True), (False, False), (True, True))  # (has the
 
 
 @dataclass(frozen=True)
-class Softmax:
+class SoftmaxOfScores:
     """The exponentials of the scores, divided by their sum over `legs`: the key leg and optional components of a key.
 
     `sink` is an optional score that enters the sum but weights no value.
@@ -54,7 +54,7 @@ class UnnormalizedScores:
     """The scores at visible pairs, without normalisation."""
 
 
-Weighting = Softmax | NormalizedScores | UnnormalizedScores
+Weighting = SoftmaxOfScores | NormalizedScores | UnnormalizedScores
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ def weighting_of(step: Step, key: str | None) -> Weighting | None:
         return None
     if box.kind == "softmax":
         components = () if box.other is None else (box.other,)
-        return Softmax((str(box.leg), *components), box.number("scale"), box.number("dropout"), sink_of(box))
+        return SoftmaxOfScores((str(box.leg), *components), box.number("scale"), box.number("dropout"), sink_of(box))
     if box.kind == "normalize":
         return NormalizedScores(box.number("eps"))
     return UnnormalizedScores() if box.kind == "keep" else None

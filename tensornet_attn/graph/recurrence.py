@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tensornet_attn.graph.attention import Attention, Legs, Map, ScoreTerm, Softmax, Terms, Weighting, score_of
+from tensornet_attn.graph.attention import Attention, Legs, Map, ScoreTerm, SoftmaxOfScores, Terms, Weighting, score_of
 from tensornet_attn.graph.distance import negated, two_sides
 from tensornet_attn.graph.graph import Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number, times, to_text
@@ -83,7 +83,7 @@ class Recurrence:
     @property
     def alone(self) -> bool:
         """Whether the weights of keys are exponentials of key scores, independent of the query."""
-        return isinstance(self.weighting, Softmax)
+        return isinstance(self.weighting, SoftmaxOfScores)
 
     @property
     def decaying(self) -> bool:
@@ -136,7 +136,7 @@ def sums(graph: Graph) -> list[Step]:
 def linear(attention: Attention) -> Recurrence | str:
     """An attention as a recurrence, which sums over the keys first, or the first reason why it is not one."""
     graph, terms = attention.graph, terms_of(attention.graph, attention.of)
-    if isinstance(attention.weighting, Softmax):
+    if isinstance(attention.weighting, SoftmaxOfScores):
         return _of_keys(attention) or "a softmax depends on the scores of all keys"
     if not terms:
         return f"the scores are {attention.origin}, not a sum of products"
@@ -231,7 +231,7 @@ def _mixes(term: ScoreTerm, mixed: set[str], others: set[str]) -> bool:
 
 def _of_keys(attention: Attention) -> Recurrence | None:
     """A softmax over scores that depend only on keys: a weighted mean of the values."""
-    assert isinstance(attention.weighting, Softmax)
+    assert isinstance(attention.weighting, SoftmaxOfScores)
     scale, score, reader = attention.weighting.scale, attention.scores, attention.reader()
     if not attention.terms or score is None or score.contraction is None or attention.shared or isinstance(reader, str):
         return None

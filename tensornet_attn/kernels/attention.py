@@ -24,7 +24,7 @@ from tensornet_attn.cost.seconds import accessed, passes_of
 from tensornet_attn.emit.layout import columns, split
 from tensornet_attn.emit.masks import attention_keep
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.attention import Softmax, attentions
+from tensornet_attn.graph.attention import SoftmaxOfScores, attentions
 from tensornet_attn.graph.graph import Function, Graph, Step, Use
 from tensornet_attn.graph.visibility import causal_up_to
 from tensornet_attn.ir.arithmetic import evaluate
@@ -64,7 +64,7 @@ class Fused(OfBoxes[Scored]):
 
     def form(self, graph: Graph, place: str) -> Scored | None:
         attention = attentions(graph).get(place)
-        if attention is None or not isinstance(attention.weighting, Softmax):
+        if attention is None or not isinstance(attention.weighting, SoftmaxOfScores):
             return None
         changed, trace = rewritten(graph, place, RULES)
         return Scored(graph, changed, trace, place)

@@ -21,7 +21,7 @@ from tensornet_attn.cost.seconds import CALLS, accessed, passes_of
 from tensornet_attn.emit.layout import columns, split
 from tensornet_attn.emit.masks import sees_text, takes_mask
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.attention import Attention, Softmax, attentions
+from tensornet_attn.graph.attention import Attention, SoftmaxOfScores, attentions
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.recurrence import CAUSAL
 from tensornet_attn.graph.visibility import interval
@@ -76,7 +76,7 @@ class Banded(OfBoxes[BandCandidate]):
 
     def form(self, graph: Graph, place: str) -> BandCandidate | None:
         attention = attentions(graph)[place]
-        if not isinstance(attention.weighting, Softmax) or all(mask == CAUSAL for mask in attention.masks):
+        if not isinstance(attention.weighting, SoftmaxOfScores) or all(mask == CAUSAL for mask in attention.masks):
             return None  # no softmax, or no mask that bounds a distance
         return BandCandidate(attention, operation(attention), reach_of(graph, attention.box))
 

@@ -40,7 +40,7 @@ from tensornet_attn.emit.sides import (
     term_text,
 )
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.attention import Attention, Reader, ScoreTerm, Softmax, UnnormalizedScores, attentions
+from tensornet_attn.graph.attention import Attention, Reader, ScoreTerm, SoftmaxOfScores, UnnormalizedScores, attentions
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.graph import Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import Recurrence, linear, recurrence_of, sums, unmasked
@@ -88,7 +88,7 @@ class Linear(OfBoxes[Summed]):
 
     def places(self, graph: Graph) -> list[str]:
         boxes = [name for name, attention in attentions(graph).items() if attention.compares]
-        boxes.sort(key=lambda name: not isinstance(attentions(graph)[name].weighting, Softmax))
+        boxes.sort(key=lambda name: not isinstance(attentions(graph)[name].weighting, SoftmaxOfScores))
         return [*boxes, *(step.name for step in sums(graph))]
 
     def form(self, graph: Graph, place: str) -> Summed | None:
@@ -99,7 +99,7 @@ class Linear(OfBoxes[Summed]):
             summed = replace(_summed(*_as_map(graph, graph.step[place])), before=graph)
             decays = isinstance(summed.found, Recurrence) and summed.found.decays
             return summed if decays else None
-        if isinstance(attention.weighting, Softmax):
+        if isinstance(attention.weighting, SoftmaxOfScores):
             alone = linear(attention)
             return None if isinstance(alone, str) else Summed(graph, WrittenOut(graph, ()), place, alone)
         return _summed(graph, place) if attention.compares else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from tensornet_attn.graph.attention import Legs, NormalizedScores, Reader, ScoreTerm, Softmax, attentions
+from tensornet_attn.graph.attention import Legs, NormalizedScores, Reader, ScoreTerm, SoftmaxOfScores, attentions
 from tensornet_attn.graph.distance import POSITION, negated, with_places
 from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import (
@@ -322,7 +322,7 @@ def _mean(recurrent: CarriedGraph, name: str, recurrence: Recurrence) -> Carried
         recurrence.value,
     )
     assert isinstance(reader, Reader)
-    assert isinstance(attention.weighting, Softmax)
+    assert isinstance(attention.weighting, SoftmaxOfScores)
     assert box.box is not None
     assert value is not None
     key, map_ = str(graph.key), Use(name, box.legs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensornet_attn.graph.attention import Attention, Reader, Softmax, attentions
+from tensornet_attn.graph.attention import Attention, Reader, SoftmaxOfScores, attentions
 from tensornet_attn.graph.graph import Contraction, Function, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, times
 from tensornet_attn.rewrite.change import leaf, with_steps
@@ -40,7 +40,7 @@ class FusedAttention:
 
 def softmaxes(graph: Graph) -> list[str]:
     """The names of the softmax boxes over the key leg."""
-    return [name for name, attention in attentions(graph).items() if isinstance(attention.weighting, Softmax)]
+    return [name for name, attention in attentions(graph).items() if isinstance(attention.weighting, SoftmaxOfScores)]
 
 
 def operation(attention: Attention) -> FusedAttention | str:
@@ -63,7 +63,7 @@ def operation(attention: Attention) -> FusedAttention | str:
         return "no leg is contracted between query and key"
     if isinstance(reader, str):
         return reader
-    assert isinstance(attention.weighting, Softmax)
+    assert isinstance(attention.weighting, SoftmaxOfScores)
     (value,), (leg, *beside) = reader.values, attention.weighting.legs
     if {*beside} & {*value.legs, *query.legs, *reader.step.legs}:
         return "the values depend on the key's component"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from tensornet_attn.graph.attention import Softmax, attentions
+from tensornet_attn.graph.attention import SoftmaxOfScores, attentions
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.rewrite import duplicate, products, relu, scores, shift, simplify, structure, whole
 from tensornet_attn.rewrite.engine import Firing, Rule, Trace, everywhere, rewritten
@@ -44,7 +44,7 @@ def steps_of(graph: Graph) -> Iterator[tuple[Group, Graph, Trace]]:
     for group in CHOICES:
         yield group, simple, everywhere(simple, group.rules)[1]
     for name, attention in attentions(simple).items():
-        if isinstance(attention.weighting, Softmax):
+        if isinstance(attention.weighting, SoftmaxOfScores):
             yield SCORES, simple, rewritten(simple, name, SCORES.rules)[1]
 
 

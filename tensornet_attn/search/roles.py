@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tensornet_attn.graph.attention import NormalizedScores, Softmax, weighting_of
+from tensornet_attn.graph.attention import NormalizedScores, SoftmaxOfScores, weighting_of
 from tensornet_attn.graph.graph import Step, Use
 from tensornet_attn.ops import OPS
 from tensornet_attn.search.sketch import Legs, Sketch, T
@@ -58,7 +58,9 @@ def only(candidates: Iterable[T]) -> T | None:
 def maps(sketch: Sketch) -> list[Map]:
     """The maps whose scores have a product of a factor on the query leg and a factor on the key leg."""
     steps = (step for step in sketch.step.values() if sketch.query in step.legs)
-    over_keys = (step for step in steps if isinstance(weighting_of(step, sketch.key), Softmax | NormalizedScores))
+    over_keys = (
+        step for step in steps if isinstance(weighting_of(step, sketch.key), SoftmaxOfScores | NormalizedScores)
+    )
     return [attention_map for step in over_keys if (attention_map := _map(sketch, step)) is not None]
 
 

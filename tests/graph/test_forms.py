@@ -13,7 +13,7 @@ from tensornet_attn.graph.attention import (
     NormalizedScores,
     Reduce,
     Score,
-    Softmax,
+    SoftmaxOfScores,
     Terms,
     attentions,
     cached,
@@ -76,7 +76,7 @@ def test_scores_are_a_tree() -> None:
     """gfish: a linear map over the heads of the sum over global heads of relu of products."""
     graph = graph_of("gfish")
     found = attentions(graph)["A"]
-    assert isinstance(found.weighting, Softmax)
+    assert isinstance(found.weighting, SoftmaxOfScores)
     kinds, score = [Terms], found.score
     while inside := _inside(score):
         score = score_of(graph, inside)

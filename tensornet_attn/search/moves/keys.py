@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tensornet_attn.graph.attention import Softmax, weighting_of
+from tensornet_attn.graph.attention import SoftmaxOfScores, weighting_of
 from tensornet_attn.graph.graph import Box, Contraction, Function, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Binary, Negative, parse
 from tensornet_attn.ops import OPS
@@ -108,7 +108,7 @@ def _softmax(sketch: Sketch, at: Map) -> Box:
     box, term = sketch.box_of(at.box), need(only(sketch.terms_of(at.scores)))
     others = [use for use in term.factors if use not in (at.query, at.key)]
     weighting = weighting_of(sketch.step[at.box], sketch.key)
-    need(isinstance(weighting, Softmax) and weighting.sink is None and box.uses[0].name == at.scores)
+    need(isinstance(weighting, SoftmaxOfScores) and weighting.sink is None and box.uses[0].name == at.scores)
     need(not any({sketch.query, sketch.key} & {*use.legs} for use in others))
     return box
 

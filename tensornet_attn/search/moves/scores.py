@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tensornet_attn.graph.attention import Softmax, weighting_of
+from tensornet_attn.graph.attention import SoftmaxOfScores, weighting_of
 from tensornet_attn.graph.graph import Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, parse
 from tensornet_attn.ops import OPS
@@ -125,7 +125,7 @@ def core(sketch: Sketch, at: Map, form: str, c: int) -> None:
     low_rank.
     """
     weighting = weighting_of(sketch.step[at.box], sketch.key)
-    need(isinstance(weighting, Softmax) and weighting.sink is None)
+    need(isinstance(weighting, SoftmaxOfScores) and weighting.sink is None)
     head = side(sketch, at, need(only(head_legs(sketch, at))))
     inner = side(sketch, at, need(only(summed_legs(sketch, at))))
     need(plain_product(sketch, at) and {*sketch.step[at.scores].legs} == {head.leg, sketch.query, sketch.key})
