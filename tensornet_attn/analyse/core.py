@@ -17,7 +17,7 @@ import torch
 
 from tensornet_attn.analyse.maps import attention_steps, compiled, evaluated
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.graph.attention import Given, Map, Reduce, attentions, score_of
+from tensornet_attn.graph.attention import Given, MappedScores, Reduce, attentions, score_of
 from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.nn.module import CompiledDesign, leaves
@@ -177,7 +177,7 @@ def products(graph: Graph, use: Use, numbers: Iterator[int] | None = None) -> li
     if isinstance(score, Given):
         return []
     names = dict(zip(score.step.legs, use.legs, strict=True))
-    if isinstance(score, Map | Reduce):
+    if isinstance(score, MappedScores | Reduce):
         return _of_box(graph, score, names, numbers)
     terms = [_renamed(term.factors, names, numbers) for term in score.step.contraction.terms]  # type: ignore[union-attr]
     return [product for factors in terms for product in _of_term(graph, score.step, factors, set(use.legs), numbers)]
@@ -190,7 +190,9 @@ def _renamed(factors: tuple[Use, ...], names: dict[str, str], numbers: Iterator[
     return tuple(Use(use.name, tuple(new_names[leg] for leg in use.legs)) for use in factors)
 
 
-def _of_box(graph: Graph, score: Map | Reduce, names: dict[str, str], numbers: Iterator[int]) -> list[ScoreProduct]:
+def _of_box(
+    graph: Graph, score: MappedScores | Reduce, names: dict[str, str], numbers: Iterator[int]
+) -> list[ScoreProduct]:
     """The products behind a box, except those that only decide a topk; a leg that the box reduces mixes scores."""
     (inner,) = _renamed((score.of,), names, numbers)
     behind = products(graph, inner, numbers)

@@ -13,7 +13,7 @@ from tensornet_attn.graph.graph import Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value
 from tensornet_attn.ops.map import row
-from tensornet_attn.ops.maps import MAPS, Map
+from tensornet_attn.ops.maps import MAPS, ElementwiseMap
 from tensornet_attn.tiles.features import Feature, feature_of
 from tensornet_attn.tiles.program import Node
 
@@ -31,7 +31,7 @@ def unmapped(writer: Writer, use: Use) -> tuple[Value, str]:
     return operand, map_of_tiles(writer, elementwise, code) if "linear_attention" in writer.instead else code
 
 
-def map_of_tiles(writer: Writer, elementwise: Map, torch_function: str) -> str:
+def map_of_tiles(writer: Writer, elementwise: ElementwiseMap, torch_function: str) -> str:
     """The name of a map that Triton kernels apply to tiles; its functions are added beside the class."""
     if elementwise.name not in writer.tile_maps:
         name = writer.tile_maps[elementwise.name] = writer.names.fresh(f"{elementwise.name}_map")

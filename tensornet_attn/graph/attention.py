@@ -1,7 +1,7 @@
 """The structure of attention in a diagram: scores, their weighting by a box, masks, and the readers of the map.
 
 It is a view, derived once and cached on the graph. A `Score` is a sum of products (`Terms`), a map of another score
-(`Map`), or a score reduced along a leg (`Reduce`). A `ScoreTerm` divides its factors into those of queries, of keys,
+(`MappedScores`), or a score reduced along a leg (`Reduce`). A `ScoreTerm` divides its factors into those of queries, of keys,
 of neither, and of both.
 
     A: {softmax: m, scale: d ** -0.5, of: "C[h g] Q[n g d] K[m g d] + bias[n m h] -> h n m"}
@@ -99,7 +99,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Map:
+class MappedScores:
     """Scores that a box computes from other scores, elementwise or along a leg; `linear`: a mask or a dropout."""
 
     step: Step
@@ -125,7 +125,7 @@ class Given:
     use: Use
 
 
-Score = Terms | Map | Reduce | Given
+Score = Terms | MappedScores | Reduce | Given
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ def score_of(graph: Graph, use: Use) -> Score:
     if step is None or step.box is None or of is None:
         return Given(use)
     linear, reduced = step.box.kind in LINEAR, next((leg for leg in of.legs if leg not in step.legs), None)
-    return Map(step, of, linear, step.box.function) if reduced is None else Reduce(step, of, linear, reduced)
+    return MappedScores(step, of, linear, step.box.function) if reduced is None else Reduce(step, of, linear, reduced)
 
 
 def split(graph: Graph, term: Term) -> ScoreTerm:

@@ -13,7 +13,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tensornet_attn.graph.attention import Attention, Legs, Map, ScoreTerm, SoftmaxOfScores, Terms, Weighting, score_of
+from tensornet_attn.graph.attention import (
+    Attention,
+    Legs,
+    MappedScores,
+    ScoreTerm,
+    SoftmaxOfScores,
+    Terms,
+    Weighting,
+    score_of,
+)
 from tensornet_attn.graph.distance import negated, two_sides
 from tensornet_attn.graph.graph import Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number, times, to_text
@@ -157,7 +166,7 @@ def linear(attention: Attention) -> Recurrence | str:
 def terms_of(graph: Graph, of: Use) -> tuple[ScoreTerm, ...]:
     """The products of scores under their own leg names; an exp is a single decay factor."""
     score = score_of(graph, of)
-    if isinstance(score, Map) and score.function == EXP:
+    if isinstance(score, MappedScores) and score.function == EXP:
         return (ScoreTerm(ONE, pairwise=(of,)),)
     return score.terms if isinstance(score, Terms) and of.legs == score.step.legs else ()
 

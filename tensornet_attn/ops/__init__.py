@@ -11,7 +11,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from tensornet_attn.ops.maps import MAPS, Map, another_map
+from tensornet_attn.ops.maps import MAPS, ElementwiseMap, another_map
 from tensornet_attn.ops.masks import MASKS, Mask, another_mask
 from tensornet_attn.ops.operation import Operation
 from tensornet_attn.ops.registered import registered

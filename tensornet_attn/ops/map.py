@@ -81,7 +81,7 @@ class MapOperation(Operation):
         return call_words(row(box).name, arguments(box))
 
 
-def row(box: Box) -> maps.Map:
+def row(box: Box) -> maps.ElementwiseMap:
     """The map of a box."""
     assert box.function is not None
     return maps.MAPS[box.function.name]

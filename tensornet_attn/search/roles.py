@@ -21,7 +21,7 @@ class OperandPlace:
 
 
 @dataclass(frozen=True)
-class Map:
+class AttentionMap:
     """An attention map: a box over the key leg, and the product of queries and keys inside it.
 
     `box`: the softmax or normalize step. `scores`: the contraction inside it. `term`: the index of the product.
@@ -55,7 +55,7 @@ def only(candidates: Iterable[T]) -> T | None:
     return listed[0] if len(listed) == 1 else None
 
 
-def maps(sketch: Sketch) -> list[Map]:
+def maps(sketch: Sketch) -> list[AttentionMap]:
     """The maps whose scores have a product of a factor on the query leg and a factor on the key leg."""
     steps = (step for step in sketch.step.values() if sketch.query in step.legs)
     over_keys = (
@@ -70,7 +70,7 @@ def keeps_legs(step: Step) -> bool:
     return box is not None and [{*use.legs} for use in box.uses] == [{*step.legs}] and not OPS[box.kind].masked
 
 
-def _map(sketch: Sketch, step: Step) -> Map | None:
+def _map(sketch: Sketch, step: Step) -> AttentionMap | None:
     """Follows the operands of a normaliser to the product of its scores."""
     at: Step | None = sketch.step.get(step.op.uses[0].name)
     while at is not None:
@@ -79,7 +79,7 @@ def _map(sketch: Sketch, step: Step) -> Map | None:
             continue
         product = only(_products(sketch, at))
         if product is not None:
-            return Map(step.name, at.name, *product)
+            return AttentionMap(step.name, at.name, *product)
         pairs = {use.name for use in at.op.uses if {sketch.query, sketch.key} <= {*use.legs}}
         name = only(pairs & sketch.step.keys())
         at = None if name is None else sketch.step[name]
@@ -95,7 +95,7 @@ def _products(sketch: Sketch, step: Step) -> Iterator[tuple[int, Use, Use]]:
             yield number, query, key
 
 
-def heads(sketch: Sketch, at: Map) -> Legs:
+def heads(sketch: Sketch, at: AttentionMap) -> Legs:
     """The legs of the map other than the sequence legs."""
     return tuple(leg for leg in sketch.step[at.box].legs if leg not in (sketch.query, sketch.key))
 

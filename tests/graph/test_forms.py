@@ -9,7 +9,7 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.graph.attention import (
-    Map,
+    MappedScores,
     NormalizedScores,
     Reduce,
     Score,
@@ -81,11 +81,11 @@ def test_scores_are_a_tree() -> None:
     while inside := _inside(score):
         score = score_of(graph, inside)
         kinds.append(type(score))
-    assert kinds == [Terms, Reduce, Map, Terms]
+    assert kinds == [Terms, Reduce, MappedScores, Terms]
 
 
 def _inside(score: Score) -> Use | None:
-    if isinstance(score, Map | Reduce):
+    if isinstance(score, MappedScores | Reduce):
         return score.of
     assert isinstance(score, Terms)
     return next((use for term in score.terms for use in term.pairwise if use.name != "eps"), None)
