@@ -17,7 +17,7 @@ import torch
 
 from tensornet_attn.analyse.maps import attention_steps, compiled, evaluated
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.graph.attention import Given, MappedScores, Reduce, attentions, score_of
+from tensornet_attn.graph.attention import MappedScores, OpaqueScores, Reduce, attentions, score_of
 from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.nn.module import CompiledDesign, leaves
@@ -174,7 +174,7 @@ class ScoreProduct:
 def products(graph: Graph, use: Use, numbers: Iterator[int] | None = None) -> list[ScoreProduct]:
     """All products of a query and a key side behind a use; a sum may have several, or none."""
     score, numbers = score_of(graph, use), count(1) if numbers is None else numbers
-    if isinstance(score, Given):
+    if isinstance(score, OpaqueScores):
         return []
     names = dict(zip(score.step.legs, use.legs, strict=True))
     if isinstance(score, MappedScores | Reduce):

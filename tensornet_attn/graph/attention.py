@@ -119,13 +119,13 @@ class Reduce:
 
 
 @dataclass(frozen=True)
-class Given:
+class OpaqueScores:
     """Scores without structure: a tensor, or a box of several operands."""
 
     use: Use
 
 
-Score = Terms | MappedScores | Reduce | Given
+Score = Terms | MappedScores | Reduce | OpaqueScores
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,7 @@ def score_of(graph: Graph, use: Use) -> Score:
         return Terms(step, tuple(split(graph, term) for term in step.contraction.terms))
     of = None if step is None or step.box is None else dict(step.box.operands).get("of")
     if step is None or step.box is None or of is None:
-        return Given(use)
+        return OpaqueScores(use)
     linear, reduced = step.box.kind in LINEAR, next((leg for leg in of.legs if leg not in step.legs), None)
     return MappedScores(step, of, linear, step.box.function) if reduced is None else Reduce(step, of, linear, reduced)
 

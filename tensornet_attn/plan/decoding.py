@@ -37,7 +37,7 @@ from tensornet_attn.plan.duplicate import DUPLICATES
 from tensornet_attn.plan.hoist import HOISTS
 from tensornet_attn.plan.implementations import TORCH
 from tensornet_attn.plan.normalized import NORMALIZED
-from tensornet_attn.plan.parts import Decoding, Given, Kept, Part
+from tensornet_attn.plan.parts import Decoding, Kept, Part, PartInput
 from tensornet_attn.rewrite.change import fresh, leg_like, with_uses
 from tensornet_attn.tiles.legs import quadratic
 
@@ -362,7 +362,7 @@ class _Build:
         self.whole, self.graph, self.value = derivation, derivation.graph, value
         self.query, self.key = derivation.query, derivation.key
         self.meeting = derivation.meeting.get(value)
-        self.tensors, self.steps, self.inputs = dict[str, Tensor](), dict[str, Step](), dict[str, Given]()
+        self.tensors, self.steps, self.inputs = dict[str, Tensor](), dict[str, Step](), dict[str, PartInput]()
         self.counts = False  # whether the value depends on absolute positions
         self.wide: list[str] = []  # copies of steps that the design keeps wide
 
@@ -407,7 +407,7 @@ class _Build:
         """Adds an input to the part and returns its name."""
         axis = next((index - len(legs) for index, leg in enumerate(legs) if leg in (self.query, self.key)), 0)
         hides = how == "chunk" and self.query in legs and self.value in self.whole.states.values()
-        self.inputs[name] = Given(name, value, how, axis, hides)
+        self.inputs[name] = PartInput(name, value, how, axis, hides)
         self.tensors[name] = Tensor(name, "input", legs, finite=how != "chunk")
         return name
 

@@ -31,7 +31,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Given:
+class PartInput:
     """An input of a part: a value of the design.
 
     `how`: of the `chunk`; `kept`: cached positions and the chunk; a `state` of the past, or a `level`, a state that is
@@ -57,7 +57,7 @@ class Part:
 
     value: str
     graph: Graph
-    inputs: tuple[Given, ...]
+    inputs: tuple[PartInput, ...]
     reach: int | None = None
     wide: bool = False
 

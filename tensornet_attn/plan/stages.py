@@ -18,7 +18,7 @@ from tensornet_attn.graph.recurrence import ONES
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ops import OPS
-from tensornet_attn.plan.parts import Decoding, Given, Part
+from tensornet_attn.plan.parts import Decoding, Part, PartInput
 
 AT_ONE = ("visible", "place")  # inputs that are 1 in a chunk of one visible position
 
@@ -29,7 +29,7 @@ class Stage:
 
     values: tuple[str, ...]
     graph: Graph
-    inputs: tuple[Given, ...]
+    inputs: tuple[PartInput, ...]
     reach: int | None
     wide: bool
 
@@ -140,7 +140,7 @@ class _Merge:
     def __init__(self, apart: bool):
         self.apart = apart
         self.legs, self.tensors = dict[str, Leg](), dict[str, Tensor]()
-        self.steps, self.inputs = dict[str, Step](), dict[str, Given]()
+        self.steps, self.inputs = dict[str, Step](), dict[str, PartInput]()
         self.made = dict[str, str]()  # the step that computes a value
         self.wide: list[str] = []
 
@@ -162,7 +162,7 @@ class _Merge:
         self.made[part.value] = names[graph.output]
         return names[graph.output]
 
-    def _tensor(self, tensor: Tensor, source: Given | None) -> str:
+    def _tensor(self, tensor: Tensor, source: PartInput | None) -> str:
         if source is None:
             free = self._free(tensor.name, lambda name: self.tensors.get(name) == replace(tensor, name=name))
             self.tensors[free] = replace(tensor, name=free)
