@@ -129,7 +129,7 @@ Score = Terms | MappedScores | Reduce | OpaqueScores
 
 
 @dataclass(frozen=True)
-class Reader:
+class MapReader:
     """A use of a map: in a product with `values`, which have the key leg, and `others`; or in a box (`term` None)."""
 
     step: Step
@@ -211,7 +211,7 @@ class Attention:
         return len(self.graph.readers[self.of.name]) > 1 or bool({self.of.name, self.box.name} & self.graph.results)
 
     @cached_property
-    def readers(self) -> tuple[Reader, ...]:
+    def readers(self) -> tuple[MapReader, ...]:
         return readers_of(self.graph, self.box.name)
 
     @property
@@ -221,7 +221,7 @@ class Attention:
             return f"the attention map is used {len(self.readers)} times"
         return "a box is between the attention map and the values" if self.readers[0].term is None else ""
 
-    def reader(self, none: str = "0 tensors") -> Reader | str:
+    def reader(self, none: str = "0 tensors") -> MapReader | str:
         """The product of the map and its values, or why there is none; `none` is the text for "no values"."""
         if self.unread:
             return self.unread
@@ -294,22 +294,22 @@ def split(graph: Graph, term: Term) -> ScoreTerm:
     return ScoreTerm(term.coefficient, query, key, core, pairwise)
 
 
-def readers_of(graph: Graph, name: str) -> tuple[Reader, ...]:
+def readers_of(graph: Graph, name: str) -> tuple[MapReader, ...]:
     """The uses of a map, or of a result computed from maps."""
     steps = {step.name: step for step, _ in graph.readers.get(name, ())}
     return tuple(reader for step in steps.values() for reader in _readers(graph, step, name))
 
 
-def _readers(graph: Graph, step: Step, name: str) -> Iterator[Reader]:
+def _readers(graph: Graph, step: Step, name: str) -> Iterator[MapReader]:
     if step.contraction is None:
-        yield from (Reader(step, use, None) for use in step.op.uses if use.name == name)
+        yield from (MapReader(step, use, None) for use in step.op.uses if use.name == name)
         return
     for number, term in enumerate(step.contraction.terms):
         for index, use in enumerate(term.factors):
             if use.name == name:
                 others = (*term.factors[:index], *term.factors[index + 1 :])
                 values = tuple(factor for factor in others if graph.key in factor.legs)
-                yield Reader(step, use, number, values, tuple(factor for factor in others if factor not in values))
+                yield MapReader(step, use, number, values, tuple(factor for factor in others if factor not in values))
 
 
 def behind(graph: Graph, names: Iterable[str]) -> set[str]:
@@ -321,7 +321,7 @@ def behind(graph: Graph, names: Iterable[str]) -> set[str]:
     return needed
 
 
-def map_of(graph: Graph) -> Reader | None:
+def map_of(graph: Graph) -> MapReader | None:
     """The attention map in its product with the values. Returns None if the output also sums keys elsewhere."""
     readers = [
         reader

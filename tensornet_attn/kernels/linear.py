@@ -40,7 +40,14 @@ from tensornet_attn.emit.sides import (
     term_text,
 )
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.attention import Attention, Reader, ScoreTerm, SoftmaxOfScores, UnnormalizedScores, attentions
+from tensornet_attn.graph.attention import (
+    Attention,
+    MapReader,
+    ScoreTerm,
+    SoftmaxOfScores,
+    UnnormalizedScores,
+    attentions,
+)
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.graph import Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import Recurrence, linear, recurrence_of, sums, unmasked
@@ -290,7 +297,7 @@ def reassociated(attention: Attention, recurrence: Recurrence) -> Graph:
     """The graph with the box, its scores and its product with the values as one kernel."""
     graph, box, before = attention.graph, recurrence.box, list[Step]()
     reader, (name, legs) = attention.reader(), (f"{box.name}.o", attention.of.legs)
-    assert isinstance(reader, Reader)
+    assert isinstance(reader, MapReader)
     assert box.box is not None
     assert recurrence.value is not None
     terms = canonical(graph, recurrence, box.legs, before)
@@ -323,7 +330,7 @@ def _pair(difference: Step) -> tuple[Use, Use]:
     return a, b
 
 
-def _reading(reader: Reader, replacement: Use, before: list[Step]) -> Step:
+def _reading(reader: MapReader, replacement: Use, before: list[Step]) -> Step:
     """The reader of the map, reading the result instead; a step in `before` sums legs that only the reader sums."""
     needed = {*reader.step.legs, *(leg for use in reader.others for leg in use.legs)}
     legs = tuple(leg for leg in replacement.legs if leg in needed)

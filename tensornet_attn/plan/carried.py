@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from tensornet_attn.graph.attention import Legs, NormalizedScores, Reader, ScoreTerm, SoftmaxOfScores, attentions
+from tensornet_attn.graph.attention import Legs, MapReader, NormalizedScores, ScoreTerm, SoftmaxOfScores, attentions
 from tensornet_attn.graph.distance import POSITION, negated, with_places
 from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import (
@@ -282,7 +282,7 @@ def _map(recurrent: CarriedGraph, name: str, recurrence: Recurrence) -> CarriedG
     """Carries a map that is multiplied with values: the chunk's part is computed, the past comes from the state."""
     graph, attention = recurrent.graph, attentions(recurrent.graph)[name]
     reader, states = attention.reader(), _States(graph, attention.box, recurrence.decays)
-    assert isinstance(reader, Reader)
+    assert isinstance(reader, MapReader)
     assert recurrence.value is not None
     key, box, value = str(graph.key), attention.box, recurrence.value
     assert box.box is not None
@@ -321,7 +321,7 @@ def _mean(recurrent: CarriedGraph, name: str, recurrence: Recurrence) -> Carried
         attention.box,
         recurrence.value,
     )
-    assert isinstance(reader, Reader)
+    assert isinstance(reader, MapReader)
     assert isinstance(attention.weighting, SoftmaxOfScores)
     assert box.box is not None
     assert value is not None

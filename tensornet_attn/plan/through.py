@@ -13,8 +13,8 @@ from itertools import count
 
 from tensornet_attn.graph.attention import (
     Attention,
+    MapReader,
     NormalizedScores,
-    Reader,
     UnnormalizedScores,
     attentions,
     readers_of,
@@ -89,7 +89,7 @@ def _all_moved(graph: Graph, rows: tuple[Use, ...], attention: Attention, scores
     return None
 
 
-def _moved(graph: Graph, rows: tuple[Use, ...], attention: Attention, scores: Term, reader: Reader) -> Graph | None:
+def _moved(graph: Graph, rows: tuple[Use, ...], attention: Attention, scores: Term, reader: MapReader) -> Graph | None:
     """The graph in which a product of the map is a map of its own, with the queries that read the product."""
     legs, values = attention.box.legs, reader.values
     if (

@@ -40,7 +40,7 @@ class AttentionMap:
 
 
 @dataclass(frozen=True)
-class Reader:
+class ValueProduct:
     """The product of a map and the value; `map` is its use there, possibly after mixing or blending."""
 
     step: str
@@ -100,9 +100,9 @@ def heads(sketch: Sketch, at: AttentionMap) -> Legs:
     return tuple(leg for leg in sketch.step[at.box].legs if leg not in (sketch.query, sketch.key))
 
 
-def reader(sketch: Sketch, box: str) -> Reader | None:
+def reader(sketch: Sketch, box: str) -> ValueProduct | None:
     """The only product that sums a map, possibly mixed or blended, with a value over the keys, or None."""
-    forms, candidates, readers = [box], list[Reader](), sketch.readers()
+    forms, candidates, readers = [box], list[ValueProduct](), sketch.readers()
     for form in forms:  # the list grows during the loop
         for name in readers.get(form, ()):
             if not sketch.terms_of(name):
@@ -114,12 +114,12 @@ def reader(sketch: Sketch, box: str) -> Reader | None:
     return only(candidates)
 
 
-def _reads(sketch: Sketch, step: str, form: str) -> Iterator[Reader]:
+def _reads(sketch: Sketch, step: str, form: str) -> Iterator[ValueProduct]:
     for number, term in enumerate(sketch.terms_of(step)):
         use = only(use for use in term.factors if use.name == form)
         value = only(use for use in term.factors if sketch.key in use.legs and use.name != form)
         if use is not None and value is not None and sketch.query not in value.legs:
-            yield Reader(step, number, use, value)
+            yield ValueProduct(step, number, use, value)
 
 
 def chain(sketch: Sketch, use: Use) -> list[str]:
@@ -158,7 +158,7 @@ def source(sketch: Sketch, weight: OperandPlace) -> Use | None:
     return factor if len(factors) == 2 else None
 
 
-def output(sketch: Sketch, at: Reader) -> OperandPlace | None:
+def output(sketch: Sketch, at: ValueProduct) -> OperandPlace | None:
     """The output projection: the first weight after a reader that sums legs of the map or value, or None."""
     legs, name, readers = {*at.map.legs, *at.value.legs}, at.step, sketch.readers()
     while True:

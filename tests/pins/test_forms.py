@@ -8,7 +8,7 @@ from typing import Any
 
 import tensornet_attn as ta
 from tensornet_attn.graph import Graph, build
-from tensornet_attn.graph.attention import Attention, Reader, ScoreTerm
+from tensornet_attn.graph.attention import Attention, MapReader, ScoreTerm
 from tensornet_attn.graph.recurrence import Recurrence, erases, linear
 from tests.decay_designs import DECAYS
 from tests.forms import randoms, reductions
@@ -89,7 +89,7 @@ def _words(form: Attention | Recurrence | str) -> str:
     more = f"; as a recurrence, {_recurrence(first)}" if isinstance(first, Recurrence) else ""
     scores = " + ".join(map(_term, form.terms)) or type(form.score).__name__.lower()
     reader = form.reader()
-    read = f"{reader.step.name} with {_names(reader.values)}" if isinstance(reader, Reader) else reader
+    read = f"{reader.step.name} with {_names(reader.values)}" if isinstance(reader, MapReader) else reader
     return f"attention {form.box.name}, {type(form.weighting).__name__.lower()} of {scores}, read: {read}{more}"
 
 

@@ -9,7 +9,16 @@ import pytest
 import tensornet_attn as ta
 from tensornet_attn.graph.graph import Use
 from tensornet_attn.search import MOVES, apply
-from tensornet_attn.search.roles import AttentionMap, OperandPlace, Reader, maps, output, projection, reader, source
+from tensornet_attn.search.roles import (
+    AttentionMap,
+    OperandPlace,
+    ValueProduct,
+    maps,
+    output,
+    projection,
+    reader,
+    source,
+)
 from tensornet_attn.search.sketch import sketch_of, slot_of, wire
 from tests.shipped import OWN_KEYS
 
@@ -39,7 +48,7 @@ def test_the_roles_of_a_strange_design(text: str, origin: str) -> None:
     (found,) = maps(sketch)
     assert found == AttentionMap("Wk", "Wo", 0, Use("y", ("b", "q", "c")), Use("Wq", ("b", "k", "c")))
     at = reader(sketch, "Wk")
-    assert at == Reader("z", 0, Use("Wk", ("b", "q", "k")), Use("Wv", ("k", "b", "c")))
+    assert at == ValueProduct("z", 0, Use("Wk", ("b", "q", "k")), Use("Wv", ("k", "b", "c")))
     assert output(sketch, at) == OperandPlace("z", 0, Use("Q", ("b", "c", "a")))
     place = projection(sketch, found.key)
     assert place == OperandPlace("Wq", 0, Use("x", ("a", "b", "c")))

@@ -9,7 +9,7 @@ from tensornet_attn.graph.attention import SoftmaxOfScores, weighting_of
 from tensornet_attn.graph.graph import Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, parse
 from tensornet_attn.ops import OPS
-from tensornet_attn.search.roles import AttentionMap, Reader, only, reader
+from tensornet_attn.search.roles import AttentionMap, ValueProduct, only, reader
 from tensornet_attn.search.sketch import Legs, Sketch, Wire, mapped, need, product, relabel, slot_of, swapped, wire
 
 FORMS = ("full", "left", "right", "low_rank")
@@ -158,7 +158,7 @@ def _left(sketch: Sketch, at: AttentionMap, head: Side, inner: Side, c: int) -> 
     sketch.refactor(map_reader.step, lambda factors: map(more_rows, factors))
 
 
-def _component(sketch: Sketch, map_reader: Reader) -> str:
+def _component(sketch: Sketch, map_reader: ValueProduct) -> str:
     """The only leg of the values that the map lacks."""
     return need(only(leg for leg in map_reader.value.legs if leg not in (*map_reader.map.legs, sketch.key)))
 
