@@ -15,7 +15,7 @@ from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.precision import elementwise, exponents_of, few_rows
 from tensornet_attn.graph.recurrence import Recurrence
-from tensornet_attn.ir.values import Value
+from tensornet_attn.ir.values import TensorText
 from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.scores import exact_parts
 
@@ -44,12 +44,12 @@ def in_precision(writer: Writer, step: Step) -> Iterator[None]:
     writer.rounded = writer.widened = ""
 
 
-def rounded(writer: Writer, output: Value) -> Value:
+def rounded(writer: Writer, output: TensorText) -> TensorText:
     """The output, in the dtype of the layer if it is kept wide."""
     if writer.graph.output not in writer.wide:
         return output
     expression = writer.call("rounded_to", output.unpacked.text, f"{writer.like.text}.dtype")
-    return Value(expression, output.legs, output.batched)
+    return TensorText(expression, output.legs, output.batched)
 
 
 def _is_short(writer: Writer, step: Step) -> bool:
@@ -65,7 +65,7 @@ def _is_wide_product(writer: Writer, step: Step) -> bool:
 
 def _read_as(writer: Writer, name: str, function: str, *arguments: str) -> None:
     value = writer.values[name].unpacked
-    writer.values[name] = Value(writer.call(function, value.text, *arguments), value.legs, value.batched)
+    writer.values[name] = TensorText(writer.call(function, value.text, *arguments), value.legs, value.batched)
 
 
 def takes_wide(writer: Writer, name: str, step: Step) -> bool:

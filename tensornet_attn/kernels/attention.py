@@ -28,7 +28,7 @@ from tensornet_attn.graph.attention import SoftmaxOfScores, attentions
 from tensornet_attn.graph.graph import Function, Graph, Step, Use
 from tensornet_attn.graph.visibility import causal_up_to
 from tensornet_attn.ir.arithmetic import evaluate
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.kernels.apart import seconds_apart, where_of
 from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes
 from tensornet_attn.ops import OPS
@@ -311,9 +311,9 @@ class Operands(NamedTuple):
     `heads`: those of key or value, which are `shared`, first, so that consecutive query heads share a key head.
     """
 
-    query: Value
-    key: Value
-    value: Value
+    query: TensorText
+    key: TensorText
+    value: TensorText
     heads: Legs
     shared: Legs
     width: Legs
@@ -367,7 +367,7 @@ def sink_options(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
     return [f"sink={sink}", "call=attention_beside_sink"]
 
 
-def over_all_heads(writer: Writer, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
+def over_all_heads(writer: Writer, value: TensorText, heads: Legs, sequence: Legs, width: Legs) -> str:
     """An operand that has some of the heads, as [heads, sequence, width] of all of them; empty for others."""
     held_heads = {*heads} & {*value.legs}
     if held_heads in (set(), {*heads}):
@@ -376,7 +376,7 @@ def over_all_heads(writer: Writer, value: Value, heads: Legs, sequence: Legs, wi
     return writer.call("over_heads", expression, *map(writer.size, heads))
 
 
-def _tensor(writer: Writer, name: str, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
+def _tensor(writer: Writer, name: str, value: TensorText, heads: Legs, sequence: Legs, width: Legs) -> str:
     """A line that lays an operand out as [heads, sequence, width]: one head if it has none of them, else all."""
     held_heads, expression = {*heads} & {*value.legs}, over_all_heads(writer, value, heads, sequence, width)
     return writer.operand(name, value, (heads if held_heads else (), sequence, width), expression)

@@ -25,7 +25,7 @@ from tensornet_attn.graph.attention import Attention, SoftmaxOfScores, attention
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.recurrence import CAUSAL
 from tensornet_attn.graph.visibility import interval
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.kernels.attention import (
     MASKED_ATTENTION,
     attention_saved,
@@ -176,7 +176,7 @@ def in_spans(scene: Scene, step: Step) -> Scene:
     return replace(scene, sizes={**scene.sizes, query: reach.block, op.leg: reach.span}, batch=scene.batch * blocks)
 
 
-def _tensor(writer: Writer, name: str, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
+def _tensor(writer: Writer, name: str, value: TensorText, heads: Legs, sequence: Legs, width: Legs) -> str:
     """A line that lays an operand out as [sequence, heads, width]: one head if it has none of them, else all."""
     held_heads, expression = {*heads} & {*value.legs}, over_all_heads(writer, value, heads, sequence, width)
     expression += ".transpose(-3, -2)" if expression else ""

@@ -32,7 +32,7 @@ from tensornet_attn.graph.causal import areas_seen
 from tensornet_attn.graph.graph import Box, Graph, Kernel, Step, Tensor, Use, body_graph
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.ir.steps import with_uses
-from tensornet_attn.ir.values import Legs, Value, permuted
+from tensornet_attn.ir.values import Legs, TensorText, permuted
 from tensornet_attn.kernels.blocks import Group, block_of, drops, groups_of, keys_of, rows_in_band, rows_of, steps_with
 from tensornet_attn.kernels.implementation import Context, Cost, Implementation, Lowered
 from tensornet_attn.ops import OPS
@@ -300,7 +300,7 @@ def _backward(inner: BlockWriter, program: RowsProgram, operands: list[BlockOper
     ends = [*program.drawn, *sorted(ends, key=lambda grad: len(below([grad])))]
     printer = RowsPrinter(inner, program, ends, wanted)
     gradient = next(node for node in program.nodes.made.values() if node.op == "gradient")
-    printer.values[gradient] = Value(inner.names.fresh("gradient"), result_legs, True)
+    printer.values[gradient] = TensorText(inner.names.fresh("gradient"), result_legs, True)
     masks = {grad: mask for mask, grad in grads.pop("mask", ())}
     mask_gradients, expressions = list[str](), list[str]()
     for end in ends:
@@ -391,7 +391,7 @@ def _operands(writer: Writer, inner: BlockWriter, leaves: dict[Use, Tensor]) -> 
             legs = _layout(inner.graph, tensor)
             expression, batched = writer.value(use).arranged(legs).text, tensor.role == "input"
             operands.append(BlockOperand(local, legs, expression, batched=batched, use=use))
-            inner.values[tensor.name] = Value(local, legs, batched)
+            inner.values[tensor.name] = TensorText(local, legs, batched)
         elif tensor.role == "noise":
             later.append(
                 BlockOperand(local, use.legs, f'None if noise is None else noise.get("{use.name}")', True, use=use)
@@ -428,7 +428,7 @@ def _noise(inner: BlockWriter, tensor: Tensor) -> None:
     shape = ", ".join([inner.batch_shape, *map(inner.block_size, tensor.legs)])
     draw = "True" if tensor.always else "rows.training"
     expression = inner.call("noise_rows", local, f"({shape})", inner.number(tensor.std), draw, "rows", like)
-    inner.values[tensor.name] = Value(local, tensor.legs, True)
+    inner.values[tensor.name] = TensorText(local, tensor.legs, True)
     inner.line(f"{local} = {expression}", inner.values[tensor.name])
 
 
@@ -441,7 +441,7 @@ def _constant(inner: BlockWriter, tensor: Tensor) -> None:
     else:
         options = f"device={like}.device, dtype={like}.dtype"
         expression = filled_text(inner, tensor.init, list(map(inner.block_size, tensor.legs)), options)
-    inner.values[tensor.name] = Value(local, tensor.legs, False)
+    inner.values[tensor.name] = TensorText(local, tensor.legs, False)
     inner.line(f"{local} = {expression}", inner.values[tensor.name])
 
 

@@ -10,7 +10,7 @@ from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import batches
 from tensornet_attn.ir.arithmetic import ONE
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.kernels.implementation import Context, Implementation, Lowered
 from tensornet_attn.rewrite.features import Joined
 from tensornet_attn.rewrite.scores import exact_parts
@@ -76,7 +76,7 @@ class Join(Implementation[Joined]):
 JOIN = Join()
 
 
-def _value(writer: Writer, step: Step) -> Value:
+def _value(writer: Writer, step: Step) -> TensorText:
     """The value of a part: the tensor itself if it is unchanged, else a line of its own."""
     assert step.contraction is not None
     terms = step.contraction.terms
@@ -89,6 +89,6 @@ def _value(writer: Writer, step: Step) -> Value:
     return writer.values[step.name].unpacked
 
 
-def _groups(value: Value, shared: Legs) -> tuple[Legs, ...]:
+def _groups(value: TensorText, shared: Legs) -> tuple[Legs, ...]:
     columns = tuple(leg for leg in value.legs if leg not in shared)
     return (*((leg,) if leg in value.legs else () for leg in shared), columns)

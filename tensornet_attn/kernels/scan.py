@@ -19,7 +19,7 @@ from tensornet_attn.cost.seconds import WIDTH, passes_of
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Box, Graph, Step, Use
 from tensornet_attn.graph.recurrence import scans
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.kernels.blocks import steps_with
 from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, OfSteps, kernel
 
@@ -105,7 +105,7 @@ class Scan(OfSteps, Implementation[ReadScan]):
         sides = [_side(writer, factors, form.box.operand(role), (key, *form.legs)) for role in ("of", "decay")]
         read = writer.value(form.read).aligned((query, *form.legs)).text
         expression = writer.call("scan_reads", *sides, read, str(len(form.legs)), "key_mask")
-        value = writer.scaled(term.coefficient, Value(expression, (query, *form.legs[:-1]), True))
+        value = writer.scaled(term.coefficient, TensorText(expression, (query, *form.legs[:-1]), True))
         writer.bind(step.name, value.text, value.legs, value.level)
 
     def _states(self, inner: Scene, step: Step) -> int:

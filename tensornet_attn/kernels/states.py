@@ -26,7 +26,7 @@ from tensornet_attn.graph.attention import ScoreTerm
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums
 from tensornet_attn.ir.arithmetic import ONE
-from tensornet_attn.ir.values import Legs, Value, shape_comment
+from tensornet_attn.ir.values import Legs, TensorText, shape_comment
 from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes, kernel
 from tensornet_attn.kernels.linear import DENSE, cpp_option, sides_kept
 from tensornet_attn.rewrite.change import fresh, legs_in, with_steps
@@ -167,7 +167,7 @@ class States(OfBoxes["Mixed"]):
             options.append(f"maps=({', '.join(maps)})")
         addends = [_added_text(writer, recurrence) for recurrence in recurrences]
         targets = [
-            Value(writer.local[kernel_step.name], (*recurrence.heads, query, *recurrence.own), True)
+            TensorText(writer.local[kernel_step.name], (*recurrence.heads, query, *recurrence.own), True)
             for kernel_step, recurrence in zip(steps, recurrences, strict=True)
         ]
         if any(addend != "None" for addend in addends):

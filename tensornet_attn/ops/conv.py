@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, Run, Scene, Tensor
 from tensornet_attn.ops.operation import Operation, aligned, without
 from tensornet_attn.ops.schema import BoxModel, Masks, Operand
@@ -144,7 +144,9 @@ class ConvOperation(Operation):
         operand, source = lines.value(box.operand("of")), source_of(lines.graph, box)
         self.emit_masked(lines, step, box, operand.arranged((*without(operand.legs, source), source)), "None", "None")
 
-    def emit_masked(self, lines: ForwardEmitter, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+    def emit_masked(
+        self, lines: ForwardEmitter, step: Step, box: Box, operand: TensorText, keep: str, bias: str
+    ) -> None:
         width = int(lines.graph.leg[str(box.other)].size)
         left, source, result_leg = (
             left_of(lines.graph, box, width),
@@ -165,7 +167,7 @@ class ConvOperation(Operation):
         groups = tuple(leg for leg in operand_legs if leg in weight.legs and leg in step.legs)
         summed = tuple(leg for leg in operand_legs if leg in weight.legs and leg not in step.legs)
         weight_only = without(weight.legs, box.other, *groups, *summed)
-        x = Value(expression, operand.legs, operand.batched).arranged((*rows, *groups, *summed, source))
+        x = TensorText(expression, operand.legs, operand.batched).arranged((*rows, *groups, *summed, source))
         x_text = x.grouped((*((leg,) for leg in rows), groups + summed, (source,)))
         count = " * ".join(lines.size(leg) for leg in groups) or "1"
         expression = lines.call(

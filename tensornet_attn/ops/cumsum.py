@@ -7,7 +7,7 @@ from typing import ClassVar
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.steps import Box, Contraction, Function, Step, Tensor, Term, Use
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.ops.given import Checker, ForwardEmitter, KernelTiles, Run, Tile
 from tensornet_attn.ops.given import Tensor as Values
 from tensornet_attn.ops.operation import Operation, check_key_leg
@@ -71,7 +71,9 @@ class CumSumOperation(Operation):
         sums = entries.flip(axis).cumsum(axis).flip(axis) if self.reverse else entries.cumsum(axis)
         return sums, legs
 
-    def emit_masked(self, lines: ForwardEmitter, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+    def emit_masked(
+        self, lines: ForwardEmitter, step: Step, box: Box, operand: TensorText, keep: str, bias: str
+    ) -> None:
         expression = lines.call(f"masked_{self.kind}", operand.text, *([] if keep == "None" else [keep]))
         lines.bind(step.name, expression, operand.legs)
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from tensornet_attn.ir.steps import Box, Step, Use
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.ops.given import Checker, ForwardEmitter, Run, Scene, Tensor
 from tensornet_attn.ops.operation import Operation, aligned, check_key_leg, over, without
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, LegName, Operand
@@ -392,16 +392,16 @@ def gated_weights(
     return stacked.flatten(stacked.ndim - 1 - contracted), S  # the contracted legs have size 1
 
 
-def widened(lines: ForwardEmitter, operand: Value, leading: Legs, width: Legs) -> Value:
+def widened(lines: ForwardEmitter, operand: TensorText, leading: Legs, width: Legs) -> TensorText:
     """An operand broadcast to all legs of the width."""
     if {*width} <= {*operand.legs}:
         return operand
     operand = operand.aligned((*leading, *width), whole=True)
     sizes = ", ".join([*map(lines.size, width), ""]).strip()
-    return Value(lines.call("widened", operand.text, f"({sizes})"), operand.legs, operand.batched)
+    return TensorText(lines.call("widened", operand.text, f"({sizes})"), operand.legs, operand.batched)
 
 
-def matrix(operand: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
+def matrix(operand: TensorText, heads: Legs, sequence: Legs, width: Legs) -> str:
     """An operand as [heads..., sequence, width]."""
     if any(leg not in operand.legs for leg in (*heads, *width)):
         operand = operand.aligned((*heads, *sequence, *width), whole=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensornet_attn.ir.steps import Box, Step
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.ops.given import Checker, ForwardEmitter, KernelTiles, Run, Tensor, Tile
 from tensornet_attn.ops.operation import Operation, check_key_leg
 from tensornet_attn.ops.schema import BoxModel, LegName, Masks, Operand
@@ -37,7 +37,9 @@ class Keep(Operation):
         operand = lines.value(box.operand("of"))
         lines.bind(step.name, operand.text, operand.legs, operand.level)
 
-    def emit_masked(self, lines: ForwardEmitter, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+    def emit_masked(
+        self, lines: ForwardEmitter, step: Step, box: Box, operand: TensorText, keep: str, bias: str
+    ) -> None:
         if keep != "None":
             lines.bind(step.name, lines.call("kept", operand.text, keep), operand.legs)
         elif operand.text.isidentifier():

@@ -11,7 +11,7 @@ from tensornet_attn.ir.arithmetic import to_text
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.steps import Tensor as Leaf
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, KernelTiles, Run, Scene, Tensor, Tile, TilesOfBox
 from tensornet_attn.ops.schema import BoxModel
 
@@ -166,7 +166,9 @@ class Operation(ABC):
         operand = operand.arranged((*without(operand.legs, box.leg), str(box.leg)))
         self.emit_masked(lines, step, box, operand, "None", "None")
 
-    def emit_masked(self, lines: ForwardEmitter, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+    def emit_masked(
+        self, lines: ForwardEmitter, step: Step, box: Box, operand: TensorText, keep: str, bias: str
+    ) -> None:
         """Emits its line with masks. The leg is the last of `operand`; `keep`, `bias`: names of masks or "None"."""
         raise TypeError(f"masks do not apply to '{self.kind}'.")
 
@@ -204,7 +206,7 @@ def check_key_leg(box: Checker, kind: str, leg: str) -> None:
         raise Refusal("box-leg", f"'{leg}' is not a key leg.", f"name the key leg, e.g. '{kind}: m'.")
 
 
-def dim_of(operand: Value, leg: str | None) -> int:
+def dim_of(operand: TensorText, leg: str | None) -> int:
     """The dimension of a leg, counted from the end."""
     return operand.legs.index(str(leg)) - len(operand.legs)
 

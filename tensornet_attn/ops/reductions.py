@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.ir.steps import Box, Step
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.ops.given import ForwardEmitter, KernelTiles, Run, Tensor, Tile, TilesOfBox
 from tensornet_attn.ops.operation import Operation, dim_of, over, without
 from tensornet_attn.ops.schema import BoxModel, LegNames, Masks, Operand
@@ -71,7 +71,9 @@ class Reduction(Operation):
             step.name, f"{operand.atom}.{self.dense}({dim_of(operand, box.leg)})", without(operand.legs, box.leg)
         )
 
-    def emit_masked(self, lines: ForwardEmitter, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+    def emit_masked(
+        self, lines: ForwardEmitter, step: Step, box: Box, operand: TensorText, keep: str, bias: str
+    ) -> None:
         expression = operand.text if bias == "None" else lines.call("added", operand.text, bias)
         lines.bind(step.name, lines.call(f"masked_{box.kind}", expression, keep), operand.legs[:-1])
 

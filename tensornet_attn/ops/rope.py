@@ -8,7 +8,7 @@ from typing import Literal
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, Run, Scene, Tensor
 from tensornet_attn.ops.operation import Operation, aligned, dim_of, without
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, Flag, LegName, Operand
@@ -272,7 +272,7 @@ def position_text(lines: ForwardEmitter, box: Box, others: Legs) -> str:
     if explicit is None:
         return lines.positions(str(box.leg))
     axes = without(explicit.legs, box.leg)
-    positions: Value = lines.value(explicit).aligned((*others, str(box.leg), *axes))
+    positions: TensorText = lines.value(explicit).aligned((*others, str(box.leg), *axes))
     return positions.text
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from tensornet_attn.ir.arithmetic import ONE, Negative
 from tensornet_attn.ir.steps import Box, Step, Use
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, KernelTiles, Run, Tensor, Tile, TilesOfBox
 from tensornet_attn.ops.operation import Operation, aligned, dim_of, without
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, LegNames, Masks, Operand, OperandOrNumber
@@ -101,7 +101,9 @@ class SoftmaxOperation(Operation):
         exponent = nodes.add([nodes.renamed(x, {tiles.variable: tiles.place}), minus])
         return nodes.node("map", (exponent,), exponent.axes, step.name, ("exp",))
 
-    def emit_masked(self, lines: ForwardEmitter, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+    def emit_masked(
+        self, lines: ForwardEmitter, step: Step, box: Box, operand: TensorText, keep: str, bias: str
+    ) -> None:
         arguments = [lines.scaled(box.number("scale"), operand).text, keep, bias]
         if (use := sink_of(box)) is None:
             expression = lines.call("masked_softmax", *arguments)

@@ -10,7 +10,7 @@ from math import inf
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, Run, Tensor
 from tensornet_attn.ops.operation import Operation, aligned, axis_of, dim_of
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, Fill, LegNames, Masks, Operand
@@ -144,10 +144,12 @@ class TopKOperation(Operation):
     def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         self._emit(lines, step, box, lines.value(box.operand("of")), [])
 
-    def emit_masked(self, lines: ForwardEmitter, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+    def emit_masked(
+        self, lines: ForwardEmitter, step: Step, box: Box, operand: TensorText, keep: str, bias: str
+    ) -> None:
         self._emit(lines, step, box, operand, [f"keep={keep}", "few=True"])
 
-    def _emit(self, lines: ForwardEmitter, step: Step, box: Box, of: Value, masks: list[str]) -> None:
+    def _emit(self, lines: ForwardEmitter, step: Step, box: Box, of: TensorText, masks: list[str]) -> None:
         by, k, dim = lines.value(box.operand("by")), lines.integer(box.number("k")), str(dim_of(of, box.leg))
         fill = [] if self.zeros_elsewhere(box) else ['float("-inf")']
         ranked = ranks(lines, box, by.aligned(of.legs).text, dim)
