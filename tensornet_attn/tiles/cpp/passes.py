@@ -14,7 +14,7 @@ from itertools import islice, permutations
 from math import inf, prod
 
 from tensornet_attn.tiles.cpp.places import Env
-from tensornet_attn.tiles.cpp.values import Values, mapped
+from tensornet_attn.tiles.cpp.values import PassExpressions, mapped
 from tensornet_attn.tiles.loops import Loop, Loops, Statement, placed, shared
 from tensornet_attn.tiles.program import Node, Unfit, below
 
@@ -58,7 +58,7 @@ class Buffer:
 
 
 @dataclass
-class Pass(Values):
+class Pass(PassExpressions):
     """What one loop over blocks of keys makes. `ends`: statements whose reads it needs.
 
     `stored`: the nodes whose tiles a later pass reads; `given`: those of the pass before.
