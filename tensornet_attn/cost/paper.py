@@ -59,7 +59,7 @@ Cells = Mapping[str, str]
 Split = Callable[[Graph, Values], Graph]  # splits a graph into products of two
 
 
-class Part(NamedTuple):
+class CostTerm(NamedTuple):
     """`times` the cost of a design: a shipped one, the attention of a shipped model, or keys that extend a design.
 
     `legs`: sizes; `settings`: settings; `lengths`: lengths of the sequence legs; `batch`: number of sequences.
@@ -111,8 +111,8 @@ class Count:
     formula: Formula | None = None
     printed: str | None = None
     rest: tuple[Adjustment, ...] = ()
-    parts: tuple[Part, ...] = ()
-    whole: tuple[Part, ...] = ()
+    parts: tuple[CostTerm, ...] = ()
+    whole: tuple[CostTerm, ...] = ()
     note: str | None = None
     source: str = "counted"
     rounding: Rounding = PLAIN
@@ -174,9 +174,9 @@ class Paper(NamedTuple):
             letter, _, size = word.partition("=")
             values |= {letter: int(size)} if size else self.sizes[word]
 
-        def parts(factors: Iterable[tuple[str, object]]) -> tuple[Part, ...]:
+        def parts(factors: Iterable[tuple[str, object]]) -> tuple[CostTerm, ...]:
             defaults = {"design": shown.get("design")}
-            return tuple(Part(**{**defaults, **self.parts[key]}, times=str(times)) for key, times in factors)
+            return tuple(CostTerm(**{**defaults, **self.parts[key]}, times=str(times)) for key, times in factors)
 
         def terms(keys: Iterable[str]) -> tuple[Adjustment, ...]:
             fields = (self.terms[key] for key in keys)
@@ -329,7 +329,7 @@ def compare(table: Table, split: Split) -> Comparison:
     """A table with our counts; `split` splits products into pairs, e.g. in the planner's order."""
     priced: dict[str, Cost] = {}  # each design once at each size
 
-    def price(part: Part, values: Values) -> Cost:
+    def price(part: CostTerm, values: Values) -> Cost:
         legs, settings, lengths = (
             {name: number(formula, values) for name, formula in formulas.items()}
             for formulas in (part.legs, part.settings, part.lengths)
@@ -341,7 +341,7 @@ def compare(table: Table, split: Split) -> Comparison:
             priced[key] = cost(split(graph, sizes_at(graph, lengths)), lengths, batch=batch)
         return priced[key]
 
-    def total(parts: Iterable[Part], unit: str, values: Values, routed: bool = True) -> int:
+    def total(parts: Iterable[CostTerm], unit: str, values: Values, routed: bool = True) -> int:
         sums = 0
         for part in parts:
             cost = price(part, values)

@@ -23,7 +23,7 @@ from tensornet_attn.nn.call import Signature
 from tensornet_attn.nn.made import Arguments, Made, Result, Run
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.parallel import Split
-from tensornet_attn.plan.part import Part, part_of
+from tensornet_attn.plan.part import ProcessDiagram, part_of
 from tensornet_attn.plan.plan import Plan
 from tensornet_attn.spec import Design
 
@@ -107,7 +107,7 @@ class SplitMake:
     make: Callable[[Design, Plan], Made]
     written: Graph
     split: Split
-    part: Part
+    part: ProcessDiagram
     mesh: DeviceMesh
 
     def __call__(self, design: Design, plan: Plan) -> Made:

@@ -37,7 +37,7 @@ from tensornet_attn.plan.duplicate import DUPLICATES
 from tensornet_attn.plan.hoist import HOISTS
 from tensornet_attn.plan.implementations import TORCH
 from tensornet_attn.plan.normalized import NORMALIZED
-from tensornet_attn.plan.parts import Decoding, Kept, Part, PartInput
+from tensornet_attn.plan.parts import Decoding, DecodingPart, Kept, PartInput
 from tensornet_attn.rewrite.change import fresh, leg_like, with_uses
 from tensornet_attn.tiles.legs import quadratic
 
@@ -185,7 +185,7 @@ class _Derivation:
         self.meetings = list(self._meetings())
         self.meeting = {name: meeting for meeting in self.meetings for name in (*meeting.steps, *meeting.exits)}
         self.kept = self._kept()
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, DecodingPart] = {}
         self.wide = kept_wide(graph)
 
     def decoding(self) -> Decoding:
@@ -325,7 +325,7 @@ class _Derivation:
 
     # Parts
 
-    def part(self, value: str) -> Part:
+    def part(self, value: str) -> DecodingPart:
         """The part that computes a value of the chunk, added after the parts that it needs."""
         if value not in self.parts:
             part = _Build(self, value).part()
@@ -341,7 +341,7 @@ class _Derivation:
         return box is not None and box.leg in (self.query, self.key) and OPS[box.kind].counts_positions(box)
 
 
-def _with_precision(wide: frozenset[str], parts: Sequence[Part]) -> Iterator[Part]:
+def _with_precision(wide: frozenset[str], parts: Sequence[DecodingPart]) -> Iterator[DecodingPart]:
     """The parts with their precision: those that are kept wide, and the inputs that they give to others."""
     wide |= {part.value for part in parts if part.reads_state}
     for part in parts:
@@ -366,7 +366,7 @@ class _Build:
         self.counts = False  # whether the value depends on absolute positions
         self.wide: list[str] = []  # copies of steps that the design keeps wide
 
-    def part(self) -> Part:
+    def part(self) -> DecodingPart:
         graph, legs = self.graph, self.graph.legs
         if self.key is None:
             fresh_key = leg_like(graph, "m", 1, "key", graph.leg).name
@@ -394,7 +394,9 @@ class _Build:
             losses=(),
             wide=tuple(self.wide),
         )
-        return Part(self.value, diagram, tuple(self.inputs.values()), self.meeting.reach if self.meeting else None)
+        return DecodingPart(
+            self.value, diagram, tuple(self.inputs.values()), self.meeting.reach if self.meeting else None
+        )
 
     def refused(self, name: str, reason: str) -> InputError:
         return InputError(f"{self.graph.name}: a decoding cache cannot provide the operands of '{name}': it {reason}.")

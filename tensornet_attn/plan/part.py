@@ -21,7 +21,7 @@ ZEROS = Function("zeros")
 
 
 @dataclass(frozen=True)
-class Part:
+class ProcessDiagram:
     """The diagram of one process. `chooser`: the weight [whole leg, its part] that selects the process's entries.
 
     Every process creates constants and noise in full, so that their values do not depend on the number of processes.
@@ -32,7 +32,7 @@ class Part:
     chooser: str | None
 
 
-def part_of(split: Split, processes: int) -> Part:
+def part_of(split: Split, processes: int) -> ProcessDiagram:
     """The diagram of one of several processes. Raises InputError if they do not divide the leg."""
     if processes < 1 or split.size % processes:
         raise InputError(
@@ -50,7 +50,7 @@ class _Parts:
     processes: int
     picked: dict[str, str] = field(default_factory=dict)
 
-    def part(self) -> Part:
+    def part(self) -> ProcessDiagram:
         graph = self.split.graph
         self.leg = self._leg()
         self.chooser = fresh(graph, "own")
@@ -61,7 +61,7 @@ class _Parts:
             tensors += (Tensor(self.chooser, "weight", legs, ZEROS, frozen=True),)
         steps = (*picks, *map(self._step, graph.steps))
         divided = with_legs(replace(graph, tensors=tensors, steps=steps), [self.leg])
-        return Part(divided, self.chooser if picks else None)
+        return ProcessDiagram(divided, self.chooser if picks else None)
 
     def _leg(self) -> Leg:
         old, graph = self.split.leg, self.split.graph

@@ -48,7 +48,7 @@ class PartInput:
 
 
 @dataclass(frozen=True)
-class Part:
+class DecodingPart:
     """A diagram that computes one value of the chunk. `reach`: cached positions that its keys include; None: all.
 
     `wide`: it is computed in at least float32, and its readers get it so, because it reads a state or by
@@ -74,7 +74,7 @@ class Decoding:
     """
 
     graph: Graph
-    parts: tuple[Part, ...]
+    parts: tuple[DecodingPart, ...]
     kept: tuple[Kept, ...]
     memory: bool = False
 

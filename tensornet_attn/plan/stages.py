@@ -18,7 +18,7 @@ from tensornet_attn.graph.recurrence import ONES
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ops import OPS
-from tensornet_attn.plan.parts import Decoding, Part, PartInput
+from tensornet_attn.plan.parts import Decoding, DecodingPart, PartInput
 
 AT_ONE = ("visible", "place")  # inputs that are 1 in a chunk of one visible position
 
@@ -68,9 +68,9 @@ class _Group:
 
     decoding: Decoding
     kind: tuple[bool, bool]
-    parts: list[Part] = field(default_factory=list)
+    parts: list[DecodingPart] = field(default_factory=list)
 
-    def takes(self, part: Part, kind: tuple[bool, bool]) -> bool:
+    def takes(self, part: DecodingPart, kind: tuple[bool, bool]) -> bool:
         """Whether a part is of the same kind and its keys, if any, are those of the other parts."""
         reaches = {member.reach for member in self.parts if _has_keys(member)}
         return kind == self.kind and (not reaches or not _has_keys(part) or reaches == {part.reach})
@@ -101,7 +101,7 @@ class _Group:
         return Stage((last, *exported[:-1]), graph, tuple(merge.inputs.values()), reach, wide)
 
 
-def _has_keys(part: Part) -> bool:
+def _has_keys(part: DecodingPart) -> bool:
     """Whether a part uses the key leg."""
     graph = part.graph
     legs = {leg for tensor in graph.tensors for leg in tensor.legs} | {leg for step in graph.steps for leg in step.legs}
@@ -144,7 +144,7 @@ class _Merge:
         self.made = dict[str, str]()  # the step that computes a value
         self.wide: list[str] = []
 
-    def add(self, part: Part) -> str:
+    def add(self, part: DecodingPart) -> str:
         """Adds a part and returns the name of its output in the merged diagram."""
         names: dict[str, str] = {}
         graph = part.graph

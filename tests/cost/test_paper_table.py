@@ -11,8 +11,8 @@ from tensornet_attn.cost.paper import (
     PLAIN,
     TABLES,
     Adjustment,
+    CostTerm,
     Count,
-    Part,
     Rounding,
     Row,
     Table,
@@ -34,8 +34,8 @@ LINEAR = {
     "output": "y",
 }
 PARTS = (
-    Part(LINEAR, {"f": "F", "g": "F / 2"}, {"n": "N"}, batch="2"),
-    Part(LINEAR, {"f": "F"}, {"n": "N"}, times="3"),
+    CostTerm(LINEAR, {"f": "F", "g": "F / 2"}, {"n": "N"}, batch="2"),
+    CostTerm(LINEAR, {"f": "F"}, {"n": "N"}, times="3"),
 )
 SMALL = Row(
     "two layers",
