@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tensornet_attn.cost.blocks import Block
+from tensornet_attn.cost.blocks import BlockedSteps
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.precision import elementwise, exponents_of, few_rows
@@ -25,7 +25,9 @@ def in_precision(writer: Writer, step: Step) -> Iterator[None]:
     """In this context, operands have the precision in which the step reads them, and its result is rounded if it is."""
     values = {use.name: writer.values[use.name] for use in step.op.uses if use.name in writer.values}
     wide = [name for name in values if name in writer.wide]
-    blocks = isinstance(step.form, Block) and not step.form.tiled and (wide or _is_short(writer, step))  # one dtype
+    blocks = (
+        isinstance(step.form, BlockedSteps) and not step.form.tiled and (wide or _is_short(writer, step))
+    )  # one dtype
     read_wide = wide if blocks else [name for name in wide if takes_wide(writer, name, step)]
     for name in wide:
         if name not in read_wide:
@@ -100,7 +102,7 @@ def _adds_wide(graph: Graph, name: str, reader: Step) -> bool:
 
 def kernel_takes_wide(graph: Graph, name: str, step: Step) -> bool:
     """Whether a kernel accepts a 32-bit operand besides 16-bit ones."""
-    if isinstance(step.form, Block):
+    if isinstance(step.form, BlockedSteps):
         return step.form.tiled
     assert step.kernel is not None
     names = {name, *(tensor for tensor, hidden in step.kernel.hidden if hidden == name)}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from tensornet_attn.cost.blocks import IN_BAND, LEAST, Block, budget_of, reach_in_both
+from tensornet_attn.cost.blocks import IN_BAND, LEAST, BlockedSteps, budget_of, reach_in_both
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.graph import Contraction, Graph, Kernel, Step, Term, Use, body_graph
 from tensornet_attn.graph.hidden import counting, hider, looks
@@ -149,7 +149,7 @@ def kernel(graph: Graph, step: Step, spread: Iterable[str] = ()) -> Step:
     inside = {inner_step.name for inner_step in body}
     uses = [leaf(graph, use) for inner_step in body for use in inner_step.op.uses if use.name not in inside]
     read = tuple(dict.fromkeys(use for use in uses if not made_inside(graph, use)))
-    return Step(step.name, Kernel("blockwise", read, tuple(body), Block(tuple(body[:-1]), body[-1])), step.legs)
+    return Step(step.name, Kernel("blockwise", read, tuple(body), BlockedSteps(tuple(body[:-1]), body[-1])), step.legs)
 
 
 def _mixes(graph: Graph, step: Step) -> str | None:
@@ -218,6 +218,6 @@ def keys_of(graph: Graph, step: Step) -> int:
 def _widest(graph: Graph, step: Step, pairs: bool) -> int:
     """The most elements per query-key pair, or per query, among the tensors of a block."""
     block = step.form
-    assert isinstance(block, Block)
+    assert isinstance(block, BlockedSteps)
     shapes = [inner_step.legs for inner_step in block.inside if quadratic(graph, inner_step.legs) == pairs]
     return max((prod(graph.leg[leg].size or 1 for leg in legs) for legs in shapes), default=1)

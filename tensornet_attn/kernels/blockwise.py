@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import inf, prod
 from textwrap import wrap
 
-from tensornet_attn.cost.blocks import BUDGET, IN_BAND, LEAST, Block, bounded, reach_in, reach_in_both
+from tensornet_attn.cost.blocks import BUDGET, IN_BAND, LEAST, BlockedSteps, bounded, reach_in, reach_in_both
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.figures import duration
 from tensornet_attn.cost.kernels import Parts, inside
@@ -232,9 +232,9 @@ def too_small(group: Group, context: Context) -> str | None:
     return None if spared > kept else f"blocks would save {spared:,} elements, no more than the {kept:,} of operands"
 
 
-def block_form(step: Step) -> Block:
+def block_form(step: Step) -> BlockedSteps:
     """The steps of a kernel that is computed in blocks."""
-    assert isinstance(step.form, Block)
+    assert isinstance(step.form, BlockedSteps)
     return step.form
 
 

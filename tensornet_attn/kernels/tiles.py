@@ -11,7 +11,7 @@ from functools import partial
 from itertools import combinations
 from math import prod
 
-from tensornet_attn.cost.blocks import Block
+from tensornet_attn.cost.blocks import BlockedSteps
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.order import order, split_best
 from tensornet_attn.emit.functions import names as function_names
@@ -48,7 +48,7 @@ class TilePrograms(InBlocks):
     def as_kernel(self, step: Step) -> Step:
         """A kernel of blocks of queries as one of this kind."""
         assert step.kernel is not None
-        assert isinstance(step.form, Block)
+        assert isinstance(step.form, BlockedSteps)
         return replace(step, op=replace(step.kernel, kind=self.kind, form=replace(step.form, tiled=True)))
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:

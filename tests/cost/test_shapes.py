@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.cost.blocks import Block
+from tensornet_attn.cost.blocks import BlockedSteps
 from tensornet_attn.cost.products import Measured, Shape, rate_at
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.shapes import exponentials, matmuls
@@ -94,7 +94,7 @@ def test_all_multiply_adds_have_a_shape(name: str) -> None:
     scene = scene_of(name)
     for step in scene.graph.steps:
         counted, every = sum(macs for _, _, macs in matmuls(scene, step)), macs(scene, step)
-        if isinstance(step.form, Block) and any(leg.kind == "relative" for leg in scene.graph.legs):
+        if isinstance(step.form, BlockedSteps) and any(leg.kind == "relative" for leg in scene.graph.legs):
             assert counted <= 1.02 * every, step.name  # a block meets some of the relative positions
         else:
             assert counted == pytest.approx(every, rel=0.02), step.name
