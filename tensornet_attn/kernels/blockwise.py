@@ -167,7 +167,7 @@ class InBlocks(Implementation[Group]):
         return _that_sees(block, max(1, round(share * block.sizes[key])))
 
 
-class Blockwise(InBlocks):
+class BlockwiseQueries(InBlocks):
     """Groups of steps with query and key legs that no earlier row computes, if blocks save enough memory."""
 
     name, kind, opaque, stepwise = "blocks of queries", "blockwise", True, True
@@ -220,7 +220,7 @@ class Blockwise(InBlocks):
         return Lowered(replace(graph, steps=tuple(steps_with(graph, split, kernels, removed))), chosen, refused, costs)
 
 
-BLOCKWISE = Blockwise()
+BLOCKWISE = BlockwiseQueries()
 
 
 def too_small(group: Group, context: Context) -> str | None:
