@@ -85,7 +85,7 @@ class Summed:
         return reassociated(attentions(self.opened.graph)[self.box], self.found)
 
 
-class Linear(OfBoxes[Summed]):
+class LinearAttention(OfBoxes[Summed]):
     """Normalize and keep boxes over keys that need fewer MACs if the keys are summed first.
 
     Also softmaxes whose scores depend on keys only, and sums over keys of decaying scores.
@@ -256,7 +256,7 @@ class Linear(OfBoxes[Summed]):
         writer.named(step.name, expression, (*recurrence.heads, query, *recurrence.result))
 
 
-LINEAR = Linear()
+LINEAR = LinearAttention()
 
 
 def _summed(graph: Graph, box: str) -> Summed:

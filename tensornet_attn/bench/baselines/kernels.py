@@ -35,7 +35,7 @@ def normalized(q: Tensor, k: Tensor, v: Tensor, causal: bool, eps: float = 0.0) 
     return q @ (k.transpose(-2, -1) @ v) / (total + eps)
 
 
-class Linear(Layer):
+class LinearKernelAttention(Layer):
     """Linear attention (Katharopoulos et al. 2020, eq. 5) with one kernel, or the sum of several (FMMformer)."""
 
     mixed = "has no softmax"
@@ -230,10 +230,10 @@ def in_chunks(q: Tensor, k: Tensor, v: Tensor, rate: Tensor) -> Tensor:
 
 
 LAYERS = {
-    "linear": (Linear, {}),
-    "linear2": (Linear, {"kernels": KERNELS[:2]}),
-    "linear3": (Linear, {"kernels": KERNELS}),
-    "linear3_shifted": (Linear, {"kernels": SHIFTED}),
+    "linear": (LinearKernelAttention, {}),
+    "linear2": (LinearKernelAttention, {"kernels": KERNELS[:2]}),
+    "linear3": (LinearKernelAttention, {"kernels": KERNELS}),
+    "linear3_shifted": (LinearKernelAttention, {"kernels": SHIFTED}),
     "mhsa_poly": (Polynomial, {}),
     "mlk": (MixtureOfLinearKeys, {}),
     "smlk": (MixtureOfLinearKeys, {"shifted": True}),
