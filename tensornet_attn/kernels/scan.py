@@ -39,7 +39,7 @@ class ReadScan:
     inside: frozenset[str]
 
 
-class Scan(OfSteps, Implementation[ReadScan]):
+class SummedScans(OfSteps, Implementation[ReadScan]):
     """Scans that nothing but one product reads, which sums over one of their legs.
 
     Rows with many states are computed in blocks of positions that stay in a cache; other rows, and rows on a GPU, by
@@ -116,7 +116,7 @@ class Scan(OfSteps, Implementation[ReadScan]):
         return not inner.stepwise and self._states(inner, step) >= LONG_ROW * positions
 
 
-SCAN = Scan()
+SCAN = SummedScans()
 
 
 def read_scan(step: Step) -> ReadScan:
