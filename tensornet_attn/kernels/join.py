@@ -16,7 +16,7 @@ from tensornet_attn.rewrite.features import Joined
 from tensornet_attn.rewrite.scores import exact_parts
 
 
-class Join(Implementation[Joined]):
+class JoinedFeatures(Implementation[Joined]):
     """Features that a rewriting of scores concatenates; no form is searched for."""
 
     name, kind, in_reader = "features side by side", "join", True
@@ -73,7 +73,7 @@ class Join(Implementation[Joined]):
         )
 
 
-JOIN = Join()
+JOIN = JoinedFeatures()
 
 
 def _value(writer: Writer, step: Step) -> TensorText:
