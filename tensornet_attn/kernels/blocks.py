@@ -21,7 +21,7 @@ from tensornet_attn.tiles.legs import made_inside, quadratic, unbounded
 
 
 @dataclass(frozen=True)
-class Group:
+class StepGroup:
     """Connected steps, of a graph in primitive steps, that have values of queries x keys.
 
     `spread`: products of queries that are recomputed for each block.
@@ -61,9 +61,9 @@ class Group:
         return None
 
 
-def groups_of(graph: Graph, sizes: Mapping[str, int]) -> list[Group]:
+def groups_of(graph: Graph, sizes: Mapping[str, int]) -> list[StepGroup]:
     """The groups of a graph in primitive steps."""
-    return [Group(graph, frozenset(group), frozenset(spread_for(graph, group, sizes))) for group in groups(graph)]
+    return [StepGroup(graph, frozenset(group), frozenset(spread_for(graph, group, sizes))) for group in groups(graph)]
 
 
 def steps_with(graph: Graph, split: Graph, kernels: Mapping[str, Step], removed: set[str]) -> Iterator[Step]:

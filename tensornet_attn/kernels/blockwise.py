@@ -33,7 +33,16 @@ from tensornet_attn.graph.graph import Box, Graph, Kernel, Step, Tensor, Use, bo
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ir.values import Legs, TensorText, permuted
-from tensornet_attn.kernels.blocks import Group, block_of, drops, groups_of, keys_of, rows_in_band, rows_of, steps_with
+from tensornet_attn.kernels.blocks import (
+    StepGroup,
+    block_of,
+    drops,
+    groups_of,
+    keys_of,
+    rows_in_band,
+    rows_of,
+    steps_with,
+)
 from tensornet_attn.kernels.implementation import Context, Cost, Implementation, Lowered
 from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import leaf
@@ -73,7 +82,7 @@ class BlockOperand:
         return self.legs.index(leg) - len(self.legs) if leg is not None and leg in self.legs else 0
 
 
-class InBlocks(Implementation[Group]):
+class InBlocks(Implementation[StepGroup]):
     """An implementation that computes steps for one block of queries at a time."""
 
     def keys_met(self, scene: Scene, step: Step) -> int | None:
@@ -172,11 +181,11 @@ class BlockwiseQueries(InBlocks):
 
     name, kind, opaque, stepwise = "blocks of queries", "blockwise", True, True
 
-    def unsupported(self, form: Group, context: Context) -> tuple[str, ...]:
+    def unsupported(self, form: StepGroup, context: Context) -> tuple[str, ...]:
         reason = form.reason or (None if context.always else too_small(form, context))
         return () if reason is None else (reason,)
 
-    def cost(self, form: Group, context: Context) -> Cost | None:
+    def cost(self, form: StepGroup, context: Context) -> Cost | None:
         """The time of blocks, with recomputation in the backward, and that of the separate steps."""
         if context.always:
             return None
@@ -223,7 +232,7 @@ class BlockwiseQueries(InBlocks):
 BLOCKWISE = BlockwiseQueries()
 
 
-def too_small(group: Group, context: Context) -> str | None:
+def too_small(group: StepGroup, context: Context) -> str | None:
     """Why blocks do not pay off: they save no more elements than their operands have. None if they do."""
     sizes = {leg.name: leg.size or context.sizes[leg.name] for leg in group.graph.legs}
     steps = dict.fromkeys(step for body in group.bodies for step in body[:-1])

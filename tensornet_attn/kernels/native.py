@@ -10,7 +10,7 @@ from tensornet_attn.cost.sizes import human
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.kernels.blocks import Group
+from tensornet_attn.kernels.blocks import StepGroup
 from tensornet_attn.kernels.blockwise import BlockOperand, emit_blockwise, too_small
 from tensornet_attn.kernels.implementation import Context
 from tensornet_attn.kernels.tiles import TilePrograms, operand_legs
@@ -30,7 +30,7 @@ class Native(TilePrograms):
     def fit(self, graph: Graph, step: Step) -> Program:
         return _region(graph, step).program
 
-    def unsupported(self, form: Group, context: Context) -> tuple[str, ...]:
+    def unsupported(self, form: StepGroup, context: Context) -> tuple[str, ...]:
         reason = None if context.always else too_small(form, context)
         return () if reason is None else (reason,)
 

@@ -22,7 +22,7 @@ from tensornet_attn.emit.wrap import WIDTH, filled
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, Legs, Path, split_products
-from tensornet_attn.kernels.blocks import Group, groups_of, steps_with
+from tensornet_attn.kernels.blocks import StepGroup, groups_of, steps_with
 from tensornet_attn.kernels.blockwise import InBlocks
 from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.tiles.build import tile_program
@@ -78,7 +78,7 @@ class TilePrograms(InBlocks):
     def on_triton(self, form: object) -> bool:
         return True
 
-    def reason(self, group: Group, step: Step) -> str | None:
+    def reason(self, group: StepGroup, step: Step) -> str | None:
         """Why a kernel of a group cannot be of this kind; None if it can."""
         if group.reason:
             return group.reason

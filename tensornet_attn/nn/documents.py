@@ -12,7 +12,7 @@ Tensor = torch.Tensor
 Work = Callable[[int], float]  # length -> work of a sequence, in units of an empty call
 
 
-class Group(NamedTuple):
+class DocumentGroup(NamedTuple):
     """Documents computed by one call, with their common numbers of queries and keys, padding included."""
 
     documents: tuple[int, ...]
@@ -26,7 +26,7 @@ class Group(NamedTuple):
         return torch.arange(self.keys, device=device) < key_counts[:, None]
 
 
-def grouped(lengths: Sequence[tuple[int, int]], work: Callable[[], Work] | None) -> list[Group]:
+def grouped(lengths: Sequence[tuple[int, int]], work: Callable[[], Work] | None) -> list[DocumentGroup]:
     """Groups documents, given as (queries, keys), so that each group has one length.
 
     `work`: given if padding is allowed. Lengths are then merged if the padding costs less than another call. Queries
@@ -39,13 +39,13 @@ def grouped(lengths: Sequence[tuple[int, int]], work: Callable[[], Work] | None)
             by_length.setdefault(length, []).append(document)
     by_length = by_length or {lengths[0]: [0]}
     if work is None or len(by_length) == 1:
-        groups = [Group(tuple(documents), *length, False) for length, documents in by_length.items()]
+        groups = [DocumentGroup(tuple(documents), *length, False) for length, documents in by_length.items()]
     else:
         groups = _padded(by_length, work())
     return sorted(groups)
 
 
-def _padded(by_length: dict[tuple[int, int], list[int]], work: Work) -> list[Group]:
+def _padded(by_length: dict[tuple[int, int], list[int]], work: Work) -> list[DocumentGroup]:
     """Merges lengths, longest first: each joins the previous group with padding, or starts a new group."""
     buckets: list[list[tuple[int, int]]] = []
     for length in sorted(by_length, key=lambda length: (length[1] - length[0], -length[0])):
@@ -56,7 +56,7 @@ def _padded(by_length: dict[tuple[int, int], list[int]], work: Work) -> list[Gro
         else:
             buckets.append([length])
     return [
-        Group(
+        DocumentGroup(
             tuple(sorted(document for length in bucket for document in by_length[length])), *bucket[0], len(bucket) > 1
         )
         for bucket in buckets
@@ -75,7 +75,7 @@ class Rows(NamedTuple):
     back: Tensor | None
 
     @staticmethod
-    def of(groups: Sequence[Group], lengths: Sequence[int], side: str, device: torch.device) -> Rows:
+    def of(groups: Sequence[DocumentGroup], lengths: Sequence[int], side: str, device: torch.device) -> Rows:
         shapes = tuple((len(group.documents), int(getattr(group, side))) for group in groups)
         order = [document for group in groups for document in group.documents]
         if order == [*range(len(lengths))] and not any(group.padded for group in groups):

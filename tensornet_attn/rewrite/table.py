@@ -13,7 +13,7 @@ from tensornet_attn.rewrite.engine import Firing, Rule, Trace, everywhere, rewri
 
 
 @dataclass(frozen=True)
-class Group:
+class RuleGroup:
     """Rules that are applied together to a simplified diagram; `about` says when they are applied."""
 
     name: str
@@ -21,23 +21,29 @@ class Group:
     rules: tuple[Rule, ...]
 
 
-SIMPLE = Group("simpler", "applied to every diagram", (*simplify.RULES, whole.OWN_NAMES, relu.RELU, *structure.SPLITS))
-CHOICES = (
-    Group("weights first", "chosen by the search for the order of a product", (products.WEIGHTS,)),
-    Group("values side by side", "chosen by the search for the order of a product", (products.MIXED, products.BESIDE)),
-    Group("distribution", "applied if each map of a blend can then be lowered", (products.DISTRIBUTE,)),
-    Group("common factor", "applied around a softmax if the result is fused attention", (products.FACTOR,)),
-    Group("states apart", "applied if fused attention then computes the output", (duplicate.STATE_APART,)),
-    Group("scores of their own", "applied to each map that can then be lowered separately", (duplicate.SCORES_APART,)),
-    Group("shift after the product", "applied if it takes less time", (shift.SHIFT,)),
-    Group("absorbed weights", "applied if the whole plan is then cheaper, as in decoding", products.ABSORPTIONS),
+SIMPLE = RuleGroup(
+    "simpler", "applied to every diagram", (*simplify.RULES, whole.OWN_NAMES, relu.RELU, *structure.SPLITS)
 )
-SCORES = Group("scores", "applied if fused attention of the new scores is cheaper", scores.RULES)
+CHOICES = (
+    RuleGroup("weights first", "chosen by the search for the order of a product", (products.WEIGHTS,)),
+    RuleGroup(
+        "values side by side", "chosen by the search for the order of a product", (products.MIXED, products.BESIDE)
+    ),
+    RuleGroup("distribution", "applied if each map of a blend can then be lowered", (products.DISTRIBUTE,)),
+    RuleGroup("common factor", "applied around a softmax if the result is fused attention", (products.FACTOR,)),
+    RuleGroup("states apart", "applied if fused attention then computes the output", (duplicate.STATE_APART,)),
+    RuleGroup(
+        "scores of their own", "applied to each map that can then be lowered separately", (duplicate.SCORES_APART,)
+    ),
+    RuleGroup("shift after the product", "applied if it takes less time", (shift.SHIFT,)),
+    RuleGroup("absorbed weights", "applied if the whole plan is then cheaper, as in decoding", products.ABSORPTIONS),
+)
+SCORES = RuleGroup("scores", "applied if fused attention of the new scores is cheaper", scores.RULES)
 GROUPS = (SIMPLE, *CHOICES, SCORES)
 RULES = {rule.name: rule for group in GROUPS for rule in group.rules}
 
 
-def steps_of(graph: Graph) -> Iterator[tuple[Group, Graph, Trace]]:
+def steps_of(graph: Graph) -> Iterator[tuple[RuleGroup, Graph, Trace]]:
     """(group, graph before, firings) for each group by itself."""
     simple, trace = whole.simplified(graph)
     yield SIMPLE, graph, trace
@@ -52,7 +58,7 @@ def steps_of(graph: Graph) -> Iterator[tuple[Group, Graph, Trace]]:
 class Shown:
     """One firing for display: the bindings of its pattern's names, and the removed and added lines."""
 
-    group: Group
+    group: RuleGroup
     firing: Firing
     names: dict[str, str]
     removed: tuple[str, ...]
