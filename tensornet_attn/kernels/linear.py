@@ -67,7 +67,7 @@ SEVERAL_KERNELS = 8  # how many times fewer MACs the kernels of a decay must nee
 
 
 @dataclass(frozen=True)
-class Summed:
+class ExpandedMap:
     """A map over the keys, with polynomial scores expanded. `found`: its recurrence, or why there is none.
 
     `before`: the graph without these changes.
@@ -85,7 +85,7 @@ class Summed:
         return reassociated(attentions(self.opened.graph)[self.box], self.found)
 
 
-class LinearAttention(OfBoxes[Summed]):
+class LinearAttention(OfBoxes[ExpandedMap]):
     """Normalize and keep boxes over keys that need fewer MACs if the keys are summed first.
 
     Also softmaxes whose scores depend on keys only, and sums over keys of decaying scores.
@@ -98,7 +98,7 @@ class LinearAttention(OfBoxes[Summed]):
         boxes.sort(key=lambda name: not isinstance(attentions(graph)[name].weighting, SoftmaxOfScores))
         return [*boxes, *(step.name for step in sums(graph))]
 
-    def form(self, graph: Graph, place: str) -> Summed | None:
+    def form(self, graph: Graph, place: str) -> ExpandedMap | None:
         attention = attentions(graph).get(place)
         if place not in graph.step:  # a diagonal, now part of a kernel
             return None
@@ -108,13 +108,13 @@ class LinearAttention(OfBoxes[Summed]):
             return summed if decays else None
         if isinstance(attention.weighting, SoftmaxOfScores):
             alone = linear(attention)
-            return None if isinstance(alone, str) else Summed(graph, WrittenOut(graph, ()), place, alone)
+            return None if isinstance(alone, str) else ExpandedMap(graph, WrittenOut(graph, ()), place, alone)
         return _summed(graph, place) if attention.compares else None
 
-    def unsupported(self, form: Summed, context: Context) -> tuple[str, ...]:
+    def unsupported(self, form: ExpandedMap, context: Context) -> tuple[str, ...]:
         return (form.found,) if isinstance(form.found, str) else ()
 
-    def cost(self, form: Summed, context: Context) -> Cost:
+    def cost(self, form: ExpandedMap, context: Context) -> Cost:
         """MACs if the keys are summed first, and MACs of the scores; seconds if the device has measured rates.
 
         On Triton the kernels of a decay are several and must need far fewer MACs than that of the scores, unless it
@@ -136,7 +136,7 @@ class LinearAttention(OfBoxes[Summed]):
             ahead, but = SEVERAL_KERNELS, "summing over the keys first, in several kernels instead of one, would cost"
         return Cost(first, dense, counted, but, worth=1 / ahead)
 
-    def lower(self, form: Summed, context: Context) -> Lowered:
+    def lower(self, form: ExpandedMap, context: Context) -> Lowered:
         recurrence, opened, graph = form.found, form.opened, form.made
         assert not isinstance(recurrence, str)
         name = f"{form.box}.o"
@@ -259,14 +259,14 @@ class LinearAttention(OfBoxes[Summed]):
 LINEAR = LinearAttention()
 
 
-def _summed(graph: Graph, box: str) -> Summed:
+def _summed(graph: Graph, box: str) -> ExpandedMap:
     """A map whose scores may be polynomials and may decay."""
     of = attentions(graph)[box].of
     opened = written_out(graph, of) or WrittenOut(graph, ())
     if isinstance(opened, str):
-        return Summed(graph, WrittenOut(graph, ()), box, opened)
+        return ExpandedMap(graph, WrittenOut(graph, ()), box, opened)
     opened = replace(opened, graph=decay_alone(opened.graph, of.name))  # so that nothing else reads the decay factors
-    return Summed(graph, opened, box, linear(attentions(opened.graph)[box]))
+    return ExpandedMap(graph, opened, box, linear(attentions(opened.graph)[box]))
 
 
 def _as_map(graph: Graph, box: Step) -> tuple[Graph, str]:

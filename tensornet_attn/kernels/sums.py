@@ -27,14 +27,14 @@ DESCRIPTION = {True: "a cumulative sum over the keys", False: "a sum over the ke
 
 
 @dataclass(frozen=True)
-class Summed:
+class KeySum:
     """A sum over keys and its graph."""
 
     graph: Graph
     found: Recurrence
 
 
-class CumulativeSums(OfBoxes[Summed]):
+class CumulativeSums(OfBoxes[KeySum]):
     """Sums over keys that separate into query and key parts; never more operations than computing the scores."""
 
     name, kind, pairs = "cumulative sums", "sums", False
@@ -42,14 +42,14 @@ class CumulativeSums(OfBoxes[Summed]):
     def places(self, graph: Graph) -> list[str]:
         return [step.name for step in sums(graph)]
 
-    def form(self, graph: Graph, place: str) -> Summed | None:
+    def form(self, graph: Graph, place: str) -> KeySum | None:
         recurrence = cumulative(graph, graph.step[place])
         if not isinstance(recurrence, Recurrence) or recurrence.decays:
             return None
         terms = tuple(_without_ones(graph, _with_the_keys(graph, recurrence, term)) for term in recurrence.terms)
-        return Summed(graph, replace(recurrence, terms=terms))
+        return KeySum(graph, replace(recurrence, terms=terms))
 
-    def lower(self, form: Summed, context: Context) -> Lowered:
+    def lower(self, form: KeySum, context: Context) -> Lowered:
         """Replaces the sum and the product that it sums by one kernel."""
         graph, recurrence, before = form.graph, form.found, list[Step]()
         step = recurrence.box
