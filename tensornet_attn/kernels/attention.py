@@ -30,7 +30,7 @@ from tensornet_attn.graph.visibility import causal_up_to
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.kernels.apart import seconds_apart, where_of
-from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes
+from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes
 from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import with_steps
 from tensornet_attn.rewrite.duplicate import STATE_APART
@@ -72,12 +72,12 @@ class Fused(OfBoxes[Scored]):
     def unsupported(self, form: Scored, context: Context) -> tuple[str, ...]:
         return (form.op,) if isinstance(form.op, str) else ()
 
-    def cost(self, form: Scored, context: Context) -> Cost | None:
+    def cost(self, form: Scored, context: Context) -> FormCost | None:
         assert not isinstance(form.op, str)
         width, value_width = _widths(scene_of(form.made, context.sizes, context.target), form.op)
         return _of_rewritten(form, context) if form.trace or width >= PADDED * value_width else None
 
-    def judged(self, form: Scored, context: Context) -> tuple[tuple[str, ...], Cost | None]:
+    def judged(self, form: Scored, context: Context) -> tuple[tuple[str, ...], FormCost | None]:
         reasons, cost = super().judged(form, context)
         plain = operation(attentions(form.graph)[form.box]) if reasons and form.trace else None
         return tuple(dict.fromkeys((plain, *reasons))) if isinstance(plain, str) else reasons, cost
@@ -182,7 +182,7 @@ def _covering(fused: Graph, name: str, before: Graph) -> Graph:
     return with_steps(fused, {name: [replace(fused.step[name], op=replace(kernel, form=form))]})
 
 
-def _of_rewritten(form: Scored, context: Context) -> Cost:
+def _of_rewritten(form: Scored, context: Context) -> FormCost:
     """The seconds of rewritten scores in fused attention, and those of the original scores in blocks of queries.
 
     The original scores mix heads on the scores, and are recomputed; rewritten scores of every head have the full width.
@@ -194,7 +194,7 @@ def _of_rewritten(form: Scored, context: Context) -> Cost:
     what = (
         f"its scores as one product of width {width}" if form.trace else f"values padded to the width {width} of keys"
     )
-    return Cost(
+    return FormCost(
         fused,
         in_blocks,
         duration,

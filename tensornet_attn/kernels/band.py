@@ -37,7 +37,7 @@ from tensornet_attn.kernels.attention import (
     pairs_of,
     sink_options,
 )
-from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes
+from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes
 from tensornet_attn.rewrite.fused import FusedAttention, operation, placed, softmaxes
 
 DEARER = 1.5  # cost of a key in a block relative to a key in masked fused attention over all keys, on a CPU
@@ -88,14 +88,14 @@ class Banded(OfBoxes[BandCandidate]):
         nothing = form.reach.left + form.reach.right < 0 and not form.reach.prefix
         return ("its masks together hide every key",) if nothing else ()
 
-    def cost(self, form: BandCandidate, context: Context) -> Cost:
+    def cost(self, form: BandCandidate, context: Context) -> FormCost:
         """The number of keys that each query reads, weighted by the higher cost of a key in a block."""
         reach, keys = form.reach, context.sizes[str(form.attention.graph.key)]
         assert reach is not None
 
         but = f"blocks of {reach.block:,} queries would read {reach.span:,} keys each, and a key in a block costs"
         but += f" {DEARER} times as much as in fused attention:"
-        return Cost(DEARER * reach.span, keys, lambda count, digits: f"the cost of {count:,.0f} keys", but)
+        return FormCost(DEARER * reach.span, keys, lambda count, digits: f"the cost of {count:,.0f} keys", but)
 
     def lower(self, form: BandCandidate, context: Context) -> Lowered:
         """Replaces the box and its two products by one kernel."""

@@ -43,7 +43,7 @@ from tensornet_attn.kernels.blocks import (
     rows_of,
     steps_with,
 )
-from tensornet_attn.kernels.implementation import Context, Cost, Implementation, Lowered
+from tensornet_attn.kernels.implementation import Context, FormCost, Implementation, Lowered
 from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import leaf
 from tensornet_attn.rewrite.hidden import hiding
@@ -185,7 +185,7 @@ class BlockwiseQueries(InBlocks):
         reason = form.reason or (None if context.always else too_small(form, context))
         return () if reason is None else (reason,)
 
-    def cost(self, form: StepGroup, context: Context) -> Cost | None:
+    def cost(self, form: StepGroup, context: Context) -> FormCost | None:
         """The time of blocks, with recomputation in the backward, and that of the separate steps."""
         if context.always:
             return None
@@ -202,7 +202,7 @@ class BlockwiseQueries(InBlocks):
         worth = inf if target.memory is None and (any_length or stored > MUCH) else worth
         but = "with recomputation in the backward, they would take"
         why = f"which saves {human(stored)}B of {form.graph.query} x {form.graph.key} elements"
-        return Cost(
+        return FormCost(
             in_blocks, apart, lambda time, digits: duration(target.device.seconds(int(time)), digits), but, worth, why
         )
 

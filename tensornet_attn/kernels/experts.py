@@ -54,7 +54,7 @@ from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.apart import seconds_apart
 from tensornet_attn.kernels.attention import FUSED, attention_of, attention_seconds, kind_of, operands_of, options_of
-from tensornet_attn.kernels.implementation import AtPlaces, Context, Cost, Lowered, kernel
+from tensornet_attn.kernels.implementation import AtPlaces, Context, FormCost, Lowered, kernel
 from tensornet_attn.ops.map import arguments, row
 from tensornet_attn.rewrite.change import fresh, with_steps, with_uses
 from tensornet_attn.rewrite.change import product as product_of
@@ -132,7 +132,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             return (f"all {form.chosen} experts are chosen",)
         return (form.hidden,) if isinstance(form.hidden, str) else ()
 
-    def cost(self, form: Gated, context: Context) -> Cost:
+    def cost(self, form: Gated, context: Context) -> FormCost:
         """Times of the products and of the maps between them: of the chosen experts, and of all experts."""
         hidden, device, sizes, k = form.hidden, context.device, _sizes(form, context), form.chosen
         last = _last(form, context)
@@ -142,7 +142,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         if device.measured:
             grouped = _without_unread(self.lower(form, context).graph)
             seconds, seconds_before = seconds_apart(grouped, form.graph, context.sizes, context.target)
-            return Cost(seconds, seconds_before, duration, but, worth)
+            return FormCost(seconds, seconds_before, duration, but, worth)
         dense = chosen = 0
         for step, product in (*hidden, (last.step, last)):
             if step.kernel is not None:
@@ -154,7 +154,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             elif product is not None:
                 dense += order([use.legs for use in step.op.uses], step.legs, sizes, device, device.width).time
                 chosen += chosen_time(product, k, sizes, device, context.backend == "triton")
-        return Cost(chosen, dense, lambda time, digits: duration(device.seconds(int(time)), digits), but, worth)
+        return FormCost(chosen, dense, lambda time, digits: duration(device.seconds(int(time)), digits), but, worth)
 
     def lower(self, form: Gated, context: Context) -> Lowered:
         graph, step, hidden, joined, last = form.graph, form.step, form.hidden, form.joined, _last(form, context)

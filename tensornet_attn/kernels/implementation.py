@@ -45,7 +45,7 @@ class Lowered:
 
 
 @dataclass(frozen=True)
-class Cost:
+class FormCost:
     """The predicted cost of a form in an implementation, and the cost of the alternative.
 
     `said`: formats a cost with a number of digits. `but`: the text before both costs if the implementation does not
@@ -127,11 +127,11 @@ class Implementation(KernelCost, ABC, Generic[Form]):
         """Why it cannot compute a form, in sentences; empty if it can."""
         return ()
 
-    def cost(self, form: Form, context: Context) -> Cost | None:
+    def cost(self, form: Form, context: Context) -> FormCost | None:
         """Its cost for a supported form, and that of the alternative; None if it never costs more."""
         return None
 
-    def judged(self, form: Form, context: Context) -> tuple[tuple[str, ...], Cost | None]:
+    def judged(self, form: Form, context: Context) -> tuple[tuple[str, ...], FormCost | None]:
         """Why a form is not computed this way (unsupported, or too expensive); empty if it is. And the cost."""
         reasons = self.unsupported(form, context)
         cost = None if reasons else self.cost(form, context)

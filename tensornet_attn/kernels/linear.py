@@ -55,7 +55,7 @@ from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.apart import seconds_apart
 from tensornet_attn.kernels.decay import decay_alone, decay_sides
-from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes, kernel
+from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes, kernel
 from tensornet_attn.kernels.powers import WrittenOut, written_out
 from tensornet_attn.rewrite.change import fresh, with_steps, without_dead
 from tensornet_attn.tiles.cpp.linear import linear_source
@@ -114,7 +114,7 @@ class LinearAttention(OfBoxes[ExpandedMap]):
     def unsupported(self, form: ExpandedMap, context: Context) -> tuple[str, ...]:
         return (form.found,) if isinstance(form.found, str) else ()
 
-    def cost(self, form: ExpandedMap, context: Context) -> Cost:
+    def cost(self, form: ExpandedMap, context: Context) -> FormCost:
         """MACs if the keys are summed first, and MACs of the scores; seconds if the device has measured rates.
 
         On Triton the kernels of a decay are several and must need far fewer MACs than that of the scores, unless it
@@ -124,7 +124,7 @@ class LinearAttention(OfBoxes[ExpandedMap]):
         assert not isinstance(recurrence, str)
         if context.device.measured and context.backend == "torch":
             seconds, seconds_before = seconds_apart(form.made, form.before, context.sizes, context.target)
-            return Cost(seconds, seconds_before, duration, "summing over the keys first would take")
+            return FormCost(seconds, seconds_before, duration, "summing over the keys first would take")
         step = form.made.step[f"{form.box}.o"]
         sizes = {leg.name: leg.size or 1 for leg in opened.graph.legs} | dict(context.sizes)
         work = self.macs(Scene(form.made, sizes), step)
@@ -134,7 +134,7 @@ class LinearAttention(OfBoxes[ExpandedMap]):
         but = "summing over the keys first would cost"
         if context.backend == "triton" and recurrence.decays and not recurrence_of(step).by_features:
             ahead, but = SEVERAL_KERNELS, "summing over the keys first, in several kernels instead of one, would cost"
-        return Cost(first, dense, counted, but, worth=1 / ahead)
+        return FormCost(first, dense, counted, but, worth=1 / ahead)
 
     def lower(self, form: ExpandedMap, context: Context) -> Lowered:
         recurrence, opened, graph = form.found, form.opened, form.made

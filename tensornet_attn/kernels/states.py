@@ -27,7 +27,7 @@ from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import Legs, TensorText, shape_comment
-from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes, kernel
+from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes, kernel
 from tensornet_attn.kernels.linear import DENSE, cpp_option, sides_kept
 from tensornet_attn.rewrite.change import fresh, legs_in, with_steps
 from tensornet_attn.rewrite.duplicate import beside_output
@@ -50,7 +50,7 @@ class States(OfBoxes["Mixed"]):
     def unsupported(self, form: Mixed, context: Context) -> tuple[str, ...]:
         return (form.parts,) if isinstance(form.parts, str) else ()
 
-    def cost(self, form: Mixed, context: Context) -> Cost:
+    def cost(self, form: Mixed, context: Context) -> FormCost:
         """MACs of the states, and of the scores."""
         graph, recurrence = form.made, form.parts
         assert not isinstance(recurrence, str)
@@ -59,7 +59,7 @@ class States(OfBoxes["Mixed"]):
         linear = sum(count * prod(sizes[leg] for leg in legs) for legs, count in work.items())
         heads = prod(sizes[leg] for leg in (str(graph.query), str(graph.key), *recurrence.heads, *recurrence.mixed))
         dense = heads * (prod(sizes[leg] for leg in recurrence.features) + prod(sizes[leg] for leg in recurrence.own))
-        return Cost(linear, dense, counted, "states would cost")
+        return FormCost(linear, dense, counted, "states would cost")
 
     def lower(self, form: Mixed, context: Context) -> Lowered:
         graph, recurrence = form.made, form.parts
