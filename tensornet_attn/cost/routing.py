@@ -26,7 +26,7 @@ from tensornet_attn.rewrite.change import plain_number
 
 
 @dataclass(frozen=True)
-class Choice:
+class TopEntries:
     """At most k entries of a tensor along `leg`, at each position of the legs `by`."""
 
     leg: str
@@ -36,11 +36,11 @@ class Choice:
     def within(self, legs: Iterable[str]) -> bool:
         return {self.leg, *self.by} <= set(legs)
 
-    def renamed(self, names: Mapping[str, str]) -> Choice:
-        return Choice(names[self.leg], self.k, frozenset(names[leg] for leg in self.by))
+    def renamed(self, names: Mapping[str, str]) -> TopEntries:
+        return TopEntries(names[self.leg], self.k, frozenset(names[leg] for leg in self.by))
 
 
-Choices = frozenset[Choice]
+Choices = frozenset[TopEntries]
 NONE: Choices = frozenset()
 
 
@@ -72,7 +72,7 @@ class Routing:
         """The entries where the result of a step may be nonzero."""
         box = step.box
         if box is not None and box.leg is not None and OPS[box.kind].zeros_elsewhere(box):
-            return frozenset({Choice(box.leg, box.number("k"), frozenset(step.legs) - {box.leg})})
+            return frozenset({TopEntries(box.leg, box.number("k"), frozenset(step.legs) - {box.leg})})
         if (root := chosen_behind(self.graph, step.name)) is not None:
             return self.left_by(root)
         if step.contraction is None:
