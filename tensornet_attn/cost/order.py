@@ -21,7 +21,7 @@ from tensornet_attn.graph.pairs import BATCH, Legs, Path, left_to_right, split_p
 
 
 @dataclass(frozen=True)
-class Order:
+class ContractionOrder:
     """A contraction path and its cost. `method`: `exact`, `greedy` or `random greedy` (too many factors), or `given`.
 
     `path` is in opt_einsum's format. `flops`: 2 per multiply-add of a pair that sums a leg, 1 per product of a pair
@@ -42,7 +42,7 @@ class Order:
 
 def order(
     factors: Sequence[Legs], result: Legs, sizes: Mapping[str, int], device: Device = GENERIC, dtype_bytes: int = 4
-) -> Order:
+) -> ContractionOrder:
     """The best order: least time; ties by FLOPs, then by the largest product, then left to right.
 
     Exact up to `limits.ORDER_FACTORS` factors; above, the best of a greedy path and opt_einsum's random greedy ones.
@@ -67,7 +67,7 @@ def price(
     sizes: Mapping[str, int],
     device: Device = GENERIC,
     dtype_bytes: int = 4,
-) -> Order:
+) -> ContractionOrder:
     """The cost of a given path; its method is `given`."""
     return _Network.read(factors, result, sizes, device, dtype_bytes).priced(path, "given")
 
@@ -98,12 +98,12 @@ def path_text(graph: Graph, sizes: Mapping[str, int], device: Device = GENERIC) 
 
 def split_best(
     graph: Graph, sizes: Mapping[str, int], device: Device = GENERIC, dtype_bytes: int = 4
-) -> tuple[Graph, tuple[Order, ...]]:
+) -> tuple[Graph, tuple[ContractionOrder, ...]]:
     """The graph in primitive steps in the best orders, and the order of each term of more than two factors.
 
     `sizes`: the legs that are known at run time only. The orders are in the order of the terms in the diagram.
     """
-    orders: list[Order] = []
+    orders: list[ContractionOrder] = []
 
     def path_of(factors: Sequence[Legs], result: Legs, leg_sizes: Mapping[str, int]) -> Path:
         orders.append(order(factors, result, leg_sizes, device, dtype_bytes))
@@ -146,7 +146,7 @@ class _Network:
 
         return join
 
-    def priced(self, path: Path, method: str) -> Order:
+    def priced(self, path: Path, method: str) -> ContractionOrder:
         waiting, join = list(self.factors), self.joiner()
         time = flops = moved = biggest = 0
         for i, j in path:
@@ -156,7 +156,7 @@ class _Network:
             join_cost = join(left, right, waiting[-1])
             time, flops, biggest = time + join_cost[0], flops + join_cost[1], max(biggest, join_cost[2])
             moved += self.dtype_bytes * sum(map(self.elements, (left, right, waiting[-1])))
-        return Order(tuple((i, j) for i, j in path), method, time, flops, moved, biggest)
+        return ContractionOrder(tuple((i, j) for i, j in path), method, time, flops, moved, biggest)
 
 
 def _exact(network: _Network) -> Path:

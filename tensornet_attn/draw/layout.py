@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import sqrt
 
-from tensornet_attn.draw.levels import GAP, Arrow, Level, Order, level_of, spread
+from tensornet_attn.draw.levels import GAP, Arrow, Level, LevelOrder, level_of, spread
 from tensornet_attn.draw.looks import FIXED, FLAT, Size, label_size, node_size, title_size
 from tensornet_attn.draw.scene import Edge, Node, Scene
 
@@ -261,7 +261,7 @@ class ScenePlacement:
         start = [sorted(row, key=lambda vertex: sides[vertex]) for row in level.rows]
         if bordered:
             start[-1] = list(level.rows[-1])  # the legs' own order
-        rows = Order(start, level.arrows, ports, sides, fixed=bordered).best()
+        rows = LevelOrder(start, level.arrows, ports, sides, fixed=bordered).best()
         widths = {vertex: sizes[vertex][0] for row in rows for vertex in row}
         return Placed(level, rows, sizes, blocks, self.home, spread(rows, level, widths, offsets)).layout()
 

@@ -128,7 +128,7 @@ SWEEPS = 6
 Rows = list[list[str]]
 
 
-class Order:
+class LevelOrder:
     """Reorders rows to reduce crossings, starting from the given order.
 
     `ports`: horizontal positions from 0 to 1 at which arrows leave their blocks. `sides`: preferred order from left to
