@@ -47,14 +47,14 @@ class Matmul(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRate:
     """The measured FLOPs per second of products of a shape."""
 
     shape: Shape
     flops: float
 
 
-def rate_at(shape: Shape, measured: Sequence[Measured]) -> float:
+def rate_at(shape: Shape, measured: Sequence[MeasuredRate]) -> float:
     """FLOPs per second, interpolated between the most similar measured shapes: a mean of logarithms by distance.
 
     >>> square, narrow = Measured(Shape(1, 512, 512, 512), 8e10), Measured(Shape(1, 512, 512, 8), 2e10)

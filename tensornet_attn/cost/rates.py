@@ -19,7 +19,7 @@ from math import exp, log
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from tensornet_attn.cost.products import Measured, Shape, rate_at
+from tensornet_attn.cost.products import MeasuredRate, Shape, rate_at
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import user_folder, write_whole
 from tensornet_attn.ops.maps import MAPS
@@ -89,7 +89,7 @@ class Table:
     machine: Machine
     measured: str
     command: str
-    products: tuple[Measured, ...]
+    products: tuple[MeasuredRate, ...]
     projected: tuple[int, float]
     passes: tuple[tuple[int, float], ...]
     bandwidth: float

@@ -11,7 +11,7 @@ import tensornet_attn as ta
 from tensornet_attn.cost.devices import device_of
 from tensornet_attn.cost.kernels import steps_of
 from tensornet_attn.cost.price import price_of, scene_of
-from tensornet_attn.cost.products import Measured, Shape
+from tensornet_attn.cost.products import MeasuredRate, Shape
 from tensornet_attn.cost.rates import Each, Efficiency, Machine, Pair, Table
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.seconds import parts_of, seconds_of
@@ -31,7 +31,7 @@ def table(*efficiency: Efficiency) -> Table:
         Machine("a processor", 1, 1, "2.0"),
         "2026-01-01",
         "by hand",
-        (Measured(Shape(1, 512, 512, 512), FLOPS),),
+        (MeasuredRate(Shape(1, 512, 512, 512), FLOPS),),
         (1 << 19, 2 * FLOPS),
         ((1024, BYTES),),
         BYTES,

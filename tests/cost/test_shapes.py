@@ -9,7 +9,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.cost.blocks import BlockedSteps
-from tensornet_attn.cost.products import Measured, Shape, rate_at
+from tensornet_attn.cost.products import MeasuredRate, Shape, rate_at
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.shapes import exponentials, matmuls
 from tensornet_attn.cost.sizes import sizes_at
@@ -19,7 +19,7 @@ from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.kernels.blockwise import BLOCKWISE
 from tensornet_attn.spec import library
 
-RATES = [Measured(Shape(1, 512, 512, 512), 8e10), Measured(Shape(1, 512, 512, 8), 2e10)]
+RATES = [MeasuredRate(Shape(1, 512, 512, 512), 8e10), MeasuredRate(Shape(1, 512, 512, 8), 2e10)]
 SIZES = {"f": 32, "h": 4}
 
 
