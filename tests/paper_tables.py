@@ -6,7 +6,7 @@ from functools import cache
 
 from tensornet_attn.cost import device_named
 from tensornet_attn.cost.order import split_best
-from tensornet_attn.cost.paper import TABLES, Cells, Compared, Comparison, Row, Split, Table, compare, paper_named
+from tensornet_attn.cost.paper import TABLES, Cells, Compared, Comparison, PaperTable, Row, Split, compare, paper_named
 from tensornet_attn.graph import Graph
 
 FLOPS = device_named("flops")
@@ -18,7 +18,7 @@ def split(graph: Graph, sizes: dict[str, int]) -> Graph:
 
 def compare_row(row: Row, split: Split) -> tuple[Compared, ...]:
     """Each count of a row."""
-    return compare(Table("row", "a test", "ours", (row,)), split).numbers
+    return compare(PaperTable("row", "a test", "ours", (row,)), split).numbers
 
 
 def file_of(cells: Cells) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.products import Matmul
-from tensornet_attn.cost.rates import Table
+from tensornet_attn.cost.rates import RateTable
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import split_products
@@ -73,7 +73,7 @@ class KernelCost:
         """The matrix products by shape; None: by the roles of the legs of its MACs."""
         return None
 
-    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts | None:
+    def seconds(self, scene: Scene, step: Step, table: RateTable, backward: bool) -> Parts | None:
         """The seconds at the rates of a table, by kind of part; None: products, exponentials, passes and calls."""
         return None
 

@@ -131,7 +131,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     """The rows of a source; `convention`: how it counts, in words; `letters`: the meaning of letters in formulas."""
 
     name: str
@@ -209,7 +209,7 @@ def paper_named(name: str) -> Paper:
     return Paper(**tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8")))
 
 
-def table_of(name: str) -> Table:
+def table_of(name: str) -> PaperTable:
     """The cost table of a paper.
 
     >>> table_of("fish").rows[0].where
@@ -217,10 +217,10 @@ def table_of(name: str) -> Table:
     """
     paper = paper_named(name)
     rows = [paper.row(where, cells) for where in paper.sections for cells in paper.printed(where)]
-    return Table(name, paper.source, paper.convention, tuple(rows), paper.letters)
+    return PaperTable(name, paper.source, paper.convention, tuple(rows), paper.letters)
 
 
-def tables_named(name: str) -> list[Table]:
+def tables_named(name: str) -> list[PaperTable]:
     """The cost table of a paper, or all tables for `all`. Raises InputError, with the most similar name.
 
     >>> [table.name for table in tables_named("all")]
@@ -298,7 +298,7 @@ class Compared:
 class Comparison:
     """All numbers of a table."""
 
-    table: Table
+    table: PaperTable
     numbers: tuple[Compared, ...]
 
     def as_dict(self) -> dict[str, object]:
@@ -325,7 +325,7 @@ class Comparison:
         return "\n".join(lines) + "\n"
 
 
-def compare(table: Table, split: Split) -> Comparison:
+def compare(table: PaperTable, split: Split) -> Comparison:
     """A table with our counts; `split` splits products into pairs, e.g. in the planner's order."""
     priced: dict[str, Cost] = {}  # each design once at each size
 

@@ -18,7 +18,7 @@ from tensornet_attn.cost.kernels import Parts
 from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.price import scene_of
 from tensornet_attn.cost.products import Matmul, Shape
-from tensornet_attn.cost.rates import Table
+from tensornet_attn.cost.rates import RateTable
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.seconds import accessed, passes_of
 from tensornet_attn.emit.layout import columns, split
@@ -113,7 +113,7 @@ class Fused(OfBoxes[Scored]):
     def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
         return of_attention(scene, attention_of(step), _batch(scene, step))
 
-    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    def seconds(self, scene: Scene, step: Step, table: RateTable, backward: bool) -> Parts:
         learned, kind = backward and step.name in scene.learned, kind_of(scene, step)
         seconds = attention_seconds(scene, step, attention_of(step), table, learned, kind)
         return {kind: seconds, "call": table.call[learned]}
@@ -273,7 +273,9 @@ def of_attention(scene: Scene, op: FusedAttention, batch: int) -> list[Matmul]:
     return [Matmul(shape, op.scores, float(shape.macs)) for shape in both]
 
 
-def attention_seconds(scene: Scene, step: Step, op: FusedAttention, table: Table, learned: bool, kind: str) -> float:
+def attention_seconds(
+    scene: Scene, step: Step, op: FusedAttention, table: RateTable, learned: bool, kind: str
+) -> float:
     """Pairs of queries and keys at the wider of both widths, and copies of keys and values for heads they lack."""
     copies = 2 * accessed(sum(scene.elements(use) * times for use, times in _repeated(scene, op) if times > 1), table)
     pairs = float(_batch(scene, step) * scene.size(op.scores))

@@ -15,7 +15,7 @@ from tensornet_attn.cost.blocks import Reach, reach_of
 from tensornet_attn.cost.kernels import Parts
 from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.products import Matmul
-from tensornet_attn.cost.rates import ELEMENTWISE, Table
+from tensornet_attn.cost.rates import ELEMENTWISE, RateTable
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.seconds import CALLS, accessed, passes_of
 from tensornet_attn.emit.layout import columns, split
@@ -138,7 +138,7 @@ class Banded(OfBoxes[BandCandidate]):
         blocks = of_attention(spans, band_of(step).attention, batch)
         return [matmul._replace(macs=share * matmul.macs) for matmul in blocks]
 
-    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    def seconds(self, scene: Scene, step: Step, table: RateTable, backward: bool) -> Parts:
         """Keys and values are padded, and copied into spans; the result is cropped."""
         learned, spans, op = backward and step.name in scene.learned, in_spans(scene, step), band_of(step).attention
         passed = sum(5 * accessed(spans.elements(use), table) for use in (op.key, op.value))

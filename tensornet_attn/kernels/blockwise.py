@@ -15,7 +15,7 @@ from tensornet_attn.cost.kernels import Parts, inside
 from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.price import scene_of, time_in_blocks, time_of_step
 from tensornet_attn.cost.products import Matmul
-from tensornet_attn.cost.rates import Table
+from tensornet_attn.cost.rates import RateTable
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.seconds import CALLS, CALLS_OF_CPP, NATIVE, OF_MAPS, drawn_and_dropped, parts_inside
 from tensornet_attn.cost.shapes import matmuls
@@ -102,7 +102,7 @@ class InBlocks(Implementation[StepGroup]):
             for matmul in matmuls(block, inner_step)
         ]
 
-    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    def seconds(self, scene: Scene, step: Step, table: RateTable, backward: bool) -> Parts:
         """The steps inside for each block; with a backward, again, and their gradients."""
         by_kind: defaultdict[str, float] = defaultdict(float)
         learned = backward and step.name in scene.learned

@@ -31,7 +31,7 @@ from tensornet_attn.cost.memory import kept, saved
 from tensornet_attn.cost.order import order
 from tensornet_attn.cost.price import scene_of, time_of_step
 from tensornet_attn.cost.products import Matmul, Shape
-from tensornet_attn.cost.rates import ELEMENTWISE, Table
+from tensornet_attn.cost.rates import ELEMENTWISE, RateTable
 from tensornet_attn.cost.routing import Routing, chosen_behind
 from tensornet_attn.cost.scene import Scene, word
 from tensornet_attn.cost.seconds import (
@@ -258,7 +258,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         attended = (inner_step for inner_step in step.kernel.body if inner_step.kernel) if step.kernel else ()
         return row_matmuls + [matmul for inner_step in attended for matmul in matmuls(chosen_scene, inner_step)]
 
-    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    def seconds(self, scene: Scene, step: Step, table: RateTable, backward: bool) -> Parts:
         """Products with the chosen experts, maps between them, and attention of the chosen heads.
 
         The rows of one expert are gathered in a cache; their products are read for each head, put back and added.

@@ -17,7 +17,7 @@ from tensornet_attn.cost.kernels import KernelCost, Parts
 from tensornet_attn.cost.memory import saved
 from tensornet_attn.cost.price import scratch as scratch_of
 from tensornet_attn.cost.products import Matmul
-from tensornet_attn.cost.rates import Table
+from tensornet_attn.cost.rates import RateTable
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.seconds import parts_of
 from tensornet_attn.cost.shapes import matmuls
@@ -191,7 +191,7 @@ class OfSteps(KernelCost):
         inner = self.inside(scene, step)
         return [matmul for inner_step in self.parts(scene, step) for matmul in matmuls(inner, inner_step)]
 
-    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    def seconds(self, scene: Scene, step: Step, table: RateTable, backward: bool) -> Parts:
         inner, seconds = self.inside(scene, step), defaultdict[str, float](float)
         in_cpp = step.kernel is not None and step.kernel.cpp
         for inner_step in self.parts(scene, step):

@@ -11,7 +11,7 @@ from tensornet_attn.cost.kernels import Parts
 from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.products import Matmul
-from tensornet_attn.cost.rates import Table
+from tensornet_attn.cost.rates import RateTable
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.seconds import parts_inside
 from tensornet_attn.cost.shapes import matmuls
@@ -59,7 +59,7 @@ class OuterSums(Implementation[Recurrence]):
     def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
         return matmuls(scene, _as_product(step))
 
-    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    def seconds(self, scene: Scene, step: Step, table: RateTable, backward: bool) -> Parts:
         return parts_inside(scene, _as_product(step), table, backward)
 
     def plain(self, step: Step) -> bool:

@@ -13,7 +13,7 @@ from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.kernels import Parts, inside
 from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.order import split_best
-from tensornet_attn.cost.rates import ELEMENTWISE, Table
+from tensornet_attn.cost.rates import ELEMENTWISE, RateTable
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.seconds import WIDTH, passes_of
 from tensornet_attn.emit.writer import Writer
@@ -83,7 +83,7 @@ class SummedScans(OfSteps, Implementation[ReadScan]):
             return 3 * states, 8 * states
         return (sum(inner.elements(inner_step) for inner_step in steps[:-1]),) * 2
 
-    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    def seconds(self, scene: Scene, step: Step, table: RateTable, backward: bool) -> Parts:
         """Passes over blocks that stay in a cache, and calls for each position; of short rows, the steps inside."""
         inner = self.inside(scene, step)
         if not self._in_blocks(inner, step):

@@ -13,9 +13,9 @@ from tensornet_attn.cost.paper import (
     Adjustment,
     CostTerm,
     Count,
+    PaperTable,
     Rounding,
     Row,
-    Table,
     as_printed,
     compare,
     number,
@@ -49,7 +49,7 @@ SMALL = Row(
         Count("time", printed="12ms", source="measured", note="on some machine."),
     ),
 )
-TABLE = Table("small", "A paper (2020)", "all of it", (SMALL,), "N rows")
+TABLE = PaperTable("small", "A paper (2020)", "all of it", (SMALL,), "N rows")
 
 
 def test_parts_add_up():
