@@ -6,7 +6,17 @@ from functools import cache
 
 from tensornet_attn.cost import device_named
 from tensornet_attn.cost.order import split_best
-from tensornet_attn.cost.paper import TABLES, Cells, Compared, Comparison, PaperTable, Row, Split, compare, paper_named
+from tensornet_attn.cost.paper import (
+    TABLES,
+    Cells,
+    Compared,
+    PaperComparison,
+    PaperTable,
+    Row,
+    Split,
+    compare,
+    paper_named,
+)
 from tensornet_attn.graph import Graph
 
 FLOPS = device_named("flops")
@@ -32,5 +42,5 @@ def printed(name: str, where: str) -> list[Cells]:
 
 
 @cache
-def compared(name: str) -> Comparison:
+def compared(name: str) -> PaperComparison:
     return compare(TABLES[name], split)

@@ -295,7 +295,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PaperComparison:
     """All numbers of a table."""
 
     table: PaperTable
@@ -325,7 +325,7 @@ class Comparison:
         return "\n".join(lines) + "\n"
 
 
-def compare(table: PaperTable, split: Split) -> Comparison:
+def compare(table: PaperTable, split: Split) -> PaperComparison:
     """A table with our counts; `split` splits products into pairs, e.g. in the planner's order."""
     priced: dict[str, Cost] = {}  # each design once at each size
 
@@ -366,7 +366,7 @@ def compare(table: PaperTable, split: Split) -> Comparison:
         state = "reproduced" if agrees else "differs"
         return Compared(row, count, state, stated, ours, dense, adjustments, difference, paper, recount, whole)
 
-    return Comparison(table, tuple(compared(row, count) for row in table.rows for count in row.counts))
+    return PaperComparison(table, tuple(compared(row, count) for row in table.rows for count in row.counts))
 
 
 def _design(source: str | Mapping[str, Any]) -> Any:
