@@ -12,7 +12,7 @@ from tensornet_attn.cost.paper import (
     Compared,
     PaperComparison,
     PaperTable,
-    Row,
+    PrintedRow,
     Split,
     compare,
     paper_named,
@@ -26,7 +26,7 @@ def split(graph: Graph, sizes: dict[str, int]) -> Graph:
     return split_best(graph, sizes, FLOPS)[0]
 
 
-def compare_row(row: Row, split: Split) -> tuple[Compared, ...]:
+def compare_row(row: PrintedRow, split: Split) -> tuple[Compared, ...]:
     """Each count of a row."""
     return compare(PaperTable("row", "a test", "ours", (row,)), split).numbers
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tensornet_attn.compare.record import Record
 from tensornet_attn.compare.record import record as read
-from tensornet_attn.compare.section import DEFAULT, NOTE, UNITS, Mean, Row, Section, cells, head, mean_of
+from tensornet_attn.compare.section import DEFAULT, NOTE, UNITS, Mean, Section, SeedRuns, cells, head, mean_of
 from tensornet_attn.cost.sizes import columns
 from tensornet_attn.errors import InputError, nearest
 
@@ -96,7 +96,7 @@ def _section(task: str, records: Sequence[Record], by: str | None) -> Section:
                     f"'{run.path}' and '{next_run.path}' are the same run, {label} with seed {run.seed}; leave one out."
                 )
         if finished:
-            rows.append(Row(label, tuple(finished), measure))
+            rows.append(SeedRuns(label, tuple(finished), measure))
     rows.sort(key=lambda row: row.score.value, reverse=not measure.partition("/")[0].endswith(SMALLER))
     compared = tuple(replace(row, difference=_difference(row, rows[0])) for row in rows)
     return Section(task, records[0].run.options, measure, compared, tuple(waiting))
@@ -132,7 +132,7 @@ def _measure(records: Sequence[Record], by: str | None) -> str:
     return by
 
 
-def _difference(row: Row, first: Row) -> Mean | None:
+def _difference(row: SeedRuns, first: SeedRuns) -> Mean | None:
     """The mean of the differences from the first row, paired by seed; None if they share no seed."""
     theirs = {record.seed: record.scores[row.by] for record in first.records}
     differences = [record.scores[row.by] - theirs[record.seed] for record in row.records if record.seed in theirs]

@@ -98,7 +98,7 @@ def quantile(freedom: int, level: float = LEVEL) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class SeedRuns:
     """Finished runs that differ only in their seed. `difference`: from the first row, over common seeds."""
 
     label: str
@@ -147,15 +147,15 @@ class Section:
     task: str
     options: Mapping[str, Any]
     by: str
-    rows: tuple[Row, ...]
+    rows: tuple[SeedRuns, ...]
     unfinished: tuple[tuple[str, Record], ...]  # (label, run)
 
     @cached_property
-    def tied(self) -> tuple[Row, ...]:
+    def tied(self) -> tuple[SeedRuns, ...]:
         return tuple(row for row in self.rows if not row.score.apart(self.rows[0].score))
 
     @property
-    def best(self) -> Row | None:
+    def best(self) -> SeedRuns | None:
         """The row whose interval overlaps no other; None if there is none."""
         return self.rows[0] if len(self.rows) > 1 and len(self.tied) == 1 else None
 
@@ -209,7 +209,7 @@ def words(key: str) -> str:
     return key.removeprefix("eval_").replace("_", " ")
 
 
-def cells(section: Section, row: Row) -> list[str]:
+def cells(section: Section, row: SeedRuns) -> list[str]:
     """The cells of a row as text; costs have units."""
     means = [row.mean(key).to_text() for key in section.measures]
     difference = row.difference.to_text(sign=True) if row.difference else ""

@@ -120,7 +120,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Row:
+class PrintedRow:
     """A printed row. `kind`: a name for rows with the same formulas and adjustments; if empty, the model."""
 
     model: str
@@ -137,7 +137,7 @@ class PaperTable:
     name: str
     source: str
     convention: str
-    rows: tuple[Row, ...]
+    rows: tuple[PrintedRow, ...]
     letters: str = ""
 
 
@@ -164,7 +164,7 @@ class Paper(NamedTuple):
         names, *rows = ([cell.strip() for cell in line.split("|")] for line in lines)
         return [dict(zip(names, cells, strict=True)) for cells in rows]
 
-    def row(self, where: str, cells: Cells) -> Row:
+    def row(self, where: str, cells: Cells) -> PrintedRow:
         """A printed row with its counts."""
         section = self.sections[where]
         shown = {column: cell for column, cell in cells.items() if cell != "-"}
@@ -193,7 +193,7 @@ class Paper(NamedTuple):
                 fields = {key: converters[key](field) if key in converters else field for key, field in fields.items()}
                 counts.append(Count(unit, printed=shown.get(column), **fields))
         model = section.get("name", "{row}").format_map(shown)
-        return Row(model, where, values, tuple(counts), kind.get("kind", ""))
+        return PrintedRow(model, where, values, tuple(counts), kind.get("kind", ""))
 
     def kind(self, name: str) -> dict[str, Any]:
         """The fields of a kind, with those of the kind that it is like."""
@@ -276,7 +276,7 @@ class Compared:
     `differs`. Measured and drawn numbers have no counts. `percentage_of`: our count that printed percentages refer to.
     """
 
-    row: Row
+    row: PrintedRow
     count: Count
     state: str
     stated: int | None
@@ -350,7 +350,7 @@ def compare(table: PaperTable, split: Split) -> PaperComparison:
             sums += number(part.times, values) * counts[unit]
         return sums
 
-    def compared(row: Row, count: Count) -> Compared:
+    def compared(row: PrintedRow, count: Count) -> Compared:
         values, unit, printed = row.values, count.unit, count.printed
         stated = number(count.formula, values) if count.formula else None
         if count.source != "counted":

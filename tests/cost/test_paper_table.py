@@ -14,8 +14,8 @@ from tensornet_attn.cost.paper import (
     CostTerm,
     Count,
     PaperTable,
+    PrintedRow,
     Rounding,
-    Row,
     as_printed,
     compare,
     number,
@@ -37,7 +37,7 @@ PARTS = (
     CostTerm(LINEAR, {"f": "F", "g": "F / 2"}, {"n": "N"}, batch="2"),
     CostTerm(LINEAR, {"f": "F"}, {"n": "N"}, times="3"),
 )
-SMALL = Row(
+SMALL = PrintedRow(
     "two layers",
     "table 9",
     {"N": 500, "F": 40},

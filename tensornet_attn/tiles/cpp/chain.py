@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tensornet_attn.tiles.cpp.lines import PassPrinter
-from tensornet_attn.tiles.cpp.passes import INLINE, Row
+from tensornet_attn.tiles.cpp.passes import INLINE, RowStatement
 from tensornet_attn.tiles.cpp.region import Printed, RegionText
 from tensornet_attn.tiles.program import Node, below
 
@@ -38,7 +38,7 @@ def in_turn(region: RegionText, *chains: PassPrinter, same: Mapping[Node, Node] 
 def wanted(key_pass: PassPrinter, nodes: Iterable[Node]) -> None:
     """Makes a chain compute nodes that no sum reads."""
     for node in nodes:
-        key_pass.among((node,)).ends.append(Row(node.heads, (node,), list))
+        key_pass.among((node,)).ends.append(RowStatement(node.heads, (node,), list))
 
 
 def need_of_later(first_pass: PassPrinter) -> None:
@@ -64,7 +64,10 @@ def stored_between(earlier: PassPrinter, later: PassPrinter) -> set[Node]:
     args = {later.other(arg) for node in needed if node not in common for arg in node.args}
     multiplied = {later.other(arg) for node in needed if node.op == "dot" for arg in node.args}
     multiplied |= {
-        later.other(node) for statement in later.ends if not isinstance(statement, Row) for node in statement.reads
+        later.other(node)
+        for statement in later.ends
+        if not isinstance(statement, RowStatement)
+        for node in statement.reads
     }
     read = {node if node in multiplied else without_numbers(later, node) for node in common & (ends | args)}
     return {node for node in read if node.op not in INLINE and not free(node)}

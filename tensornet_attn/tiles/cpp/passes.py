@@ -36,12 +36,12 @@ MADE = (
 
 
 @dataclass(eq=False)
-class Row(Statement):
+class RowStatement(Statement):
     """A statement of each row i: `lines` are inside of the loop over rows."""
 
 
 @dataclass(eq=False)
-class SumRow(Row):
+class SumRow(RowStatement):
     """Sums of rows of a node; `unrolled`: a variable whose values share one loop over keys."""
 
     of: Node | None = None
@@ -168,7 +168,7 @@ class Pass(PassExpressions):
         if node.op in MADE or node in self.stored or node is self.fading:
             return True
         readers = self.readers.get(node, [])
-        if any(isinstance(reader, Statement) and not isinstance(reader, Row) for reader in readers):
+        if any(isinstance(reader, Statement) and not isinstance(reader, RowStatement) for reader in readers):
             return True  # a product reads it
         if any(isinstance(reader, Node) and reader.op == "dot" for reader in readers):
             return True
@@ -246,11 +246,11 @@ class Pass(PassExpressions):
         if node.op == "over" and not self.inlined_sum(node):
             if args[0].op == "dot" and args[0] not in self.kept:
                 raise Unfit("a sum of products")
-            statement = Row(args[0].heads, reads, list, (node,), over=node.data[0], how=node.data[1])
+            statement = RowStatement(args[0].heads, reads, list, (node,), over=node.data[0], how=node.data[1])
         elif node.op == "dot":
             statement = Statement(node.heads, reads, list, (node,))
         else:
-            statement = Row(node.heads, reads, list, (node,))
+            statement = RowStatement(node.heads, reads, list, (node,))
             if node.op == "softmax":
                 statement.makes = (node, self.alpha(node))
         self.statements.append(statement)
@@ -264,7 +264,7 @@ class Pass(PassExpressions):
         maker = {node: statement for statement in self.statements for node in statement.makes}
         stage: dict[Statement, int] = {}
         for statement in self.statements:
-            is_row = isinstance(statement, Row)
+            is_row = isinstance(statement, RowStatement)
             turn = 1 if is_row else 0
             for node in statement.reads:
                 if node in maker:
@@ -314,10 +314,10 @@ class Pass(PassExpressions):
                 self.name[node], self.dims[node] = name, dims
                 count = prod(self.program.nodes.sizes[variable] for variable in dims)
                 same_row_loop = (
-                    isinstance(reader, Row) and group[reader] == group.get(statement)
+                    isinstance(reader, RowStatement) and group[reader] == group.get(statement)
                     for reader in readers.get(node, ())
                 )
-                if isinstance(statement, Row) and node not in self.stored and all(same_row_loop):
+                if isinstance(statement, RowStatement) and node not in self.stored and all(same_row_loop):
                     self.rows.add(node)
                     self.buffers[name] = Buffer(count, self.columns(node))
                 else:
@@ -370,4 +370,8 @@ def row_groups(items: Iterable[Loop | Statement]) -> dict[Statement, int]:
 
 def is_rows(branch: Loop | Statement) -> bool:
     """Whether all of an item stands in a loop over rows."""
-    return isinstance(branch, Row) if isinstance(branch, Statement) else all(is_rows(child) for child in branch.items)
+    return (
+        isinstance(branch, RowStatement)
+        if isinstance(branch, Statement)
+        else all(is_rows(child) for child in branch.items)
+    )

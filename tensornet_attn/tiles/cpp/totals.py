@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from tensornet_attn.tiles.cpp.lines import PassPrinter
-from tensornet_attn.tiles.cpp.passes import Row, SumRow
+from tensornet_attn.tiles.cpp.passes import RowStatement, SumRow
 from tensornet_attn.tiles.cpp.places import Env, Where
 from tensornet_attn.tiles.cpp.values import SHIFT
 from tensornet_attn.tiles.loops import Statement
@@ -117,7 +117,9 @@ def add_pairs(key_pass: PassPrinter, leaf: Node, gradient: Node, to: str) -> Non
     """Adds the gradient of a leaf of queries x keys; `to`: the operand's gradient, from the block's first key on."""
     key_pass, gradient = key_pass.among((gradient,)), without_sums(key_pass.other(gradient))
     heads = variables(key_pass, (leaf, gradient))
-    key_pass.ends.append(Row(heads, (gradient,), lambda: key_pass.loop([gradient], [{}], ["to[j] += {x};"], to)))
+    key_pass.ends.append(
+        RowStatement(heads, (gradient,), lambda: key_pass.loop([gradient], [{}], ["to[j] += {x};"], to))
+    )
 
 
 def add_entries(key_pass: PassPrinter, leaf: Node, gradient: Node, to: str) -> None:
@@ -134,7 +136,7 @@ def add_entries(key_pass: PassPrinter, leaf: Node, gradient: Node, to: str) -> N
             f"add_entries({to}{rows}, {row}, keys, {reach}, {SHIFT});",
         ]
 
-    key_pass.ends.append(Row(variables(key_pass, (gradient,)), (gradient,), lines))
+    key_pass.ends.append(RowStatement(variables(key_pass, (gradient,)), (gradient,), lines))
 
 
 def add_between(key_pass: PassPrinter, leaf: Node, gradient: Node, to: str) -> None:
@@ -150,4 +152,4 @@ def add_between(key_pass: PassPrinter, leaf: Node, gradient: Node, to: str) -> N
         ]
         return [*row_loops[0], *row_loops[1], f"add_between({to}, {rows[0]}, {rows[1]}, keys, {size});"]
 
-    key_pass.ends.append(Row(variables(key_pass, (leaf, gradient)), (x, gradient), lines))
+    key_pass.ends.append(RowStatement(variables(key_pass, (leaf, gradient)), (x, gradient), lines))
