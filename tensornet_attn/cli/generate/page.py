@@ -13,7 +13,7 @@ from jinja2 import Template
 
 from tensornet_attn import compiler
 from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
-from tensornet_attn.cli.generate.costs import TABLE, Point, points
+from tensornet_attn.cli.generate.costs import TABLE, SequenceCosts, points
 from tensornet_attn.cost.sizes import LENGTH, human
 from tensornet_attn.draw import to_text
 from tensornet_attn.draw.words import call_words
@@ -137,7 +137,7 @@ def _values(tensor: Tensor) -> str:
     return f"{first}, then {code(tensor.update)}" if tensor.update else first
 
 
-def _cells(point: Point | None) -> tuple[str, str, str]:
+def _cells(point: SequenceCosts | None) -> tuple[str, str, str]:
     if point is None:
         return "", "", ""
     return human(point.macs), f"{human(point.kept)}B", f"{human(point.peak)}B"
