@@ -40,7 +40,7 @@ class Rectangle:
 
 
 @dataclass(frozen=True)
-class Curve:
+class Spline:
     """A segment of an edge from `tail` to `head` (nodes or a label), as 3 n + 1 Bezier points."""
 
     edge: Edge
@@ -57,7 +57,7 @@ class Layout:
     frames: dict[str, Rectangle] = field(default_factory=dict)
     titles: dict[str, Rectangle] = field(default_factory=dict)
     labels: dict[str, tuple[Rectangle, Edge]] = field(default_factory=dict)
-    curves: list[Curve] = field(default_factory=list)
+    curves: list[Spline] = field(default_factory=list)
 
     def take(self, inner: Layout, x: float, y: float) -> None:
         """Adds the content of another layout, moved by x and y."""
@@ -123,7 +123,7 @@ class Placed:
         layout.curves += [self.curve(chain) for chain in level.chains]
         return layout
 
-    def curve(self, chain: tuple[Arrow, ...]) -> Curve:
+    def curve(self, chain: tuple[Arrow, ...]) -> Spline:
         """The curve of a chain of arrows, from its first to its last node."""
         x, bands = self.x, self.bands
         tail, head = chain[0].port or chain[0].tail, chain[-1].head
@@ -143,7 +143,7 @@ class Placed:
             points += _line(points[-1], end)
         if head in self.home and self.home[head].look == "open":
             points += _line(points[-1], (end[0], end[1] + STUB))
-        return Curve(chain[0].edge, tail, head, tuple(_joined(points)))
+        return Spline(chain[0].edge, tail, head, tuple(_joined(points)))
 
     def at(self, node: str, arrow: Arrow, beside: list[Arrow], direction: int) -> Point:
         """The point where an arrow meets the outline of a node, below (`direction` 1) or above (-1).

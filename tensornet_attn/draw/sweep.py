@@ -39,7 +39,7 @@ font-family="Helvetica, Arial, sans-serif" font-size="12" fill="#222">"""
 
 
 @dataclass(frozen=True)
-class Curve:
+class SweepCurve:
     """A named curve; a missing value is None."""
 
     name: str
@@ -53,7 +53,7 @@ class Panel:
 
     title: str
     along: str
-    curves: tuple[Curve, ...]
+    curves: tuple[SweepCurve, ...]
     one: str = "the same for all"
 
 
@@ -151,7 +151,7 @@ def _drawn(panel: Panel, axes: Axes, names: Sequence[str]) -> Iterable[str]:
         yield from _curve(curve, axes, STYLES[names.index(curve.name) % len(STYLES)], width)
 
 
-def _curve(curve: Curve, axes: Axes, style: tuple[str, str, str], width: float) -> Iterable[str]:
+def _curve(curve: SweepCurve, axes: Axes, style: tuple[str, str, str], width: float) -> Iterable[str]:
     points = [(axes.x(x), axes.y(y)) for x, y in zip(curve.xs, curve.ys, strict=True) if y is not None and y > 0]
     if not points:
         return
@@ -191,7 +191,7 @@ def sweep_svg(swept: Swept) -> str:
     for measure in swept.sweep.measures:
         ratio = f", ratio to {swept.against}" if swept.against else ""
         drawn = tuple(
-            Curve(
+            SweepCurve(
                 name,
                 tuple(point.sizes[axes[0]] for point in points),
                 tuple(point.displayed(measure) for point in points),
