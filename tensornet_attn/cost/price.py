@@ -34,7 +34,7 @@ DELTA = 4
 
 
 @dataclass(frozen=True)
-class Price:
+class PlanPrice:
     """The predicted time in seconds, the peak memory in bytes, and the step at the peak."""
 
     seconds: float
@@ -42,12 +42,12 @@ class Price:
     step: str
 
 
-def price_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> Price:
+def price_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> PlanPrice:
     """The price of a schedule; `sizes`: the legs that are known at run time only."""
     at_peak = peak(scene_of(split_products(schedule), sizes, target), target.backward, partial(scratch, target.device))
     seconds = target.device.seconds(time_of(schedule, sizes, target))
     seconds += module_seconds(target.device.rates, target.backward) if target.device.measured else 0.0
-    return Price(seconds, target.bytes * at_peak.numbers, at_peak.step)
+    return PlanPrice(seconds, target.bytes * at_peak.numbers, at_peak.step)
 
 
 def time_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> int:

@@ -22,7 +22,7 @@ from functools import cache
 
 from tensornet_attn.compiler import plan_of
 from tensornet_attn.cost.memory import saved
-from tensornet_attn.cost.price import Price, price_of
+from tensornet_attn.cost.price import PlanPrice, price_of
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.target import target_from
 from tensornet_attn.errors import DesignError
@@ -85,7 +85,7 @@ def saved_line(made: Plan) -> str:
     return " ".join([*sorted(whole, key=_by_number), *(f"+{elements}" for elements in sorted(more))])
 
 
-def price(made: Plan) -> Price:
+def price(made: Plan) -> PlanPrice:
     """Predicted seconds and peak of bytes."""
     return price_of(made.schedule, made.target.sizes(made.graph), made.target)
 
