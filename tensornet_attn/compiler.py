@@ -27,7 +27,7 @@ from tensornet_attn.graph.doubts import doubts_of_float16
 from tensornet_attn.keywords import caller
 from tensornet_attn.plan import auto
 from tensornet_attn.plan.auto import Host, in_torch
-from tensornet_attn.plan.cache import Cache
+from tensornet_attn.plan.cache import LruCache
 from tensornet_attn.plan.make import BACKENDS, plan_of
 from tensornet_attn.spec import library, read
 from tensornet_attn.spec.read import Source
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tensornet_attn.runtime.triton.survey import Used
 
 Overrides = Mapping[str, int | float | str]
-_sources: Cache[Emitted] = Cache(most=256)
+_sources: LruCache[Emitted] = LruCache(most=256)
 
 
 class Options(TargetOptions, total=False):

@@ -14,7 +14,7 @@ from tensornet_attn.cost.devices import GENERIC
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.made import Arguments, Made, Result
-from tensornet_attn.plan.cache import Cache as Plans
+from tensornet_attn.plan.cache import LruCache as Plans
 from tensornet_attn.plan.decoding import decoding_of
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.plan import Plan

@@ -15,7 +15,7 @@ from tensornet_attn.ops.registered import added
 Value = TypeVar("Value")
 
 
-class Cache(Generic[Value]):
+class LruCache(Generic[Value]):
     """At most `most` values by key; the least recently used value is dropped first.
 
     >>> squares = Cache[int](most=2)

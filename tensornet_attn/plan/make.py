@@ -20,7 +20,7 @@ from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.kernels import KERNELS
 from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.plan.absorb import ABSORBED, absorbed
-from tensornet_attn.plan.cache import Cache
+from tensornet_attn.plan.cache import LruCache
 from tensornet_attn.plan.demands import backend_of, strictly
 from tensornet_attn.plan.implementations import BESIDE_FUSED, CPP, TORCH, TRITON_ALONE, ImplementationTable
 from tensornet_attn.plan.plan import Lowering, Plan, Region
@@ -30,7 +30,7 @@ from tensornet_attn.tiles.legs import quadratic
 
 BACKENDS = ("auto", "reference", "torch", "inductor", "cpp", "triton")
 LONGER = 1.2  # times the time of torch that cached C++ kernels may be predicted to take: predictions err by as much
-PLANS: Cache[Plan] = Cache(most=256)  # by the text of the graph, which includes its names; backend; target
+PLANS: LruCache[Plan] = LruCache(most=256)  # by the text of the graph, which includes its names; backend; target
 
 
 def plan_of(graph: Graph, backend: str = "auto", target: Target = TRAINING) -> Plan:
