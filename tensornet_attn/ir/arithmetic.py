@@ -48,12 +48,12 @@ class Binary:
 
 
 @dataclass(frozen=True)
-class Call:
+class FunctionCall:
     function: str
     arguments: tuple[Arith, ...]
 
 
-Arith = Number | Name | Negative | Binary | Call
+Arith = Number | Name | Negative | Binary | FunctionCall
 ONE = Number(1)
 
 
@@ -137,7 +137,7 @@ def literal(token: Token) -> Number:
     return Number(value)
 
 
-def _call(stream: Stream, function: str, span: Span) -> Call:
+def _call(stream: Stream, function: str, span: Span) -> FunctionCall:
     if function not in FUNCTIONS:
         hint = f"use one of {', '.join(sorted(FUNCTIONS))}."
         hint = f"write '{_MEANT[function]}'." if function in _MEANT else hint
@@ -147,7 +147,7 @@ def _call(stream: Stream, function: str, span: Span) -> Call:
     if len(arguments) < least or (least == 1 and len(arguments) > 1):
         wanted = "one argument" if least == 1 else "two or more arguments"
         raise Refusal("syntax", f"'{function}' takes {wanted}, got {len(arguments)}.", _USAGE[function], span)
-    return Call(function, tuple(arguments))
+    return FunctionCall(function, tuple(arguments))
 
 
 _USAGE = {name: f"e.g. '{name}(f)'." if least == 1 else f"e.g. '{name}(f, 64)'." for name, least in FUNCTIONS.items()}
@@ -177,8 +177,8 @@ def with_constants(tree: Arith, declared: Container[str]) -> Arith:
     if isinstance(tree, Binary):
         left, right = (with_constants(side, declared) for side in (tree.left, tree.right))
         return Binary(tree.op, left, right)
-    if isinstance(tree, Call):
-        return Call(tree.function, tuple(with_constants(argument, declared) for argument in tree.arguments))
+    if isinstance(tree, FunctionCall):
+        return FunctionCall(tree.function, tuple(with_constants(argument, declared) for argument in tree.arguments))
     return tree
 
 
@@ -191,7 +191,7 @@ def names(tree: Arith) -> Iterator[Name]:
     elif isinstance(tree, Binary):
         yield from names(tree.left)
         yield from names(tree.right)
-    elif isinstance(tree, Call):
+    elif isinstance(tree, FunctionCall):
         for argument in tree.arguments:
             yield from names(argument)
 
@@ -213,7 +213,7 @@ def _evaluate(tree: Arith, values: Mapping[str, Value]) -> Value:
     try:
         if isinstance(tree, Negative):
             return -_evaluate(tree.of, values)
-        if isinstance(tree, Call):
+        if isinstance(tree, FunctionCall):
             return _apply(tree.function, [_evaluate(argument, values) for argument in tree.arguments])
         return _bounded(_combine(tree.op, _evaluate(tree.left, values), _evaluate(tree.right, values)))
     except ZeroDivisionError:
@@ -284,7 +284,7 @@ def _text(tree: Arith, binding: int, rename: Callable[[str], str]) -> str:
         return repr(tree.value)
     if isinstance(tree, Name):
         return rename(tree.name)
-    if isinstance(tree, Call):
+    if isinstance(tree, FunctionCall):
         return f"{tree.function}({', '.join(_text(argument, 0, rename) for argument in tree.arguments)})"
     if isinstance(tree, Negative):
         text, precedence = f"-{_text(tree.of, 3, rename)}", 3

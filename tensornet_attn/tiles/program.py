@@ -15,7 +15,7 @@ from math import log, prod
 from typing import Any
 
 from tensornet_attn.graph.graph import Step, Use
-from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, Call, Name, Number
+from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, FunctionCall, Name, Number
 from tensornet_attn.tiles.conditions import MaskConditions
 
 Axes = tuple[str, ...]
@@ -133,7 +133,7 @@ class Nodes:
     def count(self, variable: str, log_of: bool = False) -> Arith:
         """The size of an index variable, or its logarithm."""
         if self.dynamic:
-            return Call("log", (Name(variable),)) if log_of else Name(variable)
+            return FunctionCall("log", (Name(variable),)) if log_of else Name(variable)
         return Number(log(self.sizes[variable]) if log_of else self.sizes[variable])
 
     def over(self, x: Node, variable: str, how: str = "add", name: str = "") -> Node:

@@ -28,7 +28,7 @@ LEAST_VALUE, LEAST_GRADIENT = 1e-6, 1e-2  # entries count as this part of the la
 
 
 @dataclass(frozen=True)
-class Call:
+class VerifiedCall:
     """A call: inputs, weights, states and noise by name, lengths by sequence leg, and masks."""
 
     tensors: Values
@@ -36,7 +36,7 @@ class Call:
     mask: Tensor | None = None
     key_mask: Tensor | None = None
 
-    def to(self, dtype: torch.dtype) -> Call:
+    def to(self, dtype: torch.dtype) -> VerifiedCall:
         """The call in another dtype; boolean and integer tensors stay."""
         mask = None if self.mask is None else _cast(self.mask, dtype)
         return replace(self, tensors={name: _cast(x, dtype) for name, x in self.tensors.items()}, mask=mask)
@@ -80,7 +80,7 @@ class Difference:
 class Expected(NamedTuple):
     """What the reference gives for a call in float64: steps, gradients, what readers see, gradients of the outputs."""
 
-    call: Call
+    call: VerifiedCall
     dtype: torch.dtype
     values: Values
     gradients: Values
@@ -93,7 +93,7 @@ def named_steps(graph: Graph) -> list[str]:
     return [step.name for step in graph.steps if "." not in step.name]
 
 
-def expected(graph: Graph, call: Call, dtype: torch.dtype) -> Expected:
+def expected(graph: Graph, call: VerifiedCall, dtype: torch.dtype) -> Expected:
     """The results of the reference in float64 for a call of a layer in `dtype`."""
     wide = call.to(torch.float64)
     leaves = wide.leaves(graph)
@@ -218,7 +218,7 @@ def _shown(exact: Expected, name: str, x: Tensor) -> Tensor:
     return torch.where(exact.seen[name], x, 0) if name in exact.seen else x
 
 
-def _evaluated(graph: Graph, call: Call, leaves: Values) -> Values:
+def _evaluated(graph: Graph, call: VerifiedCall, leaves: Values) -> Values:
     return evaluate(graph, call.tensors | leaves, lengths=call.lengths, mask=call.mask, key_mask=call.key_mask)
 
 

@@ -11,10 +11,10 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.nn.module import CompiledDesign, leaves
 from tensornet_attn.reference import Run
 from tensornet_attn.verify.core import (
-    Call,
     Difference,
     Expected,
     Observed,
+    VerifiedCall,
     differences,
     expected,
     gradients_of,
@@ -116,7 +116,7 @@ def verify(
             if tensor.always and tensor.name not in tensors:
                 sizes = Run(graph, tensors, lengths, False, mask, key_mask).sizes(tensor.legs)
                 tensors[tensor.name] = first.new_empty(*batch, *sizes).normal_()
-        exact = expected(graph, Call(tensors, lengths, mask, key_mask), first.dtype)
+        exact = expected(graph, VerifiedCall(tensors, lengths, mask, key_mask), first.dtype)
         steps = [
             difference for difference in observed(layer.plan, observed_run(layer.plan), exact) if not difference.result
         ]
