@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 
-from tensornet_attn.cli.generate.catalogue import Entry
+from tensornet_attn.cli.generate.catalogue import CatalogueEntry
 from tensornet_attn.cost.sizes import dtype_bytes, human
 from tensornet_attn.cost.sweep import Sweep
 from tensornet_attn.draw.sweep import WIDE, Axes, drawing
@@ -37,13 +37,13 @@ class SequenceCosts:
     peak: int
 
 
-def points(entry: Entry, lengths: Sequence[int]) -> list[SequenceCosts]:
+def points(entry: CatalogueEntry, lengths: Sequence[int]) -> list[SequenceCosts]:
     """The costs at these lengths. Lengths above the maximum of the design are replaced with the maximum."""
     totals = [(n, entry.cost(n).best.total) for n in sorted(set(map(entry.at, lengths)))]
     return [SequenceCosts(n, total.macs, FLOAT * total.saved_floats, total.live_bytes) for n, total in totals]
 
 
-def picture(entry: Entry, baseline: Entry | None) -> str:
+def picture(entry: CatalogueEntry, baseline: CatalogueEntry | None) -> str:
     """The SVG of MACs and of bytes kept for backward over the length, for a design and its baseline."""
     entry_points = points(entry, PLOT)
     lines = {entry.name: entry_points}
