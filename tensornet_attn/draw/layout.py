@@ -13,7 +13,7 @@ from math import sqrt
 
 from tensornet_attn.draw.levels import GAP, Arrow, Level, LevelOrder, level_of, spread
 from tensornet_attn.draw.looks import FIXED, FLAT, Size, label_size, node_size, title_size
-from tensornet_attn.draw.scene import Edge, Node, Scene
+from tensornet_attn.draw.scene import Edge, Scene, SceneNode
 
 Point = tuple[float, float]
 
@@ -82,7 +82,7 @@ class Placed:
     rows: list[list[str]]
     sizes: dict[str, Size]
     blocks: dict[str, Layout]
-    home: dict[str, Node]
+    home: dict[str, SceneNode]
     x: dict[str, float]
 
     def __post_init__(self) -> None:
