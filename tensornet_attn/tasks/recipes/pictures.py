@@ -114,7 +114,6 @@ def read_png(content: bytes) -> Bytes:
     """The pixels [height, width, channels] of a PNG file. Raises Unreadable, and MissingPartError without Pillow."""
     if find_spec("PIL") is None:
         raise MissingPartError("reading images needs Pillow: pip install 'tensornet-attn[train]'.")
-    from PIL import Image
 
     if not content.startswith(SIGNATURE):
         raise Unreadable("it is not a PNG file")
@@ -124,7 +123,7 @@ def read_png(content: bytes) -> Bytes:
     if not (0 < width <= _SIDE and 0 < height <= _SIDE):
         raise Unreadable(f"it has {width} x {height} pixels")
     try:
-        with Image.open(BytesIO(content), formats=["PNG"]) as picture:
+        with GreyImage.open(BytesIO(content), formats=["PNG"]) as picture:
             plain = depth == 8 and picture.mode in _MODES and not picture.info.get("interlace")
             pixels = np.asarray(picture) if plain else None
     except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for a damaged file
@@ -140,13 +139,13 @@ def with_validation(train: Bytes, test: Bytes) -> dict[str, Bytes]:
     return {"train": train[:train_end], "validation": train[train_end:], "test": test}
 
 
-class Image(Base):
+class GreyImage(Base):
     path: str = Field(description="the folder of data_batch_*.bin and test_batch.bin")
     side: int = Field(32, ge=1, le=4096, description="pixels of a side; a sample has side * side tokens")
     classes: int = Field(10, ge=2, le=256, description="number of classes")
 
 
-def _open_image(options: Image, cache: ArrayFolder) -> Source:
+def _open_image(options: GreyImage, cache: ArrayFolder) -> Source:
     """lra_image: the Long Range Arena's image task: the class of a greyscale image, pixel by pixel.
 
     The folder has CIFAR-10's binary files data_batch_*.bin and test_batch.bin: a byte for the class, then the red,
@@ -169,7 +168,7 @@ LRA_IMAGE = Recipe(
     "lra_image",
     1,
     "The arena's image task: greyscale images, pixel by pixel.",
-    Image,
+    GreyImage,
     _open_image,
     drawn=False,
     files="path is the folder of data_batch_1.bin to data_batch_5.bin and test_batch.bin: CIFAR-10's binary version, "
