@@ -15,7 +15,7 @@ import torch.nn.functional as nnf
 from torch import Tensor, nn
 
 from tensornet_attn.convert.reading import Numbers, Reading
-from tensornet_attn.parity.layer import Layer
+from tensornet_attn.parity.layer import ParityLayer
 
 F, H, D, E = 24, 3, 4, 5
 SINGLE = "all of it"
@@ -74,7 +74,7 @@ def row(
     single: str = SINGLE,
     fixed: Mapping[str, Callable[[], Tensor]] | None = None,
     names: Mapping[str, str] | None = None,
-) -> Layer:
+) -> ParityLayer:
     """A layer of fla-core. `legs`: the leg of each projection's entries, or 1 for one value per head.
 
     `around` replaces the operation by one of the projections. `names`: names of the projections' weights in the design.
@@ -95,7 +95,7 @@ def row(
         weights[name] = lambda _, __, make_weight=make_weight: make_weight()
     numbers: Numbers = {"f": F, "h": H, **{leg: sizes[leg] for leg in legs.values() if leg != "1"}}
     reading = Reading(design, ("Projected",), lambda _: numbers, weights, extra=extra or {})
-    return Layer("fla-core", function, design, make, reading, single=single)
+    return ParityLayer("fla-core", function, design, make, reading, single=single)
 
 
 QKV = {"q": "d", "k": "d", "v": "d"}

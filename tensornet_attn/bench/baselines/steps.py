@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.bench.baselines.kernels import shares
-from tensornet_attn.bench.baselines.layer import Layer, elu1, heads, out
+from tensornet_attn.bench.baselines.layer import BaselineLayer, elu1, heads, out
 
 Shape = tuple[int, ...]
 
@@ -25,7 +25,7 @@ class Step(ABC):
     of = ""  # the shipped design whose handwritten layer has the weights
     note = ""
 
-    def __init__(self, layer: Layer, batch: int, room: int):
+    def __init__(self, layer: BaselineLayer, batch: int, room: int):
         self.layer, self.seen = layer, 0
         like = next(layer.parameters())
         self.kept = [like.new_zeros(shape) for shape in self.shapes(layer.size, batch, room)]
@@ -136,7 +136,7 @@ class Retention(Step):
 
     of = "mhsa"
 
-    def __init__(self, layer: Layer, batch: int, room: int):
+    def __init__(self, layer: BaselineLayer, batch: int, room: int):
         super().__init__(layer, batch, room)
         places = torch.arange(1, layer.size.h + 1, dtype=torch.float64)
         slopes = 2.0 ** (-8 * places / layer.size.h)  # as in ALiBi, for a power of two heads
