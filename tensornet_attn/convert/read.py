@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from tensornet_attn.convert.calls import rope_of, scaling_of
-from tensornet_attn.convert.families import FAMILIES, FEATURES, Family, Layout, family_of
+from tensornet_attn.convert.families import FAMILIES, FEATURES, Family, FamilyLayout, family_of
 from tensornet_attn.convert.known import readings_of
 from tensornet_attn.convert.trained import Buckets, Norm, Trained, Widths, refusal
 from tensornet_attn.errors import InputError
@@ -73,7 +73,7 @@ def place_of(module: nn.Module, where: str) -> str:
     return f"{where} ({name})" if where else name
 
 
-def outside_of(module: Any, where: str, layout: Layout) -> Widths:
+def outside_of(module: Any, where: str, layout: FamilyLayout) -> Widths:
     """The widths of a module of a known family, whatever its features. Raises InputError."""
     if isinstance(module, nn.MultiheadAttention):
         return Widths(where, module.embed_dim, module.embed_dim, False, module.out_proj.weight)
@@ -109,7 +109,7 @@ def read_multihead(module: Any, where: str) -> Trained:
     return Trained(where, *by_heads, causal=False, dropout=float(module.dropout))
 
 
-def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
+def read_hugging_face(module: Any, where: str, layout: FamilyLayout) -> Trained:
     """Reads an attention of a Hugging Face model, with the attribute names of `layout`. Raises InputError."""
     inner = _inner(where, module, layout)
     for checked in {id(checked): checked for checked in (module, inner)}.values():
@@ -152,7 +152,7 @@ def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
     return trained
 
 
-def crosses(inner: Any, layout: Layout) -> bool:
+def crosses(inner: Any, layout: FamilyLayout) -> bool:
     """Whether an attention of a T5 stack is a cross-attention: one in the decoder that is not causal."""
     return layout.buckets and bool(inner.is_decoder) and not inner.is_causal
 
@@ -166,7 +166,7 @@ def buckets_of(where: str, inner: Any) -> Buckets | None:
     return Buckets(weight, furthest, both_sides=not inner.is_decoder)
 
 
-def _inner(where: str, module: Any, layout: Layout) -> Any:
+def _inner(where: str, module: Any, layout: FamilyLayout) -> Any:
     """The module with the heads. Raises InputError if it is a cross-attention or of an unexpected class."""
     inner = _part(where, module, layout.inside) if layout.inside else module
     if any(
@@ -179,11 +179,13 @@ def _inner(where: str, module: Any, layout: Layout) -> Any:
     return inner
 
 
-def _causal(where: str, inner: Any, layout: Layout) -> bool:
+def _causal(where: str, inner: Any, layout: FamilyLayout) -> bool:
     return bool(_part(where, inner, "is_causal")) if layout.causal is None else layout.causal
 
 
-def _projections(where: str, module: Any, layout: Layout, d: int, count: int, groups: int) -> dict[str, Projection]:
+def _projections(
+    where: str, module: Any, layout: FamilyLayout, d: int, count: int, groups: int
+) -> dict[str, Projection]:
     """The projections by letter. A fused projection is split."""
     *names, output = layout.projections.split(" ")
     projections = {"o": _linear(where, module, output)} if output else {}
@@ -204,7 +206,7 @@ def _projections(where: str, module: Any, layout: Layout, d: int, count: int, gr
     return projections | dict(zip("qkv", zip(parts(weight), biases, strict=True), strict=True))
 
 
-def _rope(where: str, module: Any, layout: Layout) -> tuple[float, float, dict[str, Any]]:
+def _rope(where: str, module: Any, layout: FamilyLayout) -> tuple[float, float, dict[str, Any]]:
     """Base, fraction and scaling of the rotary positions. Raises InputError if no design supports them."""
     _part(where, module, "config.rope_parameters")
     rope, scaling = rope_of(module), scaling_of(where, module)
