@@ -37,7 +37,7 @@ AT_ONCE = 3  # copies alive during a step: operand, masked operand, result
 
 
 @dataclass(frozen=True)
-class Model:
+class PassFloor:
     """FLOPs, bytes, exponentials, and their minimum seconds at the measured rates (None if rates were not measured)."""
 
     flops: int
@@ -46,12 +46,12 @@ class Model:
     exponentials: int = 0
 
 
-def model_of(case: Case, kind: str, backend: str, rates: Rates | None) -> Model:
+def model_of(case: Case, kind: str, backend: str, rates: Rates | None) -> PassFloor:
     """The model of a pass in the plan of our backend."""
     plan = compiler.plan_of(case.graph, backend, target_from(**case.wanted(kind)))
     flops, moved = flops_of(plan.schedule, case, kind), bytes_of(case, kind)
     work, exps = work_of(plan.schedule, case, kind)
-    return Model(flops, moved, None if rates is None else rates.floor(flops, moved, work, exps), exps)
+    return PassFloor(flops, moved, None if rates is None else rates.floor(flops, moved, work, exps), exps)
 
 
 def scene_of(schedule: Graph, case: Case) -> Scene:

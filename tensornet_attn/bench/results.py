@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median, quantiles
 from typing import Any
 
-from tensornet_attn.bench.floor import Model
+from tensornet_attn.bench.floor import PassFloor
 from tensornet_attn.bench.machine import Rates
 
 MEASURED, SKIPPED, FAILED, WRONG = "measured", "skipped", "failed", "wrong"
@@ -97,7 +97,7 @@ class Result:
     settings: Mapping[str, float]
     ours: str
     entries: list[Entry] = field(default_factory=list)
-    model: Model | None = None
+    model: PassFloor | None = None
 
     @property
     def share(self) -> float | None:

@@ -6,7 +6,7 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.bench.case import FORWARD, TRAINING, Case
-from tensornet_attn.bench.floor import Model, model_of
+from tensornet_attn.bench.floor import PassFloor, model_of
 from tensornet_attn.bench.machine import Rates
 from tensornet_attn.cost.products import MeasuredRate, Shape
 
@@ -14,7 +14,7 @@ RATES = Rates("float32", 1e6, 1e6, 512, 1 << 20)
 PROJECTIONS = 4 * 6 * 8 * 8  # multiply-adds of one sequence: four of 6 positions, 8 by 8
 
 
-def model(name: str, kind: str, rates: Rates | None = None, backend: str = "torch", **options: object) -> Model:
+def model(name: str, kind: str, rates: Rates | None = None, backend: str = "torch", **options: object) -> PassFloor:
     return model_of(Case(ta.load(name, legs={"f": 8, "h": 2}), 6, 2, **options), kind, backend, rates)
 
 

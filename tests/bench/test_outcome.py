@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tensornet_attn.bench.case import FORWARD, TRAINING
-from tensornet_attn.bench.floor import Model
+from tensornet_attn.bench.floor import PassFloor
 from tensornet_attn.bench.machine import Rates
 from tensornet_attn.bench.report import left_out, rates_text, remarks, target_row, target_table, text
 from tensornet_attn.bench.results import Entry, Result, Spread, ratio
@@ -24,7 +24,7 @@ def entry(name: str, milliseconds: float) -> Entry:
 
 def result(*entries: Entry, kind: str = TRAINING, n: int = 64, flops: int = 0) -> Result:
     made = Result("thsa", kind, n, 4, "bfloat16", "cuda", False, {"n": n}, {}, "triton", list(entries))
-    made.model = Model(flops, 0, 2e-4)
+    made.model = PassFloor(flops, 0, 2e-4)
     return made
 
 
