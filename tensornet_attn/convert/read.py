@@ -13,7 +13,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from tensornet_attn.convert.calls import rope_of, scaling_of
 from tensornet_attn.convert.families import FAMILIES, FEATURES, Family, FamilyLayout, family_of
 from tensornet_attn.convert.known import readings_of
-from tensornet_attn.convert.trained import Buckets, Norm, Trained, Widths, refusal
+from tensornet_attn.convert.trained import Buckets, QueryKeyNorm, Trained, Widths, refusal
 from tensornet_attn.errors import InputError
 
 Projection = tuple[Tensor, Tensor | None]  # weight [in, out], bias [out]
@@ -216,7 +216,7 @@ def _rope(where: str, module: Any, layout: FamilyLayout) -> tuple[float, float, 
     return float(rope["rope_theta"]), float(fraction), scaling
 
 
-def _norm(where: str, module: nn.Module, name: str, d: int) -> Norm:
+def _norm(where: str, module: nn.Module, name: str, d: int) -> QueryKeyNorm:
     """A norm of queries or keys. Its kind is found with a probe input, because some classes store the weight minus 1.
 
     Raises InputError if it is neither an RMSNorm nor a LayerNorm without bias.
@@ -234,7 +234,7 @@ def _norm(where: str, module: nn.Module, name: str, d: int) -> Norm:
             if torch.allclose(output, normed * (stored + least), rtol=close, atol=close):
                 learned = _copy(weight) + least
                 whole = weight.dim() == 1 and weight.numel() != d
-                return Norm(kind, eps, learned.reshape(-1, d) if whole else learned, whole)
+                return QueryKeyNorm(kind, eps, learned.reshape(-1, d) if whole else learned, whole)
     raise refusal(where, f"its '{name}' is neither an RMSNorm nor a LayerNorm without bias")
 
 
@@ -297,7 +297,7 @@ def _by_heads(
     projections: Mapping[str, Projection],  # q, k, v, o; without o, the output is the concatenated heads
     d: int,
     h: int,
-    norms: Mapping[str, Norm],
+    norms: Mapping[str, QueryKeyNorm],
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Copies of weights and biases, with separate head legs. Raises InputError if sizes do not match."""
     g = max(1, projections["k"][0].shape[1] // d)

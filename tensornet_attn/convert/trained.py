@@ -11,7 +11,7 @@ from tensornet_attn.errors import InputError
 
 
 @dataclass(frozen=True)
-class Norm:
+class QueryKeyNorm:
     """A norm of queries or keys with `weight` [d] or [heads, d]. With `whole`, it normalises all heads together."""
 
     kind: str  # rmsnorm or layernorm
@@ -54,7 +54,7 @@ class Trained:
     rope_base: float | None = None
     rope_fraction: float = 1.0
     dropout: float = 0.0
-    norms: dict[str, Norm] = field(default_factory=dict)
+    norms: dict[str, QueryKeyNorm] = field(default_factory=dict)
     window: tuple[int, int] | None = None
     softcap: float | None = None
     alibi: bool = False
