@@ -14,7 +14,7 @@ from tensornet_attn.convert.calls import scaling_of as scaling_in
 from tensornet_attn.convert.families import Family, family_of
 from tensornet_attn.convert.known import reading_of, swappable
 from tensornet_attn.convert.make import Asked, fresh, made_of, start_from
-from tensornet_attn.convert.masks import Alibi, Rope, scaling_of
+from tensornet_attn.convert.masks import Alibi, RopePositions, scaling_of
 from tensornet_attn.convert.read import CROSS, buckets_of, known, outside_of, place_of, read_trained
 from tensornet_attn.convert.reading import window_of
 from tensornet_attn.convert.saving import finish_conversion
@@ -147,7 +147,7 @@ def _swapped(
         )
         base = reading.numbers(attention.module).get("base")
         scaling = None if base is None else scaling_of(scaling_in(replaced.where, attention.module))
-        rope = None if base is None else Rope(base, family.layout.interleaved, reading.once, scaling)
+        rope = None if base is None else RopePositions(base, family.layout.interleaved, reading.once, scaling)
         replaced = replace(replaced, rope=rope, window=window_of(attention.module))
     else:
         trained = read_trained(attention.module, attention.path)
@@ -160,7 +160,7 @@ def _swapped(
             replaced,
             rope=None
             if base is None
-            else Rope(base, layout.interleaved, layout.once, scaling_of(trained.rope_scaling)),
+            else RopePositions(base, layout.interleaved, layout.once, scaling_of(trained.rope_scaling)),
             alibi=Alibi(layout.alibi, trained.weights["Wq"].shape[1]) if trained.alibi else None,
             window=trained.window,
             cross=trained.cross,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tensornet_attn.convert.beside import maps, refuse
 from tensornet_attn.convert.masks import (
     Alibi,
-    Rope,
+    RopePositions,
     Window,
     arguments,
     of_hugging_face,
@@ -111,7 +111,7 @@ class ReplacedAttention:
     where: str
     parameters: tuple[str, ...]
     causal: bool
-    rope: Rope | None = None
+    rope: RopePositions | None = None
     window: Window = None
     behind: tuple[str, ...] = ()
     layer: int | None = None
