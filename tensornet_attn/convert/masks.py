@@ -197,7 +197,7 @@ def scaling_of(keys: Mapping[str, Any]) -> tuple[str | float, ...] | None:
 
 
 @dataclass(frozen=True)
-class Alibi:
+class AlibiBiases:
     """The ALiBi biases of a design: the argument of the call that contains them, and the number of heads."""
 
     argument: str

@@ -14,7 +14,7 @@ from tensornet_attn.convert.calls import scaling_of as scaling_in
 from tensornet_attn.convert.families import Family, family_of
 from tensornet_attn.convert.known import reading_of, swappable
 from tensornet_attn.convert.make import Asked, fresh, made_of, start_from
-from tensornet_attn.convert.masks import Alibi, RopePositions, scaling_of
+from tensornet_attn.convert.masks import AlibiBiases, RopePositions, scaling_of
 from tensornet_attn.convert.read import CROSS, buckets_of, known, outside_of, place_of, read_trained
 from tensornet_attn.convert.reading import window_of
 from tensornet_attn.convert.saving import finish_conversion
@@ -161,7 +161,7 @@ def _swapped(
             rope=None
             if base is None
             else RopePositions(base, layout.interleaved, layout.once, scaling_of(trained.rope_scaling)),
-            alibi=Alibi(layout.alibi, trained.weights["Wq"].shape[1]) if trained.alibi else None,
+            alibi=AlibiBiases(layout.alibi, trained.weights["Wq"].shape[1]) if trained.alibi else None,
             window=trained.window,
             cross=trained.cross,
         )

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.convert.beside import maps, refuse
 from tensornet_attn.convert.masks import (
-    Alibi,
+    AlibiBiases,
     RopePositions,
     Window,
     arguments,
@@ -116,7 +116,7 @@ class ReplacedAttention:
     behind: tuple[str, ...] = ()
     layer: int | None = None
     backend: str = "auto"
-    alibi: Alibi | None = None
+    alibi: AlibiBiases | None = None
     hides: bool = False
     biased: bool = False
     cross: bool = False
