@@ -50,7 +50,7 @@ Overrides = Mapping[str, int | float | str]
 _sources: LruCache[Emitted] = LruCache(most=256)
 
 
-class Options(TargetOptions, total=False):
+class CompileOptions(TargetOptions, total=False):
     """The keyword arguments of `compile` except `backend` and `causal`, for functions that forward them."""
 
     device: torch.device | str | None
@@ -59,8 +59,8 @@ class Options(TargetOptions, total=False):
     verify_kernels: bool
 
 
-class BackendOptions(Options, total=False):
-    """`Options` and the backend."""
+class BackendOptions(CompileOptions, total=False):
+    """`CompileOptions` and the backend."""
 
     backend: str
 
@@ -358,7 +358,7 @@ def compile(
     return module
 
 
-def reference(design: Source, causal: bool | None = None, **options: Unpack[Options]) -> CompiledDesign:
+def reference(design: Source, causal: bool | None = None, **options: Unpack[CompileOptions]) -> CompiledDesign:
     """The design evaluated literally, step by step. All other backends are compared with it."""
     return compile(design, "reference", causal, **options)
 
