@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from tensornet_attn.bench.machine import Rates
 from tensornet_attn.bench.results import Entry, Result
-from tensornet_attn.bench.targets import Outcome, Target
+from tensornet_attn.bench.targets import CriterionOutcome, Target
 from tensornet_attn.cost.sizes import human
 from tensornet_attn.report.words import aligned, in_bytes
 
@@ -146,7 +146,9 @@ def three(x: float) -> str:
     return f"{x:#.3g}".rstrip(".") if x < 1000 else f"{x:.0f}"
 
 
-def target_text(pairs: Sequence[tuple[Target, Result]], reached: Iterable[Outcome], rates: Sequence[Rates]) -> str:
+def target_text(
+    pairs: Sequence[tuple[Target, Result]], reached: Iterable[CriterionOutcome], rates: Sequence[Rates]
+) -> str:
     """The report of a GPU run: targets, lower bounds, remarks, skipped contestants, measured rates."""
     ours = pairs[0][1].ours if pairs else ""
     results = [result for _, result in pairs]
@@ -161,7 +163,7 @@ def target_text(pairs: Sequence[tuple[Target, Result]], reached: Iterable[Outcom
     return "\n\n".join([*filter(None, parts), TARGET_UNITS.format(ours=ours)])
 
 
-def target_table(outcomes: Iterable[Outcome], peaks: bool = False) -> str:
+def target_table(outcomes: Iterable[CriterionOutcome], peaks: bool = False) -> str:
     """A line per criterion: target, result, quartiles.
 
     With `peaks`, the table has peak memory, and reasons are short because `left_out` lists them.
@@ -170,7 +172,7 @@ def target_table(outcomes: Iterable[Outcome], peaks: bool = False) -> str:
     return "\n".join(aligned([(*CRITERIA, *more, ""), *(target_row(outcome, peaks) for outcome in outcomes)]))
 
 
-def target_row(outcome: Outcome, peaks: bool = False) -> tuple[str, ...]:
+def target_row(outcome: CriterionOutcome, peaks: bool = False) -> tuple[str, ...]:
     first = (outcome.target, str(outcome.n), outcome.over, f"{'<= ' * (outcome.kind == 'growth')}{figure(outcome)}")
     sizes = (outcome.peak_ours, outcome.peak_other) if peaks else ()
     memory = ("-" if size is None else in_bytes(size) for size in sizes)
@@ -181,7 +183,7 @@ def target_row(outcome: Outcome, peaks: bool = False) -> tuple[str, ...]:
     return (*first, median, f"{low} to {high}", *memory, "reached" if outcome.met else "missed")
 
 
-def figure(outcome: Outcome, number: float | None = None) -> str:
+def figure(outcome: CriterionOutcome, number: float | None = None) -> str:
     """A value in the unit of a criterion, by default the target.
 
     >>> figure(Outcome("thsa", 2048, "share", 0.4, "")), figure(Outcome("thsa", 2048, "ratio", 2, ""), 2.125)

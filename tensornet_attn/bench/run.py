@@ -13,7 +13,7 @@ from tensornet_attn.bench.machine import Rates, load, machine, measured_rates, m
 from tensornet_attn.bench.measure import is_gpu
 from tensornet_attn.bench.report import rates_text, step_text, target_table, target_text, text
 from tensornet_attn.bench.results import Result, Run
-from tensornet_attn.bench.targets import BATCH, Outcome, Target, outcomes
+from tensornet_attn.bench.targets import BATCH, CriterionOutcome, Target, outcomes
 from tensornet_attn.cost.devices import Device, device_named
 
 MEMORY = 8.0  # GiB, on a CPU
@@ -103,7 +103,7 @@ class Session:
         self.run.load.append(load())
         yield
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[CriterionOutcome]:
         return outcomes(self.pairs or (), self.run.rate)
 
     def text(self) -> str:

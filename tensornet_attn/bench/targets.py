@@ -132,7 +132,7 @@ def targets_of(designs: Sequence[str] = (), gpu: bool = False) -> tuple[Target, 
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CriterionOutcome:
     """The outcome of one criterion. `kind`: ratio, share or growth; `wanted`: its minimum, or the maximum of a growth.
 
     `over`: the denominator of the figure. If `reached` is None, `reason` explains why. `peak_ours` and `peak_other` are
@@ -159,7 +159,7 @@ class Outcome:
         return asdict(self) | {"met": self.met}
 
 
-def outcomes(pairs: Iterable[tuple[Target, Result]], rates: Rates | None) -> list[Outcome]:
+def outcomes(pairs: Iterable[tuple[Target, Result]], rates: Rates | None) -> list[CriterionOutcome]:
     """The outcomes of all criteria of the targets with results."""
     results_by_target: dict[int, tuple[Target, list[Result]]] = {}
     for target, result in pairs:
@@ -171,21 +171,21 @@ def outcomes(pairs: Iterable[tuple[Target, Result]], rates: Rates | None) -> lis
     ]
 
 
-def outcome(criterion: Criterion, target: Target, results: Sequence[Result], rates: Rates | None) -> Outcome:
+def outcome(criterion: Criterion, target: Target, results: Sequence[Result], rates: Rates | None) -> CriterionOutcome:
     longest = max(result.n for result in results)
     by_pass = {(result.n, result.kind): result for result in results}
     training = by_pass.get((longest, TRAINING))
     if isinstance(criterion, Share):
-        empty = Outcome(target.label, longest, "share", criterion.least, SHARE)
+        empty = CriterionOutcome(target.label, longest, "share", criterion.least, SHARE)
         return _share(empty, by_pass.get((longest, FORWARD)), rates)
     if isinstance(criterion, Growth):
-        empty = Outcome(target.label, longest, "growth", criterion.most, GROWTH)
+        empty = CriterionOutcome(target.label, longest, "growth", criterion.most, GROWTH)
         return _growth(empty, training, by_pass.get((longest // 2, TRAINING)))
     over = criterion.against[0] if len(criterion.against) == 1 else BEST
-    return _ratio(Outcome(target.label, longest, "ratio", criterion.least, over), criterion, training)
+    return _ratio(CriterionOutcome(target.label, longest, "ratio", criterion.least, over), criterion, training)
 
 
-def _ratio(empty: Outcome, criterion: Ratio, result: Result | None) -> Outcome:
+def _ratio(empty: CriterionOutcome, criterion: Ratio, result: Result | None) -> CriterionOutcome:
     if result is None:
         return replace(empty, reason=NOT_YET)
     mine = result.entry(result.ours)
@@ -198,7 +198,7 @@ def _ratio(empty: Outcome, criterion: Ratio, result: Result | None) -> Outcome:
     return replace(empty, over=over, reached=best.ratio, peak_ours=mine.peak_bytes, peak_other=best.peak_bytes)
 
 
-def _share(empty: Outcome, result: Result | None, rates: Rates | None) -> Outcome:
+def _share(empty: CriterionOutcome, result: Result | None, rates: Rates | None) -> CriterionOutcome:
     if result is None:
         return replace(empty, reason=NOT_YET)
     mine = result.entry(result.ours)
@@ -210,7 +210,7 @@ def _share(empty: Outcome, result: Result | None, rates: Rates | None) -> Outcom
     return replace(empty, reached=Spread(*shares), peak_ours=mine.peak_bytes)
 
 
-def _growth(empty: Outcome, whole: Result | None, half: Result | None) -> Outcome:
+def _growth(empty: CriterionOutcome, whole: Result | None, half: Result | None) -> CriterionOutcome:
     """The two times were not interleaved, so the quartiles are bounds: low over high, and high over low."""
     if whole is None or half is None:
         return replace(empty, reason=NOT_YET)
@@ -222,6 +222,6 @@ def _growth(empty: Outcome, whole: Result | None, half: Result | None) -> Outcom
     return replace(empty, reached=reached, peak_ours=long.peak_bytes)
 
 
-def _without(empty: Outcome, *entries: Entry) -> Outcome:
+def _without(empty: CriterionOutcome, *entries: Entry) -> CriterionOutcome:
     reasons = [f"{entry.name} {entry.status}: {entry.reason}" for entry in entries if not entry.measured]
     return replace(empty, reason=" ".join(reasons) or "there is no contestant to compare with.")

@@ -9,7 +9,7 @@ from tensornet_attn.bench.floor import PassFloor
 from tensornet_attn.bench.machine import Rates
 from tensornet_attn.bench.report import left_out, rates_text, remarks, target_row, target_table, text
 from tensornet_attn.bench.results import Entry, Result, Spread, ratio
-from tensornet_attn.bench.targets import Growth, Outcome, Ratio, Share, Target, outcomes
+from tensornet_attn.bench.targets import CriterionOutcome, Growth, Ratio, Share, Target, outcomes
 
 RATES = Rates("bfloat16", 1e12, 1e12, 8192, 1 << 30)
 SKIPPED = Entry("flex", "skipped", "it mixes heads: no.")
@@ -28,7 +28,7 @@ def result(*entries: Entry, kind: str = TRAINING, n: int = 64, flops: int = 0) -
     return made
 
 
-def one(criterion: Ratio | Share | Growth, *results: Result, rates: Rates | None = RATES) -> Outcome:
+def one(criterion: Ratio | Share | Growth, *results: Result, rates: Rates | None = RATES) -> CriterionOutcome:
     target = Target("thsa", (criterion,), {"r": 2})
     (found,) = outcomes([(target, made) for made in results], rates)
     return found

@@ -11,7 +11,7 @@ import pytest
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.search.evolve import Confirmation, draft
-from tensornet_attn.search.process import Bound, Outcome
+from tensornet_attn.search.process import Bound, JobOutcome
 from tensornet_attn.search.read import load
 from tensornet_attn.search.study import CLIMB, LATENCY, STATIC, Job, Rung, Study
 from tensornet_attn.search.trial import BOUND, COMPLETE, DIVERGED, FAILED, LATE, MEMORY, Result, Trial, trial_from
@@ -29,10 +29,10 @@ class Children:
     answer: Callable[[Job], Any]
     jobs: list[Job] = field(default_factory=list)
 
-    def run(self, job: Job, log: Path, bound: Bound) -> Outcome:
+    def run(self, job: Job, log: Path, bound: Bound) -> JobOutcome:
         self.jobs.append(job)
         found = self.answer(job)
-        return found if isinstance(found, Outcome) else Outcome(COMPLETE, found)
+        return found if isinstance(found, JobOutcome) else JobOutcome(COMPLETE, found)
 
     @property
     def kinds(self) -> list[Any]:
@@ -84,7 +84,7 @@ def test_not_promoted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", [STATIC, CLIMB])
 def test_a_job_that_fails(tmp_path: Path, state: str, place: str) -> None:
     def answer(job: Job) -> Any:
-        return Outcome(state, reason="Why.") if job.kind == place else answered(job)
+        return JobOutcome(state, reason="Why.") if job.kind == place else answered(job)
 
     trial, _ = evaluated(made.study(rungs=TWO), tmp_path, answer)
     assert (trial.state, trial.reason) == (state, "Why.")
@@ -153,7 +153,7 @@ def test_a_confirmation(tmp_path: Path) -> None:
     assert (job.kind, job.rung, job.rates, job.seeds, job.design) == (CLIMB, 2, (2e-3,), (1000,), "its own text")
     assert (trial.slot, trial.arm, trial.of, trial.fresh, trial.same_as) == (-16, "confirm", 3, 1000, None)
     assert (trial.quality, trial.values and trial.values["quality"], trial.essence) == (0.1, 0.1, of.essence)
-    own.nursery = Children(lambda job: Outcome(LATE, reason="Late."))  # type: ignore[assignment]
+    own.nursery = Children(lambda job: JobOutcome(LATE, reason="Late."))  # type: ignore[assignment]
     late = own.confirmation(Confirmation(-16, of, 1000))
     assert (late.state, late.reason, late.results, late.quality) == (LATE, "Late.", (), None)
 
