@@ -41,7 +41,7 @@ ACTIVATIONS: Mapping[str, Run] = {"beta": torch.sigmoid, "g": nnf.logsigmoid, "g
 WEIGHTS = {"q": "Wq", "k": "Wk", "v": "Wv", "s": "Ws", "g": "Wg", "gk": "Wg", "beta": "Wb", "p": "Wa"}
 
 
-class Projected(nn.Module):
+class ProjectedOperation(nn.Module):
     """An operation between projections without biases, of its arguments (such as queries) and of its output."""
 
     def __init__(self, widths: Mapping[str, int], run: Run, heads_first: bool):
@@ -84,7 +84,7 @@ def row(
 
     def make() -> nn.Module:
         run = naive(folder, function)
-        return Projected(widths, around(run) if around else run, heads_first)
+        return ProjectedOperation(widths, around(run) if around else run, heads_first)
 
     weights: dict[str, Any] = {
         (WEIGHTS | dict(names or {}))[name]: f"{name}.weight: (h {'0/1' if leg == '1' else leg}) f"
