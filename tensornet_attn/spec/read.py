@@ -26,7 +26,7 @@ _FILLED: dict[str, Any] = {"tensornet": 1, "name": "unnamed", "legs": {}, "input
 
 
 @dataclass
-class Reading:
+class ReadDesign:
     """The result of reading: a Design without its broken parts, the paths of the broken parts, and the problems."""
 
     design: Design | None
@@ -48,7 +48,7 @@ def read(
     legs: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     kind: type[Design] = Design,
-) -> Reading:
+) -> ReadDesign:
     """Like `load`, but returns the readable part, of class `kind`, together with the problems."""
     for name, values in (("legs", legs), ("settings", settings)):
         if values is not None and not isinstance(values, Mapping):
@@ -56,7 +56,7 @@ def read(
     return read_document(*document_of(source), legs, settings, kind)
 
 
-def read_text(data: bytes | str, name: str) -> Reading:
+def read_text(data: bytes | str, name: str) -> ReadDesign:
     """Reads YAML text; `name` is its name in messages."""
     return read_document(*text_document(data, name, None))
 
@@ -67,7 +67,7 @@ def read_document(
     legs: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     kind: type[Design] = Design,
-) -> Reading:
+) -> ReadDesign:
     """Reads a parsed document, such as a design inside another file, with its locations."""
     if document.data:
         document = _extended(document, reporter, ())
@@ -75,9 +75,9 @@ def read_document(
     if "model" in document.data and not {"diagram", "extends"} & document.data.keys():
         hint = "use 'tensornet-attn check' or ta.models for models."
         reporter.error("unknown-key", "this is a model, not a design.", ("model",), key=True, hint=hint)
-        return Reading(None, reporter)
+        return ReadDesign(None, reporter)
     if not document.data:
-        return Reading(None, reporter)
+        return ReadDesign(None, reporter)
     _mend_keys(document, reporter)
     _override(document, "legs", legs or {}, reporter)
     _override(document, "settings", settings or {}, reporter)
@@ -277,9 +277,9 @@ def _written(value: Any) -> str:
     return str(value)
 
 
-def _validated(document: Document, reporter: Reporter, kind: type[Design]) -> Reading:
+def _validated(document: Document, reporter: Reporter, kind: type[Design]) -> ReadDesign:
     """Validates the data. Broken parts are reported and removed, and the rest is validated again."""
-    reading = Reading(None, reporter)
+    reading = ReadDesign(None, reporter)
     entries = {key: value for key, value in document.data.items() if value is not None}
     for _ in range(3):
         try:
@@ -293,7 +293,7 @@ def _validated(document: Document, reporter: Reporter, kind: type[Design]) -> Re
     return reading
 
 
-def _prune(entries: dict[str, Any], paths: list[Path], reading: Reading) -> None:
+def _prune(entries: dict[str, Any], paths: list[Path], reading: ReadDesign) -> None:
     """Removes the values at these paths, and fills in required keys."""
     lost: dict[str, set[str | int]] = {}
     for path in paths:
