@@ -23,7 +23,7 @@ from tensornet_attn.bench.case import DECODING, Case
 from tensornet_attn.bench.compare import oracle
 from tensornet_attn.bench.contestants import HEADS, SkippedError, need_parts, within
 from tensornet_attn.bench.measure import WARM, Call, clock_of, interleaved, is_gpu, sample_of
-from tensornet_attn.bench.results import Entry, Result, ratio
+from tensornet_attn.bench.results import Entry, PassResult, ratio
 from tensornet_attn.bench.run import Session, Setting
 from tensornet_attn.cost.sizes import dtype_bytes
 from tensornet_attn.plan.decoding import decoding_of
@@ -168,7 +168,7 @@ def of_decoding(cases: Sequence[Case], backends: Sequence[str], setting: Setting
     names = [*options.names, HAND, SOFTMAX]
     run.options = {**run.options, "against": [HAND, SOFTMAX]}
 
-    def results() -> Iterator[Result]:
+    def results() -> Iterator[PassResult]:
         for _, group in groupby(cases, lambda case: (case.design.name, case.batch)):
             yield from measured([*group], names, options, say)
 
@@ -176,9 +176,9 @@ def of_decoding(cases: Sequence[Case], backends: Sequence[str], setting: Setting
 
 
 @torch.no_grad()
-def measured(cases: Sequence[Case], names: Sequence[str], options: BenchmarkOptions, say: Say) -> list[Result]:
+def measured(cases: Sequence[Case], names: Sequence[str], options: BenchmarkOptions, say: Say) -> list[PassResult]:
     """The results of one design and batch size at several lengths. All contestants and lengths are interleaved."""
-    results, calls = list[Result](), dict[str, Call]()
+    results, calls = list[PassResult](), dict[str, Call]()
     for case in cases:
         say(f"{case.design.name}, after {case.n:,} positions, batch {case.batch}: comparing with the reference ...")
         result = blank(case, DECODING, names[0])
@@ -221,7 +221,7 @@ def ready(entry: Entry, case: Case, limit: float) -> Call:
     return call
 
 
-def time(results: Sequence[Result], calls: Mapping[str, Call], options: BenchmarkOptions) -> None:
+def time(results: Sequence[PassResult], calls: Mapping[str, Call], options: BenchmarkOptions) -> None:
     """Measures times, ratios and peak memory, and sets them in the entries."""
     device = results[0].device
     warm, budget = WARM if is_gpu(device) else 0.0, options.seconds * len(results)
@@ -235,5 +235,5 @@ def time(results: Sequence[Result], calls: Mapping[str, Call], options: Benchmar
                 entry.ratio = ratio(theirs.seconds, ours.seconds)
 
 
-def _key(result: Result, name: str) -> str:
+def _key(result: PassResult, name: str) -> str:
     return f"{name} behind {result.n}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tensornet_attn.bench.machine import Rates
-from tensornet_attn.bench.results import Entry, Result
+from tensornet_attn.bench.results import Entry, PassResult
 from tensornet_attn.bench.targets import CriterionOutcome, Target
 from tensornet_attn.cost.sizes import human
 from tensornet_attn.report.words import aligned, in_bytes
@@ -34,14 +34,14 @@ IMPOSSIBLE = 5  # share of a floor that no implementation reaches, although kern
 BUSY = "of floor above {limit:.0%}: other programs ran while the rates were measured. Measure again on an idle machine."
 
 
-def text(results: Sequence[Result]) -> str:
+def text(results: Sequence[PassResult]) -> str:
     """All tables, and the meaning of the columns."""
     units = UNITS.format(ours=results[0].ours if results else "torch")
     busy = any((entry.of_floor or 0) > IMPOSSIBLE for result in results for entry in result.entries)
     return "\n\n".join([*map(block, results), units, *[BUSY.format(limit=IMPOSSIBLE)] * busy])
 
 
-def block(result: Result) -> str:
+def block(result: PassResult) -> str:
     """The table of one result.
 
     >>> from tensornet_attn.bench.results import Entry, Result, Spread
@@ -65,18 +65,18 @@ def block(result: Result) -> str:
     return "\n".join([f"{', '.join(facts)}: {result.kind}", *(f"  {line}" for line in lines)])
 
 
-def step_text(results: Sequence[Result]) -> str:
+def step_text(results: Sequence[PassResult]) -> str:
     """The table of decoding steps with a line per design, batch size and length, skipped contestants, and columns."""
     ours = results[0].ours if results else "torch"
     others = list(dict.fromkeys(entry.name for result in results for entry in result.entries if entry.name != ours))
     head = ("design", "batch", "after", ours, "quartiles", "growth", *(x for o in others for x in (o, "ratio")), "")
-    first: dict[tuple[str, int], Result] = {}
+    first: dict[tuple[str, int], PassResult] = {}
     rows = [step_row(result, first.setdefault((result.design, result.batch), result), others) for result in results]
     table = "\n".join(line.rstrip() for line in aligned([head, *rows]))
     return "\n\n".join(filter(None, [table, left_out(results), STEP_UNITS.format(ours=ours)]))
 
 
-def step_row(result: Result, first: Result, others: Sequence[str]) -> list[str]:
+def step_row(result: PassResult, first: PassResult, others: Sequence[str]) -> list[str]:
     """The cells: design, batch, positions; our time, quartiles and growth; time and ratio of each other; a note.
 
     >>> from tensornet_attn.bench.results import Spread
@@ -147,7 +147,7 @@ def three(x: float) -> str:
 
 
 def target_text(
-    pairs: Sequence[tuple[Target, Result]], reached: Iterable[CriterionOutcome], rates: Sequence[Rates]
+    pairs: Sequence[tuple[Target, PassResult]], reached: Iterable[CriterionOutcome], rates: Sequence[Rates]
 ) -> str:
     """The report of a GPU run: targets, lower bounds, remarks, skipped contestants, measured rates."""
     ours = pairs[0][1].ours if pairs else ""
@@ -193,7 +193,7 @@ def figure(outcome: CriterionOutcome, number: float | None = None) -> str:
     return f"{100 * number:.1f} %" if outcome.kind == "share" else f"{number:.2f}"
 
 
-def _model_row(target: Target, result: Result) -> tuple[str, ...]:
+def _model_row(target: Target, result: PassResult) -> tuple[str, ...]:
     """The cells: target, length, pass, operations, bytes, floor, our time, and floor over our time."""
     mine, model = result.entry(result.ours), result.model
     flops, moved, floor = ("-",) * 3
@@ -205,7 +205,7 @@ def _model_row(target: Target, result: Result) -> tuple[str, ...]:
     return target.label, str(result.n), result.kind, flops, moved, floor, took, share
 
 
-def left_out(results: Iterable[Result]) -> str:
+def left_out(results: Iterable[PassResult]) -> str:
     """A line for each reason why contestants were not measured, with the designs."""
     designs_by_reason: dict[str, dict[str, None]] = {}
     for result in results:
@@ -215,7 +215,7 @@ def left_out(results: Iterable[Result]) -> str:
     return "\n".join(f"{', '.join(designs)}: {reason}" for reason, designs in designs_by_reason.items())
 
 
-def remarks(results: Iterable[Result]) -> str:
+def remarks(results: Iterable[PassResult]) -> str:
     """Notes on measured contestants, such as shorter lengths of the comparison with the reference."""
     names_by_remark: dict[str, dict[str, None]] = {}
     for result in results:

@@ -83,7 +83,7 @@ class Entry:
 
 
 @dataclass
-class Result:
+class PassResult:
     """One pass of one design at one length. `ours` names the entry of `model`, which is the denominator of ratios."""
 
     design: str
@@ -128,7 +128,7 @@ class Run:
     command: str
     machine: Mapping[str, object]
     options: Mapping[str, object]
-    results: list[Result] = field(default_factory=list)
+    results: list[PassResult] = field(default_factory=list)
     finished: bool = False
     load: list[float | None] = field(default_factory=list)  # before and after
     rates: list[Rates] = field(default_factory=list)

@@ -12,7 +12,7 @@ from tensornet_attn.bench.contestants import OURS
 from tensornet_attn.bench.machine import Rates, load, machine, measured_rates, memory_limit, select
 from tensornet_attn.bench.measure import is_gpu
 from tensornet_attn.bench.report import rates_text, step_text, target_table, target_text, text
-from tensornet_attn.bench.results import Result, Run
+from tensornet_attn.bench.results import PassResult, Run
 from tensornet_attn.bench.targets import BATCH, CriterionOutcome, Target, outcomes
 from tensornet_attn.cost.devices import Device, device_named
 
@@ -87,9 +87,9 @@ class Session:
     """The run so far. `pairs`: targets with their results, if targets are measured. `gpu`: they are GPU targets."""
 
     run: Run
-    results: Iterable[Result]
+    results: Iterable[PassResult]
     setting: Setting
-    pairs: list[tuple[Target, Result]] | None = None
+    pairs: list[tuple[Target, PassResult]] | None = None
     gpu: bool = False
 
     def measured(self) -> Iterator[None]:
@@ -139,9 +139,9 @@ def of_targets(targets: Sequence[Target], setting: Setting, say: Say, gpu: bool)
         case, *half = cases_of(target, ready)
         work += [(options_of(target, options, ready), case), *((alone, half_case) for half_case in half)]
         owners += [target] * (1 + len(half))
-    pairs: list[tuple[Target, Result]] = []
+    pairs: list[tuple[Target, PassResult]] = []
 
-    def results() -> Iterator[Result]:
+    def results() -> Iterator[PassResult]:
         """Yields all results, and adds them to `pairs`."""
         for index, result in results_of(work, ready, run.rate, say):
             pairs.append((owners[index], result))
@@ -150,7 +150,9 @@ def of_targets(targets: Sequence[Target], setting: Setting, say: Say, gpu: bool)
     return Session(run, results(), ready, pairs, gpu)
 
 
-def results_of(work: Sequence[Work], setting: Setting, rates: Rates | None, say: Say) -> Iterator[tuple[int, Result]]:
+def results_of(
+    work: Sequence[Work], setting: Setting, rates: Rates | None, say: Say
+) -> Iterator[tuple[int, PassResult]]:
     """Yields each result with the index of its case. With several `jobs`, other processes prepare the cases."""
     if setting.jobs > 1:
         yield from in_batches(work, setting.jobs, rates, say)

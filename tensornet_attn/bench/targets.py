@@ -8,7 +8,7 @@ from typing import Any
 
 from tensornet_attn.bench.case import FORWARD, TRAINING
 from tensornet_attn.bench.machine import Rates
-from tensornet_attn.bench.results import Entry, Result, Spread
+from tensornet_attn.bench.results import Entry, PassResult, Spread
 from tensornet_attn.errors import InputError, nearest
 
 BATCH = 4
@@ -159,9 +159,9 @@ class CriterionOutcome:
         return asdict(self) | {"met": self.met}
 
 
-def outcomes(pairs: Iterable[tuple[Target, Result]], rates: Rates | None) -> list[CriterionOutcome]:
+def outcomes(pairs: Iterable[tuple[Target, PassResult]], rates: Rates | None) -> list[CriterionOutcome]:
     """The outcomes of all criteria of the targets with results."""
-    results_by_target: dict[int, tuple[Target, list[Result]]] = {}
+    results_by_target: dict[int, tuple[Target, list[PassResult]]] = {}
     for target, result in pairs:
         results_by_target.setdefault(id(target), (target, []))[1].append(result)
     return [
@@ -171,7 +171,9 @@ def outcomes(pairs: Iterable[tuple[Target, Result]], rates: Rates | None) -> lis
     ]
 
 
-def outcome(criterion: Criterion, target: Target, results: Sequence[Result], rates: Rates | None) -> CriterionOutcome:
+def outcome(
+    criterion: Criterion, target: Target, results: Sequence[PassResult], rates: Rates | None
+) -> CriterionOutcome:
     longest = max(result.n for result in results)
     by_pass = {(result.n, result.kind): result for result in results}
     training = by_pass.get((longest, TRAINING))
@@ -185,7 +187,7 @@ def outcome(criterion: Criterion, target: Target, results: Sequence[Result], rat
     return _ratio(CriterionOutcome(target.label, longest, "ratio", criterion.least, over), criterion, training)
 
 
-def _ratio(empty: CriterionOutcome, criterion: Ratio, result: Result | None) -> CriterionOutcome:
+def _ratio(empty: CriterionOutcome, criterion: Ratio, result: PassResult | None) -> CriterionOutcome:
     if result is None:
         return replace(empty, reason=NOT_YET)
     mine = result.entry(result.ours)
@@ -198,7 +200,7 @@ def _ratio(empty: CriterionOutcome, criterion: Ratio, result: Result | None) -> 
     return replace(empty, over=over, reached=best.ratio, peak_ours=mine.peak_bytes, peak_other=best.peak_bytes)
 
 
-def _share(empty: CriterionOutcome, result: Result | None, rates: Rates | None) -> CriterionOutcome:
+def _share(empty: CriterionOutcome, result: PassResult | None, rates: Rates | None) -> CriterionOutcome:
     if result is None:
         return replace(empty, reason=NOT_YET)
     mine = result.entry(result.ours)
@@ -210,7 +212,7 @@ def _share(empty: CriterionOutcome, result: Result | None, rates: Rates | None) 
     return replace(empty, reached=Spread(*shares), peak_ours=mine.peak_bytes)
 
 
-def _growth(empty: CriterionOutcome, whole: Result | None, half: Result | None) -> CriterionOutcome:
+def _growth(empty: CriterionOutcome, whole: PassResult | None, half: PassResult | None) -> CriterionOutcome:
     """The two times were not interleaved, so the quartiles are bounds: low over high, and high over low."""
     if whole is None or half is None:
         return replace(empty, reason=NOT_YET)

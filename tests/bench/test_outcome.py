@@ -8,7 +8,7 @@ from tensornet_attn.bench.case import FORWARD, TRAINING
 from tensornet_attn.bench.floor import PassFloor
 from tensornet_attn.bench.machine import Rates
 from tensornet_attn.bench.report import left_out, rates_text, remarks, target_row, target_table, text
-from tensornet_attn.bench.results import Entry, Result, Spread, ratio
+from tensornet_attn.bench.results import Entry, PassResult, Spread, ratio
 from tensornet_attn.bench.targets import CriterionOutcome, Growth, Ratio, Share, Target, outcomes
 
 RATES = Rates("bfloat16", 1e12, 1e12, 8192, 1 << 30)
@@ -22,13 +22,13 @@ def entry(name: str, milliseconds: float) -> Entry:
     return Entry(name, seconds=Spread(times[1], times[0], times[2]), ratio=over, peak_bytes=int(milliseconds * 100))
 
 
-def result(*entries: Entry, kind: str = TRAINING, n: int = 64, flops: int = 0) -> Result:
-    made = Result("thsa", kind, n, 4, "bfloat16", "cuda", False, {"n": n}, {}, "triton", list(entries))
+def result(*entries: Entry, kind: str = TRAINING, n: int = 64, flops: int = 0) -> PassResult:
+    made = PassResult("thsa", kind, n, 4, "bfloat16", "cuda", False, {"n": n}, {}, "triton", list(entries))
     made.model = PassFloor(flops, 0, 2e-4)
     return made
 
 
-def one(criterion: Ratio | Share | Growth, *results: Result, rates: Rates | None = RATES) -> CriterionOutcome:
+def one(criterion: Ratio | Share | Growth, *results: PassResult, rates: Rates | None = RATES) -> CriterionOutcome:
     target = Target("thsa", (criterion,), {"r": 2})
     (found,) = outcomes([(target, made) for made in results], rates)
     return found

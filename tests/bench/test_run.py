@@ -16,7 +16,7 @@ from tensornet_attn.bench.case import FORWARD, PASSES, TRAINING, Case
 from tensornet_attn.bench.compare import errors, oracle, reference_values, values_of
 from tensornet_attn.bench.contestants import AGAINST, MAKERS, SkippedError, need_compiler
 from tensornet_attn.bench.floor import pair_bytes, pair_elements, reference_bytes
-from tensornet_attn.bench.results import Result
+from tensornet_attn.bench.results import PassResult
 from tests.designs.cases import CASES
 from tests.refusals import refusal
 
@@ -31,7 +31,7 @@ def case_of(name: str = "mhsa", n: int = 6, **options: object) -> Case:
     return Case(ta.load(name, legs=legs, settings=settings), n, 2, **options)
 
 
-def measured(case: Case, *against: str, passes: tuple[str, ...] = (FORWARD,), **options: object) -> list[Result]:
+def measured(case: Case, *against: str, passes: tuple[str, ...] = (FORWARD,), **options: object) -> list[PassResult]:
     return list(Bench(BenchmarkOptions(against, passes=passes, **(QUICK | options))).results([case]))
 
 
