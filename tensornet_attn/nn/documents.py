@@ -63,7 +63,7 @@ def _padded(by_length: dict[tuple[int, int], list[int]], work: Work) -> list[Doc
     ]
 
 
-class Rows(NamedTuple):
+class RowIndices(NamedTuple):
     """Index tensors that gather and scatter all groups along one sequence leg; padding repeats a document's last row.
 
     `index`: packed row of each group row, groups concatenated. `back`: position among these of each packed row. Both
@@ -75,11 +75,11 @@ class Rows(NamedTuple):
     back: Tensor | None
 
     @staticmethod
-    def of(groups: Sequence[DocumentGroup], lengths: Sequence[int], side: str, device: torch.device) -> Rows:
+    def of(groups: Sequence[DocumentGroup], lengths: Sequence[int], side: str, device: torch.device) -> RowIndices:
         shapes = tuple((len(group.documents), int(getattr(group, side))) for group in groups)
         order = [document for group in groups for document in group.documents]
         if order == [*range(len(lengths))] and not any(group.padded for group in groups):
-            return Rows(shapes, None, None)
+            return RowIndices(shapes, None, None)
         starts = [0, *accumulate(lengths)]
         sizes = [length for count, length in shapes for _ in range(count)]
         firsts = [0, *accumulate(sizes)]
@@ -98,7 +98,7 @@ class Rows(NamedTuple):
         inverse = torch.arange(starts[-1], device=device) + move.repeat_interleave(
             document_lengths, output_size=starts[-1]
         )
-        return Rows(shapes, index, inverse)
+        return RowIndices(shapes, index, inverse)
 
     def split(self, tensor: Tensor, axis: int) -> list[Tensor]:
         """Splits a tensor of the packed row into one per group, [documents, ...] with the positions on the axis."""
@@ -120,7 +120,7 @@ class Rows(NamedTuple):
         index = torch.arange(sum(sizes), device=device) if self.index is None else self.index
         return [chunk.unflatten(0, shape) for chunk, shape in zip(index.split(sizes), self.shapes, strict=True)]
 
-    def pairs(self, keys: Rows, tensor: Tensor, query: int, key: int) -> list[Tensor]:
+    def pairs(self, keys: RowIndices, tensor: Tensor, query: int, key: int) -> list[Tensor]:
         """Splits a tensor with both sequence legs, at these axes, into the pairs within documents, one per group."""
         indices = zip(self.places(tensor.device), keys.places(tensor.device), strict=True)
         return [_pairs(tensor, query, key, rows, columns) for rows, columns in indices]

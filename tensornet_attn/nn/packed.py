@@ -26,7 +26,7 @@ from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.padding import Padding, padding_of
 from tensornet_attn.nn.cache import Cache, check_cache
 from tensornet_attn.nn.call import check_key_mask
-from tensornet_attn.nn.documents import Padded, Rows, Work, grouped
+from tensornet_attn.nn.documents import Padded, RowIndices, Work, grouped
 from tensornet_attn.nn.made import Arguments, Result
 from tensornet_attn.nn.offsets import Packed, check_traced, lengths_of
 from tensornet_attn.runtime.masks import both
@@ -176,8 +176,8 @@ def _by_length(
     pads = padding.behind is None and (packing.keyed or padding.apart is None)
     work = partial(work_of, module, row.device) if pads else None
     groups = grouped([*zip(queries, keys, strict=True)], work)
-    along = Rows.of(groups, queries, "queries", row.device)
-    on_keys = along if keys == queries else Rows.of(groups, keys, "keys", row.device)
+    along = RowIndices.of(groups, queries, "queries", row.device)
+    on_keys = along if keys == queries else RowIndices.of(groups, keys, "keys", row.device)
     visible_by_group = [None] * len(groups) if row.key_mask is None else on_keys.split(row.key_mask, 0)
     operands = [
         operand if isinstance(operand, list) else [operand] * len(groups) for operand in row.split(along, on_keys)
