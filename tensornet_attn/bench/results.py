@@ -119,7 +119,7 @@ class PassResult:
 
 
 @dataclass
-class Run:
+class BenchmarkRun:
     """A run: the command, the machine, the options, and the results so far.
 
     `rates`: measured rates of the machine before and after. `criteria`: outcomes of the targets.

@@ -12,7 +12,7 @@ from tensornet_attn.bench.contestants import OURS
 from tensornet_attn.bench.machine import Rates, load, machine, measured_rates, memory_limit, select
 from tensornet_attn.bench.measure import is_gpu
 from tensornet_attn.bench.report import rates_text, step_text, target_table, target_text, text
-from tensornet_attn.bench.results import PassResult, Run
+from tensornet_attn.bench.results import BenchmarkRun, PassResult
 from tensornet_attn.bench.targets import BATCH, CriterionOutcome, Target, outcomes
 from tensornet_attn.cost.devices import Device, device_named
 
@@ -45,7 +45,7 @@ class Setting:
     graphs: bool = False
     jobs: int = 1
 
-    def ready(self, options: BenchmarkOptions, always: bool) -> tuple[Run, BenchmarkOptions, Setting]:
+    def ready(self, options: BenchmarkOptions, always: bool) -> tuple[BenchmarkRun, BenchmarkOptions, Setting]:
         """Starts a run. Returns it with its options, and this setting with `planned`.
 
         Plans are for the measured rates if `always`, on a GPU, or if `costs` is `measured`. Raises InputError for an
@@ -60,7 +60,7 @@ class Setting:
         if self.costs not in (None, MEASURED):
             planned = device_named(str(self.costs))
         further = {"seed": self.seed, "costs": self.costs or (MEASURED if wanted else None), "tune": self.tune}
-        run = Run("", machine(self.device), asdict(options) | further, load=[load()], rates=rates)
+        run = BenchmarkRun("", machine(self.device), asdict(options) | further, load=[load()], rates=rates)
         return run, options, replace(self, planned=planned)
 
 
@@ -86,7 +86,7 @@ def options_of(target: Target, options: BenchmarkOptions, setting: Setting) -> B
 class Session:
     """The run so far. `pairs`: targets with their results, if targets are measured. `gpu`: they are GPU targets."""
 
-    run: Run
+    run: BenchmarkRun
     results: Iterable[PassResult]
     setting: Setting
     pairs: list[tuple[Target, PassResult]] | None = None

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, TensorText
-from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, Run, Scene, Tensor
+from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, ReferenceEvaluation, Scene, Tensor
 from tensornet_attn.ops.operation import Operation, aligned, without
 from tensornet_attn.ops.schema import BoxModel, Masks, Operand
 
@@ -97,7 +97,7 @@ class ConvOperation(Operation):
     def legs_whole(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
         return (box.leg, box.other)
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         import torch
 
         operand_legs, source = box.operand("of").legs, source_of(run.graph, box)

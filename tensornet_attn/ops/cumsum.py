@@ -8,7 +8,7 @@ from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.steps import Box, Contraction, Function, Step, Tensor, Term, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, TensorText
-from tensornet_attn.ops.given import Checker, ForwardEmitter, KernelTiles, Run, Tile
+from tensornet_attn.ops.given import Checker, ForwardEmitter, KernelTiles, ReferenceEvaluation, Tile
 from tensornet_attn.ops.given import Tensor as Values
 from tensornet_attn.ops.operation import Operation, check_key_leg
 from tensornet_attn.ops.schema import BoxModel, LegName, Masks, Operand
@@ -65,7 +65,7 @@ class CumSumOperation(Operation):
         sums = Box("sum", box.leg, (("of", Use(each.name, legs)),), masks=(Function("causal"),))
         return [each, Step(step.name, sums, step.legs)], [ones]
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Values, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Values, Legs]:
         entries, keep, legs, axis = run.masked(step)
         entries = entries.where(keep, 0)
         sums = entries.flip(axis).cumsum(axis).flip(axis) if self.reverse else entries.cumsum(axis)

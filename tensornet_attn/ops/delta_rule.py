@@ -10,7 +10,7 @@ from pydantic import Field
 from tensornet_attn.ir.steps import Box, Step, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, TensorText
-from tensornet_attn.ops.given import Checker, ForwardEmitter, Run, Scene, Tensor
+from tensornet_attn.ops.given import Checker, ForwardEmitter, ReferenceEvaluation, Scene, Tensor
 from tensornet_attn.ops.operation import Operation, aligned, check_key_leg, over, without
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, LegName, Operand
 
@@ -86,7 +86,7 @@ class DeltaRuleOperation(Operation):
                 raise Refusal("dangling", f"leg {names} of '{role}' is on no matching operand.", hint)
         return tuple(query if name == leg else name for name in box.operands["value"].legs if name != other)
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         heads, _, own_legs = legs_of(box)
         return written(run, box)[0], (*heads, *own_legs, run.graph.query)
 
@@ -147,7 +147,7 @@ class DeltaStateOperation(DeltaRuleOperation):
     model = None
     saves: tuple[str, ...] = ()
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         heads, contracted, own_legs = legs_of(box)
         return written(run, box)[1], (*heads, *own_legs, *contracted)
 
@@ -240,7 +240,7 @@ def gate_texts(lines: ForwardEmitter, box: Box) -> list[str]:
     return [*arguments, f"key_mask={key_mask_of(heads)}"] if arguments else []
 
 
-def written(run: Run, box: Box) -> tuple[Tensor | None, Tensor]:
+def written(run: ReferenceEvaluation, box: Box) -> tuple[Tensor | None, Tensor]:
     """The results of the queries, None without queries, and the last S [batch..., heads, own legs, contracted legs]."""
     key, (heads, contracted, own_legs) = str(box.leg), legs_of(box)
     legs, operands = (*heads, *own_legs, *contracted), dict[str, Tensor]()

@@ -32,7 +32,7 @@ class Checker(Protocol):
     def given(self, name: str) -> bool: ...  # whether the design sets a parameter
 
 
-class Run(Protocol):
+class ReferenceEvaluation(Protocol):
     """One evaluation of the reference: values are tensors [batch..., legs]."""
 
     graph: Graph

@@ -6,7 +6,7 @@ from math import isinf
 
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import SUM, Legs, TensorText
-from tensornet_attn.ops.given import ForwardEmitter, KernelTiles, Run, Tensor, Tile
+from tensornet_attn.ops.given import ForwardEmitter, KernelTiles, ReferenceEvaluation, Tensor, Tile
 from tensornet_attn.ops.operation import Operation
 
 
@@ -17,7 +17,7 @@ class Hide(Operation):
     elementwise = inline = only_hides = True
     keeps_zeros = False
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         use = box.operand("of")
         entries, keep = run.values[use.name], run.seen(box.seen, use.legs)
         return entries.where(keep, run.number(box.number("fill"))), use.legs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.ops.given import ForwardEmitter, Graph, Run, Tensor
+from tensornet_attn.ops.given import ForwardEmitter, Graph, ReferenceEvaluation, Tensor
 from tensornet_attn.ops.operation import Operation, aligned
 
 
@@ -25,7 +25,7 @@ class Join(Operation):
     def legs_whole(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
         return (box.leg, *box.parts)
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         use, apart = box.operand("of"), apart_of(step.legs, box)
         operand = aligned(run.values[use.name], use.legs, apart)
         batch = operand.shape[: operand.ndim - len(apart)]
@@ -45,7 +45,7 @@ class Split(Join):
     kind = "split"
     splits = True
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         use = box.operand("of")
         operand = run.values[use.name]
         legs, batch = apart_of(use.legs, box), operand.shape[: operand.ndim - len(use.legs)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs, TensorText
-from tensornet_attn.ops.given import Checker, ForwardEmitter, KernelTiles, Run, Tensor, Tile
+from tensornet_attn.ops.given import Checker, ForwardEmitter, KernelTiles, ReferenceEvaluation, Tensor, Tile
 from tensornet_attn.ops.operation import Operation, check_key_leg
 from tensornet_attn.ops.schema import BoxModel, LegName, Masks, Operand
 
@@ -29,7 +29,7 @@ class Keep(Operation):
         check_key_leg(box, "keep", leg)
         return super().result(box, leg, other)
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         scores, keep, legs, _ = run.masked(step)
         return scores.where(keep, 0), legs
 

@@ -9,7 +9,7 @@ from tensornet_attn.ir.arithmetic import Arith, evaluate, names
 from tensornet_attn.ir.steps import Box, Function, Step
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.ops import maps
-from tensornet_attn.ops.given import ForwardEmitter, Graph, KernelTiles, Run, Scene, Tensor, Tile
+from tensornet_attn.ops.given import ForwardEmitter, Graph, KernelTiles, ReferenceEvaluation, Scene, Tensor, Tile
 from tensornet_attn.ops.operation import Operation, call_words
 from tensornet_attn.ops.schema import BoxModel, LegName, Operand
 
@@ -45,7 +45,7 @@ class MapOperation(Operation):
             else elementwise.least_of([known(tree, graph.values) for tree in arguments(box)])
         )
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         import torch
 
         return row(box).reference(torch, run.operand(step), *map(run.number, arguments(box))), step.legs

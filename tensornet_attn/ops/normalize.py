@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs, TensorText
-from tensornet_attn.ops.given import ForwardEmitter, KernelTiles, Run, Tensor, Tile
+from tensornet_attn.ops.given import ForwardEmitter, KernelTiles, ReferenceEvaluation, Tensor, Tile
 from tensornet_attn.ops.operation import Operation, over
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, LegName, Masks, Operand
 
@@ -29,7 +29,7 @@ class NormalizeOperation(Operation):
     saves = ("of", "row")
     gradient = "normalized_gradient"
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         scores, keep, legs, axis = run.masked(step)
         scores = scores.where(keep, 0)
         return over(scores, scores.sum(axis, keepdim=True) + run.number(box.number("eps"))), legs

@@ -8,7 +8,7 @@ from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, Run, Tensor
+from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, ReferenceEvaluation, Tensor
 from tensornet_attn.ops.operation import Operation, axis_of, dim_of, over
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, LegName, LegNames, Operand
 
@@ -72,7 +72,7 @@ class Norm(Operation):
     def of(self, x: Tensor, axis: int, eps: float) -> Tensor:
         """The norm of a tensor along an axis."""
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         axis, eps = axis_of(box.leg, step.legs), run.number(box.number("eps"))
         return self.of(run.operand(step), axis, eps), step.legs
 
@@ -122,7 +122,7 @@ class GroupNormOperation(LayerNormOperation):
             message = f"'groups' is {value}; it must be a whole number that divides the size {size} of '{leg}'."
             raise Refusal("number", message, "e.g. 'groups: 8'.")
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         axis, eps = axis_of(box.leg, step.legs), run.number(box.number("eps"))
         x = run.operand(step).movedim(axis, -1)
         groups = x.unflatten(-1, (int(run.number(box.number("groups"))), -1))

@@ -12,7 +12,17 @@ from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.steps import Tensor as Leaf
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, TensorText
-from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, KernelTiles, Run, Scene, Tensor, Tile, TilesOfBox
+from tensornet_attn.ops.given import (
+    Checker,
+    ForwardEmitter,
+    Graph,
+    KernelTiles,
+    ReferenceEvaluation,
+    Scene,
+    Tensor,
+    Tile,
+    TilesOfBox,
+)
 from tensornet_attn.ops.schema import BoxModel
 
 
@@ -126,7 +136,7 @@ class Operation(ABC):
         return False
 
     @abstractmethod
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         """The plain implementation of its equation; returns the result and its legs."""
 
     def products(self, scene: Scene, step: Step, box: Box) -> dict[Legs, int]:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs, TensorText
-from tensornet_attn.ops.given import ForwardEmitter, KernelTiles, Run, Tensor, Tile, TilesOfBox
+from tensornet_attn.ops.given import ForwardEmitter, KernelTiles, ReferenceEvaluation, Tensor, Tile, TilesOfBox
 from tensornet_attn.ops.operation import Operation, dim_of, over, without
 from tensornet_attn.ops.schema import BoxModel, LegNames, Masks, Operand
 
@@ -58,7 +58,7 @@ class Reduction(Operation):
     def of(self, entries: Tensor, keep: Tensor, axis: int) -> Tensor:
         """The reduction of the visible entries."""
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         entries, keep, legs, axis = run.masked(step)
         return self.of(entries, keep, axis), without(legs, box.leg)
 

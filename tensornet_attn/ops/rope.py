@@ -9,7 +9,7 @@ from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, TensorText
-from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, Run, Scene, Tensor
+from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, ReferenceEvaluation, Scene, Tensor
 from tensornet_attn.ops.operation import Operation, aligned, dim_of, without
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, Flag, LegName, Operand
 
@@ -123,7 +123,7 @@ class RopeOperation(Operation):
     def by_length(self, box: Box) -> bool:
         return by_length(box)
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         """(a cos - b sin, b cos + a sin) for the two halves a, b of the rotated entries of each block."""
         import torch
 
@@ -131,7 +131,7 @@ class RopeOperation(Operation):
         blocks = aligned(run.operand(step), step.legs, legs).chunk(run.number(box.number("blocks")), -1)
         return torch.cat([self.rotated(run, box, block) for block in blocks], -1), legs
 
-    def rotated(self, run: Run, box: Box, x: Tensor) -> Tensor:
+    def rotated(self, run: ReferenceEvaluation, box: Box, x: Tensor) -> Tensor:
         """One block, [batch..., legs..., n, d]."""
         import torch
 
@@ -148,7 +148,7 @@ class RopeOperation(Operation):
             turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
         return torch.cat((turned, rest.expand(*turned.shape[:-1], rest.shape[-1])), -1)
 
-    def turns(self, run: Run, box: Box, width: int, others: int) -> tuple[Tensor, Tensor]:
+    def turns(self, run: ReferenceEvaluation, box: Box, width: int, others: int) -> tuple[Tensor, Tensor]:
         """Cosines and sines times the attention factor, [batch..., ones..., n, pairs]."""
         import torch
 

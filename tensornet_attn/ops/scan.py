@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensornet_attn.ir.steps import Box, Step, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.ops.given import Checker, ForwardEmitter, Run, Scene, Tensor
+from tensornet_attn.ops.given import Checker, ForwardEmitter, ReferenceEvaluation, Scene, Tensor
 from tensornet_attn.ops.operation import Operation, aligned, check_key_leg, without
 from tensornet_attn.ops.schema import BoxModel, LegName, Operand
 
@@ -48,7 +48,7 @@ class ScanOperation(Operation):
             raise Refusal("dangling", message, "use legs of 'of' in 'decay', or sum this leg before.")
         return tuple(query if name == leg else name for name in operand_legs)
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         return scanned(run, box)[0], (*without(box.operand("of").legs, box.leg), run.graph.query)
 
     def operations(self, scene: Scene, step: Step, box: Box) -> int:
@@ -68,7 +68,7 @@ class ScanStateOperation(ScanOperation):
     model = None
     saves = ()
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         return scanned(run, box)[1], without(box.operand("of").legs, box.leg)
 
     def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
@@ -82,7 +82,7 @@ def past_of(box: Box) -> Use | None:
     return dict(box.operands).get("state")
 
 
-def scanned(run: Run, box: Box) -> tuple[Tensor, Tensor]:
+def scanned(run: ReferenceEvaluation, box: Box) -> tuple[Tensor, Tensor]:
     """h at each query's position, [batch..., legs without the key leg, n], and h after the last key."""
     import torch
 

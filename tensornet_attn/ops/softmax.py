@@ -10,7 +10,16 @@ from tensornet_attn.ir.arithmetic import ONE, Negative
 from tensornet_attn.ir.steps import Box, Step, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, TensorText
-from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, KernelTiles, Run, Tensor, Tile, TilesOfBox
+from tensornet_attn.ops.given import (
+    Checker,
+    ForwardEmitter,
+    Graph,
+    KernelTiles,
+    ReferenceEvaluation,
+    Tensor,
+    Tile,
+    TilesOfBox,
+)
 from tensornet_attn.ops.operation import Operation, aligned, dim_of, without
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, LegNames, Masks, Operand, OperandOrNumber
 
@@ -61,7 +70,7 @@ class SoftmaxOperation(Operation):
     def lower_bound(self, graph: Graph, box: Box, below: float) -> float:
         return 0
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         """The sink is a further column, which is removed after the softmax."""
         import torch
 

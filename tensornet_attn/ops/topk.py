@@ -11,7 +11,7 @@ from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, TensorText
-from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, Run, Tensor
+from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, ReferenceEvaluation, Tensor
 from tensornet_attn.ops.operation import Operation, aligned, axis_of, dim_of
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, Fill, LegNames, Masks, Operand
 
@@ -113,7 +113,7 @@ class TopKOperation(Operation):
     def nothing_elsewhere(self, box: Box) -> bool:
         return not self.zeros_elsewhere(box)
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         """A stable sort keeps equal entries in order, so that the smaller index wins."""
         import torch
 

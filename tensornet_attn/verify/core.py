@@ -16,7 +16,7 @@ from tensornet_attn.graph.hidden import EVERYTHING, seen_by_readers
 from tensornet_attn.nn.made import Arguments
 from tensornet_attn.nn.runs import emitted_run
 from tensornet_attn.plan.plan import Plan
-from tensornet_attn.reference import Run, evaluate
+from tensornet_attn.reference import ReferenceRun, evaluate
 
 Tensor = torch.Tensor
 Values = dict[str, Tensor]
@@ -102,7 +102,7 @@ def expected(graph: Graph, call: VerifiedCall, dtype: torch.dtype) -> Expected:
     cotangents = {name: _drawn(values[name].shape, seed).to(values[name]) for seed, name in enumerate(outputs)}
     steps = {name: Observed(values[name], _same) for name in named_steps(graph)}
     gradients = gradients_of(steps, leaves, cotangents)
-    seen, run = seen_by_readers(graph), Run(graph, values, dict(call.lengths), False, wide.mask, wide.key_mask)
+    seen, run = seen_by_readers(graph), ReferenceRun(graph, values, dict(call.lengths), False, wide.mask, wide.key_mask)
     hidden = [name for name in steps if seen.get(name, EVERYTHING) not in (EVERYTHING, frozenset())]
     visible = {name: run.seen(seen[name], graph.step[name].legs) for name in hidden}
     return Expected(

@@ -23,7 +23,7 @@ from tensornet_attn.nn.call import Masks, Signature
 from tensornet_attn.nn.initial import initial
 from tensornet_attn.ops import OPS
 from tensornet_attn.plan.plan import Plan
-from tensornet_attn.reference import Run
+from tensornet_attn.reference import ReferenceRun
 from tensornet_attn.runtime.cpp import (
     CPP_CHECK,
     CPP_CHECKING,
@@ -148,13 +148,13 @@ def _call(plan: Plan, index: int, seed: int, dtype: torch.dtype, device: str) ->
         for tensor in graph.of_role("input"):
             if tensor.default is None or index != 1:
                 tensors[tensor.name] = torch.randn(
-                    batch, *Run(graph, tensors, lengths, False, None, None).sizes(tensor.legs)
+                    batch, *ReferenceRun(graph, tensors, lengths, False, None, None).sizes(tensor.legs)
                 )
         inputs = tuple(tensors.get(tensor.name) for tensor in graph.of_role("input"))
         lengths = signature.check(inputs, None, None, None)  # type: ignore[arg-type]
         for tensor in graph.of_role("noise"):
             tensors[tensor.name] = torch.randn(
-                batch, *Run(graph, tensors, lengths, False, None, None).sizes(tensor.legs)
+                batch, *ReferenceRun(graph, tensors, lengths, False, None, None).sizes(tensor.legs)
             )
         mask, key_mask = _masks(graph, signature.masks, index, batch, lengths)
     call = VerifiedCall({name: x.to(device, torch.float64) for name, x in tensors.items()}, lengths)

@@ -9,7 +9,7 @@ import torch
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.module import CompiledDesign, leaves
-from tensornet_attn.reference import Run
+from tensornet_attn.reference import ReferenceRun
 from tensornet_attn.verify.core import (
     Difference,
     Expected,
@@ -114,7 +114,7 @@ def verify(
         batch = signature.batch(ordered)
         for tensor in graph.of_role("noise"):
             if tensor.always and tensor.name not in tensors:
-                sizes = Run(graph, tensors, lengths, False, mask, key_mask).sizes(tensor.legs)
+                sizes = ReferenceRun(graph, tensors, lengths, False, mask, key_mask).sizes(tensor.legs)
                 tensors[tensor.name] = first.new_empty(*batch, *sizes).normal_()
         exact = expected(graph, VerifiedCall(tensors, lengths, mask, key_mask), first.dtype)
         steps = [
