@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from tensornet_attn.analyse.plots import blank
-from tensornet_attn.compare.section import Section, SeedRuns, words
+from tensornet_attn.compare.section import SeedRuns, TaskSection, words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +29,7 @@ def style(index: int) -> tuple[str, Dashes]:
     return COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
 
 
-def curves(section: Section) -> str:
+def curves(section: TaskSection) -> str:
     """The training loss and validations of all rows over steps, as SVG. Raises MissingPartError without matplotlib."""
     figure = blank(10.6, 3.7)
     figure.patch.set_alpha(0)

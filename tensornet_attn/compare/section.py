@@ -141,7 +141,7 @@ class SeedRuns:
 
 
 @dataclass(frozen=True, eq=False)
-class Section:
+class TaskSection:
     """The runs of one task. `tied`: the first row and the rows whose intervals overlap its interval."""
 
     task: str
@@ -199,7 +199,7 @@ class Section:
         }  # fmt: skip
 
 
-def head(section: Section) -> list[str]:
+def head(section: TaskSection) -> list[str]:
     """The column headers of a task."""
     return ["", *map(words, section.measures), "difference", "seeds", *COSTS.values()]
 
@@ -209,7 +209,7 @@ def words(key: str) -> str:
     return key.removeprefix("eval_").replace("_", " ")
 
 
-def cells(section: Section, row: SeedRuns) -> list[str]:
+def cells(section: TaskSection, row: SeedRuns) -> list[str]:
     """The cells of a row as text; costs have units."""
     means = [row.mean(key).to_text() for key in section.measures]
     difference = row.difference.to_text(sign=True) if row.difference else ""
