@@ -24,7 +24,7 @@ from tensornet_attn.bench.compare import oracle
 from tensornet_attn.bench.contestants import HEADS, SkippedError, need_parts, within
 from tensornet_attn.bench.measure import WARM, Call, clock_of, interleaved, is_gpu, sample_of
 from tensornet_attn.bench.results import Entry, PassResult, ratio
-from tensornet_attn.bench.run import Session, Setting
+from tensornet_attn.bench.run import BenchmarkSession, Setting
 from tensornet_attn.cost.sizes import dtype_bytes
 from tensornet_attn.plan.decoding import decoding_of
 from tensornet_attn.report.words import in_bytes
@@ -160,7 +160,7 @@ def stepping(name: str, case: Case, limit: float) -> tuple[Case, Stepping]:
     return case, Compiled(name, case, limit)
 
 
-def of_decoding(cases: Sequence[Case], backends: Sequence[str], setting: Setting, say: Say) -> Session:
+def of_decoding(cases: Sequence[Case], backends: Sequence[str], setting: Setting, say: Say) -> BenchmarkSession:
     """A run that measures the step after `n` positions of each case. Raises InputError for invalid cases."""
     for case in cases:
         case.check()
@@ -172,7 +172,7 @@ def of_decoding(cases: Sequence[Case], backends: Sequence[str], setting: Setting
         for _, group in groupby(cases, lambda case: (case.design.name, case.batch)):
             yield from measured([*group], names, options, say)
 
-    return Session(run, results(), setting)
+    return BenchmarkSession(run, results(), setting)
 
 
 @torch.no_grad()

@@ -83,7 +83,7 @@ def options_of(target: Target, options: BenchmarkOptions, setting: Setting) -> B
 
 
 @dataclass
-class Session:
+class BenchmarkSession:
     """The run so far. `pairs`: targets with their results, if targets are measured. `gpu`: they are GPU targets."""
 
     run: BenchmarkRun
@@ -115,17 +115,17 @@ class Session:
         return target_text(self.pairs, reached, self.run.rates) if self.gpu else target_table(reached)
 
 
-def of_cases(cases: Sequence[Case], options: BenchmarkOptions, setting: Setting, say: Say) -> Session:
+def of_cases(cases: Sequence[Case], options: BenchmarkOptions, setting: Setting, say: Say) -> BenchmarkSession:
     """A run that measures cases. Raises InputError for an invalid case, before any measurement."""
     for case in cases:
         case.check()
     run, options, setting = setting.ready(options, always=False)
     planned = [replace(case, costs=setting.planned, tune=setting.tune) for case in cases]
     results = (result for _, result in results_of([(options, case) for case in planned], setting, run.rate, say))
-    return Session(run, results, setting)
+    return BenchmarkSession(run, results, setting)
 
 
-def of_targets(targets: Sequence[Target], setting: Setting, say: Say, gpu: bool) -> Session:
+def of_targets(targets: Sequence[Target], setting: Setting, say: Say, gpu: bool) -> BenchmarkSession:
     """A run that measures targets; for a `gpu` it also measures rates. Raises InputError as `of_cases` does."""
     for target in targets:
         cases_of(target, setting)
@@ -147,7 +147,7 @@ def of_targets(targets: Sequence[Target], setting: Setting, say: Say, gpu: bool)
             pairs.append((owners[index], result))
             yield result
 
-    return Session(run, results(), ready, pairs, gpu)
+    return BenchmarkSession(run, results(), ready, pairs, gpu)
 
 
 def results_of(
