@@ -25,7 +25,7 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Share:
+class RateShare:
     """In the forward, our FLOP/s are at least this share of the measured rate of matrix products."""
 
     least: float
@@ -38,7 +38,7 @@ class Growth:
     most: float
 
 
-Criterion = Ratio | Share | Growth
+Criterion = Ratio | RateShare | Growth
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,9 @@ class Target:
 
     @property
     def passes(self) -> tuple[str, ...]:
-        return (FORWARD, TRAINING) if any(isinstance(criterion, Share) for criterion in self.criteria) else (TRAINING,)
+        return (
+            (FORWARD, TRAINING) if any(isinstance(criterion, RateShare) for criterion in self.criteria) else (TRAINING,)
+        )
 
     @property
     def grows(self) -> bool:
@@ -104,7 +106,7 @@ GPU_TARGETS = (
     Target("hard_fish", (Ratio(1.3, PEERS), Ratio(1.0, ("softmax",))), HEADS | {"g": 2}, n=4096),
     Target("gfish", (Ratio(3.0, PEERS),), HEADS | {"g": 4}, n=4096),
     Target("mgk", (Ratio(1.25, PEERS),), HEADS | {"r": 2}, n=4096),
-    Target("thsa", (Ratio(2.0, PEERS), Share(0.4)), {"f": 512, "r": 256, "s": 256}, n=2048),
+    Target("thsa", (Ratio(2.0, PEERS), RateShare(0.4)), {"f": 512, "r": 256, "s": 256}, n=2048),
     Target("talking_heads", (Ratio(1.5, PEERS),), {"f": 512, "g": 8, "h": 8, "e": 8}, n=4096),
     # 128 positions on each side
     Target("band", (Ratio(1.0, ("flex",)),), HEADS, {"k": 257}, n=32768, peers=("compile", "torch")),
@@ -177,7 +179,7 @@ def outcome(
     longest = max(result.n for result in results)
     by_pass = {(result.n, result.kind): result for result in results}
     training = by_pass.get((longest, TRAINING))
-    if isinstance(criterion, Share):
+    if isinstance(criterion, RateShare):
         empty = CriterionOutcome(target.label, longest, "share", criterion.least, SHARE)
         return _share(empty, by_pass.get((longest, FORWARD)), rates)
     if isinstance(criterion, Growth):

@@ -34,7 +34,7 @@ Held = Memory | ModelCache | None  # the memory of earlier segments
 
 
 @dataclass(frozen=True)
-class Share:
+class BatchShare:
     """The rows of a batch that process `rank` of `world` computes, in `parts` accumulated parts."""
 
     rank: int
@@ -134,7 +134,7 @@ def judge(
 
     A language model computes logits of scored positions only. A memory is carried from batch to batch.
     """
-    share, total, seen = Share(fabric.global_rank, fabric.world_size, 1), Score({}), 0
+    share, total, seen = BatchShare(fabric.global_rank, fabric.world_size, 1), Score({}), 0
     memory, was_training = None, model.training
     module.eval()
     for batch in batches:
@@ -242,7 +242,7 @@ class Session:
     model: Model
     module: Any
     optimizer: torch.optim.Optimizer
-    share: Share
+    share: BatchShare
     memories: list[Held] = field(default_factory=list)
     step: int = 0
     seconds: float = 0.0
@@ -263,7 +263,7 @@ def begin(run: Run, task: Task, spec: ModelSpec, fabric: Fabric) -> Session:
 
     Raises InputError if the batch or an option does not fit processes, parts or memory.
     """
-    share = Share(fabric.global_rank, fabric.world_size, run.accumulate)
+    share = BatchShare(fabric.global_rank, fabric.world_size, run.accumulate)
     pieces, remembers = share.world * share.parts, bool(getattr(spec.config, "memory", 0))
     if run.batch < pieces:
         raise InputError(

@@ -15,7 +15,7 @@ from tensornet_attn import compiler
 from tensornet_attn.bench import targets
 from tensornet_attn.bench.bench import BenchmarkOptions
 from tensornet_attn.bench.run import Setting, cases_of, options_of
-from tensornet_attn.bench.targets import BATCH, GPU_TARGETS, PEERS, TARGETS, Growth, Ratio, Share, Target
+from tensornet_attn.bench.targets import BATCH, GPU_TARGETS, PEERS, TARGETS, Growth, RateShare, Ratio, Target
 from tensornet_attn.cost.sizes import parameters
 from tensornet_attn.graph import build
 from tests.bench.schema import SCHEMA
@@ -37,7 +37,7 @@ GPU_CRITERIA = {
     "hard_fish f 512 h 8 g 2": (4096, Ratio(1.3, PEERS), Ratio(1.0, ("softmax",))),
     "gfish f 512 h 8 g 4": (4096, Ratio(3.0, PEERS)),
     "mgk f 512 h 8 r 2": (4096, Ratio(1.25, PEERS)),
-    "thsa f 512 r 256 s 256": (2048, Ratio(2.0, PEERS), Share(0.4)),
+    "thsa f 512 r 256 s 256": (2048, Ratio(2.0, PEERS), RateShare(0.4)),
     "talking_heads f 512 g 8 h 8 e 8": (4096, Ratio(1.5, PEERS)),
     "band f 512 h 8 k 257": (32768, Ratio(1.0, ("flex",))),
     "linear f 512 h 8": (65536, Ratio(20.0, ("softmax",)), Growth(2.2)),
@@ -101,10 +101,10 @@ def ratio_of(results: list[dict[str, Any]], target: Target, criterion: Ratio) ->
     return ""
 
 
-def words(criterion: Ratio | Share | Growth) -> tuple[str, str]:
+def words(criterion: Ratio | RateShare | Growth) -> tuple[str, str]:
     if isinstance(criterion, Growth):
         return "its time at half of n", f"at most {criterion.most:.2f}"
-    if isinstance(criterion, Share):
+    if isinstance(criterion, RateShare):
         return "the matmul rate, forward", f"{criterion.least:.0%}"
     against = "the best of all" if len(criterion.against) > 1 else f"`{criterion.against[0]}`"
     return against, f"{criterion.least:.2f}"
