@@ -22,7 +22,7 @@ from tensornet_attn.graph.wires import Wire
 from tensornet_attn.nn.call import Signature
 from tensornet_attn.nn.made import Arguments, Made, Result, Run
 from tensornet_attn.plan.make import make_plan
-from tensornet_attn.plan.parallel import Split
+from tensornet_attn.plan.parallel import SplitLeg
 from tensornet_attn.plan.part import ProcessDiagram, part_of
 from tensornet_attn.plan.plan import Plan
 from tensornet_attn.spec import Design
@@ -35,7 +35,7 @@ GONE = -1
 class TensorParallel:
     """A tensor-parallel plan from `module.tp_plan()`; pass its `style` to `parallelize_module`."""
 
-    split: Split
+    split: SplitLeg
     written: Graph
     kind: type[nn.Module]  # class of the module: CompiledDesign
 
@@ -70,7 +70,7 @@ class TensorParallel:
 class LegParallel(ParallelStyle):
     """Splits a compiled design along a leg. Raises InputError for another design, or if the mesh is not 1-D."""
 
-    def __init__(self, split: Split, written: Graph, kind: type[nn.Module]):
+    def __init__(self, split: SplitLeg, written: Graph, kind: type[nn.Module]):
         super().__init__()
         self.split, self.written = split, written
         self.kind: Any = kind
@@ -106,7 +106,7 @@ class SplitMake:
 
     make: Callable[[Design, Plan], Made]
     written: Graph
-    split: Split
+    split: SplitLeg
     part: ProcessDiagram
     mesh: DeviceMesh
 

@@ -14,7 +14,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph.graph import Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.wires import Wire, joints
 from tensornet_attn.ir.arithmetic import ONE, Binary, Number, times
-from tensornet_attn.plan.parallel import Split
+from tensornet_attn.plan.parallel import SplitLeg
 from tensornet_attn.rewrite.change import fresh, leg_like, with_legs, with_uses
 
 ZEROS = Function("zeros")
@@ -32,7 +32,7 @@ class ProcessDiagram:
     chooser: str | None
 
 
-def part_of(split: Split, processes: int) -> ProcessDiagram:
+def part_of(split: SplitLeg, processes: int) -> ProcessDiagram:
     """The diagram of one of several processes. Raises InputError if they do not divide the leg."""
     if processes < 1 or split.size % processes:
         raise InputError(
@@ -46,7 +46,7 @@ def part_of(split: Split, processes: int) -> ProcessDiagram:
 class _Parts:
     """The split places and their new leg; `picked`: the replacement of each split constant and noise tensor."""
 
-    split: Split
+    split: SplitLeg
     processes: int
     picked: dict[str, str] = field(default_factory=dict)
 
