@@ -17,7 +17,7 @@ import torch
 
 from tensornet_attn import compiler
 from tensornet_attn.bench.baselines import layer_of
-from tensornet_attn.bench.baselines.steps import STEPS, KeysAndValues, Step
+from tensornet_attn.bench.baselines.steps import STEPS, BaselineStep, KeysAndValues
 from tensornet_attn.bench.bench import GIB, BenchmarkOptions, Say, blank, fill, reported
 from tensornet_attn.bench.case import DECODING, Case
 from tensornet_attn.bench.compare import oracle
@@ -95,7 +95,7 @@ class Compiled:
 class ByHand:
     """A handwritten step."""
 
-    def __init__(self, step_class: type[Step], case: Case, limit: float, note: str = ""):
+    def __init__(self, step_class: type[BaselineStep], case: Case, limit: float, note: str = ""):
         sizes = SimpleNamespace(**case.sizes)
         floats = sum(prod(shape) for shape in step_class.shapes(sizes, case.batch, case.n + 1))
         within(dtype_bytes(case.dtype) * floats, limit, "cache")
