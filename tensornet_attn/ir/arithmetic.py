@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import TypeVar
 
 from tensornet_attn import limits
-from tensornet_attn.ir.tokens import Refusal, Span, Stream, Token
+from tensornet_attn.ir.tokens import Refusal, Span, Token, TokenStream
 
 T = TypeVar("T")
 Value = int | float | Fraction
@@ -66,7 +66,7 @@ def parse(text: str | int | float) -> Arith:
     """Parses a text such as `f / h`, or converts a number. Raises Refusal if the text is invalid."""
     if not isinstance(text, str):
         return number(text)
-    stream = Stream(text, HINT)
+    stream = TokenStream(text, HINT)
     tree = parse_sum(stream)
     if stream.next.kind != "end":
         raise stream.unexpected("an operator")
@@ -77,7 +77,7 @@ def number(value: int | float) -> Arith:
     return Negative(Number(-value)) if value < 0 else Number(value)
 
 
-def parse_sum(stream: Stream, binding: int = 1) -> Arith:
+def parse_sum(stream: TokenStream, binding: int = 1) -> Arith:
     """Parses `+ - * / //` by precedence climbing; `_signed` and `_power` parse signs and powers."""
     left = _signed(stream)
     while stream.next.kind == "symbol" and _BINDING.get(stream.next.text, 0) >= binding:
@@ -86,7 +86,7 @@ def parse_sum(stream: Stream, binding: int = 1) -> Arith:
     return left
 
 
-def _signed(stream: Stream) -> Arith:
+def _signed(stream: TokenStream) -> Arith:
     """Parses signs; `-d ** 2` is -(d ** 2), as in Python."""
     if stream.at("-", "+"):
         stream.descend()
@@ -97,7 +97,7 @@ def _signed(stream: Stream) -> Arith:
     return _power(stream)
 
 
-def _power(stream: Stream) -> Arith:
+def _power(stream: TokenStream) -> Arith:
     base = _atom(stream)
     if not stream.at("**"):
         return base
@@ -108,7 +108,7 @@ def _power(stream: Stream) -> Arith:
     return power
 
 
-def _atom(stream: Stream) -> Arith:
+def _atom(stream: TokenStream) -> Arith:
     token = stream.next
     if token.kind == "number":
         stream.take()
@@ -137,7 +137,7 @@ def literal(token: Token) -> Number:
     return Number(value)
 
 
-def _call(stream: Stream, function: str, span: Span) -> FunctionCall:
+def _call(stream: TokenStream, function: str, span: Span) -> FunctionCall:
     if function not in FUNCTIONS:
         hint = f"use one of {', '.join(sorted(FUNCTIONS))}."
         hint = f"write '{_MEANT[function]}'." if function in _MEANT else hint
@@ -153,7 +153,7 @@ def _call(stream: Stream, function: str, span: Span) -> FunctionCall:
 _USAGE = {name: f"e.g. '{name}(f)'." if least == 1 else f"e.g. '{name}(f, 64)'." for name, least in FUNCTIONS.items()}
 
 
-def parse_arguments(stream: Stream, parse_argument: Callable[[Stream], T]) -> list[T]:
+def parse_arguments(stream: TokenStream, parse_argument: Callable[[TokenStream], T]) -> list[T]:
     """Parses arguments such as `(a, b)`; the cursor is at the opening parenthesis."""
     stream.descend()
     stream.expect("(", "'('")

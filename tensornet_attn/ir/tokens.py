@@ -69,7 +69,7 @@ def tokenize(text: str, meant: Mapping[str, str]) -> list[Token]:
     return [*tokens, Token("end", "", len(text.rstrip()))]
 
 
-class Stream:
+class TokenStream:
     """A cursor over tokens for recursive-descent parsers.
 
     `hint` describes the whole text; errors without a more specific hint use it. `meant` adds hints for unexpected

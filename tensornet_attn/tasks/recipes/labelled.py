@@ -12,7 +12,7 @@ from pydantic import Field
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
-from tensornet_attn.tasks.chance import Integers, Rows, Stream, by_content, split_of_text
+from tensornet_attn.tasks.chance import Integers, RandomStream, Rows, by_content, split_of_text
 from tensornet_attn.tasks.reading import ArrayFolder, read_table, read_text, the_file, the_files
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipe import Recipe, Source, sizes_of
@@ -32,7 +32,7 @@ def labelled(
 ) -> Source:
     """The source of labelled tokens, truncated to `length`. Raises InputError for a split without samples."""
 
-    def rows(stream: Stream, index: Integers) -> Rows:
+    def rows(stream: RandomStream, index: Integers) -> Rows:
         chosen = [samples[stream.split][number] for number in index.tolist()]
         tokens = np.zeros((len(chosen), length), np.int64)
         for row, (text, _) in zip(tokens, chosen, strict=True):

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.tasks.alphabet import Alphabet
-from tensornet_attn.tasks.chance import Integers, Rows, Stream
+from tensornet_attn.tasks.chance import Integers, RandomStream, Rows
 from tensornet_attn.tasks.reading import (
     ArrayFolder,
     MissingFile,
@@ -156,7 +156,7 @@ def _open_image(options: GreyImage, cache: ArrayFolder) -> Source:
     parts = with_validation(train, test)
     sizes = sizes_of("lra_image", parts, "give more images")
 
-    def rows(stream: Stream, index: Integers) -> Rows:
+    def rows(stream: RandomStream, index: Integers) -> Rows:
         chosen = parts[stream.split][index]
         return {"tokens": grey(chosen[:, 1:]), "targets": chosen[:, 0].astype(np.int64)}
 
@@ -194,7 +194,7 @@ def _open_generation(options: Generation, cache: ArrayFolder) -> Source:
     parts = with_validation(train, test)
     sizes = sizes_of("image_generation", parts, "give more images")
 
-    def rows(stream: Stream, index: Integers) -> Rows:
+    def rows(stream: RandomStream, index: Integers) -> Rows:
         targets = parts[stream.split][index].astype(np.int64)
         return {"tokens": np.pad(targets[:, :-1], ((0, 0), (1, 0)), constant_values=BEGIN), "targets": targets}
 
@@ -247,12 +247,12 @@ def _open_pathfinder(options: Pathfinder, cache: ArrayFolder) -> Source:
     facts = [f"{path.relative_to(folder)} {label} {size} {path.stat().st_mtime_ns}" for path, label, size in listed]
     key = {"task": "lra_pathfinder", "version": 1, "side": options.side, "files": fingerprint(facts)}
     arrays = cache.keep(key, lambda: _pathfinder_arrays(listed, options.side))
-    order = Stream("lra_pathfinder", 1, "train", 0).order(0, len(listed))
+    order = RandomStream("lra_pathfinder", 1, "train", 0).order(0, len(listed))
     cuts = [len(order) * 8 // 10, len(order) * 9 // 10]
     parts = dict(zip(("train", "validation", "test"), np.split(order, cuts), strict=True))
     sizes = sizes_of("lra_pathfinder", parts, "give more images")
 
-    def rows(stream: Stream, index: Integers) -> Rows:
+    def rows(stream: RandomStream, index: Integers) -> Rows:
         chosen = parts[stream.split][index]
         return {name: arrays[name][chosen] for name in ("tokens", "targets")}
 
