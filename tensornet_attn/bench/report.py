@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from tensornet_attn.bench.machine import Rates
 from tensornet_attn.bench.results import Entry, PassResult
-from tensornet_attn.bench.targets import CriterionOutcome, Target
+from tensornet_attn.bench.targets import BenchmarkTarget, CriterionOutcome
 from tensornet_attn.cost.sizes import human
 from tensornet_attn.report.words import aligned, in_bytes
 
@@ -147,7 +147,7 @@ def three(x: float) -> str:
 
 
 def target_text(
-    pairs: Sequence[tuple[Target, PassResult]], reached: Iterable[CriterionOutcome], rates: Sequence[Rates]
+    pairs: Sequence[tuple[BenchmarkTarget, PassResult]], reached: Iterable[CriterionOutcome], rates: Sequence[Rates]
 ) -> str:
     """The report of a GPU run: targets, lower bounds, remarks, skipped contestants, measured rates."""
     ours = pairs[0][1].ours if pairs else ""
@@ -193,7 +193,7 @@ def figure(outcome: CriterionOutcome, number: float | None = None) -> str:
     return f"{100 * number:.1f} %" if outcome.kind == "share" else f"{number:.2f}"
 
 
-def _model_row(target: Target, result: PassResult) -> tuple[str, ...]:
+def _model_row(target: BenchmarkTarget, result: PassResult) -> tuple[str, ...]:
     """The cells: target, length, pass, operations, bytes, floor, our time, and floor over our time."""
     mine, model = result.entry(result.ours), result.model
     flops, moved, floor = ("-",) * 3

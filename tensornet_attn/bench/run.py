@@ -13,7 +13,7 @@ from tensornet_attn.bench.machine import Rates, load, machine, measured_rates, m
 from tensornet_attn.bench.measure import is_gpu
 from tensornet_attn.bench.report import rates_text, step_text, target_table, target_text, text
 from tensornet_attn.bench.results import BenchmarkRun, PassResult
-from tensornet_attn.bench.targets import BATCH, CriterionOutcome, Target, outcomes
+from tensornet_attn.bench.targets import BATCH, BenchmarkTarget, CriterionOutcome, outcomes
 from tensornet_attn.cost.devices import Device, device_named
 
 MEMORY = 8.0  # GiB, on a CPU
@@ -64,7 +64,7 @@ class Setting:
         return run, options, replace(self, planned=planned)
 
 
-def cases_of(target: Target, setting: Setting) -> list[Case]:
+def cases_of(target: BenchmarkTarget, setting: Setting) -> list[Case]:
     """The case of a target, and one at half the length for a growth criterion. Raises InputError for invalid cases."""
     design = compiler.load(target.design, legs=target.legs, settings=target.settings)
     shared = {name: getattr(setting, name) for name in ("batch", "dtype", "device", "seed", "tune")}
@@ -75,7 +75,7 @@ def cases_of(target: Target, setting: Setting) -> list[Case]:
     return cases
 
 
-def options_of(target: Target, options: BenchmarkOptions, setting: Setting) -> BenchmarkOptions:
+def options_of(target: BenchmarkTarget, options: BenchmarkOptions, setting: Setting) -> BenchmarkOptions:
     """The options of a target, with its contestants: our backends, and the peers of the target."""
     backends = dict.fromkeys([*setting.backends, *(name for name in target.against if name in OURS)])
     against = [name for name in target.against if name not in OURS]
@@ -89,7 +89,7 @@ class BenchmarkSession:
     run: BenchmarkRun
     results: Iterable[PassResult]
     setting: Setting
-    pairs: list[tuple[Target, PassResult]] | None = None
+    pairs: list[tuple[BenchmarkTarget, PassResult]] | None = None
     gpu: bool = False
 
     def measured(self) -> Iterator[None]:
@@ -125,7 +125,7 @@ def of_cases(cases: Sequence[Case], options: BenchmarkOptions, setting: Setting,
     return BenchmarkSession(run, results, setting)
 
 
-def of_targets(targets: Sequence[Target], setting: Setting, say: Say, gpu: bool) -> BenchmarkSession:
+def of_targets(targets: Sequence[BenchmarkTarget], setting: Setting, say: Say, gpu: bool) -> BenchmarkSession:
     """A run that measures targets; for a `gpu` it also measures rates. Raises InputError as `of_cases` does."""
     for target in targets:
         cases_of(target, setting)
@@ -134,12 +134,12 @@ def of_targets(targets: Sequence[Target], setting: Setting, say: Say, gpu: bool)
     options = BenchmarkOptions(tuple(names), setting.backends, tuple(passes))
     run, options, ready = setting.ready(options, always=gpu)
     alone = replace(options, against=(), backends=ready.backends[:1], passes=(TRAINING,))
-    work, owners = list[Work](), list[Target]()
+    work, owners = list[Work](), list[BenchmarkTarget]()
     for target in targets:
         case, *half = cases_of(target, ready)
         work += [(options_of(target, options, ready), case), *((alone, half_case) for half_case in half)]
         owners += [target] * (1 + len(half))
-    pairs: list[tuple[Target, PassResult]] = []
+    pairs: list[tuple[BenchmarkTarget, PassResult]] = []
 
     def results() -> Iterator[PassResult]:
         """Yields all results, and adds them to `pairs`."""

@@ -42,7 +42,7 @@ Criterion = Ratio | RateShare | Growth
 
 
 @dataclass(frozen=True)
-class Target:
+class BenchmarkTarget:
     """The targets of a design at length n and batch 4. `peers` are measured too."""
 
     design: str
@@ -81,8 +81,8 @@ class Target:
 WIDTH = {"f": 256, "h": 8}
 
 
-def _one(design: str, against: str, ratio: float, sizes: Mapping[str, int], **options: Any) -> Target:
-    return Target(design, (Ratio(ratio, (against,)),), sizes, **options)
+def _one(design: str, against: str, ratio: float, sizes: Mapping[str, int], **options: Any) -> BenchmarkTarget:
+    return BenchmarkTarget(design, (Ratio(ratio, (against,)),), sizes, **options)
 
 
 TARGETS = (
@@ -102,24 +102,26 @@ LONG = 65536
 PEERS = ("eager", "compile", "sdpa", "flex", "fused", "torch")  # a ratio is to the fastest of these
 FAST = ("eager", "compile", "torch")
 GPU_TARGETS = (
-    Target("mhsa", (Ratio(0.98, ("sdpa",)),), HEADS, n=4096, peers=PEERS),
-    Target("hard_fish", (Ratio(1.3, PEERS), Ratio(1.0, ("softmax",))), HEADS | {"g": 2}, n=4096),
-    Target("gfish", (Ratio(3.0, PEERS),), HEADS | {"g": 4}, n=4096),
-    Target("mgk", (Ratio(1.25, PEERS),), HEADS | {"r": 2}, n=4096),
-    Target("thsa", (Ratio(2.0, PEERS), RateShare(0.4)), {"f": 512, "r": 256, "s": 256}, n=2048),
-    Target("talking_heads", (Ratio(1.5, PEERS),), {"f": 512, "g": 8, "h": 8, "e": 8}, n=4096),
+    BenchmarkTarget("mhsa", (Ratio(0.98, ("sdpa",)),), HEADS, n=4096, peers=PEERS),
+    BenchmarkTarget("hard_fish", (Ratio(1.3, PEERS), Ratio(1.0, ("softmax",))), HEADS | {"g": 2}, n=4096),
+    BenchmarkTarget("gfish", (Ratio(3.0, PEERS),), HEADS | {"g": 4}, n=4096),
+    BenchmarkTarget("mgk", (Ratio(1.25, PEERS),), HEADS | {"r": 2}, n=4096),
+    BenchmarkTarget("thsa", (Ratio(2.0, PEERS), RateShare(0.4)), {"f": 512, "r": 256, "s": 256}, n=2048),
+    BenchmarkTarget("talking_heads", (Ratio(1.5, PEERS),), {"f": 512, "g": 8, "h": 8, "e": 8}, n=4096),
     # 128 positions on each side
-    Target("band", (Ratio(1.0, ("flex",)),), HEADS, {"k": 257}, n=32768, peers=("compile", "torch")),
-    Target("linear", (Ratio(20.0, ("softmax",)), Growth(2.2)), HEADS, n=LONG, peers=FAST),
-    Target("fmm2", (Ratio(20.0, ("softmax",)), Growth(2.2)), HEADS, {"k": 5}, n=LONG, peers=FAST),
+    BenchmarkTarget("band", (Ratio(1.0, ("flex",)),), HEADS, {"k": 257}, n=32768, peers=("compile", "torch")),
+    BenchmarkTarget("linear", (Ratio(20.0, ("softmax",)), Growth(2.2)), HEADS, n=LONG, peers=FAST),
+    BenchmarkTarget("fmm2", (Ratio(20.0, ("softmax",)), Growth(2.2)), HEADS, {"k": 5}, n=LONG, peers=FAST),
     # without 'eager' and 'compile': the handwritten layer loops over positions, and torch.compile would unroll it
-    Target("fmm_fast_weight1", (Ratio(0.8, ("fla",)),), HEADS, {"k": 5}, n=4096, peers=("torch",)),
+    BenchmarkTarget("fmm_fast_weight1", (Ratio(0.8, ("fla",)),), HEADS, {"k": 5}, n=4096, peers=("torch",)),
     # as in the paper, d is the largest multiple of 16 with at most the parameters of mhsa with 8 heads of width 64
-    Target("epa", (Ratio(1.6, ("dense",)),), {"f": 512, "h": 2, "e": 5, "d": 80}, {"k": 2}, n=4096, peers=PEERS),
+    BenchmarkTarget(
+        "epa", (Ratio(1.6, ("dense",)),), {"f": 512, "h": 2, "e": 5, "d": 80}, {"k": 2}, n=4096, peers=PEERS
+    ),
 )
 
 
-def targets_of(designs: Sequence[str] = (), gpu: bool = False) -> tuple[Target, ...]:
+def targets_of(designs: Sequence[str] = (), gpu: bool = False) -> tuple[BenchmarkTarget, ...]:
     """The targets of these designs, or of all designs. Raises InputError for a design without targets.
 
     >>> [target.design for target in targets_of(["linear", "mhsa"])]
@@ -161,9 +163,9 @@ class CriterionOutcome:
         return asdict(self) | {"met": self.met}
 
 
-def outcomes(pairs: Iterable[tuple[Target, PassResult]], rates: Rates | None) -> list[CriterionOutcome]:
+def outcomes(pairs: Iterable[tuple[BenchmarkTarget, PassResult]], rates: Rates | None) -> list[CriterionOutcome]:
     """The outcomes of all criteria of the targets with results."""
-    results_by_target: dict[int, tuple[Target, list[PassResult]]] = {}
+    results_by_target: dict[int, tuple[BenchmarkTarget, list[PassResult]]] = {}
     for target, result in pairs:
         results_by_target.setdefault(id(target), (target, []))[1].append(result)
     return [
@@ -174,7 +176,7 @@ def outcomes(pairs: Iterable[tuple[Target, PassResult]], rates: Rates | None) ->
 
 
 def outcome(
-    criterion: Criterion, target: Target, results: Sequence[PassResult], rates: Rates | None
+    criterion: Criterion, target: BenchmarkTarget, results: Sequence[PassResult], rates: Rates | None
 ) -> CriterionOutcome:
     longest = max(result.n for result in results)
     by_pass = {(result.n, result.kind): result for result in results}

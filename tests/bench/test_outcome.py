@@ -9,7 +9,7 @@ from tensornet_attn.bench.floor import PassFloor
 from tensornet_attn.bench.machine import Rates
 from tensornet_attn.bench.report import left_out, rates_text, remarks, target_row, target_table, text
 from tensornet_attn.bench.results import Entry, PassResult, Spread, ratio
-from tensornet_attn.bench.targets import CriterionOutcome, Growth, RateShare, Ratio, Target, outcomes
+from tensornet_attn.bench.targets import BenchmarkTarget, CriterionOutcome, Growth, RateShare, Ratio, outcomes
 
 RATES = Rates("bfloat16", 1e12, 1e12, 8192, 1 << 30)
 SKIPPED = Entry("flex", "skipped", "it mixes heads: no.")
@@ -29,7 +29,7 @@ def result(*entries: Entry, kind: str = TRAINING, n: int = 64, flops: int = 0) -
 
 
 def one(criterion: Ratio | RateShare | Growth, *results: PassResult, rates: Rates | None = RATES) -> CriterionOutcome:
-    target = Target("thsa", (criterion,), {"r": 2})
+    target = BenchmarkTarget("thsa", (criterion,), {"r": 2})
     (found,) = outcomes([(target, made) for made in results], rates)
     return found
 
@@ -48,7 +48,7 @@ def test_a_ratio_is_over_the_fastest_that_could_run() -> None:
 
 
 def test_ours_is_no_peer_of_its_own() -> None:
-    (mine,) = outcomes([(Target("thsa", (Ratio(1.0, ("triton",)),)), result(entry("triton", 1)))], RATES)
+    (mine,) = outcomes([(BenchmarkTarget("thsa", (Ratio(1.0, ("triton",)),)), result(entry("triton", 1)))], RATES)
     assert (mine.reached, mine.met, mine.reason) == (None, None, "there is no contestant to compare with.")
 
 

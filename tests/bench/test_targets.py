@@ -15,7 +15,7 @@ from tensornet_attn import compiler
 from tensornet_attn.bench import targets
 from tensornet_attn.bench.bench import BenchmarkOptions
 from tensornet_attn.bench.run import Setting, cases_of, options_of
-from tensornet_attn.bench.targets import BATCH, GPU_TARGETS, PEERS, TARGETS, Growth, RateShare, Ratio, Target
+from tensornet_attn.bench.targets import BATCH, GPU_TARGETS, PEERS, TARGETS, BenchmarkTarget, Growth, RateShare, Ratio
 from tensornet_attn.cost.sizes import parameters
 from tensornet_attn.graph import build
 from tests.bench.schema import SCHEMA
@@ -92,7 +92,7 @@ def test_ratios_of_the_page_are_those_of_the_recorded_runs() -> None:
             assert row[4:6] == [ratio_of(runs[run], target, criterion) for run in ("first", "now")], row[0]
 
 
-def ratio_of(results: list[dict[str, Any]], target: Target, criterion: Ratio) -> str:
+def ratio_of(results: list[dict[str, Any]], target: BenchmarkTarget, criterion: Ratio) -> str:
     """The ratio to the fastest, as the page has it; nothing if the design was not measured at its length."""
     for result in results:
         if (result["design"], result["n"], result["pass"]) == (target.design, target.n, "forward+backward"):
@@ -111,7 +111,7 @@ def words(criterion: Ratio | RateShare | Growth) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("target", [*TARGETS, *GPU_TARGETS], ids=lambda target: f"{target.label} n {target.n}")
-def test_each_can_be_asked_for(target: Target) -> None:
+def test_each_can_be_asked_for(target: BenchmarkTarget) -> None:
     case, *half = cases_of(target, Setting())
     assert (case.n, [one.n for one in half]) == (target.n, [target.n // 2] * target.grows)
     own = options_of(target, BenchmarkOptions(), Setting(backends=("triton", "torch")))
@@ -120,7 +120,7 @@ def test_each_can_be_asked_for(target: Target) -> None:
 
 
 def test_a_peer_of_ours_is_measured_though_it_was_not_asked_for() -> None:
-    target = Target("mhsa", (Ratio(1.0, ("torch", "eager")),))
+    target = BenchmarkTarget("mhsa", (Ratio(1.0, ("torch", "eager")),))
     own = options_of(target, BenchmarkOptions(), Setting(backends=("triton",)))
     assert (own.backends, list(own.against)) == (("triton", "torch"), ["eager"])
 
@@ -135,9 +135,9 @@ def test_experts_have_no_more_parameters_than_the_dense_layer_they_are_matched_w
 
 def test_the_table_of_targets(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = (
-        Target("mhsa", (Ratio(1e-9, ("sdpa",)),), {"f": 8, "h": 2}, n=4),
-        Target("thsa", (Ratio(1e9, ("eager",)),), {"f": 8, "r": 4, "s": 4}, n=4),
-        Target("thsa", (Ratio(1.0, ("sdpa",)),), {"f": 8, "r": 4, "s": 4}, n=4),
+        BenchmarkTarget("mhsa", (Ratio(1e-9, ("sdpa",)),), {"f": 8, "h": 2}, n=4),
+        BenchmarkTarget("thsa", (Ratio(1e9, ("eager",)),), {"f": 8, "r": 4, "s": 4}, n=4),
+        BenchmarkTarget("thsa", (Ratio(1.0, ("sdpa",)),), {"f": 8, "r": 4, "s": 4}, n=4),
     )
     monkeypatch.setattr(targets, "TARGETS", few)
     target = tmp_path / "targets.json"

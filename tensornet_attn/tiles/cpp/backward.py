@@ -15,7 +15,7 @@ from tensornet_attn.tiles.cpp.faded import fading
 from tensornet_attn.tiles.cpp.lines import PassPrinter, indented, nested
 from tensornet_attn.tiles.cpp.places import Addresses, Env, Where
 from tensornet_attn.tiles.cpp.region import RegionText
-from tensornet_attn.tiles.cpp.totals import Target, add, add_between, add_entries, add_pairs
+from tensornet_attn.tiles.cpp.totals import SumStorage, add, add_between, add_entries, add_pairs
 from tensornet_attn.tiles.derive import Gradients, one_map
 from tensornet_attn.tiles.program import Node, Unfit, below
 
@@ -107,7 +107,7 @@ def totals(region: RegionText, gradients: Gradients, key_pass: PassPrinter, leav
         add(
             key_pass,
             summand,
-            Target(partial(total_at, places, total, f"{length}{width}", f"{begin}{width}"), ld_of(total)),
+            SumStorage(partial(total_at, places, total, f"{length}{width}", f"{begin}{width}"), ld_of(total)),
         )
 
 
@@ -189,7 +189,7 @@ def rows_before(region: RegionText, gradients: Gradients) -> PassPrinter:
     """The passes that find the rows of A dA; those behind read their stored tiles."""
     key_pass = region.open(False)
     for attention_map, summand in gradients.maps:
-        add(key_pass, summand, Target(partial(sums_at, key_pass, attention_map)))
+        add(key_pass, summand, SumStorage(partial(sums_at, key_pass, attention_map)))
     return key_pass
 
 

@@ -9,7 +9,7 @@ from tensornet_attn.tiles.cpp.faded import fading
 from tensornet_attn.tiles.cpp.lines import PassPrinter, indented, nested
 from tensornet_attn.tiles.cpp.places import Where
 from tensornet_attn.tiles.cpp.region import Printed, RegionText
-from tensornet_attn.tiles.cpp.totals import Target, add
+from tensornet_attn.tiles.cpp.totals import SumStorage, add
 from tensornet_attn.tiles.derive import one_map
 from tensornet_attn.tiles.program import Node
 
@@ -59,10 +59,12 @@ def forward(region: RegionText) -> str:
     return region.function("forward", lines)
 
 
-def result(region: RegionText) -> Target:
+def result(region: RegionText) -> SumStorage:
     """The tile of the result."""
     axes, index, places = region.program.axes, region.program.exit.index, region.places
-    return Target(lambda env: places.result_at("out", index, axes, env), f"{axes[1]}_size" if len(axes) > 1 else "1")
+    return SumStorage(
+        lambda env: places.result_at("out", index, axes, env), f"{axes[1]}_size" if len(axes) > 1 else "1"
+    )
 
 
 def online(region: RegionText, key_pass: PassPrinter, attention_map: Node) -> None:

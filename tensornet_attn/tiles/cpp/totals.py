@@ -14,7 +14,7 @@ from tensornet_attn.tiles.program import Node, Unfit
 
 
 @dataclass(frozen=True)
-class Target:
+class SumStorage:
     """Where a sum is kept, for values of variables: a tile of rows x columns `ld` apart, a row, or a number.
 
     `alpha`: what rows are multiplied by before a block is added, at `factors`; `index`: the variables of the sum then.
@@ -43,7 +43,7 @@ class Target:
         return [f"if ({first}) {line}" if first else line]
 
 
-def add(key_pass: PassPrinter, summand: Node, target: Target) -> None:
+def add(key_pass: PassPrinter, summand: Node, target: SumStorage) -> None:
     """Adds a part of each block to a sum."""
     pair_axes = (key_pass.pair, key_pass.wide)
     summand = without_sums(key_pass.other(summand))
@@ -77,7 +77,7 @@ def variables(key_pass: PassPrinter, nodes: Iterable[Node]) -> tuple[str, ...]:
     return tuple(variable for variable in key_pass.program.nodes.sizes if variable in used)
 
 
-def add_product(key_pass: PassPrinter, summand: Node, target: Target) -> None:
+def add_product(key_pass: PassPrinter, summand: Node, target: SumStorage) -> None:
     """Adds a product, by BLAS."""
     key_pass = key_pass.among((summand, *target.by))
     args = tuple(map(key_pass.other, summand.args))
@@ -90,7 +90,7 @@ def add_product(key_pass: PassPrinter, summand: Node, target: Target) -> None:
     key_pass.ends.append(Statement(heads, (*args, *target.alpha), lines))
 
 
-def add_row(key_pass: PassPrinter, inner: Node, axes: tuple[str, ...], target: Target) -> None:
+def add_row(key_pass: PassPrinter, inner: Node, axes: tuple[str, ...], target: SumStorage) -> None:
     """Adds a tile of queries x keys, summed over its other sides, row by row."""
     key_pass = key_pass.among((inner,))
     query, key = key_pass.pair
