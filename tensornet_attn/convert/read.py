@@ -13,7 +13,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from tensornet_attn.convert.calls import rope_of, scaling_of
 from tensornet_attn.convert.families import FAMILIES, FEATURES, Family, FamilyLayout, family_of
 from tensornet_attn.convert.known import readings_of
-from tensornet_attn.convert.trained import Buckets, QueryKeyNorm, Trained, Widths, refusal
+from tensornet_attn.convert.trained import Buckets, QueryKeyNorm, TrainedAttention, Widths, refusal
 from tensornet_attn.errors import InputError
 
 Projection = tuple[Tensor, Tensor | None]  # weight [in, out], bias [out]
@@ -21,7 +21,7 @@ WORDS = {"q": "query", "k": "key", "v": "value"}  # of a projection's letter
 CROSS = "it attends to another sequence (cross-attention)"
 
 
-def read_trained(module: nn.Module, where: str = "") -> Trained:
+def read_trained(module: nn.Module, where: str = "") -> TrainedAttention:
     """Copies of the weights by their names in the designs. `where` is the module's path in its model, for errors.
 
     Raises InputError with path and class if the module is not supported, or has a feature that no design supports.
@@ -36,7 +36,7 @@ def read_trained(module: nn.Module, where: str = "") -> Trained:
         return read_traced(module, where)
 
 
-def read_traced(module: nn.Module, where: str = "") -> Trained:
+def read_traced(module: nn.Module, where: str = "") -> TrainedAttention:
     """As `read_trained`, but the copies are differentiable functions of the module's weights."""
     family, location = known(module, where)
     if isinstance(module, nn.MultiheadAttention):
@@ -85,7 +85,7 @@ def outside_of(module: Any, where: str, layout: FamilyLayout) -> Widths:
     return Widths(where, width, output, _causal(where, inner, layout), _part(where, module, first).weight)
 
 
-def read_multihead(module: Any, where: str) -> Trained:
+def read_multihead(module: Any, where: str) -> TrainedAttention:
     """Reads an nn.MultiheadAttention with packed or separate projections. Raises InputError."""
     if type(module).forward is not nn.MultiheadAttention.forward:
         raise refusal(where, "its class overrides forward, and may compute something else")
@@ -106,10 +106,10 @@ def read_multihead(module: Any, where: str) -> Trained:
     projections = {letter: _real(where, "in_proj", weight.T, bias) for letter, weight, bias in triples}
     projections["o"] = _linear(where, module, "out_proj")
     by_heads = _by_heads(where, projections, module.head_dim, module.num_heads, {})
-    return Trained(where, *by_heads, causal=False, dropout=float(module.dropout))
+    return TrainedAttention(where, *by_heads, causal=False, dropout=float(module.dropout))
 
 
-def read_hugging_face(module: Any, where: str, layout: FamilyLayout) -> Trained:
+def read_hugging_face(module: Any, where: str, layout: FamilyLayout) -> TrainedAttention:
     """Reads an attention of a Hugging Face model, with the attribute names of `layout`. Raises InputError."""
     inner = _inner(where, module, layout)
     for checked in {id(checked): checked for checked in (module, inner)}.values():
@@ -128,7 +128,7 @@ def read_hugging_face(module: Any, where: str, layout: FamilyLayout) -> Trained:
     causal = _causal(where, inner, layout)
     base, fraction, scaling = _rope(where, inner, layout) if layout.rope else (None, 1.0, {})
     dropout = _first(where, inner, "attention_dropout", "attn_dropout", "dropout", "attn_dropout_p")
-    trained = Trained(
+    trained = TrainedAttention(
         where,
         weights,
         biases,
@@ -324,7 +324,7 @@ def _by_heads(
     return weights, biases
 
 
-def _pair_halves(trained: Trained) -> None:
+def _pair_halves(trained: TrainedAttention) -> None:
     """Moves the entries of a rotary pair from neighbours to half a head apart, in queries and keys."""
     for letter in "qk":
         norm = trained.norms.get(letter)
@@ -337,7 +337,7 @@ def _pair_halves(trained: Trained) -> None:
                 tensor.copy_(torch.cat((tensor[..., ::2], tensor[..., 1::2]), -1))
 
 
-def _absorb(trained: Trained, factor: float) -> None:
+def _absorb(trained: TrainedAttention, factor: float) -> None:
     """Multiplies the query weights, or the norm after them, by the factor of the score scale beyond d ** -0.5."""
     if abs(factor - 1) <= 1e-12:
         return

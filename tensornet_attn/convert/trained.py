@@ -34,7 +34,7 @@ class Buckets:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedAttention:
     """The weights and properties of a trained attention.
 
     `where`: module path and class for errors, e.g. "encoder.layer.0.attention (BertAttention)". `weights`: copies of
