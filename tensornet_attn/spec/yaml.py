@@ -25,7 +25,7 @@ Data = dict[str, Any]  # of `Design.as_dict()`
 QUOTE = "inside {...} and [...] quote text with commas or brackets"
 
 
-class Unreadable(Exception):
+class UnreadableText(Exception):
     """The text cannot be read any further. The reporter has the problems found so far."""
 
 
@@ -36,7 +36,7 @@ def parse(text: str, name: str, nodes: int = limits.YAML_NODES) -> tuple[Documen
     reporter = Reporter(document)
     try:
         data = _Parser(file, document, reporter, nodes).document()
-    except Unreadable:
+    except UnreadableText:
         return document, reporter
     if data is None or data == {}:
         reporter.error("empty", "this text contains no design.", (), hint="start with 'tensornet: 1'.")
@@ -76,7 +76,7 @@ class _Parser:
         try:
             self.event = next(self.events)
         except StopIteration:
-            raise Unreadable from None
+            raise UnreadableText from None
         except MarkedYAMLError as error:
             starts = _sentence(error).startswith(("while scanning a quoted", "while scanning a simple key"))
             mark = error.context_mark if starts else error.problem_mark or error.context_mark
@@ -93,7 +93,7 @@ class _Parser:
 
     def _stop(self, code: str, message: str, hint: str, place: SourceRange | None = None) -> NoReturn:
         self.reporter.error(code, message, (), hint=hint, place=place or self._place())
-        raise Unreadable
+        raise UnreadableText
 
     def _place(self, value: str | None = None) -> SourceRange:
         return self._at(self.event.start_mark.index, self.event.end_mark.index, value)

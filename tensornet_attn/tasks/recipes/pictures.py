@@ -106,7 +106,7 @@ def grey(planes: Bytes) -> Integers:
     return (2989 * red + 5870 * green + 1140 * blue) * 511 // 5_100_000
 
 
-class Unreadable(Exception):
+class UnreadableImage(Exception):
     """The reason why an image file cannot be read."""
 
 
@@ -116,20 +116,20 @@ def read_png(content: bytes) -> Bytes:
         raise MissingPartError("reading images needs Pillow: pip install 'tensornet-attn[train]'.")
 
     if not content.startswith(SIGNATURE):
-        raise Unreadable("it is not a PNG file")
+        raise UnreadableImage("it is not a PNG file")
     if len(content) < _HEAD:
-        raise Unreadable("it is damaged")
+        raise UnreadableImage("it is damaged")
     width, height, depth = struct.unpack(">IIB", content[16:25])
     if not (0 < width <= _SIDE and 0 < height <= _SIDE):
-        raise Unreadable(f"it has {width} x {height} pixels")
+        raise UnreadableImage(f"it has {width} x {height} pixels")
     try:
         with GreyImage.open(BytesIO(content), formats=["PNG"]) as picture:
             plain = depth == 8 and picture.mode in _MODES and not picture.info.get("interlace")
             pixels = np.asarray(picture) if plain else None
     except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for a damaged file
-        raise Unreadable("it is damaged") from error
+        raise UnreadableImage("it is damaged") from error
     if pixels is None:
-        raise Unreadable("it must be a PNG file of eight bits per channel without palette or interlacing")
+        raise UnreadableImage("it must be a PNG file of eight bits per channel without palette or interlacing")
     return pixels.reshape(height, width, -1)
 
 
@@ -286,7 +286,7 @@ def _pathfinder_arrays(listed: list[Picture], side: int) -> Rows:
     for row, (path, _, _) in zip(tokens, listed, strict=True):
         try:
             pixels = read_png(read_bytes(path))
-        except Unreadable as error:
+        except UnreadableImage as error:
             raise InputError(f"'{path}' cannot be read: {error}.") from error
         if pixels.shape != (side, side, 1):
             height, width, depth = pixels.shape
