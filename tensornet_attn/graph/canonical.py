@@ -23,7 +23,7 @@ from hashlib import sha256
 from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.labelling import canonical_order
 from tensornet_attn.graph.normal import arithmetic_text, function_text, masks_text, values_texts
-from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints, marks, wires
+from tensornet_attn.graph.wires import WHOLE, Joint, StepLeg, joints, marks, wires
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ir.steps import Step, Tensor
 from tensornet_attn.spec.sizes import Leg
@@ -146,7 +146,7 @@ def _step(coloured: Incidence, step: Step) -> None:
         _use(coloured, step, index, joint, vertices[joint.part])
 
 
-def _kept(step: Step, wire: Wire) -> bool:
+def _kept(step: Step, wire: StepLeg) -> bool:
     return wire.part == WHOLE and wire.leg in step.legs
 
 
@@ -221,13 +221,13 @@ class _Writer:
         legs = ", ".join(f"{name} {colour}" for name, colour in colours)
         return f"{self.names[step.name]} = {self.colour((step.name,))} [{legs}] {' '.join(texts)}"
 
-    def uses(self, step: Step, wire_names: dict[Wire, str]) -> dict[int, list[str]]:
+    def uses(self, step: Step, wire_names: dict[StepLeg, str]) -> dict[int, list[str]]:
         uses: dict[int, list[str]] = {}
         for _, joint in sorted(enumerate(joints(step)), key=lambda pair: self.of((step.name, "use", pair[0]))):
             uses.setdefault(joint.part, []).append(self.use(joint, wire_names))
         return uses
 
-    def use(self, joint: Joint, wire_names: dict[Wire, str]) -> str:
+    def use(self, joint: Joint, wire_names: dict[StepLeg, str]) -> str:
         slots = self.made.slots(joint.use.name)
         pairs = sorted(zip(slots, joint.wires, strict=True), key=lambda pair: self.rank[pair[0]])
         return f"{joint.role} {self.names[joint.use.name]}[{' '.join(wire_names[wire] for _, wire in pairs)}]"

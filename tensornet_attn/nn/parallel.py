@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.graph import Graph
-from tensornet_attn.graph.wires import Wire
+from tensornet_attn.graph.wires import StepLeg
 from tensornet_attn.nn.call import Signature
 from tensornet_attn.nn.made import Arguments, Made, Result, Run
 from tensornet_attn.plan.make import make_plan
@@ -154,7 +154,7 @@ class SplitMake:
         sequences = {self.split.graph.query, self.split.graph.key}
         if op is None or {*op.operand("of").legs} - sequences != {*legs}:
             return GONE
-        return next((axis for axis, leg in enumerate(legs) if (box, Wire(leg)) in self.split.own), None)
+        return next((axis for axis, leg in enumerate(legs) if (box, StepLeg(leg)) in self.split.own), None)
 
 
 class PartOfModule:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.graph import Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
-from tensornet_attn.graph.wires import Wire, joints
+from tensornet_attn.graph.wires import StepLeg, joints
 from tensornet_attn.ir.arithmetic import ONE, Binary, Number, times
 from tensornet_attn.plan.parallel import SplitLeg
 from tensornet_attn.rewrite.change import fresh, leg_like, with_legs, with_uses
@@ -69,7 +69,7 @@ class _Parts:
 
     def _own(self, name: str, legs: tuple[str, ...]) -> tuple[str, ...]:
         """The legs of a tensor or result, with the split leg replaced."""
-        return tuple(self.leg.name if (name, Wire(leg)) in self.split.own else leg for leg in legs)
+        return tuple(self.leg.name if (name, StepLeg(leg)) in self.split.own else leg for leg in legs)
 
     def _tensor(self, tensor: Tensor) -> Tensor:
         legs = self._own(tensor.name, tensor.legs)
@@ -100,7 +100,7 @@ class _Parts:
             for joint in joints(step)
         )
         step = replace(with_uses(step, lambda use: next(uses)), legs=self._own(step.name, step.legs))
-        if step.box is not None and step.box.leg is not None and (step.name, Wire(step.box.leg)) in slots:
+        if step.box is not None and step.box.leg is not None and (step.name, StepLeg(step.box.leg)) in slots:
             return replace(step, op=replace(step.box, leg=leg))  # a sum over the leg
         return self._shared(step)
 

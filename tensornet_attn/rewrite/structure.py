@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.labelling import Classes
-from tensornet_attn.graph.wires import WHOLE, Wire, joints
+from tensornet_attn.graph.wires import WHOLE, StepLeg, joints
 from tensornet_attn.ir.arithmetic import Arith, Name, evaluate
 from tensornet_attn.rewrite.change import fresh, kept, leg_like, terms_of, with_legs
 from tensornet_attn.rewrite.engine import Rule
@@ -42,7 +42,9 @@ def _glued(graph: Graph) -> Classes[Slot]:
         for joint in joints(step):
             name = joint.use.name
             pairs = zip(graph.legs_of(name), joint.wires, strict=True)
-            classes.join(((name, leg if name in graph.tensor else Wire(leg)), (step.name, wire)) for leg, wire in pairs)
+            classes.join(
+                ((name, leg if name in graph.tensor else StepLeg(leg)), (step.name, wire)) for leg, wire in pairs
+            )
     return classes
 
 
@@ -107,7 +109,7 @@ class _Splits:
         return tensor.role == "constant" and tensor.init.name in UNIFORM
 
     def _step_fits(self, step: Step) -> bool:
-        wires = [wire for joint in joints(step) for wire in joint.wires] + [Wire(leg) for leg in step.legs]
+        wires = [wire for joint in joints(step) for wire in joint.wires] + [StepLeg(leg) for leg in step.legs]
         split = {wire.leg for wire in wires if self.parts((step.name, wire))}
         if not split or step.contraction is not None:
             return not split or not (kept(self.old, step.name) and split & {*step.legs})
@@ -160,21 +162,21 @@ class _Splits:
 
     def _step(self, step: Step) -> Step:
         wires = dict.fromkeys(
-            [Wire(leg) for leg in step.legs] + [wire for joint in joints(step) for wire in joint.wires]
+            [StepLeg(leg) for leg in step.legs] + [wire for joint in joints(step) for wire in joint.wires]
         )
         split = {wire: parts for wire in wires if (parts := self.parts((step.name, wire)))}
         taken = {wire.leg for wire in wires if wire not in split} | ({wire.leg for wire in wires if not split})
         names = {wire: self._named(parts, wire.leg, taken) for wire, parts in split.items()}
 
         def uses(use: Use, number: int) -> list[Use]:
-            use_wires = [Wire(leg, WHOLE if leg in step.legs else number) for leg in use.legs]
+            use_wires = [StepLeg(leg, WHOLE if leg in step.legs else number) for leg in use.legs]
             groups = [names.get(wire, (wire.leg,)) for wire in use_wires]
             tensor = self.old.tensor.get(use.name)
             if tensor is not None and _kron(tensor) and use_wires[0] in names:
                 return [Use(name, tuple(legs)) for name, *legs in zip(self._pieces(tensor), *groups, strict=True)]
             return [Use(use.name, sum(groups, ()))]
 
-        return replace(step, legs=sum((names.get(Wire(leg), (leg,)) for leg in step.legs), ()), op=_with(step, uses))
+        return replace(step, legs=sum((names.get(StepLeg(leg), (leg,)) for leg in step.legs), ()), op=_with(step, uses))
 
 
 def _with(step: Step, uses: Callable[[Use, int], list[Use]]) -> Contraction | Box:

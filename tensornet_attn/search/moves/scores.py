@@ -10,7 +10,7 @@ from tensornet_attn.graph.graph import Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, parse
 from tensornet_attn.ops import OPS
 from tensornet_attn.search.roles import AttentionMap, ValueProduct, only, reader
-from tensornet_attn.search.sketch import Legs, Sketch, Wire, mapped, need, product, relabel, slot_of, swapped, wire
+from tensornet_attn.search.sketch import Legs, Sketch, SlotWire, mapped, need, product, relabel, slot_of, swapped, wire
 
 FORMS = ("full", "left", "right", "low_rank")
 
@@ -20,7 +20,7 @@ class Side:
     """A leg of the product of the scores, and its wire through queries and keys."""
 
     leg: str
-    wire: Wire
+    wire: SlotWire
 
 
 def side(sketch: Sketch, at: AttentionMap, leg: str) -> Side:
