@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from tensornet_attn.emit.triton.bounds import Bounds, edge
+from tensornet_attn.emit.triton.bounds import LoopBounds, edge
 from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, FIRST, INSIDE, LAST, KernelText
 from tensornet_attn.emit.triton.nodes import WORDS, flat, shape
 from tensornet_attn.emit.wrap import wrapped
@@ -118,7 +118,7 @@ def source(
     name: str,
     about: str,
     parameters: Iterable[str],
-    bounds: Bounds,
+    bounds: LoopBounds,
     last: bool,
     parted: Sequence[str] = (),
 ) -> str:

@@ -9,7 +9,7 @@ from itertools import product as every
 from math import inf, prod
 
 from tensornet_attn.emit.names import Names
-from tensornet_attn.emit.triton.bounds import Bounds, bounds
+from tensornet_attn.emit.triton.bounds import LoopBounds, bounds
 from tensornet_attn.emit.triton.demand import arrange
 from tensornet_attn.emit.triton.kernel import KernelText
 from tensornet_attn.emit.triton.lines import source
@@ -216,10 +216,10 @@ class TritonRegion:
         """The indices of operands that are noise."""
         return sorted({node.data[0] for node in self.program.nodes.made.values() if node.op == "noise"})
 
-    def bounds(self, fixed: str) -> Bounds:
+    def bounds(self, fixed: str) -> LoopBounds:
         """The bounds of the loop, without blocks that every mask hides."""
         if fixed in self.program.relative:
-            return Bounds("tl.maximum(first, 0)", self.last_of_far())
+            return LoopBounds("tl.maximum(first, 0)", self.last_of_far())
         return bounds(self.areas(), fixed, (self.program.query, self.program.key))
 
     def last_of_far(self) -> str:
