@@ -10,7 +10,7 @@ from typing import Any
 
 from tensornet_attn.compare.record import Record
 from tensornet_attn.compare.record import record as read
-from tensornet_attn.compare.section import DEFAULT, NOTE, UNITS, Mean, SeedRuns, TaskSection, cells, head, mean_of
+from tensornet_attn.compare.section import DEFAULT, NOTE, UNITS, SeedMean, SeedRuns, TaskSection, cells, head, mean_of
 from tensornet_attn.cost.sizes import columns
 from tensornet_attn.errors import InputError, nearest
 
@@ -132,7 +132,7 @@ def _measure(records: Sequence[Record], by: str | None) -> str:
     return by
 
 
-def _difference(row: SeedRuns, first: SeedRuns) -> Mean | None:
+def _difference(row: SeedRuns, first: SeedRuns) -> SeedMean | None:
     """The mean of the differences from the first row, paired by seed; None if they share no seed."""
     theirs = {record.seed: record.scores[row.by] for record in first.records}
     differences = [record.scores[row.by] - theirs[record.seed] for record in row.records if record.seed in theirs]
