@@ -39,11 +39,11 @@ def part_of(split: SplitLeg, processes: int) -> ProcessDiagram:
             f"{split.graph.name}: leg '{split.leg}' ({split.size}) cannot be split over {processes} processes: use a "
             "number of processes that divides its size."
         )
-    return _Parts(split, processes).part()
+    return _SplitPlaces(split, processes).part()
 
 
 @dataclass
-class _Parts:
+class _SplitPlaces:
     """The split places and their new leg; `picked`: the replacement of each split constant and noise tensor."""
 
     split: SplitLeg
