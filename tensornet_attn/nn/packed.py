@@ -182,7 +182,7 @@ def _by_length(
     operands = [
         operand if isinstance(operand, list) else [operand] * len(groups) for operand in row.split(along, on_keys)
     ]
-    states = _States(module, packing.states if module.training and len(groups) > 1 else ())
+    states = _StateMeans(module, packing.states if module.training and len(groups) > 1 else ())
     outputs, means = [], dict[str, Tensor]()
     for group, visible_keys, *inputs in zip(groups, visible_by_group, *operands, strict=True):
         if group.padded and padding.key_mask and packing.keyed:
@@ -241,7 +241,7 @@ def _offsets(lengths: list[int], device: torch.device) -> Tensor:
     return torch.tensor([0, *accumulate(lengths)], device=device)
 
 
-class _States:
+class _StateMeans:
     """Averages the states that training calls store over the documents; every call reads the old values."""
 
     def __init__(self, module: Any, names: Sequence[str]):

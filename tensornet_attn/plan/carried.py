@@ -133,7 +133,7 @@ class _Level:
 
 
 @dataclass
-class _States:
+class _BoxStates:
     """The states of one box: the inputs that hold them, and the steps that update them."""
 
     graph: Graph
@@ -281,7 +281,7 @@ class _States:
 def _map(recurrent: CarriedGraph, name: str, recurrence: Recurrence) -> CarriedGraph:
     """Carries a map that is multiplied with values: the chunk's part is computed, the past comes from the state."""
     graph, attention = recurrent.graph, attentions(recurrent.graph)[name]
-    reader, states = attention.reader(), _States(graph, attention.box, recurrence.decays)
+    reader, states = attention.reader(), _BoxStates(graph, attention.box, recurrence.decays)
     assert isinstance(reader, MapReader)
     assert recurrence.value is not None
     key, box, value = str(graph.key), attention.box, recurrence.value
@@ -317,7 +317,7 @@ def _mean(recurrent: CarriedGraph, name: str, recurrence: Recurrence) -> Carried
     graph, attention = recurrent.graph, attentions(recurrent.graph)[name]
     reader, states, box, value = (
         attention.reader(),
-        _States(graph, attention.box, recurrence.decays),
+        _BoxStates(graph, attention.box, recurrence.decays),
         attention.box,
         recurrence.value,
     )
@@ -372,7 +372,7 @@ def _with_own_diagonal(recurrent: CarriedGraph, name: str, decay: Decay) -> Carr
 def _sum(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:
     """Carries a sum over keys: the sum over the chunk plus that over the past."""
     graph, box = recurrent.graph, recurrence.box
-    states, chunk = _States(graph, box, recurrence.decays), replace(box, name=fresh(graph, f"{box.name}.chunk"))
+    states, chunk = _BoxStates(graph, box, recurrence.decays), replace(box, name=fresh(graph, f"{box.name}.chunk"))
     terms = (Term(ONE, (Use(chunk.name, box.legs),)), *(states.read(term, None) for term in recurrence.terms))
     total = Step(box.name, Contraction(terms), box.legs)
     return states.onto(recurrent, with_steps(graph, {box.name: [chunk, *states.before, total]}), chunk.name)
@@ -380,7 +380,7 @@ def _sum(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:
 
 def _delta(recurrent: CarriedGraph, step: Step) -> CarriedGraph:
     """Lets a delta rule start from the state that the past has left."""
-    graph, box, states = recurrent.graph, step.box, _States(recurrent.graph, step)
+    graph, box, states = recurrent.graph, step.box, _BoxStates(recurrent.graph, step)
     assert box is not None
     after = replace(box, kind="delta_state", operands=box.operands[1:])
     legs = tuple(leg for group in legs_of(after) for leg in group)
@@ -401,7 +401,7 @@ def _delta(recurrent: CarriedGraph, step: Step) -> CarriedGraph:
 
 def _scan(recurrent: CarriedGraph, step: Step) -> CarriedGraph:
     """Lets an elementwise recurrence start from the state that the past has left."""
-    graph, box, states = recurrent.graph, step.box, _States(recurrent.graph, step)
+    graph, box, states = recurrent.graph, step.box, _BoxStates(recurrent.graph, step)
     assert box is not None
     state, name = states.hold(without(box.operand("of").legs, box.leg))
     box = replace(box, operands=(*box.operands, ("state", state)))
