@@ -49,7 +49,7 @@ def to_dot(
         {**_EDGE, **theme.defaults("color")},
     )
     dot = graphviz.Graph(graph.name, graph_attr=attributes[0], node_attr=attributes[1], edge_attr=attributes[2])
-    writer = _Writer(dot, picture, theme)
+    writer = _DotWriter(dot, picture, theme)
     dot.attr(label=graphviz.escape(picture.title), lp=writer.at(picture.width / 2, -HEAD / 2))
     if about:
         dot.attr(comment=graphviz.escape(plain(about)))
@@ -71,7 +71,7 @@ def graphviz_module() -> Any:
     return graphviz
 
 
-class _Writer:
+class _DotWriter:
     """Writes frames, nodes and wires. In DOT, y grows upwards."""
 
     def __init__(self, dot: Any, picture: Picture, theme: Theme):

@@ -43,7 +43,7 @@ def to_tikz(
     lines = [f"% {plain(comment)}" for comment in (picture.title, about) if comment]
     lines += [r"% In the preamble: \usepackage{tikz}"]
     lines += [r"\begin{tikzpicture}[x=1bp, y=-1bp, line width=1bp, inner sep=0, font=\sffamily]"]
-    return "\n".join([*lines, *_Writer(picture, theme).lines(), r"\end{tikzpicture}"]) + "\n"
+    return "\n".join([*lines, *_TikzWriter(picture, theme).lines(), r"\end{tikzpicture}"]) + "\n"
 
 
 def latex(text: str) -> str:
@@ -55,7 +55,7 @@ def latex(text: str) -> str:
     return "".join(_SIGNS.get(c, c) for c in plain(text))
 
 
-class _Writer:
+class _TikzWriter:
     """Writes frames, then wires, then nodes, because later shapes cover earlier ones."""
 
     def __init__(self, picture: Picture, theme: Theme):

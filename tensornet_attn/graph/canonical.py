@@ -49,7 +49,7 @@ def canonical(graph: Diagram) -> str:
     """
     coloured = incidence(graph)
     order = canonical_order(coloured.colours, coloured.edges)
-    return _Writer(coloured, {vertex: rank for rank, vertex in enumerate(order)}).text()
+    return _VertexWriter(coloured, {vertex: rank for rank, vertex in enumerate(order)}).text()
 
 
 @dataclass
@@ -176,7 +176,7 @@ def _numbers(graph: Diagram, numbers: tuple[tuple[str, Arith], ...]) -> list[str
     return [f"{name} {arithmetic_text(number, graph)}" for name, number in sorted(numbers)]
 
 
-class _Writer:
+class _VertexWriter:
     """Writes the vertices in the order of their ranks."""
 
     def __init__(self, coloured: Incidence, rank: dict[int, int]):
