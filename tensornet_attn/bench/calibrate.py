@@ -22,7 +22,7 @@ from tensornet_attn.bench.machine import EXPONENTIALS, tidy
 from tensornet_attn.bench.measure import Call
 from tensornet_attn.bench.rates import Best, copy_rate, exponential_rate, map_rates, product_rates, projected_rate
 from tensornet_attn.cost.rates import CALIBRATE, KEPT, Efficiency, Pair, RateTable, completed, machine
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import (
     LINEAR_IN_CPP,
     MODULE,
@@ -272,7 +272,7 @@ class Probe:
         self.design, self.plan, self.backward, self.n = design, plan, backward, n
         graph = split_products(self.plan.schedule)
         lengths = {leg.name: n for leg in graph.legs if leg.sequence}
-        self.scene = Scene(graph, sizes_at(graph, lengths))
+        self.scene = SizedGraph(graph, sizes_at(graph, lengths))
 
     def parts(self, table: RateTable) -> dict[str, float]:
         """The predicted seconds of each kind of part."""

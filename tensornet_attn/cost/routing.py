@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tensornet_attn.cost.scene import Scene, word
+from tensornet_attn.cost.scene import SizedGraph, word
 from tensornet_attn.cost.work import Monomials, products
 from tensornet_attn.graph.graph import Graph, Step, Use, body_graph
 from tensornet_attn.ir.arithmetic import Arith, evaluate
@@ -142,7 +142,7 @@ def _with_zeros(step: Step) -> Step:
     )
 
 
-def routed_products(scene: Scene, step: Step, routing: Routing) -> tuple[Monomials, int]:
+def routed_products(scene: SizedGraph, step: Step, routing: Routing) -> tuple[Monomials, int]:
     """The MACs of a step with routing: by legs, with k for chosen ones, and as a number over the batch."""
     batch = scene.batch if step.name in scene.batched else 1
     monomials: Monomials = Counter()
@@ -157,7 +157,7 @@ def routed_products(scene: Scene, step: Step, routing: Routing) -> tuple[Monomia
     return monomials, total
 
 
-def _chosen(scene: Scene, legs: tuple[str, ...], choices: Choices) -> dict[str, Arith]:
+def _chosen(scene: SizedGraph, legs: tuple[str, ...], choices: Choices) -> dict[str, Arith]:
     chosen: dict[str, Arith] = {}
     for choice in choices:
         k = int(scene.number(choice.k))

@@ -45,7 +45,7 @@ from tensornet_attn.cost.kernels import Parts, cost_of, deep_inside
 from tensornet_attn.cost.memory import moved
 from tensornet_attn.cost.products import Shape
 from tensornet_attn.cost.rates import DROPOUT, ELEMENTWISE, NOISE, SINUSOID, RateTable
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.shapes import between, exponentials, matmuls
 from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.attention import cached
@@ -67,7 +67,7 @@ MODULE, PAGES, OF_MAPS = "module", "pages", "maps"
 NATIVE, LINEAR_IN_CPP = "native", "native linear"  # the kinds of C++ kernels
 
 
-def seconds_of(scene: Scene, step: Step, table: RateTable, backward: bool) -> float:
+def seconds_of(scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> float:
     """The predicted seconds of a primitive step or kernel. `backward`: with the backward, if it has gradients."""
     return efficient(parts_of(scene, step, table, backward), table, backward)
 
@@ -87,7 +87,7 @@ def efficient(parts: Parts, table: RateTable, backward: bool) -> float:
     return sum(table.efficiency_of(kind, backward) * seconds for kind, seconds in parts.items())
 
 
-def parts_of(scene: Scene, step: Step, table: RateTable, backward: bool, in_cpp: bool = False) -> Parts:
+def parts_of(scene: SizedGraph, step: Step, table: RateTable, backward: bool, in_cpp: bool = False) -> Parts:
     """The seconds of a step at the rates of the table, by kind. `in_cpp`: a kernel in C++ computes it inside."""
     in_cpp = in_cpp or (step.kernel is not None and step.kernel.cpp and isinstance(step.form, Recurrence))
     cpp = in_cpp and not cost_of(step).by_steps
@@ -107,7 +107,7 @@ def parts_of(scene: Scene, step: Step, table: RateTable, backward: bool, in_cpp:
     return cpp_parts
 
 
-def parts_inside(scene: Scene, step: Step, table: RateTable, backward: bool) -> Parts:
+def parts_inside(scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
     """The seconds of a step by operations of torch, or of blocks in C++, without what a call draws."""
     if step.name in one_row(scene.graph):
         scene = replace(scene, sizes={**scene.sizes, str(scene.graph.query): 1})
@@ -154,14 +154,14 @@ def parts_inside(scene: Scene, step: Step, table: RateTable, backward: bool) -> 
     return parts
 
 
-def of_exponentials(scene: Scene, step: Step, table: RateTable, learned: bool = False) -> tuple[float, float]:
+def of_exponentials(scene: SizedGraph, step: Step, table: RateTable, learned: bool = False) -> tuple[float, float]:
     """The exponentials of softmaxes and kernels, and what a map takes besides its passes."""
     if step.box is not None and step.box.function is not None:
         return 0.0, scene.elements(step) * table.of_map(step.box.function.to_text(to_text), learned)
     return sum(count for _, count in exponentials(scene, step)) / table.exponentials, 0.0
 
 
-def drawn_and_dropped(scene: Scene, step: Step, table: RateTable, training: bool) -> float:
+def drawn_and_dropped(scene: SizedGraph, step: Step, table: RateTable, training: bool) -> float:
     """Numbers of a call: noise and sines of positions that a step reads, and its dropout."""
     tensors = [tensor for use in step.op.uses if (tensor := scene.graph.tensor.get(use.name))]
     noise = sum(scene.stored[leaf.name] for leaf in tensors if leaf.role == "noise" and (training or leaf.always))
@@ -193,7 +193,7 @@ def _sums_products(graph: Graph, step: Step) -> bool:
     )
 
 
-def _product(scene: Scene, step: Step, table: RateTable, learned: bool) -> float:
+def _product(scene: SizedGraph, step: Step, table: RateTable, learned: bool) -> float:
     """A product of two tensors, and the products of their gradients."""
     ((shape, _, _),) = matmuls(scene, step)
     if _projects(scene, step, shape, table):
@@ -237,7 +237,7 @@ def accessed(elements: int, table: RateTable) -> float:
     return WIDTH * elements / table.pass_rate(WIDTH * elements)
 
 
-def _projects(scene: Scene, step: Step, shape: Shape, table: RateTable) -> bool:
+def _projects(scene: SizedGraph, step: Step, shape: Shape, table: RateTable) -> bool:
     """Whether `runtime/products.py` takes oneDNN for a product with a weight: of many rows, perhaps in parts.
 
     Products of queries x keys, in blocks of queries, do not call it.
@@ -261,7 +261,7 @@ def _cancelling(graph: Graph) -> bool:
     return bool(doubtful_normalizers(replace(graph, steps=tuple(dict.fromkeys(chain(*parts))))))
 
 
-def _pages(new: Iterable[Step | Use], scene: Scene, table: RateTable) -> float:
+def _pages(new: Iterable[Step | Use], scene: SizedGraph, table: RateTable) -> float:
     """The pages of new tensors, each as large as one of these."""
     return sum(table.of_pages(WIDTH * scene.elements(tensor)) for tensor in new)
 

@@ -19,7 +19,7 @@ from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.price import scene_of
 from tensornet_attn.cost.products import Matmul, Shape
 from tensornet_attn.cost.rates import RateTable
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import accessed, passes_of
 from tensornet_attn.emit.layout import columns, split
 from tensornet_attn.emit.masks import attention_keep
@@ -98,34 +98,34 @@ class Fused(OfBoxes[Scored]):
         apart = plain if separate is None else super().lowered(separate, context)
         return apart if len(apart.chosen) > len(plain.chosen) else plain
 
-    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
         """MACs of one batch element, of both products. Masks do not reduce them."""
         return dict(Counter(pairs_of(scene, attention_of(step))))
 
-    def elementwise(self, scene: Scene, step: Step) -> int:
+    def elementwise(self, scene: SizedGraph, step: Step) -> int:
         op = attention_of(step)
         acts = bool(op.masks) + (scene.number(op.scale) != 1) + (scene.number(op.dropout) != 0)
         return _batch(scene, step) * scene.size(op.scores) * (OPS["softmax"].per_element + acts)
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         return attention_saved(scene, step, attention_of(step))
 
-    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
+    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
         return of_attention(scene, attention_of(step), _batch(scene, step))
 
-    def seconds(self, scene: Scene, step: Step, table: RateTable, backward: bool) -> Parts:
+    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
         learned, kind = backward and step.name in scene.learned, kind_of(scene, step)
         seconds = attention_seconds(scene, step, attention_of(step), table, learned, kind)
         return {kind: seconds, "call": table.call[learned]}
 
-    def padding(self, scene: Scene, step: Step) -> int:
+    def padding(self, scene: SizedGraph, step: Step) -> int:
         """Query, key and value are padded to one width: written and read again."""
         op = attention_of(step)
         width, value_width = _widths(scene, op)
         narrow = () if value_width == width else (op.value,) if value_width < width else (op.query, op.key)
         return 2 * sum(scene.elements(use) // min(value_width, width) * max(value_width, width) for use in narrow)
 
-    def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int]:
+    def scratch(self, scene: SizedGraph, step: Step, device: Device) -> tuple[int, int]:
         """Keys and values are repeated for heads that they lack; the backward does so for their gradients too."""
         op = attention_of(step)
         copied = sum(scene.elements(use) * times for use, times in _repeated(scene, op, op.beside))
@@ -223,7 +223,7 @@ def attention_of(step: Step) -> FusedAttention:
     return step.form
 
 
-def kind_of(scene: Scene, step: Step) -> str:
+def kind_of(scene: SizedGraph, step: Step) -> str:
     """The part to which the seconds of a kernel 'attention' count."""
     op = attention_of(step)
     masks = masks_of(scene.graph, op)
@@ -233,14 +233,14 @@ def kind_of(scene: Scene, step: Step) -> str:
     return CAUSAL_ATTENTION if plain else MASKED_ATTENTION
 
 
-def pairs_of(scene: Scene, op: FusedAttention) -> list[Legs]:
+def pairs_of(scene: SizedGraph, op: FusedAttention) -> list[Legs]:
     """The legs of both products of fused attention, which pads the narrower of scores and values."""
     both = [scene.ordered((*op.scores, *legs)) for legs in ((*op.query.legs, *op.key.legs), op.value.legs)]
     wider = max(both, key=scene.size)
     return both if scene.size(both[0]) == scene.size(both[1]) else [wider, wider]
 
 
-def attention_saved(scene: Scene, step: Step, op: FusedAttention) -> dict[str, int]:
+def attention_saved(scene: SizedGraph, step: Step, op: FusedAttention) -> dict[str, int]:
     """Query, key, value and result at the wider of both widths; values once for each key of a position.
 
     Keys and values are repeated for heads that they lack if the other one has them, or with a sink.
@@ -264,7 +264,7 @@ def attention_saved(scene: Scene, step: Step, op: FusedAttention) -> dict[str, i
     return floats | {padded: scene.stored[step.name] * wide // out_width, f"{step.name}: log-sum-exp": rows}
 
 
-def of_attention(scene: Scene, op: FusedAttention, batch: int) -> list[Matmul]:
+def of_attention(scene: SizedGraph, op: FusedAttention, batch: int) -> list[Matmul]:
     """The scores and the sums of values of one call."""
     heads = batch * scene.size({*op.scores} - {scene.graph.query, op.leg})
     queries, keys = scene.size({*op.scores} & {str(scene.graph.query)}), scene.size((op.leg,))
@@ -274,7 +274,7 @@ def of_attention(scene: Scene, op: FusedAttention, batch: int) -> list[Matmul]:
 
 
 def attention_seconds(
-    scene: Scene, step: Step, op: FusedAttention, table: RateTable, learned: bool, kind: str
+    scene: SizedGraph, step: Step, op: FusedAttention, table: RateTable, learned: bool, kind: str
 ) -> float:
     """Pairs of queries and keys at the wider of both widths, and copies of keys and values for heads they lack."""
     copies = 2 * accessed(sum(scene.elements(use) * times for use, times in _repeated(scene, op) if times > 1), table)
@@ -286,17 +286,17 @@ def attention_seconds(
     return pairs * table.of_pair(queries, max(_widths(scene, op)), learned) + passes_of(learned) * copies
 
 
-def _batch(scene: Scene, step: Step) -> int:
+def _batch(scene: SizedGraph, step: Step) -> int:
     return scene.batch if step.name in scene.batched else 1
 
 
-def _widths(scene: Scene, op: FusedAttention) -> tuple[int, int]:
+def _widths(scene: SizedGraph, op: FusedAttention) -> tuple[int, int]:
     """The widths of a query and of a value; the fused call pads the narrower one with zeros."""
     width = scene.size({*op.query.legs} & {*op.key.legs} - {*op.scores})
     return width, scene.size({*op.value.legs} - {*op.scores})
 
 
-def _repeated(scene: Scene, op: FusedAttention, others: Legs = ()) -> list[tuple[Use, int]]:
+def _repeated(scene: SizedGraph, op: FusedAttention, others: Legs = ()) -> list[tuple[Use, int]]:
     """Keys and values, and how often each is repeated for heads that it lacks; `others`: legs that are no heads."""
     heads = {*op.scores} - {scene.graph.query, op.leg, *others}
     return [(use, scene.size(heads - {*use.legs})) for use in (op.key, op.value)]

@@ -16,7 +16,7 @@ from tensornet_attn.cost.kernels import Parts
 from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.products import Matmul
 from tensornet_attn.cost.rates import ELEMENTWISE, RateTable
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import CALLS, accessed, passes_of
 from tensornet_attn.emit.layout import columns, split
 from tensornet_attn.emit.masks import sees_text, takes_mask
@@ -107,7 +107,7 @@ class Banded(OfBoxes[BandCandidate]):
         graph = placed(attention, op, self.kind, Band(op, reach))
         return Lowered(graph, {f"{attention.box.name}.o": f"{self.name}: {blocks}"})
 
-    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
         """MACs of one batch element: each query meets one span of keys, and reads their values."""
         op, reach = band_of(step).attention, band_of(step).reach
         macs: Counter[Legs] = Counter()
@@ -115,7 +115,7 @@ class Banded(OfBoxes[BandCandidate]):
             macs[tuple(leg for leg in legs if leg != op.leg)] += reach.span
         return macs
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """Those of attention in blocks: keys and values in spans; queries and result are copied to fill or hide rows.
 
         Where each query sees its own position, no row of the result is hidden.
@@ -128,17 +128,17 @@ class Banded(OfBoxes[BandCandidate]):
             same.add(step.name)
         return {name if name in same else f"{step.name}: {name} in blocks": floats for name, floats in saved.items()}
 
-    def keys_met(self, scene: Scene, step: Step) -> int:
+    def keys_met(self, scene: SizedGraph, step: Step) -> int:
         return min(band_of(step).reach.span, scene.sizes[str(scene.graph.key)])
 
-    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
+    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
         spans, row = in_spans(scene, step), str(scene.graph.query)
         share = scene.batch * scene.sizes[row] / (spans.batch * spans.sizes[row])  # without rows that pad a block
         batch = spans.batch if step.name in scene.batched else 1
         blocks = of_attention(spans, band_of(step).attention, batch)
         return [matmul._replace(macs=share * matmul.macs) for matmul in blocks]
 
-    def seconds(self, scene: Scene, step: Step, table: RateTable, backward: bool) -> Parts:
+    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
         """Keys and values are padded, and copied into spans; the result is cropped."""
         learned, spans, op = backward and step.name in scene.learned, in_spans(scene, step), band_of(step).attention
         passed = sum(5 * accessed(spans.elements(use), table) for use in (op.key, op.value))
@@ -168,7 +168,7 @@ class Banded(OfBoxes[BandCandidate]):
 BAND = Banded()
 
 
-def in_spans(scene: Scene, step: Step) -> Scene:
+def in_spans(scene: SizedGraph, step: Step) -> SizedGraph:
     """The scene of a kernel 'band' as it runs: its blocks of queries, with a span of keys each, are the batch."""
     op, reach = band_of(step).attention, band_of(step).reach
     query = str(scene.graph.query)

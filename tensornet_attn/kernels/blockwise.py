@@ -16,7 +16,7 @@ from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.price import scene_of, time_in_blocks, time_of_step
 from tensornet_attn.cost.products import Matmul
 from tensornet_attn.cost.rates import RateTable
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import CALLS, CALLS_OF_CPP, NATIVE, OF_MAPS, drawn_and_dropped, parts_inside
 from tensornet_attn.cost.shapes import matmuls
 from tensornet_attn.cost.sizes import human
@@ -85,7 +85,7 @@ class BlockOperand:
 class InBlocks(Implementation[StepGroup]):
     """An implementation that computes steps for one block of queries at a time."""
 
-    def keys_met(self, scene: Scene, step: Step) -> int | None:
+    def keys_met(self, scene: SizedGraph, step: Step) -> int | None:
         graph = body_graph(scene.graph, step)
         if block_form(step).tiled:
             met = bounded(areas_seen(graph))
@@ -93,7 +93,7 @@ class InBlocks(Implementation[StepGroup]):
         met = reach_in_both(graph)
         return None if met is None else min(met.keys, scene.sizes[str(scene.graph.key)])
 
-    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
+    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
         """The products of one block of queries, and their multiply-adds in all blocks."""
         block, steps = self.block_of(scene, step)
         return [
@@ -102,7 +102,7 @@ class InBlocks(Implementation[StepGroup]):
             for matmul in matmuls(block, inner_step)
         ]
 
-    def seconds(self, scene: Scene, step: Step, table: RateTable, backward: bool) -> Parts:
+    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
         """The steps inside for each block; with a backward, again, and their gradients."""
         by_kind: defaultdict[str, float] = defaultdict(float)
         learned = backward and step.name in scene.learned
@@ -125,7 +125,7 @@ class InBlocks(Implementation[StepGroup]):
         by_kind["blockwise calls"] += CALLS * call * blocks
         return by_kind
 
-    def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int] | None:
+    def scratch(self, scene: SizedGraph, step: Step, device: Device) -> tuple[int, int] | None:
         """All values of a block with a query leg, unless it is computed in tiles."""
         form = block_form(step)
         if form.tiled:
@@ -142,7 +142,7 @@ class InBlocks(Implementation[StepGroup]):
             return {"product": NATIVE, "call": "call"}.get(kind, f"{NATIVE} passes")
         return "blockwise" if kind in ("product", "call") else kind
 
-    def block_of(self, scene: Scene, step: Step) -> tuple[Scene, list[tuple[Step, float]]]:
+    def block_of(self, scene: SizedGraph, step: Step) -> tuple[SizedGraph, list[tuple[Step, float]]]:
         """The scene of one block of queries, and the steps inside with the number of times they run."""
         form, (inner, steps) = block_form(step), inside(scene, step)
         query, key = str(scene.graph.query), str(scene.graph.key)
@@ -164,7 +164,7 @@ class InBlocks(Implementation[StepGroup]):
             (inner_step, calls if has_rows else 1.0) for inner_step, has_rows in zip(steps, rowwise, strict=True)
         ]
 
-    def _seen(self, scene: Scene, step: Step, block: Scene) -> Scene:
+    def _seen(self, scene: SizedGraph, step: Step, block: SizedGraph) -> SizedGraph:
         """A block with the keys that its blocks read on average: if it is causal, none after the last query."""
         query, key = str(scene.graph.query), str(scene.graph.key)
         n, m = scene.sizes[query], scene.sizes[key]
@@ -247,7 +247,7 @@ def block_form(step: Step) -> BlockedSteps:
     return step.form
 
 
-def _that_sees(block: Scene, keys: int) -> Scene:
+def _that_sees(block: SizedGraph, keys: int) -> SizedGraph:
     """A block of queries that sees so many keys, at as few relative positions."""
     graph, rows = block.graph, block.sizes[str(block.graph.query)]
     relative = [leg.name for leg in graph.legs if leg.kind == "relative" and leg.size is None]

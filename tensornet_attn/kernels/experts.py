@@ -33,7 +33,7 @@ from tensornet_attn.cost.price import scene_of, time_of_step
 from tensornet_attn.cost.products import Matmul, Shape
 from tensornet_attn.cost.rates import ELEMENTWISE, RateTable
 from tensornet_attn.cost.routing import Routing, chosen_behind
-from tensornet_attn.cost.scene import Scene, word
+from tensornet_attn.cost.scene import SizedGraph, word
 from tensornet_attn.cost.seconds import (
     CALLS,
     OF_MAPS,
@@ -187,7 +187,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
     def on_triton(self, form: object) -> bool:
         return isinstance(form, Experts)
 
-    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
         """MACs of the chosen experts, with k in place of their leg, unless one product has all experts."""
         form, macs = experts_of(step), Counter[Legs]()
         k = word(chosen_of(form.topk)[1])
@@ -202,7 +202,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
                     macs[tuple(k if leg == form.products[-1].expert else leg for leg in legs)] += times
         return dict(macs)
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """The order of all experts, chosen gates, rows of operands, what boxes between products save.
 
         Attention of chosen heads keeps its order twice, and a copy of its result. Kernels that choose themselves keep
@@ -235,7 +235,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
                 floats[f"{inner_step.name}: order"] = 2 * order_size
         return floats | {name: count for name, count in kept(scene, step.op.uses).items() if name in floats}
 
-    def inside(self, scene: Scene, step: Step) -> Scene:
+    def inside(self, scene: SizedGraph, step: Step) -> SizedGraph:
         """The scene inside a kernel, which has only the chosen experts, or all of them at once."""
         form, inner = experts_of(step), super().inside(scene, step)
         chosen_sizes = {
@@ -245,7 +245,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         }
         return replace(inner, sizes={**inner.sizes, **chosen_sizes})
 
-    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
+    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
         """The products of the rows that a chosen expert has on average; attention of chosen heads."""
         chosen_scene, row_matmuls = self.inside(scene, step), list[Matmul]()
         batch = scene.batch if step.name in scene.batched else 1
@@ -258,7 +258,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         attended = (inner_step for inner_step in step.kernel.body if inner_step.kernel) if step.kernel else ()
         return row_matmuls + [matmul for inner_step in attended for matmul in matmuls(chosen_scene, inner_step)]
 
-    def seconds(self, scene: Scene, step: Step, table: RateTable, backward: bool) -> Parts:
+    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
         """Products with the chosen experts, maps between them, and attention of the chosen heads.
 
         The rows of one expert are gathered in a cache; their products are read for each head, put back and added.

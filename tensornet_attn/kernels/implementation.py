@@ -18,7 +18,7 @@ from tensornet_attn.cost.memory import saved
 from tensornet_attn.cost.price import scratch as scratch_of
 from tensornet_attn.cost.products import Matmul
 from tensornet_attn.cost.rates import RateTable
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import parts_of
 from tensornet_attn.cost.shapes import matmuls
 from tensornet_attn.cost.target import Target
@@ -178,20 +178,20 @@ class OfSteps(KernelCost):
 
     by_steps = True
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         return {}
 
-    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
+    def saved(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         inner = self.inside(scene, step)
         return {
             name: count for inner_step in self.parts(scene, step) for name, count in saved(inner, inner_step).items()
         }
 
-    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
+    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
         inner = self.inside(scene, step)
         return [matmul for inner_step in self.parts(scene, step) for matmul in matmuls(inner, inner_step)]
 
-    def seconds(self, scene: Scene, step: Step, table: RateTable, backward: bool) -> Parts:
+    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
         inner, seconds = self.inside(scene, step), defaultdict[str, float](float)
         in_cpp = step.kernel is not None and step.kernel.cpp
         for inner_step in self.parts(scene, step):
@@ -199,7 +199,7 @@ class OfSteps(KernelCost):
                 seconds[kind] += each
         return seconds
 
-    def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int]:
+    def scratch(self, scene: SizedGraph, step: Step, device: Device) -> tuple[int, int]:
         """The most of a step inside, forward and backward."""
         inner = self.inside(scene, step)
         forward, backward = zip(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensornet_attn.cost.kernels import inside
 from tensornet_attn.cost.memory import saved
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.emit.contract import emit_contraction
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
@@ -24,7 +24,7 @@ class JoinedFeatures(Implementation[Joined]):
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         return Lowered(graph)
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """What the products of its parts save."""
         inner, steps = inside(scene, step)
         return {name: floats for inner_step in steps for name, floats in saved(inner, inner_step).items()}

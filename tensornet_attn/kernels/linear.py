@@ -27,7 +27,7 @@ from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.figures import counted, duration
 from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.order import order
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.emit.layout import columns
 from tensornet_attn.emit.sides import (
     eps_text,
@@ -127,7 +127,7 @@ class LinearAttention(OfBoxes[ExpandedMap]):
             return FormCost(seconds, seconds_before, duration, "summing over the keys first would take")
         step = form.made.step[f"{form.box}.o"]
         sizes = {leg.name: leg.size or 1 for leg in opened.graph.legs} | dict(context.sizes)
-        work = self.macs(Scene(form.made, sizes), step)
+        work = self.macs(SizedGraph(form.made, sizes), step)
         first = sum(count * prod(sizes[leg] for leg in legs) for legs, count in work.items())
         dense = _dense(recurrence_of(step), opened.steps, sizes)
         ahead: float = 1
@@ -159,12 +159,12 @@ class LinearAttention(OfBoxes[ExpandedMap]):
         sides = (form.terms[0].query, form.terms[0].key, () if form.value is None else (form.value,))
         return all(side and {*form.heads} <= {*side[0].legs} for side in sides)
 
-    def chunk(self, scene: Scene, step: Step) -> int:
+    def chunk(self, scene: SizedGraph, step: Step) -> int:
         """Keys per chunk of a kernel; 0 if it is not causal."""
         recurrence = recurrence_of(step)
         return chunk_of(scene.graph, recurrence, scene.sizes) if recurrence.causal(scene.graph) else 0
 
-    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
         """MACs of one batch element, by the legs they run over (a leg in two roles occurs twice)."""
         recurrence, macs = recurrence_of(step), Counter[Legs]()
         chunk, key = self.chunk(scene, step), str(scene.graph.key)
@@ -184,7 +184,7 @@ class LinearAttention(OfBoxes[ExpandedMap]):
                 macs[(query, *read, *term.groups, *recurrence.mixed)] += chunk
         return dict(macs)
 
-    def decay_factors(self, scene: Scene, step: Step) -> list[int]:
+    def decay_factors(self, scene: SizedGraph, step: Step) -> list[int]:
         """The decay factors inside the chunks of a causal kernel, by term: one exponential each."""
         recurrence, chunk = recurrence_of(step), self.chunk(scene, step)
         batch = scene.batch if step.name in scene.batched else 1
@@ -194,13 +194,13 @@ class LinearAttention(OfBoxes[ExpandedMap]):
             for term in recurrence.terms
         ]
 
-    def exponentials(self, scene: Scene, step: Step) -> int:
+    def exponentials(self, scene: SizedGraph, step: Step) -> int:
         return sum(self.decay_factors(scene, step))
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         return sides_kept(scene, step, self.chunk(scene, step))
 
-    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
+    def saved(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """Floats saved for backward besides operands and result: states, sums of keys, and scores inside the chunks.
 
         The states start before the first chunk. A core maps states, whose mixed ones are saved too.
@@ -410,7 +410,7 @@ def heads_of(recurrence: Recurrence, term: ScoreTerm) -> tuple[Legs, Legs]:
     )
 
 
-def sides_kept(scene: Scene, step: Step, chunk: int) -> dict[str, int]:
+def sides_kept(scene: SizedGraph, step: Step, chunk: int) -> dict[str, int]:
     """Operands saved for backward, before maps that the kernel computes; whole chunks are copies.
 
     A result that was divided by its row sums is saved before that.

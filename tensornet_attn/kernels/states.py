@@ -17,7 +17,7 @@ from math import log2, prod
 
 from tensornet_attn.cost.blocks import CHUNKS
 from tensornet_attn.cost.figures import counted
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.emit.layout import split
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.sides import sides_maps, unmapped
@@ -55,7 +55,7 @@ class States(OfBoxes["Mixed"]):
         graph, recurrence = form.made, form.parts
         assert not isinstance(recurrence, str)
         sizes = {leg.name: leg.size or 1 for leg in graph.legs} | dict(context.sizes)
-        work = self.macs(Scene(graph, sizes), graph.step[f"{form.read.box.name}.read"])
+        work = self.macs(SizedGraph(graph, sizes), graph.step[f"{form.read.box.name}.read"])
         linear = sum(count * prod(sizes[leg] for leg in legs) for legs, count in work.items())
         heads = prod(sizes[leg] for leg in (str(graph.query), str(graph.key), *recurrence.heads, *recurrence.mixed))
         dense = heads * (prod(sizes[leg] for leg in recurrence.features) + prod(sizes[leg] for leg in recurrence.own))
@@ -79,7 +79,7 @@ class States(OfBoxes["Mixed"]):
         form = recurrence_of(step)
         return form.one_product and not form.causal(graph) and bool(form.pair)
 
-    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
         """MACs of one batch element, by the legs they run over."""
         recurrence, macs = recurrence_of(step), Counter[Legs]()
         key, width = str(scene.graph.key), (*recurrence.features, *recurrence.own)
@@ -97,7 +97,7 @@ class States(OfBoxes["Mixed"]):
                 macs[(query, *recurrence.heads, *recurrence.mixed, *recurrence.own)] += chunk
         return dict(macs)
 
-    def elementwise(self, scene: Scene, step: Step) -> int:
+    def elementwise(self, scene: SizedGraph, step: Step) -> int:
         """Sums of keys without values, additions to states; if causal also the mask inside chunks, the sums of states,
         and those of the values that mixed heads read."""
         recurrence = recurrence_of(step)
@@ -115,10 +115,10 @@ class States(OfBoxes["Mixed"]):
             operations += -(-rows // chunk) * scene.size((*recurrence.mixed, *recurrence.features, *recurrence.own))
         return batch * operations
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         return sides_kept(scene, step, self.chunk(scene, step))
 
-    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
+    def saved(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """Floats saved for backward besides operands and result: states, mixed states, and scores inside the chunks."""
         recurrence = recurrence_of(step)
         batch, causal = scene.batch if step.name in scene.batched else 1, recurrence.causal(scene.graph)
@@ -131,11 +131,11 @@ class States(OfBoxes["Mixed"]):
         heads = scene.size((*recurrence.heads, *recurrence.mixed))
         return floats | ({f"{step.name}: scores": batch * rows * chunk * heads} if causal and scored else {})
 
-    def chunk(self, scene: Scene, step: Step) -> int:
+    def chunk(self, scene: SizedGraph, step: Step) -> int:
         """Keys per chunk of a kernel; 0 if it is not causal."""
         return self._scored_chunk(scene, step)[0] if recurrence_of(step).causal(scene.graph) else 0
 
-    def _scored_chunk(self, scene: Scene, step: Step) -> tuple[int, bool]:
+    def _scored_chunk(self, scene: SizedGraph, step: Step) -> tuple[int, bool]:
         """Keys per chunk, and whether scores are computed; sums of keys alone use those of their keys and values."""
         recurrence = recurrence_of(step)
         lead = max(map(recurrence_of, _in_one_call(scene.graph, step)), key=lambda member: member.value is not None)

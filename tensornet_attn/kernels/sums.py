@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from tensornet_attn.cost.memory import kept
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.precision import sums_wide
 from tensornet_attn.emit.sides import mask_options, term_text
@@ -64,14 +64,14 @@ class CumulativeSums(OfBoxes[KeySum]):
             {step.name: DESCRIPTION[recurrence.causal(graph)]},
         )
 
-    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
         """MACs of one batch element, by the legs they run over: the products of the query parts with the sums."""
         recurrence, macs = recurrence_of(step), Counter[Legs]()
         for term in recurrence.terms:
             macs[(str(scene.graph.query), *heads_of(recurrence, term)[1], *term.features)] += 1
         return dict(macs)
 
-    def elementwise(self, scene: Scene, step: Step) -> int:
+    def elementwise(self, scene: SizedGraph, step: Step) -> int:
         """Operations over the whole batch: one addition per element of the key parts, and additions of terms."""
         recurrence = recurrence_of(step)
         batch = scene.batch if step.name in scene.batched else 1
@@ -79,7 +79,7 @@ class CumulativeSums(OfBoxes[KeySum]):
         added = sum(rows * scene.size((*heads_of(recurrence, term)[0], *term.features)) for term in recurrence.terms)
         return batch * (added + (len(recurrence.terms) - 1) * scene.size(step.legs))
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """The sums if query parts get gradients, and these parts."""
         recurrence, floats = recurrence_of(step), dict[str, int]()
         batch = scene.batch if step.name in scene.batched else 1

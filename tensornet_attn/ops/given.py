@@ -11,7 +11,7 @@ from tensornet_attn.ir.values import ATOM, Legs, TensorText
 
 Tensor = Any  # of torch, which only reference runs import
 Graph = Any  # a checked diagram: `graph.graph.Graph`
-Scene = Any  # a diagram with sizes, which counts elements: `cost.scene.Scene`
+Scene = Any  # a diagram with sizes, which counts elements: `cost.scene.SizedGraph`
 Tile = Any  # a node of a kernel's program: `tiles.program.Node`
 
 

@@ -13,7 +13,7 @@ from tensornet_attn.cost.kernels import steps_of
 from tensornet_attn.cost.price import price_of, scene_of
 from tensornet_attn.cost.products import MeasuredRate, Shape
 from tensornet_attn.cost.rates import Each, Efficiency, Machine, Pair, RateTable
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import parts_of, seconds_of
 from tensornet_attn.cost.shapes import matmuls
 from tensornet_attn.cost.target import Target
@@ -44,7 +44,7 @@ def table(*efficiency: Efficiency) -> RateTable:
     )
 
 
-def scene_of_plan(name: str, n: int, backward: bool = False, way: str = "", **legs: int) -> Scene:
+def scene_of_plan(name: str, n: int, backward: bool = False, way: str = "", **legs: int) -> SizedGraph:
     """The scene of the plan that is made in one way, or of the cheapest plan."""
     target = Target("training" if backward else "prefill", n=n)  # the plan does not depend on the table
     graph = build(ta.load(name, legs=legs))

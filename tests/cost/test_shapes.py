@@ -10,7 +10,7 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.cost.blocks import BlockedSteps
 from tensornet_attn.cost.products import MeasuredRate, Shape, rate_at
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.shapes import exponentials, matmuls
 from tensornet_attn.cost.sizes import sizes_at
 from tensornet_attn.cost.work import macs
@@ -23,10 +23,10 @@ RATES = [MeasuredRate(Shape(1, 512, 512, 512), 8e10), MeasuredRate(Shape(1, 512,
 SIZES = {"f": 32, "h": 4}
 
 
-def scene_of(name: Any, backend: str = "torch", batch: int = 2, n: int = 64, **legs: int) -> Scene:
+def scene_of(name: Any, backend: str = "torch", batch: int = 2, n: int = 64, **legs: int) -> SizedGraph:
     graph = build(ta.load(name, legs=legs))
     graph = split_products(ta.compiler.plan_of(graph, backend).schedule)
-    return Scene(graph, sizes_at(graph, {leg.name: n for leg in graph.legs if leg.sequence}), batch)
+    return SizedGraph(graph, sizes_at(graph, {leg.name: n for leg in graph.legs if leg.sequence}), batch)
 
 
 def test_a_projection_and_a_fused_attention() -> None:
