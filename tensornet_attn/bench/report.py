@@ -44,12 +44,12 @@ def text(results: Sequence[PassResult]) -> str:
 def block(result: PassResult) -> str:
     """The table of one result.
 
-    >>> from tensornet_attn.bench.results import Entry, Result, Spread
+    >>> from tensornet_attn.bench.results import Entry, PassResult, Spread
     >>> spread = Spread(0.012, 0.011, 0.0131)
     >>> entries = [Entry("torch", seconds=spread, peak_bytes=2_000_000, error=3e-7, floor=9e-3)]
     >>> entries += [Entry("flex", "skipped", "why.")]
     >>> fixed = ("mhsa", "forward", 512, 4, "float32", "cpu", False, {"f": 256, "n": 512}, {}, "torch", entries)
-    >>> print(block(Result(*fixed)))
+    >>> print(block(PassResult(*fixed)))
     mhsa, f 256, n 512, batch 4, float32, cpu: forward
              median   quartiles        floor    of floor  ratio  quartiles  peak     error
       torch  12.0 ms  11.0 to 13.1 ms  9.00 ms  75%                         2.00 MB  3e-07
@@ -82,7 +82,7 @@ def step_row(result: PassResult, first: PassResult, others: Sequence[str]) -> li
     >>> from tensornet_attn.bench.results import Spread
     >>> mine = Entry("torch", seconds=Spread(0.002, 0.0019, 0.0022), note="cache 16.8 MB")
     >>> fixed = ("mhsa", "decoding", 4096, 1, "float32", "cpu", True, {}, {}, "torch")
-    >>> result = Result(*fixed, [mine, Entry("hand", "skipped")])
+    >>> result = PassResult(*fixed, [mine, Entry("hand", "skipped")])
     >>> step_row(result, result, ["hand"])
     ['mhsa', '1', '4,096', '2.00 ms', '1.90 to 2.20', '', '-', '', 'cache 16.8 MB']
     """

@@ -55,7 +55,7 @@ class BenchmarkTarget:
     @property
     def label(self) -> str:
         """
-        >>> Target("epa", (), {"f": 256, "h": 2}, {"k": 2}).label
+        >>> BenchmarkTarget("epa", (), {"f": 256, "h": 2}, {"k": 2}).label
         'epa f 256 h 2 k 2'
         """
         return " ".join([self.design, *(f"{name} {value}" for name, value in {**self.legs, **self.settings}.items())])

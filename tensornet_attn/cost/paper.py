@@ -4,8 +4,9 @@
 
     sections  printed tables: `rows` of cells below a line of columns. `counts`: the unit of each column of numbers, if
               the table has no columns `unit`, `printed` and `formula`. `name` and `kind` of a row, by its cells
-    kinds     the fields of Row, and by unit those of Count, for rows of a kind; `like` names a kind that has the others
-    parts     the fields of Part by name; a kind names each with its `times`
+    kinds     the fields of PrintedRow, and by unit those of Count, for rows of a kind; `like` names a kind that has the
+              others
+    parts     the fields of CostTerm by name; a kind names each with its `times`
     terms     name, formula and reason of an Adjustment by name
     sizes     the letters of the paper in its models, by the name of our file
     notes     sentences by name

@@ -57,7 +57,7 @@ class MeasuredRate:
 def rate_at(shape: Shape, measured: Sequence[MeasuredRate]) -> float:
     """FLOPs per second, interpolated between the most similar measured shapes: a mean of logarithms by distance.
 
-    >>> square, narrow = Measured(Shape(1, 512, 512, 512), 8e10), Measured(Shape(1, 512, 512, 8), 2e10)
+    >>> square, narrow = MeasuredRate(Shape(1, 512, 512, 512), 8e10), MeasuredRate(Shape(1, 512, 512, 8), 2e10)
     >>> rate_at(Shape(1, 512, 512, 512), [square, narrow]), f"{rate_at(Shape(1, 512, 512, 64), [square, narrow]):.2g}"
     (80000000000.0, '4e+10')
     """

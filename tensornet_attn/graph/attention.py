@@ -1,13 +1,13 @@
 """The structure of attention in a diagram: scores, their weighting by a box, masks, and the readers of the map.
 
 It is a view, derived once and cached on the graph. A `Score` is a sum of products (`Terms`), a map of another score
-(`MappedScores`), or a score reduced along a leg (`Reduce`). A `ScoreTerm` divides its factors into those of queries, of keys,
-of neither, and of both.
+(`MappedScores`), or a score reduced along a leg (`Reduce`). A `ScoreTerm` divides its factors into those of queries, of
+keys, of neither, and of both.
 
     A: {softmax: m, scale: d ** -0.5, of: "C[h g] Q[n g d] K[m g d] + bias[n m h] -> h n m"}
     y: A[h n m] V[m h d] -> n d
 
-    attentions(graph)["A"].weighting     Softmax(("m",), d ** -0.5, 0)
+    attentions(graph)["A"].weighting     SoftmaxOfScores(("m",), d ** -0.5, 0)
     attentions(graph)["A"].terms         query Q, key K, core C; pairwise bias
     attentions(graph)["A"].readers       y, with the values V
 """

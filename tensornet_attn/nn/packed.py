@@ -34,7 +34,7 @@ from tensornet_attn.runtime.masks import both
 Tensor = torch.Tensor
 CALL = 3e-4  # seconds per call, independent of its work
 LENGTH = 256  # work is counted at this length and at twice this length
-Side = Any  # Rows or Padded, of one sequence leg
+Side = Any  # RowIndices or Padded, of one sequence leg
 
 
 def call_packed(

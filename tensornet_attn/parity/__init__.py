@@ -5,4 +5,4 @@ from tensornet_attn.parity.layer import Agreement, ParityLayer, compare
 
 LAYERS: tuple[ParityLayer, ...] = (*of_transformers.LAYERS, *of_x_transformers.LAYERS, *of_fla.LAYERS)
 
-__all__ = ["LAYERS", "Agreement", "Layer", "compare"]
+__all__ = ["LAYERS", "Agreement", "ParityLayer", "compare"]

@@ -94,7 +94,7 @@ def row(
     for name, make_weight in (fixed or {}).items():
         weights[name] = lambda _, __, make_weight=make_weight: make_weight()
     numbers: Numbers = {"f": F, "h": H, **{leg: sizes[leg] for leg in legs.values() if leg != "1"}}
-    reading = Reading(design, ("Projected",), lambda _: numbers, weights, extra=extra or {})
+    reading = Reading(design, ("ProjectedOperation",), lambda _: numbers, weights, extra=extra or {})
     return ParityLayer("fla-core", function, design, make, reading, single=single)
 
 

@@ -3,4 +3,4 @@
 from tensornet_attn.spec.design import Design, json_schema
 from tensornet_attn.spec.read import ReadDesign, load, read, read_text
 
-__all__ = ["Design", "Reading", "json_schema", "load", "read", "read_text"]
+__all__ = ["Design", "ReadDesign", "json_schema", "load", "read", "read_text"]

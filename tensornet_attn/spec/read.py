@@ -19,7 +19,7 @@ from tensornet_attn.spec.sizes import KINDS, SPELLINGS
 from tensornet_attn.spec.sources import Source, document_of, file_document, location, text_document
 from tensornet_attn.spec.translate import TOP, report_validation
 
-__all__ = ["Reading", "Source", "load", "merge", "read", "read_document", "read_text"]
+__all__ = ["ReadDesign", "Source", "load", "merge", "read", "read_document", "read_text"]
 _WORD = re.compile(r"\w+")
 OWN = ("name", "contains")  # not inherited: a child may lack the special cases of its parent
 _FILLED: dict[str, Any] = {"tensornet": 1, "name": "unnamed", "legs": {}, "inputs": {}, "diagram": {}, "output": ""}

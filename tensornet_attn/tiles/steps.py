@@ -60,7 +60,7 @@ Maker = TypeVar("Maker", bound=Steps)
 
 @dataclass(frozen=True)
 class BoxTiles(Generic[Maker]):
-    """The context in which the operation of a box creates its tile: see `ops.given.TilesOfBox`. `index`: of its operands."""
+    """The context in which a box creates its tile, see `ops.given.TilesOfBox`. `index`: of its operands."""
 
     maker: Maker
     step: Step

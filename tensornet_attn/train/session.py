@@ -44,7 +44,7 @@ class BatchShare:
     def rows(self, part: int, batch: int) -> tuple[int, int]:
         """The first row of a part and the row after its last.
 
-        >>> [Share(rank, 2, 2).rows(part, 10) for part in (0, 1) for rank in (0, 1)]
+        >>> [BatchShare(rank, 2, 2).rows(part, 10) for part in (0, 1) for rank in (0, 1)]
         [(0, 2), (2, 5), (5, 7), (7, 10)]
         """
         piece, pieces = part * self.world + self.rank, self.parts * self.world

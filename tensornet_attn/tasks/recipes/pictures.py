@@ -111,7 +111,7 @@ class UnreadableImage(Exception):
 
 
 def read_png(content: bytes) -> Bytes:
-    """The pixels [height, width, channels] of a PNG file. Raises Unreadable, and MissingPartError without Pillow."""
+    """The pixels [height, width, channels] of a PNG file. Raises UnreadableImage; without Pillow, MissingPartError."""
     if find_spec("PIL") is None:
         raise MissingPartError("reading images needs Pillow: pip install 'tensornet-attn[train]'.")
 
