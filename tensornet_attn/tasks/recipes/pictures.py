@@ -123,7 +123,7 @@ def read_png(content: bytes) -> Bytes:
     if not (0 < width <= _SIDE and 0 < height <= _SIDE):
         raise UnreadableImage(f"it has {width} x {height} pixels")
     try:
-        with GreyImage.open(BytesIO(content), formats=["PNG"]) as picture:
+        with Image.open(BytesIO(content), formats=["PNG"]) as picture:
             plain = depth == 8 and picture.mode in _MODES and not picture.info.get("interlace")
             pixels = np.asarray(picture) if plain else None
     except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for a damaged file
