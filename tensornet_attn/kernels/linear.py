@@ -76,13 +76,13 @@ class ExpandedMap:
     before: Graph
     opened: WrittenOut
     box: str
-    found: Recurrence | str
+    recurrence: Recurrence | str
 
     @cached_property
     def made(self) -> Graph:
         """The graph with the map, its scores and its product with the values as one kernel."""
-        assert not isinstance(self.found, str)
-        return reassociated(attentions(self.opened.graph)[self.box], self.found)
+        assert not isinstance(self.recurrence, str)
+        return reassociated(attentions(self.opened.graph)[self.box], self.recurrence)
 
 
 class LinearAttention(OfBoxes[ExpandedMap]):
@@ -104,7 +104,7 @@ class LinearAttention(OfBoxes[ExpandedMap]):
             return None
         if attention is None:
             summed = replace(_summed(*_as_map(graph, graph.step[place])), before=graph)
-            decays = isinstance(summed.found, Recurrence) and summed.found.decays
+            decays = isinstance(summed.recurrence, Recurrence) and summed.recurrence.decays
             return summed if decays else None
         if isinstance(attention.weighting, SoftmaxOfScores):
             alone = linear(attention)
@@ -112,7 +112,7 @@ class LinearAttention(OfBoxes[ExpandedMap]):
         return _summed(graph, place) if attention.compares else None
 
     def unsupported(self, form: ExpandedMap, context: Context) -> tuple[str, ...]:
-        return (form.found,) if isinstance(form.found, str) else ()
+        return (form.recurrence,) if isinstance(form.recurrence, str) else ()
 
     def cost(self, form: ExpandedMap, context: Context) -> FormCost:
         """MACs if the keys are summed first, and MACs of the scores; seconds if the device has measured rates.
@@ -120,7 +120,7 @@ class LinearAttention(OfBoxes[ExpandedMap]):
         On Triton the kernels of a decay are several and must need far fewer MACs than that of the scores, unless it
         computes an exponential for each feature.
         """
-        recurrence, opened = form.found, form.opened
+        recurrence, opened = form.recurrence, form.opened
         assert not isinstance(recurrence, str)
         if context.device.measured and context.backend == "torch":
             seconds, seconds_before = seconds_apart(form.made, form.before, context.sizes, context.target)
@@ -137,7 +137,7 @@ class LinearAttention(OfBoxes[ExpandedMap]):
         return FormCost(first, dense, counted, but, worth=1 / ahead)
 
     def lower(self, form: ExpandedMap, context: Context) -> Lowered:
-        recurrence, opened, graph = form.found, form.opened, form.made
+        recurrence, opened, graph = form.recurrence, form.opened, form.made
         assert not isinstance(recurrence, str)
         name = f"{form.box}.o"
         kernel_form = recurrence_of(graph.step[name])
