@@ -198,7 +198,7 @@ class Mixed:
     read: Read
 
     @cached_property
-    def found(self) -> tuple[Recurrence | str, tuple[Step, ...]]:
+    def recurrence_and_operands(self) -> tuple[Recurrence | str, tuple[Step, ...]]:
         """The states, or why they cannot be used, and the steps that compute their operands."""
         before: list[Step] = []
         return _recurrence(self.graph, self.read, before), tuple(before)
@@ -210,7 +210,7 @@ class Mixed:
     @cached_property
     def made(self) -> Graph:
         """The graph with the states as one kernel."""
-        recurrence, before = self.found
+        recurrence, before = self.recurrence_and_operands
         assert not isinstance(recurrence, str)
         graph, box, name = self.graph, self.read.box, f"{self.read.box.name}.read"
         assert box.box is not None

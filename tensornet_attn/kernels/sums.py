@@ -31,7 +31,7 @@ class KeySum:
     """A sum over keys and its graph."""
 
     graph: Graph
-    found: Recurrence
+    recurrence: Recurrence
 
 
 class CumulativeSums(OfBoxes[KeySum]):
@@ -51,7 +51,7 @@ class CumulativeSums(OfBoxes[KeySum]):
 
     def lower(self, form: KeySum, context: Context) -> Lowered:
         """Replaces the sum and the product that it sums by one kernel."""
-        graph, recurrence, before = form.graph, form.found, list[Step]()
+        graph, recurrence, before = form.graph, form.recurrence, list[Step]()
         step = recurrence.box
         assert step.box is not None
         of = step.box.operand("of")

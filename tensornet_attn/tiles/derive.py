@@ -32,7 +32,7 @@ class Gradients:
 
 def gradients(program: Program) -> Gradients:
     """The gradients of everything that a program loads."""
-    return _Blocks(program).found()
+    return _Blocks(program).gradients()
 
 
 class Backward:
@@ -100,7 +100,7 @@ class _Blocks(Backward):
         self.totals: dict[Node, Node] = {}
         self.maps: dict[Node, Node] = {}
 
-    def found(self) -> Gradients:
+    def gradients(self) -> Gradients:
         exit_ = self.program.exit
         gradient = self.nodes.node("gradient", (), self.program.axes, "d", (exit_.index,))
         maps, values = exit_.maps, exit_.values
