@@ -101,18 +101,18 @@ class ByHand:
         within(dtype_bytes(case.dtype) * floats, limit, "cache")
         layer = layer_of(step_class.of, case.sizes, causal=True)
         case.loaded(layer)
-        self.made = step_class(layer, case.batch, case.n + 1)
+        self.baseline = step_class(layer, case.batch, case.n + 1)
         self.note = note or step_class.note
 
     def step(self, x: Tensor) -> Tensor:
-        return self.made.step(x)
+        return self.baseline.step(x)
 
     def fill(self, n: int) -> int:
-        self.made.fill(n)
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.made.kept)
+        self.baseline.fill(n)
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.baseline.kept)
 
     def back(self, n: int) -> list[Tensor]:
-        self.made.seen = n
+        self.baseline.seen = n
         return []
 
 

@@ -86,7 +86,7 @@ class Placed:
     x: dict[str, float]
 
     def __post_init__(self) -> None:
-        self.made = Layout(width=max((self.x[vertex] + self.sizes[vertex][0] / 2 for vertex in self.x), default=0.0))
+        self.result_layout = Layout(width=max((self.x[vertex] + self.sizes[vertex][0] / 2 for vertex in self.x), default=0.0))
         self.bands: dict[str, tuple[float, float]] = {}  # the top and the bottom of the row of each vertex
         self.out: dict[str, list[Arrow]] = defaultdict(list)
         self.into: dict[str, list[Arrow]] = defaultdict(list)
@@ -96,7 +96,7 @@ class Placed:
 
     def layout(self) -> Layout:
         """Places rows from top to bottom, then wires."""
-        layout, level, sizes, blocks, x = self.made, self.level, self.sizes, self.blocks, self.x
+        layout, level, sizes, blocks, x = self.result_layout, self.level, self.sizes, self.blocks, self.x
         y = 0.0
         for index, row in enumerate(self.rows):
             if index:  # distance to the previous row, larger for slanted wires
@@ -150,7 +150,7 @@ class Placed:
 
         `beside` lists all arrows there from left to right. They are spaced, except at nodes of a leg, where they meet.
         """
-        spot = self.made.nodes[node] if node in self.made.nodes else self.made.labels[node][0]
+        spot = self.made.nodes[node] if node in self.result_layout.nodes else self.made.labels[node][0]
         look, count = self.home[node].look if node in self.home else "leg", len(beside)
         shift, reach = 0.0, spot.height / 2
         if count > 1 and look not in ("leg", "point", "port", "pass"):

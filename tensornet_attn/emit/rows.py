@@ -31,7 +31,7 @@ class BlockWriter(Writer):
     """Collects the body of the function of a block: positions are those of its rows, sizes are arguments.
 
     `sizes`: legs whose sizes the call passes; `known`: their local names; `spare`: the template for new tensors if
-    there is no operand; `read`: operands of the current box, `made`: its result. `nearby`: a block may lack the first
+    there is no operand; `read`: operands of the current box, `box_result`: its result. `nearby`: a block may lack the first
     keys.
     """
 
@@ -39,7 +39,7 @@ class BlockWriter(Writer):
     known: dict[str, str] = field(default_factory=dict)
     spare: str = "like"
     read: dict[Use, TensorText] = field(default_factory=dict)
-    made: TensorText | None = None
+    box_result: TensorText | None = None
     nearby: bool = False
 
     @property
@@ -61,7 +61,7 @@ class BlockWriter(Writer):
         return self.read[use]
 
     def bind(self, name: str, expression: str, legs: Legs, level: int = ATOM) -> None:
-        self.made = TensorText(expression, legs, name in self.batched, level)
+        self.box_result = TensorText(expression, legs, name in self.batched, level)
 
     def size(self, name: str) -> str:
         if name in self.lengths or name in dict(self.graph.settings):
@@ -357,9 +357,9 @@ class RowsPrinter:
         return self._boxed(step, dict(zip(step.op.uses, map(self.value, node.args), strict=True)), writer)
 
     def _boxed(self, step: Step, by_use: dict[Use, TensorText], writer: BlockWriter) -> TensorText:
-        writer.read, writer.made = by_use, None
+        writer.read, writer.box_result = by_use, None
         emit_box(writer, step)
-        return writer.made or writer.values[step.name]
+        return writer.box_result or writer.values[step.name]
 
     def _drawn(self, node: Node) -> TensorText:
         (step,), operand = node.data, self.value(node.args[0])

@@ -180,7 +180,7 @@ class _VertexWriter:
     """Writes the vertices in the order of their ranks."""
 
     def __init__(self, coloured: Incidence, rank: dict[int, int]):
-        self.made, self.graph, self.rank = coloured, coloured.graph, rank
+        self.coloured, self.graph, self.rank = coloured, coloured.graph, rank
         nodes: list[Tensor | Step] = [*coloured.graph.tensors, *coloured.graph.steps]
         self.nodes = sorted(nodes, key=lambda node: self.of((node.name,)))
         self.names = {node.name: f"t{number}" for number, node in enumerate(self.nodes)}
@@ -196,14 +196,14 @@ class _VertexWriter:
         return "\n".join([HEADER, *lines, ""])
 
     def tensor(self, tensor: Tensor) -> str:
-        slots = sorted(self.made.slots(tensor.name), key=self.rank.__getitem__)
+        slots = sorted(self.coloured.slots(tensor.name), key=self.rank.__getitem__)
         legs = ", ".join(self.made.colours[slot].removeprefix("slot ") for slot in slots)
         line = f"{self.names[tensor.name]} = {self.colour((tensor.name,))} [{legs}]"
         return line if tensor.update is None else f"{line} stores {self.stored(tensor, tensor.update)}"
 
     def stored(self, state: Tensor, step: str) -> str:
         legs = sorted(state.legs, key=lambda leg: self.of((state.name, "slot", leg)))
-        slots = sorted(self.made.slots(step), key=self.rank.__getitem__)
+        slots = sorted(self.coloured.slots(step), key=self.rank.__getitem__)
         return f"{self.names[step]} {[slots.index(self.made.vertices[step, 'slot', leg]) for leg in legs]}"
 
     def step(self, step: Step) -> str:
@@ -228,6 +228,6 @@ class _VertexWriter:
         return uses
 
     def use(self, joint: Joint, wire_names: dict[StepLeg, str]) -> str:
-        slots = self.made.slots(joint.use.name)
+        slots = self.coloured.slots(joint.use.name)
         pairs = sorted(zip(slots, joint.wires, strict=True), key=lambda pair: self.rank[pair[0]])
         return f"{joint.role} {self.names[joint.use.name]}[{' '.join(wire_names[wire] for _, wire in pairs)}]"

@@ -44,7 +44,7 @@ class Scored:
     """A softmax box in its graph, and after the rewriting of its scores that fused attention may need."""
 
     graph: Graph
-    made: Graph
+    rewritten: Graph
     trace: Trace
     box: str
 
@@ -74,7 +74,7 @@ class Fused(OfBoxes[Scored]):
 
     def cost(self, form: Scored, context: Context) -> FormCost | None:
         assert not isinstance(form.op, str)
-        width, value_width = _widths(scene_of(form.made, context.sizes, context.target), form.op)
+        width, value_width = _widths(scene_of(form.rewritten, context.sizes, context.target), form.op)
         return _of_rewritten(form, context) if form.trace or width >= PADDED * value_width else None
 
     def judged(self, form: Scored, context: Context) -> tuple[tuple[str, ...], FormCost | None]:
@@ -84,7 +84,7 @@ class Fused(OfBoxes[Scored]):
 
     def lower(self, form: Scored, context: Context) -> Lowered:
         name = f"{form.box}.o"
-        fused = _covering(fuse(form.made, form.box), name, form.graph)
+        fused = _covering(fuse(form.rewritten, form.box), name, form.graph)
         how = f", after {', '.join(dict.fromkeys(firing.rule.name for firing in form.trace))}" if form.trace else ""
         chosen = {name: f"{self.name}: scaled_dot_product_attention, the scores are never stored{how}"}
         made_before = {step.name for step in fused.steps if step.kernel and step.name not in form.graph.step} - {name}
@@ -189,8 +189,8 @@ def _of_rewritten(form: Scored, context: Context) -> FormCost:
     """
     op = form.op
     assert not isinstance(op, str)
-    fused, in_blocks = seconds_apart(fuse(form.made, form.box), form.graph, context.sizes, context.target)
-    width, _ = _widths(scene_of(form.made, context.sizes, context.target), op)
+    fused, in_blocks = seconds_apart(fuse(form.rewritten, form.box), form.graph, context.sizes, context.target)
+    width, _ = _widths(scene_of(form.rewritten, context.sizes, context.target), op)
     what = (
         f"its scores as one product of width {width}" if form.trace else f"values padded to the width {width} of keys"
     )

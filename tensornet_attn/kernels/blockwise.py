@@ -308,7 +308,7 @@ def _backward(inner: BlockWriter, program: RowsProgram, operands: list[BlockOper
     # earlier gradients first, to free memory
     ends = [*program.drawn, *sorted(ends, key=lambda grad: len(below([grad])))]
     printer = RowsPrinter(inner, program, ends, wanted)
-    gradient = next(node for node in program.nodes.made.values() if node.op == "gradient")
+    gradient = next(node for node in program.nodes.interned.values() if node.op == "gradient")
     printer.values[gradient] = TensorText(inner.names.fresh("gradient"), result_legs, True)
     masks = {grad: mask for mask, grad in grads.pop("mask", ())}
     mask_gradients, expressions = list[str](), list[str]()

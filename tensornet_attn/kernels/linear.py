@@ -79,7 +79,7 @@ class ExpandedMap:
     recurrence: Recurrence | str
 
     @cached_property
-    def made(self) -> Graph:
+    def recurrent_graph(self) -> Graph:
         """The graph with the map, its scores and its product with the values as one kernel."""
         assert not isinstance(self.recurrence, str)
         return reassociated(attentions(self.opened.graph)[self.box], self.recurrence)
@@ -123,11 +123,11 @@ class LinearAttention(OfBoxes[ExpandedMap]):
         recurrence, opened = form.recurrence, form.opened
         assert not isinstance(recurrence, str)
         if context.device.measured and context.backend == "torch":
-            seconds, seconds_before = seconds_apart(form.made, form.before, context.sizes, context.target)
+            seconds, seconds_before = seconds_apart(form.recurrent_graph, form.before, context.sizes, context.target)
             return FormCost(seconds, seconds_before, duration, "summing over the keys first would take")
         step = form.made.step[f"{form.box}.o"]
         sizes = {leg.name: leg.size or 1 for leg in opened.graph.legs} | dict(context.sizes)
-        work = self.macs(SizedGraph(form.made, sizes), step)
+        work = self.macs(SizedGraph(form.recurrent_graph, sizes), step)
         first = sum(count * prod(sizes[leg] for leg in legs) for legs, count in work.items())
         dense = _dense(recurrence_of(step), opened.steps, sizes)
         ahead: float = 1
@@ -137,7 +137,7 @@ class LinearAttention(OfBoxes[ExpandedMap]):
         return FormCost(first, dense, counted, but, worth=1 / ahead)
 
     def lower(self, form: ExpandedMap, context: Context) -> Lowered:
-        recurrence, opened, graph = form.recurrence, form.opened, form.made
+        recurrence, opened, graph = form.recurrence, form.opened, form.recurrent_graph
         assert not isinstance(recurrence, str)
         name = f"{form.box}.o"
         kernel_form = recurrence_of(graph.step[name])

@@ -52,7 +52,7 @@ class States(OfBoxes["Mixed"]):
 
     def cost(self, form: Mixed, context: Context) -> FormCost:
         """MACs of the states, and of the scores."""
-        graph, recurrence = form.made, form.parts
+        graph, recurrence = form.recurrent_graph, form.parts
         assert not isinstance(recurrence, str)
         sizes = {leg.name: leg.size or 1 for leg in graph.legs} | dict(context.sizes)
         work = self.macs(SizedGraph(graph, sizes), graph.step[f"{form.read.box.name}.read"])
@@ -62,7 +62,7 @@ class States(OfBoxes["Mixed"]):
         return FormCost(linear, dense, counted, "states would cost")
 
     def lower(self, form: Mixed, context: Context) -> Lowered:
-        graph, recurrence = form.made, form.parts
+        graph, recurrence = form.recurrent_graph, form.parts
         assert not isinstance(recurrence, str)
         how = (
             f", in chunks of {states_chunk(graph, recurrence, context.sizes)}" if recurrence.causal(form.graph) else ""
@@ -208,7 +208,7 @@ class Mixed:
         return self.found[0]
 
     @cached_property
-    def made(self) -> Graph:
+    def recurrent_graph(self) -> Graph:
         """The graph with the states as one kernel."""
         recurrence, before = self.recurrence_and_operands
         assert not isinstance(recurrence, str)

@@ -131,8 +131,8 @@ class Decoder:
                     inputs.append(x.new_zeros(()).expand(*batch, lengths[key] if operand.how == "seen" else 1))
                 else:
                     inputs.append(cache[operand.value])
-            owner = module if stage.made.source else _With(module, stage.plan, x.dtype)
-            outputs: Any = stage.made.run(owner, Arguments((*inputs,), lengths, None, None, None))
+            owner = module if stage.executable.source else _With(module, stage.plan, x.dtype)
+            outputs: Any = stage.executable.run(owner, Arguments((*inputs,), lengths, None, None, None))
             if isinstance(outputs, Tensor):
                 values[stage.values[0]] = outputs
             else:
@@ -191,8 +191,8 @@ class Decoder:
                 x.to(wide if operand.wide else stage_dtype) for x, operand in zip(inputs, planned.inputs, strict=True)
             )
         lengths = dict(zip(planned.legs, (chunk.length, keys), strict=True))
-        owner = module if stage_dtype == dtype and planned.made.source else _With(module, planned.plan, stage_dtype)
-        outputs = planned.made.run(owner, Arguments(inputs, lengths, mask, key_mask, None))
+        owner = module if stage_dtype == dtype and planned.executable.source else _With(module, planned.plan, stage_dtype)
+        outputs = planned.executable.run(owner, Arguments(inputs, lengths, mask, key_mask, None))
         values: Sequence[Any] = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
         if wide == dtype:
             return values
@@ -290,7 +290,7 @@ class _Planned(NamedTuple):
     once: bool
     legs: tuple[str, str]
     plan: Plan
-    made: Made
+    executable: Made
 
 
 class _With:

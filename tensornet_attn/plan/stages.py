@@ -141,7 +141,7 @@ class _Merge:
         self.apart = apart
         self.legs, self.tensors = dict[str, Leg](), dict[str, Tensor]()
         self.steps, self.inputs = dict[str, Step](), dict[str, PartInput]()
-        self.made = dict[str, str]()  # the step that computes a value
+        self.step_of_value = dict[str, str]()  # the step that computes a value
         self.wide: list[str] = []
 
     def add(self, part: DecodingPart) -> str:
@@ -167,7 +167,7 @@ class _Merge:
             free = self._free(tensor.name, lambda name: self.tensors.get(name) == replace(tensor, name=name))
             self.tensors[free] = replace(tensor, name=free)
             return free
-        if source.how == "chunk" and source.value in self.made and not (self.apart and source.hides):
+        if source.how == "chunk" and source.value in self.step_of_value and not (self.apart and source.hides):
             return self.made[source.value]
         if source.how in AT_ONE and not self.apart:
             return self._tensor(Tensor(tensor.name, "constant", tensor.legs, ONES), None)

@@ -125,7 +125,7 @@ class Pattern:
             graph = inlined
         terms = terms_of(graph.step[step.name])
         new_steps = list[Step]()
-        built_terms = [_Term(graph, match, name, inner, self.new).made(product) for product in body.products]
+        built_terms = [_Term(graph, match, name, inner, self.new).rewritten_term(product) for product in body.products]
         for built_term in built_terms:
             if built_term is None:
                 return None
@@ -148,7 +148,7 @@ class _Term:
     inner: str
     new: tuple[tuple[str, str], ...]
 
-    def made(self, body: PatternProduct) -> tuple[Term, list[Step]] | None:
+    def rewritten_term(self, body: PatternProduct) -> tuple[Term, list[Step]] | None:
         """(term, new steps). Returns None if legs would be lost."""
         named = {item.name for item in _flat(body.items)}
         dropped = [i for key, placed in self.places.items() if key not in named and key != ".." for i, _ in placed]

@@ -268,6 +268,6 @@ def _check(program: Program) -> None:
         inner_maps = [node for node in below(attention_map.args) if node.op in ROWS]
         if inner_maps:
             raise Unfit(f"'{attention_map.name}' is a {attention_map.op} of a result of '{inner_maps[0].name}'")
-    drawn = {node.data[0] for node in program.nodes.made.values() if node.op == "noise"}
+    drawn = {node.data[0] for node in program.nodes.interned.values() if node.op == "noise"}
     if len(drawn) == len(program.operands):
         raise Unfit("it reads nothing except noise")

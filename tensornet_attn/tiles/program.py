@@ -90,7 +90,7 @@ class Nodes:
     taken: frozenset[str] = frozenset()
     dynamic: bool = False
     sizes: dict[str, int] = field(default_factory=dict)
-    made: dict[Any, Node] = field(default_factory=dict)
+    interned: dict[Any, Node] = field(default_factory=dict)
 
     @property
     def pair(self) -> Axes:
@@ -103,7 +103,7 @@ class Nodes:
         args, wanted = tuple(args), frozenset(axes)
         sides = tuple(axis for axis in self.order if axis in wanted)
         key = (op, tuple(map(id, args)), sides, data)
-        if key not in self.made:
+        if key not in self.interned:
             free = {*variables(data)} | {head for arg in args for head in arg.heads}.difference(bound(op, data))
             heads = tuple(variable for variable in self.sizes if variable in free)
             self.made[key] = Node(op, args, sides, name, data, heads)

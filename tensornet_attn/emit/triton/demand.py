@@ -42,7 +42,7 @@ def arrange(kernel: KernelText) -> None:
     if variable and (kernel.lean or kernel.live > MOST_TILES):
         kernel.ranged, kernel.again = variable, kernel.live > MOST_TILES
         lay_out(kernel)
-        inside = [statement for statement in kernel.made.get(INSIDE, ()) if variable in statement.heads]
+        inside = [statement for statement in kernel.sections.get(INSIDE, ()) if variable in statement.heads]
         single_loop = len({statement.levels.get(variable, 0) for statement in inside}) == 1
         if kernel.again and single_loop and not any(statement.parts for statement in inside):
             kernel.rolled, kernel.again = variable, False
@@ -75,22 +75,22 @@ def nest_results(kernel: KernelText, needed: list[Node]) -> None:
 def lay_out(kernel: KernelText) -> None:
     """Arranges the statements of a kernel in loops."""
     kernel.resident, kernel.streamed, kernel.temporaries, kernel.loops = [], [], [], {}
-    kernel.made = Demand(kernel).all()
+    kernel.sections = Demand(kernel).all()
     put_in_order(kernel)
 
 
 def put_in_order(kernel: KernelText) -> None:
     """Chooses the nesting order of variables: sums one after another if possible, which saves registers as measured,
     and then the fewest live tiles."""
-    used = {variable for statements in kernel.made.values() for statement in statements for variable in statement.heads}
+    used = {variable for statements in kernel.sections.values() for statement in statements for variable in statement.heads}
     variables = [variable for variable in kernel.program.nodes.sizes if variable in used and variable != kernel.ranged]
     least_price = (0, 0, 0)
     for order in islice(permutations(variables), MOST_ORDERS):
         loops = Loops([kernel.ranged, *order] if kernel.ranged else order, kernel.key)
-        loops_by_section = {section: loops.of(statements) for section, statements in kernel.made.items()}
+        loops_by_section = {section: loops.of(statements) for section, statements in kernel.sections.items()}
         parallel_sums = sum(
             statement.over != kernel.ranged and kernel.program.tiles(statement.inner) > 1
-            for statement in kernel.made.get(INSIDE, ())
+            for statement in kernel.sections.get(INSIDE, ())
         )
         price = (parallel_sums, *most_live(kernel, loops_by_section.get(INSIDE, [])))
         if not kernel.loops or price < least_price:
@@ -157,14 +157,14 @@ def most_live(kernel: KernelText, children: list[Loop | Statement]) -> tuple[int
 def held_masks(kernel: KernelText) -> set[Node]:
     """Masks that more than two statements of a block read: they take registers, as measured."""
     readers = Counter(
-        node for statement in kernel.made.get(INSIDE, ()) for node in {*statement.reads} if node.op in MASKS
+        node for statement in kernel.sections.get(INSIDE, ()) for node in {*statement.reads} if node.op in MASKS
     )
     return {node for node, count in readers.items() if count > 2}
 
 
 def draws(kernel: KernelText) -> bool:
     """Whether a kernel generates random numbers."""
-    return any(node.op in ("noise", "drop") for statement in kernel.made.get(INSIDE, ()) for node in statement.makes)
+    return any(node.op in ("noise", "drop") for statement in kernel.sections.get(INSIDE, ()) for node in statement.makes)
 
 
 def steps(
@@ -201,7 +201,7 @@ class Demand:
 
     def __init__(self, kernel: KernelText):
         self.text = kernel
-        self.made: dict[int, list[Statement]] = {}
+        self.sections: dict[int, list[Statement]] = {}
         self.levels: dict[Node, dict[str, int]] = {}
         self.done: set[tuple[int, Key]] = set()
 
@@ -211,10 +211,10 @@ class Demand:
             statement.levels = self.most(statement.reads)
             for node in statement.reads:
                 self.need(node, section, statement)
-            self.made.setdefault(section, []).append(statement)
-        for section, statements in self.made.items():
+            self.sections.setdefault(section, []).append(statement)
+        for section, statements in self.sections.items():
             self.later(section, statements)
-        return self.made
+        return self.sections
 
     def need(self, node: Node, section: int, reader: Statement) -> None:
         """Adds the statements for a node that a statement reads, and for its arguments."""
@@ -234,7 +234,7 @@ class Demand:
         for arg in statement.reads:
             self.need(arg, section, statement)
         kernel.count(node, section)
-        self.made.setdefault(section, []).append(statement)
+        self.sections.setdefault(section, []).append(statement)
 
     def most(self, nodes: Iterable[Node]) -> dict[str, int]:
         levels: dict[str, int] = {}

@@ -31,7 +31,7 @@ class KernelText:
     again: bool = False  # a barrier before these loops keeps the compiler from reusing values
     rolled: str = ""  # the variable, if its only loop is not unrolled
     ends: list[tuple[int, Statement]] = field(default_factory=list)
-    made: dict[int, list[Statement]] = field(default_factory=dict)
+    sections: dict[int, list[Statement]] = field(default_factory=dict)
     loops: dict[int, list[Loop | Statement]] = field(default_factory=dict)
     starts: dict[int, list[tuple[Accumulator, Callable[[], str]]]] = field(default_factory=dict)
     names: dict[tuple[Node, int], str] = field(default_factory=dict)
@@ -132,11 +132,11 @@ class KernelText:
     def name_all(self) -> None:
         """Names each node; a node that stays live for another loop is a tuple with one entry per value."""
         readers: dict[tuple[Node, int], list[tuple[int, Statement]]] = {}
-        for section, statements in self.made.items():
+        for section, statements in self.sections.items():
             for statement in statements:
                 for node in statement.reads:
                     readers.setdefault((node, self.section(node, section)), []).append((section, statement))
-        for section, statements in self.made.items():
+        for section, statements in self.sections.items():
             for statement in statements:
                 for node in statement.makes:
                     paths = [

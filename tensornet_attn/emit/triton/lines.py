@@ -61,7 +61,7 @@ def added(kernel: KernelText, statement: Statement) -> list[str]:
 def sum_of(kernel: KernelText, statement: Statement) -> str:
     """The name of an accumulator: that of its node, unless that names a tuple."""
     (node,) = statement.makes
-    section = next(section for section, statements in kernel.made.items() if statement in statements)
+    section = next(section for section, statements in kernel.sections.items() if statement in statements)
     name, dims = kernel.names[node, section], kernel.dims[node, section]
     return f"{name}_sum" if len(dims) > len(statement.inner) else name
 

@@ -98,7 +98,7 @@ class TritonRegion:
 
     @property
     def random(self) -> bool:
-        return any(node.op in ("noise", "drop") for node in self.program.nodes.made.values())
+        return any(node.op in ("noise", "drop") for node in self.program.nodes.interned.values())
 
     def number(self, node: Node) -> str:
         """A coefficient: a literal, or the name of a parameter."""
@@ -150,7 +150,7 @@ class TritonRegion:
     def open(self, fixed: str, online: bool = False, looped: str | None = None, held: bool = False) -> KernelText:
         """Opens a kernel; `held`: keeps scalars in registers even if there are many."""
         kernel = KernelText(self.scope(fixed), fixed, looped, online, self.crowded and not held, self.crowded and held)
-        for node in [node for node in self.program.nodes.made.values() if node.op in ROWS]:
+        for node in [node for node in self.program.nodes.interned.values() if node.op in ROWS]:
             if not online:
                 kernel.scope.instead[node] = self.program.divided(node)
             elif node.op == "softmax" and node.data[2]:
@@ -214,7 +214,7 @@ class TritonRegion:
     @property
     def noise(self) -> list[int]:
         """The indices of operands that are noise."""
-        return sorted({node.data[0] for node in self.program.nodes.made.values() if node.op == "noise"})
+        return sorted({node.data[0] for node in self.program.nodes.interned.values() if node.op == "noise"})
 
     def bounds(self, fixed: str) -> LoopBounds:
         """The bounds of the loop, without blocks that every mask hides."""

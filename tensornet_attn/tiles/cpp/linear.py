@@ -96,12 +96,12 @@ class _Row:
             return f"x[{input_number}][{'c' if 'column' in self.feature.operands[number].axes else '0'}]"
         key = node, tuple(values[variable] for variable in node.heads)
         if key not in self.names:
-            expression = self.made(node, values)
+            expression = self.expression(node, values)
             self.names[key] = f"t{len(self.names)}"
             self.lines.append(f"const real {self.names[key]} = {expression};")
         return self.names[key]
 
-    def made(self, node: Node, values: Values) -> str:
+    def expression(self, node: Node, values: Values) -> str:
         if node.op == "over":
             (arg,), variable = node.args, node.data[0]
             numbers = range(self.feature.nodes.sizes[variable])

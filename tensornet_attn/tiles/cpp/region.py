@@ -84,7 +84,7 @@ class RegionText:
 
     @property
     def random(self) -> bool:
-        return any(node.op in ("noise", "drop") for node in self.program.nodes.made.values())
+        return any(node.op in ("noise", "drop") for node in self.program.nodes.interned.values())
 
     @property
     def optional(self) -> list[str]:
@@ -103,7 +103,7 @@ class RegionText:
         if not online:
             for node in self.program_maps():
                 key_pass.instead[node] = self.program.divided(node)
-        for node in [*self.program.nodes.made.values()]:
+        for node in [*self.program.nodes.interned.values()]:
             if node.op == "slope":
                 key_pass.instead[node] = self.with_what_is_read(node)
         return key_pass
@@ -117,7 +117,7 @@ class RegionText:
 
     def program_maps(self) -> list[Node]:
         """The maps, read with whichever index variables."""
-        return [node for node in self.program.nodes.made.values() if node.op in ROWS]
+        return [node for node in self.program.nodes.interned.values() if node.op in ROWS]
 
     def print(self, key_pass: PassPrinter) -> Printed:
         """The loop over the blocks of keys of a pass."""
