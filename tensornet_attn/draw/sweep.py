@@ -49,12 +49,12 @@ class SweepCurve:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. `along` is the label of the horizontal axis; `one` is the label if all curves are equal."""
+    """One pair of axes. `along` is the label of the horizontal axis; `label_if_equal` is the label if all curves are equal."""
 
     title: str
     along: str
     curves: tuple[SweepCurve, ...]
-    one: str = "the same for all"
+    label_if_equal: str = "the same for all"
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _drawn(panel: Panel, axes: Axes, names: Sequence[str]) -> Iterable[str]:
     if alike:
         yield from _curve(panel.curves[0], axes, ("#222", "", "circle"), 2)
         anchor = f'x="{axes.left + WIDE}" y="{axes.upper - 10}"'
-        yield f'<text {anchor} text-anchor="end" font-style="italic">{escape(panel.one)}</text>'
+        yield f'<text {anchor} text-anchor="end" font-style="italic">{escape(panel.label_if_equal)}</text>'
         return
     for i, curve in enumerate(panel.curves):
         width = 2 if axes.step is not None else max(1.5, 4.5 - i)

@@ -72,7 +72,7 @@ class Match:
             | {key: PatternName(step.name) for key, step in self.steps.items()}
         )
 
-    def one(self, name: str) -> Use:
+    def first_use(self, name: str) -> Use:
         return self.uses[name][0]
 
     def legs(self, *names: str) -> set[str]:

@@ -100,7 +100,7 @@ class Pattern:
                 continue
             step = match.steps[name]
             if isinstance(body, Same):
-                replacement = match.one(body.name)
+                replacement = match.first_use(body.name)
                 graph = read_instead(
                     graph, step.name, replacement.name, tuple(step.legs.index(leg) for leg in replacement.legs)
                 )
@@ -119,7 +119,7 @@ class Pattern:
         removed = [key for key in self.sides[0] if key not in self.sides[1] and spots and key in spots[0].factors]
         inner = removed[0] if removed else ""
         if inner:
-            inlined = spread(graph, step.name, spots[0].term, match.one(inner), match.steps[inner])
+            inlined = spread(graph, step.name, spots[0].term, match.first_use(inner), match.steps[inner])
             if inlined is None or any(item.out for product in body.products for item in product.items):
                 return inlined
             graph = inlined
