@@ -130,7 +130,7 @@ def term_text(writer: Writer, recurrence: Recurrence, term: ScoreTerm, small: Le
     if term.decays:
         pairs = zip("ab", zip(*term.decays, strict=True), strict=True)
         decays = [_decay(writer, recurrence, name, uses, term.decayed) for name, uses in pairs]
-        decays += [_decay(writer, recurrence, "c", term.own, ())] if term.own else []
+        decays += [_decay(writer, recurrence, "c", term.at_own_position, ())] if term.at_own_position else []
         return f"({', '.join((query_side, key_side, *decays))})"
     if not term.core:
         return f"({query_side}, {key_side})"

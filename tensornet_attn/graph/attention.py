@@ -63,7 +63,7 @@ class ScoreTerm:
 
     `decays` has (a, b) for each factor exp(a - b), with a of the queries and b of the keys; `pairwise` then lacks it.
     Features are legs that queries and keys share and scores lack: `groups` those of the core, `width` the others.
-    `own` is added to the exponent of the key at the query's own position.
+    `at_own_position` is added to the exponent of the key at the query's own position.
     """
 
     coefficient: Arith
@@ -74,7 +74,7 @@ class ScoreTerm:
     decays: tuple[tuple[Use, Use], ...] = ()
     groups: Legs = ()
     width: Legs = ()
-    own: tuple[Use, ...] = ()
+    at_own_position: tuple[Use, ...] = ()
 
     @property
     def factors(self) -> tuple[Use, ...]:

@@ -41,7 +41,7 @@ def sums_keys(step: Step) -> bool:
 class Decay:
     """A decay factor exp(a - b) of scores. `box` is the exp, `of` its operand; `query`, `key` are the terms of a, b.
 
-    A softmax adds `own`, terms of the key, to the score of the key at the query's own position. In the diagram, each is
+    A softmax adds `at_own_position`, terms of the key, to the score of the key at the query's own position. In the diagram, each is
     multiplied by the box `diagonal`, which is 1 there and 0 elsewhere.
     """
 
@@ -50,7 +50,7 @@ class Decay:
     query: tuple[Term, ...]
     key: tuple[Term, ...]
     places: tuple[Tensor, ...]  # constants of the terms that the graph lacks
-    own: tuple[Term, ...] = ()
+    at_own_position: tuple[Term, ...] = ()
     diagonal: Step | None = None
 
 
@@ -59,7 +59,7 @@ class Recurrence:
     """A sum over keys. `box` defines the visible keys, and whether rows are divided by their sums.
 
     `terms` are products of queries and keys, each with its own state. `value` is what keys write, None if it is only
-    their part of the term. `heads` are batch legs of queries and keys; `mixed` are legs of cores and values only; `own`
+    their part of the term. `heads` are batch legs of queries and keys; `mixed` are legs of cores and values only; `value_legs`
     are legs of the values only. The result is [heads..., query, mixed..., own...].
 
     With `mixes`, `mixed` are the heads of keys, and `mix` maps their states to the heads of queries before the read.
@@ -72,7 +72,7 @@ class Recurrence:
     value: Use | None = None
     heads: Legs = ()
     mixed: Legs = ()
-    own: Legs = ()
+    value_legs: Legs = ()
     weighting: Weighting | None = None
     decays: tuple[Decay, ...] = ()
     mixes: bool = False
@@ -82,7 +82,7 @@ class Recurrence:
 
     @property
     def result(self) -> Legs:
-        return self.mixed + self.own
+        return self.mixed + self.value_legs
 
     @property
     def features(self) -> Legs:
@@ -101,7 +101,7 @@ class Recurrence:
     @property
     def by_features(self) -> bool:
         """Whether scores decay at a rate of their own for each feature, or differently at a query's own position."""
-        return any(term.decayed or term.own for term in self.terms)
+        return any(term.decayed or term.at_own_position for term in self.terms)
 
     @property
     def one_product(self) -> bool:
@@ -258,7 +258,7 @@ def _of_keys(attention: Attention) -> Recurrence | None:
     decay = _separated(attention.graph, attention.box, of, CAUSAL in attention.masks)
     if isinstance(decay, str):
         return None
-    decay = replace(decay, of=replace(of, op=Contraction(terms)), own=own_terms, diagonal=diagonal)
+    decay = replace(decay, of=replace(of, op=Contraction(terms)), at_own_position=own_terms, diagonal=diagonal)
     return _summed(
         attention.graph, attention.box, (ScoreTerm(ONE),), reader.values[0], (), attention.weighting, (decay,)
     )

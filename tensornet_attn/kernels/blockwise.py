@@ -70,7 +70,7 @@ class BlockOperand:
     use: Use | None = None
 
     @property
-    def own(self) -> int | None:
+    def inner_dimensions(self) -> int | None:
         """The number of dimensions that are not batch dimensions.
 
         0 if the operand has no batch, -1 for a mask that may have one, None if all dimensions are batch dimensions.
@@ -406,7 +406,7 @@ def _operands(writer: Writer, inner: BlockWriter, leaves: dict[Use, Tensor]) -> 
                 BlockOperand(local, use.legs, f'None if noise is None else noise.get("{use.name}")', True, use=use)
             )
     if not operands:  # tensors created inside need a template for dtype and device
-        inner.spare = inner.names.own("like")
+        inner.spare = inner.names.diagram_name("like")
         operands.append(BlockOperand(inner.spare, (), writer.like.text, batched=False))
     for tensor in leaves.values():
         if tensor.role == "noise":
@@ -489,7 +489,7 @@ def _function(
     limited = any(keys) and reach != (None, None, 0)
     options += [f"keys={_tuple(keys)}"] if limited else []
     options += [f"reach={reach}"] if limited and reach != (None, 0, 0) else []
-    options += [f"legs={_tuple(operand.own for operand in operands)}"]
+    options += [f"legs={_tuple(operand.inner_dimensions for operand in operands)}"]
     parameters = [f"{operand.name}: Tensor{' | None' if operand.optional else ''}" for operand in operands]
     shapes = [f"{operand.name} [{' '.join(operand.legs)}]" for operand in operands if not operand.optional]
     about = f"{', '.join(op.steps)} for a block of rows: {', '.join(shapes)} -> [{' '.join(result_legs)}]."

@@ -53,8 +53,8 @@ class FormCost:
     device of the costs if it is another one; then only their ratio is printed.
     """
 
-    own: float
-    other: float
+    cost: float
+    alternative: float
     said: Callable[[float, int], str]
     but: str
     worth: float = 1
@@ -63,13 +63,13 @@ class FormCost:
 
     @property
     def pays(self) -> bool:
-        return self.own <= self.worth * self.other
+        return self.cost <= self.worth * self.alternative
 
     def __str__(self) -> str:
-        costs = instead(self.own, self.other, self.said)
+        costs = instead(self.cost, self.alternative, self.said)
         if self.where:
-            costs = f"{as_long(self.own, self.other)} at the rates of {self.where}"
-        return f"{costs}, {self.why}" if self.why and self.pays and self.own > self.other else costs
+            costs = f"{as_long(self.cost, self.alternative)} at the rates of {self.where}"
+        return f"{costs}, {self.why}" if self.why and self.pays and self.cost > self.alternative else costs
 
 
 @dataclass(frozen=True)

@@ -308,14 +308,14 @@ def reassociated(attention: Attention, recurrence: Recurrence) -> Graph:
         ((*body, _),) = sides
         scores, map_box = body[-1], replace(box.box, numbers=PLAIN)
         a, b, *diagonal_uses = (use for use in scores.op.uses if use.name not in {step.name for step in body})
-        terms = (replace(terms[0], decays=((a, b),), own=tuple(diagonal_uses)),)
+        terms = (replace(terms[0], decays=((a, b),), at_own_position=tuple(diagonal_uses)),)
     else:
         scores = written(attention.of.name if attention.terms else f"{box.name}.f", terms, legs)
         body, map_box = [*chain(*sides), scores], box.box
         pairs = {exp.name: _pair(difference) for difference, exp in sides}
         terms = tuple(replace(term, decays=tuple(pairs[use.name] for use in term.pairwise)) for term in terms)
     box = replace(box, op=replace(map_box, operands=(("of", Use(scores.name, legs)),)))
-    legs = tuple(leg for leg in box.legs if leg != graph.key) + recurrence.own
+    legs = tuple(leg for leg in box.legs if leg != graph.key) + recurrence.value_legs
     body += [box, Step(name, Contraction((Term(ONE, (Use(box.name, box.legs), recurrence.value)),)), legs)]
     form = replace(recurrence, box=box, terms=tuple(featured(recurrence, term) for term in terms), decays=())
     before.append(Step(name, kernel("linear", graph, before, body, form), legs))
@@ -396,7 +396,7 @@ def chunk_of(graph: Graph, recurrence: Recurrence, sizes: Mapping[str, int] | No
         return CHUNKS[0]
     all_sizes = {leg.name: leg.size or 1 for leg in graph.legs} | dict(sizes or {})
     features = max(prod(all_sizes[leg] for leg in term.features) for term in recurrence.terms)
-    root: int = 2 ** round(log2(features * prod(all_sizes[leg] for leg in recurrence.own)) / 2)
+    root: int = 2 ** round(log2(features * prod(all_sizes[leg] for leg in recurrence.value_legs)) / 2)
     return min(max(root, CHUNKS[0]), CHUNKS[1])
 
 

@@ -58,7 +58,7 @@ class States(OfBoxes["Mixed"]):
         work = self.macs(SizedGraph(graph, sizes), graph.step[f"{form.read.box.name}.read"])
         linear = sum(count * prod(sizes[leg] for leg in legs) for legs, count in work.items())
         heads = prod(sizes[leg] for leg in (str(graph.query), str(graph.key), *recurrence.heads, *recurrence.mixed))
-        dense = heads * (prod(sizes[leg] for leg in recurrence.features) + prod(sizes[leg] for leg in recurrence.own))
+        dense = heads * (prod(sizes[leg] for leg in recurrence.features) + prod(sizes[leg] for leg in recurrence.value_legs))
         return FormCost(linear, dense, counted, "states would cost")
 
     def lower(self, form: Mixed, context: Context) -> Lowered:
@@ -82,7 +82,7 @@ class States(OfBoxes["Mixed"]):
     def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
         """MACs of one batch element, by the legs they run over."""
         recurrence, macs = recurrence_of(step), Counter[Legs]()
-        key, width = str(scene.graph.key), (*recurrence.features, *recurrence.own)
+        key, width = str(scene.graph.key), (*recurrence.features, *recurrence.value_legs)
         causal = recurrence.causal(scene.graph)
         query = key if causal else str(scene.graph.query)  # a scan pads queries to the number of keys
         chunk, scored = self._scored_chunk(scene, step)
@@ -94,7 +94,7 @@ class States(OfBoxes["Mixed"]):
             if scored:
                 macs[(query, *recurrence.heads, *recurrence.mixed, *recurrence.features)] += chunk
             if recurrence.value is not None:
-                macs[(query, *recurrence.heads, *recurrence.mixed, *recurrence.own)] += chunk
+                macs[(query, *recurrence.heads, *recurrence.mixed, *recurrence.value_legs)] += chunk
         return dict(macs)
 
     def elementwise(self, scene: SizedGraph, step: Step) -> int:
@@ -110,9 +110,9 @@ class States(OfBoxes["Mixed"]):
             operations += (
                 rows
                 * scene.size((*recurrence.heads, *recurrence.mixed))
-                * (chunk * scored + scene.size(recurrence.own))
+                * (chunk * scored + scene.size(recurrence.value_legs))
             )
-            operations += -(-rows // chunk) * scene.size((*recurrence.mixed, *recurrence.features, *recurrence.own))
+            operations += -(-rows // chunk) * scene.size((*recurrence.mixed, *recurrence.features, *recurrence.value_legs))
         return batch * operations
 
     def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
@@ -122,7 +122,7 @@ class States(OfBoxes["Mixed"]):
         """Floats saved for backward besides operands and result: states, mixed states, and scores inside the chunks."""
         recurrence = recurrence_of(step)
         batch, causal = scene.batch if step.name in scene.batched else 1, recurrence.causal(scene.graph)
-        rows, width = scene.sizes[str(scene.graph.key)], (*recurrence.features, *recurrence.own)
+        rows, width = scene.sizes[str(scene.graph.key)], (*recurrence.features, *recurrence.value_legs)
         chunk, scored = self._scored_chunk(scene, step)
         chunks = -(-rows // chunk) if causal else 1
         floats = {
@@ -157,7 +157,7 @@ class States(OfBoxes["Mixed"]):
         first, (term,) = recurrences[0], recurrences[0].terms
         q = _side(writer, "q", term.query[0], first.heads, query, first.features)
         k = _side(writer, "k", term.key[0], first.mixed, key, first.features)
-        v = _side(writer, "v", first.value, first.mixed, key, first.own)
+        v = _side(writer, "v", first.value, first.mixed, key, first.value_legs)
         mix = _mix(writer, first.mix, first.heads, first.mixed)
         options = ["mask" if takes_mask(graph) else "None", "key_mask", writer.batch_dims]
         if first.causal(graph):
@@ -167,7 +167,7 @@ class States(OfBoxes["Mixed"]):
             options.append(f"maps=({', '.join(maps)})")
         addends = [_added_text(writer, recurrence) for recurrence in recurrences]
         targets = [
-            TensorText(writer.local[kernel_step.name], (*recurrence.heads, query, *recurrence.own), True)
+            TensorText(writer.local[kernel_step.name], (*recurrence.heads, query, *recurrence.value_legs), True)
             for kernel_step, recurrence in zip(steps, recurrences, strict=True)
         ]
         if any(addend != "None" for addend in addends):
@@ -175,8 +175,8 @@ class States(OfBoxes["Mixed"]):
         options += cpp_option(writer, step, [step]) if len(steps) > 1 else []
         call = writer.call("mixed_states" if len(steps) == 1 else "mixed_states_and_blockwise", q, k, v, mix, *options)
         suffixes = [
-            (split(-1, [*map(writer.size, recurrence.own)]) if recurrence is first else "")
-            + split(-2 - len(recurrence.own), [*map(writer.size, recurrence.heads)])
+            (split(-1, [*map(writer.size, recurrence.value_legs)]) if recurrence is first else "")
+            + split(-2 - len(recurrence.value_legs), [*map(writer.size, recurrence.heads)])
             for recurrence in recurrences
         ]
         if len(steps) == 1:
@@ -217,7 +217,7 @@ class Mixed:
         (term,), of, legs = (
             recurrence.terms,
             box.box.operand("of"),
-            (*recurrence.heads, str(graph.query), *recurrence.own),
+            (*recurrence.heads, str(graph.query), *recurrence.value_legs),
         )
         value, mix = (() if use is None else (use,) for use in (recurrence.value, recurrence.mix))
         states = [(Use(box.name, box.legs), *mix), *([(recurrence.added,)] if recurrence.added else [])]
@@ -334,7 +334,7 @@ def _in_one_call(graph: Graph, step: Step) -> list[Step]:
 def states_chunk(graph: Graph, recurrence: Recurrence, sizes: Mapping[str, int] | None = None) -> int:
     """Keys per chunk: fewer than in linear attention, by the number of mixed heads with scores inside a chunk."""
     all_sizes = {leg.name: leg.size or 1 for leg in graph.legs} | dict(sizes or {})
-    root: int = 2 ** round(log2(prod(all_sizes[leg] for leg in (*recurrence.features, *recurrence.own))) / 2)
+    root: int = 2 ** round(log2(prod(all_sizes[leg] for leg in (*recurrence.features, *recurrence.value_legs))) / 2)
     return min(max(root // prod(all_sizes[leg] for leg in recurrence.mixed), CHUNKS[0]), CHUNKS[1])
 
 
@@ -349,7 +349,7 @@ def _side(writer: Writer, name: str, use: Use | None, heads: Legs, sequence: str
 
 def _added_text(writer: Writer, recurrence: Recurrence) -> str:
     """The name of what is added to the states of the heads, laid out as they are."""
-    groups = recurrence.heads, recurrence.features, recurrence.own
+    groups = recurrence.heads, recurrence.features, recurrence.value_legs
     return "None" if recurrence.added is None else writer.operand("E", writer.value(recurrence.added), groups)
 
 

@@ -154,7 +154,7 @@ class SplitMake:
         sequences = {self.split.graph.query, self.split.graph.key}
         if op is None or {*op.operand("of").legs} - sequences != {*legs}:
             return GONE
-        return next((axis for axis, leg in enumerate(legs) if (box, StepLeg(leg)) in self.split.own), None)
+        return next((axis for axis, leg in enumerate(legs) if (box, StepLeg(leg)) in self.split.slots), None)
 
 
 class PartOfModule:

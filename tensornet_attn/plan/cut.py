@@ -46,27 +46,27 @@ class Cut:
     """A leg of the whole diagram, considered for splitting."""
 
     graph: Graph
-    own: frozenset[Slot]
+    slots: frozenset[Slot]
 
     @property
     def possible(self) -> bool:
         """Whether the leg is on a weight, has a fixed size, and is on no input and not on the output."""
-        roles = {self.graph.tensor[name].role for name, _ in self.own if name in self.graph.tensor}
-        kept = any((self.graph.output, StepLeg(leg)) in self.own for leg in self.graph.step[self.graph.output].legs)
-        sized = all(self.graph.leg[wire.leg].kind in ("size", "head") for _, wire in self.own)
+        roles = {self.graph.tensor[name].role for name, _ in self.slots if name in self.graph.tensor}
+        kept = any((self.graph.output, StepLeg(leg)) in self.slots for leg in self.graph.step[self.graph.output].legs)
+        sized = all(self.graph.leg[wire.leg].kind in ("size", "head") for _, wire in self.slots)
         return "weight" in roles and "input" not in roles and not kept and sized
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the leg on weights, in the order of declaration."""
-        legs = [leg for t in self.graph.of_role("weight") for leg in t.legs if (t.name, StepLeg(leg)) in self.own]
+        legs = [leg for t in self.graph.of_role("weight") for leg in t.legs if (t.name, StepLeg(leg)) in self.slots]
         return tuple(dict.fromkeys(legs))
 
     @property
     def place(self) -> tuple[int, int]:
         """The first weight with the leg, and the leg's index on it."""
         weights = enumerate(self.graph.of_role("weight"))
-        return min((i, t.legs.index(leg)) for i, t in weights for leg in t.legs if (t.name, StepLeg(leg)) in self.own)
+        return min((i, t.legs.index(leg)) for i, t in weights for leg in t.legs if (t.name, StepLeg(leg)) in self.slots)
 
     @property
     def leg(self) -> str:
@@ -80,7 +80,7 @@ class Cut:
     def shards(self) -> Iterator[tuple[str, int]]:
         """The weights and states with the leg, and their stored dimension to shard. Raises Unsplit."""
         for tensor in self.graph.tensors:
-            split_legs = [leg for leg in tensor.legs if (tensor.name, StepLeg(leg)) in self.own]
+            split_legs = [leg for leg in tensor.legs if (tensor.name, StepLeg(leg)) in self.slots]
             if len(split_legs) > 1:
                 raise Unsplit(f"'{tensor.name}' has the leg twice, as {named(split_legs)}")
             groups = tensor.stored or tuple((leg,) for leg in tensor.legs)
@@ -110,12 +110,12 @@ class Cut:
         return kinds, frozenset(shared)
 
     def _has(self, name: str, legs: Sequence[str]) -> bool:
-        return any((name, StepLeg(leg)) in self.own for leg in legs)
+        return any((name, StepLeg(leg)) in self.slots for leg in legs)
 
     def _wires(self, step: Step, reads: Sequence[Joint]) -> list[StepLeg]:
         """The wires of the result and of some uses that are this leg."""
         wires = [StepLeg(leg) for leg in step.legs] + [wire for joint in reads for wire in joint.wires]
-        return [wire for wire in dict.fromkeys(wires) if (step.name, wire) in self.own]
+        return [wire for wire in dict.fromkeys(wires) if (step.name, wire) in self.slots]
 
     def _term(self, step: Step, number: int, term: Term, kinds: dict[str, str]) -> str:
         """The kind of a product."""
@@ -177,7 +177,7 @@ class Cut:
                 )
 
     def _split_use(self, step: Step, use: Use) -> bool:
-        return any((step.name, StepLeg(leg)) in self.own for leg in use.legs)
+        return any((step.name, StepLeg(leg)) in self.slots for leg in use.legs)
 
     def _is_head(self, leg: str) -> bool:
         return self.graph.leg[leg].kind == "head"

@@ -19,7 +19,7 @@ class SplitLeg:
     """A leg that is split over processes. Each has its shard of the weights on the leg; all-reduce sums the output.
 
     `shards`: (weight, dimension as stored). `whole`: replicated weights; their gradients, like those of the inputs,
-    are summed over processes. `reduce`: the steps that are all-reduced. `own`: the slots that have the leg.
+    are summed over processes. `reduce`: the steps that are all-reduced. `slots`: the slots that have the leg.
     `shared`: (step, number of the term) of terms in a partial sum that all processes have, so that each adds a share.
     `alike`: the losses that all processes compute in full, so that each adds a share.
     """
@@ -30,7 +30,7 @@ class SplitLeg:
     shards: tuple[tuple[str, int], ...]
     whole: tuple[str, ...]
     reduce: tuple[str, ...]
-    own: frozenset[Slot] = field(repr=False)
+    slots: frozenset[Slot] = field(repr=False)
     shared: frozenset[tuple[str, int]] = frozenset()
     alike: tuple[str, ...] = ()
 
@@ -112,4 +112,4 @@ def _split(cut: Cut, processes: int | None, strict: bool) -> SplitLeg:
     replicated = (tensor.name for tensor in cut.graph.of_role("weight") if tensor.name not in dict(shards))
     reduce = tuple(dict.fromkeys((cut.graph.output, *(loss.step for loss in cut.graph.losses))))
     alike = tuple(loss.name for loss in cut.graph.losses if kinds[loss.step] == "whole")
-    return SplitLeg(cut.graph, cut.leg, size, shards, tuple(replicated), reduce, cut.own, shared, alike)
+    return SplitLeg(cut.graph, cut.leg, size, shards, tuple(replicated), reduce, cut.slots, shared, alike)

@@ -69,7 +69,7 @@ class _SplitPlaces:
 
     def _own(self, name: str, legs: tuple[str, ...]) -> tuple[str, ...]:
         """The legs of a tensor or result, with the split leg replaced."""
-        return tuple(self.leg.name if (name, StepLeg(leg)) in self.split.own else leg for leg in legs)
+        return tuple(self.leg.name if (name, StepLeg(leg)) in self.split.slots else leg for leg in legs)
 
     def _tensor(self, tensor: Tensor) -> Tensor:
         legs = self._own(tensor.name, tensor.legs)
@@ -91,7 +91,7 @@ class _SplitPlaces:
                 yield Step(self.picked[tensor.name], Contraction((Term(ONE, uses),)), legs)
 
     def _step(self, step: Step) -> Step:
-        slots, leg = self.split.own, self.leg.name
+        slots, leg = self.split.slots, self.leg.name
         uses = iter(
             Use(
                 self.picked.get(joint.use.name, joint.use.name),

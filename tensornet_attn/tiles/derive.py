@@ -53,7 +53,7 @@ class Backward:
                 summand = self.nodes.over(summand, variable, "add", f"d_{node.name or node.op}")
         self.parts.setdefault(node, []).append(summand)
 
-    def own(self, node: Node) -> Node | None:
+    def gradient_of(self, node: Node) -> Node | None:
         if node not in self.parts:
             return None
         return self.nodes.add(self.parts[node], f"d_{node.name or node.op}")
@@ -116,7 +116,7 @@ class _Blocks(Backward):
         wide = [node for node in nodes if len(node.axes) == 2 and node.axes in pair_axes]
         narrow = [node for node in nodes if node not in wide]
         for node in reversed(wide):
-            self.back(node, self.own(node))
+            self.back(node, self.gradient_of(node))
         for node in reversed(narrow):
             if node in self.parts:
                 self.back(node, self.whole(node))

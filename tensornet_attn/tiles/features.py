@@ -41,7 +41,7 @@ class Feature:
         backward = Backward(self.nodes, RULES)
         backward.give(self.result, self.nodes.node("gradient", (), (), "d"))
         for node in reversed(below([self.result])):
-            backward.back(node, backward.own(node))
+            backward.back(node, backward.gradient_of(node))
         return backward.leaves
 
 

@@ -125,7 +125,7 @@ def rows_gradients(program: RowsProgram) -> list[tuple[Node, Node]]:
     backward = Backward(nodes, RULES | _RULES)
     backward.give(result, nodes.node("gradient", (), result.axes, "gradient", (At(result.heads),)))
     for node in reversed(below([result])):
-        backward.back(node, backward.own(node))
+        backward.back(node, backward.gradient_of(node))
     return list(backward.leaves.items())
 
 

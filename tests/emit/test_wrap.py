@@ -108,7 +108,7 @@ def test_integers() -> None:
 
 def test_names() -> None:
     names = Names(frozenset({"visible"}))
-    assert [names.own(name) for name in ("q", "torch", "visible", "q")] == ["q", "torch_", "visible_", "q_"]
+    assert [names.diagram_name(name) for name in ("q", "torch", "visible", "q")] == ["q", "torch_", "visible_", "q_"]
     assert [names.fresh(name) for name in ("q", "keep", "keep", "max")] == ["q_2", "keep", "keep_2", "max_2"]
 
 

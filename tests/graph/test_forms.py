@@ -55,7 +55,7 @@ def test_the_fields_say_what_the_diagram_says() -> None:
             assert {*form.heads, *form.mixed} <= {*form.box.legs}
             assert (
                 form.value is None
-                or {*form.own} == {*form.value.legs} - {*form.box.legs} - {graph.key}
+                or {*form.value_legs} == {*form.value.legs} - {*form.box.legs} - {graph.key}
                 or erases(form.box)
             )
 

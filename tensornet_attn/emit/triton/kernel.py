@@ -74,7 +74,7 @@ class KernelText:
 
     def carry(self, wish: str, section: int, start: str | Callable[[], str]) -> Accumulator:
         """Adds an accumulator that is initialised in a section."""
-        accumulator = Accumulator(self.scope.own(wish))
+        accumulator = Accumulator(self.scope.new_name(wish))
         self.starts.setdefault(section, []).append((accumulator, start if callable(start) else lambda: start))
         return accumulator
 

@@ -56,9 +56,9 @@ class KernelNames:
         name = re.sub(r"\.p(?=\d)", "_", (node.name or node.op).replace(".of", "_scores")).replace(".", "_")
         if node.op == "load":
             name = f"{self.operands[node.data[0]]}_{'tile' if node.axes else 'value'}"
-        return self.own(name)
+        return self.new_name(name)
 
-    def own(self, wish: str) -> str:
+    def new_name(self, wish: str) -> str:
         """A new local name; the names that lines derive from it are reserved too."""
         name = self.names.fresh(wish)
         while {f"{name}_{end}" for end in ENDS} & self.names.taken:
