@@ -143,7 +143,7 @@ def made_from(
             raise InputError(message)
     final, values, table = gained(sized, above, trained, memory)
     agree(trained, (final, values), gained(source, below, trained, False)[:2])
-    if table and trained.buckets is not None and trained.buckets.given:
+    if table and trained.buckets is not None and trained.buckets.passed_in:
         final = compiler.load(gain.with_weight_given(final.as_dict(), table))
         del values[table]
     compiled = compiler.compile(final, backend, trained.causal, like.device, like.dtype)

@@ -166,7 +166,7 @@ def _swapped(
             cross=trained.cross,
         )
         if trained.buckets is not None:
-            graph, first = compiled.plan.graph, not trained.buckets.given
+            graph, first = compiled.plan.graph, not trained.buckets.passed_in
             shape = {*trained.buckets.weight.shape}
             candidates = graph.of_role("weight" if first else "input")
             table = next(tensor.name for tensor in candidates if {graph.leg[leg].size for leg in tensor.legs} == shape)
@@ -196,7 +196,7 @@ def _of_the_first(attention: Found, found_attentions: list[Found]) -> Buckets | 
             buckets_of(candidate.path, candidate.module) if candidate.path.rpartition(".block.")[0] == stack else None
         )
         if buckets is not None:
-            return replace(buckets, given=True)
+            return replace(buckets, passed_in=True)
     return None
 
 

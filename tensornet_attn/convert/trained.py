@@ -24,13 +24,13 @@ class QueryKeyNorm:
 class Buckets:
     """Relative position biases with `weight` [buckets, heads], as in the constant `bucket` of the language.
 
-    `given`: another attention owns the weight, and passes it in each call.
+    `passed_in`: another attention owns the weight, and passes it in each call.
     """
 
     weight: Tensor
     furthest: int
     both_sides: bool
-    given: bool = False
+    passed_in: bool = False
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class TopKOperation(Operation):
             raise Refusal("run-time-leg", f"leg '{leg}' is sized at run time and cannot be divided into groups.", hint)
         if size is None or box.broken(leg):
             return
-        groups = box.number("groups") if box.given("groups") else None
+        groups = box.number("groups") if box.is_set("groups") else None
         group_size = size // int(groups) if groups else size
         if name == "k" and value > size:
             raise Refusal("k-too-large", f"'k' is {value}, but leg '{leg}' has size {size}.", f"use at most {size}.")
@@ -89,7 +89,7 @@ class TopKOperation(Operation):
             has = f"'by' has legs {' '.join(by) or 'none'}; 'of' has {' '.join(legs)}"
             raise Refusal("box-leg", f"{has}.", f"give 'by' the leg '{leg}', and only legs of 'of'.")
         for name, needs in (("groups", "k_groups"), ("k_groups", "groups"), ("k_in_group", "groups")):
-            if box.given(name) and not box.given(needs):
+            if box.is_set(name) and not box.is_set(needs):
                 message = f"'{name}' needs '{needs}'."
                 hint = "e.g. 'groups: 8, k_groups: 4' for the best 4 of 8 groups of neighbouring entries."
                 raise Refusal("missing-key", message, hint)

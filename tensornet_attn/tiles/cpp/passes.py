@@ -61,14 +61,14 @@ class Buffer:
 class Pass(PassExpressions):
     """What one loop over blocks of keys makes. `ends`: statements whose reads it needs.
 
-    `stored`: the nodes whose tiles a later pass reads; `given`: those of the pass before.
+    `stored`: the nodes whose tiles a later pass reads; `from_earlier_pass`: those of the pass before.
     """
 
     names: set[str] = field(default_factory=set)
     fading: Node | None = None  # a map whose weights may be 0 for a whole block, which leaves out what reads it
     ends: list[Statement] = field(default_factory=list)
     stored: set[Node] = field(default_factory=set)
-    given: dict[Node, str] = field(default_factory=dict)
+    from_earlier_pass: dict[Node, str] = field(default_factory=dict)
     statements: list[Statement] = field(default_factory=list)
     readers: dict[Node, list[Node | Statement]] = field(default_factory=dict)
     name: dict[Node, str] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Pass(PassExpressions):
     def unit(self, node: Node) -> str:
         """The size of a tile; stored ones have as many rows as a block of the call."""
         wide = node.axes == self.wide
-        if node in self.stored or node in self.given:
+        if node in self.stored or node in self.from_earlier_pass:
             return "stored_wide" if wide else "stored_tile"
         return "WIDE" if wide else "TILE"
 
@@ -93,7 +93,7 @@ class Pass(PassExpressions):
 
     def needed(self) -> list[Node]:
         """The nodes that the ends depend on."""
-        return below([node for statement in self.ends for node in statement.reads], self.given, self.instead)
+        return below([node for statement in self.ends for node in statement.reads], self.from_earlier_pass, self.instead)
 
     def build(self) -> list[Loop | Statement]:
         needed = self.needed()
@@ -104,7 +104,7 @@ class Pass(PassExpressions):
             statement.reads = tuple(map(self.other, statement.reads))
             for node in statement.reads:
                 self.readers.setdefault(node, []).append(statement)
-        self.kept = {node for node in needed if self.is_made(node)} | {*self.given}
+        self.kept = {node for node in needed if self.is_made(node)} | {*self.from_earlier_pass}
         for node in needed:
             if node in self.kept:
                 self.make(node)
@@ -126,7 +126,7 @@ class Pass(PassExpressions):
     def after_fading(self) -> None:
         """Puts what a fading map does not need behind it."""
         if self.fading is not None and self.fading in self.kept:
-            fading_inputs = {*below([self.fading], self.given, self.instead)}
+            fading_inputs = {*below([self.fading], self.from_earlier_pass, self.instead)}
             first = [statement for statement in self.statements if fading_inputs & {*statement.makes}]
             rest = [statement for statement in self.statements if statement not in first]
             for statement in rest:
@@ -150,9 +150,9 @@ class Pass(PassExpressions):
 
     def level(self, node: Node) -> dict[str, int]:
         if node not in self.levels:
-            levels = {} if node in self.given else self.most(node.args)
+            levels = {} if node in self.from_earlier_pass else self.most(node.args)
             variable = node.data[0] if node.op == "over" else node.data[2] if node.op == "softmax" else ""
-            if variable and node not in self.given:
+            if variable and node not in self.from_earlier_pass:
                 levels[variable] = 1 + levels.get(variable, 0)
             self.levels[node] = levels
         return self.levels[node]
@@ -195,14 +195,14 @@ class Pass(PassExpressions):
         """Nodes that are made for all values of a variable before something else is."""
         sums = [node for node in needed if node.op == "over" and node.data[0] == variable and self.inlined_sum(node)]
         sources = {source for node in sums for source in self.sources(node.args)}
-        return sources | {node for node in self.given if variable in node.heads}
+        return sources | {node for node in self.from_earlier_pass if variable in node.heads}
 
     def loads(self, node: Node) -> float:
         """How many tiles an expression of quick operations reads; infinite if it has others."""
         node = self.other(node)
         if node.axes not in (self.pair, self.wide):
             return 0
-        if node in self.given or node.op in ("dot", "softmax", "normalize", "noise", "running"):
+        if node in self.from_earlier_pass or node.op in ("dot", "softmax", "normalize", "noise", "running"):
             return 1
         quick = node.op in ("map", "slope") and not SLOW & {*re.findall(r"\w+", mapped(node, [*"xydab"]))}
         if quick or node.op in ("add", "mul", "spread", "inside", "bias", "distance"):
@@ -222,7 +222,7 @@ class Pass(PassExpressions):
         """The products, maps and smaller tiles that an expression is made of."""
         node = self.other(node)
         if (
-            node in self.given
+            node in self.from_earlier_pass
             or node.op in ("dot", "softmax", "normalize", "softened", "running")
             or node.axes not in (self.pair, self.wide)
         ):
@@ -293,14 +293,14 @@ class Pass(PassExpressions):
         """Names what is made, and says which variables count its tiles: those of loops that not all readers share."""
         placed(loops, ())
         self.name, self.dims, self.rows, self.buffers = {}, {}, set(), {}
-        for node, name in self.given.items():
+        for node, name in self.from_earlier_pass.items():
             self.name[node], self.dims[node] = name, node.heads
         group = row_groups(loops)
         readers: dict[Node, list[Statement]] = {}
         for statement in self.statements:
             for node in statement.reads:
                 readers.setdefault(node, []).append(statement)
-        taken = {*self.names, *self.given.values()}
+        taken = {*self.names, *self.from_earlier_pass.values()}
         for statement in self.statements:
             for node in statement.makes:
                 if node.op == "alpha":
