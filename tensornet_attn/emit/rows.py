@@ -30,13 +30,13 @@ _ROWS, _KEYS = 64, 1024  # block sizes for comparing tensor sizes
 class BlockWriter(Writer):
     """Collects the body of the function of a block: positions are those of its rows, sizes are arguments.
 
-    `sizes`: legs whose sizes the call passes; `known`: their local names; `spare`: the template for new tensors if
+    `sizes`: legs whose sizes the call passes; `size_names`: their local names; `spare`: the template for new tensors if
     there is no operand; `read`: operands of the current box, `box_result`: its result. `nearby`: a block may lack the first
     keys.
     """
 
     sizes: list[str] = field(default_factory=list)
-    known: dict[str, str] = field(default_factory=dict)
+    size_names: dict[str, str] = field(default_factory=dict)
     spare: str = "like"
     read: dict[Use, TensorText] = field(default_factory=dict)
     box_result: TensorText | None = None
@@ -68,7 +68,7 @@ class BlockWriter(Writer):
             return super().size(name)
         if name not in self.sizes:
             self.sizes.append(name)
-        if name not in self.known:
+        if name not in self.size_names:
             self.known[name] = self.names.fresh(name)
         return self.known[name]
 

@@ -509,8 +509,8 @@ def _gradient(tile: str, inner: BlockWriter, operands: list[BlockOperand], gradi
 
 def _body(inner: BlockWriter, about: str, lines: list[str]) -> list[str]:
     """The body of a function of a block, indented."""
-    names = [inner.known.get(leg, "_") for leg in inner.sizes]
-    sizes = [f"{_tuple(names)} = rows.sizes"] if inner.known else []
+    names = [inner.size_names.get(leg, "_") for leg in inner.sizes]
+    sizes = [f"{_tuple(names)} = rows.sizes"] if inner.size_names else []
     return [
         _INDENT + line
         for line in _docstring(about)

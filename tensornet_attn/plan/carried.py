@@ -144,7 +144,7 @@ class _BoxStates:
     steps: list[Step] = field(default_factory=list)
     states: dict[str, str] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)  # new legs of features, by the leg of values with that name
-    known: dict[tuple[Use, ...], Use] = field(default_factory=dict)  # the state that holds the sum of these products
+    state_of_sum: dict[tuple[Use, ...], Use] = field(default_factory=dict)  # the state that holds the sum of these products
     levels: dict[tuple[Use, ...], _Level] = field(default_factory=dict)
     largest: set[str] = field(default_factory=set)
 
@@ -162,7 +162,7 @@ class _BoxStates:
 
     def sum(self, keys: tuple[Use, ...], level: _Level | None = None) -> Use:
         """The state that holds the sum of these products over the past."""
-        if keys not in self.known:
+        if keys not in self.state_of_sum:
             pair = (self.graph.query, self.graph.key)
             legs = tuple(dict.fromkeys(leg for use in keys for leg in use.legs if leg not in pair))
             past, name = self.hold(legs)

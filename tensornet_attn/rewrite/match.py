@@ -41,7 +41,7 @@ class Match:
     numbers: Mapping[str, tuple[Arith, ...]] = field(default_factory=dict)
     spots: Mapping[str, tuple[ProductLocation, ...]] = field(default_factory=dict)
     label: str = ""
-    known: dict[str, frozenset[str]] = field(default_factory=dict)  # cached values
+    cache: dict[str, frozenset[str]] = field(default_factory=dict)  # cached values
 
     def but(
         self,
@@ -59,7 +59,7 @@ class Match:
             {**self.numbers, **numbers} if numbers else self.numbers,
             {**self.spots, **spots} if spots else self.spots,
             label or self.label,
-            self.known,
+            self.cache,
         )
 
     @property
@@ -83,7 +83,7 @@ class Match:
     @property
     def keys(self) -> frozenset[str]:
         """The key leg, and a further leg that the softmax runs over."""
-        if "keys" not in self.known:
+        if "keys" not in self.cache:
             boxes = [step.box for step in self.steps.values()]
             others = [box.other for box in boxes if box is not None and box.other is not None]
             self.known["keys"] = frozenset({str(self.graph.key), *others})
@@ -91,7 +91,7 @@ class Match:
 
     @property
     def batched(self) -> frozenset[str]:
-        if "batched" not in self.known:
+        if "batched" not in self.cache:
             self.known["batched"] = frozenset(batched(self.graph))
         return self.known["batched"]
 

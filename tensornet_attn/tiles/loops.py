@@ -55,14 +55,14 @@ class Statement:
         return tuple(loop.variable for loop in self.path)
 
     @property
-    def known(self) -> tuple[Loop, ...]:
+    def result_loops(self) -> tuple[Loop, ...]:
         """The loops inside which the node it makes is known."""
         return self.path[: self.variables.index(self.over)] if self.over else self.path
 
     @property
     def inner(self) -> tuple[str, ...]:
         """The variables inside the reducing loop: there is one sum for each of their values."""
-        return self.variables[len(self.known) + 1 :] if self.over else ()
+        return self.variables[len(self.result_loops) + 1 :] if self.over else ()
 
 
 @dataclass(eq=False)

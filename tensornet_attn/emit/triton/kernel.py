@@ -144,7 +144,7 @@ class KernelText:
                         for reader_section, reader in readers.get((node, section), ())
                         if reader_section != section or self.key(reader, node) == self.key(statement, node)
                     ]
-                    shared_loops = min((shared(statement.known, path) for path in paths), default=len(statement.known))
+                    shared_loops = min((shared(statement.result_loops, path) for path in paths), default=len(statement.result_loops))
                     dims = (*(loop.variable for loop in statement.known[shared_loops:]), *statement.inner)
                     if len(dims) >= len(self.dims.get((node, section), ())):
                         self.dims[node, section] = dims

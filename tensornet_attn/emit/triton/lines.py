@@ -78,9 +78,9 @@ def loop_lines(kernel: KernelText, loop: Loop, path: tuple[Loop, ...], section: 
         for node in statement.makes:
             dims = kernel.dims[node, section]
             outer = dims[: len(dims) - len(statement.inner)]
-            if outer and statement.known[len(statement.known) - len(outer)] is loop:
+            if outer and statement.known[len(statement.result_loops) - len(outer)] is loop:
                 before.append(f"{kernel.names[node, section]} = ()")
-        if statement.over and loop is statement.path[len(statement.known)]:
+        if statement.over and loop is statement.path[len(statement.result_loops)]:
             (node,) = statement.makes
             name, count = sum_of(kernel, statement), kernel.program.tiles(statement.inner)
             start = zeros(kernel, node, statement.how)

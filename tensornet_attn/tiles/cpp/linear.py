@@ -76,15 +76,15 @@ def _columns(body: Sequence[str]) -> list[str]:
 
 @dataclass
 class _Row:
-    """Prints nodes of column c, a constant each. `known`: the texts of nodes that are there."""
+    """Prints nodes of column c, a constant each. `texts`: the texts of nodes that are there."""
 
     feature: Feature
-    known: Mapping[Node, str] = field(default_factory=dict)
+    texts: Mapping[Node, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     names: dict[tuple[Node, tuple[int, ...]], str] = field(default_factory=dict)
 
     def value(self, node: Node, values: Values) -> str:
-        if node in self.known:
+        if node in self.texts:
             return self.known[node]
         if node.op == "gradient":
             return "d[c]"

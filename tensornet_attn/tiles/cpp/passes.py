@@ -308,7 +308,7 @@ class Pass(PassExpressions):
                     continue
                 name = fresh(node, taken)
                 paths = [reader.path for reader in readers.get(node, ())]
-                depth = min((shared(statement.known, path) for path in paths), default=len(statement.known))
+                depth = min((shared(statement.result_loops, path) for path in paths), default=len(statement.result_loops))
                 dims = (*(loop.variable for loop in statement.known[depth:]), *statement.inner)
                 dims = node.heads if node in self.stored else dims
                 self.name[node], self.dims[node] = name, dims
