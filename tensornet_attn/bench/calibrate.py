@@ -208,7 +208,7 @@ def _fitted(table: RateTable, timing: Timing, probes: Probed) -> RateTable:
         calls = [probe.call() for probe in probed]
         times = [timing.best(call) for call in calls]
         times = [timing.best(call, earlier) for call, earlier in zip(calls, times, strict=True)]  # some time after
-        rows = [(probe.parts(table), measured) for probe, measured in zip(probed, times, strict=True)]
+        rows = [(probe.seconds_by_kind(table), measured) for probe, measured in zip(probed, times, strict=True)]
         for kind, factor in factors(rows).items():
             efficiencies.setdefault(kind, [1.0, 1.0])[backward] = factor
     return completed(replace(table, efficiency=tuple(Efficiency(kind, *both) for kind, both in efficiencies.items())))
@@ -274,7 +274,7 @@ class Probe:
         lengths = {leg.name: n for leg in graph.legs if leg.sequence}
         self.scene = SizedGraph(graph, sizes_at(graph, lengths))
 
-    def parts(self, table: RateTable) -> dict[str, float]:
+    def seconds_by_kind(self, table: RateTable) -> dict[str, float]:
         """The predicted seconds of each kind of part."""
         parts = {MODULE: table.module[self.backward]}
         for step in self.scene.graph.steps:

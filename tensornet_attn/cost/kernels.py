@@ -65,7 +65,7 @@ class KernelCost:
         """The scene of the steps inside, in primitive steps."""
         return inside(scene, step)[0]
 
-    def parts(self, scene: SizedGraph, step: Step) -> list[Step]:
+    def primitive_steps(self, scene: SizedGraph, step: Step) -> list[Step]:
         """The primitive steps inside that it computes."""
         return inside(scene, step)[1]
 

@@ -87,7 +87,7 @@ def exponentials(scene: SizedGraph, step: Step) -> list[tuple[tuple[str, ...], i
     """The exponentials, and similar functions, of a step in the forward, by the legs of what they are taken of."""
     if step.kernel is not None:
         kernel, pair = cost_of(step), {scene.graph.query, scene.graph.key}
-        inner_steps, inner_scene = kernel.parts(scene, step), kernel.inside(scene, step)
+        inner_steps, inner_scene = kernel.primitive_steps(scene, step), kernel.inside(scene, step)
         if (keys_met := kernel.keys_met(scene, step)) is not None:
             inner_scene = replace(inner_scene, sizes={**inner_scene.sizes, str(scene.graph.key): keys_met})
         counted = [inner for inner in inner_steps if kernel.pairs or not pair <= {*inner.legs}]

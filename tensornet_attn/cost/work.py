@@ -91,7 +91,7 @@ def elementwise(scene: SizedGraph, step: Step) -> int:
         of_kernel = cost_of(step).elementwise(scene, step)
         if of_kernel is not None:
             return of_kernel
-        inner_scene, inner_steps = inside(scene, step)[0], cost_of(step).parts(scene, step)
+        inner_scene, inner_steps = inside(scene, step)[0], cost_of(step).primitive_steps(scene, step)
         keys_met = cost_of(step).keys_met(scene, step)
         few = (
             inner_scene

@@ -137,17 +137,17 @@ def _step(coloured: Incidence, step: Step) -> None:
     for wire in wires(step):
         words = ["wire", leg_text(coloured.graph.leg[wire.leg]), *(["result"] if _kept(step, wire) else [])]
         words += [f"#{step.legs.index(wire.leg)}"] if output and _kept(step, wire) else []
-        words += [roles[wire.leg]] if wire.part == WHOLE and wire.leg in roles else []
+        words += [roles[wire.leg]] if wire.term == WHOLE and wire.leg in roles else []
         vertex = coloured.vertex((step.name, "wire", wire), " ".join(words))
-        coloured.edge(vertices.get(wire.part, vertices[WHOLE]), vertex)
+        coloured.edge(vertices.get(wire.term, vertices[WHOLE]), vertex)
         if _kept(step, wire):
             coloured.vertices[step.name, "slot", wire.leg] = vertex
     for index, joint in enumerate(joints(step)):
-        _use(coloured, step, index, joint, vertices[joint.part])
+        _use(coloured, step, index, joint, vertices[joint.term])
 
 
 def _kept(step: Step, wire: StepLeg) -> bool:
-    return wire.part == WHOLE and wire.leg in step.legs
+    return wire.term == WHOLE and wire.leg in step.legs
 
 
 def _use(coloured: Incidence, step: Step, index: int, joint: Joint, owner: int) -> None:
@@ -224,7 +224,7 @@ class _VertexWriter:
     def uses(self, step: Step, wire_names: dict[StepLeg, str]) -> dict[int, list[str]]:
         uses: dict[int, list[str]] = {}
         for _, joint in sorted(enumerate(joints(step)), key=lambda pair: self.of((step.name, "use", pair[0]))):
-            uses.setdefault(joint.part, []).append(self.use(joint, wire_names))
+            uses.setdefault(joint.term, []).append(self.use(joint, wire_names))
         return uses
 
     def use(self, joint: Joint, wire_names: dict[StepLeg, str]) -> str:

@@ -15,10 +15,10 @@ WHOLE = 0  # the part of a wire that is not local to a term
 
 @dataclass(frozen=True)
 class StepLeg:
-    """A leg of a step; `part` is the number of the term that sums it, from 1, or WHOLE."""
+    """A leg of a step; `term` is the number of the term that sums it, from 1, or WHOLE."""
 
     leg: str
-    part: int = WHOLE
+    term: int = WHOLE
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Joint:
     """A use in a step: its role (`factor` in a product), the number of its term (WHOLE outside of sums), its wires."""
 
     role: str
-    part: int
+    term: int
     use: Use
     wires: tuple[StepLeg, ...]
 

@@ -61,7 +61,7 @@ class Features(OfSteps, Implementation[Recurrence]):
         inner = step.kernel.body[-1]
         return inner.kernel is not None and bool(KERNELS[inner.kernel.kind].plain(inner))
 
-    def parts(self, scene: SizedGraph, step: Step) -> list[Step]:
+    def primitive_steps(self, scene: SizedGraph, step: Step) -> list[Step]:
         """The steps inside; the second kernel of a pair reads the features of the first."""
         inner_steps, pair = super().parts(scene, step), recurrence_of(step).pair
         return inner_steps[-1:] if pair and pair[0] != step.name else inner_steps

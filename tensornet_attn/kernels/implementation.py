@@ -184,17 +184,17 @@ class OfSteps(KernelCost):
     def saved(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         inner = self.inside(scene, step)
         return {
-            name: count for inner_step in self.parts(scene, step) for name, count in saved(inner, inner_step).items()
+            name: count for inner_step in self.primitive_steps(scene, step) for name, count in saved(inner, inner_step).items()
         }
 
     def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
         inner = self.inside(scene, step)
-        return [matmul for inner_step in self.parts(scene, step) for matmul in matmuls(inner, inner_step)]
+        return [matmul for inner_step in self.primitive_steps(scene, step) for matmul in matmuls(inner, inner_step)]
 
     def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
         inner, seconds = self.inside(scene, step), defaultdict[str, float](float)
         in_cpp = step.kernel is not None and step.kernel.cpp
-        for inner_step in self.parts(scene, step):
+        for inner_step in self.primitive_steps(scene, step):
             for kind, each in parts_of(inner, inner_step, table, backward, in_cpp).items():
                 seconds[kind] += each
         return seconds
@@ -203,7 +203,7 @@ class OfSteps(KernelCost):
         """The most of a step inside, forward and backward."""
         inner = self.inside(scene, step)
         forward, backward = zip(
-            *(scratch_of(device, inner, inner_step) for inner_step in self.parts(scene, step)), strict=True
+            *(scratch_of(device, inner, inner_step) for inner_step in self.primitive_steps(scene, step)), strict=True
         )
         return max(forward), max(backward)
 

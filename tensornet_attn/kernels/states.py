@@ -48,11 +48,11 @@ class States(OfBoxes["Mixed"]):
         return Mixed(graph, read) if read is not None and mixes_heads(read) and not decays else None
 
     def unsupported(self, form: Mixed, context: Context) -> tuple[str, ...]:
-        return (form.parts,) if isinstance(form.parts, str) else ()
+        return (form.recurrence,) if isinstance(form.recurrence, str) else ()
 
     def cost(self, form: Mixed, context: Context) -> FormCost:
         """MACs of the states, and of the scores."""
-        graph, recurrence = form.recurrent_graph, form.parts
+        graph, recurrence = form.recurrent_graph, form.recurrence
         assert not isinstance(recurrence, str)
         sizes = {leg.name: leg.size or 1 for leg in graph.legs} | dict(context.sizes)
         work = self.macs(SizedGraph(graph, sizes), graph.step[f"{form.read.box.name}.read"])
@@ -62,7 +62,7 @@ class States(OfBoxes["Mixed"]):
         return FormCost(linear, dense, counted, "states would cost")
 
     def lower(self, form: Mixed, context: Context) -> Lowered:
-        graph, recurrence = form.recurrent_graph, form.parts
+        graph, recurrence = form.recurrent_graph, form.recurrence
         assert not isinstance(recurrence, str)
         how = (
             f", in chunks of {states_chunk(graph, recurrence, context.sizes)}" if recurrence.causal(form.graph) else ""
@@ -204,7 +204,7 @@ class Mixed:
         return _recurrence(self.graph, self.read, before), tuple(before)
 
     @property
-    def parts(self) -> Recurrence | str:
+    def recurrence(self) -> Recurrence | str:
         return self.found[0]
 
     @cached_property

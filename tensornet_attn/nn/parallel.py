@@ -107,13 +107,13 @@ class SplitMake:
     make: Callable[[Design, Plan], Made]
     written: Graph
     split: SplitLeg
-    part: ProcessDiagram
+    process_diagram: ProcessDiagram
     mesh: DeviceMesh
 
     def __call__(self, design: Design, plan: Plan) -> Made:
         if plan.graph != self.written:  # a part of the layer, as in a cache
             raise InputError(f"{design.name}: a design that is split over processes cannot use a cache.")
-        part_plan = make_plan(self.part.graph, plan.backend, plan.target)
+        part_plan = make_plan(self.process_diagram.graph, plan.backend, plan.target)
         executable = self.make(design, part_plan)
         return replace(executable, run=_run(self, part_plan, executable.run), evaluate=_gathering(executable.evaluate))
 
@@ -123,9 +123,9 @@ class SplitMake:
         tensors = {name: _local(tensor, name in shards) for name, tensor in module.named_parameters(recurse=False)}
         with torch.no_grad():  # a step that updates a state writes into its local part
             tensors |= {name: tensor.to_local() for name, tensor in module.named_buffers(recurse=False)}
-        if self.part.chooser is not None:
+        if self.process_diagram.chooser is not None:
             like = next(iter(tensors.values()))
-            tensors[self.part.chooser] = self.chosen(
+            tensors[self.process_diagram.chooser] = self.chosen(
                 torch.eye(self.split.size, dtype=like.dtype, device=like.device), 1
             )
         return tensors

@@ -119,13 +119,13 @@ class Cut:
 
     def _term(self, step: Step, number: int, term: Term, kinds: dict[str, str]) -> str:
         """The kind of a product."""
-        wires = self._wires(step, [joint for joint in joints(step) if joint.part == number])
+        wires = self._wires(step, [joint for joint in joints(step) if joint.term == number])
         if len(wires) > 1:
             raise Unsplit(f"'{step.name}' combines each entry of '{wires[0].leg}' with each entry of '{wires[1].leg}'")
         partial = [use for use in term.factors if kinds[use.name] == "partial"]
         if partial and (wires or len(partial) > 1):
             raise Unsplit(f"{self._summed(partial[0].name, kinds)}, and '{step.name}' needs the whole sum")
-        if partial or (wires and wires[0].part != WHOLE):
+        if partial or (wires and wires[0].term != WHOLE):
             return "partial"
         return "split" if wires else "whole"
 

@@ -39,7 +39,7 @@ def part_of(split: SplitLeg, processes: int) -> ProcessDiagram:
             f"{split.graph.name}: leg '{split.leg}' ({split.size}) cannot be split over {processes} processes: use a "
             "number of processes that divides its size."
         )
-    return _SplitPlaces(split, processes).part()
+    return _SplitPlaces(split, processes).diagram()
 
 
 @dataclass
@@ -50,7 +50,7 @@ class _SplitPlaces:
     processes: int
     picked: dict[str, str] = field(default_factory=dict)
 
-    def part(self) -> ProcessDiagram:
+    def diagram(self) -> ProcessDiagram:
         graph = self.split.graph
         self.leg = self._leg()
         self.chooser = fresh(graph, "own")

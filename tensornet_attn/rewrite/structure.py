@@ -91,14 +91,14 @@ class _Splits:
     wanted: dict[Slot, tuple[Part, ...]]
     legs: dict[str, Leg] = field(default_factory=dict)
 
-    def parts(self, slot: Slot) -> tuple[Part, ...] | None:
+    def parts_of_slot(self, slot: Slot) -> tuple[Part, ...] | None:
         return self.wanted.get(self.classes.find(slot))
 
     def possible(self) -> bool:
         return all(map(self._tensor_fits, self.old.tensors)) and all(map(self._step_fits, self.old.steps))
 
     def _tensor_fits(self, tensor: Tensor) -> bool:
-        sides = [self.parts((tensor.name, leg)) for leg in tensor.legs]
+        sides = [self.parts_of_slot((tensor.name, leg)) for leg in tensor.legs]
         if not any(sides) or tensor.init is None:
             return not any(sides)
         if tensor.role == "weight":
@@ -110,7 +110,7 @@ class _Splits:
 
     def _step_fits(self, step: Step) -> bool:
         wires = [wire for joint in joints(step) for wire in joint.wires] + [StepLeg(leg) for leg in step.legs]
-        split = {wire.leg for wire in wires if self.parts((step.name, wire))}
+        split = {wire.leg for wire in wires if self.parts_of_slot((step.name, wire))}
         if not split or step.contraction is not None:
             return not split or not (kept(self.old, step.name) and split & {*step.legs})
         box = step.box
@@ -137,7 +137,7 @@ class _Splits:
         return tuple(names)
 
     def _tensor(self, tensor: Tensor) -> list[Tensor]:
-        sides = [self.parts((tensor.name, leg)) for leg in tensor.legs]
+        sides = [self.parts_of_slot((tensor.name, leg)) for leg in tensor.legs]
         if not any(sides):
             return [tensor]
         taken = {leg for leg, parts in zip(tensor.legs, sides, strict=True) if not parts}
@@ -164,7 +164,7 @@ class _Splits:
         wires = dict.fromkeys(
             [StepLeg(leg) for leg in step.legs] + [wire for joint in joints(step) for wire in joint.wires]
         )
-        split = {wire: parts for wire in wires if (parts := self.parts((step.name, wire)))}
+        split = {wire: parts for wire in wires if (parts := self.parts_of_slot((step.name, wire)))}
         taken = {wire.leg for wire in wires if wire not in split} | ({wire.leg for wire in wires if not split})
         names = {wire: self._named(parts, wire.leg, taken) for wire, parts in split.items()}
 

@@ -43,7 +43,7 @@ class Backward:
 
     def __init__(self, nodes: Nodes, rules: Mapping[str, Rule]):
         self.nodes, self.pair, self.rules = nodes, nodes.pair, rules
-        self.parts: dict[Node, list[Node]] = {}
+        self.summands: dict[Node, list[Node]] = {}
         self.leaves: dict[Node, Node] = {}
 
     def give(self, node: Node, summand: Node, heads: tuple[str, ...] = ()) -> None:
@@ -51,10 +51,10 @@ class Backward:
         for variable in dict.fromkeys((*summand.heads, *heads)):
             if variable not in node.heads:
                 summand = self.nodes.over(summand, variable, "add", f"d_{node.name or node.op}")
-        self.parts.setdefault(node, []).append(summand)
+        self.summands.setdefault(node, []).append(summand)
 
     def gradient_of(self, node: Node) -> Node | None:
-        if node not in self.parts:
+        if node not in self.summands:
             return None
         return self.nodes.add(self.parts[node], f"d_{node.name or node.op}")
 
@@ -118,7 +118,7 @@ class _Blocks(Backward):
         for node in reversed(wide):
             self.back(node, self.gradient_of(node))
         for node in reversed(narrow):
-            if node in self.parts:
+            if node in self.summands:
                 self.back(node, self.whole(node))
         self.check(nodes)
         row_sums = tuple((node, self.maps[node]) for node in self.program.maps if node in self.maps)

@@ -35,7 +35,7 @@ class Accumulator:
 class Statement:
     """Lines inside loops over `heads` that read nodes and make others.
 
-    `over`: the variable over which the node it makes is reduced, by `how`. `carried`: accumulators it updates. `parts`:
+    `over`: the variable over which the node it makes is reduced, by `how`. `carried`: accumulators it updates. `in_parts`:
     these are scalars in parts. `levels`: for each variable, the number of sums over it below what it reads.
     """
 
@@ -46,7 +46,7 @@ class Statement:
     over: str = ""
     how: str = ""
     carried: tuple[Accumulator, ...] = ()
-    parts: bool = False
+    in_parts: bool = False
     levels: dict[str, int] = field(default_factory=dict)
     path: tuple[Loop, ...] = ()
 

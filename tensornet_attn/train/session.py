@@ -35,11 +35,11 @@ Held = Memory | ModelCache | None  # the memory of earlier segments
 
 @dataclass(frozen=True)
 class BatchShare:
-    """The rows of a batch that process `rank` of `world` computes, in `parts` accumulated parts."""
+    """The rows of a batch that process `rank` of `world` computes, in `accumulations` accumulated parts."""
 
     rank: int
     world: int
-    parts: int
+    accumulations: int
 
     def rows(self, part: int, batch: int) -> tuple[int, int]:
         """The first row of a part and the row after its last.
@@ -47,12 +47,12 @@ class BatchShare:
         >>> [BatchShare(rank, 2, 2).rows(part, 10) for part in (0, 1) for rank in (0, 1)]
         [(0, 2), (2, 5), (5, 7), (7, 10)]
         """
-        piece, pieces = part * self.world + self.rank, self.parts * self.world
+        piece, pieces = part * self.world + self.rank, self.accumulations * self.world
         return batch * piece // pieces, batch * (piece + 1) // pieces
 
     def batches(self, task: Task, step: int, batch: int) -> list[Batch]:
         """The samples of this process at a step, counted from 0."""
-        spans = [self.rows(part, batch) for part in range(self.parts)]
+        spans = [self.rows(part, batch) for part in range(self.accumulations)]
         return [task.samples("train", step * batch + start, stop - start) for start, stop in spans]
 
     def judged(self, batch: Batch) -> Batch:
@@ -264,16 +264,16 @@ def begin(run: Run, task: Task, spec: ModelSpec, fabric: Fabric) -> Session:
     Raises InputError if the batch or an option does not fit processes, parts or memory.
     """
     share = BatchShare(fabric.global_rank, fabric.world_size, run.accumulate)
-    pieces, remembers = share.world * share.parts, bool(getattr(spec.config, "memory", 0))
+    pieces, remembers = share.world * share.accumulations, bool(getattr(spec.config, "memory", 0))
     if run.batch < pieces:
         raise InputError(
-            f"a batch of {run.batch} is too small for {share.world} processes x {share.parts} parts: set 'batch' to at "
+            f"a batch of {run.batch} is too small for {share.world} processes x {share.accumulations} parts: set 'batch' to at "
             f"least {pieces}."
         )
     if remembers and run.batch % pieces:
         raise InputError(
             f"'{spec.name}' has a memory, and its batch of {run.batch} is not a multiple of {share.world} processes x "
-            f"{share.parts} parts: change 'batch'."
+            f"{share.accumulations} parts: change 'batch'."
         )
     by_cache = getattr(spec.config, "memory_kind", "inputs") == "cache"
     excluded = [name for name in ("compile", "checkpoint_activations") if getattr(run, name)]

@@ -99,7 +99,7 @@ def _run_part(session: Session, part: int, batch: Batch, at: Tensor | None, weig
 
     Processes synchronise at the last part. An auxiliary loss is a mean over rows, so parts are weighted by rows.
     """
-    share, last = session.share, part == session.share.parts - 1
+    share, last = session.share, part == session.share.accumulations - 1
     weights, rows = session.spec.loss_weights, len(batch) / session.run.batch
     auxiliary: dict[str, Tensor] = {}
     seed_part(session.run.seed, session.step + 1, part * share.world + share.rank)

@@ -44,7 +44,7 @@ def arrange(kernel: KernelText) -> None:
         lay_out(kernel)
         inside = [statement for statement in kernel.sections.get(INSIDE, ()) if variable in statement.heads]
         single_loop = len({statement.levels.get(variable, 0) for statement in inside}) == 1
-        if kernel.again and single_loop and not any(statement.parts for statement in inside):
+        if kernel.again and single_loop and not any(statement.in_parts for statement in inside):
             kernel.rolled, kernel.again = variable, False
             if draws(kernel) and kernel.program.nodes.sizes[variable] % WORDS == 0:
                 kernel.scope.fours = variable
@@ -107,7 +107,7 @@ def without_unrolling(kernel: KernelText, needed: list[Node]) -> str:
         dependent = [node for node in needed if variable in node.heads]
         heavy = any(node.op in HEAVY or (len(node.axes) == 2 and node.axes != pair) for node in dependent)
         accumulated = any(
-            statement.carried and variable in statement.heads and not statement.parts for _, statement in kernel.ends
+            statement.carried and variable in statement.heads and not statement.in_parts for _, statement in kernel.ends
         )
         online = kernel.online and any(node.op in ROWS for node in dependent)
         if size >= RANGED and not (heavy or accumulated or online) and any(node.axes == pair for node in dependent):

@@ -70,7 +70,7 @@ class KernelText:
         parts: bool = False,
     ) -> None:
         """Adds lines that make no node, inside loops over `heads`."""
-        self.ends.append((section, Statement(tuple(heads), tuple(reads), lines, carried=tuple(carried), parts=parts)))
+        self.ends.append((section, Statement(tuple(heads), tuple(reads), lines, carried=tuple(carried), in_parts=parts)))
 
     def carry(self, wish: str, section: int, start: str | Callable[[], str]) -> Accumulator:
         """Adds an accumulator that is initialised in a section."""
