@@ -146,7 +146,7 @@ class DesignAttention:
     def _sizes(self, query: Tensor, key: Tensor, value: Tensor) -> dict[str, int]:
         """The sizes of the head legs and of the legs within a head. Raises InputError."""
         heads, groups = query.shape[1], key.shape[1]
-        own, shared = self.made.heads[:2]
+        own, shared = self.core.heads[:2]
         rest = tuple(leg for leg in own if leg not in shared)  # on queries only: several query heads share a key head
         legs_and_counts = ((shared, groups), (rest, heads // groups)) if rest else ((shared, heads),)
         if any(len(legs) > 1 or (not legs and count != 1) for legs, count in legs_and_counts):
@@ -163,7 +163,7 @@ class DesignAttention:
 
     def _laid(self, side: int, x: Tensor, sizes: Mapping[str, int]) -> Tensor:
         """Permutes [batch, heads, positions, entries] to the legs of an input, and repeats heads as needed."""
-        core, legs = self.core, self.made.heads[side]
+        core, legs = self.core, self.core.heads[side]
         heads = prod([sizes[leg] for leg in legs])
         if heads != x.shape[1]:
             x = x.repeat_interleave(heads // x.shape[1], 1)

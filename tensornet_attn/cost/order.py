@@ -152,7 +152,7 @@ class _Network:
         for i, j in path:
             left, right = waiting[i], waiting[j]
             waiting = [legs for k, legs in enumerate(waiting) if k not in (i, j)]
-            waiting.append((left | right) & reduce(or_, waiting, self.result))
+            waiting.append((left | right) & reduce(or_, waiting, self.result_legs))
             join_cost = join(left, right, waiting[-1])
             time, flops, biggest = time + join_cost[0], flops + join_cost[1], max(biggest, join_cost[2])
             moved += self.dtype_bytes * sum(map(self.elements, (left, right, waiting[-1])))

@@ -135,7 +135,7 @@ class Placed:
             top, bottom = bands[arrow.head]
             points += _bend(points[-1], (x[arrow.head], top))
             points += _line(points[-1], (x[arrow.head], bottom))
-        beside = sorted(self.into[head], key=lambda a: self.made.nodes[a.port].x if a.port else x[a.tail])
+        beside = sorted(self.into[head], key=lambda a: self.result_layout.nodes[a.port].x if a.port else x[a.tail])
         end = self.at(head, chain[-1], beside, -1)
         top = min(bands[head][0], end[1])
         points += _bend(points[-1], (end[0], top))
@@ -150,7 +150,7 @@ class Placed:
 
         `beside` lists all arrows there from left to right. They are spaced, except at nodes of a leg, where they meet.
         """
-        spot = self.made.nodes[node] if node in self.result_layout.nodes else self.made.labels[node][0]
+        spot = self.result_layout.nodes[node] if node in self.result_layout.nodes else self.result_layout.labels[node][0]
         look, count = self.home[node].look if node in self.home else "leg", len(beside)
         shift, reach = 0.0, spot.height / 2
         if count > 1 and look not in ("leg", "point", "port", "pass"):

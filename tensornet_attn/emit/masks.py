@@ -23,7 +23,7 @@ class VisibleKeys:
     """One call of `visible`: the position of its line, and whether its bias is used."""
 
     group: list[str]
-    place: int
+    line: int
     keep: str
     bias: str
     text: str

@@ -69,8 +69,8 @@ class BlockWriter(Writer):
         if name not in self.sizes:
             self.sizes.append(name)
         if name not in self.size_names:
-            self.known[name] = self.names.fresh(name)
-        return self.known[name]
+            self.size_names[name] = self.names.fresh(name)
+        return self.size_names[name]
 
     def block_size(self, leg: str) -> str:
         """The size of a leg in a block."""

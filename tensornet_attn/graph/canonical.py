@@ -186,10 +186,10 @@ class _VertexWriter:
         self.names = {node.name: f"t{number}" for number, node in enumerate(self.nodes)}
 
     def of(self, key: Key) -> int:
-        return self.rank[self.made.vertices[key]]
+        return self.rank[self.coloured.vertices[key]]
 
     def colour(self, key: Key) -> str:
-        return self.made.colours[self.made.vertices[key]]
+        return self.coloured.colours[self.coloured.vertices[key]]
 
     def text(self) -> str:
         lines = [self.tensor(node) if isinstance(node, Tensor) else self.step(node) for node in self.nodes]
@@ -197,14 +197,14 @@ class _VertexWriter:
 
     def tensor(self, tensor: Tensor) -> str:
         slots = sorted(self.coloured.slots(tensor.name), key=self.rank.__getitem__)
-        legs = ", ".join(self.made.colours[slot].removeprefix("slot ") for slot in slots)
+        legs = ", ".join(self.coloured.colours[slot].removeprefix("slot ") for slot in slots)
         line = f"{self.names[tensor.name]} = {self.colour((tensor.name,))} [{legs}]"
         return line if tensor.update is None else f"{line} stores {self.stored(tensor, tensor.update)}"
 
     def stored(self, state: Tensor, step: str) -> str:
         legs = sorted(state.legs, key=lambda leg: self.of((state.name, "slot", leg)))
         slots = sorted(self.coloured.slots(step), key=self.rank.__getitem__)
-        return f"{self.names[step]} {[slots.index(self.made.vertices[step, 'slot', leg]) for leg in legs]}"
+        return f"{self.names[step]} {[slots.index(self.coloured.vertices[step, 'slot', leg]) for leg in legs]}"
 
     def step(self, step: Step) -> str:
         """`t9 = sum [w0 64, w1 8 result] (term 1: factor t3[w0 w1] ...)`: operation, wires, uses."""

@@ -51,7 +51,7 @@ class Scored:
     @cached_property
     def op(self) -> FusedAttention | str:
         """The fused operation, or why the box cannot be fused."""
-        return operation(attentions(self.made)[self.box])
+        return operation(attentions(self.rewritten)[self.box])
 
 
 class Fused(OfBoxes[Scored]):

@@ -63,7 +63,7 @@ class Features(OfSteps, Implementation[Recurrence]):
 
     def primitive_steps(self, scene: SizedGraph, step: Step) -> list[Step]:
         """The steps inside; the second kernel of a pair reads the features of the first."""
-        inner_steps, pair = super().parts(scene, step), recurrence_of(step).pair
+        inner_steps, pair = super().primitive_steps(scene, step), recurrence_of(step).pair
         return inner_steps[-1:] if pair and pair[0] != step.name else inner_steps
 
     def on_triton(self, form: object) -> bool:

@@ -205,7 +205,7 @@ class Mixed:
 
     @property
     def recurrence(self) -> Recurrence | str:
-        return self.found[0]
+        return self.recurrence_and_operands[0]
 
     @cached_property
     def recurrent_graph(self) -> Graph:

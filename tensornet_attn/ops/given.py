@@ -81,7 +81,7 @@ class ForwardEmitter(Protocol):
 class TilesOfBox(Protocol):
     """The tiles of one box; `nodes`, a `tiles.program.Nodes`, creates them.
 
-    If several tiles cover the leg of the box, `variable` is their index and `place` the index of the result.
+    If several tiles cover the leg of the box, `variable` is their index and `result_index` the index of the result.
     """
 
     @property
@@ -89,7 +89,7 @@ class TilesOfBox(Protocol):
     @property
     def variable(self) -> str: ...
     @property
-    def place(self) -> str: ...
+    def result_index(self) -> str: ...
     def value(self, use: Use) -> Tile: ...
 
 

@@ -107,7 +107,7 @@ class SoftmaxOperation(Operation):
         if sink_of(box) is not None:
             return None
         minus = nodes.mul(nodes.number(Negative(ONE)), nodes.over(x, tiles.variable, "lse", step.name))
-        exponent = nodes.add([nodes.renamed(x, {tiles.variable: tiles.place}), minus])
+        exponent = nodes.add([nodes.renamed(x, {tiles.variable: tiles.result_index}), minus])
         return nodes.node("map", (exponent,), exponent.axes, step.name, ("exp",))
 
     def emit_masked(

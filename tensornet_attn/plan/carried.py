@@ -169,8 +169,8 @@ class _BoxStates:
             decayed = (past, level.fall) if level else (past,)
             terms = (Term(ONE, decayed), Term(ONE, (self.visible(), *map(self.now, keys))))
             self.steps.append(Step(name, Contraction(terms), legs))
-            self.known[keys] = past
-        return self.known[keys]
+            self.state_of_sum[keys] = past
+        return self.state_of_sum[keys]
 
     def hold(self, legs: Legs) -> tuple[Use, str]:
         """An input for a new state, and the name of the step that updates it."""

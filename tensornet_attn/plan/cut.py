@@ -63,7 +63,7 @@ class Cut:
         return tuple(dict.fromkeys(legs))
 
     @property
-    def place(self) -> tuple[int, int]:
+    def first_position(self) -> tuple[int, int]:
         """The first weight with the leg, and the leg's index on it."""
         weights = enumerate(self.graph.of_role("weight"))
         return min((i, t.legs.index(leg)) for i, t in weights for leg in t.legs if (t.name, StepLeg(leg)) in self.slots)

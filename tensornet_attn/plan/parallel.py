@@ -82,7 +82,7 @@ def _kept_whole(split: SplitLeg) -> int:
 def _splits(graph: Graph, processes: int | None, leg: str | None) -> list[SplitLeg] | str:
     """The possible splits of a graph, or why there is none."""
     cuts = [cut for cut in (Cut(graph, slots) for slots in glued(graph)) if cut.possible]
-    cuts.sort(key=lambda cut: cut.place)
+    cuts.sort(key=lambda cut: cut.first_position)
     if leg is not None and not any(leg in cut.names for cut in cuts):
         names = (name for cut in cuts for name in cut.names)
         return f"no weight has a leg '{leg}' inside the diagram; {nearest(leg, names)}"

@@ -159,7 +159,7 @@ class _Merge:
         for step in graph.steps:
             names[step.name] = self._step(with_uses(step, change))
         self.wide += [names[name] for name in graph.wide]
-        self.made[part.value] = names[graph.output]
+        self.step_of_value[part.value] = names[graph.output]
         return names[graph.output]
 
     def _tensor(self, tensor: Tensor, source: PartInput | None) -> str:
@@ -168,7 +168,7 @@ class _Merge:
             self.tensors[free] = replace(tensor, name=free)
             return free
         if source.how == "chunk" and source.value in self.step_of_value and not (self.apart and source.hides):
-            return self.made[source.value]
+            return self.step_of_value[source.value]
         if source.how in AT_ONE and not self.apart:
             return self._tensor(Tensor(tensor.name, "constant", tensor.legs, ONES), None)
         free = self._free(

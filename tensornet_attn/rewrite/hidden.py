@@ -197,6 +197,6 @@ class _Hiding:
             box = Box("hide", self.graph.key, (("of", operand),), (("fill", Number(fill)),), seen=look)
             name = fresh(taken, f"{operand.name if self.on_keys(operand.legs) else step.name}.hidden")
             self.steps.append(Step(name, box, operand.legs))
-            self.made[operand, look, fill] = Use(name, operand.legs)
+            self.boxes[operand, look, fill] = Use(name, operand.legs)
             self.empty |= {name} if fill == _FACTOR else set()
-        return replace(self.made[operand, look, fill], legs=use.legs)
+        return replace(self.boxes[operand, look, fill], legs=use.legs)

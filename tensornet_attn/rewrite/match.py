@@ -86,14 +86,14 @@ class Match:
         if "keys" not in self.cache:
             boxes = [step.box for step in self.steps.values()]
             others = [box.other for box in boxes if box is not None and box.other is not None]
-            self.known["keys"] = frozenset({str(self.graph.key), *others})
-        return self.known["keys"]
+            self.cache["keys"] = frozenset({str(self.graph.key), *others})
+        return self.cache["keys"]
 
     @property
     def batched(self) -> frozenset[str]:
         if "batched" not in self.cache:
-            self.known["batched"] = frozenset(batched(self.graph))
-        return self.known["batched"]
+            self.cache["batched"] = frozenset(batched(self.graph))
+        return self.cache["batched"]
 
 
 WORDS: dict[str, Callable[[Match, Use], bool]] = {

@@ -69,7 +69,7 @@ class Shown:
         return {
             "group": self.group.name,
             "about": self.group.about,
-            "step": self.firing.place,
+            "step": self.firing.step_name,
             "rule": rule.name,
             "algebra": rule.algebra,
             "names": self.names,
@@ -83,7 +83,7 @@ def firings(graph: Graph) -> Iterator[Shown]:
     for group, before, trace in steps_of(graph):
         for firing in trace:
             lines_before, lines_after, rule = _lines(before), _lines(firing.graph), firing.rule
-            names = dict(rule.names(before, firing.place)) if rule.names is not None else {}
+            names = dict(rule.names(before, firing.step_name)) if rule.names is not None else {}
             removed = tuple(line for line in lines_before if line not in lines_after)
             yield Shown(group, firing, names, removed, tuple(line for line in lines_after if line not in lines_before))
             before = firing.graph
@@ -95,7 +95,7 @@ def shown(graph: Graph) -> str:
     for (name, about), fired in groupby(firings(graph), lambda display: (display.group.name, display.group.about)):
         lines.append(f"{name}: {about}")
         for display in fired:
-            lines.append(f"  {display.firing.place}: {display.firing.rule.name}: {display.firing.rule.algebra}")
+            lines.append(f"  {display.firing.step_name}: {display.firing.rule.name}: {display.firing.rule.algebra}")
             lines += (
                 [f"    {', '.join(f'{key} = {binding}' for key, binding in display.names.items())}"]
                 if display.names

@@ -141,7 +141,7 @@ class _Source:
         size, qualities = self.study.population, [trial.quality for trial in self.arm_trials if trial.quality is not None]
         finite = [quality for quality in qualities if isfinite(quality)]
         grain = GRAIN * (max(finite) - min(finite)) if finite else 0.0
-        young = {trial.slot for trial in self.own[-size:]}
+        young = {trial.slot for trial in self.arm_trials[-size:]}
         best = enumerate(order(self.study, self.arm_trials, grain))
         return [trial for rank, trial in best if rank < size // 4 or trial.slot in young]
 

@@ -109,8 +109,8 @@ class Store:
         for trial in self.optuna.get_trials(deepcopy=False):
             if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and RECORD in trial.user_attrs:
                 if trial.number not in self.trials:
-                    self.known[trial.number] = trial_from(trial.user_attrs[RECORD])
-                by_slot.setdefault(self.known[trial.number].slot, self.known[trial.number])
+                    self.trials[trial.number] = trial_from(trial.user_attrs[RECORD])
+                by_slot.setdefault(self.trials[trial.number].slot, self.trials[trial.number])
             elif trial.state == TrialState.RUNNING:
                 running.append(_running(trial))
         return [by_slot[slot] for slot in sorted(by_slot)], running

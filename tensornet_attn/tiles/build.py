@@ -61,7 +61,7 @@ class Builder(Steps):
         return program
 
     def value(self, step: Step, index: Index) -> Node:
-        key = (step.name, self.place(step.legs, index))
+        key = (step.name, self.index_of(step.legs, index))
         if key not in self.values:
             self.values[key] = self.tile(step, index)
         return self.values[key]
@@ -71,7 +71,7 @@ class Builder(Steps):
         taken, wanted = {*(index or {}).values()}, {*legs}
         return {leg: self.nodes.variable(leg, size, taken) for leg, size in self.heads.items() if leg in wanted}
 
-    def place(self, legs: tuple[str, ...], index: Index) -> At:
+    def index_of(self, legs: tuple[str, ...], index: Index) -> At:
         return At(index[leg] for leg in self.heads if leg in legs)
 
     def axes(self, legs: tuple[str, ...]) -> Axes:
@@ -114,7 +114,7 @@ class Builder(Steps):
             numbers = {"zeros": Number(0), "ones": ONE}
             return self.nodes.number(numbers.get(tensor.init.name) or tensor.init.arguments[0])  # type: ignore[arg-type]
         axes, number = self.operand(use)
-        return self.nodes.node("load", (), axes, use.name, (number, self.place(use.legs, index)))
+        return self.nodes.node("load", (), axes, use.name, (number, self.index_of(use.legs, index)))
 
     def operand(self, use: Use) -> tuple[Axes, int]:
         """The axes of an operand, and its number."""
@@ -132,7 +132,7 @@ class Builder(Steps):
         return self.operands[use].axes, list(self.operands).index(use)
 
     def noise(self, use: Use, index: Index) -> Node:
-        tensor, variables = self.graph.tensor[use.name], self.place(use.legs, index)
+        tensor, variables = self.graph.tensor[use.name], self.index_of(use.legs, index)
         axes, number = self.operand(use)
         data = (number, variables, self.stream(use.name), tensor.std, tensor.always)
         return self.nodes.node("noise", (), axes, use.name, data)
@@ -164,7 +164,7 @@ class Builder(Steps):
 
     def exit(self, step: Step) -> Exit:
         index = self.indices(step.legs)
-        variables = self.place(step.legs, index)
+        variables = self.index_of(step.legs, index)
         if step.box is not None:
             operation = OPS[step.box.kind]
             maps = operation.tile_summed(_BoxTiles(self, step, index), step, step.box)
@@ -212,7 +212,7 @@ class _BoxTiles(BoxTiles[Builder]):
         operand = TileOperand(use, heads, axes, leg)
         if maker.operands.setdefault(use, operand) != operand:
             raise Unfit(f"'{use.name}' is read by the distance of query and key, and in another way too")
-        variables, reach = maker.place(use.legs, self.index), maker.graph.leg[leg].reach
+        variables, reach = maker.index_of(use.legs, self.index), maker.graph.leg[leg].reach
         data = (list(maker.operands).index(use), variables, reach)
         return self.nodes.node("entry", (), (query, key), name, data)
 
@@ -246,7 +246,7 @@ class _BoxTiles(BoxTiles[Builder]):
     def divided(self, op: str, x: Node, visible: Node, last: object, name: str = "", sink: Node | None = None) -> Node:
         maps, step_name = self.maker.maps, self.step.name
         number = [*maps].index(step_name) if step_name in maps else len(maps)
-        data = (number, self.maker.place(self.step.legs, self.index), last)
+        data = (number, self.maker.index_of(self.step.legs, self.index), last)
         attention_map = self.nodes.node(op, (x, visible, *([sink] if sink else [])), x.axes, name or step_name, data)
         maps.setdefault(step_name, attention_map)
         return attention_map
@@ -258,7 +258,7 @@ class _BoxTiles(BoxTiles[Builder]):
         if x.axes != self.nodes.pair:
             raise Unfit(f"'{step.name}' drops entries of {' '.join(x.axes) or 'one number'}, not of queries x keys")
         heads = tuple(leg for leg in maker.heads if leg in step.legs)
-        data = (maker.stream(step.name), probability, heads, maker.place(heads, self.index))
+        data = (maker.stream(step.name), probability, heads, maker.index_of(heads, self.index))
         return self.nodes.node("drop", (x,), x.axes, step.name, data)
 
 

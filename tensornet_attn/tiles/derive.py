@@ -56,7 +56,7 @@ class Backward:
     def gradient_of(self, node: Node) -> Node | None:
         if node not in self.summands:
             return None
-        return self.nodes.add(self.parts[node], f"d_{node.name or node.op}")
+        return self.nodes.add(self.summands[node], f"d_{node.name or node.op}")
 
     def back(self, node: Node, gradient: Node | None) -> None:
         """Passes the gradient d of a node to its arguments."""
@@ -177,7 +177,7 @@ class _Blocks(Backward):
 
     def whole(self, node: Node) -> Node:
         """The gradient of a node without both query and key side; parts of readers with both are accumulated."""
-        summands = self.parts[node]
+        summands = self.summands[node]
         looped = [summand for summand in summands if self.loops(summand)]
         if not looped:
             return self.nodes.add(summands)

@@ -106,8 +106,8 @@ class Nodes:
         if key not in self.interned:
             free = {*variables(data)} | {head for arg in args for head in arg.heads}.difference(bound(op, data))
             heads = tuple(variable for variable in self.sizes if variable in free)
-            self.made[key] = Node(op, args, sides, name, data, heads)
-        return self.made[key]
+            self.interned[key] = Node(op, args, sides, name, data, heads)
+        return self.interned[key]
 
     def variable(self, leg: str, size: int, taken: Container[str] = ()) -> str:
         """An index variable of a leg: the leg's own name unless that is taken; empty if the leg has size 1."""

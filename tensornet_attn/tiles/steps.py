@@ -66,7 +66,7 @@ class BoxTiles(Generic[Maker]):
     step: Step
     index: Index
     variable: str = ""
-    place: str = ""
+    result_index: str = ""
 
     @property
     def nodes(self) -> Nodes:

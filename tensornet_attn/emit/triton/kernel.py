@@ -91,11 +91,11 @@ class KernelText:
             ]
         return [f"{accumulator.name} {'+' if adds else ''}= {expression}"]
 
-    def place(self, node: Node) -> int:
+    def section_of(self, node: Node) -> int:
         """The section of a node: the first in which all its arguments are known."""
         if node not in self.places:
             args = (self.scope.instead.get(arg, arg) for arg in node.args)
-            section = max(map(self.place, args), default=BEFORE)
+            section = max(map(self.section_of, args), default=BEFORE)
             if node.op in ("sum_over_blocks", "alpha"):
                 section = AFTER if node.op == "sum_over_blocks" else INSIDE
             self.places[node] = max(section, INSIDE if self.moving & {*node.axes} and section == BEFORE else section)
@@ -155,7 +155,7 @@ class KernelText:
 
     def section(self, node: Node, reader: int) -> int:
         """The section that computes a node read in section `reader`."""
-        return reader if self.late(node) else self.place(node)
+        return reader if self.late(node) else self.section_of(node)
 
     def refer(self, node: Node, section: int) -> str:
         """A node as referenced in a line of a section."""

@@ -36,8 +36,8 @@ class Copies:
             args = tuple(map(self.of, node.args))
             replacement = self.changed(node, args)
             self.changes |= replacement is not None
-            self.made[node] = replacement or self.nodes.node(node.op, args, node.axes, node.name, node.data)
-        return self.made[node]
+            self.copies[node] = replacement or self.nodes.node(node.op, args, node.axes, node.name, node.data)
+        return self.copies[node]
 
     def changed(self, node: Node, args: tuple[Node, ...]) -> Node | None:
         """What a node becomes, of new arguments; None if it stays."""

@@ -85,7 +85,7 @@ class _Row:
 
     def value(self, node: Node, values: Values) -> str:
         if node in self.texts:
-            return self.known[node]
+            return self.texts[node]
         if node.op == "gradient":
             return "d[c]"
         if node.op == "number":

@@ -27,7 +27,7 @@ class KeptLaunch:
                     values[position] = address = x.data_ptr()
                     bits |= address
             if not bits & ALIGNED:
-                runtime, active, compiled = triton.knobs.runtime, triton.runtime.driver.active, self.made
+                runtime, active, compiled = triton.knobs.runtime, triton.runtime.driver.active, self.compiled
                 stream = active.get_current_stream(active.get_current_device())
                 enter = runtime.launch_enter_hook
                 metadata = None if enter is None else compiled.launch_metadata(self.grid, stream, *values)
