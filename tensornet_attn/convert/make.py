@@ -215,7 +215,7 @@ def gained(
         document, _ = gain.with_memory(document, graph, trained.cross)
     if weights.biases:
         document, names = gain.with_biases(document, graph, {name: bias.axis for name, bias in weights.biases.items()})
-        values |= {names[weight]: bias.value for weight, bias in weights.biases.items()}
+        values |= {names[weight]: bias.tensor for weight, bias in weights.biases.items()}
     if weights.turns:
         axes = {name: (turn.axis, turn.width) for name, turn in weights.turns.items()}
         base, fraction = plain(trained.rope_base or 1.0), plain(trained.rope_fraction)

@@ -28,7 +28,7 @@ class Bias:
     """
 
     axis: int
-    value: Tensor
+    tensor: Tensor
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _bias(embedding: Embedding, name: str, value: WeightFormula, below: Weights)
         return None
     rest = shape[:axis] + shape[axis + 1 :]
     coefficient = arithmetic.evaluate(value.coefficient, embedding.numbers)
-    below_bias = below.biases[weight].value
+    below_bias = below.biases[weight].tensor
     if isinstance(value.source, str):
         return Bias(axis, coefficient * below_bias.reshape(rest))
     assert isinstance(value.source, SumText)

@@ -117,7 +117,7 @@ class _Network:
     """The product as sets of legs, each a bit mask, so that union and test are one operation each."""
 
     factors: tuple[int, ...]
-    result: int
+    result_legs: int
     sizes: tuple[int, ...]
     device: Device
     dtype_bytes: int
@@ -200,7 +200,7 @@ def _subset_legs(network: _Network) -> list[int]:
         low = subset & -subset
         union[subset] = union[subset ^ low] | network.factors[count - low.bit_length()]
     everything = (1 << count) - 1
-    needed = [union[subset] & (union[everything ^ subset] | network.result) for subset in range(1 << count)]
+    needed = [union[subset] & (union[everything ^ subset] | network.result_legs) for subset in range(1 << count)]
     for i, factor in enumerate(network.factors):
         needed[1 << count - 1 - i] = factor  # a leg of this factor only is summed in its first product
     return needed
@@ -234,7 +234,7 @@ def _greedy(network: _Network) -> Path:
     while len(waiting) > 1:
         ranked = []
         for i, j in combinations(range(len(waiting)), 2):
-            others = reduce(or_, (legs for k, legs in enumerate(waiting) if k not in (i, j)), network.result)
+            others = reduce(or_, (legs for k, legs in enumerate(waiting) if k not in (i, j)), network.result_legs)
             union = waiting[i] | waiting[j]
             growth = size(union & others) - size(waiting[i]) - size(waiting[j])
             ranked.append((growth, size(union), i, j, union & others))
@@ -249,7 +249,7 @@ def _random_greedy(network: _Network) -> Path:
     from opt_einsum.path_random import RandomGreedy  # imports slowly
 
     legs = [frozenset(i for i in range(len(network.sizes)) if mask >> i & 1) for mask in network.factors]
-    result = frozenset(i for i in range(len(network.sizes)) if network.result >> i & 1)
+    result = frozenset(i for i in range(len(network.sizes)) if network.result_legs >> i & 1)
     state = random.getstate()  # the trials seed Python's generator, which belongs to the caller
     try:
         path = RandomGreedy(max_repeats=limits.ORDER_TRIALS)(legs, result, dict(enumerate(network.sizes)))

@@ -343,13 +343,13 @@ class _Derivation:
 
 def _with_precision(wide: frozenset[str], parts: Sequence[DecodingPart]) -> Iterator[DecodingPart]:
     """The parts with their precision: those that are kept wide, and the inputs that they give to others."""
-    wide |= {part.value for part in parts if part.reads_state}
+    wide |= {part.value_name for part in parts if part.reads_state}
     for part in parts:
-        if part.value in wide:
+        if part.value_name in wide:
             yield replace(part, wide=True)
             continue
         wide_inputs = {
-            source.name for source in part.inputs if source.how in ("chunk", "kept") and source.value in wide
+            source.name for source in part.inputs if source.how in ("chunk", "kept") and source.value_name in wide
         }
         tensors = tuple(replace(tensor, wide=tensor.name in wide_inputs) for tensor in part.graph.tensors)
         yield replace(part, graph=replace(part.graph, tensors=tensors))

@@ -36,7 +36,7 @@ class Stage:
 
 def single(decoding: Decoding) -> tuple[Stage, ...]:
     """Each part as a stage of its own."""
-    return tuple(Stage((part.value,), part.graph, part.inputs, part.reach, part.wide) for part in decoding.parts)
+    return tuple(Stage((part.value_name,), part.graph, part.inputs, part.reach, part.wide) for part in decoding.parts)
 
 
 def merged(decoding: Decoding, apart: bool) -> tuple[Stage, ...]:
@@ -50,15 +50,15 @@ def merged(decoding: Decoding, apart: bool) -> tuple[Stage, ...]:
     for part in decoding.parts:
         first = 0
         for source in part.inputs:
-            if source.value in stage_of and source.how in ("chunk", "kept"):
-                first = max(first, stage_of[source.value] + (source.how == "kept" or (apart and source.hides)))
-        computed_once = decoding.memory and part.value in {cached.name for cached in decoding.kept}
+            if source.value_name in stage_of and source.how in ("chunk", "kept"):
+                first = max(first, stage_of[source.value_name] + (source.how == "kept" or (apart and source.hides)))
+        computed_once = decoding.memory and part.value_name in {cached.name for cached in decoding.kept}
         kind = (computed_once, apart and part.wide)
         index = next((index for index in range(first, len(groups)) if groups[index].takes(part, kind)), len(groups))
         if index == len(groups):
             groups.append(_Group(decoding, kind))
         groups[index].parts.append(part)
-        stage_of[part.value] = index
+        stage_of[part.value_name] = index
     return tuple(group.stage(groups, apart) for group in groups)
 
 
@@ -79,10 +79,10 @@ class _Group:
         """The parts as one diagram."""
         kept = {cached.name for cached in self.decoding.kept} | {self.decoding.graph.output}
         read_elsewhere = {
-            source.value for group in groups if group is not self for part in group.parts for source in part.inputs
+            source.value_name for group in groups if group is not self for part in group.parts for source in part.inputs
         }
         merge = _Merge(apart)
-        outputs = {part.value: merge.add(part) for part in self.parts}
+        outputs = {part.value_name: merge.add(part) for part in self.parts}
         exported = [value for value in outputs if value in kept | read_elsewhere]
         last = exported[-1]
         template = self.parts[-1].graph
@@ -159,7 +159,7 @@ class _Merge:
         for step in graph.steps:
             names[step.name] = self._step(with_uses(step, change))
         self.wide += [names[name] for name in graph.wide]
-        self.step_of_value[part.value] = names[graph.output]
+        self.step_of_value[part.value_name] = names[graph.output]
         return names[graph.output]
 
     def _tensor(self, tensor: Tensor, source: PartInput | None) -> str:
@@ -167,8 +167,8 @@ class _Merge:
             free = self._free(tensor.name, lambda name: self.tensors.get(name) == replace(tensor, name=name))
             self.tensors[free] = replace(tensor, name=free)
             return free
-        if source.how == "chunk" and source.value in self.step_of_value and not (self.apart and source.hides):
-            return self.step_of_value[source.value]
+        if source.how == "chunk" and source.value_name in self.step_of_value and not (self.apart and source.hides):
+            return self.step_of_value[source.value_name]
         if source.how in AT_ONE and not self.apart:
             return self._tensor(Tensor(tensor.name, "constant", tensor.legs, ONES), None)
         free = self._free(

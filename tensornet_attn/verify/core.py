@@ -59,12 +59,12 @@ class Observed(NamedTuple):
 class Difference:
     """The largest difference of a value or gradient, relative to its largest entry, and the tolerance.
 
-    `result`: it is an output or the gradient of an input or weight, not a step on the way.
+    `is_result`: it is an output or the gradient of an input or weight, not a step on the way.
     """
 
     name: str
     gradient: bool
-    result: bool
+    is_result: bool
     error: float
     allowed: float
 

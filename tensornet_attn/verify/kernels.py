@@ -116,7 +116,7 @@ def mismatch(
             call, sizes = _call(plan, index, seed, dtype, device)
             compared = observed(plan, run, expected(plan.graph, call, dtype))
             wrong = [difference for difference in compared if not difference.agrees]
-            if not any(difference.result for difference in wrong):
+            if not any(difference.is_result for difference in wrong):
                 break
         else:
             return Mismatch(sizes, wrong)
