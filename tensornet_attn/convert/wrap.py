@@ -258,7 +258,9 @@ class SwappedTorch(Swapped):
         x = query.transpose(0, 1) if turned else query
         where = self.replaced.where
         masks = self.shared.get(
-            lambda: arguments(of_torch(attn_mask, key_padding_mask, self.num_heads, where), self.replaced.causal, where),
+            lambda: arguments(
+                of_torch(attn_mask, key_padding_mask, self.num_heads, where), self.replaced.causal, where
+            ),
             (attn_mask, key_padding_mask),
             (self.num_heads, self.replaced.causal),
         )

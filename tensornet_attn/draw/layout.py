@@ -86,7 +86,9 @@ class Placed:
     x: dict[str, float]
 
     def __post_init__(self) -> None:
-        self.result_layout = Layout(width=max((self.x[vertex] + self.sizes[vertex][0] / 2 for vertex in self.x), default=0.0))
+        self.result_layout = Layout(
+            width=max((self.x[vertex] + self.sizes[vertex][0] / 2 for vertex in self.x), default=0.0)
+        )
         self.bands: dict[str, tuple[float, float]] = {}  # the top and the bottom of the row of each vertex
         self.out: dict[str, list[Arrow]] = defaultdict(list)
         self.into: dict[str, list[Arrow]] = defaultdict(list)
@@ -150,7 +152,9 @@ class Placed:
 
         `beside` lists all arrows there from left to right. They are spaced, except at nodes of a leg, where they meet.
         """
-        spot = self.result_layout.nodes[node] if node in self.result_layout.nodes else self.result_layout.labels[node][0]
+        spot = (
+            self.result_layout.nodes[node] if node in self.result_layout.nodes else self.result_layout.labels[node][0]
+        )
         look, count = self.home[node].look if node in self.home else "leg", len(beside)
         shift, reach = 0.0, spot.height / 2
         if count > 1 and look not in ("leg", "point", "port", "pass"):

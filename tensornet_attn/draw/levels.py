@@ -198,7 +198,9 @@ class LevelOrder:
 
     def wanted(self, vertex: str, default: float, down: bool) -> float:
         spots = (
-            [self.above(a) for a in self.up[vertex]] if down else [self.position[a.head] + 0.5 for a in self.down[vertex]]
+            [self.above(a) for a in self.up[vertex]]
+            if down
+            else [self.position[a.head] + 0.5 for a in self.down[vertex]]
         )
         return fsum(spots) / len(spots) if spots else default
 

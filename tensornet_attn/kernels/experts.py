@@ -251,7 +251,9 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         batch = scene.batch if step.name in scene.batched else 1
         for product in experts_of(step).products:
             legs = (*product.tokens, *product.heads, product.expert, *product.weight_legs)
-            experts, summed, width = map(scene.size, ((*product.heads, product.expert), product.summed, product.weight_legs))
+            experts, summed, width = map(
+                scene.size, ((*product.heads, product.expert), product.summed, product.weight_legs)
+            )
             rows = batch * chosen_scene.size(legs) // width
             shape = Shape(1, max(1, rows // experts), width, summed)
             row_matmuls.append(Matmul(shape, (*legs, *product.summed), float(rows * width * (summed + product.gated))))
@@ -272,7 +274,9 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             large = shape.rows * shape.summed >= table.projected[0] and takes_projected(shape, table, False)
             pass_seconds = projected(shape, table, False) if large else 3 * (multiplied(shape, table),)
             seconds["product"] += macs / shape.macs * sum(pass_seconds[:passes])
-            put_seconds = accessed(batch * chosen_scene.size((*product.tokens, product.expert, *product.weight_legs)), table)
+            put_seconds = accessed(
+                batch * chosen_scene.size((*product.tokens, product.expert, *product.weight_legs)), table
+            )
             put_seconds += 2 * accessed(batch * chosen_scene.size((*product.tokens, *product.weight_legs)), table)
             seconds[ELEMENTWISE] += passes * chosen_scene.size(product.heads) * put_seconds
         for inner_step in step.kernel.body:

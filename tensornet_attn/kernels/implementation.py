@@ -184,7 +184,9 @@ class OfSteps(KernelCost):
     def saved(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         inner = self.inside(scene, step)
         return {
-            name: count for inner_step in self.primitive_steps(scene, step) for name, count in saved(inner, inner_step).items()
+            name: count
+            for inner_step in self.primitive_steps(scene, step)
+            for name, count in saved(inner, inner_step).items()
         }
 
     def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:

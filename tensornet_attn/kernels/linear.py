@@ -125,7 +125,7 @@ class LinearAttention(OfBoxes[ExpandedMap]):
         if context.device.measured and context.backend == "torch":
             seconds, seconds_before = seconds_apart(form.recurrent_graph, form.before, context.sizes, context.target)
             return FormCost(seconds, seconds_before, duration, "summing over the keys first would take")
-        step = form.made.step[f"{form.box}.o"]
+        step = form.recurrent_graph.step[f"{form.box}.o"]
         sizes = {leg.name: leg.size or 1 for leg in opened.graph.legs} | dict(context.sizes)
         work = self.macs(SizedGraph(form.recurrent_graph, sizes), step)
         first = sum(count * prod(sizes[leg] for leg in legs) for legs, count in work.items())

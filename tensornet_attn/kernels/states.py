@@ -58,7 +58,9 @@ class States(OfBoxes["Mixed"]):
         work = self.macs(SizedGraph(graph, sizes), graph.step[f"{form.read.box.name}.read"])
         linear = sum(count * prod(sizes[leg] for leg in legs) for legs, count in work.items())
         heads = prod(sizes[leg] for leg in (str(graph.query), str(graph.key), *recurrence.heads, *recurrence.mixed))
-        dense = heads * (prod(sizes[leg] for leg in recurrence.features) + prod(sizes[leg] for leg in recurrence.value_legs))
+        dense = heads * (
+            prod(sizes[leg] for leg in recurrence.features) + prod(sizes[leg] for leg in recurrence.value_legs)
+        )
         return FormCost(linear, dense, counted, "states would cost")
 
     def lower(self, form: Mixed, context: Context) -> Lowered:
@@ -112,7 +114,9 @@ class States(OfBoxes["Mixed"]):
                 * scene.size((*recurrence.heads, *recurrence.mixed))
                 * (chunk * scored + scene.size(recurrence.value_legs))
             )
-            operations += -(-rows // chunk) * scene.size((*recurrence.mixed, *recurrence.features, *recurrence.value_legs))
+            operations += -(-rows // chunk) * scene.size(
+                (*recurrence.mixed, *recurrence.features, *recurrence.value_legs)
+            )
         return batch * operations
 
     def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:

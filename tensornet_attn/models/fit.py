@@ -162,7 +162,7 @@ def _report_problems(place: DesignPlace, problems: list[Problem], legs: Mapping[
             message = problem.message.replace("this file", f"'{problem.file}'", 1)
             place.refuse(message, problem.hint, code=problem.code)
         elif problem.file not in ("legs= argument", "settings= argument"):
-            place.reporter.problems.append(problem)
+            place.reporter.reported.append(problem)
             elsewhere |= problem.file != place.document.name
         else:
             overridden = section == "settings" or name in place.part.legs  # otherwise the model's width

@@ -191,7 +191,9 @@ class Decoder:
                 x.to(wide if operand.wide else stage_dtype) for x, operand in zip(inputs, planned.inputs, strict=True)
             )
         lengths = dict(zip(planned.legs, (chunk.length, keys), strict=True))
-        owner = module if stage_dtype == dtype and planned.executable.source else _With(module, planned.plan, stage_dtype)
+        owner = (
+            module if stage_dtype == dtype and planned.executable.source else _With(module, planned.plan, stage_dtype)
+        )
         outputs = planned.executable.run(owner, Arguments(inputs, lengths, mask, key_mask, None))
         values: Sequence[Any] = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
         if wide == dtype:

@@ -144,7 +144,9 @@ class _BoxStates:
     steps: list[Step] = field(default_factory=list)
     states: dict[str, str] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)  # new legs of features, by the leg of values with that name
-    state_of_sum: dict[tuple[Use, ...], Use] = field(default_factory=dict)  # the state that holds the sum of these products
+    state_of_sum: dict[tuple[Use, ...], Use] = field(
+        default_factory=dict
+    )  # the state that holds the sum of these products
     levels: dict[tuple[Use, ...], _Level] = field(default_factory=dict)
     largest: set[str] = field(default_factory=set)
 

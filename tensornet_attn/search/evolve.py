@@ -138,7 +138,10 @@ class _Source:
 
     def pool(self) -> list[Trial]:
         """The possible parents, the best first: the last trials, and the best of all trials."""
-        size, qualities = self.study.population, [trial.quality for trial in self.arm_trials if trial.quality is not None]
+        size, qualities = (
+            self.study.population,
+            [trial.quality for trial in self.arm_trials if trial.quality is not None],
+        )
         finite = [quality for quality in qualities if isfinite(quality)]
         grain = GRAIN * (max(finite) - min(finite)) if finite else 0.0
         young = {trial.slot for trial in self.arm_trials[-size:]}

@@ -118,7 +118,9 @@ def verify(
                 tensors[tensor.name] = first.new_empty(*batch, *sizes).normal_()
         exact = expected(graph, VerifiedCall(tensors, lengths, mask, key_mask), first.dtype)
         steps = [
-            difference for difference in observed(layer.plan, observed_run(layer.plan), exact) if not difference.is_result
+            difference
+            for difference in observed(layer.plan, observed_run(layer.plan), exact)
+            if not difference.is_result
         ]
         results = _called(layer, exact)
     values, gradients = ([difference for difference in steps if difference.gradient == side] for side in (False, True))

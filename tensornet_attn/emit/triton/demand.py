@@ -82,7 +82,9 @@ def lay_out(kernel: KernelText) -> None:
 def put_in_order(kernel: KernelText) -> None:
     """Chooses the nesting order of variables: sums one after another if possible, which saves registers as measured,
     and then the fewest live tiles."""
-    used = {variable for statements in kernel.sections.values() for statement in statements for variable in statement.heads}
+    used = {
+        variable for statements in kernel.sections.values() for statement in statements for variable in statement.heads
+    }
     variables = [variable for variable in kernel.program.nodes.sizes if variable in used and variable != kernel.ranged]
     least_price = (0, 0, 0)
     for order in islice(permutations(variables), MOST_ORDERS):
@@ -164,7 +166,9 @@ def held_masks(kernel: KernelText) -> set[Node]:
 
 def draws(kernel: KernelText) -> bool:
     """Whether a kernel generates random numbers."""
-    return any(node.op in ("noise", "drop") for statement in kernel.sections.get(INSIDE, ()) for node in statement.makes)
+    return any(
+        node.op in ("noise", "drop") for statement in kernel.sections.get(INSIDE, ()) for node in statement.makes
+    )
 
 
 def steps(

@@ -70,7 +70,9 @@ class KernelText:
         parts: bool = False,
     ) -> None:
         """Adds lines that make no node, inside loops over `heads`."""
-        self.ends.append((section, Statement(tuple(heads), tuple(reads), lines, carried=tuple(carried), in_parts=parts)))
+        self.ends.append(
+            (section, Statement(tuple(heads), tuple(reads), lines, carried=tuple(carried), in_parts=parts))
+        )
 
     def carry(self, wish: str, section: int, start: str | Callable[[], str]) -> Accumulator:
         """Adds an accumulator that is initialised in a section."""
@@ -144,8 +146,10 @@ class KernelText:
                         for reader_section, reader in readers.get((node, section), ())
                         if reader_section != section or self.key(reader, node) == self.key(statement, node)
                     ]
-                    shared_loops = min((shared(statement.result_loops, path) for path in paths), default=len(statement.result_loops))
-                    dims = (*(loop.variable for loop in statement.known[shared_loops:]), *statement.inner)
+                    shared_loops = min(
+                        (shared(statement.result_loops, path) for path in paths), default=len(statement.result_loops)
+                    )
+                    dims = (*(loop.variable for loop in statement.result_loops[shared_loops:]), *statement.inner)
                     if len(dims) >= len(self.dims.get((node, section), ())):
                         self.dims[node, section] = dims
                     if (node, section) not in self.names:

@@ -78,7 +78,7 @@ def loop_lines(kernel: KernelText, loop: Loop, path: tuple[Loop, ...], section: 
         for node in statement.makes:
             dims = kernel.dims[node, section]
             outer = dims[: len(dims) - len(statement.inner)]
-            if outer and statement.known[len(statement.result_loops) - len(outer)] is loop:
+            if outer and statement.result_loops[len(statement.result_loops) - len(outer)] is loop:
                 before.append(f"{kernel.names[node, section]} = ()")
         if statement.over and loop is statement.path[len(statement.result_loops)]:
             (node,) = statement.makes

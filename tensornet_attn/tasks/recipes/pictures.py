@@ -114,6 +114,7 @@ def read_png(content: bytes) -> Bytes:
     """The pixels [height, width, channels] of a PNG file. Raises UnreadableImage; without Pillow, MissingPartError."""
     if find_spec("PIL") is None:
         raise MissingPartError("reading images needs Pillow: pip install 'tensornet-attn[train]'.")
+    from PIL import Image
 
     if not content.startswith(SIGNATURE):
         raise UnreadableImage("it is not a PNG file")

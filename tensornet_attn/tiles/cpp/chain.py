@@ -31,7 +31,7 @@ def in_turn(region: RegionText, *chains: PassPrinter, same: Mapping[Node, Node] 
             for node in later.needed():
                 original = originals.get(node, node)
                 if original in key_pass.stored and original in key_pass.name:
-                    later.given[node] = key_pass.name[original]
+                    later.from_earlier_pass[node] = key_pass.name[original]
     return printed
 
 

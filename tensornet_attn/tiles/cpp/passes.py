@@ -93,7 +93,9 @@ class Pass(PassExpressions):
 
     def needed(self) -> list[Node]:
         """The nodes that the ends depend on."""
-        return below([node for statement in self.ends for node in statement.reads], self.from_earlier_pass, self.instead)
+        return below(
+            [node for statement in self.ends for node in statement.reads], self.from_earlier_pass, self.instead
+        )
 
     def build(self) -> list[Loop | Statement]:
         needed = self.needed()
@@ -308,8 +310,10 @@ class Pass(PassExpressions):
                     continue
                 name = fresh(node, taken)
                 paths = [reader.path for reader in readers.get(node, ())]
-                depth = min((shared(statement.result_loops, path) for path in paths), default=len(statement.result_loops))
-                dims = (*(loop.variable for loop in statement.known[depth:]), *statement.inner)
+                depth = min(
+                    (shared(statement.result_loops, path) for path in paths), default=len(statement.result_loops)
+                )
+                dims = (*(loop.variable for loop in statement.result_loops[depth:]), *statement.inner)
                 dims = node.heads if node in self.stored else dims
                 self.name[node], self.dims[node] = name, dims
                 count = prod(self.program.nodes.sizes[variable] for variable in dims)

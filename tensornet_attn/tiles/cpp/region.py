@@ -128,7 +128,8 @@ class RegionText:
         self.drawn, self.looks = max(self.drawn, key_pass.drops), max(self.looks, len(key_pass.looks))
         self.turned |= key_pass.turned
         stored_before = {
-            name: (self.program.tiles(node.heads), key_pass.unit(node)) for node, name in key_pass.from_earlier_pass.items()
+            name: (self.program.tiles(node.heads), key_pass.unit(node))
+            for node, name in key_pass.from_earlier_pass.items()
         }
         stored_tiles = stored_before | {
             name: (buffer.count, buffer.size) for name, buffer in key_pass.buffers.items() if buffer.stored
