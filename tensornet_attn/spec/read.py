@@ -115,7 +115,7 @@ def _extended(document: Document, reporter: Reporter, chain: tuple[str, ...], ro
         _no_parent(name, parent_reporter, reporter)
         return nothing
     parent = _extended(parent, parent_reporter, chain, room)
-    reporter.reported += parent_reporter.problems
+    reporter.reported += parent_reporter.reported
     return merge(parent, document, reporter) if parent.data else nothing
 
 

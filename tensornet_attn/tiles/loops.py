@@ -35,8 +35,8 @@ class Accumulator:
 class Statement:
     """Lines inside loops over `heads` that read nodes and make others.
 
-    `over`: the variable over which the node it makes is reduced, by `how`. `carried`: accumulators it updates. `in_parts`:
-    these are scalars in parts. `levels`: for each variable, the number of sums over it below what it reads.
+    `over`: the variable over which the node it makes is reduced, by `how`. `carried`: accumulators it updates.
+    `in_parts`: these are scalars in parts. `levels`: for each variable, the number of sums over it below what it reads.
     """
 
     heads: tuple[str, ...]

@@ -165,7 +165,7 @@ def read(source: Source, options: Mapping[str, Any]) -> Run:
     if isinstance(document.data.get("model"), Mapping) and "model" not in options:  # reports problems at their places
         inner = Reporter(inside(document, ("model",)))
         read_model(inner.document, inner)
-        reporter.reported += inner.problems
+        reporter.reported += inner.reported
     refuse(reporter, "run")
     try:
         return Run(**{**document.data, **options})

@@ -96,7 +96,8 @@ def _words(form: Attention | Recurrence | str) -> str:
 def _recurrence(form: Recurrence) -> str:
     parts = [" + ".join(map(_term, form.terms))]
     parts += [f"value {form.value.name}"] if form.value else []
-    parts += [f"{name} {' '.join(legs)}" for name in ("heads", "mixed", "own") if (legs := getattr(form, name))]
+    legs_by_role = {"heads": form.heads, "mixed": form.mixed, "own": form.value_legs}
+    parts += [f"{role} {' '.join(legs)}" for role, legs in legs_by_role.items() if legs]
     parts += [f"decay {decay.box.name}" for decay in form.decays]
     operands = dict(form.box.box.operands) if form.box.box is not None else {}
     parts += [f"fades by {operands['decay'].name}"] if "decay" in operands else []
