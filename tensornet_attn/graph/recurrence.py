@@ -59,8 +59,8 @@ class Recurrence:
     """A sum over keys. `box` defines the visible keys, and whether rows are divided by their sums.
 
     `terms` are products of queries and keys, each with its own state. `value` is what keys write, None if it is only
-    their part of the term. `heads` are batch legs of queries and keys; `mixed` are legs of cores and values only; `value_legs`
-    are legs of the values only. The result is [heads..., query, mixed..., own...].
+    their part of the term. `heads` are batch legs of queries and keys; `mixed` are legs of cores and values only;
+    `value_legs` are legs of the values only. The result is [heads..., query, mixed..., value_legs...].
 
     With `mixes`, `mixed` are the heads of keys, and `mix` maps their states to the heads of queries before the read.
     `added` is added to the mixed states, alike for all queries. `pair` names two kernels of the same keys, one

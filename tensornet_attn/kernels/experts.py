@@ -60,9 +60,7 @@ from tensornet_attn.rewrite.change import fresh, with_steps, with_uses
 from tensornet_attn.rewrite.change import product as product_of
 from tensornet_attn.rewrite.fused import FusedAttention
 
-Hidden = tuple[
-    tuple[Step, ExpertProduct | None], ...
-]  # the steps before the last product; a Product for each that is one
+Hidden = tuple[tuple[Step, ExpertProduct | None], ...]  # the steps before the last product; what is one, as a product
 CALLS_OF_EXPERT = 12
 
 
@@ -192,7 +190,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         form, macs = experts_of(step), Counter[Legs]()
         k = word(chosen_of(form.topk)[1])
         for product in form.products:
-            result_legs = (*product.tokens, *product.heads, product.expert, *product.weight_legs)
+            result_legs = (*product.tokens, *product.heads, product.expert, *product.outputs)
             for legs in ((*result_legs, *product.summed), *([result_legs] if product.gated else [])):
                 count = product.expert if product.at_once else k
                 macs[tuple(count if leg == product.expert else leg for leg in scene.ordered(legs))] += 1
@@ -213,7 +211,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             return {f"{step.name}: order": scene.elements(step)}
         inner, body = self.inside(scene, step), step.kernel.body if step.kernel else ()
         if (last := form.products[-1]).at_once:
-            width, out_width = scene.size(last.summed), scene.size(last.weight_legs)
+            width, out_width = scene.size(last.summed), scene.size(last.outputs)
             experts, row_size = int(scene.number(chosen_of(form.topk)[1])), out_width
             if before_product(last, scene.size(last.heads), width, out_width):
                 experts, row_size = scene.size((last.expert,)), width
@@ -250,9 +248,9 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         chosen_scene, row_matmuls = self.inside(scene, step), list[Matmul]()
         batch = scene.batch if step.name in scene.batched else 1
         for product in experts_of(step).products:
-            legs = (*product.tokens, *product.heads, product.expert, *product.weight_legs)
+            legs = (*product.tokens, *product.heads, product.expert, *product.outputs)
             experts, summed, width = map(
-                scene.size, ((*product.heads, product.expert), product.summed, product.weight_legs)
+                scene.size, ((*product.heads, product.expert), product.summed, product.outputs)
             )
             rows = batch * chosen_scene.size(legs) // width
             shape = Shape(1, max(1, rows // experts), width, summed)
@@ -275,9 +273,9 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             pass_seconds = projected(shape, table, False) if large else 3 * (multiplied(shape, table),)
             seconds["product"] += macs / shape.macs * sum(pass_seconds[:passes])
             put_seconds = accessed(
-                batch * chosen_scene.size((*product.tokens, product.expert, *product.weight_legs)), table
+                batch * chosen_scene.size((*product.tokens, product.expert, *product.outputs)), table
             )
-            put_seconds += 2 * accessed(batch * chosen_scene.size((*product.tokens, *product.weight_legs)), table)
+            put_seconds += 2 * accessed(batch * chosen_scene.size((*product.tokens, *product.outputs)), table)
             seconds[ELEMENTWISE] += passes * chosen_scene.size(product.heads) * put_seconds
         for inner_step in step.kernel.body:
             if inner_step.kernel is not None:

@@ -267,8 +267,8 @@ def begin(run: Run, task: Task, spec: ModelSpec, fabric: Fabric) -> Session:
     pieces, remembers = share.world * share.accumulations, bool(getattr(spec.config, "memory", 0))
     if run.batch < pieces:
         raise InputError(
-            f"a batch of {run.batch} is too small for {share.world} processes x {share.accumulations} parts: set 'batch' "
-            f"to at least {pieces}."
+            f"a batch of {run.batch} is too small for {share.world} processes x {share.accumulations} parts: "
+            f"set 'batch' to at least {pieces}."
         )
     if remembers and run.batch % pieces:
         raise InputError(
