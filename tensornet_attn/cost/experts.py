@@ -29,7 +29,7 @@ class ExpertProduct:
     """A product with the weight of experts: its operands, and its legs by role.
 
     `tokens`: legs that count rows; `heads`: legs with experts of their own; `summed`: legs of both x and weight;
-    `outputs`: legs of the weight alone. `total`: the result sums over heads. `gated` False: the result keeps `expert`, the
+    `out`: legs of the weight alone. `total`: the result sums over heads. `gated` False: the result keeps `expert`, the
     leg of the experts. `at_once`: one product has all experts, and kernels choose and multiply by the gates.
     """
 
@@ -41,7 +41,7 @@ class ExpertProduct:
     tokens: Legs
     heads: Legs
     summed: Legs
-    outputs: Legs
+    out: Legs
     total: bool
     gated: bool
     at_once: bool = False
@@ -157,7 +157,7 @@ def chosen_time(product: ExpertProduct, k: int, sizes: Mapping[str, int], device
     def size(legs: Iterable[str]) -> int:
         return prod(sizes[leg] for leg in legs)
 
-    c, o, tokens, heads = (size(legs) for legs in (product.summed, product.outputs, product.tokens, product.heads))
+    c, o, tokens, heads = (size(legs) for legs in (product.summed, product.out, product.tokens, product.heads))
     rows, weight = tokens * heads * k, heads * sizes[product.expert] * c * o
     put = tokens * heads * o * (2 if product.total and heads > 1 else 1) if product.gated else rows * o
     if product.at_once:

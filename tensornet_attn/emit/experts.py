@@ -45,7 +45,7 @@ def name_of_chosen(topk: Step) -> str:
 def product_text(writer: Writer, product: ExpertProduct, topk: Step) -> TensorText:
     """One product for the chosen experts, with its coefficient."""
     weight = writer.value(product.weight).grouped(
-        (*_heads(product.heads), (product.expert,), product.summed, product.outputs)
+        (*_heads(product.heads), (product.expert,), product.summed, product.out)
     )
     total = product.total and product.heads
     if product.at_once:
@@ -75,7 +75,7 @@ def product_text(writer: Writer, product: ExpertProduct, topk: Step) -> TensorTe
 def add_biases(writer: Writer, step: Step, product: ExpertProduct, topk: Step) -> None:
     """A step between two products that adds the biases of the chosen experts."""
     assert step.contraction is not None
-    legs = (*product.tokens, product.expert, *product.outputs)
+    legs = (*product.tokens, product.expert, *product.out)
     chosen = (
         writer.values[name_of_chosen(topk)]
         .renamed(topk.legs, product.gate.legs)
@@ -85,7 +85,7 @@ def add_biases(writer: Writer, step: Step, product: ExpertProduct, topk: Step) -
     for use in step.op.uses:
         addend = writer.value(use)
         if use.legs and use.name in writer.graph.tensor and product.expert in use.legs:
-            addend = addend.arranged((product.expert, *(leg for leg in product.outputs if leg in use.legs)))
+            addend = addend.arranged((product.expert, *(leg for leg in product.out if leg in use.legs)))
             addend = TensorText(f"{addend.atom}[{chosen.text}]", (*chosen.legs, *addend.legs[1:]), True)
         addends.append(addend.aligned(legs).text)
     writer.bind(step.name, " + ".join(addends), legs, SUM)
@@ -113,7 +113,7 @@ def _apart(writer: Writer, expression: str, product: ExpertProduct) -> TensorTex
     """Unflattens the result into one dimension per leg."""
     slots = () if product.gated else (product.expert,)
     heads = product.heads if slots or not product.total else ()
-    expression += split(-1, [*map(writer.size, product.outputs)])
+    expression += split(-1, [*map(writer.size, product.out)])
     if heads:
-        expression += split(-1 - len(product.outputs) - len(slots), [*map(writer.size, heads)])
-    return TensorText(expression, (*product.tokens, *heads, *slots, *product.outputs), True, ATOM)
+        expression += split(-1 - len(product.out) - len(slots), [*map(writer.size, heads)])
+    return TensorText(expression, (*product.tokens, *heads, *slots, *product.out), True, ATOM)

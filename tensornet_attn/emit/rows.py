@@ -31,8 +31,8 @@ class BlockWriter(Writer):
     """Collects the body of the function of a block: positions are those of its rows, sizes are arguments.
 
     `sizes`: legs whose sizes the call passes; `size_names`: their local names; `spare`: the template for new tensors if
-    there is no operand; `read`: operands of the current box, `box_result`: its result. `nearby`: a block may lack the first
-    keys.
+    there is no operand; `read`: operands of the current box, `box_result`: its result. `nearby`: a block may lack
+    the first keys.
     """
 
     sizes: list[str] = field(default_factory=list)

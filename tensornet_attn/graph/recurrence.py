@@ -41,8 +41,8 @@ def sums_keys(step: Step) -> bool:
 class Decay:
     """A decay factor exp(a - b) of scores. `box` is the exp, `of` its operand; `query`, `key` are the terms of a, b.
 
-    A softmax adds `at_own_position`, terms of the key, to the score of the key at the query's own position. In the diagram, each is
-    multiplied by the box `diagonal`, which is 1 there and 0 elsewhere.
+    A softmax adds `at_own_position`, terms of the key, to the score of the key at the query's own position. In the
+    diagram, each is multiplied by the box `diagonal`, which is 1 there and 0 elsewhere.
     """
 
     box: Step

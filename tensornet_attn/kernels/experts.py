@@ -190,7 +190,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         form, macs = experts_of(step), Counter[Legs]()
         k = word(chosen_of(form.topk)[1])
         for product in form.products:
-            result_legs = (*product.tokens, *product.heads, product.expert, *product.outputs)
+            result_legs = (*product.tokens, *product.heads, product.expert, *product.out)
             for legs in ((*result_legs, *product.summed), *([result_legs] if product.gated else [])):
                 count = product.expert if product.at_once else k
                 macs[tuple(count if leg == product.expert else leg for leg in scene.ordered(legs))] += 1
@@ -211,7 +211,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             return {f"{step.name}: order": scene.elements(step)}
         inner, body = self.inside(scene, step), step.kernel.body if step.kernel else ()
         if (last := form.products[-1]).at_once:
-            width, out_width = scene.size(last.summed), scene.size(last.outputs)
+            width, out_width = scene.size(last.summed), scene.size(last.out)
             experts, row_size = int(scene.number(chosen_of(form.topk)[1])), out_width
             if before_product(last, scene.size(last.heads), width, out_width):
                 experts, row_size = scene.size((last.expert,)), width
@@ -248,10 +248,8 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         chosen_scene, row_matmuls = self.inside(scene, step), list[Matmul]()
         batch = scene.batch if step.name in scene.batched else 1
         for product in experts_of(step).products:
-            legs = (*product.tokens, *product.heads, product.expert, *product.outputs)
-            experts, summed, width = map(
-                scene.size, ((*product.heads, product.expert), product.summed, product.outputs)
-            )
+            legs = (*product.tokens, *product.heads, product.expert, *product.out)
+            experts, summed, width = map(scene.size, ((*product.heads, product.expert), product.summed, product.out))
             rows = batch * chosen_scene.size(legs) // width
             shape = Shape(1, max(1, rows // experts), width, summed)
             row_matmuls.append(Matmul(shape, (*legs, *product.summed), float(rows * width * (summed + product.gated))))
@@ -272,10 +270,8 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             large = shape.rows * shape.summed >= table.projected[0] and takes_projected(shape, table, False)
             pass_seconds = projected(shape, table, False) if large else 3 * (multiplied(shape, table),)
             seconds["product"] += macs / shape.macs * sum(pass_seconds[:passes])
-            put_seconds = accessed(
-                batch * chosen_scene.size((*product.tokens, product.expert, *product.outputs)), table
-            )
-            put_seconds += 2 * accessed(batch * chosen_scene.size((*product.tokens, *product.outputs)), table)
+            put_seconds = accessed(batch * chosen_scene.size((*product.tokens, product.expert, *product.out)), table)
+            put_seconds += 2 * accessed(batch * chosen_scene.size((*product.tokens, *product.out)), table)
             seconds[ELEMENTWISE] += passes * chosen_scene.size(product.heads) * put_seconds
         for inner_step in step.kernel.body:
             if inner_step.kernel is not None:
