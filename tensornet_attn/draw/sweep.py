@@ -49,7 +49,7 @@ class SweepCurve:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. `along` is the label of the horizontal axis; `label_if_equal` is the label if all curves are equal."""
+    """One pair of axes. `along` is the label of the horizontal axis; `label_if_equal`: of curves that are all equal."""
 
     title: str
     along: str

@@ -73,7 +73,7 @@ def attention_keep(writer: Writer, masks: tuple[Function, ...], heads: tuple[int
 def name_biases(writer: Writer) -> None:
     """Writes the lines of the masks, after it is known which biases are used."""
     for visible_keys in (*writer.keeps.values(), *writer.past_keeps):
-        visible_keys.group[visible_keys.place] = (
+        visible_keys.group[visible_keys.line] = (
             f"{visible_keys.keep}, {visible_keys.bias if visible_keys.biased else '_'} = {visible_keys.text}"
         )
 
