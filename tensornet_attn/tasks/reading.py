@@ -102,7 +102,7 @@ def default_folder() -> Path:
 
 
 @dataclass(frozen=True)
-class ArrayFolder:
+class Cache:
     """A folder of arrays; None stores nothing. Several processes can use it at once."""
 
     folder: Path | None

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
 from tensornet_attn.tasks.chance import SPLITS, Integers, Make, RandomStream, Rows, settled
-from tensornet_attn.tasks.reading import ArrayFolder
+from tensornet_attn.tasks.reading import Cache
 
 Kind = Literal["language_model", "classification", "sequence_to_sequence"]
 Measure = Literal["perplexity", "bits_per_character", "bits_per_dimension"]
@@ -99,7 +99,7 @@ class Recipe:
     version: int
     about: str
     options: type[Options]
-    open: Callable[[Any, ArrayFolder], Source]
+    open: Callable[[Any, Cache], Source]
     drawn: bool = True
     costly: bool = False
     files: str = ""

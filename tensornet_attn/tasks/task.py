@@ -18,7 +18,7 @@ from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.named import name_of, named
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
 from tensornet_attn.tasks.chance import SPLITS, Integers, RandomStream, Rows
-from tensornet_attn.tasks.reading import ArrayFolder, MissingFile, default_folder, fingerprint
+from tensornet_attn.tasks.reading import Cache, MissingFile, default_folder, fingerprint
 from tensornet_attn.tasks.recipe import BLOCK, Kind, Options, Recipe, Source
 from tensornet_attn.tasks.recipes import RECIPES
 from tensornet_attn.tasks.recipes.texts import Sliding
@@ -44,7 +44,7 @@ class Task:
     options: Options
     seed: int
     source: Source = field(repr=False)
-    cache: ArrayFolder = field(repr=False)
+    cache: Cache = field(repr=False)
     held: OrderedDict[tuple[str, int], Rows] = field(default_factory=OrderedDict, repr=False)
 
     @property
@@ -259,7 +259,7 @@ def task_named(
     folder = None
     if cache is not False and (cache is not None or recipe.costly):
         folder = default_folder() if cache is None or cache is True else Path(os.fspath(cache))
-    where = ArrayFolder(folder)
+    where = Cache(folder)
     try:
         source = recipe.open(chosen, where)
     except MissingFile as error:

@@ -12,7 +12,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.tasks import task_named
-from tensornet_attn.tasks.reading import ArrayFolder, Arrays
+from tensornet_attn.tasks.reading import Cache, Arrays
 from tests.refusals import refusal
 
 KEY = {"task": "some", "version": 1}
@@ -41,13 +41,13 @@ def equal(left: Arrays, right: Arrays) -> bool:
 
 def test_arrays_are_made_once_and_read_as_they_were(tmp_path: Path) -> None:
     maker = Maker()
-    first, again = (ArrayFolder(tmp_path / "new" / "folder").keep(KEY, maker) for _ in range(2))
+    first, again = (Cache(tmp_path / "new" / "folder").keep(KEY, maker) for _ in range(2))
     assert maker.times == 1
     assert equal(first, ARRAYS)
     assert equal(again, ARRAYS)
     assert [value.dtype.str for value in again.values()] == ["|u1", "|i1", "<i8", "|u1"]
-    assert equal(ArrayFolder(None).keep(KEY, maker), ARRAYS)
-    ArrayFolder(tmp_path / "new" / "folder").keep(KEY | {"seed": 1}, maker)
+    assert equal(Cache(None).keep(KEY, maker), ARRAYS)
+    Cache(tmp_path / "new" / "folder").keep(KEY | {"seed": 1}, maker)
     assert maker.times == 3
 
 
@@ -68,7 +68,7 @@ def damage(data: bytes) -> list[bytes]:
 
 
 def test_a_damaged_file_is_made_again(tmp_path: Path) -> None:
-    maker, cache = Maker(), ArrayFolder(tmp_path)
+    maker, cache = Maker(), Cache(tmp_path)
     cache.keep(KEY, maker)
     (path,) = tmp_path.rglob("*.arrays")
     whole = path.read_bytes()
@@ -84,7 +84,7 @@ def test_a_failure_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: pyt
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(os, "replace", full)
-    assert refusal(lambda: ArrayFolder(tmp_path).keep(KEY, Maker())) == (
+    assert refusal(lambda: Cache(tmp_path).keep(KEY, Maker())) == (
         f"'{tmp_path / 'some'}': samples cannot be stored: No space left on device; set cache=FOLDER, or "
         "cache=False to store nothing."
     )

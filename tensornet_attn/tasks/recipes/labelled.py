@@ -13,7 +13,7 @@ from pydantic import Field
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
 from tensornet_attn.tasks.chance import Integers, RandomStream, Rows, by_content, split_of_text
-from tensornet_attn.tasks.reading import ArrayFolder, read_table, read_text, the_file, the_files
+from tensornet_attn.tasks.reading import Cache, read_table, read_text, the_file, the_files
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipe import Recipe, Source, sizes_of
 
@@ -78,7 +78,7 @@ class LabelledTable(Base):
     test_path: str | None = Field(None, description="a CSV file for test; needs validation_path")
 
 
-def _open_table(options: LabelledTable, cache: ArrayFolder) -> Source:
+def _open_table(options: LabelledTable, cache: Cache) -> Source:
     """text_classification: the label of a text in a CSV file with a header; texts are read as bytes.
 
     Without separate files, validation and test are an eighth of the texts each, chosen by content: equal texts are in
@@ -126,7 +126,7 @@ class Reviews(Base):
     length: int = Field(4000, ge=1, le=2**20, description="maximum bytes of a text; longer texts are truncated")
 
 
-def _open_reviews(options: Reviews, cache: ArrayFolder) -> Source:
+def _open_reviews(options: Reviews, cache: Cache) -> Source:
     """lra_text: the Long Range Arena's text classification, byte by byte: reviews in folders, or tables.
 
     The folder has train/pos, train/neg, test/pos and test/neg with one review per file, or NAME_train.tsv, NAME_val.tsv
@@ -188,7 +188,7 @@ class Papers(Base):
     )
 
 
-def _open_papers(options: Papers, cache: ArrayFolder) -> Source:
+def _open_papers(options: Papers, cache: Cache) -> Source:
     """lra_retrieval: the Long Range Arena's retrieval, byte by byte: does one of two papers cite the other?
 
     The folder has *.train.tsv, *.eval.tsv and *.test.tsv without header: label, id, id, text, text. A sample has both

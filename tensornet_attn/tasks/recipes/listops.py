@@ -20,7 +20,7 @@ from pydantic import Field
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet
 from tensornet_attn.tasks.chance import GOLDEN, Draws, Integers, Rows, Words, mix
-from tensornet_attn.tasks.reading import ArrayFolder, read_table, the_file
+from tensornet_attn.tasks.reading import Cache, read_table, the_file
 from tensornet_attn.tasks.recipe import Generated, Recipe, Source, drawn
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipes.labelled import TABLES, Text, labelled
@@ -169,7 +169,7 @@ class Mini(Options):
     max_length: int = Field(32, ge=5, le=2**20, description="a sample has fewer tokens than this, and is padded to it")
 
 
-def _open(options: Options, cache: ArrayFolder) -> Source:
+def _open(options: Options, cache: Cache) -> Source:
     if options.max_length - options.min_length < 2:
         raise InputError(
             f"task 'listops': no length lies between min_length {options.min_length} and max_length "
@@ -210,7 +210,7 @@ class Files(Base):
     length: int = Field(2000, ge=1, le=2**20, description="tokens of a sample; longer samples are truncated")
 
 
-def _open_files(options: Files, cache: ArrayFolder) -> Source:
+def _open_files(options: Files, cache: Cache) -> Source:
     """lra_listops: NAME_train.tsv, NAME_val.tsv, NAME_test.tsv (Source, Target), without the redundant parentheses."""
     tables = {split: _read(the_file(Path(options.path), name), options.length) for split, name in TABLES.items()}
     return labelled("lra_listops", tables, WORDS, options.length, DIGITS)

@@ -19,7 +19,7 @@ from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.tasks.alphabet import Alphabet
 from tensornet_attn.tasks.chance import Integers, RandomStream, Rows
 from tensornet_attn.tasks.reading import (
-    ArrayFolder,
+    Cache,
     MissingFile,
     fingerprint,
     read_bytes,
@@ -146,7 +146,7 @@ class GreyImage(Base):
     classes: int = Field(10, ge=2, le=256, description="number of classes")
 
 
-def _open_image(options: GreyImage, cache: ArrayFolder) -> Source:
+def _open_image(options: GreyImage, cache: Cache) -> Source:
     """lra_image: the Long Range Arena's image task: the class of a greyscale image, pixel by pixel.
 
     The folder has CIFAR-10's binary files data_batch_*.bin and test_batch.bin: a byte for the class, then the red,
@@ -184,7 +184,7 @@ class Generation(Base):
     side: int = Field(32, ge=1, le=4096, description="pixels of a side of CIFAR-10's images; MNIST's files have theirs")
 
 
-def _open_generation(options: Generation, cache: ArrayFolder) -> Source:
+def _open_generation(options: Generation, cache: Cache) -> Source:
     """image_generation: the next pixel of an image, row by row; of a colour image, red, green and blue of each pixel.
 
     A marker before the image lets the model predict the first pixel, so bits per dimension are over all pixels and
@@ -236,7 +236,7 @@ class Pathfinder(Base):
     side: int = Field(32, ge=1, le=1024, description="pixels of a side; a sample has side * side tokens")
 
 
-def _open_pathfinder(options: Pathfinder, cache: ArrayFolder) -> Source:
+def _open_pathfinder(options: Pathfinder, cache: Cache) -> Source:
     """lra_pathfinder: the Long Range Arena's Pathfinder, pixel by pixel: are two dots the ends of one path?
 
     The folder has curv_baseline, curv_contour_length_9 and curv_contour_length_14 (easy, intermediate, hard). Each has

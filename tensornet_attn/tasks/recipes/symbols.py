@@ -10,7 +10,7 @@ from pydantic import Field
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet
 from tensornet_attn.tasks.chance import Draws, Integers, Rows
-from tensornet_attn.tasks.reading import ArrayFolder
+from tensornet_attn.tasks.reading import Cache
 from tensornet_attn.tasks.recipe import Generated, Recipe, Source, drawn
 
 SHORTEST = 5
@@ -21,7 +21,7 @@ class Copy(Generated):
     symbols: int = Field(10, ge=1, le=2**16, description="number of different symbols")
 
 
-def _open_copy(options: Copy, cache: ArrayFolder) -> Source:
+def _open_copy(options: Copy, cache: Cache) -> Source:
     """copy: the next symbol of `0 w 0 w`; the task of linear transformers (ICML 2020).
 
     The second w and the separator before it are scored. The end of w is unpredictable, so for w of length l, the most
@@ -57,7 +57,7 @@ class SelectiveCopy(Generated):
     symbols: int = Field(14, ge=1, le=2**16, description="number of different symbols")
 
 
-def _open_selective_copy(options: SelectiveCopy, cache: ArrayFolder) -> Source:
+def _open_selective_copy(options: SelectiveCopy, cache: Cache) -> Source:
     """selective_copy: symbols at random positions among blanks, then a marker and the symbols again, in order."""
     if options.length < 2 * options.count:
         raise InputError(
@@ -97,7 +97,7 @@ class Reverse(Generated):
     symbols: int = Field(10, ge=1, le=2**16, description="number of different symbols")
 
 
-def _open_reverse(options: Reverse, cache: ArrayFolder) -> Source:
+def _open_reverse(options: Reverse, cache: Cache) -> Source:
     """reverse: the encoder reads a word, and the decoder writes it backwards."""
     words = ("padding", "edge", *(f"s{symbol}" for symbol in range(1, options.symbols + 1)))
     rows = drawn(lambda draws: _make_reverse(options, draws))
@@ -137,7 +137,7 @@ class Mqar(Generated):
         return (self.length - 2 * self.pairs) // 2
 
 
-def _open_mqar(options: Mqar, cache: ArrayFolder) -> Source:
+def _open_mqar(options: Mqar, cache: Cache) -> Source:
     """mqar: multi-query associative recall (Zoology, ICLR 2024): pairs of key and value, then each key again.
 
     The positions of the keys are drawn without replacement, with probability ~ g ** -power for gap g after the pairs.

@@ -14,7 +14,7 @@ from pydantic import Field
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
 from tensornet_attn.tasks.chance import SPLITS, Integers, RandomStream, Rows
-from tensornet_attn.tasks.reading import ArrayFolder, Arrays, fingerprint, read_bytes, read_text
+from tensornet_attn.tasks.reading import Cache, Arrays, fingerprint, read_bytes, read_text
 from tensornet_attn.tasks.recipe import Measure, Options, Recipe, Source
 
 Text = npt.NDArray[np.integer]
@@ -169,7 +169,7 @@ class CharLm(Windowed):
     vocabulary: int | None = Field(None, ge=1, description="maximum number of characters; none for no maximum")
 
 
-def _open_char_lm(options: CharLm, cache: ArrayFolder) -> Source:
+def _open_char_lm(options: CharLm, cache: Cache) -> Source:
     """char_lm: the next character of any UTF-8 text; 90 % for training, then 5 % each for validation and test."""
     text = made_up() if options.path is None else read_text(Path(options.path))
     points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
@@ -199,7 +199,7 @@ class ByteLm(Windowed):
     path: str = Field(description="any file, e.g. enwik8")
 
 
-def _open_byte_lm(options: ByteLm, cache: ArrayFolder) -> Source:
+def _open_byte_lm(options: ByteLm, cache: Cache) -> Source:
     """byte_lm: the next byte of any file, split in order into 90, 5 and 5 %.
 
     On enwik8, these are the splits of the papers, at 90 and 95 million of 100,000,000 bytes, and bits per character are
@@ -228,7 +228,7 @@ class Wikitext(Windowed):
     )
 
 
-def _open_wikitext(options: Wikitext, cache: ArrayFolder) -> Source:
+def _open_wikitext(options: Wikitext, cache: Cache) -> Source:
     """wikitext: the next word of wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens in a local folder.
 
     Words are separated by blanks, and `<eos>` ends each line. The vocabulary is sorted by count, then by word.

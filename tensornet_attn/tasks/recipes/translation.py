@@ -23,7 +23,7 @@ from pydantic import Field
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet
 from tensornet_attn.tasks.chance import SPLITS, Integers, RandomStream, Rows
-from tensornet_attn.tasks.reading import ArrayFolder, Arrays, fingerprint, read_text
+from tensornet_attn.tasks.reading import Cache, Arrays, fingerprint, read_text
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipe import Parallel, Recipe, Source
 
@@ -46,7 +46,7 @@ class Options(Base):
     length: int = Field(128, ge=2, le=2**16, description="maximum tokens of a sentence, with the edge")
 
 
-def _open(options: Options, cache: ArrayFolder) -> Source:
+def _open(options: Options, cache: Cache) -> Source:
     sentences = {split: _pairs(options, name) for split, name in FILES.items()}
     facts = fingerprint(chain.from_iterable(chain.from_iterable(sides.values()) for sides in sentences.values()))
     settings = {name: getattr(options, name) for name in ("unit", "vocabulary", "length")}

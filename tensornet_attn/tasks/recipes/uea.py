@@ -19,7 +19,7 @@ from pydantic import Field
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet
 from tensornet_attn.tasks.chance import Integers, RandomStream, Rows
-from tensornet_attn.tasks.reading import ArrayFolder, read_text, the_file
+from tensornet_attn.tasks.reading import Cache, read_text, the_file
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipe import Recipe, Source, sizes_of
 
@@ -127,7 +127,7 @@ class Options(Base):
     )
 
 
-def _open(options: Options, cache: ArrayFolder) -> Source:
+def _open(options: Options, cache: Cache) -> Source:
     train, test = (read_series(the_file(Path(options.path), f"*_{name}.ts")) for name in ("TRAIN", "TEST"))
     _check_same(train, test)
     length = options.length or max(len(series) for file in (train, test) for series in file.series)
