@@ -12,7 +12,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.tasks import task_named
-from tensornet_attn.tasks.reading import Cache, Arrays
+from tensornet_attn.tasks.reading import Arrays, Cache
 from tests.refusals import refusal
 
 KEY = {"task": "some", "version": 1}

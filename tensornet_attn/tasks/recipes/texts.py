@@ -14,7 +14,7 @@ from pydantic import Field
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
 from tensornet_attn.tasks.chance import SPLITS, Integers, RandomStream, Rows
-from tensornet_attn.tasks.reading import Cache, Arrays, fingerprint, read_bytes, read_text
+from tensornet_attn.tasks.reading import Arrays, Cache, fingerprint, read_bytes, read_text
 from tensornet_attn.tasks.recipe import Measure, Options, Recipe, Source
 
 Text = npt.NDArray[np.integer]

@@ -23,7 +23,7 @@ from pydantic import Field
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet
 from tensornet_attn.tasks.chance import SPLITS, Integers, RandomStream, Rows
-from tensornet_attn.tasks.reading import Cache, Arrays, fingerprint, read_text
+from tensornet_attn.tasks.reading import Arrays, Cache, fingerprint, read_text
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipe import Parallel, Recipe, Source
 
