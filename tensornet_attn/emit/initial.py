@@ -17,9 +17,9 @@ def init_lines(writer: Writer, graph: Graph) -> list[str]:
     tensors = [tensor for tensor in graph.tensors if tensor.role in ("weight", "state")]
     legs = [leg for leg in graph.legs if any(leg.name in tensor.legs for tensor in tensors)]
     names, fixed = Names(frozenset({"new", "device", "dtype"})), _fixed(graph)
-    local = {leg.name: str(leg.stored) if leg.name in fixed else names.own(leg.name) for leg in legs}
+    local = {leg.name: str(leg.stored) if leg.name in fixed else names.diagram_name(leg.name) for leg in legs}
     sizes = [f"{local[leg.name]}: int = {leg.stored}" for leg in legs if leg.name not in fixed]
-    reset = Names(frozenset(graph.tensor)).own("reset_parameters")
+    reset = Names(frozenset(graph.tensor)).diagram_name("reset_parameters")
     lines = wrapped(f"def __init__({', '.join(['self', *sizes, '*', 'device=None', 'dtype=None'])}):", len(_INDENT))
     body = ["super().__init__()", *_made(tensors, local), f"self.{reset}()"]
     lines += [_INDENT + line for line in body]
