@@ -27,8 +27,9 @@ class Map:
 
     `reference(torch, x, *numbers)` is its plain implementation. `torch` is its PyTorch text, or the name of a function
     of the runtime; if it is empty, the function has the name of the map. `finite`: the map and its derivative are
-    finite at all numbers. `least` is a lower bound; `least_of` computes it from the numbers, given as minus infinity if
-    unknown. `keeps_sign`: it is nonnegative at nonnegative x. `saves`: the tensor saved for the backward.
+    finite at all numbers. `steady`: its derivative, as it is computed, is finite at infinity too. `bounded`: the map is
+    finite there. `least` is a lower bound; `least_of` computes it from the numbers, given as minus infinity if unknown.
+    `keeps_sign`: it is nonnegative at nonnegative x. `saves`: the tensor saved for the backward.
     """
 
     name: str
@@ -40,6 +41,8 @@ class Map:
     usage: str = ""  # an example with useful numbers; empty: the name
     arguments: int = 0  # the number of its numbers
     finite: bool = False
+    steady: bool = True
+    bounded: bool = False
     least: float = -inf
     least_of: Callable[[Numbers], float] | None = None
     keeps_sign: bool = False
@@ -78,7 +81,7 @@ _ROWS = (
         "gelu", lambda torch, x: torch.nn.functional.gelu(x), "F.gelu({x})",
         "0.5 * {x} * (1 + tl.erf(0.7071067811865476 * {x}))",
         "{d} * (0.5 + 0.5 * tl.erf(0.7071067811865476 * {x}) + 0.3989422804014327 * {x} * exp_of(-0.5 * {x} * {x}))",
-        finite=True, least=-0.17, keeps_sign=True, zero=_at_zero,
+        finite=True, steady=False, least=-0.17, keeps_sign=True, zero=_at_zero,
     ),
     Map(
         "gelu_tanh", lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"),
@@ -90,7 +93,7 @@ _ROWS = (
     Map(
         "quick_gelu", lambda torch, x: x * torch.sigmoid(1.702 * x), "", "{x} / (1 + exp_of(-1.702 * {x}))",
         "{d} * (1 + 1.702 * ({x} - {y})) / (1 + exp_of(-1.702 * {x}))",
-        finite=True, least=-0.164, keeps_sign=True, zero=_at_zero,
+        finite=True, steady=False, least=-0.164, keeps_sign=True, zero=_at_zero,
     ),
     Map(
         "mish", lambda torch, x: torch.nn.functional.mish(x), "F.mish({x})",
@@ -106,7 +109,7 @@ _ROWS = (
     Map(
         "hardsigmoid", lambda torch, x: (x + 3).clamp(0, 6) / 6, "({x} + 3).clamp(0, 6) / 6",  # F's gradient is float32
         "minimum_of(maximum_of({x} + 3, 0.0), 6.0) / 6", "tl.where(({x} > -3) & ({x} < 3), {d} / 6, 0.0)",
-        finite=True, least=0, level=PRODUCT,
+        finite=True, bounded=True, least=0, level=PRODUCT,
     ),
     Map(
         "relu_squared", lambda torch, x: torch.relu(x).square(), "F.relu({x}).square()",
@@ -121,7 +124,8 @@ _ROWS = (
     ),
     Map(
         "silu", lambda torch, x: torch.nn.functional.silu(x), "F.silu({x})", "{x} / (1 + exp_of(-{x}))",
-        "{d} * (1 + {x} - {y}) / (1 + exp_of(-{x}))", finite=True, least=-0.279, keeps_sign=True, zero=_at_zero,
+        "{d} * (1 + {x} - {y}) / (1 + exp_of(-{x}))", finite=True, steady=False,
+        least=-0.279, keeps_sign=True, zero=_at_zero,
     ),
     Map(
         "elu", lambda torch, x: torch.nn.functional.elu(x), "",
@@ -140,11 +144,11 @@ _ROWS = (
     ),
     Map(
         "tanh", lambda torch, x: torch.tanh(x), "torch.tanh({x})", _TANH, "{d} * (1 - {y} * {y})",
-        "{d} * (1 - {y} * {y})", finite=True, least=-1, keeps_sign=True, zero=_at_zero, saves="result",
+        "{d} * (1 - {y} * {y})", finite=True, bounded=True, least=-1, keeps_sign=True, zero=_at_zero, saves="result",
     ),
     Map(
         "sigmoid", lambda torch, x: torch.sigmoid(x), "torch.sigmoid({x})", _SIGMOID, "{d} * {y} * (1 - {y})",
-        "{d} * {y} * (1 - {y})", finite=True, least=0, saves="result",
+        "{d} * {y} * (1 - {y})", finite=True, bounded=True, least=0, saves="result",
     ),
     Map(
         "logsigmoid", lambda torch, x: torch.nn.functional.logsigmoid(x), "F.logsigmoid({x})",
@@ -152,15 +156,16 @@ _ROWS = (
     ),
     Map(
         "erf", lambda torch, x: torch.erf(x), "torch.erf({x})", "tl.erf({x})",
-        "{d} * 1.1283791670955126 * exp_of(-{x} * {x})", finite=True, least=-1, keeps_sign=True, zero=_at_zero,
+        "{d} * 1.1283791670955126 * exp_of(-{x} * {x})", finite=True, bounded=True, least=-1,
+        keeps_sign=True, zero=_at_zero,
     ),
     Map(
         "sin", lambda torch, x: torch.sin(x), "torch.sin({x})", "tl.sin({x})", "{d} * tl.cos({x})",
-        finite=True, least=-1, zero=_at_zero,
+        finite=True, steady=False, least=-1, zero=_at_zero,
     ),
     Map(
         "cos", lambda torch, x: torch.cos(x), "torch.cos({x})", "tl.cos({x})", "-{d} * tl.sin({x})",
-        finite=True, least=-1,
+        finite=True, steady=False, least=-1,
     ),
     Map(
         "expm1", lambda torch, x: torch.expm1(x), "torch.expm1({x})", "exp_of({x}) - 1", "{d} * ({y} + 1)",
@@ -200,7 +205,7 @@ _ROWS = (
     ),
     Map(
         "softcap", lambda torch, x, cap: cap * torch.tanh(x / cap), "", "{a} * (2 / (1 + exp_of(-2 * {x} / {a})) - 1)",
-        "{d} * (1 - ({y} / {a}) * ({y} / {a}))", usage="softcap(30)", arguments=1, finite=True,
+        "{d} * (1 - ({y} / {a}) * ({y} / {a}))", usage="softcap(30)", arguments=1, finite=True, bounded=True,
         least_of=lambda numbers: -numbers[0] if numbers[0] >= 0 else -inf,
         keeps_sign=True, zero=_at_zero, saves="result",
     ),
@@ -213,7 +218,7 @@ _ROWS = (
     Map(
         "clamp", lambda torch, x, a, b: x.clamp(_limit(torch, x, a), _limit(torch, x, b)), "",
         "minimum_of(maximum_of({x}, {a}), {b})", "tl.where(({x} >= {a}) & ({x} <= {b}), {d}, 0.0)",
-        usage="clamp(0, 1)", arguments=2, finite=True, least_of=lambda numbers: numbers[0],
+        usage="clamp(0, 1)", arguments=2, finite=True, bounded=True, least_of=lambda numbers: numbers[0],
         zero=lambda numbers: numbers[0] <= 0 <= numbers[-1],
     ),
     Map(

@@ -198,12 +198,13 @@ def hidden_entries(subject: Subject, place: int, inputs: Sequence[Tensor], optio
 
 
 def products_at_hidden_pairs_may_overflow(subject: Subject) -> None:
-    """Where a product of rows multiplies a masked map, it may be infinite at hidden pairs, beside finite rows."""
+    """Where a product of rows multiplies a masked map or its scores, it may be infinite at hidden pairs, beside finite
+    rows."""
     data = normal_form(subject.data)
     with refusals():
         huge = times_rows(data, subject.draw)
     if not valid(data := pruned(data)):
-        raise NotApplicable("the design cannot read a product in place of a map")
+        raise NotApplicable("the design cannot read a product in place of a map or of its scores")
     subject, alone = replace(subject, data=data), torch.tensor([2])
     rows = subject.rows((2,), 5, 7)
     mask = subject.mask(rows.queries, rows.keys).index_fill(0, alone, False).index_fill(1, alone, False)
