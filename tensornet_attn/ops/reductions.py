@@ -126,9 +126,6 @@ class MaxOperation(Reduction):
             return entries.sum(axis)
         return entries.where(keep, -math.inf).amax(axis).where(keep.any(axis), 0)
 
-    def steady(self, box: Box) -> bool:
-        return True
-
 
 class SumOperation(Reduction):
     kind, dense, how = "sum", "sum", "add"

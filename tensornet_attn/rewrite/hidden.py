@@ -34,8 +34,8 @@ def hiding(
 
     A box is inserted before maps that are infinite at some number, or have an infinite derivative; before all maps and
     products of an input with query and key leg, whose entries may be infinite; and, since a product of rows may
-    overflow, before its products with masked maps and with maps that have gradients, and before boxes whose derivative
-    is NaN at infinity. `everywhere`: before all maps and products. `shown` names steps whose entries are all needed.
+    overflow, before its products with masked maps and with what has gradients, and before boxes whose derivative is NaN
+    at infinity. `everywhere`: before all maps and products. `shown` names steps whose entries are all needed.
     `blocks`: the graph runs on blocks of queries and keys, whose entries beyond the last position are masked too, so
     that such maps get a box even if all entries are visible. `keys`: inputs may be infinite also at keys that the key
     mask hides; then boxes are inserted where they are read. They are also inserted for the products that sum keys,
@@ -196,8 +196,8 @@ class _Hiding:
         """Whether a factor may be infinite where another one, or its gradient, is zero."""
         if use.name not in self.large:
             return False
-        maps = [factor.name for factor in factors if self.pairs(factor.legs)]
-        return any(name in self.masked for name in maps) or sum(name in self.learned for name in maps) > 1
+        names = [factor.name for factor in factors]
+        return any(name in self.masked for name in names) or sum(name in self.learned for name in names) > 1
 
     def hidden(self, step: Step, use: Use, look: Seen, fill: float) -> Use:
         """The replacement of a use of which `look` is visible; kernels hide keys of pairs in what they read."""
