@@ -58,6 +58,9 @@ def product(writer: Writer, left: Value, right: Value, layout: Legs) -> Value:
         if candidate is not None:
             return candidate
     left, right = left.unpacked, right.unpacked
+    for x, weight in ((left, right), (right, left)):
+        if (candidate := _by_each(writer, x, weight, layout)) is not None:
+            return candidate
     matmuls = [_matmul(writer, x, _summed_first(x, weight), layout) for x, weight in ((left, right), (right, left))]
     if any(matmuls):
         return min(
@@ -193,6 +196,15 @@ def _matmul(writer: Writer, x: Value, weight: Value, layout: Legs) -> Value | No
     rows = tuple(leg for leg in layout if leg in rows) if _follows(layout, rows, columns) else rows
     left = _side(x, rows, shared)
     return _projected(writer, Value(left, rows + columns, x.batched), weight, count)
+
+
+def _by_each(writer: Writer, x: Value, weight: Value, layout: Legs) -> Value | None:
+    """`projected_by_each(x, Wg)`: f of weights [e f l] is summed, and `_summed_first` would copy them. Else None."""
+    rows = x.legs[:-1]
+    fits = len(weight.legs) == 3 and rows and weight.legs[1] == x.legs[-1] and not {*weight.legs[::2]} & {*x.legs}
+    if weight.batched or not x.batched or not fits or {*rows, *weight.legs[::2]} != {*layout}:
+        return None
+    return Value(writer.call("projected_by_each", x.text, weight.text), (*rows, *weight.legs[::2]), True)
 
 
 def _summed_first(x: Value, weight: Value) -> Value:
