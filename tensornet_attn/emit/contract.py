@@ -7,7 +7,7 @@ from string import ascii_letters
 
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Step, Term
-from tensornet_attn.ir.arithmetic import ONE, Arith, Negative
+from tensornet_attn.ir.arithmetic import ONE, Negative
 from tensornet_attn.ir.values import ATOM, MATMUL, PRODUCT, SUM, Legs, Value, flattened
 
 
@@ -19,13 +19,8 @@ def emit_contraction(writer: Writer, step: Step) -> None:
         value = _sum(writer, step, terms)
     else:
         (term,) = terms
-        value = scaled(writer, term.coefficient, _product(writer, step, term))
+        value = writer.scaled(term.coefficient, _product(writer, step, term))
     writer.bind(step.name, value.text, value.legs, value.level)
-
-
-def scaled(writer: Writer, coefficient: Arith, value: Value) -> Value:
-    """coefficient * value; a coefficient of 1 is left out."""
-    return writer.scaled(coefficient, value)
 
 
 def _product(writer: Writer, step: Step, term: Term) -> Value:
@@ -54,13 +49,11 @@ def _wide_product(writer: Writer, left: Value, right: Value, layout: Legs) -> Va
 def product(writer: Writer, left: Value, right: Value, layout: Legs) -> Value:
     """The product of two values, summed over the legs that are not wanted."""
     for x, weight in ((left, right), (right, left)):
-        candidate = _matmul(writer, x, weight.unpacked, layout) or _mixing(writer, x.unpacked, weight.unpacked, layout)
+        operands = x.unpacked, weight.unpacked, layout
+        candidate = _matmul(writer, x, *operands[1:]) or _mixing(writer, *operands) or _by_each(writer, *operands)
         if candidate is not None:
             return candidate
     left, right = left.unpacked, right.unpacked
-    for x, weight in ((left, right), (right, left)):
-        if (candidate := _by_each(writer, x, weight, layout)) is not None:
-            return candidate
     matmuls = [_matmul(writer, x, _summed_first(x, weight), layout) for x, weight in ((left, right), (right, left))]
     if any(matmuls):
         return min(
@@ -200,11 +193,10 @@ def _matmul(writer: Writer, x: Value, weight: Value, layout: Legs) -> Value | No
 
 def _by_each(writer: Writer, x: Value, weight: Value, layout: Legs) -> Value | None:
     """`projected_by_each(x, Wg)`: f of weights [e f l] is summed, and `_summed_first` would copy them. Else None."""
-    rows = x.legs[:-1]
-    fits = len(weight.legs) == 3 and rows and weight.legs[1] == x.legs[-1] and not {*weight.legs[::2]} & {*x.legs}
-    if weight.batched or not x.batched or not fits or {*rows, *weight.legs[::2]} != {*layout}:
+    legs = x.legs[:-1] + weight.legs[::2]
+    if weight.batched or x.legs[-1:] != weight.legs[1:-1] or len(x.legs) < 2 or sorted(legs) != sorted(layout):
         return None
-    return Value(writer.call("projected_by_each", x.text, weight.text), (*rows, *weight.legs[::2]), True)
+    return Value(writer.call("projected_by_each", x.text, weight.text), legs, x.batched)
 
 
 def _summed_first(x: Value, weight: Value) -> Value:
@@ -320,7 +312,7 @@ def _sum(writer: Writer, step: Step, terms: tuple[Term, ...]) -> Value:
         if term.factors:
             factor = writer.value(term.factors[0])
             batched |= factor.batched
-            factor = scaled(writer, coefficient, summed(factor, layout))
+            factor = writer.scaled(coefficient, summed(factor, layout))
             summand = factor.atom if factor.level == SUM and expression else factor.text
         else:
             summand = writer.factor(coefficient)

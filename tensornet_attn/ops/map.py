@@ -32,9 +32,6 @@ class MapOperation(Operation):
     def finite(self, graph: Graph, box: Box) -> bool:
         return row(box).finite
 
-    def steady(self, box: Box) -> bool:
-        return row(box).steady
-
     def bounded(self, box: Box) -> bool:
         return row(box).bounded
 

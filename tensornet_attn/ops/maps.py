@@ -27,9 +27,9 @@ class Map:
 
     `reference(torch, x, *numbers)` is its plain implementation. `torch` is its PyTorch text, or the name of a function
     of the runtime; if it is empty, the function has the name of the map. `finite`: the map and its derivative are
-    finite at all numbers. `steady`: its derivative, as it is computed, is finite at infinity too. `bounded`: the map is
-    finite there. `least` is a lower bound; `least_of` computes it from the numbers, given as minus infinity if unknown.
-    `keeps_sign`: it is nonnegative at nonnegative x. `saves`: the tensor saved for the backward.
+    finite at all numbers. `bounded`: they are finite at infinity too. `least` is a lower bound; `least_of` computes it
+    from the numbers, given as minus infinity if unknown. `keeps_sign`: it is nonnegative at nonnegative x. `saves`: the
+    tensor saved for the backward.
     """
 
     name: str
@@ -41,7 +41,6 @@ class Map:
     usage: str = ""  # an example with useful numbers; empty: the name
     arguments: int = 0  # the number of its numbers
     finite: bool = False
-    steady: bool = True
     bounded: bool = False
     least: float = -inf
     least_of: Callable[[Numbers], float] | None = None
@@ -81,7 +80,7 @@ _ROWS = (
         "gelu", lambda torch, x: torch.nn.functional.gelu(x), "F.gelu({x})",
         "0.5 * {x} * (1 + tl.erf(0.7071067811865476 * {x}))",
         "{d} * (0.5 + 0.5 * tl.erf(0.7071067811865476 * {x}) + 0.3989422804014327 * {x} * exp_of(-0.5 * {x} * {x}))",
-        finite=True, steady=False, least=-0.17, keeps_sign=True, zero=_at_zero,
+        finite=True, least=-0.17, keeps_sign=True, zero=_at_zero,
     ),
     Map(
         "gelu_tanh", lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"),
@@ -93,7 +92,7 @@ _ROWS = (
     Map(
         "quick_gelu", lambda torch, x: x * torch.sigmoid(1.702 * x), "", "{x} / (1 + exp_of(-1.702 * {x}))",
         "{d} * (1 + 1.702 * ({x} - {y})) / (1 + exp_of(-1.702 * {x}))",
-        finite=True, steady=False, least=-0.164, keeps_sign=True, zero=_at_zero,
+        finite=True, least=-0.164, keeps_sign=True, zero=_at_zero,
     ),
     Map(
         "mish", lambda torch, x: torch.nn.functional.mish(x), "F.mish({x})",
@@ -124,8 +123,7 @@ _ROWS = (
     ),
     Map(
         "silu", lambda torch, x: torch.nn.functional.silu(x), "F.silu({x})", "{x} / (1 + exp_of(-{x}))",
-        "{d} * (1 + {x} - {y}) / (1 + exp_of(-{x}))", finite=True, steady=False,
-        least=-0.279, keeps_sign=True, zero=_at_zero,
+        "{d} * (1 + {x} - {y}) / (1 + exp_of(-{x}))", finite=True, least=-0.279, keeps_sign=True, zero=_at_zero,
     ),
     Map(
         "elu", lambda torch, x: torch.nn.functional.elu(x), "",
@@ -161,11 +159,11 @@ _ROWS = (
     ),
     Map(
         "sin", lambda torch, x: torch.sin(x), "torch.sin({x})", "tl.sin({x})", "{d} * tl.cos({x})",
-        finite=True, steady=False, least=-1, zero=_at_zero,
+        finite=True, least=-1, zero=_at_zero,
     ),
     Map(
         "cos", lambda torch, x: torch.cos(x), "torch.cos({x})", "tl.cos({x})", "-{d} * tl.sin({x})",
-        finite=True, steady=False, least=-1,
+        finite=True, least=-1,
     ),
     Map(
         "expm1", lambda torch, x: torch.expm1(x), "torch.expm1({x})", "exp_of({x}) - 1", "{d} * ({y} + 1)",

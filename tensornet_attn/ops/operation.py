@@ -89,12 +89,8 @@ class Operation(ABC):
         """Whether the result and its derivative are finite for finite operands, apart from overflow in a sum."""
         return True
 
-    def steady(self, box: Box) -> bool:
-        """Whether zero times its derivative is zero also where the operand is infinite."""
-        return not self.multiplies
-
     def bounded(self, box: Box) -> bool:
-        """Whether the result is finite also where the operand is infinite."""
+        """Whether the result and its derivative are finite also where the operand is infinite."""
         return False
 
     def zero_at_zero(self, graph: Graph, box: Box) -> bool:

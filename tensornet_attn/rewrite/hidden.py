@@ -34,8 +34,8 @@ def hiding(
 
     A box is inserted before maps that are infinite at some number, or have an infinite derivative; before all maps and
     products of an input with query and key leg, whose entries may be infinite; and, since a product of rows may
-    overflow, before its products with masked maps and with what has gradients, and before boxes whose derivative is NaN
-    at infinity. `everywhere`: before all maps and products. `shown` names steps whose entries are all needed.
+    overflow, before its products with masked maps and with what has gradients, and before boxes that are not
+    bounded. `everywhere`: before all maps and products. `shown` names steps whose entries are all needed.
     `blocks`: the graph runs on blocks of queries and keys, whose entries beyond the last position are masked too, so
     that such maps get a box even if all entries are visible. `keys`: inputs may be infinite also at keys that the key
     mask hides; then boxes are inserted where they are read. They are also inserted for the products that sum keys,
@@ -182,10 +182,10 @@ class _Hiding:
             return [row or pair for row, pair in zip(rows, infinite, strict=True)]
         if step.box is None or not OPS[step.box.kind].multiplies:
             return rows
-        box, operation = step.box, OPS[step.box.kind]
-        always, steady = self.everywhere or not operation.finite(self.graph, box), operation.steady(box)
+        always = self.everywhere or not OPS[step.box.kind].finite(self.graph, step.box)
+        large = () if OPS[step.box.kind].bounded(step.box) else self.large
         return [
-            row or always or self.infinite(use) or (use.name in self.large and not steady)
+            row or always or self.infinite(use) or use.name in large
             for row, use in zip(rows, step.op.uses, strict=True)
         ]
 
