@@ -279,7 +279,7 @@ def dense_linear(
     cores = [core for _, _, *rest in terms for core in rest]
     causal_keep = causal_mask(terms[0][0].shape[-2], terms[0][1].shape[-2], v.device) if causal else None
     keep, _ = visible(causal_keep, mask, key_mask, batch, heads + bool(cores))
-    of_any_head = keep.any(-3, keepdim=True) if keep.ndim > 2 else keep
+    of_any_head = keep if keep is None or keep.ndim < 3 else keep.any(-3, keepdim=True)
     by_term = [
         linear_scores(q, k, core[0], lambda scores: hide(scores, of_any_head, 0)) if core else linear_scores(q, k, None)
         for q, k, *core in terms
