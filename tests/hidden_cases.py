@@ -350,6 +350,7 @@ OVERFLOWS: dict[str, dict[str, Any]] = {  # what makes P[n m], which is zero whe
     "times softmax": PRODUCT | {"P": "A[n m] S[n m] -> n m"},
     "a map times softmax": PRODUCT
     | {"T": {"map": "softplus", "of": "0.5 * S[n m] -> n m"}, "P": "A[n m] T[n m] -> n m"},
+    "a slope at infinity": PRODUCT | {"T": {"map": "silu", "of": "S"}, "P": "A[n m] T[n m] -> n m"},
     "of a softmax of it": PRODUCT
     | {"Z": {"softmax": "m", "mask": ["causal"], "of": "S"}, "P": "A[n m] S[n m] Z[n m] -> n m"},
 }

@@ -7,7 +7,7 @@ from string import ascii_letters
 
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Step, Term
-from tensornet_attn.ir.arithmetic import ONE, Arith, Negative
+from tensornet_attn.ir.arithmetic import ONE, Negative
 from tensornet_attn.ir.values import ATOM, MATMUL, PRODUCT, SUM, Legs, TensorText, flattened
 
 
@@ -19,13 +19,8 @@ def emit_contraction(writer: Writer, step: Step) -> None:
         value = _sum(writer, step, terms)
     else:
         (term,) = terms
-        value = scaled(writer, term.coefficient, _product(writer, step, term))
+        value = writer.scaled(term.coefficient, _product(writer, step, term))
     writer.bind(step.name, value.text, value.legs, value.level)
-
-
-def scaled(writer: Writer, coefficient: Arith, value: TensorText) -> TensorText:
-    """coefficient * value; a coefficient of 1 is left out."""
-    return writer.scaled(coefficient, value)
 
 
 def _product(writer: Writer, step: Step, term: Term) -> TensorText:
@@ -54,7 +49,8 @@ def _wide_product(writer: Writer, left: TensorText, right: TensorText, layout: L
 def product(writer: Writer, left: TensorText, right: TensorText, layout: Legs) -> TensorText:
     """The product of two values, summed over the legs that are not wanted."""
     for x, weight in ((left, right), (right, left)):
-        candidate = _matmul(writer, x, weight.unpacked, layout) or _mixing(writer, x.unpacked, weight.unpacked, layout)
+        operands = x.unpacked, weight.unpacked, layout
+        candidate = _matmul(writer, x, *operands[1:]) or _mixing(writer, *operands) or _by_each(writer, *operands)
         if candidate is not None:
             return candidate
     left, right = left.unpacked, right.unpacked
@@ -195,6 +191,14 @@ def _matmul(writer: Writer, x: TensorText, weight: TensorText, layout: Legs) -> 
     return _projected(writer, TensorText(left, rows + columns, x.batched), weight, count)
 
 
+def _by_each(writer: Writer, x: TensorText, weight: TensorText, layout: Legs) -> TensorText | None:
+    """`projected_by_each(x, Wg)`: f of weights [e f l] is summed, and `_summed_first` would copy them. Else None."""
+    legs = x.legs[:-1] + weight.legs[::2]
+    if weight.batched or x.legs[-1:] != weight.legs[1:-1] or len(x.legs) < 2 or sorted(legs) != sorted(layout):
+        return None
+    return TensorText(writer.call("projected_by_each", x.text, weight.text), legs, x.batched)
+
+
 def _summed_first(x: TensorText, weight: TensorText) -> TensorText:
     """A weight with the summed legs first, for `_matmul`; an einsum would also permute the others, for its result."""
     shared = tuple(leg for leg in x.legs if leg in weight.legs)
@@ -310,7 +314,7 @@ def _sum(writer: Writer, step: Step, terms: tuple[Term, ...]) -> TensorText:
         if term.factors:
             factor = writer.value(term.factors[0])
             batched |= factor.batched
-            factor = scaled(writer, coefficient, summed(factor, layout))
+            factor = writer.scaled(coefficient, summed(factor, layout))
             summand = factor.atom if factor.level == SUM and expression else factor.text
         else:
             summand = writer.factor(coefficient)

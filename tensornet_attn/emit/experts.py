@@ -6,7 +6,6 @@ from tensornet_attn.cost.experts import (
     ExpertProduct,
     chosen_of,
 )
-from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.layout import split
 from tensornet_attn.emit.sides import unmapped
 from tensornet_attn.emit.writer import Writer
@@ -58,7 +57,7 @@ def product_text(writer: Writer, product: ExpertProduct, topk: Step) -> TensorTe
         call = writer.call(
             "gated_expert_sums", rows, weight, scores.grouped(_groups(product, (product.expert,))), k, *options
         )
-        return scaled(writer, product.step.op.terms[0].coefficient, _apart(writer, call, product))  # type: ignore[union-attr]
+        return writer.scaled(product.step.op.terms[0].coefficient, _apart(writer, call, product))  # type: ignore[union-attr]
     gates, chosen = (
         writer.values[name].renamed(topk.legs, product.gate.legs).grouped(_groups(product, (product.expert,)))
         for name in (_gates(topk), name_of_chosen(topk))
@@ -69,7 +68,7 @@ def product_text(writer: Writer, product: ExpertProduct, topk: Step) -> TensorTe
     else:
         call = writer.call("expert_rows", rows, weight, chosen)
     unflattened = _apart(writer, call, product)
-    return scaled(writer, product.step.op.terms[0].coefficient, unflattened)  # type: ignore[union-attr]
+    return writer.scaled(product.step.op.terms[0].coefficient, unflattened)  # type: ignore[union-attr]
 
 
 def add_biases(writer: Writer, step: Step, product: ExpertProduct, topk: Step) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from tensornet_attn.emit.boxes import emit_box
-from tensornet_attn.emit.contract import einsum_text, product, scaled, summed
+from tensornet_attn.emit.contract import einsum_text, product, summed
 from tensornet_attn.emit.layout import box_layout
 from tensornet_attn.emit.masks import keep_and_bias, seen_text
 from tensornet_attn.emit.writer import Writer
@@ -307,7 +307,7 @@ class RowsPrinter:
         (tree,) = number.data
         smallest, factors = self._smallest(operand), list(self._factors(operand)[1])
         if smallest is None:
-            return scaled(self.writer, tree, self.value(operand))
+            return self.writer.scaled(tree, self.value(operand))
         factors[smallest] = self._multiple(number, factors[smallest])
         return self._product(operand, tuple(factors))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.emit.writer import Writer
@@ -195,7 +194,7 @@ def _side(
         if ones:
             expression, shape = f"{expression} * {ones}", shape.replace(" 1 ", f" {sequence} ")
         side = TensorText(expression, (), True, PRODUCT if ones else ATOM)
-    return (scaled(writer, term.coefficient, side).text if query else expression), shape
+    return (writer.scaled(term.coefficient, side).text if query else expression), shape
 
 
 def matrix(value: TensorText, heads: Legs, rows: Legs, columns: Legs, small: Legs = ()) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tensornet_attn.constants import STRETCH
 from tensornet_attn.runtime.maps import added, has_few, kept, masked_sum, normalized, with_padding
-from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
+from tensornet_attn.runtime.masks import causal_mask, hide, key_keep, visible
 from tensornet_attn.runtime.products import exact_products, total_of, wide_products
 from tensornet_attn.runtime.tiled_linear import (
     fills_tiles,
@@ -207,7 +207,7 @@ def chunk_reads(
     q, k, v = (with_padding(t, (0, 0, 0, chunks * chunk - m)).contiguous() for t in (q, k, v))  # each is read twice
     q, k, v = (t.unflatten(-2, (chunks, chunk)) for t in (q, k, v))
     core = None if core is None else core.unsqueeze(-3)
-    scores = linear_scores(q, k, core).tril()
+    scores = linear_scores(q, k, core, torch.tril)
     (S, S_after), (z, z_after) = (
         sums(chunk_sums, earlier)
         for chunk_sums, earlier in zip((k.mT @ v, k.sum(-2, keepdim=True)), before or (None, None), strict=True)
@@ -247,12 +247,12 @@ def row_sums(q: Tensor, z: Tensor, core: Tensor | None = None) -> Tensor:
     return (q * z).unflatten(-1, (core.shape[-2], -1)).sum(-1) @ core
 
 
-def linear_scores(q: Tensor, k: Tensor, core: Tensor | None = None) -> Tensor:
-    """The scores [..., n, m], with a core [..., h, n, m]."""
+def linear_scores(q: Tensor, k: Tensor, core: Tensor | None, masked=lambda scores: scores) -> Tensor:
+    """The scores [..., n, m], with a core [..., h, n, m]. `masked` sets hidden ones to zero, before a core."""
     if core is None:
-        return q @ k.mT
+        return masked(q @ k.mT)
     q, k = (t.unflatten(-1, (core.shape[-2], -1)).movedim(-2, -3) for t in (q, k))  # ... g n d
-    scores = q @ k.mT
+    scores = masked(q @ k.mT)
     return (core.mT @ scores.flatten(-2)).unflatten(-1, scores.shape[-2:])
 
 
@@ -277,15 +277,19 @@ def dense_linear(
 ) -> Tensor:
     """Materialises the scores, for a mask [n, m], [batch..., n, m] or [batch..., heads..., n, m]."""
     cores = [core for _, _, *rest in terms for core in rest]
-    by_term = [linear_scores(q, k, *core) for q, k, *core in terms]
+    causal_keep = causal_mask(terms[0][0].shape[-2], terms[0][1].shape[-2], v.device) if causal else None
+    keep, _ = visible(causal_keep, mask, key_mask, batch, heads + bool(cores))
+    of_any_head = keep if keep is None or keep.ndim < 3 else keep.any(-3, keepdim=True)
+    by_term = [
+        linear_scores(q, k, core[0], lambda scores: hide(scores, of_any_head, 0)) if core else linear_scores(q, k, None)
+        for q, k, *core in terms
+    ]
     if cores:
         by_term = [
             term_scores if len(term) > 2 else term_scores.unsqueeze(-3)
             for term_scores, term in zip(by_term, terms, strict=True)
         ]
     scores = total_of(by_term)
-    causal_keep = causal_mask(scores.shape[-2], scores.shape[-1], v.device) if causal else None
-    keep, _ = visible(causal_keep, mask, key_mask, batch, heads + bool(cores))
     maps = normalized(scores, keep, eps) if normalize else kept(scores, keep)
     return scores_read(maps, v, cores[0] if cores else None)
 
