@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 import tensornet_attn as ta
 from tensornet_attn.emit.load import load
 from tensornet_attn.runtime import cpp, native
+from tests import agreement
 from tests.random_call import F64
 
 pytestmark = pytest.mark.skipif(bool(cpp.reason_against_cpp()), reason="there is no C++ compiler")
@@ -65,11 +66,9 @@ def numbers(made: nn.Module, *given: Tensor, **options: Any) -> int:
 
 
 def outcome(made: nn.Module, *given: Tensor, seed: int = 0, **options: Any) -> list[Tensor]:
-    """The result, and the gradients of inputs and weights."""
+    """With what is drawn by a seed."""
     torch.manual_seed(seed)
-    leaves = [*(x.detach().clone().requires_grad_() for x in given), *made.parameters()]
-    y = made(*leaves[: len(given)], **options)
-    return [y, *torch.autograd.grad((y * drawn(*y.shape, seed=5)).sum(), leaves)]
+    return agreement.outcome(made, given, **options)
 
 
 def same(found: list[Tensor], wanted: list[Tensor]) -> None:
