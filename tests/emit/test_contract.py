@@ -104,7 +104,6 @@ def test_products_of_several_maps(scores: str, key: str, read: str) -> None:
         },
         "output": "y",
     }
-    module, oracle = (ta.compile(one, backend, dtype=F64) for backend in ("torch", "reference"))
-    module.load_state_dict(oracle.state_dict())
+    oracle, module = modules(one)
     given = [torch.randn(2, 6, 4, dtype=F64), torch.randn(2, 7, 4, dtype=F64)]
     same_outcome(module, oracle, given)

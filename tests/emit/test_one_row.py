@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tests.agreement import same_outcome
+from tests.agreement import modules, same_outcome
 
 F64 = torch.float64
 
@@ -67,8 +67,7 @@ WHOLE = {
 
 
 def agree(given: dict[str, Any], n: int, m: int, hidden: float | None = None, **masks: Any) -> None:
-    layer, plain = (make(ta.load(given), dtype=F64).eval() for make in (ta.compile, ta.reference))
-    plain.load_state_dict(layer.state_dict())
+    plain, layer = (module.eval() for module in modules(ta.load(given)))
     x, memory = (torch.randn(2, size, 6, dtype=F64) for size in (n, m))
     if hidden is not None:
         memory[:, :1] = hidden

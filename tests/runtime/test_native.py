@@ -19,7 +19,7 @@ from tensornet_attn.bench.regret import candidates_of
 from tensornet_attn.cli.app import app
 from tensornet_attn.errors import InputError
 from tensornet_attn.runtime import blockwise_cpp, cpp, native
-from tests.agreement import same_outcome
+from tests.agreement import modules, same_outcome
 from tests.refusals import refusal
 from tests.runtime.test_saved_products import NEAR, WIDE
 
@@ -266,7 +266,5 @@ def test_subnormal_numbers_of_the_process_stay(calls: list[str]) -> None:
 def test_a_tensor_that_is_key_and_value() -> None:
     """With absorbed weights: the gradient of x has a part of each."""
     design = ta.load("cope", legs={"f": 12, "h": 3, "p": 3})
-    made = ta.compile(design, "cpp", dtype=F64, workload="decoding")
-    plain = ta.reference(design, dtype=F64)
-    plain.load_state_dict(made.state_dict())
+    plain, made = modules(design, "cpp", workload="decoding")
     agree(made, plain, inputs(2, n=9, width=12))

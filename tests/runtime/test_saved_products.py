@@ -47,9 +47,7 @@ NEAR = WIDE | {
 
 def layer(design: Any = WIDE, **options: Any) -> tuple[nn.Module, nn.Module]:
     """A design by C++ and by the reference."""
-    torch.manual_seed(0)
-    made, plain = ta.compile(design, "cpp", dtype=F64, strict=True, **options), ta.reference(design, dtype=F64)
-    plain.load_state_dict(made.state_dict())
+    plain, made = agreement.modules(design, "cpp", strict=True, **options)
     return made, plain
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import tensornet_attn as ta
 from tensornet_attn.runtime.triton.kernels import region_launch
+from tests.agreement import outcome
 from tests.random_call import Call, same_results
 
 F64 = torch.float64
@@ -51,11 +52,8 @@ def same(ours: nn.Module, oracle: nn.Module, inputs: list[Tensor], atol: float =
     found = []
     for module in (ours, oracle):
         kind = next(module.parameters()).dtype
-        leaves = [x.to(kind).requires_grad_() for x in inputs] + list(module.parameters())
         noise = {name: value.to(kind) for name, value in call.get("noise", {}).items()}
-        y = module(*leaves[: len(inputs)], **{**call, "noise": noise or None})
-        loss = (y * draw(*y.shape, seed=5).to(kind)).sum()
-        found.append([y, *torch.autograd.grad(loss, leaves, materialize_grads=True)])
+        found.append(outcome(module, [x.to(kind) for x in inputs], **{**call, "noise": noise or None}))
     for got, want in zip(*found, strict=True):
         scale = max(1.0, want.abs().max().item()) if want.numel() else 1.0
         torch.testing.assert_close(got.to(F64), want, rtol=0, atol=atol * scale)
