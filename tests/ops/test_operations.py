@@ -15,7 +15,7 @@ from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.ops import MAPS, OPS, Operation
 from tensornet_attn.reference import evaluate
 from tests.agreement import modules
-from tests.random_call import assert_same, results
+from tests.random_call import same_results
 
 F64 = torch.float64
 N, M = 3, 4
@@ -181,4 +181,4 @@ def test_code_of_maps_is_the_reference(name: str) -> None:
     for layer in (oracle, module):
         torch.nn.init.ones_(layer.w)
     x = [0.1 + 0.8 * torch.rand(2, 5, 6, dtype=F64)]
-    assert_same(results(module, x, {}), results(oracle, x, {}))
+    same_results(module, oracle, x)

@@ -18,9 +18,10 @@ from tensornet_attn.graph import build
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.runtime.decay import decay_attention, decayed_reads
 from tensornet_attn.runtime.softmax import masked_softmax
+from tests.agreement import same_outcome
 
 from .decay_cases import ALONE, FADED, FADING, SHARED, UNFADING, decayed, exp
-from .test_linear import CHOSEN, agree, check_refusal, draw, modules
+from .test_linear import CHOSEN, check_refusal, draw, modules, same_with_masks
 
 SHAPES = [(5, 5), (3, 40), (40, 3), (70, 70), (1, 1)]
 
@@ -31,12 +32,9 @@ def test_the_keys_are_summed_first_and_the_result_is_the_same(name: str) -> None
     assert f"A.o: {CHOSEN}" in ours.explain()
     shapes = [(n, m) for n, m in SHAPES if n == m or not build(ta.load(FADING[name])).tied]
     for (n, m), batch in zip(shapes, itertools.cycle([(2,), ()]), strict=False):
-        inputs, keys = [draw(*batch, n, 4), draw(*batch, m, 4, seed=1)], draw(*batch, m, seed=2) > -0.3
-        agree(ours, oracle, inputs)
-        agree(ours, oracle, inputs, key_mask=keys)
-    agree(ours, oracle, inputs, mask=draw(n, m, seed=3) > -0.3, key_mask=keys)
+        same_with_masks(ours, oracle, n, m, batch)
     inputs = [draw(2, 9, 4), draw(2, 9, 4, seed=1)]
-    agree(ours, oracle, inputs, mask=draw(9, 9, seed=3) > -0.3)
+    same_outcome(ours, oracle, inputs, mask=draw(9, 9, seed=3) > -0.3)
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -47,9 +45,9 @@ def test_what_fades_may_be_read_elsewhere_too(name: str) -> None:
     assert not any("queries at a time" in text or "dense keep" in text for text in told), told
     for n, batch in ((5, (2,)), (70, ()), (1, (2,))):
         inputs = [draw(*batch, n, 4), draw(*batch, n, 4, seed=1)]
-        agree(ours, oracle, inputs)
-        agree(ours, oracle, inputs, key_mask=draw(*batch, n, seed=2) > -0.3)
-    agree(ours, oracle, inputs, mask=draw(n, n, seed=3) > -0.3)
+        same_outcome(ours, oracle, inputs)
+        same_outcome(ours, oracle, inputs, key_mask=draw(*batch, n, seed=2) > -0.3)
+    same_outcome(ours, oracle, inputs, mask=draw(n, n, seed=3) > -0.3)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -62,12 +60,8 @@ def test_a_softmax_that_compares_nothing(name: str, causal: bool) -> None:
     assert (f"A.o: {CHOSEN}" in ours.explain()) == (causal or not name.endswith(("the distance", "own position")))
     shapes = [(n, m) for n, m in SHAPES if n == m or not build(ta.load(source)).tied]
     for n, m in shapes:
-        inputs, keys = [draw(2, n, 4), draw(2, m, 4, seed=1)], draw(2, m, seed=2) > -0.3
-        agree(ours, oracle, inputs)
-        agree(ours, oracle, inputs, key_mask=keys)
-    agree(ours, oracle, inputs, mask=draw(n, m, seed=3) > -0.3, key_mask=keys)
-    if "same" not in source["diagram"]:  # a keep box, which takes no float mask
-        agree(ours, oracle, inputs, mask=draw(n, m, seed=3))
+        floats = [] if "same" in source["diagram"] else [draw(n, m, seed=3)]  # a keep box takes no float mask
+        same_with_masks(ours, oracle, n, m, (2,), *floats)
 
 
 @pytest.mark.parametrize(("n", "m"), [(40, 40), (7, 40), (40, 7)])
@@ -114,7 +108,7 @@ BY_INDUCTOR += ["a softmax of numbers of keys", "with more of the own position"]
 def test_compiled(name: str) -> None:
     ours, oracle = modules((FADING | ALONE)[name], False, "inductor")
     for length in (5, 70, 40):
-        agree(ours, oracle, [draw(2, length, 4), draw(2, length, 4, seed=1)])
+        same_outcome(ours, oracle, [draw(2, length, 4), draw(2, length, 4, seed=1)])
 
 
 @pytest.mark.parametrize("name", UNFADING)
@@ -127,7 +121,7 @@ def test_over_all_keys() -> None:
     del source["diagram"]["A"]["mask"]
     ours, oracle = modules(source, False)
     assert f"A.o: {CHOSEN}" in ours.explain()
-    agree(ours, oracle, [draw(2, 5, 4), draw(2, 7, 4, seed=1)], key_mask=draw(2, 7, seed=2) > -0.3)
+    same_outcome(ours, oracle, [draw(2, 5, 4), draw(2, 7, 4, seed=1)], key_mask=draw(2, 7, seed=2) > -0.3)
 
 
 def exactly(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> Tensor:

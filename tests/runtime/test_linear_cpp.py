@@ -20,7 +20,7 @@ from tensornet_attn.tiles.cpp.linear import linear_source
 from tensornet_attn.tiles.cpp.values import in_cpp
 from tensornet_attn.tiles.features import Feature
 from tensornet_attn.tiles.program import At, Nodes, TileOperand
-from tests.agreement import agree
+from tests.agreement import agree, modules, same_outcome
 from tests.runtime import test_tiled_states
 from tests.runtime.test_tiled_linear import drawn, plain
 
@@ -214,10 +214,7 @@ def test_libraries_of_a_process_share_no_members() -> None:
 
 
 def test_features_of_several_operands(passes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    design = ta.load(MIXTURE)
-    made, plain = ta.compile(design, "cpp", dtype=torch.float64), ta.reference(design).double()
-    plain.load_state_dict(made.state_dict())
+    plain, made = modules(ta.load(MIXTURE), "cpp")
     x, keep = torch.randn(2, 5, 32, dtype=torch.float64), torch.rand(2, 150) < 0.6
     for key_mask in (None, keep):
         memory = torch.randn(2, 150, 32, dtype=torch.float64, requires_grad=True)
@@ -251,12 +248,7 @@ def test_other_sizes_of_summed_legs_take_torch(passes: list[int]) -> None:
 
 def test_a_row_that_all_queries_share_has_the_gradient_of_all(passes: list[int]) -> None:
     design = ta.load("abc", legs={"f": 8, "h": 2, "r": 3})
-    made, plain = (
-        ta.compile(design, backend, False, dtype=torch.float64, device_costs="generic")
-        for backend in ("cpp", "reference")
-    )
-    plain.load_state_dict(made.state_dict())
+    plain, made = modules(design, "cpp", False, device_costs="generic")
     x = torch.randn(2, 7, 8, dtype=torch.float64)
-    one, other = (torch.autograd.grad(run(x).square().sum(), [*run.parameters()]) for run in (made, plain))
-    torch.testing.assert_close(one, other)
+    same_outcome(made, plain, [x])
     assert passes

@@ -15,6 +15,7 @@ from tensornet_attn.ops import MAPS
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.triton.kernels.linear import triton_linear, triton_linear_attention
 from tensornet_attn.runtime.triton.kernels.tile_maps import tile_map
+from tests.agreement import outcome
 from tests.triton.agreement import agree, drawn, near
 
 F64 = torch.float64
@@ -71,12 +72,7 @@ def test_a_design_equals_its_reference(name: str, causal: bool) -> None:
     wanted.load_state_dict(module.state_dict())
     keys = torch.rand(2, 19, generator=draw) < 0.6
     for masks in ({}, {"key_mask": keys}, {"mask": torch.rand(19, 19, generator=draw) < 0.6}):
-        found = []
-        for one in (module, wanted):
-            given = x.clone().requires_grad_()
-            y = one(given, **masks)
-            found.append([y, *torch.autograd.grad(y.square().sum(), [given, *one.parameters()])])
-        for own, other in zip(*found, strict=True):
+        for own, other in zip(outcome(module, [x], **masks), outcome(wanted, [x], **masks), strict=True):
             near(own, other)
 
 
