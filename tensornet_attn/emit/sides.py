@@ -120,23 +120,31 @@ def _in_torch(writer: Writer, node: Node, names: Sequence[str], small: Legs) -> 
 
 
 def term_text(writer: Writer, recurrence: Recurrence, term: ScoreTerm, small: Legs = (), rows: bool = True) -> str:
-    """The names of query side, key side and core, each on a line of its own.
-
-    `rows`: a side without its sequence leg has a row for each position, else one for all.
-    """
-    query, key = str(writer.graph.query), str(writer.graph.key)
-    query_side = _operands(writer, "q", recurrence, term.query, query, term, small, rows)
-    key_side = _operands(writer, "k", recurrence, term.key, key, term, small, True)
+    """A term of a call, whose operands are on lines of their own. `rows`: see `sides_text`."""
+    operands = sides_text(writer, recurrence, term, small, rows)
     if term.decays:
         pairs = zip("ab", zip(*term.decays, strict=True), strict=True)
-        decays = [_decay(writer, recurrence, name, uses, term.decayed) for name, uses in pairs]
-        decays += [_decay(writer, recurrence, "c", term.own, ())] if term.own else []
-        return f"({', '.join((query_side, key_side, *decays))})"
-    if not term.core:
-        return f"({query_side}, {key_side})"
-    core = writer.value(term.core[0])
-    heads = recurrence.heads if core.batched or {*recurrence.heads} & {*core.legs} else ()
-    return f"({query_side}, {key_side}, {laid(writer, 'core', matrix(core, heads, term.groups, recurrence.mixed))})"
+        operands += [_decay(writer, recurrence, name, uses, term.decayed) for name, uses in pairs]
+        operands += [_decay(writer, recurrence, "c", term.own, ())] if term.own else []
+    elif term.core:
+        core = writer.value(term.core[0])
+        heads = recurrence.heads if core.batched or {*recurrence.heads} & {*core.legs} else ()
+        operands.append(f"core={laid(writer, 'core', matrix(core, heads, term.groups, recurrence.mixed))}")
+    return writer.call("Term", *operands)
+
+
+def sides_text(
+    writer: Writer, recurrence: Recurrence, term: ScoreTerm, small: Legs = (), rows: bool = True
+) -> list[str]:
+    """The names of query side and key side, each on a line of its own.
+
+    `rows`: a query side without its sequence leg has a row for each position, else one for all.
+    """
+    query, key = str(writer.graph.query), str(writer.graph.key)
+    return [
+        _operands(writer, "q", recurrence, term.query, query, term, small, rows),
+        _operands(writer, "k", recurrence, term.key, key, term, small, True),
+    ]
 
 
 def _operands(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensornet_attn.emit.layout import columns
-from tensornet_attn.emit.sides import eps_text, laid, mask_options, matrix, sides_maps, small_legs, term_text
+from tensornet_attn.emit.sides import eps_text, laid, mask_options, matrix, sides_maps, sides_text, small_legs
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.recurrence import recurrence_of
@@ -51,11 +51,11 @@ class Total(OfSteps, Implementation[tuple[Step, ...]]):
         products = f"{', '.join(recurrence.box.name for recurrence in recurrences)} times {first.value.name}"
         writer.line(f"# the sum of {products}: sums over {key} first; no {query} by {key} tensor is formed")
         small = small_legs(writer, kernels)
-        sides = [term_text(writer, recurrence, recurrence.terms[0], small)[1:-1] for recurrence in recurrences]
+        sides = [sides_text(writer, recurrence, recurrence.terms[0], small) for recurrence in recurrences]
         values = laid(writer, "v", matrix(writer.value(first.value), first.heads, (key,), first.result))
         terms = [
-            f"({side}, {', '.join(sides_maps(writer, recurrence, small))}, {eps_text(writer, recurrence)})"
-            for side, recurrence in zip(sides, recurrences, strict=True)
+            writer.call("LinearKernel", *pair, *sides_maps(writer, recurrence, small), eps_text(writer, recurrence))
+            for pair, recurrence in zip(sides, recurrences, strict=True)
         ]
         options = [*mask_options(writer, first), *cpp_option(writer, step, kernels)]
         expression = writer.call("linear_attentions", f"[{', '.join(terms)}]", values, *options)

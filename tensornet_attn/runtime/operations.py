@@ -72,6 +72,13 @@ def largest_number(x: torch.Tensor) -> float:
     return min(bound, torch.finfo(torch.float32).max) if torch.compiler.is_compiling() and exports_onnx() else bound
 
 
+def place_among(tensors: list, x) -> int:
+    """The place of a tensor in a list, at whose end it is put if it is not there."""
+    place = next((i for i, tensor in enumerate(tensors) if tensor is x), len(tensors))
+    tensors += [x] if place == len(tensors) else []
+    return place
+
+
 def asks_gradients(*tensors) -> bool:
     """Whether a call with these tensors, some of them None, is part of a graph."""
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
