@@ -105,13 +105,13 @@ class Fused(OfBoxes[Scored]):
     def elementwise(self, scene: Scene, step: Step) -> int:
         op = attention_of(step)
         acts = bool(op.masks) + (scene.number(op.scale) != 1) + (scene.number(op.dropout) != 0)
-        return _batch(scene, step) * scene.size(op.scores) * (OPS["softmax"].per_element + acts)
+        return scene.batch_of(step) * scene.size(op.scores) * (OPS["softmax"].per_element + acts)
 
     def kept(self, scene: Scene, step: Step) -> dict[str, int]:
         return attention_saved(scene, step, attention_of(step))
 
     def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
-        return of_attention(scene, attention_of(step), _batch(scene, step))
+        return of_attention(scene, attention_of(step), scene.batch_of(step))
 
     def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         learned, kind = backward and step.name in scene.learned, kind_of(scene, step)
@@ -260,14 +260,14 @@ def attention_saved(scene: Scene, step: Step, op: FusedAttention) -> dict[str, i
             kept(scene, (use,)) if same else {f"{step.name}: {role}": scene.elements(use) * times * wide // use_width}
         )
     padded = step.name if out_width == wide else f"{step.name}: padded"  # of which the result is a view
-    rows = (scene.batch if step.name in scene.batched else 1) * scene.size((*heads, str(scene.graph.query)))
+    rows = scene.batch_of(step) * scene.size((*heads, scene.query))
     return floats | {padded: scene.stored[step.name] * wide // out_width, f"{step.name}: log-sum-exp": rows}
 
 
 def of_attention(scene: Scene, op: FusedAttention, batch: int) -> list[Matmul]:
     """The scores and the sums of values of one call."""
     heads = batch * scene.size({*op.scores} - {scene.graph.query, op.leg})
-    queries, keys = scene.size({*op.scores} & {str(scene.graph.query)}), scene.size((op.leg,))
+    queries, keys = scene.size({*op.scores} & {scene.query}), scene.size((op.leg,))
     width = max(_widths(scene, op))
     both = Shape(heads, queries, keys, width), Shape(heads, queries, width, keys)
     return [Matmul(shape, op.scores, float(shape.macs)) for shape in both]
@@ -276,16 +276,12 @@ def of_attention(scene: Scene, op: FusedAttention, batch: int) -> list[Matmul]:
 def attention_seconds(scene: Scene, step: Step, op: FusedAttention, table: Table, learned: bool, kind: str) -> float:
     """Pairs of queries and keys at the wider of both widths, and copies of keys and values for heads they lack."""
     copies = 2 * accessed(sum(scene.elements(use) * times for use, times in _repeated(scene, op) if times > 1), table)
-    pairs = float(_batch(scene, step) * scene.size(op.scores))
-    queries = scene.size({*op.scores} & {str(scene.graph.query)})
+    pairs = float(scene.batch_of(step) * scene.size(op.scores))
+    queries = scene.size({*op.scores} & {scene.query})
     if kind == CAUSAL_ATTENTION:  # blocks of keys beyond the last query of a block are skipped
         keys = scene.sizes[op.leg]
         pairs *= min(1.0, (keys + SKIPPED) / (2 * keys))
     return pairs * table.of_pair(queries, max(_widths(scene, op)), learned) + passes_of(learned) * copies
-
-
-def _batch(scene: Scene, step: Step) -> int:
-    return scene.batch if step.name in scene.batched else 1
 
 
 def _widths(scene: Scene, op: FusedAttention) -> tuple[int, int]:

@@ -120,7 +120,7 @@ class Banded(OfBoxes[Masked]):
 
         Where each query sees its own position, no row of the result is hidden.
         """
-        spans, op, query = in_spans(scene, step), band_of(step).attention, str(scene.graph.query)
+        spans, op, query = in_spans(scene, step), band_of(step).attention, scene.query
         saved = attention_saved(spans, step, op)
         unpadded = spans.batch * spans.sizes[query] == scene.batch * scene.sizes[query]
         same = {*kept(spans, (op.query,))} if unpadded else set()
@@ -129,10 +129,10 @@ class Banded(OfBoxes[Masked]):
         return {name if name in same else f"{step.name}: {name} in blocks": floats for name, floats in saved.items()}
 
     def keys_met(self, scene: Scene, step: Step) -> int:
-        return min(band_of(step).reach.span, scene.sizes[str(scene.graph.key)])
+        return min(band_of(step).reach.span, scene.keys)
 
     def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
-        spans, row = in_spans(scene, step), str(scene.graph.query)
+        spans, row = in_spans(scene, step), scene.query
         share = scene.batch * scene.sizes[row] / (spans.batch * spans.sizes[row])  # without rows that pad a block
         batch = spans.batch if step.name in scene.batched else 1
         blocks = of_attention(spans, band_of(step).attention, batch)
@@ -171,7 +171,7 @@ BAND = Banded()
 def in_spans(scene: Scene, step: Step) -> Scene:
     """The scene of a kernel 'band' as it runs: its blocks of queries, with a span of keys each, are the batch."""
     op, reach = band_of(step).attention, band_of(step).reach
-    query = str(scene.graph.query)
+    query = scene.query
     blocks = max(2, -(-scene.sizes[query] // reach.block))
     return replace(scene, sizes={**scene.sizes, query: reach.block, op.leg: reach.span}, batch=scene.batch * blocks)
 

@@ -33,7 +33,16 @@ from tensornet_attn.graph.graph import Box, Graph, Kernel, Step, Tensor, Use, bo
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ir.values import Legs, Value, permuted
-from tensornet_attn.kernels.blocks import Group, block_of, drops, groups_of, keys_of, rows_in_band, rows_of, steps_with
+from tensornet_attn.kernels.blocks import (
+    Group,
+    block_of,
+    drops,
+    groups_of,
+    keys_of,
+    rows_in_band,
+    rows_of,
+    with_kernels,
+)
 from tensornet_attn.kernels.implementation import Context, Cost, Implementation, Lowered
 from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import leaf
@@ -80,9 +89,9 @@ class InBlocks(Implementation[Group]):
         graph = body_graph(scene.graph, step)
         if block_form(step).tiled:
             met = bounded(areas_seen(graph))
-            return None if met is None else min(met.span, scene.sizes[str(scene.graph.key)])
+            return None if met is None else min(met.span, scene.keys)
         met = reach_in_both(graph)
-        return None if met is None else min(met.keys, scene.sizes[str(scene.graph.key)])
+        return None if met is None else min(met.keys, scene.keys)
 
     def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
         """The products of one block of queries, and their multiply-adds in all blocks."""
@@ -121,8 +130,8 @@ class InBlocks(Implementation[Group]):
         form = block_form(step)
         if form.tiled:
             return None
-        query, keys = str(scene.graph.query), scene.sizes[str(scene.graph.key)]
-        batch = scene.batch if step.name in scene.batched else 1
+        query, keys = scene.query, scene.keys
+        batch = scene.batch_of(step)
         rows = min(rows_of(scene.graph, step, keys * batch, device), scene.sizes[query])
         values = sum(scene.size(leg for leg in inner_step.legs if leg != query) for inner_step in form.inside)
         return (batch * rows * values,) * 2
@@ -136,17 +145,17 @@ class InBlocks(Implementation[Group]):
     def block_of(self, scene: Scene, step: Step) -> tuple[Scene, list[tuple[Step, float]]]:
         """The scene of one block of queries, and the steps inside with the number of times they run."""
         form, (inner, steps) = block_form(step), inside(scene, step)
-        query, key = str(scene.graph.query), str(scene.graph.key)
+        query, key = scene.query, scene.key
         met = self.keys_met(scene, step)
         keys = scene.sizes[key] if met is None else met
         pairs = [inner_step.legs for inner_step in form.inside if {query, key} <= {*inner_step.legs}]
         widest = max((scene.size({*legs} - {query, key}) for legs in pairs), default=1)
-        batch = scene.batch if step.name in scene.batched else 1
+        batch = scene.batch_of(step)
         rows = max(LEAST, BUDGET // max(1, 4 * widest * keys * batch))
         rows = rows if form.tiled or met is None else min(rows, IN_BAND)
         rows = max(1, min(scene.sizes[query], rows))
         calls = scene.sizes[query] / rows
-        block = _that_sees(replace(inner, sizes={**inner.sizes, query: rows}), keys)
+        block = _that_sees(inner.at({query: rows}), keys)
         rowwise = [
             query in {leg for use in inner_step.op.uses for leg in use.legs} | {*inner_step.legs}
             for inner_step in steps
@@ -157,7 +166,7 @@ class InBlocks(Implementation[Group]):
 
     def _seen(self, scene: Scene, step: Step, block: Scene) -> Scene:
         """A block with the keys that its blocks read on average: if it is causal, none after the last query."""
-        query, key = str(scene.graph.query), str(scene.graph.key)
+        query, key = scene.query, scene.key
         n, m = scene.sizes[query], scene.sizes[key]
         after = reach_in(body_graph(scene.graph, step))[1]
         if n != m or after is None or after > 0:
@@ -217,7 +226,7 @@ class Blockwise(InBlocks):
                 rows = f"blockwise: {count} queries at a time, recomputed in the backward"
                 chosen[step.name] = f"{rows}, without a tensor of {graph.query} x {graph.key} elements"
                 costs |= {} if cost is None else {step.name: str(cost)}
-        return Lowered(replace(graph, steps=tuple(steps_with(graph, split, kernels, removed))), chosen, refused, costs)
+        return Lowered(with_kernels(graph, split, kernels, removed), chosen, refused, costs)
 
 
 BLOCKWISE = Blockwise()
@@ -240,9 +249,8 @@ def block_form(step: Step) -> Block:
 
 def _that_sees(block: Scene, keys: int) -> Scene:
     """A block of queries that sees so many keys, at as few relative positions."""
-    graph, rows = block.graph, block.sizes[str(block.graph.query)]
-    relative = [leg.name for leg in graph.legs if leg.kind == "relative" and leg.size is None]
-    return replace(block, sizes={**block.sizes, str(graph.key): keys, **dict.fromkeys(relative, rows + keys - 1)})
+    relative = [leg.name for leg in block.graph.legs if leg.kind == "relative" and leg.size is None]
+    return block.at({block.key: keys, **dict.fromkeys(relative, block.queries + keys - 1)})
 
 
 def emit_blockwise(writer: Writer, step: Step, cpp: Callable[[str, list[Operand], Legs], str] | None = None) -> None:

@@ -22,7 +22,7 @@ from tensornet_attn.emit.wrap import WIDTH, filled
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, Legs, Path, split_products
-from tensornet_attn.kernels.blocks import Group, groups_of, steps_with
+from tensornet_attn.kernels.blocks import Group, groups_of, with_kernels
 from tensornet_attn.kernels.blockwise import InBlocks
 from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.tiles.build import tile_program
@@ -73,7 +73,7 @@ class Tiles(InBlocks):
             chosen |= {name: f"blockwise, some queries at a time: {reason}" for name, reason in against.items()}
             accepted = [step for step in group.kernels if step.name not in against]
             chosen |= {step.name: self.describe(best, step, context) for step in accepted}
-        return Lowered(replace(graph, steps=tuple(steps_with(graph, best, exits, removed))), chosen, refused)
+        return Lowered(with_kernels(graph, best, exits, removed), chosen, refused)
 
     def on_triton(self, form: object) -> bool:
         return True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tensornet_attn.cost.kernels import body_of
 from tensornet_attn.emit.layout import columns
 from tensornet_attn.emit.sides import eps_text, laid, mask_options, matrix, sides_maps, sides_text, small_legs
 from tensornet_attn.emit.writer import Writer
@@ -16,7 +17,7 @@ from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.kernels.features import features_inside, takes_maps
 from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, OfSteps, kernel
 from tensornet_attn.kernels.linear import DENSE, cpp_option
-from tensornet_attn.rewrite.change import with_steps
+from tensornet_attn.rewrite.change import terms_of, with_steps
 
 
 class Total(OfSteps, Implementation[tuple[Step, ...]]):
@@ -43,8 +44,7 @@ class Total(OfSteps, Implementation[tuple[Step, ...]]):
         return True
 
     def emit(self, writer: Writer, step: Step) -> None:
-        assert step.kernel is not None
-        *kernels, _ = step.kernel.body
+        *kernels, _ = body_of(step)
         recurrences = [recurrence_of(summand) for summand in kernels]
         first, query, key = recurrences[0], str(writer.graph.query), str(writer.graph.key)
         assert first.value is not None
@@ -69,7 +69,7 @@ TOTAL = Total()
 def _summed(graph: Graph, step: Step) -> list[Step]:
     """The kernels whose results a step adds up, if one call computes them all; else none."""
     kernels, alike = list[Step](), set[object]()
-    for term in step.contraction.terms if step.contraction is not None else ():
+    for term in terms_of(step):
         (use, *others) = term.factors or (None,)
         summand = graph.step.get(use.name) if use is not None and not others and term.coefficient == ONE else None
         if summand is None or use is None or not takes_maps(graph, summand, tiles=False):
