@@ -7,7 +7,7 @@ from string import ascii_letters
 
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Step, Term
-from tensornet_attn.ir.arithmetic import ONE, Arith, Negative
+from tensornet_attn.ir.arithmetic import ONE, Negative
 from tensornet_attn.ir.values import ATOM, MATMUL, PRODUCT, SUM, Legs, Value, flattened
 
 
@@ -19,13 +19,8 @@ def emit_contraction(writer: Writer, step: Step) -> None:
         value = _sum(writer, step, terms)
     else:
         (term,) = terms
-        value = scaled(writer, term.coefficient, _product(writer, step, term))
+        value = writer.scaled(term.coefficient, _product(writer, step, term))
     writer.bind(step.name, value.text, value.legs, value.level)
-
-
-def scaled(writer: Writer, coefficient: Arith, value: Value) -> Value:
-    """coefficient * value; a coefficient of 1 is left out."""
-    return writer.scaled(coefficient, value)
 
 
 def _product(writer: Writer, step: Step, term: Term) -> Value:
@@ -58,7 +53,8 @@ def product(writer: Writer, left: Value, right: Value, layout: Legs) -> Value:
         if candidate is not None:
             return candidate
     left, right = left.unpacked, right.unpacked
-    matmuls = [_matmul(writer, x, _summed_first(x, weight), layout) for x, weight in ((left, right), (right, left))]
+    either_way = (left, right), (right, left)
+    matmuls = [_matmul(writer, x, _summed_first(x, weight), layout) for x, weight in either_way]
     if any(matmuls):
         return min(
             (matmul for matmul in matmuls if matmul), key=lambda matmul: matmul.legs != layout
@@ -66,18 +62,18 @@ def product(writer: Writer, left: Value, right: Value, layout: Legs) -> Value:
     if set(left.legs) | set(right.legs) == set(layout):
         expression = f"{left.aligned(layout).atom} * {right.aligned(layout).atom}"
         return Value(expression, layout, left.batched or right.batched, PRODUCT)
-    for big, small in ((left, right), (right, left)):
+    for big, small in either_way:
         if expression := _turned(big, small, layout, writer.narrow):
             return Value(expression, layout, True)
     if expression := _batched(left, right, layout):
         return Value(expression, layout, True, MATMUL)
-    for x, weight in ((left, right), (right, left)):
+    for x, weight in either_way:
         if (candidate := _weighted(writer, x, weight, layout)) is not None:
             return candidate
     if sides := _ordered(writer, left, right, layout) or _ordered(writer, right, left, layout):
         rows, columns = sides
         return Value(f"{rows.atom} @ {columns.atom}.mT", layout, True, MATMUL)
-    for big, small in ((left, right), (right, left)):
+    for big, small in either_way:
         if (candidate := _uncopied(writer, big, small, layout)) is not None:
             return candidate
     expression = _inner(left, right, layout) or einsum_text(left, right, layout)
@@ -308,7 +304,7 @@ def _sum(writer: Writer, step: Step, terms: tuple[Term, ...]) -> Value:
         if term.factors:
             factor = writer.value(term.factors[0])
             batched |= factor.batched
-            factor = scaled(writer, coefficient, summed(factor, layout))
+            factor = writer.scaled(coefficient, summed(factor, layout))
             summand = factor.atom if factor.level == SUM and expression else factor.text
         else:
             summand = writer.factor(coefficient)

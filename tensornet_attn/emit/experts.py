@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from tensornet_attn.cost.experts import (
-    Product,
-    chosen_of,
-)
-from tensornet_attn.emit.contract import scaled
+from tensornet_attn.cost.experts import Product, chosen_of
 from tensornet_attn.emit.layout import split
 from tensornet_attn.emit.sides import unmapped
 from tensornet_attn.emit.writer import Writer
@@ -58,23 +54,21 @@ def product_text(writer: Writer, product: Product, topk: Step) -> Value:
         call = writer.call(
             "gated_expert_sums", rows, weight, scores.grouped(_groups(product, (product.expert,))), k, *options
         )
-        return scaled(writer, product.step.op.terms[0].coefficient, _apart(writer, call, product))  # type: ignore[union-attr]
-    gates, chosen = (
-        writer.values[name].renamed(topk.legs, product.gate.legs).grouped(_groups(product, (product.expert,)))
-        for name in (_gates(topk), name_of_chosen(topk))
-    )
-    rows = _rows(product, writer.value(product.x))
-    if product.gated:
-        call = writer.call("expert_sums", rows, weight, gates, chosen, *(["True"] if total else []))
     else:
-        call = writer.call("expert_rows", rows, weight, chosen)
-    unflattened = _apart(writer, call, product)
-    return scaled(writer, product.step.op.terms[0].coefficient, unflattened)  # type: ignore[union-attr]
+        gates, chosen = (
+            writer.values[name].renamed(topk.legs, product.gate.legs).grouped(_groups(product, (product.expert,)))
+            for name in (_gates(topk), name_of_chosen(topk))
+        )
+        rows = _rows(product, writer.value(product.x))
+        if product.gated:
+            call = writer.call("expert_sums", rows, weight, gates, chosen, *(["True"] if total else []))
+        else:
+            call = writer.call("expert_rows", rows, weight, chosen)
+    return writer.scaled(product.step.op.terms[0].coefficient, _apart(writer, call, product))  # type: ignore[union-attr]
 
 
 def add_biases(writer: Writer, step: Step, product: Product, topk: Step) -> None:
     """A step between two products that adds the biases of the chosen experts."""
-    assert step.contraction is not None
     legs = (*product.tokens, product.expert, *product.own)
     chosen = (
         writer.values[name_of_chosen(topk)]
@@ -106,7 +100,7 @@ def _rows(product: Product, x: Value) -> str:
     if slots or set(product.heads) & set(x.legs):
         return x.grouped(_groups(product, slots, product.summed))
     rows = x.grouped((*((leg,) for leg in product.tokens), product.summed))
-    return f"{rows}[..., {'None, ' * bool(product.heads)}None, :]"
+    return f"{rows}[..., {'None, ' if product.heads else ''}None, :]"
 
 
 def _apart(writer: Writer, expression: str, product: Product) -> Value:

@@ -23,7 +23,7 @@ from tensornet_attn.emit.leaves import bind_leaves, bind_lengths, open_forward, 
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
 from tensornet_attn.emit.names import Names, class_name, docstring_text, harmless
 from tensornet_attn.emit.precision import in_precision, rounded
-from tensornet_attn.emit.wrap import WIDTH, wrapped
+from tensornet_attn.emit.wrap import INDENT, WIDTH, indented, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.graph import Graph, Step
@@ -33,7 +33,6 @@ from tensornet_attn.ir.values import shape_comment
 from tensornet_attn.rewrite.duplicate import beside_output
 from tensornet_attn.rewrite.hidden import hiding
 
-_INDENT = "    "
 # Modules of the standard library that emitted code uses.
 MODULES = (
     "contextlib",
@@ -102,7 +101,7 @@ def emit(
     forward = _forward(writer, plan.graph if observed else None)
     init = init_lines(writer, plan.graph)
     lines, functions = ([], carried(writer.functions, writer.plain)) if alone else imported(writer.functions)
-    body = "\n".join(line for line in ["", *_indented([*init, "", *forward])])
+    body = "\n".join(line for line in ["", *indented([*init, "", *forward])])
     code = f"class {name}(nn.Module):{body}"
     head = _docstring(plan.graph, about, origin, header, version)
     imports = "\n".join([_imports(names_read("\n".join([code, *functions]))), *([""] if lines else []), *lines])
@@ -139,7 +138,7 @@ def _docstring(graph: Graph, about: str, origin: str, header: Sequence[str], ver
 def _block(line: str) -> list[str]:
     """Wraps a line of the docstring, but not inside brackets."""
     line = re.sub(r"\[[^\]]*\]", lambda legs: legs[0].replace(" ", "\0"), line)
-    return wrap(line, WIDTH, initial_indent=_INDENT, subsequent_indent=2 * _INDENT, break_on_hyphens=False)
+    return wrap(line, WIDTH, initial_indent=INDENT, subsequent_indent=2 * INDENT, break_on_hyphens=False)
 
 
 def _leg_text(kind: str, size: int | None, maximum: int | None, reach: int | None) -> str:
@@ -191,7 +190,7 @@ def _forward(writer: Writer, observed: Graph | None) -> list[str]:
     lines = [*_call_text(graph, writer.local), *_paragraphs(groups, 2), *last_lines]
     return_type = "Tensor | tuple[Tensor, dict[str, Tensor]]" if graph.losses else "Tensor"
     return_type = f"tuple[{', '.join(['Tensor'] * (1 + len(graph.also)))}]" if graph.also else return_type
-    return [*wrapped(f"def forward({arguments}) -> {return_type}:", len(_INDENT)), *_indented(lines)]
+    return [*wrapped(f"def forward({arguments}) -> {return_type}:", len(INDENT)), *indented(lines)]
 
 
 def _observed(writer: Writer, diagram: Graph) -> Iterator[str]:
@@ -225,7 +224,7 @@ class _Block:
     def text(self) -> list[str]:
         lines = _paragraphs(self.groups, 2 + len(self.under))
         for condition in reversed(self.under):
-            lines = [condition, *_indented(lines)]
+            lines = [condition, *indented(lines)]
         return lines
 
 
@@ -281,7 +280,7 @@ def _paragraphs(groups: Sequence[Sequence[str]], depth: int) -> list[str]:
     lines: list[str] = []
     length_before = 1
     for group in (group for group in groups if group):
-        paragraph = [row for line in group for row in wrapped(line, depth * len(_INDENT))]
+        paragraph = [row for line in group for row in wrapped(line, depth * len(INDENT))]
         length = sum(not line.startswith("del ") for line in group)
         lines += [""] if lines and max(length_before, length) > 1 else []
         lines += paragraph
@@ -307,7 +306,7 @@ def _call_text(graph: Graph, local: dict[str, str]) -> list[str]:
         shapes.append(f"key_mask [... {graph.key or graph.query}], True = visible")
     if "losses" in names:
         shapes.append("losses: return (output, scalar losses by name)")
-    return wrap(f'"""{"; ".join(shapes)}."""', WIDTH - 2 * len(_INDENT))
+    return wrap(f'"""{"; ".join(shapes)}."""', WIDTH - 2 * len(INDENT))
 
 
 @contextmanager
@@ -363,7 +362,3 @@ def _with_losses(writer: Writer, steps: Sequence[Step]) -> list[_Block]:
 
 def _option(name: str, kind: str) -> str:
     return f"{name}: {kind} = False" if kind == "bool" else f"{name}: {kind} | None = None"
-
-
-def _indented(lines: Sequence[str]) -> list[str]:
-    return [f"{_INDENT}{line}" if line else "" for line in lines]

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from tensornet_attn.emit.boxes import emit_box
-from tensornet_attn.emit.contract import einsum_text, product, scaled, summed
+from tensornet_attn.emit.contract import einsum_text, product, summed
 from tensornet_attn.emit.layout import box_layout
 from tensornet_attn.emit.masks import keep_and_bias, seen_text
+from tensornet_attn.emit.wrap import tuple_text
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Box, Step, Use
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value
@@ -307,7 +308,7 @@ class RowsPrinter:
         (tree,) = number.data
         smallest, factors = self._smallest(operand), list(self._factors(operand)[1])
         if smallest is None:
-            return scaled(self.writer, tree, self.value(operand))
+            return self.writer.scaled(tree, self.value(operand))
         factors[smallest] = self._multiple(number, factors[smallest])
         return self._product(operand, tuple(factors))
 
@@ -338,10 +339,8 @@ class RowsPrinter:
 
     def _spread(self, node: Node) -> Value:
         layout, operand = self._layout(node), self.value(node.args[0])
-        sizes = ", ".join(map(self.writer.block_size, layout))
-        expression = self.writer.call(
-            "spread_rows", operand.aligned(layout, whole=True).text, f"({sizes}{',' * (len(layout) == 1)})"
-        )
+        sizes = tuple_text(map(self.writer.block_size, layout))
+        expression = self.writer.call("spread_rows", operand.aligned(layout, whole=True).text, sizes)
         return Value(expression, layout, operand.batched)
 
     def _view(self, node: Node) -> Value:
@@ -353,10 +352,11 @@ class RowsPrinter:
     # boxes and their gradients
 
     def _box(self, node: Node) -> Value:
-        (step, *_), writer = node.data, self.writer
-        return self._boxed(step, dict(zip(step.op.uses, map(self.value, node.args), strict=True)), writer)
+        (step, *_) = node.data
+        return self._boxed(step, dict(zip(step.op.uses, map(self.value, node.args), strict=True)))
 
-    def _boxed(self, step: Step, by_use: dict[Use, Value], writer: BlockWriter) -> Value:
+    def _boxed(self, step: Step, by_use: dict[Use, Value]) -> Value:
+        writer = self.writer
         writer.read, writer.made = by_use, None
         emit_box(writer, step)
         return writer.made or writer.values[step.name]
@@ -429,7 +429,7 @@ class RowsPrinter:
             return Value(expression, operand.legs, True)
         by_use = dict(zip(step.op.uses, operands, strict=True))
         by_use[step.op.uses[index]] = Value(name, operand.legs, True)
-        output = self._boxed(step, by_use, self.writer)
+        output = self._boxed(step, by_use)
         aligned, leg_counts = (
             gradient.aligned(output.legs, whole=True).text,
             f"({len(output.legs)}, {len(operand.legs)})",

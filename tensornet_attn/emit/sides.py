@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensornet_attn.emit.contract import scaled
+from tensornet_attn.emit.layout import dimensions
 from tensornet_attn.emit.masks import takes_mask
-from tensornet_attn.emit.wrap import wrapped
+from tensornet_attn.emit.wrap import indented, tuple_text, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import Masked, Normalize, ScoreTerm
 from tensornet_attn.graph.graph import Step, Use
@@ -47,7 +47,7 @@ def map_of_tiles(writer: Writer, elementwise: Map, torch_function: str) -> str:
 
 
 def _indented(line: str) -> str:
-    return "\n".join(f"    {row}" for row in wrapped(line, 4))
+    return "\n".join(indented(wrapped(line, 4)))
 
 
 def sides_maps(writer: Writer, recurrence: Recurrence, small: Legs = ()) -> list[str]:
@@ -166,7 +166,7 @@ def _operands(
         laid(writer, name, matrix(writer.value(operand.use), recurrence.heads, (row,), term.features, behind))
         for operand in feature.operands
     ]
-    return local_names[0] if feature.alone else f"({', '.join(local_names)}{',' * (len(local_names) == 1)})"
+    return local_names[0] if feature.alone else tuple_text(local_names)
 
 
 def _decay(writer: Writer, recurrence: Recurrence, name: str, uses: Sequence[Use], decayed: Legs) -> str:
@@ -203,7 +203,7 @@ def _side(
         if ones:
             expression, shape = f"{expression} * {ones}", shape.replace(" 1 ", f" {sequence} ")
         side = Value(expression, (), True, PRODUCT if ones else ATOM)
-    return (scaled(writer, term.coefficient, side).text if query else expression), shape
+    return (writer.scaled(term.coefficient, side).text if query else expression), shape
 
 
 def matrix(value: Value, heads: Legs, rows: Legs, columns: Legs, small: Legs = ()) -> tuple[str, str]:
@@ -214,11 +214,7 @@ def matrix(value: Value, heads: Legs, rows: Legs, columns: Legs, small: Legs = (
     if missing:
         value = value.aligned(order, whole=True)
     groups = (*((leg,) for leg in heads), rows, columns, *((leg,) for leg in small))
-    return value.grouped(groups), batch + " ".join(_dimension(group, missing) for group in groups)
-
-
-def _dimension(group: Legs, missing: list[str]) -> str:
-    return f"({' '.join(group)})" if len(group) > 1 else group[0] if group and group[0] not in missing else "1"
+    return value.grouped(groups), batch + dimensions(*(() if {*group} <= {*missing} else group for group in groups))
 
 
 def laid(writer: Writer, name: str, shaped: tuple[str, str]) -> str:

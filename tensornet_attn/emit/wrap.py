@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 WIDTH = 120
-_INDENT = "    "
+INDENT = "    "
 _OPEN, _CLOSE = "([{", ")]}"
 
 
@@ -27,7 +27,22 @@ def wrapped(line: str, indent: int) -> list[str]:
 
 
 def _inner(code: str, indent: int) -> list[str]:
-    return [_INDENT + row for row in wrapped(code, indent + len(_INDENT))]
+    return indented(wrapped(code, indent + len(INDENT)))
+
+
+def indented(lines: Iterable[str]) -> list[str]:
+    """The lines with an indent, except empty ones."""
+    return [INDENT + line if line else "" for line in lines]
+
+
+def tuple_text(members: Iterable[object]) -> str:
+    """A tuple as Python.
+
+    >>> tuple_text("a"), tuple_text([1, 2])
+    ('(a,)', '(1, 2)')
+    """
+    texts = [str(member) for member in members]
+    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
 
 def filled(arguments: Iterable[str], width: int) -> list[str]:
@@ -54,11 +69,11 @@ def _at_brackets(start: str, code: str, indent: int) -> list[str]:
     before, inside, after = code[: left + 1], code[left + 1 : right], code[right:]
     if not inside:
         return [start + code]
-    if indent + len(_INDENT) + len(inside) <= WIDTH:
-        return [start + before, _INDENT + inside, after]
+    if indent + len(INDENT) + len(inside) <= WIDTH:
+        return [start + before, INDENT + inside, after]
     arguments = _split(inside, (", ",))
     trailing = [f"{argument}," for argument in arguments] if len(arguments) > 1 else arguments
-    rows = filled(trailing, WIDTH - indent - len(_INDENT))
+    rows = filled(trailing, WIDTH - indent - len(INDENT))
     return [start + before, *(line for row in rows for line in _inner(row, indent)), after]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf, prod
 from textwrap import wrap
@@ -26,7 +26,7 @@ from tensornet_attn.emit.leaves import filled_text
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
 from tensornet_attn.emit.names import Names
 from tensornet_attn.emit.rows import BlockWriter, RowsPrinter, mask_gradient
-from tensornet_attn.emit.wrap import WIDTH, wrapped
+from tensornet_attn.emit.wrap import INDENT, WIDTH, indented, tuple_text, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.causal import areas_seen
 from tensornet_attn.graph.graph import Box, Graph, Kernel, Step, Tensor, Use, body_graph
@@ -51,7 +51,6 @@ from tensornet_attn.tiles.legs import made_inside, unbounded
 from tensornet_attn.tiles.program import Node, below
 from tensornet_attn.tiles.rows import RowsProgram, rows_gradients, rows_program
 
-_INDENT = "    "
 WORTH = 1.25  # accepted slowdown for storing no tensor of queries x keys
 WORTH_ON_GPU = 1.34  # there products take most of the time, and recomputation takes 4 / 3 of their FLOPs
 LITTLE = 2**26  # bytes of these tensors, at a length that was asked for, that measured rates store if that is faster
@@ -453,15 +452,13 @@ def _arguments(
     writer: Writer, inner: BlockWriter, operands: list[Operand], tile: str, block: tuple[int, ...]
 ) -> list[str]:
     """The arguments of the call of `blockwise`."""
-    graph = writer.graph
     expressions = [operand.text for operand in operands]
-    lengths = [writer.length(graph.query), writer.length(graph.key)]
-    arguments = [tile, f"[{', '.join(expressions)}]", *lengths, f"({writer.batch_shape},)", str(block)]
+    arguments = [tile, f"[{', '.join(expressions)}]", *writer.lengths_of_pair, f"({writer.batch_shape},)", str(block)]
     always = any(tensor.role == "noise" and tensor.always for tensor in inner.graph.tensors)
     if "drawn_rows" in inner.functions or "noise_rows" in inner.functions:
         arguments += ["self.training", "True" if always else "self.training"]
     if inner.sizes:
-        arguments.append(f"sizes={_tuple(map(writer.size, inner.sizes))}")
+        arguments.append(f"sizes={tuple_text(map(writer.size, inner.sizes))}")
     return arguments
 
 
@@ -473,13 +470,13 @@ def _function(
     rows = [operand.place(graph.query) for operand in operands]
     relative = next((leg.name for leg in graph.legs if unbounded(graph, leg.name)), None)
     spans = [operand.place(relative) for operand in operands]
-    options = [f"rows={_tuple(rows)}", f"out={result_legs.index(str(graph.query)) - len(result_legs)}"]
-    options += [f"spans={_tuple(spans)}"] if any(spans) else []
+    options = [f"rows={tuple_text(rows)}", f"out={result_legs.index(str(graph.query)) - len(result_legs)}"]
+    options += [f"spans={tuple_text(spans)}"] if any(spans) else []
     keys = [operand.place(graph.key) for operand in operands]
     limited = any(keys) and reach != (None, None, 0)
-    options += [f"keys={_tuple(keys)}"] if limited else []
+    options += [f"keys={tuple_text(keys)}"] if limited else []
     options += [f"reach={reach}"] if limited and reach != (None, 0, 0) else []
-    options += [f"legs={_tuple(operand.own for operand in operands)}"]
+    options += [f"legs={tuple_text(operand.own for operand in operands)}"]
     parameters = [f"{operand.name}: Tensor{' | None' if operand.optional else ''}" for operand in operands]
     shapes = [f"{operand.name} [{' '.join(operand.legs)}]" for operand in operands if not operand.optional]
     about = f"{', '.join(op.steps)} for a block of rows: {', '.join(shapes)} -> [{' '.join(result_legs)}]."
@@ -500,18 +497,6 @@ def _gradient(tile: str, inner: BlockWriter, operands: list[Operand], gradients:
 def _body(inner: BlockWriter, about: str, lines: list[str]) -> list[str]:
     """The body of a function of a block, indented."""
     names = [inner.known.get(leg, "_") for leg in inner.sizes]
-    sizes = [f"{_tuple(names)} = rows.sizes"] if inner.known else []
-    return [
-        _INDENT + line
-        for line in _docstring(about)
-        + [wrapped_line for statement in [*sizes, *lines] for wrapped_line in wrapped(statement, len(_INDENT))]
-    ]
-
-
-def _docstring(about: str) -> list[str]:
-    return wrap(f'"""{about}"""', WIDTH - len(_INDENT))
-
-
-def _tuple(members: Iterable[object]) -> str:
-    texts = [str(member) for member in members]
-    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+    sizes = [f"{tuple_text(names)} = rows.sizes"] if inner.known else []
+    docstring = wrap(f'"""{about}"""', WIDTH - len(INDENT))
+    return indented([*docstring, *(row for statement in [*sizes, *lines] for row in wrapped(statement, len(INDENT)))])

@@ -18,7 +18,7 @@ from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.triton.kernels import kernels
 from tensornet_attn.emit.triton.region import Region
-from tensornet_attn.emit.wrap import WIDTH, filled
+from tensornet_attn.emit.wrap import INDENT, WIDTH, filled, indented
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, Legs, Path, split_products
@@ -28,8 +28,6 @@ from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.tiles.build import tile_program
 from tensornet_attn.tiles.derive import gradients
 from tensornet_attn.tiles.program import Node, Operand, Program, Unfit, below, structure
-
-_INDENT = "    "
 
 
 class Tiles(InBlocks):
@@ -192,8 +190,7 @@ def _biased(writer: Writer, step: Step, region: Region) -> Region:
 def _arguments(writer: Writer, region: Region, program: Program) -> list[str]:
     graph = writer.graph
     operands = ", ".join(_operand(writer, program, operand) for operand in program.operands)
-    lengths = [writer.length(graph.query), writer.length(graph.key)]
-    arguments = [region.name, f"[{operands}]", *lengths, f"({writer.batch_shape},)"]
+    arguments = [region.name, f"[{operands}]", *writer.lengths_of_pair, f"({writer.batch_shape},)"]
     arguments += ["mask" if program.masks and takes_mask(graph) else "None", "key_mask" if program.masks else "None"]
     numbers = [writer.number(tree, traced=False) for tree in region.numbers]
     arguments += [f"[{', '.join(numbers)}]"] if numbers else []
@@ -270,6 +267,6 @@ def _source(region: Region, sources: dict[str, str]) -> str:
     ]
     if region.biased is not None:
         arguments.append(f"biased={region.biased.name}")
-    lines = [_INDENT + line for line in filled((f"{argument}," for argument in arguments), WIDTH - len(_INDENT))]
+    lines = indented(filled((f"{argument}," for argument in arguments), WIDTH - len(INDENT)))
     call = "\n".join([f"{region.name} = region(", *lines, ")"]).replace("'", '"')
     return "\n\n\n".join([*sources.values(), call])
