@@ -182,7 +182,10 @@ def _forward(writer: Writer, observed: Graph | None) -> list[str]:
             blocks.append(_Block((), [writer.groups.pop()]))
     bind_lengths(writer)
     name_biases(writer)
-    options = [_option(name, kind) for name, kind in call_options(graph)]
+    options = [
+        f"{name}: {kind} = False" if kind == "bool" else f"{name}: {kind} | None = None"
+        for name, kind in call_options(graph)
+    ]
     arguments = ", ".join(["self", *_inputs(writer), *(["*", *options] if options else [])])
     last_lines = [line for block in blocks for line in ["", *block.text()]]
     long = {"...", *(leg.name for leg in graph.legs if leg.sequence)}
@@ -358,7 +361,3 @@ def _with_losses(writer: Writer, steps: Sequence[Step]) -> list[_Block]:
         writer.line(f"return {output.text}, {{{entries}}}")
     output_only = _Block(("if not losses:",), [[f"return {output.text}  # {shape_comment(output)}"]])
     return [output_only, _Block((), groups)]
-
-
-def _option(name: str, kind: str) -> str:
-    return f"{name}: {kind} = False" if kind == "bool" else f"{name}: {kind} | None = None"

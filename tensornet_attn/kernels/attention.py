@@ -149,14 +149,18 @@ class Fused(OfBoxes[Scored]):
         box, value_name = op.steps[-1], writer.hidden.get(op.value.name, op.value.name)
         writer.line(f"# {box} and {box} {value_name}: one fused call; the scores are not materialised")
         names = [
-            _tensor(writer, "q", of.query, of.heads, (query,), of.width),
-            _tensor(writer, "k", of.key, of.shared, (*op.beside, op.leg), of.width),
-            _tensor(writer, "v", of.value, of.shared, (op.leg,), of.columns),
+            laid_operand(writer, "q", of.query, of.heads, (query,), of.width),
+            laid_operand(writer, "k", of.key, of.shared, (*op.beside, op.leg), of.width),
+            laid_operand(writer, "v", of.value, of.shared, (op.leg,), of.columns),
         ]
         alike = of.width == of.columns and all({*of.heads} <= {*operand.legs} for operand in of[:3])
         options = options_of(writer, op, of.heads)
         expression = writer.call(_function(writer, op, alike, options), *names, *options)
-        _bind(writer, step, expression, (*of.heads, query, *of.columns), len(of.heads), len(of.columns))
+        expression += columns([*map(writer.size, of.columns)])
+        unpack = split(-2 - len(of.columns), [*map(writer.size, of.heads)])  # only when a reader needs the heads
+        expression, unpack = (expression, unpack) if of.heads else (expression + unpack, "")
+        legs = (*of.heads, query, *of.columns)
+        writer.named(step.name, expression, legs, packed=max(len(of.heads), 1), unpack=unpack)
 
 
 TIE = 1.1  # within the error of predictions, the fused call is taken, which gains with the length
@@ -363,24 +367,17 @@ def sink_options(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
     return [f"sink={sink}", "call=attention_beside_sink"]
 
 
-def over_all_heads(writer: Writer, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
-    """An operand that has some of the heads, as [heads, sequence, width] of all of them; empty for others."""
-    held_heads = {*heads} & {*value.legs}
-    if held_heads in (set(), {*heads}):
-        return ""
-    expression = value.grouped((*((leg,) if leg in held_heads else () for leg in heads), sequence, width))
-    return writer.call("over_heads", expression, *map(writer.size, heads))
+def laid_operand(
+    writer: Writer, name: str, value: Value, heads: Legs, sequence: Legs, width: Legs, heads_first: bool = True
+) -> str:
+    """A line that lays an operand out as [heads, sequence, width]: one head if it has none of them, else all.
 
-
-def _tensor(writer: Writer, name: str, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
-    """A line that lays an operand out as [heads, sequence, width]: one head if it has none of them, else all."""
-    held_heads, expression = {*heads} & {*value.legs}, over_all_heads(writer, value, heads, sequence, width)
-    return writer.operand(name, value, (heads if held_heads else (), sequence, width), expression)
-
-
-def _bind(writer: Writer, step: Step, expression: str, legs: Legs, heads: int, trailing: int) -> None:
-    """Binds the result; its heads stay flattened until a reader needs them."""
-    expression += columns([*map(writer.size, legs[heads + 1 :])])
-    unpack = split(-2 - trailing, [*map(writer.size, legs[:heads])])
-    expression, unpack = (expression, unpack) if heads else (expression + unpack, "")
-    writer.named(step.name, expression, legs, packed=max(heads, 1), unpack=unpack)
+    `heads_first` False: as [sequence, heads, width].
+    """
+    held_heads, expression = {*heads} & {*value.legs}, ""
+    if held_heads not in (set(), {*heads}):
+        expression = value.grouped((*((leg,) if leg in held_heads else () for leg in heads), sequence, width))
+        expression = writer.call("over_heads", expression, *map(writer.size, heads))
+        expression += "" if heads_first else ".transpose(-3, -2)"
+    rows = (heads if held_heads else (), sequence)
+    return writer.operand(name, value, (*(rows if heads_first else rows[::-1]), width), expression)

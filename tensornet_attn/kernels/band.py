@@ -25,15 +25,15 @@ from tensornet_attn.graph.attention import Attention, Softmax, attentions
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.recurrence import CAUSAL
 from tensornet_attn.graph.visibility import interval
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.attention import (
     MASKED_ATTENTION,
     attention_saved,
     attention_seconds,
+    laid_operand,
     masks_of,
     of_attention,
     operands_of,
-    over_all_heads,
     pairs_of,
     sink_options,
 )
@@ -155,9 +155,9 @@ class Banded(OfBoxes[Masked]):
         of = operands_of(writer, op)
         writer.line(f"# {op.steps[-1]} and {op.steps[-1]} {op.value.name}: in blocks, only keys near the band")
         names = [
-            _tensor(writer, "q", of.query, of.heads, (query,), of.width),
-            _tensor(writer, "k", of.key, of.shared, (op.leg,), of.width),
-            _tensor(writer, "v", of.value, of.shared, (op.leg,), of.columns),
+            laid_operand(writer, "q", of.query, of.heads, (query,), of.width, heads_first=False),
+            laid_operand(writer, "k", of.key, of.shared, (op.leg,), of.width, heads_first=False),
+            laid_operand(writer, "v", of.value, of.shared, (op.leg,), of.columns, heads_first=False),
         ]
         expression = writer.call("attend_band", *names, *_options(writer, op, band_of(step).reach, of.heads))
         expression += columns([*map(writer.size, of.columns)])
@@ -174,13 +174,6 @@ def in_spans(scene: Scene, step: Step) -> Scene:
     query = scene.query
     blocks = max(2, -(-scene.sizes[query] // reach.block))
     return replace(scene, sizes={**scene.sizes, query: reach.block, op.leg: reach.span}, batch=scene.batch * blocks)
-
-
-def _tensor(writer: Writer, name: str, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
-    """A line that lays an operand out as [sequence, heads, width]: one head if it has none of them, else all."""
-    held_heads, expression = {*heads} & {*value.legs}, over_all_heads(writer, value, heads, sequence, width)
-    expression += ".transpose(-3, -2)" if expression else ""
-    return writer.operand(name, value, (sequence, heads if held_heads else (), width), expression)
 
 
 def _options(writer: Writer, op: FusedAttention, reach: Reach, heads: Legs) -> list[str]:

@@ -345,11 +345,11 @@ def _inside(
         while name in {tensor.name for tensor in leaves.values()}:
             name = f"{name}_"
         leaves[use] = _leaf(writer, use, name, taken)
-    steps = [
-        primitive
-        for inner_step in op.body
-        for primitive in _parts(graph, _on_leaves(graph, inner_step, leaves, op.steps))
-    ]
+
+    def on_leaves(use: Use) -> Use:
+        return use if use.name in op.steps else Use(leaves[leaf(graph, use)].name, use.legs)
+
+    steps = [primitive for inner_step in op.body for primitive in _parts(graph, with_uses(inner_step, on_leaves))]
     inner_graph = hiding(replace(graph, tensors=tuple(leaves.values()), steps=tuple(steps), output=step.name))
     inner = BlockWriter(
         inner_graph, Names(function_names() | {"rows", "wanted"}), [[]], sizes=[] if sizes is None else sizes
@@ -364,15 +364,6 @@ def _leaf(writer: Writer, use: Use, name: str, taken: set[str]) -> Tensor:
     if made_inside(writer.graph, use):
         return replace(writer.graph.tensor[use.name], name=name)
     return Tensor(name, "input" if writer.value(use).batched else "weight", use.legs)
-
-
-def _on_leaves(graph: Graph, step: Step, leaves: dict[Use, Tensor], inside: tuple[str, ...]) -> Step:
-    """A step that refers to the leaves by their inner names."""
-
-    def named(use: Use) -> Use:
-        return use if use.name in inside else Use(leaves[leaf(graph, use)].name, use.legs)
-
-    return with_uses(step, named)
 
 
 def _parts(graph: Graph, step: Step) -> list[Step]:

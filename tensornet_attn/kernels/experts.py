@@ -142,7 +142,8 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         dense = chosen = 0
         for step, product in (*hidden, (last.step, last)):
             if step.kernel is not None:
-                time = _attention_time(form.graph, step, context)
+                forward = replace(context.target, workload="prefill", batch=1)
+                time = time_of_step(scene_of(form.graph, context.sizes, forward), step, forward)
                 dense, chosen = dense + time, chosen + time * k // sizes[last.expert]
             elif product is None and _view(step) is None:
                 moved = 2 * device.width * prod(sizes[leg] for leg in step.legs)
@@ -322,12 +323,6 @@ def _last(form: Gated, context: Context) -> Product:
     return replace(form.product, at_once=at_once)
 
 
-def _attention_time(graph: Graph, step: Step, context: Context) -> int:
-    """The forward time of an attention of all heads, for batch 1."""
-    forward = replace(context.target, workload="prefill", batch=1)
-    return time_of_step(scene_of(graph, context.sizes, forward), step, forward)
-
-
 def _by_itself(graph: Graph, step: Step, gate: Use) -> tuple[Graph, Step]:
     """Makes the product with the gates a step of its own; returns the graph and that step.
 
@@ -401,7 +396,11 @@ def _chosen_again(graph: Graph) -> Graph:
             continue
         expert = step.legs.index(chosen_of(root)[0])
         uses = [(reader, use) for reader, use in graph.readers.get(step.name, ()) if reader.contraction is not None]
-        readers = {reader.name for reader, use in uses if _weighs(graph, reader, use.legs[expert])}
+        readers = {
+            reader.name
+            for reader, use in uses
+            if any(use.legs[expert] in weight.legs and weight.name in held(graph) for weight in reader.op.uses)
+        }
         if not readers:
             continue
         name = fresh(graph, f"{step.name}.chosen")
@@ -414,11 +413,6 @@ def _chosen_again(graph: Graph) -> Graph:
 
 def _reading(step: Step, old: str, new: str) -> Step:
     return with_uses(step, lambda use: Use(new, use.legs) if use.name == old else use)
-
-
-def _weighs(graph: Graph, reader: Step, expert: str) -> bool:
-    """Whether a product has a weight with a leg of experts."""
-    return any(expert in use.legs and use.name in held(graph) for use in reader.op.uses)
 
 
 def _maps_inside(graph: Graph) -> Graph:
@@ -441,14 +435,10 @@ def _choices(graph: Graph) -> tuple[Graph, dict[str, str]]:
     """Lets each topk that only grouped experts read return the chosen experts instead of a dense tensor of gates."""
     replaced = dict[str, list[Step]]()
     for step in graph.steps:
-        grouped = all(_grouped(reader) for reader, _ in graph.readers.get(step.name, ()))
+        grouped = all(isinstance(reader.form, Experts) for reader, _ in graph.readers.get(step.name, ()))
         if grouped and topk_of(graph, step.name) is not None and step.name not in graph.results:
             replaced[step.name] = [replace(step, op=kernel("experts", graph, (), (step,), Experts(step)))]
     return with_steps(graph, replaced), dict.fromkeys(replaced, "gates and indices of the chosen experts only")
-
-
-def _grouped(step: Step) -> bool:
-    return isinstance(step.form, Experts)
 
 
 def _joined(graph: Graph, step: Step, term: Term, gate: Use, expert: str) -> list[Step]:
@@ -534,7 +524,8 @@ def _not_by_head(graph: Graph, step: Step, last: Product) -> str:
 
 def _without_unread(graph: Graph) -> Graph:
     """The graph without those steps in kernels of experts that nothing else reads."""
-    inner_names = {name for step in graph.steps if step.kernel and _grouped(step) for name in step.kernel.steps[:-1]}
+    kernels = [step for step in graph.steps if isinstance(step.form, Experts)]
+    inner_names = {inner_step.name for step in kernels for inner_step in body_of(step)[:-1]}
     for step in reversed(graph.steps):
         if step.name in inner_names and step.name not in graph.readers and step.name not in graph.results:
             graph = with_steps(graph, {step.name: []})

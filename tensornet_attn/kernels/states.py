@@ -166,7 +166,12 @@ class States(OfBoxes["Mixed"]):
         maps = sides_maps(writer, first)
         if maps != ["None", "None"]:
             options.append(f"maps=({', '.join(maps)})")
-        addends = [_added_text(writer, recurrence) for recurrence in recurrences]
+        addends = [
+            writer.operand("E", writer.value(added), (recurrence.heads, recurrence.features, recurrence.own))
+            if (added := recurrence.added) is not None
+            else "None"
+            for recurrence in recurrences
+        ]
         targets = [
             Value(writer.local[kernel_step.name], (*recurrence.heads, query, *recurrence.own), True)
             for kernel_step, recurrence in zip(steps, recurrences, strict=True)
@@ -346,12 +351,6 @@ def states_chunk(graph: Graph, recurrence: Recurrence, sizes: Mapping[str, int] 
 def _side(writer: Writer, name: str, use: Use | None, heads: Legs, sequence: str, columns: Legs) -> str:
     """The name of an operand laid out as [heads, sequence, columns], with heads flattened."""
     return "None" if use is None else writer.operand(name, unmapped(writer, use)[0], (heads, (sequence,), columns))
-
-
-def _added_text(writer: Writer, recurrence: Recurrence) -> str:
-    """The name of what is added to the states of the heads, laid out as they are."""
-    groups = recurrence.heads, recurrence.features, recurrence.own
-    return "None" if recurrence.added is None else writer.operand("E", writer.value(recurrence.added), groups)
 
 
 def _mix(writer: Writer, use: Use | None, heads: Legs, mixed: Legs) -> str:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -63,7 +63,9 @@ class Tiles(InBlocks):
             for step in kernels:
                 if reason := against.get(step.name):
                     named = (*(group.steps if none else ()), step.name)
-                    refused |= {name: (reason,) for name in named if _own(best, name, group.steps)}
+                    refused |= {
+                        name: (reason,) for name in named if name not in group.steps or not best.step[name].nested
+                    }
             if none:
                 continue
             removed |= group.steps | group.spread
@@ -159,11 +161,6 @@ def _sharing(factors: Sequence[Legs], outside: set[str]) -> tuple[int, int] | No
     return next(((i, j) for i, j in combinations(inner, 2) if {*factors[i]} & {*factors[j]}), None)
 
 
-def _own(graph: Graph, name: str, group: Container[str]) -> bool:
-    """Whether a step is a step of the diagram or an exit of the group."""
-    return name not in group or not graph.step[name].nested
-
-
 def _forward(program: Program) -> list[Node]:
     return [node for node in below([program.exit.maps]) if node.axes == (program.query, program.key)]
 
@@ -214,30 +211,16 @@ def operand_legs(program: Program, operand: Operand) -> tuple[str, ...]:
     return (*operand.heads, *axis_legs)
 
 
-def _tables(region: Region) -> tuple[str, ...]:
-    """The operands that are indexed by the distance of query and key."""
-    pairs = zip(region.operands, region.program.operands, strict=True)
-    return tuple(name for name, operand in pairs if operand.table)
-
-
-def _normalized(region: Region) -> tuple[int, ...]:
-    """The tiles of maps whose rows are divided by plain sums."""
-    ops = [node.op for node in region.program.maps for _ in range(region.program.tiles(node.heads))]
-    return tuple(i for i, op in enumerate(ops) if op == "normalize")
-
-
 def _source(region: Region, sources: dict[str, str]) -> str:
     """The kernels, and their registration for `tiled`."""
     program = region.program
-    legs = {
-        name: " ".join(operand_legs(program, operand))
-        for name, operand in zip(region.operands, program.operands, strict=True)
-    }
+    operands = dict(zip(region.operands, program.operands, strict=True))
+    map_ops = [node.op for node in program.maps for _ in range(program.tiles(node.heads))]  # of each tile
     sizes = {leg: region.graph.leg[leg].size for leg in program.heads}
     left, right = region.reach()
     settings = {
         "sides": (program.query, program.key),
-        "operands": legs,
+        "operands": {name: " ".join(operand_legs(program, operand)) for name, operand in operands.items()},
         "heads": program.heads,
         "widths": {axis: " ".join(width_legs) for axis, width_legs in program.widths.items()},
         "result": " ".join(program.legs),
@@ -247,8 +230,8 @@ def _source(region: Region, sources: dict[str, str]) -> str:
         "live": region.live,
         "whole": tuple(leg for leg in program.heads if leg in program.whole),
         "relative": "".join(program.relative),
-        "tables": _tables(region),
-        "normalized": _normalized(region),
+        "tables": tuple(name for name, operand in operands.items() if operand.table),
+        "normalized": tuple(i for i, op in enumerate(map_ops) if op == "normalize"),
         "log": program.exit.log,
         "random": region.random,
         "noise": tuple(region.operands[i] for i in region.noise),

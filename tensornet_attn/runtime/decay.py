@@ -54,23 +54,23 @@ def decay_attention(
     terms = seen_terms(terms, key_mask, heads)
     if softmax:
         (term,) = terms
-        a, b, own = term.a, term.b, term.own
-        least = running_least((b if own is None else at_next(b, torch.inf)).detach()) if causal else least_of(b)
-        least = least if own is None else torch.minimum(least, b.detach() - own.detach())
+        a, b, diagonal = term.a, term.b, term.diagonal
+        least = running_least((b if diagonal is None else at_next(b, torch.inf)).detach()) if causal else least_of(b)
+        least = least if diagonal is None else torch.minimum(least, b.detach() - diagonal.detach())
         least = torch.where(least < largest_number(b), least, 0)  # no visible key: any finite value
         least = with_padding(least, (0, 0, a.shape[-2] - b.shape[-2], 0)) if causal else least
         terms = [term._replace(a=a - a.detach() + least)]  # no exp(a - b) that matters is above 1
     reads = reads or decay_reads
-    reads = reads if terms[0].own is None else functools.partial(own_reads, reads)
+    reads = reads if terms[0].diagonal is None else functools.partial(own_reads, reads)
     return added_reads(reads, terms, v, eps, normalize, causal, chunk)
 
 
 def own_reads(reads, terms: list[Term], v: Tensor, causal: bool, chunk: int, rows: bool) -> list[tuple[Tensor, Tensor]]:
-    """`reads` of one term with `own`: of the keys before the query's own, and of that one."""
-    ((q, k, a, b, own, _),) = terms
+    """`reads` of one term with a `diagonal`: of the keys before the query's own, and of that one."""
+    ((q, k, a, b, diagonal, _),) = terms
     n, wide = q.shape[-2], torch.promote_types(q.dtype, torch.float32)
     before = reads([Term(q, at_next(k, 0), a, at_next(b, torch.inf))], at_next(v, 0), causal, chunk, rows)
-    pads = zip((v, b - own), (0, torch.inf), strict=True)
+    pads = zip((v, b - diagonal), (0, torch.inf), strict=True)
     v, b = (with_padding(x, (0, 0, n - x.shape[-2], 0), value=fill) for x, fill in pads)  # at the queries
     weight = q * exp((a - b).to(wide)).to(q.dtype)
     return [*before, (weight * v, weight)]
@@ -82,13 +82,13 @@ def at_next(x: Tensor, first: float) -> Tensor:
 
 
 def compared(term: Term) -> Tensor:
-    """The scores a - b [..., n, m], at a query's own position plus `own`."""
+    """The scores a - b [..., n, m], at a query's own position plus `diagonal`."""
     scores = term.a - term.b.mT
-    if term.own is None:
+    if term.diagonal is None:
         return scores
     n, m = scores.shape[-2:]
     on_diagonal = torch.arange(m, device=scores.device) == torch.arange(m - n, m, device=scores.device)[:, None]
-    return scores + torch.where(on_diagonal, term.own.mT, 0)
+    return scores + torch.where(on_diagonal, term.diagonal.mT, 0)
 
 
 def decay_reads(terms: list[Term], v: Tensor, causal: bool, chunk: int, rows: bool) -> list[tuple[Tensor, Tensor]]:

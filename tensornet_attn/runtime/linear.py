@@ -27,15 +27,15 @@ from tensornet_attn.runtime.tiled_linear import (
 class Term(NamedTuple):
     """A summand of scores, q k^T: q [..., n, d], k [..., m, d]. With a [..., n, w] and b [..., m, w], q k exp(a - b).
 
-    `own` [..., m, 1]: what is added to a - b at a query's own position. `core` [..., g, h]: features are g groups, and
-    values h heads; the scores of head h are the sum over g of core[g, h] times those of group g.
+    `diagonal` [..., m, 1]: what is added to a - b at a query's own position. `core` [..., g, h]: features are g groups,
+    and values h heads; the scores of head h are the sum over g of core[g, h] times those of group g.
     """
 
     q: Tensor
     k: Tensor
     a: Tensor | None = None
     b: Tensor | None = None
-    own: Tensor | None = None
+    diagonal: Tensor | None = None
     core: Tensor | None = None
 
     def each(self, change):
@@ -140,7 +140,7 @@ def seen_terms(terms: list[Term], key_mask: Tensor | None, heads: int) -> list[T
     def shown(x: Tensor | None, fill: float = 0) -> Tensor | None:
         return None if x is None else torch.where(seen, x, fill)
 
-    return [Term(q, shown(k), a, shown(b, torch.inf), shown(own), core) for q, k, a, b, own, core in terms]
+    return [Term(q, shown(k), a, shown(b, torch.inf), shown(diagonal), core) for q, k, a, b, diagonal, core in terms]
 
 
 def by_head(term: Term) -> Term:

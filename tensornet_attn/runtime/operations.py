@@ -74,9 +74,19 @@ def largest_number(x: torch.Tensor) -> float:
 
 def place_among(tensors: list, x) -> int:
     """The place of a tensor in a list, at whose end it is put if it is not there."""
-    place = next((i for i, tensor in enumerate(tensors) if tensor is x), len(tensors))
-    tensors += [x] if place == len(tensors) else []
-    return place
+    index = next((i for i, tensor in enumerate(tensors) if tensor is x), len(tensors))
+    tensors += [x] if index == len(tensors) else []
+    return index
+
+
+def wanted_places(needs) -> list[int]:
+    """The places of the arguments that need a gradient."""
+    return [i for i, is_needed in enumerate(needs) if is_needed]
+
+
+def at_places(gradients, wanted: list[int], count: int) -> list:
+    """The gradients of `count` arguments, from those of the arguments at places `wanted`."""
+    return [gradients[wanted.index(i)] if i in wanted else None for i in range(count)]
 
 
 def asks_gradients(*tensors) -> bool:

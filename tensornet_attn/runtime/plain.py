@@ -18,7 +18,7 @@ from tensornet_attn.runtime.maps import divided
 from tensornet_attn.runtime.masks import causal_mask
 from tensornet_attn.runtime.positions import angles_of
 from tensornet_attn.runtime.products import exact_products, total_of
-from tensornet_attn.runtime.scan import chunk_keeps, chunk_writes, chunks_of, from_chunks, held_before, in_chunks
+from tensornet_attn.runtime.scan import reads_by_chunks
 from tensornet_attn.runtime.scan_reads import read_sums
 from tensornet_attn.runtime.softmax import masked_softmax, sink_softmax
 from tensornet_attn.runtime.states import mapped_sides, mixed_states, read_too
@@ -375,16 +375,9 @@ def scan_reads(x: tuple, decay: tuple, read: Tensor, dims: int, key_mask: Tensor
 
 
 def read_delta(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, first: Tensor | None, chunk: int) -> Tensor:
-    """The values read: q [..., n, d], k [..., m, d], v [..., m, e], rate [..., m, 1] -> [..., n, e].
-
-    `first`: the fast weights before the first key, [..., d, e], zeros if None.
-    """
-    shape, chunks = (*q.shape[:-1], v.shape[-1]), chunks_of(k, chunk)
+    """The values read, see `reads_by_chunks`."""
     with exact_products(k):
-        q, k, v, rate = (in_chunks(x, chunks, chunk) for x in (q, k, v, rate))
-        undone, writes, _ = chunk_writes(k, v, rate)
-        states = held_before(chunk_keeps(k, undone), k.mT @ writes, first)
-        return from_chunks(q @ states + (q @ k.mT).tril() @ (writes - undone @ states), shape)
+        return reads_by_chunks(q, k, v, rate, first, chunk)
 
 
 def read_gated(q, e, k, w, v, decay, first, undecayed: bool, chunk: int) -> Tensor:
