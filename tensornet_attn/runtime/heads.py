@@ -87,15 +87,15 @@ def causal_parts(counts: list[int], at: Tensor, heads: int) -> list[HeadRows]:
         parts += [(*divmod(group, heads), slice(start, min(start + FEW_ROWS, first + count))) for start in starts]
         first += count
     ends = torch.tensor([(rows.start, rows.stop - 1) for _, _, rows in parts], device=at.device)
-    return [HeadRows(*part, *seen) for part, seen in zip(parts, (at[ends] + 1).tolist(), strict=True)]
+    return [HeadRows(*block, *seen) for block, seen in zip(parts, (at[ends] + 1).tolist(), strict=True)]
 
 
 def plain_rows(at, keep, parts, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The result of `CausalRows` by operations that have derivatives."""
     outs = []
-    for part in parts:
-        keys, values = of_head((k, v), part)
-        outs.append(seen_weights(q, keys, at, part, shown(keep, at, part)) @ values)
+    for block in parts:
+        keys, values = of_head((k, v), block)
+        outs.append(seen_weights(q, keys, at, block, shown(keep, at, block)) @ values)
     return torch.cat(outs)
 
 
@@ -103,7 +103,7 @@ class CausalRows(torch.autograd.Function):
     """Causal attention of sorted rows [r, d] of all groups: k [b, h or 1, m, d], v [b, h or 1, m, e].
 
     `at` is the key at each row's own position. The backward recomputes the weights, and adds up gradients of keys in
-    place: autograd would make a gradient of all keys for each part.
+    place: autograd would make a gradient of all keys for each block.
     """
 
     @staticmethod
@@ -112,9 +112,9 @@ class CausalRows(torch.autograd.Function):
         ctx.save_for_backward(q, k, v, at, keep)
         ctx.parts = parts
         out = q.new_empty(len(q), v.shape[-1])
-        for part in parts:
-            keys, values = of_head((k, v), part)
-            torch.mm(seen_weights(q, keys, at, part, shown(keep, at, part)), values, out=out[part.rows])
+        for block in parts:
+            keys, values = of_head((k, v), block)
+            torch.mm(seen_weights(q, keys, at, block, shown(keep, at, block)), values, out=out[block.rows])
         return out
 
     @staticmethod
@@ -126,10 +126,10 @@ class CausalRows(torch.autograd.Function):
             plain = functools.partial(plain_rows, at, keep, ctx.parts)
             return *plain_gradients(plain, (q, k, v), wanted, g), *none
         sums = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for part in ctx.parts:
-            rows, seen = part.rows, shown(keep, at, part)
-            (keys, values), (of_keys, of_values) = (of_head(pair, part) for pair in ((k, v), sums[1:]))
-            weights = seen_weights(q, keys, at, part, seen)
+        for block in ctx.parts:
+            rows, seen = block.rows, shown(keep, at, block)
+            (keys, values), (of_keys, of_values) = (of_head(pair, block) for pair in ((k, v), sums[1:]))
+            weights = seen_weights(q, keys, at, block, seen)
             of_values.addmm_(weights.mT, g[rows])
             of_scores = softmax_gradient(weights, g[rows] @ values.mT, seen)
             torch.mm(of_scores, keys, out=sums[0][rows])
@@ -137,25 +137,25 @@ class CausalRows(torch.autograd.Function):
         return *(x if is_wanted else None for x, is_wanted in zip(sums, wanted, strict=True)), *none
 
 
-def of_head(sides: tuple[Tensor, ...], part: HeadRows) -> list[Tensor]:
-    """Keys and values of a part's head, up to the last that it sees: [b, h or 1, m, d] -> [seen, d]."""
-    return [x[part.batch, part.head % x.shape[1], : part.seen] for x in sides]
+def of_head(sides: tuple[Tensor, ...], block: HeadRows) -> list[Tensor]:
+    """Keys and values of a block's head, up to the last that it sees: [b, h or 1, m, d] -> [seen, d]."""
+    return [x[block.batch, block.head % x.shape[1], : block.seen] for x in sides]
 
 
-def seen_weights(q: Tensor, keys: Tensor, at: Tensor, part: HeadRows, keep: Tensor | None) -> Tensor:
-    """The weights of a part's rows: [rows, seen]."""
-    scores = q[part.rows] @ keys.mT
-    later = torch.arange(part.first, part.seen, device=at.device) > at[part.rows, None]  # all see the keys before
-    scores[:, part.first :].masked_fill_(later, -torch.inf)
+def seen_weights(q: Tensor, keys: Tensor, at: Tensor, block: HeadRows, keep: Tensor | None) -> Tensor:
+    """The weights of a block's rows: [rows, seen]."""
+    scores = q[block.rows] @ keys.mT
+    later = torch.arange(block.first, block.seen, device=at.device) > at[block.rows, None]  # all see the keys before
+    scores[:, block.first :].masked_fill_(later, -torch.inf)
     return scores.softmax(-1) if keep is None else masked_softmax(scores, keep)
 
 
-def shown(keep: Tensor | None, at: Tensor, part: HeadRows) -> Tensor | None:
-    """What a mask [batch, h or 1, n or 1, m] shows a part's rows: [rows or 1, seen]."""
+def shown(keep: Tensor | None, at: Tensor, block: HeadRows) -> Tensor | None:
+    """What a mask [batch, h or 1, n or 1, m] shows a block's rows: [rows or 1, seen]."""
     if keep is None:
         return None
     n, m = keep.shape[-2:]
-    return of_rows(keep[part.batch, part.head % keep.shape[1]], at[part.rows] - (m - n))[:, : part.seen]
+    return of_rows(keep[block.batch, block.head % keep.shape[1]], at[block.rows] - (m - n))[:, : block.seen]
 
 
 def attend_rows(

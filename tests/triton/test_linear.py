@@ -23,10 +23,10 @@ def plain(n: int, m: int, d: int, e: int, dtype: torch.dtype = torch.float64) ->
     return [q, k, drawn(1, 1, m, e, dtype=dtype)]
 
 
-def both(operands: list[Tensor], **options: Any) -> None:
+def both(operands: list[Tensor], *options: Any, **more: Any) -> None:
     """The same values and gradients from kernels and tensor code."""
     q, k, v = operands
-    found, wanted = (f([Term(q, k)], v, None, **options) for f in (triton_linear_attention, linear_attention))
+    found, wanted = (f([Term(q, k)], v, *options, **more) for f in (triton_linear_attention, linear_attention))
     agree(found, wanted, operands)
 
 
@@ -40,9 +40,7 @@ def test_values_and_gradients(n: int, m: int, d: int, e: int, causal: bool) -> N
 @pytest.mark.parametrize("shape", [(1, 12), (9, 1), (1, 1, 12)])
 def test_a_mask_with_one_row_or_one_column(shape: tuple[int, ...]) -> None:
     mask = torch.rand(*shape, generator=torch.Generator().manual_seed(0)) < 0.6
-    q, k, v = plain(9, 12, 3, 5)
-    found, wanted = (f([Term(q, k)], v, mask, None, 1, 1, 0.25) for f in (triton_linear_attention, linear_attention))
-    agree(found, wanted, [q, k, v])
+    both(plain(9, 12, 3, 5), mask, None, 1, 1, 0.25)
 
 
 @pytest.mark.slow
@@ -78,17 +76,13 @@ def test_masks(n: int, m: int, d: int, e: int, shape: tuple[int, ...], causal: b
     if shape:
         mask = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
     for eps, normalize in ((0.25, True), (0.0, False)):
-        options = (mask, None if shape else keys, 1, 1, eps, normalize, causal)
-        found, wanted = (f([Term(q, k)], v, *options) for f in (triton_linear_attention, linear_attention))
-        agree(found, wanted, [q, k, v])
+        both([q, k, v], mask, None if shape else keys, 1, 1, eps, normalize, causal)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_a_mask_in_lower_precision(dtype: torch.dtype) -> None:
-    given, mask = plain(40, 40, 16, 3, dtype), torch.rand(40, 40, generator=torch.Generator().manual_seed(0)) < 0.5
-    q, k, v = given
-    found, wanted = (f([Term(q, k)], v, mask, None, 1, 1) for f in (triton_linear_attention, linear_attention))
-    agree(found, wanted, given)
+    mask = torch.rand(40, 40, generator=torch.Generator().manual_seed(0)) < 0.5
+    both(plain(40, 40, 16, 3, dtype), mask, None, 1, 1)
 
 
 def test_the_operations_of_masks_as_torch_checks_them() -> None:
