@@ -210,9 +210,8 @@ def _inputs(writer: Writer) -> list[str]:
     parameters: list[str] = []
     for tensor in reversed(writer.graph.of_role("input")):
         optional_after = all(parameter.endswith("= None") for parameter in parameters)
-        annotation = (
-            "Tensor" if tensor.default is None else "Tensor | None = None" if optional_after else "Tensor | None"
-        )
+        optional = "Tensor | None = None" if optional_after else "Tensor | None"
+        annotation = "Tensor" if tensor.default is None else optional
         parameters.insert(0, f"{writer.local[tensor.name]}: {annotation}")
     return parameters
 

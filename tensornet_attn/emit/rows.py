@@ -333,8 +333,8 @@ class RowsPrinter:
                 batched |= operand.batched
                 operand = operand.aligned(layout)
                 summand = operand.text
-            sign = ("- " if summand.startswith("-") else "+ ") if expression else ""
-            expression = f"{expression} {sign}{summand.removeprefix('-') if expression else summand}".strip()
+            sign = "-" if summand.startswith("-") else "+"
+            expression = f"{expression} {sign} {summand.removeprefix('-')}" if expression else summand
         return Value(expression, layout, batched, SUM)
 
     def _spread(self, node: Node) -> Value:

@@ -17,17 +17,13 @@ def wrapped(line: str, indent: int) -> list[str]:
         return [line]
     bare = code.removesuffix(",")  # the trailing comma of an argument stays outside the brackets
     start, head = _head(bare)
-    terms = _split(head, (" + ", " - "))
+    terms, inner = _split(head, (" + ", " - ")), indent + len(INDENT)
     if len(terms) > 1 and not code.startswith("def "):
-        lines = [f"{start}(", *(row for term in terms for row in _inner(term, indent)), ")"]
+        lines = [f"{start}(", *(row for term in terms for row in indented(wrapped(term, inner))), ")"]
     else:
         lines = _at_brackets(start, head, indent)
     lines[-1] += code[len(bare) :] + mark + comment
     return lines
-
-
-def _inner(code: str, indent: int) -> list[str]:
-    return indented(wrapped(code, indent + len(INDENT)))
 
 
 def indented(lines: Iterable[str]) -> list[str]:
@@ -69,12 +65,13 @@ def _at_brackets(start: str, code: str, indent: int) -> list[str]:
     before, inside, after = code[: left + 1], code[left + 1 : right], code[right:]
     if not inside:
         return [start + code]
-    if indent + len(INDENT) + len(inside) <= WIDTH:
+    inner = indent + len(INDENT)
+    if inner + len(inside) <= WIDTH:
         return [start + before, INDENT + inside, after]
     arguments = _split(inside, (", ",))
     trailing = [f"{argument}," for argument in arguments] if len(arguments) > 1 else arguments
-    rows = filled(trailing, WIDTH - indent - len(INDENT))
-    return [start + before, *(line for row in rows for line in _inner(row, indent)), after]
+    rows = filled(trailing, WIDTH - inner)
+    return [start + before, *(line for row in rows for line in indented(wrapped(row, inner))), after]
 
 
 def _head(code: str) -> tuple[str, str]:

@@ -122,7 +122,9 @@ class Fused(OfBoxes[Scored]):
         """Query, key and value are padded to one width: written and read again."""
         op = attention_of(step)
         width, value_width = _widths(scene, op)
-        narrow = () if value_width == width else (op.value,) if value_width < width else (op.query, op.key)
+        if value_width == width:
+            return 0
+        narrow = (op.value,) if value_width < width else (op.query, op.key)
         return 2 * sum(scene.elements(use) // min(value_width, width) * max(value_width, width) for use in narrow)
 
     def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int]:

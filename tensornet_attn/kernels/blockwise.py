@@ -74,7 +74,9 @@ class Operand:
 
         0 if the operand has no batch, -1 for a mask that may have one, None if all dimensions are batch dimensions.
         """
-        return (-1 if self.name == "mask" else len(self.legs) or None) if self.batched else 0
+        if not self.batched:
+            return 0
+        return -1 if self.name == "mask" else len(self.legs) or None
 
     def place(self, leg: str | None) -> int:
         """The dimension of a leg, from the end; 0 if the operand lacks the leg."""
@@ -315,9 +317,7 @@ def _backward(inner: BlockWriter, program: RowsProgram, operands: list[Operand],
             inner.line(f'd_mask = {" + ".join(mask_gradients)} if "mask" in wanted else None')
     for operand in operands:
         terms = [printer.value(grad).aligned(operand.legs, whole=True).text for _, grad in grads.get(operand.name, ())]
-        expressions.append(
-            ("d_mask" if mask_gradients else "None") if operand.name == "mask" else " + ".join(terms) or "None"
-        )
+        expressions.append(" + ".join(terms) or ("d_mask" if operand.name == "mask" and mask_gradients else "None"))
     name_biases(inner)
     inner.groups = freed(inner.groups[:1], {*program.nodes.order}, ", ".join(expressions))
     return expressions
@@ -326,7 +326,9 @@ def _backward(inner: BlockWriter, program: RowsProgram, operands: list[Operand],
 def _block(writer: Writer, step: Step) -> tuple[int, ...]:
     graph, device = writer.graph, writer.target.device
     keys, (least, pairs), rows = keys_of(graph, step), block_of(graph, step, device), rows_in_band(graph, step, device)
-    return (rows, pairs, keys, rows) if rows else (least, pairs, keys) if keys > 1 else (least, pairs)
+    if rows:
+        return rows, pairs, keys, rows
+    return (least, pairs, keys) if keys > 1 else (least, pairs)
 
 
 def _inside(
@@ -480,7 +482,7 @@ def _gradient(tile: str, inner: BlockWriter, operands: list[Operand], gradients:
     """The source of its backward."""
     names = ["rows", "gradient", "wanted", *(operand.name for operand in operands)]
     head = wrapped(f"def {tile}_backward({', '.join(names)}):", 0)
-    lines = [*inner.groups[0], f"return {', '.join(gradients)}{',' * (len(gradients) == 1)}"]
+    lines = [*inner.groups[0], f"return {tuple_text(gradients)[1:-1]}"]
     about = f"Gradients of the `wanted` operands, given the `gradient` of `{tile}`."
     return "\n".join([f"@block_gradient({tile})", *head, *_body(inner, about, lines)])
 

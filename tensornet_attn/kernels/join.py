@@ -55,11 +55,11 @@ class Join(Implementation[Joined]):
             writer.line(f"{shape} = torch.broadcast_shapes({shapes})")
         exact = {inner_step.name for inner_step in exact_parts(writer.graph, step)}
         feature = next(name for name in expressions if name not in exact)
-        like = expressions[feature]
+        like, stand_in = expressions[feature], feature if exact else wide
         for name in exact & {*expressions}:
             expressions[name] = writer.call("exact_columns", expressions[name], like)
         for inner_step in body:
-            name = inner_step.name if inner_step.name in values else feature if exact else wide
+            name = inner_step.name if inner_step.name in values else stand_in
             if inner_step.name not in values:
                 number = writer.number(inner_step.op.terms[0].coefficient)  # type: ignore[union-attr]
                 column = f"torch.full_like({first}[..., :1], {number})"

@@ -422,7 +422,10 @@ def sides_kept(scene: Scene, step: Step, chunk: int) -> dict[str, int]:
     for use in uses:
         producer = graph.step.get(use.name)
         mapped = producer is not None and producer.name in scene.in_tiles
-        floats |= kept(scene, producer.op.uses if producer and mapped else (use,) if use not in scaled else ())
+        if producer and mapped:
+            floats |= kept(scene, producer.op.uses)
+        elif use not in scaled:
+            floats |= kept(scene, (use,))
         if use in scaled or (
             producer and mapped and producer.box and producer.box.function and producer.box.function.name in SLOW
         ):

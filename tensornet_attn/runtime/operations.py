@@ -119,14 +119,13 @@ def applied(function, *arguments):
 
 def element(arguments, dims, i: int) -> list:
     """Element i of the mapped arguments; lists of tensors are mapped entry by entry."""
-    return [
-        element(argument, dim, i)
-        if isinstance(dim, list | tuple)
-        else argument
-        if dim is None
-        else argument.select(dim, i)
-        for argument, dim in zip(arguments, dims, strict=True)
-    ]
+
+    def at(argument, dim):
+        if isinstance(dim, list | tuple):
+            return element(argument, dim, i)
+        return argument if dim is None else argument.select(dim, i)
+
+    return list(map(at, arguments, dims))
 
 
 def one_by_one(op):
@@ -154,14 +153,13 @@ def batch_first(op):
 
 def mapped_first(info, dims, arguments) -> list:
     """The arguments of a vmap rule, with the mapped dimension first in each tensor."""
-    return [
-        x
-        if not isinstance(x, torch.Tensor)
-        else x.movedim(dim, 0)
-        if dim is not None
-        else x.expand(info.batch_size, *x.shape)
-        for x, dim in zip(arguments, dims, strict=True)
-    ]
+
+    def first(x, dim):
+        if not isinstance(x, torch.Tensor):
+            return x
+        return x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+
+    return list(map(first, arguments, dims))
 
 
 def differentiable(op, keep, backward, mapped):
