@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tensornet_attn.runtime.operations import (
     applied,
-    at_places,
     exports_onnx,
+    gradients_at,
     one_by_one,
     operation,
     own_name,
@@ -473,7 +473,7 @@ def blockwise_autograd(ctx, gradient):
     *tensors, seed = ctx.saved_tensors
     wanted = wanted_places(ctx.needs_input_grad[0])
     gradients = blockwise_backward(gradient, wanted, tensors, seed, *ctx.call)
-    by_operand = at_places(gradients, wanted, len(tensors))
+    by_operand = gradients_at(gradients, wanted, len(tensors))
     # an empty list could be a list of tensors
     return by_operand, None, *([] if field == [] else None for field in ctx.call)
 
@@ -502,7 +502,7 @@ class Blockwise(torch.autograd.Function):
         *tensors, seed = ctx.saved_tensors
         wanted = wanted_places(ctx.needs_input_grad[2:])
         gradients = applied(BlockwiseGradient, gradient, wanted, seed, ctx.call, *tensors)
-        return None, None, *at_places(gradients, wanted, len(tensors))
+        return None, None, *gradients_at(gradients, wanted, len(tensors))
 
 
 class BlockwiseGradient(torch.autograd.Function):
@@ -524,7 +524,7 @@ class BlockwiseGradient(torch.autograd.Function):
         gradient, *tensors, seed = ctx.saved_tensors
         wanted_twice = wanted_places(ctx.needs_input_grad[4:])
         d_gradient, *d_tensors = rows_twice(seconds, gradient, ctx.wanted, wanted_twice, tensors, seed, *ctx.call)
-        return d_gradient, None, None, None, *at_places(d_tensors, wanted_twice, len(tensors))
+        return d_gradient, None, None, None, *gradients_at(d_tensors, wanted_twice, len(tensors))
 
 
 def rows_twice(seconds, gradient, wanted, wanted_twice, tensors, seed, tile, *call) -> list[Tensor]:

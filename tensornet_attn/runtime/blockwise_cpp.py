@@ -13,7 +13,7 @@ from tensornet_attn.runtime.native import (
     for_mask,
     runs_cpp,
 )
-from tensornet_attn.runtime.operations import asks_gradients, at_places, for_each_gradient, operation, wanted_places
+from tensornet_attn.runtime.operations import asks_gradients, for_each_gradient, gradients_at, operation, wanted_places
 from tensornet_attn.runtime.precision import rounded_to
 from tensornet_attn.runtime.products import autocast_dtype
 
@@ -104,7 +104,7 @@ def cpp_autograd(ctx, gradient, _):
     *tensors, out, rows, seed = ctx.saved_tensors
     wanted = wanted_places(ctx.needs_input_grad[0])
     gradients = blockwise_cpp_backward(gradient, out, rows, wanted, tensors, seed, ctx.cpp, *ctx.call)
-    by_operand = at_places(gradients, wanted, len(tensors))
+    by_operand = gradients_at(gradients, wanted, len(tensors))
     return by_operand, None, None, None, *([] if field == [] else None for field in ctx.call)
 
 
@@ -129,7 +129,7 @@ class BlockwiseCpp(torch.autograd.Function):
             gradients = for_each_gradient(
                 lambda out_gradient: [BlockwiseCpp.backward(ctx, out_gradient)[i] for i in wanted], gradient
             )
-            return tuple(at_places(gradients, wanted, len(ctx.needs_input_grad)))
+            return tuple(gradients_at(gradients, wanted, len(ctx.needs_input_grad)))
         *tensors, out, rows, saved, seed = ctx.saved_tensors
         wanted = wanted_places(ctx.needs_input_grad[3:])
         if torch.is_grad_enabled():
@@ -139,7 +139,7 @@ class BlockwiseCpp(torch.autograd.Function):
                     "derivatives; compile with backend='torch' for second derivatives."
                 )
             gradients = BlockwiseGradient.apply(gradient, wanted, seed, (ctx.tile, *ctx.call), *tensors)
-            return None, None, None, *at_places(gradients, wanted, len(tensors))
+            return None, None, None, *gradients_at(gradients, wanted, len(tensors))
         gradient, ctx.held = for_cpp(ctx.cpp, gradient), None
         by_operand = cpp_gradients(ctx.cpp, operands_of(tensors, ctx.call), ctx.call, out, rows, saved, gradient, seed)
         indices = [index for index, is_present in enumerate(ctx.call.present) if is_present]

@@ -84,7 +84,7 @@ def wanted_places(needs) -> list[int]:
     return [i for i, is_needed in enumerate(needs) if is_needed]
 
 
-def at_places(gradients, wanted: list[int], count: int) -> list:
+def gradients_at(gradients, wanted: list[int], count: int) -> list:
     """The gradients of `count` arguments, from those of the arguments at places `wanted`."""
     return [gradients[wanted.index(i)] if i in wanted else None for i in range(count)]
 
