@@ -152,7 +152,8 @@ def _imports(read: frozenset[str]) -> str:
     """The imports of a module whose code reads these global names; a local of the same name reads none."""
     standard_library = [f"import {name}" for name in MODULES if name.partition(".")[0] in read]
     standard_library += ["from dataclasses import dataclass"] if "dataclass" in read else []
-    standard_library += ["from typing import NamedTuple"] if "NamedTuple" in read else []
+    typing = ", ".join(name for name in ("Any", "NamedTuple") if name in read)
+    standard_library += [f"from typing import {typing}"] if typing else []
     lines = ["\n".join(standard_library) + "\n"] if standard_library else []
     lines += ["import torch"]
     lines += ["import torch.nn.functional as F"] if "F" in read else []

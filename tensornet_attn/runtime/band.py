@@ -32,7 +32,7 @@ class Spans(NamedTuple):
     prefix: int
 
     @property
-    def count(self) -> int:
+    def blocks(self) -> int:
         """The number of blocks."""
         return max(2, (self.n + self.block - 1) // self.block)
 
@@ -73,7 +73,7 @@ def attend_band(
         keep = keep if allowed is None else keep & allowed
     sees_any = keep.any(-1, keepdim=True)  # ... blocks 1 block 1; the last block may have rows beyond the queries
     bounds = keep | ~sees_any
-    count = spans.count
+    count = spans.blocks
     sink = None if sink is None else sink_in_blocks(sink, spans)
     if bias is not None:
         bias, sink = row_bias(bias, keep, q.dtype, sink)
@@ -98,7 +98,7 @@ def attend_band(
 
 def sink_in_blocks(sink: Tensor, spans: Spans) -> Tensor:
     """A sink [..., h, n or 1, 1] as [..., blocks, h, block or 1, 1]."""
-    count, block = spans.count, spans.block
+    count, block = spans.blocks, spans.block
     if sink.shape[-2] == 1:
         return sink.unsqueeze(-4).expand(*sink.shape[:-3], count, *sink.shape[-3:])
     return with_padding(sink, (0, 0, 0, count * block - spans.n)).unflatten(-2, (count, block)).transpose(-3, -4)
@@ -106,7 +106,7 @@ def sink_in_blocks(sink: Tensor, spans: Spans) -> Tensor:
 
 def key_spans(x: Tensor, spans: Spans) -> Tensor:
     """The keys of each block of queries, zeros past both ends: [..., m, g, d] -> [..., blocks, span, g, d]."""
-    (_, first, block, before, after, _), count = spans, spans.count
+    (_, first, block, before, after, _), count = spans, spans.blocks
     extra_blocks = (before + after + block - 1) // block  # blocks that a span covers after its first
     ahead = before - first
     beyond = (count + extra_blocks) * block - ahead - x.shape[-3]
@@ -156,7 +156,7 @@ def seen_keep(sees, spans: Spans, device: torch.device) -> Tensor:
 
 def places_in_spans(spans: Spans, device: torch.device) -> tuple[Tensor, Tensor]:
     """The positions of the queries and keys of each block: [blocks, block] and [blocks, prefix + span]."""
-    (_, start, block, before, after, prefix), count = spans, spans.count
+    (_, start, block, before, after, prefix), count = spans, spans.blocks
     query = torch.arange(count * block, device=device).unflatten(0, (count, block)) + start
     key = query[:, :1] + torch.arange(-before, block + after, device=device)
     return query, torch.cat((torch.arange(prefix, device=device).expand(count, prefix), key), 1) if prefix else key

@@ -1,7 +1,7 @@
 """Attention whose scores are products of query and key features: sums over keys first, no n by m tensor."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -33,14 +33,15 @@ class Term(NamedTuple):
 
     q: Tensor
     k: Tensor
-    a: Tensor | None = None
-    b: Tensor | None = None
-    diagonal: Tensor | None = None
+    a: Any = None
+    b: Any = None
+    diagonal: Any = None
     core: Tensor | None = None
 
     def each(self, change):
         """The term with a change of each tensor."""
-        return Term(*(None if x is None else change(x) for x in self))
+        fields: list = [None if x is None else change(x) for x in self]
+        return Term(*fields)
 
 
 def linear_attention(
@@ -65,7 +66,8 @@ def linear_attention(
     of their map, [..., rows, columns] with the same further dimensions behind, all without batch or with it.
     """
     if not causal and len(terms) == 1 and terms[0].core is None:
-        kernel = LinearKernel(terms[0].q, terms[0].k, *(maps or (None, None)), eps if normalize else None)
+        of_q, of_k = maps or (None, None)
+        kernel = LinearKernel(terms[0].q, terms[0].k, of_q, of_k, eps if normalize else None)
         out = in_tiles([kernel], v, mask, key_mask, batch, heads, cpp)
         if out is not None:
             return out
@@ -137,10 +139,13 @@ def seen_terms(terms: list[Term], key_mask: Tensor | None, heads: int) -> list[T
         return terms
     seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
 
-    def shown(x: Tensor | None, fill: float = 0) -> Tensor | None:
+    def shown(x: Tensor | None, fill: float) -> Tensor | None:
         return None if x is None else torch.where(seen, x, fill)
 
-    return [Term(q, shown(k), a, shown(b, torch.inf), shown(diagonal), core) for q, k, a, b, diagonal, core in terms]
+    return [
+        Term(q, torch.where(seen, k, 0), a, shown(b, torch.inf), shown(diagonal, 0), core)
+        for q, k, a, b, diagonal, core in terms
+    ]
 
 
 def by_head(term: Term) -> Term:

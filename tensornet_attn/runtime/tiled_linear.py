@@ -6,7 +6,7 @@ The backward computes features again from what they are maps of, except for slow
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,8 +27,8 @@ class LinearKernel(NamedTuple):
     None is none, and with eps None rows are not divided by their sums.
     """
 
-    q: Tensor | tuple
-    k: Tensor | tuple
+    q: Any
+    k: Any
     of_q: object = None
     of_k: object = None
     eps: float | None = None
