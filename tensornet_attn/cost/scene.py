@@ -20,7 +20,7 @@ HELD = frozenset({"weight", "constant", "state"})  # roles of tensors that belon
 
 
 @dataclass(frozen=True)
-class Scene:
+class SizedGraph:
     """A primitive graph with the sizes of its legs and a batch size.
 
     `stepwise`: each step stores its result, as on a GPU and in a diagram as written. `in_tiles`: steps whose results a
@@ -51,7 +51,7 @@ class Scene:
     def keys(self) -> int:
         return self.sizes[self.key]
 
-    def at(self, sizes: Mapping[str, int]) -> Scene:
+    def at(self, sizes: Mapping[str, int]) -> SizedGraph:
         """The scene with other sizes of some legs."""
         return replace(self, sizes={**self.sizes, **sizes})
 

@@ -16,7 +16,7 @@ from math import prod
 
 from tensornet_attn.cost.kernels import cost_of
 from tensornet_attn.cost.products import Matmul, Shape
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.work import products
 from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.graph import Step
@@ -25,7 +25,7 @@ from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ops import OPS
 
 
-def matmuls(scene: Scene, step: Step) -> list[Matmul]:
+def matmuls(scene: SizedGraph, step: Step) -> list[Matmul]:
     """The matrix products of a primitive step or kernel."""
     if step.name in one_row(scene.graph):
         scene = scene.at({scene.query: 1})
@@ -42,7 +42,7 @@ def matmuls(scene: Scene, step: Step) -> list[Matmul]:
     return of_roles
 
 
-def _product(scene: Scene, step: Step) -> list[Matmul]:
+def _product(scene: SizedGraph, step: Step) -> list[Matmul]:
     """The product of a primitive contraction of two factors."""
     op = step.contraction
     assert op is not None
@@ -65,7 +65,7 @@ def _product(scene: Scene, step: Step) -> list[Matmul]:
     return [Matmul(shape, tuple(left | right), float(shape.macs))]
 
 
-def _of_roles(scene: Scene, step: Step, legs: Sequence[str], batch: int, chunk: int = 0) -> Shape:
+def _of_roles(scene: SizedGraph, step: Step, legs: Sequence[str], batch: int, chunk: int = 0) -> Shape:
     """A shape for a product of which only the legs are known. `chunk`: it runs over pairs of positions in chunks."""
     head_legs = {leg.name for leg in scene.graph.legs if leg.kind == "head"}
     if isinstance(step.form, Recurrence):  # features, and values that a core mixes, may be head legs
@@ -81,11 +81,11 @@ def _of_roles(scene: Scene, step: Step, legs: Sequence[str], batch: int, chunk: 
     return Shape(heads, rows, rest[-1], prod(rest[:-1]))
 
 
-def exponentials(scene: Scene, step: Step) -> list[tuple[tuple[str, ...], int]]:
+def exponentials(scene: SizedGraph, step: Step) -> list[tuple[tuple[str, ...], int]]:
     """The exponentials, and similar functions, of a step in the forward, by the legs of what they are taken of."""
     if step.kernel is not None:
         kernel, pair = cost_of(step), {scene.graph.query, scene.graph.key}
-        inner_steps, inner_scene = kernel.parts(scene, step), kernel.inside(scene, step)
+        inner_steps, inner_scene = kernel.primitive_steps(scene, step), kernel.inside(scene, step)
         if (keys_met := kernel.keys_met(scene, step)) is not None:
             inner_scene = inner_scene.at({scene.key: keys_met})
         counted = [inner for inner in inner_steps if kernel.pairs or not pair <= {*inner.legs}]
@@ -98,7 +98,7 @@ def exponentials(scene: Scene, step: Step) -> list[tuple[tuple[str, ...], int]]:
     return [(of.legs, count_each * scene.elements(of)) for role, of in step.box.operands if count_each and role == "of"]
 
 
-def between(scene: Scene, step: Step) -> list[int]:
+def between(scene: SizedGraph, step: Step) -> list[int]:
     """The elements of tensors that a kernel in chunks writes and reads again: states, and scores inside the chunks."""
     kernel = cost_of(step)
     return [count for count in kernel.saved(scene, step).values() if count] if kernel.chunk(scene, step) else []

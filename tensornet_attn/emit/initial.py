@@ -17,9 +17,9 @@ def init_lines(writer: Writer, graph: Graph) -> list[str]:
     names = Names(frozenset({"new", "device", "dtype"}))
     products = [tensor for tensor in graph.tensors if tensor.init is not None and tensor.init.name == "kron"]
     fixed = {leg for tensor in products for leg in tensor.legs}  # literals elsewhere: their factors may be split
-    local = {leg.name: str(leg.stored) if leg.name in fixed else names.own(leg.name) for leg in legs}
+    local = {leg.name: str(leg.stored) if leg.name in fixed else names.diagram_name(leg.name) for leg in legs}
     sizes = [f"{local[leg.name]}: int = {leg.stored}" for leg in legs if leg.name not in fixed]
-    reset = Names(frozenset(graph.tensor)).own("reset_parameters")
+    reset = Names(frozenset(graph.tensor)).diagram_name("reset_parameters")
     lines = wrapped(f"def __init__({', '.join(['self', *sizes, '*', 'device=None', 'dtype=None'])}):", len(INDENT))
     lines += indented(["super().__init__()", *_made(tensors, local), f"self.{reset}()"])
     initial_lines = [row for tensor in tensors for row in wrapped(_first(writer, graph, tensor), 2 * len(INDENT))]

@@ -8,7 +8,7 @@ from tensornet_attn.emit.wrap import tuple_text
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Function, Step, Tensor
 from tensornet_attn.graph.recurrence import Recurrence
-from tensornet_attn.ir.values import Value, permuted
+from tensornet_attn.ir.values import TensorText, permuted
 
 
 def open_forward(writer: Writer, steps: Iterable[Step]) -> None:
@@ -16,7 +16,7 @@ def open_forward(writer: Writer, steps: Iterable[Step]) -> None:
     inputs = writer.graph.of_role("input")
     writer.groups.append([])
     for tensor in inputs:
-        writer.values[tensor.name] = Value(writer.local[tensor.name], tensor.legs, True)
+        writer.values[tensor.name] = TensorText(writer.local[tensor.name], tensor.legs, True)
     for tensor in inputs:
         if tensor.default is not None:
             local, default = writer.local[tensor.name], writer.local[tensor.default]
@@ -78,7 +78,7 @@ def _weight(writer: Writer, tensor: Tensor) -> None:
     if tensor.stored or sequence_axes:
         writer.bind(tensor.name, expression, tensor.legs)
     else:
-        writer.values[tensor.name] = Value(expression, tensor.legs, False)
+        writer.values[tensor.name] = TensorText(expression, tensor.legs, False)
 
 
 def _state(writer: Writer, tensor: Tensor) -> None:

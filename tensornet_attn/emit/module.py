@@ -53,7 +53,7 @@ MODULES = (
 
 
 class Planned(Protocol):
-    """The plan of a design, see `plan.model.Plan`."""
+    """The plan of a design, see `plan.plan.Plan`."""
 
     @property
     def graph(self) -> Graph: ...
@@ -232,7 +232,7 @@ class _Block:
 
 
 @dataclass(frozen=True)
-class _Parts:
+class _ScheduleParts:
     """The steps of a schedule by use: `always` (the output), states and losses (`both`), or only one of the two."""
 
     always: list[Step]
@@ -241,7 +241,7 @@ class _Parts:
     losses: list[Step]
 
 
-def _parts(graph: Graph) -> _Parts:
+def _parts(graph: Graph) -> _ScheduleParts:
     beside = beside_output(graph)
     states = behind(graph, [step for _, step in graph.updates])
     losses = behind(graph, [loss.step for loss in graph.losses])
@@ -251,7 +251,9 @@ def _parts(graph: Graph) -> _Parts:
 
     always = [step for step in graph.steps if step.name not in beside]
     both = states & losses & beside
-    return _Parts(always, steps_of(both), steps_of((states - both) & beside), steps_of((losses - both) & beside))
+    return _ScheduleParts(
+        always, steps_of(both), steps_of((states - both) & beside), steps_of((losses - both) & beside)
+    )
 
 
 def _emit_steps(writer: Writer, steps: Sequence[Step]) -> None:

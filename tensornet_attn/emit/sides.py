@@ -8,17 +8,17 @@ from tensornet_attn.emit.layout import dimensions
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.wrap import indented, tuple_text, wrapped
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.attention import Masked, Normalize, ScoreTerm
+from tensornet_attn.graph.attention import NormalizedScores, ScoreTerm, UnnormalizedScores
 from tensornet_attn.graph.graph import Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
-from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value
+from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, TensorText
 from tensornet_attn.ops.map import row
-from tensornet_attn.ops.maps import MAPS, Map
+from tensornet_attn.ops.maps import MAPS, ElementwiseMap
 from tensornet_attn.tiles.features import Feature, feature_of
 from tensornet_attn.tiles.program import Node
 
 
-def unmapped(writer: Writer, use: Use) -> tuple[Value, str]:
+def unmapped(writer: Writer, use: Use) -> tuple[TensorText, str]:
     """The value of a use and the map that the kernel applies to it; `None` if there is none."""
     if use.name in writer.values:
         return writer.value(use), "None"
@@ -31,7 +31,7 @@ def unmapped(writer: Writer, use: Use) -> tuple[Value, str]:
     return operand, map_of_tiles(writer, elementwise, code) if "linear_attention" in writer.instead else code
 
 
-def map_of_tiles(writer: Writer, elementwise: Map, torch_function: str) -> str:
+def map_of_tiles(writer: Writer, elementwise: ElementwiseMap, torch_function: str) -> str:
     """The name of a map that Triton kernels apply to tiles; its functions are added beside the class."""
     if elementwise.name not in writer.tile_maps:
         name = writer.tile_maps[elementwise.name] = writer.names.fresh(f"{elementwise.name}_map")
@@ -96,25 +96,25 @@ def small_legs(writer: Writer, kernels: Sequence[Step]) -> Legs:
     return tuple(leg for leg in writer.graph.leg if leg in summed_legs)
 
 
-def _in_torch(writer: Writer, node: Node, names: Sequence[str], small: Legs) -> Value:
+def _in_torch(writer: Writer, node: Node, names: Sequence[str], small: Legs) -> TensorText:
     """A node of a feature as an expression of the operands, which have small legs behind."""
     if node.op == "load":
-        return Value(names[node.data[0]], (), False)
+        return TensorText(names[node.data[0]], (), False)
     if node.op == "number":
         expression, level = writer.numbered(node.data[0])
-        return Value(expression, (), False, level)
+        return TensorText(expression, (), False, level)
     operands = [_in_torch(writer, arg, names, small) for arg in node.args]
     if node.op == "map":
         elementwise, (operand,) = MAPS[node.data[0]], operands
         if not elementwise.torch:
-            return Value(writer.call(elementwise.name, operand.text), (), False)
-        return Value(elementwise.torch.format(x=operand.text, atom=operand.atom), (), False, elementwise.level)
+            return TensorText(writer.call(elementwise.name, operand.text), (), False)
+        return TensorText(elementwise.torch.format(x=operand.text, atom=operand.atom), (), False, elementwise.level)
     if node.op == "over":
         dimension = small.index(node.data[0]) - len(small)
-        return Value(f"{operands[0].atom}.sum({dimension}, keepdim=True)", (), False)
+        return TensorText(f"{operands[0].atom}.sum({dimension}, keepdim=True)", (), False)
     if node.op == "add":
-        return Value(" + ".join(term.text for term in operands), (), False, SUM)
-    return Value(
+        return TensorText(" + ".join(term.text for term in operands), (), False, SUM)
+    return TensorText(
         " * ".join(factor.text if factor.level == PRODUCT else factor.atom for factor in operands), (), False, PRODUCT
     )
 
@@ -125,7 +125,7 @@ def term_text(writer: Writer, recurrence: Recurrence, term: ScoreTerm, small: Le
     if term.decays:
         pairs = zip("ab", zip(*term.decays, strict=True), strict=True)
         operands += [_decay(writer, recurrence, name, uses, term.decayed) for name, uses in pairs]
-        operands += [_decay(writer, recurrence, "c", term.own, ())] if term.own else []
+        operands += [_decay(writer, recurrence, "c", term.at_own_position, ())] if term.at_own_position else []
     elif term.core:
         core = writer.value(term.core[0])
         heads = recurrence.heads if core.batched or {*recurrence.heads} & {*core.legs} else ()
@@ -197,16 +197,16 @@ def _side(
     )
     if use is None:
         expression, shape = ones, f"{sequence} 1"
-        side = Value(expression, (sequence, "1"), False)
+        side = TensorText(expression, (sequence, "1"), False)
     else:
         expression, shape = matrix(unmapped(writer, use)[0], recurrence.heads, (sequence,), term.features)
         if ones:
             expression, shape = f"{expression} * {ones}", shape.replace(" 1 ", f" {sequence} ")
-        side = Value(expression, (), True, PRODUCT if ones else ATOM)
+        side = TensorText(expression, (), True, PRODUCT if ones else ATOM)
     return (writer.scaled(term.coefficient, side).text if query else expression), shape
 
 
-def matrix(value: Value, heads: Legs, rows: Legs, columns: Legs, small: Legs = ()) -> tuple[str, str]:
+def matrix(value: TensorText, heads: Legs, rows: Legs, columns: Legs, small: Legs = ()) -> tuple[str, str]:
     """A value as [heads..., rows, columns, small...], ones along missing legs, and its shape in words."""
     order = (*heads, *rows, *columns, *small)
     missing = [leg for leg in order if leg not in value.legs]
@@ -232,9 +232,9 @@ def laid(writer: Writer, name: str, shaped: tuple[str, str]) -> str:
 
 def eps_text(writer: Writer, recurrence: Recurrence) -> str:
     """What is added to row sums; None if rows are not divided by their sums."""
-    if isinstance(recurrence.weighting, Masked):
+    if isinstance(recurrence.weighting, UnnormalizedScores):
         return "None"
-    return writer.number(recurrence.weighting.eps) if isinstance(recurrence.weighting, Normalize) else "0"
+    return writer.number(recurrence.weighting.eps) if isinstance(recurrence.weighting, NormalizedScores) else "0"
 
 
 def mask_options(writer: Writer, recurrence: Recurrence) -> list[str]:

@@ -15,13 +15,13 @@ from tensornet_attn.cost.blocks import Reach, reach_of
 from tensornet_attn.cost.kernels import Parts
 from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.products import Matmul
-from tensornet_attn.cost.rates import ELEMENTWISE, Table
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.rates import ELEMENTWISE, RateTable
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import CALLS, accessed, passes_of
 from tensornet_attn.emit.layout import columns, split
 from tensornet_attn.emit.masks import sees_text, takes_mask
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.attention import Attention, Softmax, attentions
+from tensornet_attn.graph.attention import Attention, SoftmaxOfScores, attentions
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.recurrence import CAUSAL
 from tensornet_attn.graph.visibility import interval
@@ -37,7 +37,7 @@ from tensornet_attn.kernels.attention import (
     pairs_of,
     sink_options,
 )
-from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes
+from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes
 from tensornet_attn.rewrite.fused import FusedAttention, operation, placed, softmaxes
 
 DEARER = 1.5  # cost of a key in a block relative to a key in masked fused attention over all keys, on a CPU
@@ -58,7 +58,7 @@ def band_of(step: Step) -> Band:
 
 
 @dataclass(frozen=True)
-class Masked:
+class BandCandidate:
     """A softmax box with masks that bound distances; `op`: the box as fused attention, or why it cannot be fused."""
 
     attention: Attention
@@ -66,7 +66,7 @@ class Masked:
     reach: Reach | None
 
 
-class Banded(OfBoxes[Masked]):
+class Banded(OfBoxes[BandCandidate]):
     """Softmax boxes whose queries see a band of keys, computed in blocks if a block reads few enough keys."""
 
     name, kind, alone = "banded attention", "band", True
@@ -74,13 +74,13 @@ class Banded(OfBoxes[Masked]):
     def places(self, graph: Graph) -> list[str]:
         return softmaxes(graph)
 
-    def form(self, graph: Graph, place: str) -> Masked | None:
+    def form(self, graph: Graph, place: str) -> BandCandidate | None:
         attention = attentions(graph)[place]
-        if not isinstance(attention.weighting, Softmax) or all(mask == CAUSAL for mask in attention.masks):
+        if not isinstance(attention.weighting, SoftmaxOfScores) or all(mask == CAUSAL for mask in attention.masks):
             return None  # no softmax, or no mask that bounds a distance
-        return Masked(attention, operation(attention), reach_of(graph, attention.box))
+        return BandCandidate(attention, operation(attention), reach_of(graph, attention.box))
 
-    def unsupported(self, form: Masked, context: Context) -> tuple[str, ...]:
+    def unsupported(self, form: BandCandidate, context: Context) -> tuple[str, ...]:
         if isinstance(form.op, str):
             return (form.op,)
         if form.reach is None:
@@ -88,16 +88,16 @@ class Banded(OfBoxes[Masked]):
         nothing = form.reach.left + form.reach.right < 0 and not form.reach.prefix
         return ("its masks together hide every key",) if nothing else ()
 
-    def cost(self, form: Masked, context: Context) -> Cost:
+    def cost(self, form: BandCandidate, context: Context) -> FormCost:
         """The number of keys that each query reads, weighted by the higher cost of a key in a block."""
         reach, keys = form.reach, context.sizes[str(form.attention.graph.key)]
         assert reach is not None
 
         but = f"blocks of {reach.block:,} queries would read {reach.span:,} keys each, and a key in a block costs"
         but += f" {DEARER} times as much as in fused attention:"
-        return Cost(DEARER * reach.span, keys, lambda count, digits: f"the cost of {count:,.0f} keys", but)
+        return FormCost(DEARER * reach.span, keys, lambda count, digits: f"the cost of {count:,.0f} keys", but)
 
-    def lower(self, form: Masked, context: Context) -> Lowered:
+    def lower(self, form: BandCandidate, context: Context) -> Lowered:
         """Replaces the box and its two products by one kernel."""
         attention, op, reach = form.attention, form.op, form.reach
         assert not isinstance(op, str)
@@ -107,7 +107,7 @@ class Banded(OfBoxes[Masked]):
         graph = placed(attention, op, self.kind, Band(op, reach))
         return Lowered(graph, {f"{attention.box.name}.o": f"{self.name}: {blocks}"})
 
-    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
         """MACs of one batch element: each query meets one span of keys, and reads their values."""
         op, reach = band_of(step).attention, band_of(step).reach
         macs: Counter[Legs] = Counter()
@@ -115,7 +115,7 @@ class Banded(OfBoxes[Masked]):
             macs[tuple(leg for leg in legs if leg != op.leg)] += reach.span
         return macs
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """Those of attention in blocks: keys and values in spans; queries and result are copied to fill or hide rows.
 
         Where each query sees its own position, no row of the result is hidden.
@@ -128,17 +128,17 @@ class Banded(OfBoxes[Masked]):
             same.add(step.name)
         return {name if name in same else f"{step.name}: {name} in blocks": floats for name, floats in saved.items()}
 
-    def keys_met(self, scene: Scene, step: Step) -> int:
+    def keys_met(self, scene: SizedGraph, step: Step) -> int:
         return min(band_of(step).reach.span, scene.keys)
 
-    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
+    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
         spans, row = in_spans(scene, step), scene.query
         share = scene.batch * scene.sizes[row] / (spans.batch * spans.sizes[row])  # without rows that pad a block
         batch = spans.batch if step.name in scene.batched else 1
         blocks = of_attention(spans, band_of(step).attention, batch)
         return [matmul._replace(macs=share * matmul.macs) for matmul in blocks]
 
-    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
         """Keys and values are padded, and copied into spans; the result is cropped."""
         learned, spans, op = backward and step.name in scene.learned, in_spans(scene, step), band_of(step).attention
         passed = sum(5 * accessed(spans.elements(use), table) for use in (op.key, op.value))
@@ -168,7 +168,7 @@ class Banded(OfBoxes[Masked]):
 BAND = Banded()
 
 
-def in_spans(scene: Scene, step: Step) -> Scene:
+def in_spans(scene: SizedGraph, step: Step) -> SizedGraph:
     """The scene of a kernel 'band' as it runs: its blocks of queries, with a span of keys each, are the batch."""
     op, reach = band_of(step).attention, band_of(step).reach
     query = scene.query

@@ -14,8 +14,8 @@ from functools import cached_property
 from math import prod
 
 from tensornet_attn.cost.experts import (
+    ExpertProduct,
     Experts,
-    Product,
     before_product,
     chooses,
     chosen_of,
@@ -31,9 +31,9 @@ from tensornet_attn.cost.memory import kept, saved
 from tensornet_attn.cost.order import order
 from tensornet_attn.cost.price import scene_of, time_of_step
 from tensornet_attn.cost.products import Matmul, Shape
-from tensornet_attn.cost.rates import ELEMENTWISE, Table
+from tensornet_attn.cost.rates import ELEMENTWISE, RateTable
 from tensornet_attn.cost.routing import Routing, chosen_behind
-from tensornet_attn.cost.scene import Scene, word
+from tensornet_attn.cost.scene import SizedGraph, word
 from tensornet_attn.cost.seconds import (
     CALLS,
     OF_MAPS,
@@ -54,12 +54,21 @@ from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.apart import seconds_apart
 from tensornet_attn.kernels.attention import FUSED, attention_of, attention_seconds, kind_of, operands_of, options_of
-from tensornet_attn.kernels.implementation import AtPlaces, Context, Cost, Lowered, has_slope, is_map, kernel, leg_sizes
+from tensornet_attn.kernels.implementation import (
+    AtPlaces,
+    Context,
+    FormCost,
+    Lowered,
+    has_slope,
+    is_map,
+    kernel,
+    leg_sizes,
+)
 from tensornet_attn.rewrite.change import fresh, terms_of, with_steps, with_uses
 from tensornet_attn.rewrite.change import product as product_of
 from tensornet_attn.rewrite.fused import FusedAttention
 
-Hidden = tuple[tuple[Step, Product | None], ...]  # the steps before the last product; a Product for each that is one
+Hidden = tuple[tuple[Step, ExpertProduct | None], ...]  # the steps before the last product; what is one, as a product
 CALLS_OF_EXPERT = 12
 
 
@@ -92,7 +101,7 @@ class Gated:
         return _joined(self.graph, self.step, terms_of(self.step)[0], self.gate, self.expert)
 
     @cached_property
-    def product(self) -> Product | str:
+    def product(self) -> ExpertProduct | str:
         if self.step.contraction is None:
             return f"'{self.step.name}' is not a product with the gates"
         return read_product(self.joined[-1], self.gate, self.expert, held(self.graph))
@@ -100,7 +109,7 @@ class Gated:
     @cached_property
     def hidden(self) -> Hidden | str:
         product = self.product
-        return _hidden(self.graph, product) if isinstance(product, Product) and product.slots else ()
+        return _hidden(self.graph, product) if isinstance(product, ExpertProduct) and product.slots else ()
 
 
 class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
@@ -128,7 +137,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             return (f"all {form.chosen} experts are chosen",)
         return (form.hidden,) if isinstance(form.hidden, str) else ()
 
-    def cost(self, form: Gated, context: Context) -> Cost:
+    def cost(self, form: Gated, context: Context) -> FormCost:
         """Times of the products and of the maps between them: of the chosen experts, and of all experts."""
         hidden, device, sizes, k = form.hidden, context.device, leg_sizes(form.graph, context.sizes), form.chosen
         last = _last(form, context)
@@ -138,7 +147,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         if device.measured:
             grouped = _without_unread(self.lower(form, context).graph)
             seconds, seconds_before = seconds_apart(grouped, form.graph, context.sizes, context.target)
-            return Cost(seconds, seconds_before, duration, but, worth)
+            return FormCost(seconds, seconds_before, duration, but, worth)
         dense = chosen = 0
         for step, product in (*hidden, (last.step, last)):
             if step.kernel is not None:
@@ -151,7 +160,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             elif product is not None:
                 dense += order([use.legs for use in step.op.uses], step.legs, sizes, device, device.width).time
                 chosen += chosen_time(product, k, sizes, device, context.backend == "triton")
-        return Cost(chosen, dense, lambda time, digits: duration(device.seconds(int(time)), digits), but, worth)
+        return FormCost(chosen, dense, lambda time, digits: duration(device.seconds(int(time)), digits), but, worth)
 
     def lower(self, form: Gated, context: Context) -> Lowered:
         graph, step, hidden, joined, last = form.graph, form.step, form.hidden, form.joined, _last(form, context)
@@ -184,12 +193,12 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
     def on_triton(self, form: object) -> bool:
         return isinstance(form, Experts)
 
-    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
         """MACs of the chosen experts, with k in place of their leg, unless one product has all experts."""
         form, macs = experts_of(step), Counter[Legs]()
         k = word(chosen_of(form.topk)[1])
         for product in form.products:
-            result_legs = (*product.tokens, *product.heads, product.expert, *product.own)
+            result_legs = (*product.tokens, *product.heads, product.expert, *product.out)
             for legs in ((*result_legs, *product.summed), *([result_legs] if product.gated else [])):
                 count = product.expert if product.at_once else k
                 macs[tuple(count if leg == product.expert else leg for leg in scene.ordered(legs))] += 1
@@ -199,7 +208,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
                     macs[tuple(k if leg == form.products[-1].expert else leg for leg in legs)] += times
         return dict(macs)
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """The order of all experts, chosen gates, rows of operands, what boxes between products save.
 
         Attention of chosen heads keeps its order twice, and a copy of its result. Kernels that choose themselves keep
@@ -210,7 +219,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             return {f"{step.name}: order": scene.elements(step)}
         inner, body = self.inside(scene, step), body_of(step)
         if (last := form.products[-1]).at_once:
-            width, out_width = scene.size(last.summed), scene.size(last.own)
+            width, out_width = scene.size(last.summed), scene.size(last.out)
             experts, row_size = int(scene.number(chosen_of(form.topk)[1])), out_width
             if before_product(last, scene.size(last.heads), width, out_width):
                 experts, row_size = scene.size((last.expert,)), width
@@ -232,7 +241,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
                 floats[f"{inner_step.name}: order"] = 2 * order_size
         return floats | {name: count for name, count in kept(scene, step.op.uses).items() if name in floats}
 
-    def inside(self, scene: Scene, step: Step) -> Scene:
+    def inside(self, scene: SizedGraph, step: Step) -> SizedGraph:
         """The scene inside a kernel, which has only the chosen experts, or all of them at once."""
         form, inner = experts_of(step), super().inside(scene, step)
         chosen_sizes = {
@@ -242,20 +251,20 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         }
         return inner.at(chosen_sizes)
 
-    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
+    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
         """The products of the rows that a chosen expert has on average; attention of chosen heads."""
         chosen_scene, row_matmuls = self.inside(scene, step), list[Matmul]()
         batch = scene.batch_of(step)
         for product in experts_of(step).products:
-            legs = (*product.tokens, *product.heads, product.expert, *product.own)
-            experts, summed, width = map(scene.size, ((*product.heads, product.expert), product.summed, product.own))
+            legs = (*product.tokens, *product.heads, product.expert, *product.out)
+            experts, summed, width = map(scene.size, ((*product.heads, product.expert), product.summed, product.out))
             rows = batch * chosen_scene.size(legs) // width
             shape = Shape(1, max(1, rows // experts), width, summed)
             row_matmuls.append(Matmul(shape, (*legs, *product.summed), float(rows * width * (summed + product.gated))))
         attended = [inner_step for inner_step in body_of(step) if inner_step.kernel]
         return row_matmuls + [matmul for inner_step in attended for matmul in matmuls(chosen_scene, inner_step)]
 
-    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
         """Products with the chosen experts, maps between them, and attention of the chosen heads.
 
         The rows of one expert are gathered in a cache; their products are read for each head, put back and added.
@@ -268,8 +277,8 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             large = shape.rows * shape.summed >= table.projected[0] and takes_projected(shape, table, False)
             pass_seconds = projected(shape, table, False) if large else 3 * (multiplied(shape, table),)
             seconds["product"] += macs / shape.macs * sum(pass_seconds[:passes])
-            put_seconds = accessed(batch * chosen_scene.size((*product.tokens, product.expert, *product.own)), table)
-            put_seconds += 2 * accessed(batch * chosen_scene.size((*product.tokens, *product.own)), table)
+            put_seconds = accessed(batch * chosen_scene.size((*product.tokens, product.expert, *product.out)), table)
+            put_seconds += 2 * accessed(batch * chosen_scene.size((*product.tokens, *product.out)), table)
             seconds[ELEMENTWISE] += passes * chosen_scene.size(product.heads) * put_seconds
         for inner_step in body_of(step):
             if inner_step.kernel is not None:
@@ -315,9 +324,9 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
 EXPERTS = GroupedExperts()
 
 
-def _last(form: Gated, context: Context) -> Product:
+def _last(form: Gated, context: Context) -> ExpertProduct:
     """The product with the gates, as the backend computes it."""
-    assert isinstance(form.product, Product)
+    assert isinstance(form.product, ExpertProduct)
     sizes = leg_sizes(form.graph, context.sizes)
     at_once = context.backend == "triton" and in_one_product(form.product, form.topk, form.chosen, sizes)
     return replace(form.product, at_once=at_once)
@@ -348,7 +357,7 @@ def _by_itself(graph: Graph, step: Step, gate: Use) -> tuple[Graph, Step]:
     return with_steps(graph, {step.name: [routed, sums]}), routed
 
 
-def _biased(graph: Graph, step: Step, last: Product) -> Use | str:
+def _biased(graph: Graph, step: Step, last: ExpertProduct) -> Use | str:
     """The product to which a step adds the biases of experts, or why there is none."""
     terms = [term.factors[0] for term in terms_of(step) if len(term.factors) == 1 and term.coefficient == ONE]
     rows = [use for use in terms if use.name not in held(graph)]
@@ -455,11 +464,11 @@ def _joined(graph: Graph, step: Step, term: Term, gate: Use, expert: str) -> lis
     return [first, replace(step, op=Contraction((Term(term.coefficient, factors),)))]
 
 
-def _hidden(graph: Graph, last: Product) -> Hidden | str:
+def _hidden(graph: Graph, last: ExpertProduct) -> Hidden | str:
     """The product with experts, and its maps, that compute the rows of `last`; or why they need all experts."""
     by = frozenset(last.gate.legs) - {last.expert}
     needed, use_counts = Routing.of(graph).needed, Counter(use.name for _, use in graph.uses())
-    hidden: list[tuple[Step, Product | None]] = []
+    hidden: list[tuple[Step, ExpertProduct | None]] = []
     use, attended = last.x, False
     while (step := graph.step.get(use.name)) is not None:
         choices = {(choice.leg, choice.by) for choice in needed.get(step.name, ())}
@@ -509,7 +518,7 @@ def _view(step: Step) -> Use | None:
     return use if {*use.legs} == {*step.legs} else None
 
 
-def _not_by_head(graph: Graph, step: Step, last: Product) -> str:
+def _not_by_head(graph: Graph, step: Step, last: ExpertProduct) -> str:
     """Why an attention cannot be computed for each query's chosen heads only; empty if it can."""
     op = attention_of(step)
     heads = {*op.scores} - {graph.query, op.leg}

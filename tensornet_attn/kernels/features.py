@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from tensornet_attn.cost.kernels import KERNELS, body_of
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.graph import Graph, Step, Use
@@ -45,7 +45,7 @@ class Features(OfSteps, Implementation[Recurrence]):
         with_features = kernel(self.kind, graph, (), (*features, step), step.form)
         return replace(step, op=replace(with_features, hidden=step.kernel.hidden, cpp=step.kernel.cpp))
 
-    def inside(self, scene: Scene, step: Step) -> Scene:
+    def inside(self, scene: SizedGraph, step: Step) -> SizedGraph:
         inner = super().inside(scene, step)
         return inner if scene.stepwise else replace(inner, in_tiles=frozenset(features_inside(step)))
 
@@ -53,9 +53,9 @@ class Features(OfSteps, Implementation[Recurrence]):
         inner = body_of(step)[-1]
         return inner.kernel is not None and bool(KERNELS[inner.kernel.kind].plain(inner))
 
-    def parts(self, scene: Scene, step: Step) -> list[Step]:
+    def primitive_steps(self, scene: SizedGraph, step: Step) -> list[Step]:
         """The steps inside; the second kernel of a pair reads the features of the first."""
-        inner_steps, pair = super().parts(scene, step), recurrence_of(step).pair
+        inner_steps, pair = super().primitive_steps(scene, step), recurrence_of(step).pair
         return inner_steps[-1:] if pair and pair[0] != step.name else inner_steps
 
     def on_triton(self, form: object) -> bool:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from tensornet_attn.cost.kernels import body_of, inside
 from tensornet_attn.cost.memory import saved
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.emit.contract import emit_contraction
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import batches
 from tensornet_attn.ir.arithmetic import ONE
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.kernels.implementation import Context, Implementation, Lowered
 from tensornet_attn.rewrite.change import product
 from tensornet_attn.rewrite.features import Joined
 from tensornet_attn.rewrite.scores import exact_parts
 
 
-class Join(Implementation[Joined]):
+class JoinedFeatures(Implementation[Joined]):
     """Features that a rewriting of scores concatenates; no form is searched for."""
 
     name, kind, in_reader = "features side by side", "join", True
@@ -25,7 +25,7 @@ class Join(Implementation[Joined]):
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         return Lowered(graph)
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """What the products of its parts save."""
         inner, steps = inside(scene, step)
         return {name: floats for inner_step in steps for name, floats in saved(inner, inner_step).items()}
@@ -73,10 +73,10 @@ class Join(Implementation[Joined]):
         )
 
 
-JOIN = Join()
+JOIN = JoinedFeatures()
 
 
-def _value(writer: Writer, step: Step) -> Value:
+def _value(writer: Writer, step: Step) -> TensorText:
     """The value of a part: the tensor itself if it is unchanged, else a line of its own."""
     term = product(step)
     if term is not None and term.coefficient == ONE and len(term.factors) == 1:
@@ -88,6 +88,6 @@ def _value(writer: Writer, step: Step) -> Value:
     return writer.values[step.name].unpacked
 
 
-def _groups(value: Value, shared: Legs) -> tuple[Legs, ...]:
+def _groups(value: TensorText, shared: Legs) -> tuple[Legs, ...]:
     columns = tuple(leg for leg in value.legs if leg not in shared)
     return (*((leg,) if leg in value.legs else () for leg in shared), columns)

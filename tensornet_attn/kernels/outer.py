@@ -10,8 +10,8 @@ from dataclasses import replace
 from tensornet_attn.cost.kernels import Parts, body_of
 from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.products import Matmul
-from tensornet_attn.cost.rates import Table
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.rates import RateTable
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import parts_inside
 from tensornet_attn.cost.shapes import matmuls
 from tensornet_attn.emit.precision import sums_wide
@@ -45,19 +45,19 @@ class OuterSums(Implementation[Recurrence]):
         chosen = "a sum over the keys, once for all queries, as one product"
         return Lowered(with_kernels(graph, split, kernels, products), dict.fromkeys(kernels, chosen))
 
-    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
         return {(scene.key, *recurrence_of(step).heads): 1}
 
-    def elementwise(self, scene: Scene, step: Step) -> int:
+    def elementwise(self, scene: SizedGraph, step: Step) -> int:
         return 0
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         return kept(scene, _sides(step))
 
-    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
+    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
         return matmuls(scene, _as_product(step))
 
-    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
         return parts_inside(scene, _as_product(step), table, backward)
 
     def plain(self, step: Step) -> bool:

@@ -12,13 +12,13 @@ from tensornet_attn.constants import LONG_ROW, MAP_PART
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.kernels import Parts, body_of, inside
 from tensornet_attn.cost.memory import kept
-from tensornet_attn.cost.rates import ELEMENTWISE, Table
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.rates import ELEMENTWISE, RateTable
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import WIDTH, passes_of
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Box, Graph, Step, Use
 from tensornet_attn.graph.recurrence import scans
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.kernels.blocks import with_kernels
 from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, OfSteps, kernel
 from tensornet_attn.rewrite.change import product, terms_of
@@ -39,7 +39,7 @@ class ReadScan:
     inside: frozenset[str]
 
 
-class Scan(OfSteps, Implementation[ReadScan]):
+class SummedScans(OfSteps, Implementation[ReadScan]):
     """Scans that nothing but one product reads, which sums over one of their legs.
 
     Rows with many states are computed in blocks of positions that stay in a cache; other rows, and rows on a GPU, by
@@ -59,10 +59,10 @@ class Scan(OfSteps, Implementation[ReadScan]):
         changed = with_kernels(graph, split, kernels, removed)
         return Lowered(changed, dict.fromkeys(kernels, f"{self.name}: no tensor has all states"))
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         return kept(scene, step.op.uses)
 
-    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
+    def saved(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """The states before each block; of short rows, what the steps inside save."""
         inner = self.inside(scene, step)
         states, form = self._states(inner, step), read_scan(step)
@@ -72,7 +72,7 @@ class Scan(OfSteps, Implementation[ReadScan]):
         blocks = batch * ((states // batch - 1) // MAP_PART)
         return {f"{step.name}: states": blocks * (states // batch) // scene.sizes[str(form.box.leg)]}
 
-    def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int]:
+    def scratch(self, scene: SizedGraph, step: Step, device: Device) -> tuple[int, int]:
         """States, their decay and its exponential; in the backward, gradients of both and of four factors too."""
         inner, steps = inside(scene, step)
         if self._in_blocks(inner, step):
@@ -80,7 +80,7 @@ class Scan(OfSteps, Implementation[ReadScan]):
             return 3 * states, 8 * states
         return (sum(inner.elements(inner_step) for inner_step in steps[:-1]),) * 2
 
-    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
         """Passes over blocks that stay in a cache, and calls for each position; of short rows, the steps inside."""
         inner = self.inside(scene, step)
         if not self._in_blocks(inner, step):
@@ -100,18 +100,18 @@ class Scan(OfSteps, Implementation[ReadScan]):
         sides = [_side(writer, factors, form.box.operand(role), (key, *form.legs)) for role in ("of", "decay")]
         read = writer.value(form.read).aligned((query, *form.legs)).text
         expression = writer.call("scan_reads", *sides, read, str(len(form.legs)), "key_mask")
-        value = writer.scaled(term.coefficient, Value(expression, (query, *form.legs[:-1]), True))
+        value = writer.scaled(term.coefficient, TensorText(expression, (query, *form.legs[:-1]), True))
         writer.bind(step.name, value.text, value.legs, value.level)
 
-    def _states(self, inner: Scene, step: Step) -> int:
+    def _states(self, inner: SizedGraph, step: Step) -> int:
         return inner.elements(read_scan(step).box.operand("of"))
 
-    def _in_blocks(self, inner: Scene, step: Step) -> bool:
+    def _in_blocks(self, inner: SizedGraph, step: Step) -> bool:
         positions = inner.sizes[str(read_scan(step).box.leg)]
         return not inner.stepwise and self._states(inner, step) >= LONG_ROW * positions
 
 
-SCAN = Scan()
+SCAN = SummedScans()
 
 
 def read_scan(step: Step) -> ReadScan:

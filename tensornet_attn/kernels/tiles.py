@@ -11,26 +11,26 @@ from functools import partial
 from itertools import combinations
 from math import prod
 
-from tensornet_attn.cost.blocks import Block
+from tensornet_attn.cost.blocks import BlockedSteps
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.order import order, split_best
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.triton.kernels import kernels
-from tensornet_attn.emit.triton.region import Region
+from tensornet_attn.emit.triton.region import TritonRegion
 from tensornet_attn.emit.wrap import INDENT, WIDTH, filled, indented
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, Legs, Path, split_products
-from tensornet_attn.kernels.blocks import Group, groups_of, with_kernels
+from tensornet_attn.kernels.blocks import StepGroup, groups_of, with_kernels
 from tensornet_attn.kernels.blockwise import InBlocks
 from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.tiles.build import tile_program
 from tensornet_attn.tiles.derive import gradients
-from tensornet_attn.tiles.program import Node, Operand, Program, Unfit, below, structure
+from tensornet_attn.tiles.program import Node, Program, TileOperand, Unfit, below, structure
 
 
-class Tiles(InBlocks):
+class TilePrograms(InBlocks):
     """Groups of steps with values of queries x keys that a tile program can compute, on the triton backend."""
 
     name, kind, opaque = "Triton kernels", "tiles", True
@@ -46,7 +46,7 @@ class Tiles(InBlocks):
     def as_kernel(self, step: Step) -> Step:
         """A kernel of blocks of queries as one of this kind."""
         assert step.kernel is not None
-        assert isinstance(step.form, Block)
+        assert isinstance(step.form, BlockedSteps)
         return replace(step, op=replace(step.kernel, kind=self.kind, form=replace(step.form, tiled=True)))
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
@@ -78,7 +78,7 @@ class Tiles(InBlocks):
     def on_triton(self, form: object) -> bool:
         return True
 
-    def reason(self, group: Group, step: Step) -> str | None:
+    def reason(self, group: StepGroup, step: Step) -> str | None:
         """Why a kernel of a group cannot be of this kind; None if it can."""
         if group.reason:
             return group.reason
@@ -114,7 +114,7 @@ class Tiles(InBlocks):
         region = next((region for earlier, region in writer.regions if earlier == program_structure), None)
         if region is None:
             name = writer.names.fresh(f"{writer.local[step.name]}_tiles")
-            region = Region(graph, program, name, ", ".join(step.kernel.steps), function_names())
+            region = TritonRegion(graph, program, name, ", ".join(step.kernel.steps), function_names())
             writer.regions.append((program_structure, region))
             if program.sums_powers:
                 region.biased = _biased(writer, step, region)
@@ -128,7 +128,7 @@ class Tiles(InBlocks):
         writer.named(step.name, writer.call("tiled", *_arguments(writer, region, program)), program.legs)
 
 
-TRITON = Tiles()
+TRITON = TilePrograms()
 
 
 def _weights_first(graph: Graph, factors: Sequence[Legs], product_legs: Legs, sizes: Mapping[str, int]) -> Path:
@@ -177,14 +177,16 @@ def _programs(graph: Graph, program: Program) -> int:
     return prod((graph.leg[leg].size or 1) // tiles for leg, tiles in program.heads.items())
 
 
-def _biased(writer: Writer, step: Step, region: Region) -> Region:
+def _biased(writer: Writer, step: Step, region: TritonRegion) -> TritonRegion:
     """The region for calls with a float mask; coefficients are those of both."""
     program, name = tile_program(writer.graph, step, biased=True), writer.names.fresh(f"{region.name}_biased")
     kernels(region)
-    return Region(writer.graph, program, name, f"{region.about}, with a float mask", function_names(), region.numbers)
+    return TritonRegion(
+        writer.graph, program, name, f"{region.about}, with a float mask", function_names(), region.numbers
+    )
 
 
-def _arguments(writer: Writer, region: Region, program: Program) -> list[str]:
+def _arguments(writer: Writer, region: TritonRegion, program: Program) -> list[str]:
     graph = writer.graph
     operands = ", ".join(_operand(writer, program, operand) for operand in program.operands)
     arguments = [region.name, f"[{operands}]", *writer.lengths_of_pair, f"({writer.batch_shape},)"]
@@ -197,7 +199,7 @@ def _arguments(writer: Writer, region: Region, program: Program) -> list[str]:
     return arguments
 
 
-def _operand(writer: Writer, program: Program, operand: Operand) -> str:
+def _operand(writer: Writer, program: Program, operand: TileOperand) -> str:
     tensor = writer.graph.tensor.get(operand.use.name)
     if tensor is not None and tensor.role == "noise" and operand.axes == (program.query, program.key):
         order = tuple(operand.use.legs.index(leg) for leg in operand_legs(program, operand))
@@ -205,13 +207,13 @@ def _operand(writer: Writer, program: Program, operand: Operand) -> str:
     return writer.value(operand.use).arranged(operand_legs(program, operand)).text
 
 
-def operand_legs(program: Program, operand: Operand) -> tuple[str, ...]:
+def operand_legs(program: Program, operand: TileOperand) -> tuple[str, ...]:
     """The legs of an operand in the order in which kernels read it: heads, sequence, width."""
     axis_legs = [leg for axis in operand.axes for leg in program.widths.get(axis, (axis,))]
     return (*operand.heads, *axis_legs)
 
 
-def _source(region: Region, sources: dict[str, str]) -> str:
+def _source(region: TritonRegion, sources: dict[str, str]) -> str:
     """The kernels, and their registration for `tiled`."""
     program = region.program
     operands = dict(zip(region.operands, program.operands, strict=True))

@@ -50,7 +50,7 @@ class _Hiding:
     """`doubtful` names tensors and steps with possibly infinite masked entries, `rows` those with such rows.
 
     `large` names products, which may overflow at masked pairs, and what is computed of them, `masked` what is zero
-    there. `made` has the boxes so far. `empty` names what is zero at hidden keys because of them.
+    there. `boxes` has the boxes so far. `empty` names what is zero at hidden keys because of them.
     """
 
     graph: Graph
@@ -59,7 +59,7 @@ class _Hiding:
     blocks: bool
     keys: bool
     steps: list[Step] = field(default_factory=list)
-    made: dict[tuple[Use, Seen, float], Use] = field(default_factory=dict)
+    boxes: dict[tuple[Use, Seen, float], Use] = field(default_factory=dict)
     empty: set[str] = field(default_factory=set)
     large: set[str] = field(default_factory=set)
 
@@ -192,11 +192,11 @@ class _Hiding:
         if look == EVERYTHING and not (self.blocks and fill != _FACTOR and self.pairs(use.legs)):
             return use
         operand = leaf(self.graph, use) if self.on_keys(use.legs) else use
-        if (operand, look, fill) not in self.made:
+        if (operand, look, fill) not in self.boxes:
             taken = replace(self.graph, steps=(*self.graph.steps, *self.steps))
             box = Box("hide", self.graph.key, (("of", operand),), (("fill", Number(fill)),), seen=look)
             name = fresh(taken, f"{operand.name if self.on_keys(operand.legs) else step.name}.hidden")
             self.steps.append(Step(name, box, operand.legs))
-            self.made[operand, look, fill] = Use(name, operand.legs)
+            self.boxes[operand, look, fill] = Use(name, operand.legs)
             self.empty |= {name} if fill == _FACTOR else set()
-        return replace(self.made[operand, look, fill], legs=use.legs)
+        return replace(self.boxes[operand, look, fill], legs=use.legs)

@@ -38,14 +38,16 @@ def decay_attention(
     causal: bool = False,
     chunk: int = 64,
     reads=None,
+    shift: int = 0,
 ) -> Tensor:
     """`linear_attention` with terms that may decay, and have no core.
 
     `softmax`: computes softmax(a - b), which does not depend on a, for a single term whose q and k are ones. `reads`:
-    how terms read values, by default as `decay_reads`.
+    how terms read values, by default as `decay_reads`. `shift`: causal queries see keys that are so many positions
+    before them.
     """
     if mask is not None:
-        causal_keep = causal_mask(terms[0].q.shape[-2], v.shape[-2], v.device) if causal else None
+        causal_keep = causal_mask(terms[0].q.shape[-2], v.shape[-2], v.device, shift) if causal else None
         keep, bias = visible(causal_keep, mask, key_mask, batch, heads)
         if softmax:
             return masked_softmax(compared(terms[0]), keep, bias).to(v.dtype) @ v
@@ -60,9 +62,16 @@ def decay_attention(
         least = torch.where(least < largest_number(b), least, 0)  # no visible key: any finite value
         least = with_padding(least, (0, 0, a.shape[-2] - b.shape[-2], 0)) if causal else least
         terms = [term._replace(a=a - a.detach() + least)]  # no exp(a - b) that matters is above 1
+    for _ in range(shift):
+        v, terms = at_next(v, 0), [shifted_keys(term) for term in terms]
     reads = reads or decay_reads
     reads = reads if terms[0].diagonal is None else functools.partial(own_reads, reads)
     return added_reads(reads, terms, v, eps, normalize, causal, chunk)
+
+
+def shifted_keys(term: Term) -> Term:
+    """A term whose keys are one position later; the first has none."""
+    return term._replace(k=at_next(term.k, 0), b=None if term.b is None else at_next(term.b, torch.inf))
 
 
 def own_reads(reads, terms: list[Term], v: Tensor, causal: bool, chunk: int, rows: bool) -> list[tuple[Tensor, Tensor]]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.ops import MAPS, OPS, Operation
 from tensornet_attn.reference import evaluate
@@ -127,7 +127,7 @@ def test_costs_words_and_code(kind: str) -> None:
     op, graph, step = box_of(kind)
     box = step.box
     assert box is not None
-    scene = Scene(graph, {"n": N, "m": M, "p": 5, "h": 2})
+    scene = SizedGraph(graph, {"n": N, "m": M, "p": 5, "h": 2})
     assert op.operations(scene, step, box) >= 0
     assert {*op.saved(box)} <= {"result", "row", "chosen", *dict(box.operands)}
     assert all(count > 0 for count in op.products(scene, step, box).values())

@@ -14,7 +14,7 @@ from tensornet_attn.graph import build
 from tensornet_attn.graph.graph import Kernel
 from tensornet_attn.kernels import blocks
 from tensornet_attn.kernels.blocks import block_of, keys_of, rows_of
-from tensornet_attn.plan.cache import Cache
+from tensornet_attn.plan.cache import LruCache
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.tiles.legs import quadratic
 from tests.plan.blockwise_cases import MAPPED, READ, REFUSED, TAKEN, design
@@ -38,7 +38,7 @@ def modules(source: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     monkeypatch.setattr(blocks, "LEAST", 2)
     monkeypatch.setattr(blocks, "budget_of", lambda device: 4)
     for cache in ("plan.make.PLANS", "compiler._sources"):  # nothing of these blocks is left for others
-        monkeypatch.setattr(f"tensornet_attn.{cache}", Cache(most=4))
+        monkeypatch.setattr(f"tensornet_attn.{cache}", LruCache(most=4))
     loaded = ta.load(source)
     ours, oracle = (ta.compile(loaded, backend, dtype=torch.float64) for backend in ("torch", "reference"))
     state = {name: draw(*value.shape, seed=i) for i, (name, value) in enumerate(oracle.state_dict().items())}

@@ -23,7 +23,7 @@ from tensornet_attn.graph.hidden import looks
 from tensornet_attn.graph.padding import padding_of
 from tensornet_attn.nn.tokens import call_of_tokens
 from tensornet_attn.ops import OPS
-from tensornet_attn.reference import Run, seen_by
+from tensornet_attn.reference import ReferenceRun, seen_by
 from tests.random_call import F64, assert_same, usable
 from tests.random_text import transposed
 from tests.relations.edits import Unfit, boxes, leg_of, logarithm, times_rows, valid
@@ -186,7 +186,7 @@ def hidden_entries(subject: Subject, place: int, inputs: Sequence[Tensor], optio
     graph, tensor = subject.graph, subject.graph.of_role("input")[place]
     leaves = dict(zip((t.name for t in graph.of_role("input")), inputs, strict=True))
     lengths = {leg: inputs[place].shape[tensor.legs.index(leg) - len(tensor.legs)] for leg in (graph.query, graph.key)}
-    run = Run(graph, leaves, lengths, False, options.get("mask"), options.get("key_mask"))
+    run = ReferenceRun(graph, leaves, lengths, False, options.get("mask"), options.get("key_mask"))
     seen, shown = looks(graph), torch.zeros((), dtype=torch.bool)
     for step, use in graph.readers.get(tensor.name, ()):
         if use.legs != tensor.legs:

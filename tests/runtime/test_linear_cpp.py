@@ -20,7 +20,7 @@ from tensornet_attn.runtime.tiled_linear import LinearKernel
 from tensornet_attn.tiles.cpp.linear import linear_source
 from tensornet_attn.tiles.cpp.values import in_cpp
 from tensornet_attn.tiles.features import Feature
-from tensornet_attn.tiles.program import At, Nodes, Operand
+from tensornet_attn.tiles.program import At, Nodes, TileOperand
 from tests.agreement import agree
 from tests.runtime import test_tiled_states
 from tests.runtime.test_tiled_linear import drawn, plain
@@ -33,7 +33,7 @@ def feature(name: str | None = None) -> Feature:
     nodes = Nodes(())
     x = nodes.node("load", (), (), "x", (0, At()))
     mapped = x if name is None else nodes.node("map", (x,), (), name, (name,))
-    return Feature(nodes, (Operand(Use("x", ()), (), ("row", "column")),), mapped, {}, {})
+    return Feature(nodes, (TileOperand(Use("x", ()), (), ("row", "column")),), mapped, {}, {})
 
 
 THREE = [(maps.elu1, maps.elu1, 0.0), (maps.elu1_neg, None, 0.5), (torch.erf, torch.exp, None)]

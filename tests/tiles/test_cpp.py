@@ -13,7 +13,7 @@ import tensornet_attn as ta
 from tensornet_attn.compiler import plan_of
 from tensornet_attn.graph import build
 from tensornet_attn.runtime.cpp import reason_against_cpp
-from tensornet_attn.tiles.cpp.source import Region, region_of, source
+from tensornet_attn.tiles.cpp.source import RegionSource, region_of, source
 from tensornet_attn.tiles.program import Unfit
 from tests.agreement import modules
 from tests.masked import MASKS
@@ -53,7 +53,7 @@ DESIGNS = [
 DESIGNS += ["gemma2", "epa_xl", "thsa", "l2_attention", "mish", "thsa_kron", "diffllama"]
 
 
-def regions(source: Any, **options: Any) -> list[Region]:
+def regions(source: Any, **options: Any) -> list[RegionSource]:
     """The C++ of all kernels of tiles of a design."""
     schedule = plan_of(build(ta.load(source), **options), "triton").schedule
     kinds = ("tiles", "blockwise")
