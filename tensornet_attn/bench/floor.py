@@ -63,7 +63,7 @@ def flops_of(schedule: Graph, case: Case, kind: str) -> int:
     """The FLOPs of the products of a schedule, over the whole batch."""
     scene, total = scene_of(schedule, case), 0
     for step in scene.graph.steps:
-        batch = scene.batch if step.name in scene.batched else 1
+        batch = scene.batch_of(step)
         step_products = products(scene, step).items()
         pairs = sum(count * int(scene.size(legs) * visible_share(scene, legs)) for legs, count in step_products)
         total += 2 * _times(scene, step, kind) * batch * pairs

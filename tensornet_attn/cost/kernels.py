@@ -87,8 +87,7 @@ class KernelCost:
 
     def replaced(self, step: Step) -> tuple[str, ...]:
         """The steps of the diagram that it computes, the one that names it last: those inside, then its own."""
-        body = step.kernel.body if step.kernel is not None else ()
-        return tuple(dict.fromkeys((*(name for inner in body for name in steps_of(inner)), step.name)))
+        return tuple(dict.fromkeys((*(name for inner in body_of(step) for name in steps_of(inner)), step.name)))
 
     def scratch(self, scene: SizedGraph, step: Step, device: Device) -> tuple[int, int] | None:
         """Elements of temporary memory, forward and backward; None: by the size of the operands."""
@@ -107,6 +106,11 @@ def cost_of(step: Step) -> KernelCost:
 ANY = KernelCost()
 
 
+def body_of(step: Step) -> tuple[Step, ...]:
+    """The steps inside a kernel; none inside another step."""
+    return step.kernel.body if step.kernel is not None else ()
+
+
 def steps_of(step: Step) -> tuple[str, ...]:
     """The steps of the diagram that a step computes, the one that names it last."""
     return cost_of(step).replaced(step)
@@ -121,7 +125,7 @@ def deep_inside(step: Step) -> Iterator[Step]:
     """The steps inside a kernel, and inside kernels there; another step itself."""
     if step.kernel is None:
         yield step
-    for inner in step.kernel.body if step.kernel is not None else ():
+    for inner in body_of(step):
         yield from deep_inside(inner)
 
 
@@ -133,7 +137,7 @@ def inside(scene: SizedGraph, step: Step) -> tuple[SizedGraph, list[Step]]:
     assert step.kernel is not None
     steps = list[Step]()
     for outer in scene.graph.steps:
-        body = outer.kernel.body if outer.kernel else ()
+        body = body_of(outer)
         steps += (*body, outer) if all(inner.name != outer.name for inner in body) else body
     expanded = replace(scene.graph, steps=tuple(dict.fromkeys(steps)))
     inner_scene = replace(scene, graph=split_products(expanded))

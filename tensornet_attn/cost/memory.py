@@ -33,8 +33,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tensornet_attn.cost.experts import held
 from tensornet_attn.cost.kernels import cost_of
-from tensornet_attn.cost.scene import HELD, SizedGraph
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.graph.graph import Box, Step, Use
 from tensornet_attn.ops import OPS
 
@@ -80,7 +81,7 @@ class Peak:
 def peak(scene: SizedGraph, backward: bool, scratch: Scratch) -> Peak:
     """The peak of a scene with a primitive graph, for forward alone or with backward."""
     storage, stored, last_reader = scene.storage, scene.stored, _last(scene)
-    module_tensors = {tensor.name for tensor in scene.graph.tensors if tensor.role in HELD}
+    module_tensors = held(scene.graph)
     weights = sum(stored[name] for name in module_tensors)
     trained = sum(stored[t.name] for t in scene.graph.of_role("weight") if not t.frozen)  # size of their gradients
     drawn = {t.name for t in scene.graph.of_role("noise") if t.name in last_reader and (backward or t.always)}
@@ -139,6 +140,6 @@ def _box(scene: SizedGraph, step: Step, box: Box) -> Saved:
 
 def kept(scene: SizedGraph, uses: tuple[Use, ...] | list[Use]) -> Saved:
     """The memories of these uses, without those of the module."""
-    module_tensors = {tensor.name for tensor in scene.graph.tensors if tensor.role in HELD}
+    module_tensors = held(scene.graph)
     names = (scene.storage[use.name] for use in uses)
     return {name: scene.stored[name] for name in names if name not in module_tensors}

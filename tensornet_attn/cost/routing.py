@@ -144,7 +144,7 @@ def _with_zeros(step: Step) -> Step:
 
 def routed_products(scene: SizedGraph, step: Step, routing: Routing) -> tuple[Monomials, int]:
     """The MACs of a step with routing: by legs, with k for chosen ones, and as a number over the batch."""
-    batch = scene.batch if step.name in scene.batched else 1
+    batch = scene.batch_of(step)
     monomials: Monomials = Counter()
     total = 0
     for legs, count in products(scene, step).items():

@@ -110,7 +110,7 @@ def parts_of(scene: SizedGraph, step: Step, table: RateTable, backward: bool, in
 def parts_inside(scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
     """The seconds of a step by operations of torch, or of blocks in C++, without what a call draws."""
     if step.name in one_row(scene.graph):
-        scene = replace(scene, sizes={**scene.sizes, str(scene.graph.query): 1})
+        scene = scene.at({scene.query: 1})
     of_kernel = cost_of(step).seconds(scene, step, table, backward)
     if of_kernel is not None:
         return of_kernel
@@ -132,7 +132,7 @@ def parts_inside(scene: SizedGraph, step: Step, table: RateTable, backward: bool
         products = sum(2 * macs / table.product_rate(shape) for shape, _, macs in matmuls(scene, step))
         pass_seconds = WIDTH * moved(scene, step) / table.pass_rate(WIDTH * scene.elements(step))
         if scans(step):  # in strides
-            positions, row = scene.sizes[str(scene.graph.query)], scene.elements(step, scene.graph.query)
+            positions, row = scene.queries, scene.elements(step, scene.graph.query)
             pass_seconds = WIDTH * SCANNED * positions * row / table.bandwidth
             calls = positions if row >= LONG_ROW else CALLS_OF_SCAN * isqrt(positions)
             parts["call"] = pass_count * calls * table.call[False]

@@ -12,7 +12,6 @@ A product of two tensors is `batch` products of matrices, [rows, summed] times [
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
 from tensornet_attn.cost.kernels import cost_of
@@ -29,11 +28,11 @@ from tensornet_attn.ops import OPS
 def matmuls(scene: SizedGraph, step: Step) -> list[Matmul]:
     """The matrix products of a primitive step or kernel."""
     if step.name in one_row(scene.graph):
-        scene = replace(scene, sizes={**scene.sizes, str(scene.graph.query): 1})
+        scene = scene.at({scene.query: 1})
     products_of_kernel = cost_of(step).matmuls(scene, step)
     if products_of_kernel is not None:
         return products_of_kernel
-    batch = scene.batch if step.name in scene.batched else 1
+    batch = scene.batch_of(step)
     if step.contraction is not None:
         return _product(scene, step)
     chunk, of_roles = cost_of(step).chunk(scene, step), list[Matmul]()
@@ -52,8 +51,7 @@ def _product(scene: SizedGraph, step: Step) -> list[Matmul]:
     kept, alike = {*step.legs}, one_row(scene.graph)
     broadcast = [step.name not in alike and use.name in alike for use in op.uses]  # one row for the other's queries
     left, right = (
-        {*use.legs} - ({str(scene.graph.query)} if shared else set())
-        for use, shared in zip(op.uses, broadcast, strict=True)
+        {*use.legs} - ({scene.query} if shared else set()) for use, shared in zip(op.uses, broadcast, strict=True)
     )
     both = left & right
     sides = [scene.size((legs - both) & kept) for legs in (left, right)]
@@ -89,7 +87,7 @@ def exponentials(scene: SizedGraph, step: Step) -> list[tuple[tuple[str, ...], i
         kernel, pair = cost_of(step), {scene.graph.query, scene.graph.key}
         inner_steps, inner_scene = kernel.primitive_steps(scene, step), kernel.inside(scene, step)
         if (keys_met := kernel.keys_met(scene, step)) is not None:
-            inner_scene = replace(inner_scene, sizes={**inner_scene.sizes, str(scene.graph.key): keys_met})
+            inner_scene = inner_scene.at({scene.key: keys_met})
         counted = [inner for inner in inner_steps if kernel.pairs or not pair <= {*inner.legs}]
         besides = kernel.exponentials(scene, step)
         of_parts = [count for inner in counted for count in exponentials(inner_scene, inner)]

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 
 from tensornet_attn.cost.kernels import cost_of, inside
 from tensornet_attn.cost.scene import SizedGraph
@@ -66,7 +65,7 @@ def _products(scene: SizedGraph, step: Step) -> Monomials:
 
 def macs(scene: SizedGraph, step: Step) -> int:
     """MACs of a step over the whole batch."""
-    batch = scene.batch if step.name in scene.batched else 1
+    batch = scene.batch_of(step)
     return batch * sum(count * scene.size(legs) for legs, count in products(scene, step).items())
 
 
@@ -93,11 +92,7 @@ def elementwise(scene: SizedGraph, step: Step) -> int:
             return of_kernel
         inner_scene, inner_steps = inside(scene, step)[0], cost_of(step).primitive_steps(scene, step)
         keys_met = cost_of(step).keys_met(scene, step)
-        few = (
-            inner_scene
-            if keys_met is None
-            else replace(inner_scene, sizes={**inner_scene.sizes, str(scene.graph.key): keys_met})
-        )
+        few = inner_scene if keys_met is None else inner_scene.at({scene.key: keys_met})
         return sum(elementwise(few if _pairs(scene) <= {*inner.legs} else inner_scene, inner) for inner in inner_steps)
     if step.contraction is not None:
         return _contraction(scene, step, step.contraction)

@@ -54,7 +54,8 @@ def product(writer: Writer, left: TensorText, right: TensorText, layout: Legs) -
         if candidate is not None:
             return candidate
     left, right = left.unpacked, right.unpacked
-    matmuls = [_matmul(writer, x, _summed_first(x, weight), layout) for x, weight in ((left, right), (right, left))]
+    either_way = (left, right), (right, left)
+    matmuls = [_matmul(writer, x, _summed_first(x, weight), layout) for x, weight in either_way]
     if any(matmuls):
         return min(
             (matmul for matmul in matmuls if matmul), key=lambda matmul: matmul.legs != layout
@@ -62,18 +63,18 @@ def product(writer: Writer, left: TensorText, right: TensorText, layout: Legs) -
     if set(left.legs) | set(right.legs) == set(layout):
         expression = f"{left.aligned(layout).atom} * {right.aligned(layout).atom}"
         return TensorText(expression, layout, left.batched or right.batched, PRODUCT)
-    for big, small in ((left, right), (right, left)):
+    for big, small in either_way:
         if expression := _turned(big, small, layout, writer.narrow):
             return TensorText(expression, layout, True)
     if expression := _batched(left, right, layout):
         return TensorText(expression, layout, True, MATMUL)
-    for x, weight in ((left, right), (right, left)):
+    for x, weight in either_way:
         if (candidate := _weighted(writer, x, weight, layout)) is not None:
             return candidate
     if sides := _ordered(writer, left, right, layout) or _ordered(writer, right, left, layout):
         rows, columns = sides
         return TensorText(f"{rows.atom} @ {columns.atom}.mT", layout, True, MATMUL)
-    for big, small in ((left, right), (right, left)):
+    for big, small in either_way:
         if (candidate := _uncopied(writer, big, small, layout)) is not None:
             return candidate
     expression = _inner(left, right, layout) or einsum_text(left, right, layout)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from tensornet_attn.cost.experts import (
-    ExpertProduct,
-    chosen_of,
-)
+from tensornet_attn.cost.experts import ExpertProduct, chosen_of
 from tensornet_attn.emit.layout import split
 from tensornet_attn.emit.sides import unmapped
 from tensornet_attn.emit.writer import Writer
@@ -57,23 +54,21 @@ def product_text(writer: Writer, product: ExpertProduct, topk: Step) -> TensorTe
         call = writer.call(
             "gated_expert_sums", rows, weight, scores.grouped(_groups(product, (product.expert,))), k, *options
         )
-        return writer.scaled(product.step.op.terms[0].coefficient, _apart(writer, call, product))  # type: ignore[union-attr]
-    gates, chosen = (
-        writer.values[name].renamed(topk.legs, product.gate.legs).grouped(_groups(product, (product.expert,)))
-        for name in (_gates(topk), name_of_chosen(topk))
-    )
-    rows = _rows(product, writer.value(product.x))
-    if product.gated:
-        call = writer.call("expert_sums", rows, weight, gates, chosen, *(["True"] if total else []))
     else:
-        call = writer.call("expert_rows", rows, weight, chosen)
-    unflattened = _apart(writer, call, product)
-    return writer.scaled(product.step.op.terms[0].coefficient, unflattened)  # type: ignore[union-attr]
+        gates, chosen = (
+            writer.values[name].renamed(topk.legs, product.gate.legs).grouped(_groups(product, (product.expert,)))
+            for name in (_gates(topk), name_of_chosen(topk))
+        )
+        rows = _rows(product, writer.value(product.x))
+        if product.gated:
+            call = writer.call("expert_sums", rows, weight, gates, chosen, *(["True"] if total else []))
+        else:
+            call = writer.call("expert_rows", rows, weight, chosen)
+    return writer.scaled(product.step.op.terms[0].coefficient, _apart(writer, call, product))  # type: ignore[union-attr]
 
 
 def add_biases(writer: Writer, step: Step, product: ExpertProduct, topk: Step) -> None:
     """A step between two products that adds the biases of the chosen experts."""
-    assert step.contraction is not None
     legs = (*product.tokens, product.expert, *product.out)
     chosen = (
         writer.values[name_of_chosen(topk)]
@@ -105,7 +100,7 @@ def _rows(product: ExpertProduct, x: TensorText) -> str:
     if slots or set(product.heads) & set(x.legs):
         return x.grouped(_groups(product, slots, product.summed))
     rows = x.grouped((*((leg,) for leg in product.tokens), product.summed))
-    return f"{rows}[..., {'None, ' * bool(product.heads)}None, :]"
+    return f"{rows}[..., {'None, ' if product.heads else ''}None, :]"
 
 
 def _apart(writer: Writer, expression: str, product: ExpertProduct) -> TensorText:

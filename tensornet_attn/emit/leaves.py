@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from tensornet_attn.emit.wrap import tuple_text
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Function, Step, Tensor
 from tensornet_attn.graph.recurrence import Recurrence
@@ -133,8 +134,7 @@ def constant_text(writer: Writer, tensor: Tensor, init: Function) -> str:
         arguments = [writer.positions(tensor.legs[0]), count, furthest, *(str(bool(int(flag))) for flag in flags)]
         return writer.call("one_of", writer.call(f"{init.name}s", *arguments), count, f"{like}.dtype")
     if init.name == "distance":
-        n, m = (writer.length(leg) for leg in (writer.graph.query, writer.graph.key))
-        expression = writer.call("distance", n, m, f"{like}.device") + f".to({dtype})"
+        expression = writer.call("distance", *writer.lengths_of_pair, f"{like}.device") + f".to({dtype})"
         return permuted(expression, (str(writer.graph.query), str(writer.graph.key)), tensor.legs)
     return filled_text(writer, init, sizes, options)
 
@@ -142,8 +142,7 @@ def constant_text(writer: Writer, tensor: Tensor, init: Function) -> str:
 def filled_text(writer: Writer, init: Function, sizes: list[str], options: str) -> str:
     """zeros, ones, full(v), eye, eye(a), ones(a, b), kron(a, b) as torch calls."""
     if init.name == "full":
-        shape = f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
-        return f"torch.full({shape}, {writer.number(init.arguments[0])}, {options})"  # type: ignore[arg-type]
+        return f"torch.full({tuple_text(sizes)}, {writer.number(init.arguments[0])}, {options})"  # type: ignore[arg-type]
     if init.name == "kron":
         left, right = (filled_text(writer, factor, [], options) for factor in init.arguments)  # type: ignore[arg-type]
         return f"torch.kron({left}, {right})"

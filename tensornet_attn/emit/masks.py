@@ -134,12 +134,11 @@ def own_mask(writer: Writer, masks: tuple[Function, ...]) -> str:
     calls = []
     for mask in dict.fromkeys(masks):
         row = MASKS.get(mask.name)
-        n, m = (writer.length(leg) for leg in (writer.graph.query, writer.graph.key))
         if row is not None and row.torch and len(mask.arguments) == row.counts[0]:
             function, numbers = row.torch, [writer.integer(argument) for argument in written_numbers(mask)]
         else:
             function, numbers = "seen_mask", [sees_text(writer, [mask])]
-        calls.append(writer.call(function, n, m, *numbers, f"{writer.like.text}.device"))
+        calls.append(writer.call(function, *writer.lengths_of_pair, *numbers, f"{writer.like.text}.device"))
     return " & ".join(calls) or "None"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tensornet_attn.cost.blocks import BlockedSteps
+from tensornet_attn.cost.kernels import body_of
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.precision import elementwise, exponents_of, few_rows
@@ -25,14 +26,14 @@ def in_precision(writer: Writer, step: Step) -> Iterator[None]:
     """In this context, operands have the precision in which the step reads them, and its result is rounded if it is."""
     values = {use.name: writer.values[use.name] for use in step.op.uses if use.name in writer.values}
     wide = [name for name in values if name in writer.wide]
-    blocks = (
-        isinstance(step.form, BlockedSteps) and not step.form.tiled and (wide or _is_short(writer, step))
-    )  # one dtype
+    short = writer.target.workload == "decoding" and all(few_rows(writer.graph, inner) for inner in body_of(step))
+    blocks = isinstance(step.form, BlockedSteps) and not step.form.tiled and (wide or short)  # one dtype
     read_wide = wide if blocks else [name for name in wide if takes_wide(writer, name, step)]
     for name in wide:
         if name not in read_wide:
             _read_as(writer, name, "to_narrow", writer.like.text)
-    narrow, product = [name for name in values if name not in wide], _is_wide_product(writer, step)
+    narrow = [name for name in values if name not in wide]
+    product = step.name in writer.wide and step.contraction is not None and not elementwise(step)
     if blocks or (product and wide):
         for name in narrow:
             _read_as(writer, name, "to_wide" if wide else "to_wide_on_cpu")
@@ -52,17 +53,6 @@ def rounded(writer: Writer, output: TensorText) -> TensorText:
         return output
     expression = writer.call("rounded_to", output.unpacked.text, f"{writer.like.text}.dtype")
     return TensorText(expression, output.legs, output.batched)
-
-
-def _is_short(writer: Writer, step: Step) -> bool:
-    """Whether a decoding step computes a block of so few rows that its scores are kept wide."""
-    decoding = writer.target.workload == "decoding" and step.kernel is not None
-    return decoding and all(few_rows(writer.graph, inner) for inner in step.kernel.body)  # type: ignore[union-attr]
-
-
-def _is_wide_product(writer: Writer, step: Step) -> bool:
-    """Whether a step multiplies and sums in half precision, and its result is kept in at least float32."""
-    return step.name in writer.wide and step.contraction is not None and not elementwise(step)
 
 
 def _read_as(writer: Writer, name: str, function: str, *arguments: str) -> None:

@@ -11,6 +11,7 @@ from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import einsum_text, product, summed
 from tensornet_attn.emit.layout import box_layout
 from tensornet_attn.emit.masks import keep_and_bias, seen_text
+from tensornet_attn.emit.wrap import tuple_text
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Box, Step, Use
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, TensorText
@@ -332,16 +333,14 @@ class RowsPrinter:
                 batched |= operand.batched
                 operand = operand.aligned(layout)
                 summand = operand.text
-            sign = ("- " if summand.startswith("-") else "+ ") if expression else ""
-            expression = f"{expression} {sign}{summand.removeprefix('-') if expression else summand}".strip()
+            sign = "-" if summand.startswith("-") else "+"
+            expression = f"{expression} {sign} {summand.removeprefix('-')}" if expression else summand
         return TensorText(expression, layout, batched, SUM)
 
     def _spread(self, node: Node) -> TensorText:
         layout, operand = self._layout(node), self.value(node.args[0])
-        sizes = ", ".join(map(self.writer.block_size, layout))
-        expression = self.writer.call(
-            "spread_rows", operand.aligned(layout, whole=True).text, f"({sizes}{',' * (len(layout) == 1)})"
-        )
+        sizes = tuple_text(map(self.writer.block_size, layout))
+        expression = self.writer.call("spread_rows", operand.aligned(layout, whole=True).text, sizes)
         return TensorText(expression, layout, operand.batched)
 
     def _view(self, node: Node) -> TensorText:
@@ -353,10 +352,11 @@ class RowsPrinter:
     # boxes and their gradients
 
     def _box(self, node: Node) -> TensorText:
-        (step, *_), writer = node.data, self.writer
-        return self._boxed(step, dict(zip(step.op.uses, map(self.value, node.args), strict=True)), writer)
+        (step, *_) = node.data
+        return self._boxed(step, dict(zip(step.op.uses, map(self.value, node.args), strict=True)))
 
-    def _boxed(self, step: Step, by_use: dict[Use, TensorText], writer: BlockWriter) -> TensorText:
+    def _boxed(self, step: Step, by_use: dict[Use, TensorText]) -> TensorText:
+        writer = self.writer
         writer.read, writer.box_result = by_use, None
         emit_box(writer, step)
         return writer.box_result or writer.values[step.name]
@@ -429,7 +429,7 @@ class RowsPrinter:
             return TensorText(expression, operand.legs, True)
         by_use = dict(zip(step.op.uses, operands, strict=True))
         by_use[step.op.uses[index]] = TensorText(name, operand.legs, True)
-        output = self._boxed(step, by_use, self.writer)
+        output = self._boxed(step, by_use)
         aligned, leg_counts = (
             gradient.aligned(output.legs, whole=True).text,
             f"({len(output.legs)}, {len(operand.legs)})",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tensornet_attn.emit.layout import dimensions
 from tensornet_attn.emit.masks import takes_mask
-from tensornet_attn.emit.wrap import wrapped
+from tensornet_attn.emit.wrap import indented, tuple_text, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import NormalizedScores, ScoreTerm, UnnormalizedScores
 from tensornet_attn.graph.graph import Step, Use
@@ -46,7 +47,7 @@ def map_of_tiles(writer: Writer, elementwise: ElementwiseMap, torch_function: st
 
 
 def _indented(line: str) -> str:
-    return "\n".join(f"    {row}" for row in wrapped(line, 4))
+    return "\n".join(indented(wrapped(line, 4)))
 
 
 def sides_maps(writer: Writer, recurrence: Recurrence, small: Legs = ()) -> list[str]:
@@ -119,23 +120,31 @@ def _in_torch(writer: Writer, node: Node, names: Sequence[str], small: Legs) -> 
 
 
 def term_text(writer: Writer, recurrence: Recurrence, term: ScoreTerm, small: Legs = (), rows: bool = True) -> str:
-    """The names of query side, key side and core, each on a line of its own.
-
-    `rows`: a side without its sequence leg has a row for each position, else one for all.
-    """
-    query, key = str(writer.graph.query), str(writer.graph.key)
-    query_side = _operands(writer, "q", recurrence, term.query, query, term, small, rows)
-    key_side = _operands(writer, "k", recurrence, term.key, key, term, small, True)
+    """A term of a call, whose operands are on lines of their own. `rows`: see `sides_text`."""
+    operands = sides_text(writer, recurrence, term, small, rows)
     if term.decays:
         pairs = zip("ab", zip(*term.decays, strict=True), strict=True)
-        decays = [_decay(writer, recurrence, name, uses, term.decayed) for name, uses in pairs]
-        decays += [_decay(writer, recurrence, "c", term.at_own_position, ())] if term.at_own_position else []
-        return f"({', '.join((query_side, key_side, *decays))})"
-    if not term.core:
-        return f"({query_side}, {key_side})"
-    core = writer.value(term.core[0])
-    heads = recurrence.heads if core.batched or {*recurrence.heads} & {*core.legs} else ()
-    return f"({query_side}, {key_side}, {laid(writer, 'core', matrix(core, heads, term.groups, recurrence.mixed))})"
+        operands += [_decay(writer, recurrence, name, uses, term.decayed) for name, uses in pairs]
+        operands += [_decay(writer, recurrence, "c", term.at_own_position, ())] if term.at_own_position else []
+    elif term.core:
+        core = writer.value(term.core[0])
+        heads = recurrence.heads if core.batched or {*recurrence.heads} & {*core.legs} else ()
+        operands.append(f"core={laid(writer, 'core', matrix(core, heads, term.groups, recurrence.mixed))}")
+    return writer.call("Term", *operands)
+
+
+def sides_text(
+    writer: Writer, recurrence: Recurrence, term: ScoreTerm, small: Legs = (), rows: bool = True
+) -> list[str]:
+    """The names of query side and key side, each on a line of its own.
+
+    `rows`: a query side without its sequence leg has a row for each position, else one for all.
+    """
+    query, key = str(writer.graph.query), str(writer.graph.key)
+    return [
+        _operands(writer, "q", recurrence, term.query, query, term, small, rows),
+        _operands(writer, "k", recurrence, term.key, key, term, small, True),
+    ]
 
 
 def _operands(
@@ -157,7 +166,7 @@ def _operands(
         laid(writer, name, matrix(writer.value(operand.use), recurrence.heads, (row,), term.features, behind))
         for operand in feature.operands
     ]
-    return local_names[0] if feature.alone else f"({', '.join(local_names)}{',' * (len(local_names) == 1)})"
+    return local_names[0] if feature.alone else tuple_text(local_names)
 
 
 def _decay(writer: Writer, recurrence: Recurrence, name: str, uses: Sequence[Use], decayed: Legs) -> str:
@@ -205,11 +214,7 @@ def matrix(value: TensorText, heads: Legs, rows: Legs, columns: Legs, small: Leg
     if missing:
         value = value.aligned(order, whole=True)
     groups = (*((leg,) for leg in heads), rows, columns, *((leg,) for leg in small))
-    return value.grouped(groups), batch + " ".join(_dimension(group, missing) for group in groups)
-
-
-def _dimension(group: Legs, missing: list[str]) -> str:
-    return f"({' '.join(group)})" if len(group) > 1 else group[0] if group and group[0] not in missing else "1"
+    return value.grouped(groups), batch + dimensions(*(() if {*group} <= {*missing} else group for group in groups))
 
 
 def laid(writer: Writer, name: str, shaped: tuple[str, str]) -> str:

@@ -198,6 +198,11 @@ class Writer:
         return self.lengths[str(leg)]
 
     @property
+    def lengths_of_pair(self) -> list[str]:
+        """The local names of the numbers of queries and keys."""
+        return [self.length(self.graph.query), self.length(self.graph.key)]
+
+    @property
     def narrow(self) -> set[str]:
         """Legs so short that a product with few rows is faster than one with few columns."""
         return set()

@@ -105,13 +105,13 @@ class Fused(OfBoxes[Scored]):
     def elementwise(self, scene: SizedGraph, step: Step) -> int:
         op = attention_of(step)
         acts = bool(op.masks) + (scene.number(op.scale) != 1) + (scene.number(op.dropout) != 0)
-        return _batch(scene, step) * scene.size(op.scores) * (OPS["softmax"].per_element + acts)
+        return scene.batch_of(step) * scene.size(op.scores) * (OPS["softmax"].per_element + acts)
 
     def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         return attention_saved(scene, step, attention_of(step))
 
     def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
-        return of_attention(scene, attention_of(step), _batch(scene, step))
+        return of_attention(scene, attention_of(step), scene.batch_of(step))
 
     def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
         learned, kind = backward and step.name in scene.learned, kind_of(scene, step)
@@ -122,7 +122,9 @@ class Fused(OfBoxes[Scored]):
         """Query, key and value are padded to one width: written and read again."""
         op = attention_of(step)
         width, value_width = _widths(scene, op)
-        narrow = () if value_width == width else (op.value,) if value_width < width else (op.query, op.key)
+        if value_width == width:
+            return 0
+        narrow = (op.value,) if value_width < width else (op.query, op.key)
         return 2 * sum(scene.elements(use) // min(value_width, width) * max(value_width, width) for use in narrow)
 
     def scratch(self, scene: SizedGraph, step: Step, device: Device) -> tuple[int, int]:
@@ -149,14 +151,18 @@ class Fused(OfBoxes[Scored]):
         box, value_name = op.steps[-1], writer.hidden.get(op.value.name, op.value.name)
         writer.line(f"# {box} and {box} {value_name}: one fused call; the scores are not materialised")
         names = [
-            _tensor(writer, "q", of.query, of.heads, (query,), of.width),
-            _tensor(writer, "k", of.key, of.shared, (*op.beside, op.leg), of.width),
-            _tensor(writer, "v", of.value, of.shared, (op.leg,), of.columns),
+            laid_operand(writer, "q", of.query, of.heads, (query,), of.width),
+            laid_operand(writer, "k", of.key, of.shared, (*op.beside, op.leg), of.width),
+            laid_operand(writer, "v", of.value, of.shared, (op.leg,), of.columns),
         ]
         alike = of.width == of.columns and all({*of.heads} <= {*operand.legs} for operand in of[:3])
         options = options_of(writer, op, of.heads)
         expression = writer.call(_function(writer, op, alike, options), *names, *options)
-        _bind(writer, step, expression, (*of.heads, query, *of.columns), len(of.heads), len(of.columns))
+        expression += columns([*map(writer.size, of.columns)])
+        unpack = split(-2 - len(of.columns), [*map(writer.size, of.heads)])  # only when a reader needs the heads
+        expression, unpack = (expression, unpack) if of.heads else (expression + unpack, "")
+        legs = (*of.heads, query, *of.columns)
+        writer.named(step.name, expression, legs, packed=max(len(of.heads), 1), unpack=unpack)
 
 
 TIE = 1.1  # within the error of predictions, the fused call is taken, which gains with the length
@@ -260,14 +266,14 @@ def attention_saved(scene: SizedGraph, step: Step, op: FusedAttention) -> dict[s
             kept(scene, (use,)) if same else {f"{step.name}: {role}": scene.elements(use) * times * wide // use_width}
         )
     padded = step.name if out_width == wide else f"{step.name}: padded"  # of which the result is a view
-    rows = (scene.batch if step.name in scene.batched else 1) * scene.size((*heads, str(scene.graph.query)))
+    rows = scene.batch_of(step) * scene.size((*heads, scene.query))
     return floats | {padded: scene.stored[step.name] * wide // out_width, f"{step.name}: log-sum-exp": rows}
 
 
 def of_attention(scene: SizedGraph, op: FusedAttention, batch: int) -> list[Matmul]:
     """The scores and the sums of values of one call."""
     heads = batch * scene.size({*op.scores} - {scene.graph.query, op.leg})
-    queries, keys = scene.size({*op.scores} & {str(scene.graph.query)}), scene.size((op.leg,))
+    queries, keys = scene.size({*op.scores} & {scene.query}), scene.size((op.leg,))
     width = max(_widths(scene, op))
     both = Shape(heads, queries, keys, width), Shape(heads, queries, width, keys)
     return [Matmul(shape, op.scores, float(shape.macs)) for shape in both]
@@ -278,16 +284,12 @@ def attention_seconds(
 ) -> float:
     """Pairs of queries and keys at the wider of both widths, and copies of keys and values for heads they lack."""
     copies = 2 * accessed(sum(scene.elements(use) * times for use, times in _repeated(scene, op) if times > 1), table)
-    pairs = float(_batch(scene, step) * scene.size(op.scores))
-    queries = scene.size({*op.scores} & {str(scene.graph.query)})
+    pairs = float(scene.batch_of(step) * scene.size(op.scores))
+    queries = scene.size({*op.scores} & {scene.query})
     if kind == CAUSAL_ATTENTION:  # blocks of keys beyond the last query of a block are skipped
         keys = scene.sizes[op.leg]
         pairs *= min(1.0, (keys + SKIPPED) / (2 * keys))
     return pairs * table.of_pair(queries, max(_widths(scene, op)), learned) + passes_of(learned) * copies
-
-
-def _batch(scene: SizedGraph, step: Step) -> int:
-    return scene.batch if step.name in scene.batched else 1
 
 
 def _widths(scene: SizedGraph, op: FusedAttention) -> tuple[int, int]:
@@ -369,24 +371,17 @@ def sink_options(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
     return [f"sink={sink}", "call=attention_beside_sink"]
 
 
-def over_all_heads(writer: Writer, value: TensorText, heads: Legs, sequence: Legs, width: Legs) -> str:
-    """An operand that has some of the heads, as [heads, sequence, width] of all of them; empty for others."""
-    held_heads = {*heads} & {*value.legs}
-    if held_heads in (set(), {*heads}):
-        return ""
-    expression = value.grouped((*((leg,) if leg in held_heads else () for leg in heads), sequence, width))
-    return writer.call("over_heads", expression, *map(writer.size, heads))
+def laid_operand(
+    writer: Writer, name: str, value: TensorText, heads: Legs, sequence: Legs, width: Legs, heads_first: bool = True
+) -> str:
+    """A line that lays an operand out as [heads, sequence, width]: one head if it has none of them, else all.
 
-
-def _tensor(writer: Writer, name: str, value: TensorText, heads: Legs, sequence: Legs, width: Legs) -> str:
-    """A line that lays an operand out as [heads, sequence, width]: one head if it has none of them, else all."""
-    held_heads, expression = {*heads} & {*value.legs}, over_all_heads(writer, value, heads, sequence, width)
-    return writer.operand(name, value, (heads if held_heads else (), sequence, width), expression)
-
-
-def _bind(writer: Writer, step: Step, expression: str, legs: Legs, heads: int, trailing: int) -> None:
-    """Binds the result; its heads stay flattened until a reader needs them."""
-    expression += columns([*map(writer.size, legs[heads + 1 :])])
-    unpack = split(-2 - trailing, [*map(writer.size, legs[:heads])])
-    expression, unpack = (expression, unpack) if heads else (expression + unpack, "")
-    writer.named(step.name, expression, legs, packed=max(heads, 1), unpack=unpack)
+    `heads_first` False: as [sequence, heads, width].
+    """
+    held_heads, expression = {*heads} & {*value.legs}, ""
+    if held_heads not in (set(), {*heads}):
+        expression = value.grouped((*((leg,) if leg in held_heads else () for leg in heads), sequence, width))
+        expression = writer.call("over_heads", expression, *map(writer.size, heads))
+        expression += "" if heads_first else ".transpose(-3, -2)"
+    rows = (heads if held_heads else (), sequence)
+    return writer.operand(name, value, (*(rows if heads_first else rows[::-1]), width), expression)

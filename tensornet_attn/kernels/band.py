@@ -25,15 +25,15 @@ from tensornet_attn.graph.attention import Attention, SoftmaxOfScores, attention
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.recurrence import CAUSAL
 from tensornet_attn.graph.visibility import interval
-from tensornet_attn.ir.values import Legs, TensorText
+from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.attention import (
     MASKED_ATTENTION,
     attention_saved,
     attention_seconds,
+    laid_operand,
     masks_of,
     of_attention,
     operands_of,
-    over_all_heads,
     pairs_of,
     sink_options,
 )
@@ -120,7 +120,7 @@ class Banded(OfBoxes[BandCandidate]):
 
         Where each query sees its own position, no row of the result is hidden.
         """
-        spans, op, query = in_spans(scene, step), band_of(step).attention, str(scene.graph.query)
+        spans, op, query = in_spans(scene, step), band_of(step).attention, scene.query
         saved = attention_saved(spans, step, op)
         unpadded = spans.batch * spans.sizes[query] == scene.batch * scene.sizes[query]
         same = {*kept(spans, (op.query,))} if unpadded else set()
@@ -129,10 +129,10 @@ class Banded(OfBoxes[BandCandidate]):
         return {name if name in same else f"{step.name}: {name} in blocks": floats for name, floats in saved.items()}
 
     def keys_met(self, scene: SizedGraph, step: Step) -> int:
-        return min(band_of(step).reach.span, scene.sizes[str(scene.graph.key)])
+        return min(band_of(step).reach.span, scene.keys)
 
     def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
-        spans, row = in_spans(scene, step), str(scene.graph.query)
+        spans, row = in_spans(scene, step), scene.query
         share = scene.batch * scene.sizes[row] / (spans.batch * spans.sizes[row])  # without rows that pad a block
         batch = spans.batch if step.name in scene.batched else 1
         blocks = of_attention(spans, band_of(step).attention, batch)
@@ -155,9 +155,9 @@ class Banded(OfBoxes[BandCandidate]):
         of = operands_of(writer, op)
         writer.line(f"# {op.steps[-1]} and {op.steps[-1]} {op.value.name}: in blocks, only keys near the band")
         names = [
-            _tensor(writer, "q", of.query, of.heads, (query,), of.width),
-            _tensor(writer, "k", of.key, of.shared, (op.leg,), of.width),
-            _tensor(writer, "v", of.value, of.shared, (op.leg,), of.columns),
+            laid_operand(writer, "q", of.query, of.heads, (query,), of.width, heads_first=False),
+            laid_operand(writer, "k", of.key, of.shared, (op.leg,), of.width, heads_first=False),
+            laid_operand(writer, "v", of.value, of.shared, (op.leg,), of.columns, heads_first=False),
         ]
         expression = writer.call("attend_band", *names, *_options(writer, op, band_of(step).reach, of.heads))
         expression += columns([*map(writer.size, of.columns)])
@@ -171,16 +171,9 @@ BAND = Banded()
 def in_spans(scene: SizedGraph, step: Step) -> SizedGraph:
     """The scene of a kernel 'band' as it runs: its blocks of queries, with a span of keys each, are the batch."""
     op, reach = band_of(step).attention, band_of(step).reach
-    query = str(scene.graph.query)
+    query = scene.query
     blocks = max(2, -(-scene.sizes[query] // reach.block))
     return replace(scene, sizes={**scene.sizes, query: reach.block, op.leg: reach.span}, batch=scene.batch * blocks)
-
-
-def _tensor(writer: Writer, name: str, value: TensorText, heads: Legs, sequence: Legs, width: Legs) -> str:
-    """A line that lays an operand out as [sequence, heads, width]: one head if it has none of them, else all."""
-    held_heads, expression = {*heads} & {*value.legs}, over_all_heads(writer, value, heads, sequence, width)
-    expression += ".transpose(-3, -2)" if expression else ""
-    return writer.operand(name, value, (sequence, heads if held_heads else (), width), expression)
 
 
 def _options(writer: Writer, op: FusedAttention, reach: Reach, heads: Legs) -> list[str]:

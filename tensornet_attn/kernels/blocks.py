@@ -66,20 +66,16 @@ def groups_of(graph: Graph, sizes: Mapping[str, int]) -> list[StepGroup]:
     return [StepGroup(graph, frozenset(group), frozenset(spread_for(graph, group, sizes))) for group in groups(graph)]
 
 
-def steps_with(graph: Graph, split: Graph, kernels: Mapping[str, Step], removed: set[str]) -> Iterator[Step]:
-    """The steps of `graph`; a step with parts in a kernel becomes the kernel and a product of its other parts."""
+def with_kernels(graph: Graph, split: Graph, kernels: Mapping[str, Step], removed: set[str]) -> Graph:
+    """The graph in which a step with parts in a kernel becomes the kernel and a product of its other parts."""
     parts: dict[str, list[Step]] = {}
     for part in split.steps:
         parts.setdefault(part.name if part.name in graph.step else part.name.rpartition(".")[0], []).append(part)
-    operands = {use.name for step in kernels.values() for use in step.op.uses}
+    operands, steps = {use.name for step in kernels.values() for use in step.op.uses}, list[Step]()
     for step in graph.steps:
-        step_parts = parts[step.name]
-        if any(part.name in kernels or part.name in removed for part in step_parts):
-            yield from rejoined(
-                [kernels.get(part.name, part) for part in step_parts if part.name not in removed], operands
-            )
-        else:
-            yield step
+        remaining = [kernels.get(part.name, part) for part in parts[step.name] if part.name not in removed]
+        steps += [step] if remaining == parts[step.name] else rejoined(remaining, operands)
+    return replace(graph, steps=tuple(steps))
 
 
 def rejoined(parts: Sequence[Step], operands: set[str]) -> list[Step]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf, prod
 from textwrap import wrap
@@ -26,7 +26,7 @@ from tensornet_attn.emit.leaves import filled_text
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
 from tensornet_attn.emit.names import Names
 from tensornet_attn.emit.rows import BlockWriter, RowsPrinter, mask_gradient
-from tensornet_attn.emit.wrap import WIDTH, wrapped
+from tensornet_attn.emit.wrap import INDENT, WIDTH, indented, tuple_text, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.causal import areas_seen
 from tensornet_attn.graph.graph import Box, Graph, Kernel, Step, Tensor, Use, body_graph
@@ -41,7 +41,7 @@ from tensornet_attn.kernels.blocks import (
     keys_of,
     rows_in_band,
     rows_of,
-    steps_with,
+    with_kernels,
 )
 from tensornet_attn.kernels.implementation import Context, FormCost, Implementation, Lowered
 from tensornet_attn.ops import OPS
@@ -51,7 +51,6 @@ from tensornet_attn.tiles.legs import made_inside, unbounded
 from tensornet_attn.tiles.program import Node, below
 from tensornet_attn.tiles.rows import RowsProgram, rows_gradients, rows_program
 
-_INDENT = "    "
 WORTH = 1.25  # accepted slowdown for storing no tensor of queries x keys
 WORTH_ON_GPU = 1.34  # there products take most of the time, and recomputation takes 4 / 3 of their FLOPs
 LITTLE = 2**26  # bytes of these tensors, at a length that was asked for, that measured rates store if that is faster
@@ -75,7 +74,9 @@ class BlockOperand:
 
         0 if the operand has no batch, -1 for a mask that may have one, None if all dimensions are batch dimensions.
         """
-        return (-1 if self.name == "mask" else len(self.legs) or None) if self.batched else 0
+        if not self.batched:
+            return 0
+        return -1 if self.name == "mask" else len(self.legs) or None
 
     def place(self, leg: str | None) -> int:
         """The dimension of a leg, from the end; 0 if the operand lacks the leg."""
@@ -89,9 +90,9 @@ class InBlocks(Implementation[StepGroup]):
         graph = body_graph(scene.graph, step)
         if block_form(step).tiled:
             met = bounded(areas_seen(graph))
-            return None if met is None else min(met.span, scene.sizes[str(scene.graph.key)])
+            return None if met is None else min(met.span, scene.keys)
         met = reach_in_both(graph)
-        return None if met is None else min(met.keys, scene.sizes[str(scene.graph.key)])
+        return None if met is None else min(met.keys, scene.keys)
 
     def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
         """The products of one block of queries, and their multiply-adds in all blocks."""
@@ -130,8 +131,8 @@ class InBlocks(Implementation[StepGroup]):
         form = block_form(step)
         if form.tiled:
             return None
-        query, keys = str(scene.graph.query), scene.sizes[str(scene.graph.key)]
-        batch = scene.batch if step.name in scene.batched else 1
+        query, keys = scene.query, scene.keys
+        batch = scene.batch_of(step)
         rows = min(rows_of(scene.graph, step, keys * batch, device), scene.sizes[query])
         values = sum(scene.size(leg for leg in inner_step.legs if leg != query) for inner_step in form.inside)
         return (batch * rows * values,) * 2
@@ -145,17 +146,17 @@ class InBlocks(Implementation[StepGroup]):
     def block_of(self, scene: SizedGraph, step: Step) -> tuple[SizedGraph, list[tuple[Step, float]]]:
         """The scene of one block of queries, and the steps inside with the number of times they run."""
         form, (inner, steps) = block_form(step), inside(scene, step)
-        query, key = str(scene.graph.query), str(scene.graph.key)
+        query, key = scene.query, scene.key
         met = self.keys_met(scene, step)
         keys = scene.sizes[key] if met is None else met
         pairs = [inner_step.legs for inner_step in form.inside if {query, key} <= {*inner_step.legs}]
         widest = max((scene.size({*legs} - {query, key}) for legs in pairs), default=1)
-        batch = scene.batch if step.name in scene.batched else 1
+        batch = scene.batch_of(step)
         rows = max(LEAST, BUDGET // max(1, 4 * widest * keys * batch))
         rows = rows if form.tiled or met is None else min(rows, IN_BAND)
         rows = max(1, min(scene.sizes[query], rows))
         calls = scene.sizes[query] / rows
-        block = _that_sees(replace(inner, sizes={**inner.sizes, query: rows}), keys)
+        block = _that_sees(inner.at({query: rows}), keys)
         rowwise = [
             query in {leg for use in inner_step.op.uses for leg in use.legs} | {*inner_step.legs}
             for inner_step in steps
@@ -166,7 +167,7 @@ class InBlocks(Implementation[StepGroup]):
 
     def _seen(self, scene: SizedGraph, step: Step, block: SizedGraph) -> SizedGraph:
         """A block with the keys that its blocks read on average: if it is causal, none after the last query."""
-        query, key = str(scene.graph.query), str(scene.graph.key)
+        query, key = scene.query, scene.key
         n, m = scene.sizes[query], scene.sizes[key]
         after = reach_in(body_graph(scene.graph, step))[1]
         if n != m or after is None or after > 0:
@@ -226,7 +227,7 @@ class BlockwiseQueries(InBlocks):
                 rows = f"blockwise: {count} queries at a time, recomputed in the backward"
                 chosen[step.name] = f"{rows}, without a tensor of {graph.query} x {graph.key} elements"
                 costs |= {} if cost is None else {step.name: str(cost)}
-        return Lowered(replace(graph, steps=tuple(steps_with(graph, split, kernels, removed))), chosen, refused, costs)
+        return Lowered(with_kernels(graph, split, kernels, removed), chosen, refused, costs)
 
 
 BLOCKWISE = BlockwiseQueries()
@@ -249,9 +250,8 @@ def block_form(step: Step) -> BlockedSteps:
 
 def _that_sees(block: SizedGraph, keys: int) -> SizedGraph:
     """A block of queries that sees so many keys, at as few relative positions."""
-    graph, rows = block.graph, block.sizes[str(block.graph.query)]
-    relative = [leg.name for leg in graph.legs if leg.kind == "relative" and leg.size is None]
-    return replace(block, sizes={**block.sizes, str(graph.key): keys, **dict.fromkeys(relative, rows + keys - 1)})
+    relative = [leg.name for leg in block.graph.legs if leg.kind == "relative" and leg.size is None]
+    return block.at({block.key: keys, **dict.fromkeys(relative, block.queries + keys - 1)})
 
 
 def emit_blockwise(
@@ -319,9 +319,7 @@ def _backward(inner: BlockWriter, program: RowsProgram, operands: list[BlockOper
             inner.line(f'd_mask = {" + ".join(mask_gradients)} if "mask" in wanted else None')
     for operand in operands:
         terms = [printer.value(grad).aligned(operand.legs, whole=True).text for _, grad in grads.get(operand.name, ())]
-        expressions.append(
-            ("d_mask" if mask_gradients else "None") if operand.name == "mask" else " + ".join(terms) or "None"
-        )
+        expressions.append(" + ".join(terms) or ("d_mask" if operand.name == "mask" and mask_gradients else "None"))
     name_biases(inner)
     inner.groups = freed(inner.groups[:1], {*program.nodes.order}, ", ".join(expressions))
     return expressions
@@ -330,7 +328,9 @@ def _backward(inner: BlockWriter, program: RowsProgram, operands: list[BlockOper
 def _block(writer: Writer, step: Step) -> tuple[int, ...]:
     graph, device = writer.graph, writer.target.device
     keys, (least, pairs), rows = keys_of(graph, step), block_of(graph, step, device), rows_in_band(graph, step, device)
-    return (rows, pairs, keys, rows) if rows else (least, pairs, keys) if keys > 1 else (least, pairs)
+    if rows:
+        return rows, pairs, keys, rows
+    return (least, pairs, keys) if keys > 1 else (least, pairs)
 
 
 def _inside(
@@ -349,11 +349,11 @@ def _inside(
         while name in {tensor.name for tensor in leaves.values()}:
             name = f"{name}_"
         leaves[use] = _leaf(writer, use, name, taken)
-    steps = [
-        primitive
-        for inner_step in op.body
-        for primitive in _parts(graph, _on_leaves(graph, inner_step, leaves, op.steps))
-    ]
+
+    def on_leaves(use: Use) -> Use:
+        return use if use.name in op.steps else Use(leaves[leaf(graph, use)].name, use.legs)
+
+    steps = [primitive for inner_step in op.body for primitive in _parts(graph, with_uses(inner_step, on_leaves))]
     inner_graph = hiding(replace(graph, tensors=tuple(leaves.values()), steps=tuple(steps), output=step.name))
     inner = BlockWriter(
         inner_graph, Names(function_names() | {"rows", "wanted"}), [[]], sizes=[] if sizes is None else sizes
@@ -368,15 +368,6 @@ def _leaf(writer: Writer, use: Use, name: str, taken: set[str]) -> Tensor:
     if made_inside(writer.graph, use):
         return replace(writer.graph.tensor[use.name], name=name)
     return Tensor(name, "input" if writer.value(use).batched else "weight", use.legs)
-
-
-def _on_leaves(graph: Graph, step: Step, leaves: dict[Use, Tensor], inside: tuple[str, ...]) -> Step:
-    """A step that refers to the leaves by their inner names."""
-
-    def named(use: Use) -> Use:
-        return use if use.name in inside else Use(leaves[leaf(graph, use)].name, use.legs)
-
-    return with_uses(step, named)
 
 
 def _parts(graph: Graph, step: Step) -> list[Step]:
@@ -458,15 +449,13 @@ def _arguments(
     writer: Writer, inner: BlockWriter, operands: list[BlockOperand], tile: str, block: tuple[int, ...]
 ) -> list[str]:
     """The arguments of the call of `blockwise`."""
-    graph = writer.graph
     expressions = [operand.text for operand in operands]
-    lengths = [writer.length(graph.query), writer.length(graph.key)]
-    arguments = [tile, f"[{', '.join(expressions)}]", *lengths, f"({writer.batch_shape},)", str(block)]
+    arguments = [tile, f"[{', '.join(expressions)}]", *writer.lengths_of_pair, f"({writer.batch_shape},)", str(block)]
     always = any(tensor.role == "noise" and tensor.always for tensor in inner.graph.tensors)
     if "drawn_rows" in inner.functions or "noise_rows" in inner.functions:
         arguments += ["self.training", "True" if always else "self.training"]
     if inner.sizes:
-        arguments.append(f"sizes={_tuple(map(writer.size, inner.sizes))}")
+        arguments.append(f"sizes={tuple_text(map(writer.size, inner.sizes))}")
     return arguments
 
 
@@ -483,13 +472,13 @@ def _function(
     rows = [operand.place(graph.query) for operand in operands]
     relative = next((leg.name for leg in graph.legs if unbounded(graph, leg.name)), None)
     spans = [operand.place(relative) for operand in operands]
-    options = [f"rows={_tuple(rows)}", f"out={result_legs.index(str(graph.query)) - len(result_legs)}"]
-    options += [f"spans={_tuple(spans)}"] if any(spans) else []
+    options = [f"rows={tuple_text(rows)}", f"out={result_legs.index(str(graph.query)) - len(result_legs)}"]
+    options += [f"spans={tuple_text(spans)}"] if any(spans) else []
     keys = [operand.place(graph.key) for operand in operands]
     limited = any(keys) and reach != (None, None, 0)
-    options += [f"keys={_tuple(keys)}"] if limited else []
+    options += [f"keys={tuple_text(keys)}"] if limited else []
     options += [f"reach={reach}"] if limited and reach != (None, 0, 0) else []
-    options += [f"legs={_tuple(operand.inner_dimensions for operand in operands)}"]
+    options += [f"legs={tuple_text(operand.inner_dimensions for operand in operands)}"]
     parameters = [f"{operand.name}: Tensor{' | None' if operand.optional else ''}" for operand in operands]
     shapes = [f"{operand.name} [{' '.join(operand.legs)}]" for operand in operands if not operand.optional]
     about = f"{', '.join(op.steps)} for a block of rows: {', '.join(shapes)} -> [{' '.join(result_legs)}]."
@@ -502,7 +491,7 @@ def _gradient(tile: str, inner: BlockWriter, operands: list[BlockOperand], gradi
     """The source of its backward."""
     names = ["rows", "gradient", "wanted", *(operand.name for operand in operands)]
     head = wrapped(f"def {tile}_backward({', '.join(names)}):", 0)
-    lines = [*inner.groups[0], f"return {', '.join(gradients)}{',' * (len(gradients) == 1)}"]
+    lines = [*inner.groups[0], f"return {tuple_text(gradients)[1:-1]}"]
     about = f"Gradients of the `wanted` operands, given the `gradient` of `{tile}`."
     return "\n".join([f"@block_gradient({tile})", *head, *_body(inner, about, lines)])
 
@@ -510,18 +499,6 @@ def _gradient(tile: str, inner: BlockWriter, operands: list[BlockOperand], gradi
 def _body(inner: BlockWriter, about: str, lines: list[str]) -> list[str]:
     """The body of a function of a block, indented."""
     names = [inner.size_names.get(leg, "_") for leg in inner.sizes]
-    sizes = [f"{_tuple(names)} = rows.sizes"] if inner.size_names else []
-    return [
-        _INDENT + line
-        for line in _docstring(about)
-        + [wrapped_line for statement in [*sizes, *lines] for wrapped_line in wrapped(statement, len(_INDENT))]
-    ]
-
-
-def _docstring(about: str) -> list[str]:
-    return wrap(f'"""{about}"""', WIDTH - len(_INDENT))
-
-
-def _tuple(members: Iterable[object]) -> str:
-    texts = [str(member) for member in members]
-    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+    sizes = [f"{tuple_text(names)} = rows.sizes"] if inner.size_names else []
+    docstring = wrap(f'"""{about}"""', WIDTH - len(INDENT))
+    return indented([*docstring, *(row for statement in [*sizes, *lines] for row in wrapped(statement, len(INDENT)))])

@@ -26,7 +26,7 @@ from tensornet_attn.cost.experts import (
     topk_of,
 )
 from tensornet_attn.cost.figures import duration
-from tensornet_attn.cost.kernels import Parts, steps_of
+from tensornet_attn.cost.kernels import Parts, body_of, steps_of
 from tensornet_attn.cost.memory import kept, saved
 from tensornet_attn.cost.order import order
 from tensornet_attn.cost.price import scene_of, time_of_step
@@ -54,9 +54,17 @@ from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.apart import seconds_apart
 from tensornet_attn.kernels.attention import FUSED, attention_of, attention_seconds, kind_of, operands_of, options_of
-from tensornet_attn.kernels.implementation import AtPlaces, Context, FormCost, Lowered, kernel
-from tensornet_attn.ops.map import arguments, row
-from tensornet_attn.rewrite.change import fresh, with_steps, with_uses
+from tensornet_attn.kernels.implementation import (
+    AtPlaces,
+    Context,
+    FormCost,
+    Lowered,
+    has_slope,
+    is_map,
+    kernel,
+    leg_sizes,
+)
+from tensornet_attn.rewrite.change import fresh, terms_of, with_steps, with_uses
 from tensornet_attn.rewrite.change import product as product_of
 from tensornet_attn.rewrite.fused import FusedAttention
 
@@ -90,8 +98,7 @@ class Gated:
 
     @cached_property
     def joined(self) -> list[Step]:
-        assert self.step.contraction is not None
-        return _joined(self.graph, self.step, self.step.contraction.terms[0], self.gate, self.expert)
+        return _joined(self.graph, self.step, terms_of(self.step)[0], self.gate, self.expert)
 
     @cached_property
     def product(self) -> ExpertProduct | str:
@@ -126,13 +133,13 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
     def unsupported(self, form: Gated, context: Context) -> tuple[str, ...]:
         if isinstance(form.product, str):
             return (form.product,)
-        if form.chosen == _sizes(form, context)[form.expert]:
+        if form.chosen == leg_sizes(form.graph, context.sizes)[form.expert]:
             return (f"all {form.chosen} experts are chosen",)
         return (form.hidden,) if isinstance(form.hidden, str) else ()
 
     def cost(self, form: Gated, context: Context) -> FormCost:
         """Times of the products and of the maps between them: of the chosen experts, and of all experts."""
-        hidden, device, sizes, k = form.hidden, context.device, _sizes(form, context), form.chosen
+        hidden, device, sizes, k = form.hidden, context.device, leg_sizes(form.graph, context.sizes), form.chosen
         last = _last(form, context)
         assert not isinstance(hidden, str)
         but = f"'{last.step.name}' for the chosen experts only would take"
@@ -144,7 +151,8 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         dense = chosen = 0
         for step, product in (*hidden, (last.step, last)):
             if step.kernel is not None:
-                time = _attention_time(form.graph, step, context)
+                forward = replace(context.target, workload="prefill", batch=1)
+                time = time_of_step(scene_of(form.graph, context.sizes, forward), step, forward)
                 dense, chosen = dense + time, chosen + time * k // sizes[last.expert]
             elif product is None and _view(step) is None:
                 moved = 2 * device.width * prod(sizes[leg] for leg in step.legs)
@@ -167,7 +175,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             if attended
             else ""
         )
-        count = _sizes(form, context)[form.expert]
+        count = leg_sizes(form.graph, context.sizes)[form.expert]
         how = f"rows sorted by expert, only the {form.chosen} chosen of {count} computed"
         if last.at_once:
             how = f"one product for all {count}, kernels choose {form.chosen} and multiply by their gates"
@@ -194,7 +202,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             for legs in ((*result_legs, *product.summed), *([result_legs] if product.gated else [])):
                 count = product.expert if product.at_once else k
                 macs[tuple(count if leg == product.expert else leg for leg in scene.ordered(legs))] += 1
-        for inner_step in step.kernel.body if step.kernel is not None else ():
+        for inner_step in body_of(step):
             if inner_step.kernel is not None:  # attention of the chosen heads
                 for legs, times in FUSED.macs(scene, inner_step).items():
                     macs[tuple(k if leg == form.products[-1].expert else leg for leg in legs)] += times
@@ -209,7 +217,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         form, floats = experts_of(step), dict[str, int]()
         if not form.products:
             return {f"{step.name}: order": scene.elements(step)}
-        inner, body = self.inside(scene, step), step.kernel.body if step.kernel else ()
+        inner, body = self.inside(scene, step), body_of(step)
         if (last := form.products[-1]).at_once:
             width, out_width = scene.size(last.summed), scene.size(last.out)
             experts, row_size = int(scene.number(chosen_of(form.topk)[1])), out_width
@@ -241,19 +249,19 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             for product in form.products
             if not product.at_once
         }
-        return replace(inner, sizes={**inner.sizes, **chosen_sizes})
+        return inner.at(chosen_sizes)
 
     def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
         """The products of the rows that a chosen expert has on average; attention of chosen heads."""
         chosen_scene, row_matmuls = self.inside(scene, step), list[Matmul]()
-        batch = scene.batch if step.name in scene.batched else 1
+        batch = scene.batch_of(step)
         for product in experts_of(step).products:
             legs = (*product.tokens, *product.heads, product.expert, *product.out)
             experts, summed, width = map(scene.size, ((*product.heads, product.expert), product.summed, product.out))
             rows = batch * chosen_scene.size(legs) // width
             shape = Shape(1, max(1, rows // experts), width, summed)
             row_matmuls.append(Matmul(shape, (*legs, *product.summed), float(rows * width * (summed + product.gated))))
-        attended = (inner_step for inner_step in step.kernel.body if inner_step.kernel) if step.kernel else ()
+        attended = [inner_step for inner_step in body_of(step) if inner_step.kernel]
         return row_matmuls + [matmul for inner_step in attended for matmul in matmuls(chosen_scene, inner_step)]
 
     def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
@@ -261,9 +269,8 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
 
         The rows of one expert are gathered in a cache; their products are read for each head, put back and added.
         """
-        assert step.kernel is not None
         learned, chosen_scene = backward and step.name in scene.learned, self.inside(scene, step)
-        passes, calls, batch = passes_of(learned), CALLS, scene.batch if step.name in scene.batched else 1
+        passes, calls, batch = passes_of(learned), CALLS, scene.batch_of(step)
         seconds: defaultdict[str, float] = defaultdict(float)
         for product, (shape, _, macs) in zip(experts_of(step).products, self.matmuls(scene, step), strict=False):
             calls += CALLS_OF_EXPERT * scene.size((product.expert, *product.heads))
@@ -273,7 +280,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             put_seconds = accessed(batch * chosen_scene.size((*product.tokens, product.expert, *product.out)), table)
             put_seconds += 2 * accessed(batch * chosen_scene.size((*product.tokens, *product.out)), table)
             seconds[ELEMENTWISE] += passes * chosen_scene.size(product.heads) * put_seconds
-        for inner_step in step.kernel.body:
+        for inner_step in body_of(step):
             if inner_step.kernel is not None:
                 op, kind = attention_of(inner_step), kind_of(scene, inner_step)
                 calls += CALLS * scene.size({*op.scores} - {scene.graph.query, op.leg})
@@ -320,16 +327,9 @@ EXPERTS = GroupedExperts()
 def _last(form: Gated, context: Context) -> ExpertProduct:
     """The product with the gates, as the backend computes it."""
     assert isinstance(form.product, ExpertProduct)
-    at_once = context.backend == "triton" and in_one_product(
-        form.product, form.topk, form.chosen, _sizes(form, context)
-    )
+    sizes = leg_sizes(form.graph, context.sizes)
+    at_once = context.backend == "triton" and in_one_product(form.product, form.topk, form.chosen, sizes)
     return replace(form.product, at_once=at_once)
-
-
-def _attention_time(graph: Graph, step: Step, context: Context) -> int:
-    """The forward time of an attention of all heads, for batch 1."""
-    forward = replace(context.target, workload="prefill", batch=1)
-    return time_of_step(scene_of(graph, context.sizes, forward), step, forward)
 
 
 def _by_itself(graph: Graph, step: Step, gate: Use) -> tuple[Graph, Step]:
@@ -337,7 +337,7 @@ def _by_itself(graph: Graph, step: Step, gate: Use) -> tuple[Graph, Step]:
 
     # y = a[n] G O Wo + b S Ws     ->     y.routed = G O Wo;  y = a[n] y.routed + b S Ws
     """
-    terms = step.contraction.terms if step.contraction is not None else ()
+    terms = terms_of(step)
     gated = [term for term in terms if gate in term.factors]
     if len(gated) != 1:
         return graph, step
@@ -359,10 +359,9 @@ def _by_itself(graph: Graph, step: Step, gate: Use) -> tuple[Graph, Step]:
 
 def _biased(graph: Graph, step: Step, last: ExpertProduct) -> Use | str:
     """The product to which a step adds the biases of experts, or why there is none."""
-    assert step.contraction is not None
-    terms = [term.factors[0] for term in step.contraction.terms if len(term.factors) == 1 and term.coefficient == ONE]
+    terms = [term.factors[0] for term in terms_of(step) if len(term.factors) == 1 and term.coefficient == ONE]
     rows = [use for use in terms if use.name not in held(graph)]
-    sums = len(terms) == len(step.contraction.terms) and len(rows) == 1 and {*rows[0].legs} == {*step.legs}
+    sums = len(terms) == len(terms_of(step)) and len(rows) == 1 and {*rows[0].legs} == {*step.legs}
     if not sums or last.heads or any({*last.tokens} & {*use.legs} for use in terms if use not in rows):
         return f"'{step.name}' is not a product with experts plus their biases"
     return rows[0]
@@ -377,7 +376,7 @@ def _biases_apart(graph: Graph) -> Graph:
     experts |= {chosen_of(root)[0] for step in graph.steps if (root := chosen_behind(graph, step.name)) is not None}
     replaced = dict[str, list[Step]]()
     for step in graph.steps:
-        terms = step.contraction.terms if step.contraction is not None else ()
+        terms = terms_of(step)
         weighed = [
             term
             for term in terms
@@ -406,7 +405,11 @@ def _chosen_again(graph: Graph) -> Graph:
             continue
         expert = step.legs.index(chosen_of(root)[0])
         uses = [(reader, use) for reader, use in graph.readers.get(step.name, ()) if reader.contraction is not None]
-        readers = {reader.name for reader, use in uses if _weighs(graph, reader, use.legs[expert])}
+        readers = {
+            reader.name
+            for reader, use in uses
+            if any(use.legs[expert] in weight.legs and weight.name in held(graph) for weight in reader.op.uses)
+        }
         if not readers:
             continue
         name = fresh(graph, f"{step.name}.chosen")
@@ -421,24 +424,15 @@ def _reading(step: Step, old: str, new: str) -> Step:
     return with_uses(step, lambda use: Use(new, use.legs) if use.name == old else use)
 
 
-def _weighs(graph: Graph, reader: Step, expert: str) -> bool:
-    """Whether a product has a weight with a leg of experts."""
-    return any(expert in use.legs and use.name in held(graph) for use in reader.op.uses)
-
-
-def _sizes(form: Gated, context: Context) -> dict[str, int]:
-    return {leg.name: leg.size for leg in form.graph.legs if leg.size is not None} | dict(context.sizes)
-
-
 def _maps_inside(graph: Graph) -> Graph:
     """Lets kernels that choose by the values of a map compute the map, if nothing else reads it."""
     replaced = dict[str, list[Step]]()
     for step in graph.steps:
-        box, readers = step.box, [reader for reader, _ in graph.readers.get(step.name, ())]
-        if box is None or box.function is None or arguments(box) or not readers or step.name in graph.results:
+        readers = [reader for reader, _ in graph.readers.get(step.name, ())]
+        if step.box is None or not is_map(step) or not readers or step.name in graph.results:
             continue
         alone = all(chooses(reader) and experts_of(reader).products[-1].x.name != step.name for reader in readers)
-        if alone and row(box).triton and row(box).slope:
+        if alone and has_slope(step.box):
             replaced[step.name] = []
             for form in map(experts_of, readers):
                 last = form.products[-1].step
@@ -450,14 +444,10 @@ def _choices(graph: Graph) -> tuple[Graph, dict[str, str]]:
     """Lets each topk that only grouped experts read return the chosen experts instead of a dense tensor of gates."""
     replaced = dict[str, list[Step]]()
     for step in graph.steps:
-        grouped = all(_grouped(reader) for reader, _ in graph.readers.get(step.name, ()))
+        grouped = all(isinstance(reader.form, Experts) for reader, _ in graph.readers.get(step.name, ()))
         if grouped and topk_of(graph, step.name) is not None and step.name not in graph.results:
             replaced[step.name] = [replace(step, op=kernel("experts", graph, (), (step,), Experts(step)))]
     return with_steps(graph, replaced), dict.fromkeys(replaced, "gates and indices of the chosen experts only")
-
-
-def _grouped(step: Step) -> bool:
-    return isinstance(step.form, Experts)
 
 
 def _joined(graph: Graph, step: Step, term: Term, gate: Use, expert: str) -> list[Step]:
@@ -543,7 +533,8 @@ def _not_by_head(graph: Graph, step: Step, last: ExpertProduct) -> str:
 
 def _without_unread(graph: Graph) -> Graph:
     """The graph without those steps in kernels of experts that nothing else reads."""
-    inner_names = {name for step in graph.steps if step.kernel and _grouped(step) for name in step.kernel.steps[:-1]}
+    kernels = [step for step in graph.steps if isinstance(step.form, Experts)]
+    inner_names = {inner_step.name for step in kernels for inner_step in body_of(step)[:-1]}
     for step in reversed(graph.steps):
         if step.name in inner_names and step.name not in graph.readers and step.name not in graph.results:
             graph = with_steps(graph, {step.name: []})

@@ -15,6 +15,7 @@ from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.figures import as_long, instead
 from tensornet_attn.cost.kernels import KernelCost, Parts
 from tensornet_attn.cost.memory import saved
+from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.price import scratch as scratch_of
 from tensornet_attn.cost.products import Matmul
 from tensornet_attn.cost.rates import RateTable
@@ -24,7 +25,8 @@ from tensornet_attn.cost.shapes import matmuls
 from tensornet_attn.cost.target import Target
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import attentions
-from tensornet_attn.graph.graph import Graph, Kernel, Step, Use
+from tensornet_attn.graph.graph import Box, Graph, Kernel, Step, Use
+from tensornet_attn.ops.map import arguments, row
 
 Place = TypeVar("Place")
 Form = TypeVar("Form")
@@ -90,6 +92,10 @@ class Context:
     @property
     def device(self) -> Device:
         return self.target.device
+
+    def split(self, graph: Graph) -> Graph:
+        """The graph in primitive steps, in the best orders of products."""
+        return split_best(graph, self.sizes, self.device, self.device.width)[0]
 
     def takes(self, graph: Graph, box: str) -> bool:
         """Whether an implementation computes a map without storing it."""
@@ -252,6 +258,21 @@ class OfBoxes(AtPlaces[str, Form]):
     def takes(self, graph: Graph, place: str, context: Context) -> bool:
         form = self.form(graph, place)
         return form is not None and not self.judged(form, context)[0]
+
+
+def is_map(step: Step) -> bool:
+    """Whether a step is an elementwise map without arguments."""
+    return step.box is not None and step.box.function is not None and not arguments(step.box)
+
+
+def has_slope(box: Box) -> bool:
+    """Whether kernels that are not of torch compute a map and its gradient."""
+    return bool(row(box).triton and row(box).slope)
+
+
+def leg_sizes(graph: Graph, sizes: Mapping[str, int] | None = None) -> dict[str, int]:
+    """The sizes of all legs; `sizes`: those of legs that the graph knows no size of, which else count as 1."""
+    return {leg.name: leg.size or 1 for leg in graph.legs} | dict(sizes or {})
 
 
 def kernel(kind: str, graph: Graph, before: Sequence[Step], body: Sequence[Step], form: object) -> Kernel:

@@ -55,7 +55,7 @@ from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.apart import seconds_apart
 from tensornet_attn.kernels.decay import decay_alone, decay_sides
-from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes, kernel
+from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes, kernel, leg_sizes
 from tensornet_attn.kernels.powers import WrittenOut, written_out
 from tensornet_attn.rewrite.change import fresh, with_steps, without_dead
 from tensornet_attn.tiles.cpp.linear import linear_source
@@ -126,15 +126,14 @@ class LinearAttention(OfBoxes[ExpandedMap]):
             seconds, seconds_before = seconds_apart(form.recurrent_graph, form.before, context.sizes, context.target)
             return FormCost(seconds, seconds_before, duration, "summing over the keys first would take")
         step = form.recurrent_graph.step[f"{form.box}.o"]
-        sizes = {leg.name: leg.size or 1 for leg in opened.graph.legs} | dict(context.sizes)
+        sizes = leg_sizes(opened.graph, context.sizes)
         work = self.macs(SizedGraph(form.recurrent_graph, sizes), step)
         first = sum(count * prod(sizes[leg] for leg in legs) for legs, count in work.items())
         dense = _dense(recurrence_of(step), opened.steps, sizes)
-        ahead: float = 1
-        but = "summing over the keys first would cost"
         if context.backend == "triton" and recurrence.decays and not recurrence_of(step).by_features:
-            ahead, but = SEVERAL_KERNELS, "summing over the keys first, in several kernels instead of one, would cost"
-        return FormCost(first, dense, counted, but, worth=1 / ahead)
+            but = "summing over the keys first, in several kernels instead of one, would cost"
+            return FormCost(first, dense, counted, but, worth=1 / SEVERAL_KERNELS)
+        return FormCost(first, dense, counted, "summing over the keys first would cost")
 
     def lower(self, form: ExpandedMap, context: Context) -> Lowered:
         recurrence, opened, graph = form.recurrence, form.opened, form.recurrent_graph
@@ -168,8 +167,8 @@ class LinearAttention(OfBoxes[ExpandedMap]):
     def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
         """MACs of one batch element, by the legs they run over (a leg in two roles occurs twice)."""
         recurrence, macs = recurrence_of(step), Counter[Legs]()
-        chunk, key = self.chunk(scene, step), str(scene.graph.key)
-        query = key if chunk else str(scene.graph.query)  # a scan pads queries to the number of keys
+        chunk, key = self.chunk(scene, step), scene.key
+        query = key if chunk else scene.query  # a scan pads queries to the number of keys
         for term in recurrence.terms:
             stored, read = heads_of(recurrence, term)
             macs[(key, *stored, *term.features, *recurrence.result)] += 1
@@ -188,10 +187,10 @@ class LinearAttention(OfBoxes[ExpandedMap]):
     def decay_factors(self, scene: SizedGraph, step: Step) -> list[int]:
         """The decay factors inside the chunks of a causal kernel, by term: one exponential each."""
         recurrence, chunk = recurrence_of(step), self.chunk(scene, step)
-        batch = scene.batch if step.name in scene.batched else 1
-        rows = batch * scene.sizes[str(scene.graph.key)] * chunk  # a scan pads queries to the number of keys
+        batch = scene.batch_of(step)
+        rows = batch * scene.keys * chunk  # a scan pads queries to the number of keys
         return [
-            rows * scene.size((*heads_of(recurrence, term)[1], *term.decayed)) * bool(term.decays)
+            rows * scene.size((*heads_of(recurrence, term)[1], *term.decayed)) if term.decays else 0
             for term in recurrence.terms
         ]
 
@@ -207,8 +206,8 @@ class LinearAttention(OfBoxes[ExpandedMap]):
         The states start before the first chunk. A core maps states, whose mixed ones are saved too.
         """
         recurrence, floats = recurrence_of(step), dict[str, int]()
-        batch, chunk = scene.batch if step.name in scene.batched else 1, self.chunk(scene, step)
-        chunks, query = -(-scene.sizes[str(scene.graph.key)] // chunk) if chunk else 1, str(scene.graph.query)
+        batch, chunk = scene.batch_of(step), self.chunk(scene, step)
+        chunks, query = -(-scene.keys // chunk) if chunk else 1, scene.query
         for i, (term, factors) in enumerate(zip(recurrence.terms, self.decay_factors(scene, step), strict=True)):
             stored, read = heads_of(recurrence, term)
             features, state_count = scene.size((*stored, *term.features)), batch * (max(chunks, 2) if chunk else 1)
@@ -216,9 +215,8 @@ class LinearAttention(OfBoxes[ExpandedMap]):
             floats[f"{step.name}: sums {i}"] = state_count * features * _normalized(recurrence)
             mixed = scene.size(recurrence.mixed)
             if chunk:
-                scored = scene.size((*read, *(term.groups or recurrence.mixed))) + scene.size(read) * mixed * bool(
-                    term.core
-                )
+                scored = scene.size((*read, *(term.groups or recurrence.mixed)))
+                scored += scene.size((*read, *recurrence.mixed)) if term.core else 0
                 floats[f"{step.name}: scores {i}"] = batch * chunks * chunk**2 * scored
             elif term.core:
                 floats[f"{step.name}: mixed {i}"] = batch * features * scene.size(recurrence.result)
@@ -399,7 +397,7 @@ def chunk_of(graph: Graph, recurrence: Recurrence, sizes: Mapping[str, int] | No
     """
     if any(term.decayed for term in recurrence.terms):
         return CHUNKS[0]
-    all_sizes = {leg.name: leg.size or 1 for leg in graph.legs} | dict(sizes or {})
+    all_sizes = leg_sizes(graph, sizes)
     features = max(prod(all_sizes[leg] for leg in term.features) for term in recurrence.terms)
     root: int = 2 ** round(log2(features * prod(all_sizes[leg] for leg in recurrence.value_legs)) / 2)
     return min(max(root, CHUNKS[0]), CHUNKS[1])
@@ -436,7 +434,10 @@ def sides_kept(scene: SizedGraph, step: Step, chunk: int) -> dict[str, int]:
     for use in uses:
         producer = graph.step.get(use.name)
         mapped = producer is not None and producer.name in scene.in_tiles
-        floats |= kept(scene, producer.op.uses if producer and mapped else (use,) if use not in scaled else ())
+        if producer and mapped:
+            floats |= kept(scene, producer.op.uses)
+        elif use not in scaled:
+            floats |= kept(scene, (use,))
         if use in scaled or (
             producer and mapped and producer.box and producer.box.function and producer.box.function.name in SLOW
         ):
@@ -450,20 +451,18 @@ def _normalized(recurrence: Recurrence) -> bool:
 
 def _options(writer: Writer, recurrence: Recurrence) -> list[str]:
     """The further arguments of the call."""
-    eps = eps_text(writer, recurrence)
-    options = [*mask_options(writer, recurrence), *([f"eps={eps}"] if eps not in ("0", "0.0", "None") else [])]
-    options += (
-        ["normalize=False"]
-        if isinstance(recurrence.weighting, UnnormalizedScores)
-        else ["softmax=True"]
-        if recurrence.alone
-        else []
-    )
-    return [
-        *options,
-        *([f"causal=True, chunk={chunk_of(writer.graph, recurrence)}"] if recurrence.causal(writer.graph) else []),
-        *(["shift=1"] if recurrence.shifted else []),
-    ]
+    options, eps = mask_options(writer, recurrence), eps_text(writer, recurrence)
+    if eps == "None":
+        options.append("normalize=False")
+    elif recurrence.alone:
+        options.append("softmax=True")
+    elif eps not in ("0", "0.0"):
+        options.append(f"eps={eps}")
+    if recurrence.causal(writer.graph):
+        options.append(f"causal=True, chunk={chunk_of(writer.graph, recurrence)}")
+    if recurrence.shifted:
+        options.append("shift=1")
+    return options
 
 
 def _maps(writer: Writer, recurrence: Recurrence, small: Legs) -> list[str]:

@@ -7,6 +7,7 @@ from math import prod
 
 from tensornet_attn.cost.figures import duration, instead
 from tensornet_attn.cost.sizes import human
+from tensornet_attn.emit.wrap import indented
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.ir.values import Legs
@@ -18,8 +19,6 @@ from tensornet_attn.rewrite.change import leaf
 from tensornet_attn.tiles.cpp.saved import seconds_again, seconds_saved, width_of
 from tensornet_attn.tiles.cpp.source import RegionSource, biased_region_of, region_of, source
 from tensornet_attn.tiles.program import Program
-
-_INDENT = "    "
 
 
 class Native(TilePrograms):
@@ -74,7 +73,7 @@ class Native(TilePrograms):
                 *(f"{argument}," for argument in arguments),
                 f'text=r"""\n{code}\n""",',
             ]
-            writer.functions |= {f"{name} = cpp_region(\n" + "\n".join(_INDENT + line for line in lines) + "\n)"}
+            writer.functions |= {f"{name} = cpp_region(\n" + "\n".join(indented(lines)) + "\n)"}
             return name
 
         emit_blockwise(writer, step, registered)

@@ -13,7 +13,15 @@ from tensornet_attn import limits
 from tensornet_attn.graph.attention import MappedScores, Terms, score_of
 from tensornet_attn.graph.graph import Contraction, Function, Graph, Leg, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
-from tensornet_attn.rewrite.change import inlined, plain_number, with_legs, with_steps, with_terms, without_dead
+from tensornet_attn.rewrite.change import (
+    inlined,
+    plain_number,
+    terms_of,
+    with_legs,
+    with_steps,
+    with_terms,
+    without_dead,
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ def written_out(graph: Graph, of: Use) -> WrittenOut | str | None:
     scores = _source(graph, of)
     if scores is None:
         return None
-    terms, done = list(scores.contraction.terms if scores.contraction else ()), list[Term]()
+    terms, done = list(terms_of(scores)), list[Term]()
     read, legs = dict[str, Step](), dict[str, Leg]()
     while terms:
         term = terms.pop(0)

@@ -27,7 +27,7 @@ from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import Legs, TensorText, shape_comment
-from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes, kernel
+from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes, kernel, leg_sizes
 from tensornet_attn.kernels.linear import DENSE, cpp_option, sides_kept
 from tensornet_attn.rewrite.change import fresh, legs_in, with_steps
 from tensornet_attn.rewrite.duplicate import beside_output
@@ -54,7 +54,7 @@ class States(OfBoxes["Mixed"]):
         """MACs of the states, and of the scores."""
         graph, recurrence = form.recurrent_graph, form.recurrence
         assert not isinstance(recurrence, str)
-        sizes = {leg.name: leg.size or 1 for leg in graph.legs} | dict(context.sizes)
+        sizes = leg_sizes(graph, context.sizes)
         work = self.macs(SizedGraph(graph, sizes), graph.step[f"{form.read.box.name}.read"])
         linear = sum(count * prod(sizes[leg] for leg in legs) for legs, count in work.items())
         heads = prod(sizes[leg] for leg in (str(graph.query), str(graph.key), *recurrence.heads, *recurrence.mixed))
@@ -84,9 +84,9 @@ class States(OfBoxes["Mixed"]):
     def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
         """MACs of one batch element, by the legs they run over."""
         recurrence, macs = recurrence_of(step), Counter[Legs]()
-        key, width = str(scene.graph.key), (*recurrence.features, *recurrence.value_legs)
+        key, width = scene.key, (*recurrence.features, *recurrence.value_legs)
         causal = recurrence.causal(scene.graph)
-        query = key if causal else str(scene.graph.query)  # a scan pads queries to the number of keys
+        query = key if causal else scene.query  # a scan pads queries to the number of keys
         chunk, scored = self._scored_chunk(scene, step)
         if recurrence.value is not None:
             macs[(key, *recurrence.mixed, *width)] += 1
@@ -103,8 +103,8 @@ class States(OfBoxes["Mixed"]):
         """Sums of keys without values, additions to states; if causal also the mask inside chunks, the sums of states,
         and those of the values that mixed heads read."""
         recurrence = recurrence_of(step)
-        batch = scene.batch if step.name in scene.batched else 1
-        rows, (chunk, scored) = scene.sizes[str(scene.graph.key)], self._scored_chunk(scene, step)
+        batch = scene.batch_of(step)
+        rows, (chunk, scored) = scene.keys, self._scored_chunk(scene, step)
         operations = rows * scene.size((*recurrence.mixed, *recurrence.features)) if recurrence.value is None else 0
         if recurrence.added is not None:
             operations += scene.size(recurrence.added.legs)
@@ -125,12 +125,13 @@ class States(OfBoxes["Mixed"]):
     def saved(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """Floats saved for backward besides operands and result: states, mixed states, and scores inside the chunks."""
         recurrence = recurrence_of(step)
-        batch, causal = scene.batch if step.name in scene.batched else 1, recurrence.causal(scene.graph)
-        rows, width = scene.sizes[str(scene.graph.key)], (*recurrence.features, *recurrence.value_legs)
+        batch, causal = scene.batch_of(step), recurrence.causal(scene.graph)
+        rows, width = scene.keys, (*recurrence.features, *recurrence.value_legs)
         chunk, scored = self._scored_chunk(scene, step)
         chunks = -(-rows // chunk) if causal else 1
         floats = {
-            f"{step.name}: {name}": batch * chunks * scene.size((*legs, *width)) for name, legs in _states(recurrence)
+            f"{step.name}: {name}": batch * chunks * scene.size((*legs, *width))
+            for name, legs in (("states", recurrence.mixed), ("mixed states", recurrence.heads))
         }
         heads = scene.size((*recurrence.heads, *recurrence.mixed))
         return floats | ({f"{step.name}: scores": batch * rows * chunk * heads} if causal and scored else {})
@@ -169,7 +170,12 @@ class States(OfBoxes["Mixed"]):
         maps = sides_maps(writer, first)
         if maps != ["None", "None"]:
             options.append(f"maps=({', '.join(maps)})")
-        addends = [_added_text(writer, recurrence) for recurrence in recurrences]
+        addends = [
+            writer.operand("E", writer.value(added), (recurrence.heads, recurrence.features, recurrence.value_legs))
+            if (added := recurrence.added) is not None
+            else "None"
+            for recurrence in recurrences
+        ]
         targets = [
             TensorText(writer.local[kernel_step.name], (*recurrence.heads, query, *recurrence.value_legs), True)
             for kernel_step, recurrence in zip(steps, recurrences, strict=True)
@@ -319,12 +325,16 @@ def _paired(graph: Graph, name: str) -> Graph:
             and not {step.name for step in between} & {use.name for use in second.op.uses}
         ):
             names = first.name, second.name
-            paired = [
-                (member, replace(member.kernel, form=replace(recurrence_of(member), pair=names)))
-                for member in pair
-                if member.kernel
-            ]
-            return with_steps(graph, {step.name: [replace(step, op=op)] for step, op in paired})
+            return with_steps(
+                graph,
+                {
+                    member.name: [
+                        replace(member, op=replace(member.kernel, form=replace(recurrence_of(member), pair=names)))
+                    ]
+                    for member in pair
+                    if member.kernel
+                },
+            )
     return graph
 
 
@@ -337,24 +347,14 @@ def _in_one_call(graph: Graph, step: Step) -> list[Step]:
 
 def states_chunk(graph: Graph, recurrence: Recurrence, sizes: Mapping[str, int] | None = None) -> int:
     """Keys per chunk: fewer than in linear attention, by the number of mixed heads with scores inside a chunk."""
-    all_sizes = {leg.name: leg.size or 1 for leg in graph.legs} | dict(sizes or {})
+    all_sizes = leg_sizes(graph, sizes)
     root: int = 2 ** round(log2(prod(all_sizes[leg] for leg in (*recurrence.features, *recurrence.value_legs))) / 2)
     return min(max(root // prod(all_sizes[leg] for leg in recurrence.mixed), CHUNKS[0]), CHUNKS[1])
-
-
-def _states(recurrence: Recurrence) -> tuple[tuple[str, Legs], ...]:
-    return ("states", recurrence.mixed), ("mixed states", recurrence.heads)
 
 
 def _side(writer: Writer, name: str, use: Use | None, heads: Legs, sequence: str, columns: Legs) -> str:
     """The name of an operand laid out as [heads, sequence, columns], with heads flattened."""
     return "None" if use is None else writer.operand(name, unmapped(writer, use)[0], (heads, (sequence,), columns))
-
-
-def _added_text(writer: Writer, recurrence: Recurrence) -> str:
-    """The name of what is added to the states of the heads, laid out as they are."""
-    groups = recurrence.heads, recurrence.features, recurrence.value_legs
-    return "None" if recurrence.added is None else writer.operand("E", writer.value(recurrence.added), groups)
 
 
 def _mix(writer: Writer, use: Use | None, heads: Legs, mixed: Legs) -> str:

@@ -68,22 +68,22 @@ class CumulativeSums(OfBoxes[KeySum]):
         """MACs of one batch element, by the legs they run over: the products of the query parts with the sums."""
         recurrence, macs = recurrence_of(step), Counter[Legs]()
         for term in recurrence.terms:
-            macs[(str(scene.graph.query), *heads_of(recurrence, term)[1], *term.features)] += 1
+            macs[(scene.query, *heads_of(recurrence, term)[1], *term.features)] += 1
         return dict(macs)
 
     def elementwise(self, scene: SizedGraph, step: Step) -> int:
         """Operations over the whole batch: one addition per element of the key parts, and additions of terms."""
         recurrence = recurrence_of(step)
-        batch = scene.batch if step.name in scene.batched else 1
-        rows = scene.sizes[str(scene.graph.key)]
+        batch = scene.batch_of(step)
+        rows = scene.keys
         added = sum(rows * scene.size((*heads_of(recurrence, term)[0], *term.features)) for term in recurrence.terms)
         return batch * (added + (len(recurrence.terms) - 1) * scene.size(step.legs))
 
     def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """The sums if query parts get gradients, and these parts."""
         recurrence, floats = recurrence_of(step), dict[str, int]()
-        batch = scene.batch if step.name in scene.batched else 1
-        rows = scene.sizes[str(scene.graph.query)] if recurrence.causal(scene.graph) else 1
+        batch = scene.batch_of(step)
+        rows = scene.queries if recurrence.causal(scene.graph) else 1
         for i, term in enumerate(recurrence.terms):
             if any(use.name in scene.learned for use in term.query):
                 floats[f"{step.name}: sums {i}"] = (

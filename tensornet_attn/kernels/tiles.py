@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -18,18 +18,16 @@ from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.triton.kernels import kernels
 from tensornet_attn.emit.triton.region import TritonRegion
-from tensornet_attn.emit.wrap import WIDTH, filled
+from tensornet_attn.emit.wrap import INDENT, WIDTH, filled, indented
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, Legs, Path, split_products
-from tensornet_attn.kernels.blocks import StepGroup, groups_of, steps_with
+from tensornet_attn.kernels.blocks import StepGroup, groups_of, with_kernels
 from tensornet_attn.kernels.blockwise import InBlocks
 from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.tiles.build import tile_program
 from tensornet_attn.tiles.derive import gradients
 from tensornet_attn.tiles.program import Node, Program, TileOperand, Unfit, below, structure
-
-_INDENT = "    "
 
 
 class TilePrograms(InBlocks):
@@ -65,7 +63,9 @@ class TilePrograms(InBlocks):
             for step in kernels:
                 if reason := against.get(step.name):
                     named = (*(group.steps if none else ()), step.name)
-                    refused |= {name: (reason,) for name in named if _own(best, name, group.steps)}
+                    refused |= {
+                        name: (reason,) for name in named if name not in group.steps or not best.step[name].nested
+                    }
             if none:
                 continue
             removed |= group.steps | group.spread
@@ -73,7 +73,7 @@ class TilePrograms(InBlocks):
             chosen |= {name: f"blockwise, some queries at a time: {reason}" for name, reason in against.items()}
             accepted = [step for step in group.kernels if step.name not in against]
             chosen |= {step.name: self.describe(best, step, context) for step in accepted}
-        return Lowered(replace(graph, steps=tuple(steps_with(graph, best, exits, removed))), chosen, refused)
+        return Lowered(with_kernels(graph, best, exits, removed), chosen, refused)
 
     def on_triton(self, form: object) -> bool:
         return True
@@ -161,11 +161,6 @@ def _sharing(factors: Sequence[Legs], outside: set[str]) -> tuple[int, int] | No
     return next(((i, j) for i, j in combinations(inner, 2) if {*factors[i]} & {*factors[j]}), None)
 
 
-def _own(graph: Graph, name: str, group: Container[str]) -> bool:
-    """Whether a step is a step of the diagram or an exit of the group."""
-    return name not in group or not graph.step[name].nested
-
-
 def _forward(program: Program) -> list[Node]:
     return [node for node in below([program.exit.maps]) if node.axes == (program.query, program.key)]
 
@@ -194,8 +189,7 @@ def _biased(writer: Writer, step: Step, region: TritonRegion) -> TritonRegion:
 def _arguments(writer: Writer, region: TritonRegion, program: Program) -> list[str]:
     graph = writer.graph
     operands = ", ".join(_operand(writer, program, operand) for operand in program.operands)
-    lengths = [writer.length(graph.query), writer.length(graph.key)]
-    arguments = [region.name, f"[{operands}]", *lengths, f"({writer.batch_shape},)"]
+    arguments = [region.name, f"[{operands}]", *writer.lengths_of_pair, f"({writer.batch_shape},)"]
     arguments += ["mask" if program.masks and takes_mask(graph) else "None", "key_mask" if program.masks else "None"]
     numbers = [writer.number(tree, traced=False) for tree in region.numbers]
     arguments += [f"[{', '.join(numbers)}]"] if numbers else []
@@ -219,30 +213,16 @@ def operand_legs(program: Program, operand: TileOperand) -> tuple[str, ...]:
     return (*operand.heads, *axis_legs)
 
 
-def _tables(region: TritonRegion) -> tuple[str, ...]:
-    """The operands that are indexed by the distance of query and key."""
-    pairs = zip(region.operands, region.program.operands, strict=True)
-    return tuple(name for name, operand in pairs if operand.table)
-
-
-def _normalized(region: TritonRegion) -> tuple[int, ...]:
-    """The tiles of maps whose rows are divided by plain sums."""
-    ops = [node.op for node in region.program.maps for _ in range(region.program.tiles(node.heads))]
-    return tuple(i for i, op in enumerate(ops) if op == "normalize")
-
-
 def _source(region: TritonRegion, sources: dict[str, str]) -> str:
     """The kernels, and their registration for `tiled`."""
     program = region.program
-    legs = {
-        name: " ".join(operand_legs(program, operand))
-        for name, operand in zip(region.operands, program.operands, strict=True)
-    }
+    operands = dict(zip(region.operands, program.operands, strict=True))
+    map_ops = [node.op for node in program.maps for _ in range(program.tiles(node.heads))]  # of each tile
     sizes = {leg: region.graph.leg[leg].size for leg in program.heads}
     left, right = region.reach()
     settings = {
         "sides": (program.query, program.key),
-        "operands": legs,
+        "operands": {name: " ".join(operand_legs(program, operand)) for name, operand in operands.items()},
         "heads": program.heads,
         "widths": {axis: " ".join(width_legs) for axis, width_legs in program.widths.items()},
         "result": " ".join(program.legs),
@@ -252,8 +232,8 @@ def _source(region: TritonRegion, sources: dict[str, str]) -> str:
         "live": region.live,
         "whole": tuple(leg for leg in program.heads if leg in program.whole),
         "relative": "".join(program.relative),
-        "tables": _tables(region),
-        "normalized": _normalized(region),
+        "tables": tuple(name for name, operand in operands.items() if operand.table),
+        "normalized": tuple(i for i, op in enumerate(map_ops) if op == "normalize"),
         "log": program.exit.log,
         "random": region.random,
         "noise": tuple(region.operands[i] for i in region.noise),
@@ -272,6 +252,6 @@ def _source(region: TritonRegion, sources: dict[str, str]) -> str:
     ]
     if region.biased is not None:
         arguments.append(f"biased={region.biased.name}")
-    lines = [_INDENT + line for line in filled((f"{argument}," for argument in arguments), WIDTH - len(_INDENT))]
+    lines = indented(filled((f"{argument}," for argument in arguments), WIDTH - len(INDENT)))
     call = "\n".join([f"{region.name} = region(", *lines, ")"]).replace("'", '"')
     return "\n\n\n".join([*sources.values(), call])

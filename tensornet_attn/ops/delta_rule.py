@@ -110,7 +110,7 @@ class DeltaRuleOperation(Operation):
         return operands + result * scene.elements(step)
 
     def also_saved(self, scene: Scene, step: Step, box: Box) -> dict[str, int]:
-        batch = scene.batch if step.name in scene.batched else 1
+        batch = scene.batch_of(step)
         sizes = {role: scene.elements(box.operand(role)) for role in ("query", "key", "rate")}
         rows = batch * scene.size({*step.legs} & {*box.operand("query").legs})
         sizes |= {"result": scene.elements(step), "row": rows}

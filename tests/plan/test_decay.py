@@ -17,6 +17,7 @@ from tensornet_attn.cost.target import Target
 from tensornet_attn.graph import build
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.runtime.decay import decay_attention, decayed_reads
+from tensornet_attn.runtime.linear import Term
 from tensornet_attn.runtime.softmax import masked_softmax
 from tests.agreement import same_outcome
 
@@ -77,7 +78,7 @@ def test_more_of_the_own_position_of_any_size(n: int, m: int, more: float) -> No
     found = []
     for mask in (None, torch.ones(n, m, dtype=torch.bool)):
         options = {"key_mask": seen.expand(2, m), "batch": 1, "heads": 1, "softmax": True, "causal": True, "chunk": 4}
-        y = decay_attention([(q, k, a, b, own)], v, mask, **options)
+        y = decay_attention([Term(q, k, a, b, own)], v, mask, **options)
         found.append([y, *torch.autograd.grad(y.square().sum(), leaves)])
     for ours, dense in zip(*found, strict=True):
         assert ours.isfinite().all()
@@ -91,7 +92,7 @@ def test_weights_of_any_size() -> None:
     for keys in (None, seen):
         for causal in (True, False):
             how = {"key_mask": keys, "batch": 1, "heads": 1, "softmax": True, "causal": causal, "chunk": 4}
-            found = decay_attention([(ones, ones, torch.zeros_like(b), b)], v, None, **how)
+            found = decay_attention([Term(ones, ones, torch.zeros_like(b), b)], v, None, **how)
             keep = torch.ones(100, 100, dtype=torch.bool).tril() if causal else torch.ones(100, 100, dtype=torch.bool)
             keep = keep if keys is None else keep & keys
             wanted = masked_softmax(-b.mT.double().expand(1, 1, 100, 100), keep) @ v.double()
@@ -155,7 +156,7 @@ def test_heads_with_a_decay_and_a_value_each(rate: float, shared: bool) -> None:
     q, k = (draw(2, 1, 70, 4, seed=i).requires_grad_() for i in range(2))
     v = draw(2, 5, 70, 1, seed=2).requires_grad_()
     b = (rate * draw(2, 1 if shared else 5, 70, 1, seed=3).abs()).cumsum(-2).neg().requires_grad_()
-    read = decay_attention([(q, k, b, b)], v, batch=1, heads=2, normalize=False, causal=True, chunk=16)
+    read = decay_attention([Term(q, k, b, b)], v, batch=1, heads=2, normalize=False, causal=True, chunk=16)
     found, wanted = (torch.autograd.grad(y.sin().sum(), (q, k, v, b)) for y in (read, exactly(q, k, v, b, b)))
     torch.testing.assert_close(read, exactly(q, k, v, b, b), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
@@ -173,7 +174,7 @@ def test_hidden_keys_count_for_nothing_whatever_they_fade_by(causal: bool, norma
     for number in (0, -1e4, 1e4):
         operands = [x.clone().requires_grad_() for x in (q.square(), k.square(), v, a, b)]
         own = torch.where(seen[:, None, :, None], operands[4], number)
-        y = decay_attention([(operands[0], operands[1], operands[3], own)], operands[2], None, seen, **how)
+        y = decay_attention([Term(operands[0], operands[1], operands[3], own)], operands[2], None, seen, **how)
         results.append([y, *torch.autograd.grad((y * draw(*y.shape, seed=7)).sum(), operands)])
     assert all(x.isfinite().all() for x in results[0])
     assert not results[0][0][2].any()

@@ -16,6 +16,7 @@ from tensornet_attn.graph.graph import Use
 from tensornet_attn.runtime import cpp, linear_cpp, maps
 from tensornet_attn.runtime.linear import linear_attentions
 from tensornet_attn.runtime.states import mixed_states_and_blockwise
+from tensornet_attn.runtime.tiled_linear import LinearKernel
 from tensornet_attn.tiles.cpp.linear import linear_source
 from tensornet_attn.tiles.cpp.values import in_cpp
 from tensornet_attn.tiles.features import Feature
@@ -66,7 +67,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def called(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None = None) -> Tensor:
-    return linear_attentions([(q, k, *kernel) for kernel in THREE], v, None, keep, 1, 1, CPP)
+    return linear_attentions([LinearKernel(q, k, *kernel) for kernel in THREE], v, None, keep, 1, 1, CPP)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
