@@ -18,9 +18,8 @@ from tensornet_attn.tiles.legs import quadratic
 from tests.relations.found import FOUND
 
 N = 1 << 16
-GATED = [
-    design for design in FOUND if design["name"] in ("map_that_a_sum_and_values_read", "gated_square", "earlier_keys")
-]
+STATES = ("map_that_a_sum_and_values_read", "gated_square", "earlier_keys", "sum_over_earlier_keys")
+GATED = [design for design in FOUND if design["name"] in STATES]
 
 
 def for_all_pairs(graph: Graph) -> list[str]:

@@ -164,6 +164,20 @@ FOUND = (
         **GATED,
     ),
     _design(
+        "sum_over_earlier_keys",
+        {"x": "n f"},
+        {name: GATES[name] for name in "QKugc"}
+        | {
+            "b": "c[n h] - g[n h] -> n h",
+            "E": {"map": "exp", "of": "b[n h] - c[m h] -> h n m"},
+            "s": {"sum": "m", "mask": "causal(1)", "of": "Q[n h d] K[m h d] E[h n m] -> h n m"},
+            "A": {"keep": "m", "of": "Q[n h d] K[m h d] -> h n m"},
+            "t": {"sum": "m", "of": "A"},
+            "y": "s[h n] t[h n] Q[n h d] -> n h d",
+        },
+        **GATED,
+    ),
+    _design(
         "earlier_keys",
         {"x": "n f"},
         {name: GATES[name] for name in "QKugc"}
