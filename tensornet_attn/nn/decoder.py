@@ -228,7 +228,8 @@ class Decoder:
             return like.new_zeros(()).expand(*self._batch(chunk), keys if operand.how == "seen" else length)
         rows: Tensor = getattr(module, operand.value_name)
         count = keys if operand.on_keys else length
-        return rows.narrow(operand.axis, cache.length + length - count, count)
+        last = keys if self.decoding.memory else cache.length + length
+        return rows.narrow(operand.axis, last - count, count)
 
     def _finite(self, name: str, tensor: Tensor, chunk: _Chunk) -> Tensor:
         """A value to cache without what is infinite or NaN at positions that the key mask hides."""

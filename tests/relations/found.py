@@ -46,6 +46,13 @@ FOUND = (
         {"A": ATTEND, "s": "k[m] v[m] ->", "y": "A[n m] v[m] + s[] -> n"},
     ),
     _design(
+        "table_of_a_memory",
+        {"x": "n", "k": "m"},
+        {"A": {"softmax": "m", "of": "x[n] k[m] P[m] -> n m"}, "y": "A[n m] k[m] -> n"},
+        legs={"m": "key 24"},
+        weights={"P": "m"},
+    ),
+    _design(
         "features_of_keys",
         {"x": "n", "k": "m"},
         {"K": {"map": "elu1", "of": "k"}, "s": "K[m] K[m] ->", "y": "x[n] + s[] -> n"},
