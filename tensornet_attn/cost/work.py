@@ -91,14 +91,15 @@ def elementwise(scene: Scene, step: Step) -> int:
         of_kernel = cost_of(step).elementwise(scene, step)
         if of_kernel is not None:
             return of_kernel
-        inner_scene, inner_steps = inside(scene, step)[0], cost_of(step).parts(scene, step)
-        keys_met = cost_of(step).keys_met(scene, step)
-        few = (
-            inner_scene
-            if keys_met is None
-            else replace(inner_scene, sizes={**inner_scene.sizes, str(scene.graph.key): keys_met})
+        kernel, pair, inner_scene = cost_of(step), _pairs(scene), inside(scene, step)[0]
+        few, keys_met = inner_scene, kernel.keys_met(scene, step)
+        if keys_met is not None:
+            few = replace(inner_scene, sizes={**inner_scene.sizes, str(scene.graph.key): keys_met})
+        return sum(
+            elementwise(few if pair <= {*inner.legs} else inner_scene, inner)
+            for inner in kernel.parts(scene, step)
+            if kernel.pairs or not pair <= {*inner.legs}
         )
-        return sum(elementwise(few if _pairs(scene) <= {*inner.legs} else inner_scene, inner) for inner in inner_steps)
     if step.contraction is not None:
         return _contraction(scene, step, step.contraction)
     assert step.box is not None

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
 
 from tensornet_attn.cost.experts import (
     Experts,
@@ -19,17 +18,13 @@ from tensornet_attn.cost.experts import (
     before_product,
     chooses,
     chosen_of,
-    chosen_time,
     held,
     in_one_product,
     read_product,
     topk_of,
 )
-from tensornet_attn.cost.figures import duration
 from tensornet_attn.cost.kernels import Parts, steps_of
 from tensornet_attn.cost.memory import kept, saved
-from tensornet_attn.cost.order import order
-from tensornet_attn.cost.price import scene_of, time_of_step
 from tensornet_attn.cost.products import Matmul, Shape
 from tensornet_attn.cost.rates import ELEMENTWISE, Table
 from tensornet_attn.cost.routing import Routing, chosen_behind
@@ -52,7 +47,7 @@ from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.kernels.apart import seconds_apart
+from tensornet_attn.kernels.apart import compared
 from tensornet_attn.kernels.attention import FUSED, attention_of, attention_seconds, kind_of, operands_of, options_of
 from tensornet_attn.kernels.implementation import AtPlaces, Context, Cost, Lowered, kernel
 from tensornet_attn.ops.map import arguments, row
@@ -108,7 +103,7 @@ class Gated:
 class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
     """Products with a topk as a factor, for which computing only the chosen experts is possible and cheaper."""
 
-    name, kind, opaque, pairs = "grouped experts", "experts", True, False
+    name, kind, opaque, pairs, again = "grouped experts", "experts", True, False, False
 
     def places(self, graph: Graph) -> list[tuple[str, Use]]:
         return [(step.name, use) for step, use in graph.uses() if topk_of(graph, use.name) is not None]
@@ -131,34 +126,18 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         return (form.hidden,) if isinstance(form.hidden, str) else ()
 
     def cost(self, form: Gated, context: Context) -> Cost:
-        """Times of the products and of the maps between them: of the chosen experts, and of all experts."""
-        hidden, device, sizes, k = form.hidden, context.device, _sizes(form, context), form.chosen
-        last = _last(form, context)
-        assert not isinstance(hidden, str)
-        but = f"'{last.step.name}' for the chosen experts only would take"
+        """The seconds of the steps for the chosen experts, and for all experts."""
+        but = f"'{form.step.name}' for the chosen experts only would take"
         worth = 1 - 1e-12  # strictly less, to pay for the sorting
-        if device.measured:
-            grouped = _without_unread(self.lower(form, context).graph)
-            seconds, seconds_before = seconds_apart(grouped, form.graph, context.sizes, context.target)
-            return Cost(seconds, seconds_before, duration, but, worth)
-        dense = chosen = 0
-        for step, product in (*hidden, (last.step, last)):
-            if step.kernel is not None:
-                time = _attention_time(form.graph, step, context)
-                dense, chosen = dense + time, chosen + time * k // sizes[last.expert]
-            elif product is None and _view(step) is None:
-                moved = 2 * device.width * prod(sizes[leg] for leg in step.legs)
-                dense, chosen = dense + device.time(0, moved), chosen + device.time(0, moved * k // sizes[last.expert])
-            elif product is not None:
-                dense += order([use.legs for use in step.op.uses], step.legs, sizes, device, device.width).time
-                chosen += chosen_time(product, k, sizes, device, context.backend == "triton")
-        return Cost(chosen, dense, lambda time, digits: duration(device.seconds(int(time)), digits), but, worth)
+        grouped, own_prices = _without_unread(self.lower(form, context).graph), not context.device.measured
+        return compared(grouped, form.graph, context, but, worth, once=own_prices)
 
     def lower(self, form: Gated, context: Context) -> Lowered:
         graph, step, hidden, joined, last = form.graph, form.step, form.hidden, form.joined, _last(form, context)
         assert not isinstance(hidden, str)
         body = (*(row_step for row_step, _ in hidden), *([form.topk] if last.at_once else []), last.step)
-        experts = Experts(form.topk, tuple(product for _, product in (*hidden, (step, last)) if product is not None))
+        products = tuple(product for _, product in (*hidden, (step, last)) if product is not None)
+        experts = Experts(form.topk, products, gathers=context.backend != "triton")
         routed = replace(step, op=kernel(self.kind, graph, joined, body, experts))
         attended = next((steps_of(row_step)[-1] for row_step, _ in hidden if row_step.kernel is not None), None)
         also = f", also in '{attended or hidden[-1][0].name}'" if hidden else ""
@@ -256,6 +235,21 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         attended = (inner_step for inner_step in step.kernel.body if inner_step.kernel) if step.kernel else ()
         return row_matmuls + [matmul for inner_step in attended for matmul in matmuls(chosen_scene, inner_step)]
 
+    def padding(self, scene: Scene, step: Step) -> int:
+        """Rows that are gathered, and those of products, written and read again; without gates that are not chosen."""
+        form, elements = experts_of(step), 0
+        k = int(scene.number(chosen_of(form.topk)[1]))
+        for product in form.products:
+            width, out_width, rows, experts = map(
+                scene.size, (product.summed, product.own, (*product.tokens, *product.heads), (product.expert,))
+            )
+            if product.at_once:
+                first = before_product(product, scene.size(product.heads), width, out_width)
+                elements += 2 * rows * experts * (width if first else out_width)
+            else:
+                elements += rows * (2 * k * (out_width + width * form.gathers) - (experts - k) * product.gated)
+        return elements * (scene.batch if step.name in scene.batched else 1)
+
     def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         """Products with the chosen experts, maps between them, and attention of the chosen heads.
 
@@ -324,12 +318,6 @@ def _last(form: Gated, context: Context) -> Product:
         form.product, form.topk, form.chosen, _sizes(form, context)
     )
     return replace(form.product, at_once=at_once)
-
-
-def _attention_time(graph: Graph, step: Step, context: Context) -> int:
-    """The forward time of an attention of all heads, for batch 1."""
-    forward = replace(context.target, workload="prefill", batch=1)
-    return time_of_step(scene_of(graph, context.sizes, forward), step, forward)
 
 
 def _by_itself(graph: Graph, step: Step, gate: Use) -> tuple[Graph, Step]:

@@ -46,16 +46,15 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Cost:
-    """The predicted cost of a form in an implementation, and the cost of the alternative.
+    """The predicted seconds of a form in an implementation, and those of the alternative.
 
-    `said`: formats a cost with a number of digits. `but`: the text before both costs if the implementation does not
-    pay off. `worth`: the implementation pays off up to this multiple of the other cost; `why`: the reason. `where`: the
-    device of the costs if it is another one; then only their ratio is printed.
+    `but`: the text before both if the implementation does not pay off. `worth`: the implementation pays off up to this
+    multiple of the other seconds; `why`: the reason. `where`: the device of the seconds if it is another one; then only
+    their ratio is printed.
     """
 
     own: float
     other: float
-    said: Callable[[float, int], str]
     but: str
     worth: float = 1
     why: str = ""
@@ -66,7 +65,7 @@ class Cost:
         return self.own <= self.worth * self.other
 
     def __str__(self) -> str:
-        costs = instead(self.own, self.other, self.said)
+        costs = instead(self.own, self.other)
         if self.where:
             costs = f"{as_long(self.own, self.other)} at the rates of {self.where}"
         return f"{costs}, {self.why}" if self.why and self.pays and self.own > self.other else costs

@@ -7,7 +7,7 @@ A square of products over a leg of width d becomes a product of d ** 2 features.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tensornet_attn import limits
 from tensornet_attn.graph.attention import Map, Terms, score_of
@@ -16,15 +16,7 @@ from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.rewrite.change import inlined, plain_number, with_legs, with_steps, with_terms, without_dead
 
 
-@dataclass(frozen=True)
-class WrittenOut:
-    """The graph with expanded scores; `steps`: the steps that computed the expanded factors, then the scores."""
-
-    graph: Graph
-    steps: tuple[Step, ...]
-
-
-def written_out(graph: Graph, of: Use) -> WrittenOut | str | None:
+def written_out(graph: Graph, of: Use) -> Graph | str | None:
     """Expands scores into a sum of products in which no factor depends on query and key at once.
 
     Returns None if no factor is such a polynomial or there would be too many terms, and a reason if a factor has other
@@ -34,7 +26,7 @@ def written_out(graph: Graph, of: Use) -> WrittenOut | str | None:
     if scores is None:
         return None
     terms, done = list(scores.contraction.terms if scores.contraction else ()), list[Term]()
-    read, legs = dict[str, Step](), dict[str, Leg]()
+    read, legs = list[str](), dict[str, Leg]()
     while terms:
         term = terms.pop(0)
         polynomial = next(((use, step) for use in term.factors if (step := _source(graph, use)) is not None), None)
@@ -47,7 +39,7 @@ def written_out(graph: Graph, of: Use) -> WrittenOut | str | None:
             return None
         terms[:0] = expansion[0]
         legs |= {leg.name: leg for leg in expansion[1]}
-        read[use.name] = graph.step[use.name]
+        read.append(use.name)
     if not read:
         return None
     expanded = with_legs(with_steps(graph, {scores.name: [with_terms(scores, done)]}), legs.values())
@@ -55,8 +47,7 @@ def written_out(graph: Graph, of: Use) -> WrittenOut | str | None:
     left = next((name for name in read if without is None or name in without.step), None)
     if left is not None:
         return f"'{left}' in the scores is also used elsewhere"
-    assert without is not None
-    return WrittenOut(without, (*read.values(), scores))
+    return without
 
 
 def _source(graph: Graph, use: Use) -> Step | None:

@@ -59,13 +59,13 @@ def carried(graph: Graph) -> Carried:
     for name, attention in attentions(graph).items():
         if attention.compares and name in attentions(recurrent.graph):
             form = LINEAR.form(recurrent.graph, name)
-            if form is not None and isinstance(form.found, Recurrence) and _takes(form.opened.graph, form.found):
-                with_scores = replace(recurrent, graph=form.opened.graph)
+            if form is not None and isinstance(form.found, Recurrence) and _takes(form.opened, form.found):
+                with_scores = replace(recurrent, graph=form.opened)
                 recurrent = (_mean if form.found.alone else _map)(with_scores, name, form.found)
     for step in sums(graph):
         assert step.box is not None
         opened = with_own_scores(recurrent.graph, step.box.operand("of"))
-        summed = recurrent.graph if isinstance(opened, str) else opened.graph
+        summed = recurrent.graph if isinstance(opened, str) else opened
         recurrence = cumulative(summed, summed.step[step.name])
         if isinstance(recurrence, Recurrence) and _takes(summed, recurrence):
             recurrent = _sum(replace(recurrent, graph=summed), recurrence)
