@@ -22,6 +22,7 @@ from functools import cached_property
 from itertools import chain
 from math import log2, prod
 
+from tensornet_attn.constants import SLOW_MAPS
 from tensornet_attn.cost.blocks import CHUNKS, LEAST
 from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.scene import Scene
@@ -50,7 +51,6 @@ from tensornet_attn.kernels.powers import written_out
 from tensornet_attn.rewrite.change import fresh, with_steps, without_dead
 from tensornet_attn.tiles.cpp.linear import linear_source
 
-SLOW = {"tanh"}  # maps whose features tiles keep, because they take longer to compute than to read
 DENSE = "with a run-time mask, the scores are computed"
 FEW = 1.05  # how many times less time than scores of few queries, which read all keys anyway and absorb weights
 SEVERAL_KERNELS = 5  # the same of a decay in Triton: the kernel of scores is one, those of chunks are several
@@ -400,7 +400,7 @@ def sides_kept(scene: Scene, step: Step, chunk: int) -> dict[str, int]:
         mapped = producer is not None and producer.name in scene.in_tiles
         floats |= kept(scene, producer.op.uses if producer and mapped else (use,) if use not in scaled else ())
         if use in scaled or (
-            producer and mapped and producer.box and producer.box.function and producer.box.function.name in SLOW
+            producer and mapped and producer.box and producer.box.function and producer.box.function.name in SLOW_MAPS
         ):
             floats[f"{step.name}: {use.name}"] = scene.elements(use)
     return floats if recurrence.one_product or recurrence.mixes else floats | divided
