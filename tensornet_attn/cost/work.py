@@ -23,10 +23,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 
 from tensornet_attn.cost.kernels import cost_of, inside
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.sizes import sizes_at, whole
 from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.graph import Contraction, Graph, Step
@@ -36,7 +35,7 @@ from tensornet_attn.ops import OPS
 Monomials = Counter[tuple[str, ...]]  # legs, in the order of the design's legs: number of occurrences
 
 
-def products(scene: Scene, step: Step) -> Monomials:
+def products(scene: SizedGraph, step: Step) -> Monomials:
     """MACs of a step for one batch element, by the legs they run over; one row of what all queries read alike."""
     monomials = _products(scene, step)
     if step.name not in one_row(scene.graph):
@@ -44,7 +43,7 @@ def products(scene: Scene, step: Step) -> Monomials:
     return Counter({tuple(leg for leg in legs if leg != scene.graph.query): count for legs, count in monomials.items()})
 
 
-def _products(scene: Scene, step: Step) -> Monomials:
+def _products(scene: SizedGraph, step: Step) -> Monomials:
     monomials: Monomials = Counter()
     if step.kernel is not None:
         of_kernel = cost_of(step).macs(scene, step)
@@ -64,9 +63,9 @@ def _products(scene: Scene, step: Step) -> Monomials:
     return monomials
 
 
-def macs(scene: Scene, step: Step) -> int:
+def macs(scene: SizedGraph, step: Step) -> int:
     """MACs of a step over the whole batch."""
-    batch = scene.batch if step.name in scene.batched else 1
+    batch = scene.batch_of(step)
     return batch * sum(count * scene.size(legs) for legs, count in products(scene, step).items())
 
 
@@ -77,7 +76,7 @@ def training_macs(graph: Graph, lengths: Mapping[str, int], batch: int = 1) -> i
     if both do. Fused operations cost 3 times their forward. Recomputation in the backward is not counted. Raises
     InputError if a length or the batch is not a positive integer, or a length exceeds a leg's maximum.
     """
-    scene = Scene(split_products(graph), sizes_at(graph, lengths), whole("batch", batch))
+    scene = SizedGraph(split_products(graph), sizes_at(graph, lengths), whole("batch", batch))
     total = 0
     for step in scene.graph.steps:
         gradients = 2 if step.contraction is None else sum(use.name in scene.learned for use in step.op.uses)
@@ -85,19 +84,18 @@ def training_macs(graph: Graph, lengths: Mapping[str, int], batch: int = 1) -> i
     return total
 
 
-def elementwise(scene: Scene, step: Step) -> int:
+def elementwise(scene: SizedGraph, step: Step) -> int:
     """Elementwise operations of a step over the whole batch."""
     if step.kernel is not None:
         of_kernel = cost_of(step).elementwise(scene, step)
         if of_kernel is not None:
             return of_kernel
         kernel, pair, inner_scene = cost_of(step), _pairs(scene), inside(scene, step)[0]
-        few, keys_met = inner_scene, kernel.keys_met(scene, step)
-        if keys_met is not None:
-            few = replace(inner_scene, sizes={**inner_scene.sizes, str(scene.graph.key): keys_met})
+        keys_met = kernel.keys_met(scene, step)
+        few = inner_scene if keys_met is None else inner_scene.at({scene.key: keys_met})
         return sum(
             elementwise(few if pair <= {*inner.legs} else inner_scene, inner)
-            for inner in kernel.parts(scene, step)
+            for inner in kernel.primitive_steps(scene, step)
             if kernel.pairs or not pair <= {*inner.legs}
         )
     if step.contraction is not None:
@@ -106,12 +104,12 @@ def elementwise(scene: Scene, step: Step) -> int:
     return OPS[step.box.kind].operations(scene, step, step.box)
 
 
-def _pairs(scene: Scene) -> set[str]:
+def _pairs(scene: SizedGraph) -> set[str]:
     """The query and key legs."""
     return {leg for leg in (scene.graph.query, scene.graph.key) if leg}
 
 
-def _contraction(scene: Scene, step: Step, op: Contraction) -> int:
+def _contraction(scene: SizedGraph, step: Step, op: Contraction) -> int:
     if scene.view(step):
         return 0
     elements = scene.elements(step)

@@ -14,7 +14,7 @@ from tensornet_attn.cost.price import scene_of, time_of_step
 from tensornet_attn.cost.target import Target
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.kernels.blocks import groups_of
-from tensornet_attn.kernels.implementation import Context, Cost
+from tensornet_attn.kernels.implementation import Context, FormCost
 from tensornet_attn.kernels.tiles import TRITON
 
 Sizes = tuple[tuple[str, int], ...]
@@ -28,7 +28,7 @@ def compared(
     worth: float = 1,
     why: str = "",
     once: bool = False,
-) -> Cost:
+) -> FormCost:
     """The seconds of the steps that only one of two graphs has, at measured rates and in the best orders of products.
 
     They are rates of the device or, if it has none, of the shipped table, whose ratios of implementations then count.
@@ -42,7 +42,7 @@ def compared(
     graphs = [_primitive(candidate, sizes, context.device) for candidate in (graph, other_graph)]
     tiled = context.backend == "triton"
     seconds, other_seconds = (_without(*pair, sizes, target, once, tiled) for pair in (graphs, reversed(graphs)))
-    return Cost(seconds, other_seconds, but, worth, why, "" if rates else "cpu")
+    return FormCost(seconds, other_seconds, but, worth, why, "" if rates else "cpu")
 
 
 @lru_cache(64)

@@ -25,7 +25,7 @@ from math import log2, prod
 from tensornet_attn.constants import SLOW_MAPS
 from tensornet_attn.cost.blocks import CHUNKS, LEAST
 from tensornet_attn.cost.memory import kept
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.emit.layout import columns
 from tensornet_attn.emit.sides import (
     eps_text,
@@ -38,7 +38,14 @@ from tensornet_attn.emit.sides import (
     term_text,
 )
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.attention import Attention, Masked, Reader, ScoreTerm, Softmax, attentions
+from tensornet_attn.graph.attention import (
+    Attention,
+    MapReader,
+    ScoreTerm,
+    SoftmaxOfScores,
+    UnnormalizedScores,
+    attentions,
+)
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.graph import Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import Recurrence, linear, recurrence_of, sums, unmasked
@@ -46,7 +53,7 @@ from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.apart import compared
 from tensornet_attn.kernels.decay import decay_alone, decay_sides
-from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes, kernel
+from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes, kernel, leg_sizes
 from tensornet_attn.kernels.powers import written_out
 from tensornet_attn.rewrite.change import fresh, with_steps, without_dead
 from tensornet_attn.tiles.cpp.linear import linear_source
@@ -58,8 +65,8 @@ PLAIN = (("scale", ONE), ("dropout", Number(0)))
 
 
 @dataclass(frozen=True)
-class Summed:
-    """A map over the keys, with polynomial scores expanded. `found`: its recurrence, or why there is none.
+class ExpandedMap:
+    """A map over the keys, with polynomial scores expanded. `recurrence`: its recurrence, or why there is none.
 
     `before`: the graph without these changes.
     """
@@ -67,16 +74,16 @@ class Summed:
     before: Graph
     opened: Graph
     box: str
-    found: Recurrence | str
+    recurrence: Recurrence | str
 
     @cached_property
-    def made(self) -> Graph:
+    def recurrent_graph(self) -> Graph:
         """The graph with the map, its scores and its product with the values as one kernel."""
-        assert not isinstance(self.found, str)
-        return reassociated(attentions(self.opened)[self.box], self.found)
+        assert not isinstance(self.recurrence, str)
+        return reassociated(attentions(self.opened)[self.box], self.recurrence)
 
 
-class Linear(OfBoxes[Summed]):
+class LinearAttention(OfBoxes[ExpandedMap]):
     """Normalize and keep boxes over keys that need fewer MACs if the keys are summed first.
 
     Also softmaxes whose scores depend on keys only, and sums over keys of decaying scores.
@@ -86,34 +93,35 @@ class Linear(OfBoxes[Summed]):
 
     def places(self, graph: Graph) -> list[str]:
         boxes = [name for name, attention in attentions(graph).items() if attention.compares]
-        boxes.sort(key=lambda name: not isinstance(attentions(graph)[name].weighting, Softmax))
+        boxes.sort(key=lambda name: not isinstance(attentions(graph)[name].weighting, SoftmaxOfScores))
         return [*boxes, *(step.name for step in sums(graph))]
 
-    def form(self, graph: Graph, place: str) -> Summed | None:
+    def form(self, graph: Graph, place: str) -> ExpandedMap | None:
         attention = attentions(graph).get(place)
         if place not in graph.step:  # a diagonal, now part of a kernel
             return None
         if attention is None:
             summed = replace(_summed(*_as_map(graph, graph.step[place])), before=graph)
-            decays = isinstance(summed.found, Recurrence) and summed.found.decays
+            decays = isinstance(summed.recurrence, Recurrence) and summed.recurrence.decays
             return summed if decays else None
-        if isinstance(attention.weighting, Softmax):
+        if isinstance(attention.weighting, SoftmaxOfScores):
             alone = linear(attention)
-            return None if isinstance(alone, str) else Summed(graph, graph, place, alone)
+            return None if isinstance(alone, str) else ExpandedMap(graph, graph, place, alone)
         return _summed(graph, place) if attention.compares else None
 
-    def unsupported(self, form: Summed, context: Context) -> tuple[str, ...]:
-        return (form.found,) if isinstance(form.found, str) else ()
+    def unsupported(self, form: ExpandedMap, context: Context) -> tuple[str, ...]:
+        return (form.recurrence,) if isinstance(form.recurrence, str) else ()
 
-    def cost(self, form: Summed, context: Context) -> Cost:
+    def cost(self, form: ExpandedMap, context: Context) -> FormCost:
         """The seconds if the keys are summed first, and of the scores."""
-        recurrence, few = recurrence_of(form.made.step[f"{form.box}.o"]), context.sizes[str(form.made.query)] < LEAST
+        graph = form.recurrent_graph
+        recurrence, few = recurrence_of(graph.step[f"{form.box}.o"]), context.sizes[str(graph.query)] < LEAST
         decays = any(term.decays for term in recurrence.terms) and not recurrence.by_features
         ahead = SEVERAL_KERNELS if decays and context.backend == "triton" else FEW if few else 1
-        return compared(form.made, form.before, context, "summing over the keys first would take", 1 / ahead)
+        return compared(graph, form.before, context, "summing over the keys first would take", 1 / ahead)
 
-    def lower(self, form: Summed, context: Context) -> Lowered:
-        recurrence, opened, graph = form.found, form.opened, form.made
+    def lower(self, form: ExpandedMap, context: Context) -> Lowered:
+        recurrence, opened, graph = form.recurrence, form.opened, form.recurrent_graph
         assert not isinstance(recurrence, str)
         name = f"{form.box}.o"
         kernel_form = recurrence_of(graph.step[name])
@@ -136,16 +144,16 @@ class Linear(OfBoxes[Summed]):
         sides = (form.terms[0].query, form.terms[0].key, () if form.value is None else (form.value,))
         return all(side and {*form.heads} <= {*side[0].legs} for side in sides)
 
-    def chunk(self, scene: Scene, step: Step) -> int:
+    def chunk(self, scene: SizedGraph, step: Step) -> int:
         """Keys per chunk of a kernel; 0 if it is not causal."""
         recurrence = recurrence_of(step)
         return chunk_of(scene.graph, recurrence, scene.sizes) if recurrence.causal(scene.graph) else 0
 
-    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
         """MACs of one batch element, by the legs they run over (a leg in two roles occurs twice)."""
         recurrence, macs = recurrence_of(step), Counter[Legs]()
-        chunk, key = self.chunk(scene, step), str(scene.graph.key)
-        query = key if chunk else str(scene.graph.query)  # a scan pads queries to the number of keys
+        chunk, key = self.chunk(scene, step), scene.key
+        query = key if chunk else scene.query  # a scan pads queries to the number of keys
         for term in recurrence.terms:
             stored, read = heads_of(recurrence, term)
             macs[(key, *stored, *term.features, *recurrence.result)] += 1
@@ -161,30 +169,30 @@ class Linear(OfBoxes[Summed]):
                 macs[(query, *read, *term.groups, *recurrence.mixed)] += chunk
         return dict(macs)
 
-    def decay_factors(self, scene: Scene, step: Step) -> list[int]:
+    def decay_factors(self, scene: SizedGraph, step: Step) -> list[int]:
         """The decay factors inside the chunks of a causal kernel, by term: one exponential each."""
         recurrence, chunk = recurrence_of(step), self.chunk(scene, step)
-        batch = scene.batch if step.name in scene.batched else 1
-        rows = batch * scene.sizes[str(scene.graph.key)] * chunk  # a scan pads queries to the number of keys
+        batch = scene.batch_of(step)
+        rows = batch * scene.keys * chunk  # a scan pads queries to the number of keys
         return [
-            rows * scene.size((*heads_of(recurrence, term)[1], *term.decayed)) * bool(term.decays)
+            rows * scene.size((*heads_of(recurrence, term)[1], *term.decayed)) if term.decays else 0
             for term in recurrence.terms
         ]
 
-    def exponentials(self, scene: Scene, step: Step) -> int:
+    def exponentials(self, scene: SizedGraph, step: Step) -> int:
         return sum(self.decay_factors(scene, step))
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         return sides_kept(scene, step, self.chunk(scene, step))
 
-    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
+    def saved(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """Floats saved for backward besides operands and result: states, sums of keys, and scores inside the chunks.
 
         The states start before the first chunk. A core maps states, whose mixed ones are saved too.
         """
         recurrence, floats = recurrence_of(step), dict[str, int]()
-        batch, chunk = scene.batch if step.name in scene.batched else 1, self.chunk(scene, step)
-        chunks, query = -(-scene.sizes[str(scene.graph.key)] // chunk) if chunk else 1, str(scene.graph.query)
+        batch, chunk = scene.batch_of(step), self.chunk(scene, step)
+        chunks, query = -(-scene.keys // chunk) if chunk else 1, scene.query
         for i, (term, factors) in enumerate(zip(recurrence.terms, self.decay_factors(scene, step), strict=True)):
             stored, read = heads_of(recurrence, term)
             features, state_count = scene.size((*stored, *term.features)), batch * (max(chunks, 2) if chunk else 1)
@@ -192,9 +200,8 @@ class Linear(OfBoxes[Summed]):
             floats[f"{step.name}: sums {i}"] = state_count * features * _normalized(recurrence)
             mixed = scene.size(recurrence.mixed)
             if chunk:
-                scored = scene.size((*read, *(term.groups or recurrence.mixed))) + scene.size(read) * mixed * bool(
-                    term.core
-                )
+                scored = scene.size((*read, *(term.groups or recurrence.mixed)))
+                scored += scene.size((*read, *recurrence.mixed)) if term.core else 0
                 floats[f"{step.name}: scores {i}"] = batch * chunks * chunk**2 * scored
             elif term.core:
                 floats[f"{step.name}: mixed {i}"] = batch * features * scene.size(recurrence.result)
@@ -233,15 +240,15 @@ class Linear(OfBoxes[Summed]):
         writer.named(step.name, expression, (*recurrence.heads, query, *recurrence.result))
 
 
-LINEAR = Linear()
+LINEAR = LinearAttention()
 
 
-def _summed(graph: Graph, box: str) -> Summed:
+def _summed(graph: Graph, box: str) -> ExpandedMap:
     """A map whose scores may be polynomials and may decay."""
     opened = with_own_scores(graph, attentions(graph)[box].of)
     if isinstance(opened, str):
-        return Summed(graph, graph, box, opened)
-    return Summed(graph, opened, box, linear(attentions(opened)[box]))
+        return ExpandedMap(graph, graph, box, opened)
+    return ExpandedMap(graph, opened, box, linear(attentions(opened)[box]))
 
 
 def with_own_scores(graph: Graph, of: Use) -> Graph | str:
@@ -264,7 +271,7 @@ def reassociated(attention: Attention, recurrence: Recurrence) -> Graph:
     """The graph with the box, its scores and its product with the values as one kernel."""
     graph, box, before = attention.graph, recurrence.box, list[Step]()
     reader, (name, legs) = attention.reader(), (f"{box.name}.o", attention.of.legs)
-    assert isinstance(reader, Reader)
+    assert isinstance(reader, MapReader)
     assert box.box is not None
     assert recurrence.value is not None
     terms = canonical(graph, recurrence, box.legs, before)
@@ -275,14 +282,14 @@ def reassociated(attention: Attention, recurrence: Recurrence) -> Graph:
         ((*body, _),) = sides
         scores, map_box = body[-1], replace(box.box, numbers=PLAIN)
         a, b, *diagonal_uses = (use for use in scores.op.uses if use.name not in {step.name for step in body})
-        terms = (replace(terms[0], decays=((a, b),), own=tuple(diagonal_uses)),)
+        terms = (replace(terms[0], decays=((a, b),), at_own_position=tuple(diagonal_uses)),)
     else:
         scores = written(attention.of.name if attention.terms else f"{box.name}.f", terms, legs)
         body, map_box = [*chain(*sides), scores], box.box
         pairs = {exp.name: _pair(difference) for difference, exp in sides}
         terms = tuple(replace(term, decays=tuple(pairs[use.name] for use in term.pairwise)) for term in terms)
     box = replace(box, op=replace(map_box, operands=(("of", Use(scores.name, legs)),)))
-    legs = tuple(leg for leg in box.legs if leg != graph.key) + recurrence.own
+    legs = tuple(leg for leg in box.legs if leg != graph.key) + recurrence.value_legs
     body += [box, Step(name, Contraction((Term(ONE, (Use(box.name, box.legs), recurrence.value)),)), legs)]
     form = replace(recurrence, box=box, terms=tuple(featured(recurrence, term) for term in terms), decays=())
     before.append(Step(name, kernel("linear", graph, before, body, form), legs))
@@ -297,7 +304,7 @@ def _pair(difference: Step) -> tuple[Use, Use]:
     return a, b
 
 
-def _reading(reader: Reader, replacement: Use, before: list[Step]) -> Step:
+def _reading(reader: MapReader, replacement: Use, before: list[Step]) -> Step:
     """The reader of the map, reading the result instead; a step in `before` sums legs that only the reader sums."""
     needed = {*reader.step.legs, *(leg for use in reader.others for leg in use.legs)}
     legs = tuple(leg for leg in replacement.legs if leg in needed)
@@ -361,9 +368,9 @@ def chunk_of(graph: Graph, recurrence: Recurrence, sizes: Mapping[str, int] | No
     """
     if any(term.decayed for term in recurrence.terms):
         return CHUNKS[0]
-    all_sizes = {leg.name: leg.size or 1 for leg in graph.legs} | dict(sizes or {})
+    all_sizes = leg_sizes(graph, sizes)
     features = max(prod(all_sizes[leg] for leg in term.features) for term in recurrence.terms)
-    root: int = 2 ** round(log2(features * prod(all_sizes[leg] for leg in recurrence.own)) / 2)
+    root: int = 2 ** round(log2(features * prod(all_sizes[leg] for leg in recurrence.value_legs)) / 2)
     return min(max(root, CHUNKS[0]), CHUNKS[1])
 
 
@@ -377,7 +384,7 @@ def heads_of(recurrence: Recurrence, term: ScoreTerm) -> tuple[Legs, Legs]:
     )
 
 
-def sides_kept(scene: Scene, step: Step, chunk: int) -> dict[str, int]:
+def sides_kept(scene: SizedGraph, step: Step, chunk: int) -> dict[str, int]:
     """Operands saved for backward, before maps that the kernel computes; whole chunks are copies.
 
     A result that was divided by its row sums is saved before that.
@@ -398,7 +405,10 @@ def sides_kept(scene: Scene, step: Step, chunk: int) -> dict[str, int]:
     for use in uses:
         producer = graph.step.get(use.name)
         mapped = producer is not None and producer.name in scene.in_tiles
-        floats |= kept(scene, producer.op.uses if producer and mapped else (use,) if use not in scaled else ())
+        if producer and mapped:
+            floats |= kept(scene, producer.op.uses)
+        elif use not in scaled:
+            floats |= kept(scene, (use,))
         if use in scaled or (
             producer and mapped and producer.box and producer.box.function and producer.box.function.name in SLOW_MAPS
         ):
@@ -407,25 +417,23 @@ def sides_kept(scene: Scene, step: Step, chunk: int) -> dict[str, int]:
 
 
 def _normalized(recurrence: Recurrence) -> bool:
-    return not isinstance(recurrence.weighting, Masked)
+    return not isinstance(recurrence.weighting, UnnormalizedScores)
 
 
 def _options(writer: Writer, recurrence: Recurrence) -> list[str]:
     """The further arguments of the call."""
-    eps = eps_text(writer, recurrence)
-    options = [*mask_options(writer, recurrence), *([f"eps={eps}"] if eps not in ("0", "0.0", "None") else [])]
-    options += (
-        ["normalize=False"]
-        if isinstance(recurrence.weighting, Masked)
-        else ["softmax=True"]
-        if recurrence.alone
-        else []
-    )
-    return [
-        *options,
-        *([f"causal=True, chunk={chunk_of(writer.graph, recurrence)}"] if recurrence.causal(writer.graph) else []),
-        *(["shift=1"] if recurrence.shifted else []),
-    ]
+    options, eps = mask_options(writer, recurrence), eps_text(writer, recurrence)
+    if eps == "None":
+        options.append("normalize=False")
+    elif recurrence.alone:
+        options.append("softmax=True")
+    elif eps not in ("0", "0.0"):
+        options.append(f"eps={eps}")
+    if recurrence.causal(writer.graph):
+        options.append(f"causal=True, chunk={chunk_of(writer.graph, recurrence)}")
+    if recurrence.shifted:
+        options.append("shift=1")
+    return options
 
 
 def _maps(writer: Writer, recurrence: Recurrence, small: Legs) -> list[str]:

@@ -33,7 +33,7 @@ HOW = {
 
 
 @dataclass(frozen=True)
-class Move:
+class Absorption:
     """Rules at places, the graph after them, the seconds of its schedule, and its operations that store no scores."""
 
     fired: tuple[tuple[Rule, str], ...]
@@ -48,9 +48,9 @@ def absorbed(graph: Graph, context: Context, schedule_of: Callable[[Graph], Grap
     Moves that prevent fused attention are skipped.
     """
 
-    def move(fired: tuple[tuple[Rule, str], ...], moved: Graph) -> Move:
+    def move(fired: tuple[tuple[Rule, str], ...], moved: Graph) -> Absorption:
         schedule = schedule_of(fusable(graph, moved))
-        return Move(fired, moved, time_of(schedule, context.sizes, context.target), _fused(schedule))
+        return Absorption(fired, moved, time_of(schedule, context.sizes, context.target), _fused(schedule))
 
     now, chosen = move((), graph), dict[str, str]()
     while moves := sorted(starmap(move, _moves(now.graph)), key=lambda candidate: candidate.seconds):
@@ -104,7 +104,7 @@ def _fused(schedule: Graph) -> int:
     return sum(row.alone and row.pairs for row in rows)
 
 
-def _refusals(moves: Sequence[Move], now: Move) -> dict[str, tuple[str, ...]]:
+def _refusals(moves: Sequence[Absorption], now: Absorption) -> dict[str, tuple[str, ...]]:
     """Why keys and values stay as written: the best move for each of them, with its cost."""
     refusals = dict[str, tuple[str, ...]]()
     for move in moves:

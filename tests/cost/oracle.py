@@ -34,7 +34,7 @@ from torch.utils.flop_counter import flop_registry
 
 import tensornet_attn as ta
 from tensornet_attn.cost.memory import moved, saved
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.sizes import sizes_at
 from tensornet_attn.cost.work import macs
 from tensornet_attn.graph.pairs import split_products
@@ -74,7 +74,7 @@ def lengths_of(module: CompiledDesign, n: int, m: int) -> dict[str, int]:
 def predicted(module: CompiledDesign, lengths: Mapping[str, int]) -> dict[str, Work]:
     """The work of each step of the plan; memory that several steps save counts for the first."""
     graph = split_products(module.plan.schedule)
-    scene = Scene(graph, sizes_at(graph, lengths), BATCH)
+    scene = SizedGraph(graph, sizes_at(graph, lengths), BATCH)
     work, known = dict[str, Work](), set[str]()
     for step in graph.steps:
         floats = {name: count for name, count in saved(scene, step).items() if name not in known}

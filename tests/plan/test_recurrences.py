@@ -16,7 +16,6 @@ from tensornet_attn.plan.decoding import decoding_of
 from tensornet_attn.plan.make import plan_of
 from tensornet_attn.tiles.legs import quadratic
 from tests.relations.found import FOUND
-from tests.relations.text import normal_form
 
 N = 1 << 16
 GATED = [
