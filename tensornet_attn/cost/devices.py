@@ -6,7 +6,7 @@ see `rates`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tensornet_attn.cost.rates import RateTable, of_this_machine, shipped
 from tensornet_attn.errors import InputError, nearest
@@ -26,7 +26,7 @@ class Device:
     bandwidth: int | None = None
     width: int = 4
     measured: bool = False
-    table: RateTable | None = None
+    table: RateTable | None = field(default=None, hash=False)
     gpu: bool = False
 
     @property

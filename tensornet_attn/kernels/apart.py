@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import lru_cache
 from math import fsum, inf
 
 from tensornet_attn.cost.blocks import LEAST
-from tensornet_attn.cost.devices import DEVICES, Device
-from tensornet_attn.cost.order import split_best
+from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.price import scene_of, time_of_step
 from tensornet_attn.cost.target import Target
-from tensornet_attn.graph.graph import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step, cached
 from tensornet_attn.kernels.blocks import groups_of
 from tensornet_attn.kernels.implementation import Context, FormCost
 from tensornet_attn.kernels.tiles import TRITON
@@ -39,18 +37,13 @@ def compared(
     once = once or context.device.gpu or context.backend == "triton" or context.sizes[str(graph.query)] < LEAST
     rates, sizes = once or context.device.measured, tuple(context.sizes.items())
     target = context.target if rates else replace(context.target, device=DEVICES["cpu"], n=None)
-    graphs = [_primitive(candidate, sizes, context.device) for candidate in (graph, other_graph)]
+    graphs = [context.split(candidate) for candidate in (graph, other_graph)]
     tiled = context.backend == "triton"
     seconds, other_seconds = (_without(*pair, sizes, target, once, tiled) for pair in (graphs, reversed(graphs)))
     return FormCost(seconds, other_seconds, but, worth, why, "" if rates else "cpu")
 
 
-@lru_cache(64)
-def _primitive(graph: Graph, sizes: Sizes, device: Device) -> Graph:
-    return split_best(graph, dict(sizes), device, device.width)[0]
-
-
-@lru_cache(64)
+@cached
 def _without(graph: Graph, other_graph: Graph, sizes: Sizes, target: Target, once: bool, tiled: bool) -> float:
     """The seconds of the steps of a primitive graph that the other one lacks. `tiled`: in kernels of Triton."""
     scene = scene_of(graph, dict(sizes), target)
@@ -58,7 +51,7 @@ def _without(graph: Graph, other_graph: Graph, sizes: Sizes, target: Target, onc
     def seconds(steps: Iterable[Step]) -> float:
         return fsum(time_of_step(scene, step, target) for step in steps)
 
-    names, total = {step.name for step in graph.steps if step not in other_graph.steps}, 0.0
+    names, total = {step.name for step in graph.steps if other_graph.step.get(step.name) != step}, 0.0
     for group in groups_of(graph, dict(sizes)) if tiled or not once else ():
         if group.steps & names and group.reason is None:
             members = {*group.steps, *group.spread, *(step.name for step in group.kernels)}

@@ -52,15 +52,17 @@ def absorbed(graph: Graph, context: Context, schedule_of: Callable[[Graph], Grap
         schedule = schedule_of(fusable(graph, moved))
         return Absorption(fired, moved, time_of(schedule, context.sizes, context.target), _fused(schedule))
 
-    now, chosen = move((), graph), dict[str, str]()
-    while moves := sorted(starmap(move, _moves(now.graph)), key=lambda candidate: candidate.seconds):
+    chosen, now = dict[str, str](), None
+    while candidates := [*_moves(now.graph if now else graph)]:
+        now = now or move((), graph)
+        moves = sorted(starmap(move, candidates), key=lambda candidate: candidate.seconds)
         improving = [better for better in moves if better.seconds < now.seconds and better.fused >= now.fused]
         improving = improving or (moves if ABSORBED in context.forced and not chosen else [])
         if not improving:
             return Lowered(fusable(graph, now.graph), chosen, _refusals(moves, now))
         chosen |= {place: f"{ABSORBED}: {_describe(now.graph, rule, place)}" for rule, place in improving[0].fired}
         now = improving[0]
-    return Lowered(fusable(graph, now.graph), chosen)
+    return Lowered(fusable(graph, now.graph) if now else graph, chosen)
 
 
 def _describe(graph: Graph, rule: Rule, place: str) -> str:
