@@ -82,6 +82,10 @@ class KernelCost:
         """Elements moved besides operands and result, for operands that it pads."""
         return 0
 
+    def filled(self, scene: SizedGraph, step: Step) -> float:
+        """How many times its own rows it computes, to fill blocks."""
+        return 1
+
     def pairs_stored(self, graph: Graph, step: Step, backward: bool) -> Iterator[str]:
         """The tensors of queries x keys that it stores besides its result, in words."""
         yield from ()

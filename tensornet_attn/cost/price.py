@@ -87,7 +87,7 @@ def time_of_step(scene: SizedGraph, step: Step, target: Target) -> float:
     flops, bytes_ = (AGAIN if step.kernel and cost_of(step).again else KEEPS) if learned else (1, 1)
 
     def seconds(scene: SizedGraph, step: Step) -> float:
-        work = 2 * macs(scene, step) + elementwise(scene, step)
+        work = round(cost_of(step).filled(scene, step) * (2 * macs(scene, step) + elementwise(scene, step)))
         moves = target.device.width * (moved(scene, step) + cost_of(step).padding(scene, step))
         return target.device.seconds(target.device.time(flops * work, bytes_ * moves))
 

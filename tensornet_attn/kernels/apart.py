@@ -15,6 +15,8 @@ from tensornet_attn.kernels.blocks import groups_of
 from tensornet_attn.kernels.implementation import Context, FormCost
 from tensornet_attn.kernels.tiles import TRITON
 
+TIE = 1.1  # within the error of predictions, what gains with the length is taken
+GAINS = "as near as predictions are: it gains with the length"
 Sizes = tuple[tuple[str, int], ...]
 
 
@@ -24,7 +26,6 @@ def compared(
     context: Context,
     but: str,
     worth: float = 1,
-    why: str = "",
     once: bool = False,
 ) -> FormCost:
     """The seconds of the steps that only one of two graphs has, at measured rates and in the best orders of products.
@@ -32,7 +33,8 @@ def compared(
     They are rates of the device or, if it has none, of the shipped table, whose ratios of implementations then count.
     Steps with values of queries x keys count as blocks of queries where they can be computed in blocks; with measured
     rates of the device and a length that was asked for, only if this takes less time. A GPU, which no table describes,
-    has its own prices, and so have fewer queries than a block has: they read everything `once`.
+    has its own prices, and so have fewer queries than a block has: they read everything `once`. `worth`: the first
+    graph is taken up to this multiple of the seconds of the other.
     """
     once = once or context.device.gpu or context.backend == "triton" or context.sizes[str(graph.query)] < LEAST
     rates, sizes = once or context.device.measured, tuple(context.sizes.items())
@@ -40,7 +42,7 @@ def compared(
     graphs = [context.split(candidate) for candidate in (graph, other_graph)]
     tiled = context.backend == "triton"
     seconds, other_seconds = (_without(*pair, sizes, target, once, tiled) for pair in (graphs, reversed(graphs)))
-    return FormCost(seconds, other_seconds, but, worth, why, "" if rates else "cpu")
+    return FormCost(seconds, other_seconds, but, worth, GAINS, "" if rates else "cpu")
 
 
 @cached

@@ -28,7 +28,7 @@ from tensornet_attn.graph.graph import Function, Graph, Step, Use
 from tensornet_attn.graph.visibility import causal_up_to
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.values import Legs, TensorText
-from tensornet_attn.kernels.apart import compared
+from tensornet_attn.kernels.apart import TIE, compared
 from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes
 from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import with_steps
@@ -164,7 +164,6 @@ class Fused(OfBoxes[Scored]):
         writer.named(step.name, expression, legs, packed=max(len(of.heads), 1), unpack=unpack)
 
 
-TIE = 1.1  # within the error of predictions, the fused call is taken, which gains with the length
 PADDED = 16  # keys so many times as wide as values: most of the fused call's work is on zeros, so it has a price
 FUSED = Fused()
 
@@ -198,8 +197,8 @@ def _of_rewritten(form: Scored, context: Context) -> FormCost:
     what = (
         f"its scores as one product of width {width}" if form.trace else f"values padded to the width {width} of keys"
     )
-    but, why = f"with {what}, attention would take", "as near as predictions are: it gains with the length"
-    return compared(fuse(form.rewritten, form.box), form.graph, context, but, TIE, why)
+    but = f"with {what}, attention would take"
+    return compared(fuse(form.rewritten, form.box), form.graph, context, but, TIE)
 
 
 CAUSAL = Function("causal")

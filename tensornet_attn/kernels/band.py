@@ -129,9 +129,13 @@ class Banded(OfBoxes[BandCandidate]):
     def keys_met(self, scene: SizedGraph, step: Step) -> int:
         return min(band_of(step).reach.span, scene.keys)
 
-    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
+    def filled(self, scene: SizedGraph, step: Step) -> float:
         spans, row = in_spans(scene, step), scene.query
-        share = scene.batch * scene.sizes[row] / (spans.batch * spans.sizes[row])  # without rows that pad a block
+        return spans.batch * spans.sizes[row] / (scene.batch * scene.sizes[row])
+
+    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
+        """Without rows that fill a block."""
+        spans, share = in_spans(scene, step), 1 / self.filled(scene, step)
         batch = spans.batch if step.name in scene.batched else 1
         blocks = of_attention(spans, band_of(step).attention, batch)
         return [matmul._replace(macs=share * matmul.macs) for matmul in blocks]

@@ -47,7 +47,7 @@ from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.kernels.apart import compared
+from tensornet_attn.kernels.apart import TIE, compared
 from tensornet_attn.kernels.attention import FUSED, attention_of, attention_seconds, kind_of, operands_of, options_of
 from tensornet_attn.kernels.implementation import (
     AtPlaces,
@@ -64,6 +64,7 @@ from tensornet_attn.rewrite.change import product as product_of
 from tensornet_attn.rewrite.fused import FusedAttention
 
 Hidden = tuple[tuple[Step, ExpertProduct | None], ...]  # the steps before the last product; what is one, as a product
+SORTED = 0.998  # of the time of all experts, which pays for the sorting: without measured rates, calls have no price
 CALLS_OF_EXPERT = 12
 
 
@@ -135,8 +136,8 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
     def cost(self, form: Gated, context: Context) -> FormCost:
         """The seconds of the steps for the chosen experts, and for all experts."""
         but = f"'{form.step.name}' for the chosen experts only would take"
-        worth = 1 - 1e-12  # strictly less, to pay for the sorting
         grouped, own_prices = _without_unread(self.lower(form, context).graph), not context.device.measured
+        worth = TIE if _last(form, context).at_once else SORTED if own_prices else 1
         return compared(grouped, form.graph, context, but, worth, once=own_prices)
 
     def lower(self, form: Gated, context: Context) -> Lowered:

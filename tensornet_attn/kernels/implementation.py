@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from tensornet_attn.cost.devices import Device
@@ -238,7 +237,7 @@ class AtPlaces(Implementation[Form], Generic[Place, Form]):
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         lowered, refused = Lowered(graph), dict[str, tuple[str, ...]]()
         for place in self.places(graph):
-            form = form_at(lowered.graph, self, place)
+            form = self.form(lowered.graph, place)
             if form is None:
                 continue
             against, cost = self.judged(form, context)
@@ -252,17 +251,11 @@ class AtPlaces(Implementation[Form], Generic[Place, Form]):
         return replace(lowered, refused=refused)
 
 
-@lru_cache(256)
-def form_at(graph: Graph, row: AtPlaces[Place, Form], place: Place) -> Form | None:
-    """The form at a place, in one implementation."""
-    return row.form(graph, place)
-
-
 class OfBoxes(AtPlaces[str, Form]):
     """An implementation whose forms are at boxes of the diagram."""
 
     def takes(self, graph: Graph, place: str, context: Context) -> bool:
-        form = form_at(graph, self, place)
+        form = self.form(graph, place)
         return form is not None and not self.judged(form, context)[0]
 
 

@@ -51,7 +51,7 @@ from tensornet_attn.graph.graph import Contraction, Function, Graph, Step, Tenso
 from tensornet_attn.graph.recurrence import Recurrence, linear, recurrence_of, sums, unmasked
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.kernels.apart import compared
+from tensornet_attn.kernels.apart import TIE, compared
 from tensornet_attn.kernels.decay import decay_alone, decay_sides
 from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes, kernel, leg_sizes
 from tensornet_attn.kernels.powers import written_out
@@ -59,7 +59,7 @@ from tensornet_attn.rewrite.change import fresh, with_steps, without_dead
 from tensornet_attn.tiles.cpp.linear import linear_source
 
 DENSE = "with a run-time mask, the scores are computed"
-FEW = 1.05  # how many times less time than scores of few queries, which read all keys anyway and absorb weights
+FEW = 1.3  # how many times less time than scores of few queries, which read all keys anyway and absorb weights
 SEVERAL_KERNELS = 5  # the same of a decay in Triton: the kernel of scores is one, those of chunks are several
 PLAIN = (("scale", ONE), ("dropout", Number(0)))
 
@@ -117,8 +117,8 @@ class LinearAttention(OfBoxes[ExpandedMap]):
         graph = form.recurrent_graph
         recurrence, few = recurrence_of(graph.step[f"{form.box}.o"]), context.sizes[str(graph.query)] < LEAST
         decays = any(term.decays for term in recurrence.terms) and not recurrence.by_features
-        ahead = SEVERAL_KERNELS if decays and context.backend == "triton" else FEW if few else 1
-        return compared(graph, form.before, context, "summing over the keys first would take", 1 / ahead)
+        worth = 1 / SEVERAL_KERNELS if decays and context.backend == "triton" else 1 / FEW if few else TIE
+        return compared(graph, form.before, context, "summing over the keys first would take", worth)
 
     def lower(self, form: ExpandedMap, context: Context) -> Lowered:
         recurrence, opened, graph = form.recurrence, form.opened, form.recurrent_graph

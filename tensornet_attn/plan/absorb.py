@@ -18,6 +18,7 @@ from tensornet_attn.cost.price import time_of
 from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.kernels import KERNELS
+from tensornet_attn.kernels.apart import TIE
 from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.rewrite.engine import Rule, rewritten
 from tensornet_attn.rewrite.fused import operation, softmaxes
@@ -34,12 +35,21 @@ HOW = {
 
 @dataclass(frozen=True)
 class Absorption:
-    """Rules at places, the graph after them, the seconds of its schedule, and its operations that store no scores."""
+    """Rules at places, the graph after them, the seconds of its schedule, and its kernels that store no maps.
+
+    `fused`: those of fused attention, banded or not; `linear`: of linear attention, which gains with the length.
+    """
 
     fired: tuple[tuple[Rule, str], ...]
     graph: Graph
     seconds: float
     fused: int
+    linear: int
+
+    def improves(self, now: Absorption) -> bool:
+        """Whether this takes less time and fuses as much; without linear attention, beyond the error of predictions."""
+        tie = TIE if self.linear < now.linear else 1
+        return self.fused >= now.fused and tie * self.seconds < now.seconds
 
 
 def absorbed(graph: Graph, context: Context, schedule_of: Callable[[Graph], Graph]) -> Lowered:
@@ -50,13 +60,13 @@ def absorbed(graph: Graph, context: Context, schedule_of: Callable[[Graph], Grap
 
     def move(fired: tuple[tuple[Rule, str], ...], moved: Graph) -> Absorption:
         schedule = schedule_of(fusable(graph, moved))
-        return Absorption(fired, moved, time_of(schedule, context.sizes, context.target), _fused(schedule))
+        return Absorption(fired, moved, time_of(schedule, context.sizes, context.target), *_fused(schedule))
 
     chosen, now = dict[str, str](), None
     while candidates := [*_moves(now.graph if now else graph)]:
         now = now or move((), graph)
         moves = sorted(starmap(move, candidates), key=lambda candidate: candidate.seconds)
-        improving = [better for better in moves if better.seconds < now.seconds and better.fused >= now.fused]
+        improving = [candidate for candidate in moves if candidate.improves(now)]
         improving = improving or (moves if ABSORBED in context.forced and not chosen else [])
         if not improving:
             return Lowered(fusable(graph, now.graph), chosen, _refusals(moves, now))
@@ -99,11 +109,12 @@ def fusable(start: Graph, graph: Graph) -> Graph:
     return graph
 
 
-def _fused(schedule: Graph) -> int:
-    """The kernels of fused attention, banded or not, also inside other kernels."""
+def _fused(schedule: Graph) -> tuple[int, int]:
+    """The kernels of fused attention, banded or not, and those of linear attention, also inside other kernels."""
     bodies = (step.kernel.body if step.kernel and cost_of(step).by_steps else (step,) for step in schedule.steps)
-    rows = [KERNELS[step.kernel.kind] for step in chain(*bodies) if step.kernel]
-    return sum(row.alone and row.pairs for row in rows)
+    rows = [row for step in chain(*bodies) if step.kernel and (row := KERNELS[step.kernel.kind]).alone]
+    fused = sum(row.pairs for row in rows)
+    return fused, len(rows) - fused
 
 
 def _refusals(moves: Sequence[Absorption], now: Absorption) -> dict[str, tuple[str, ...]]:
@@ -111,6 +122,7 @@ def _refusals(moves: Sequence[Absorption], now: Absorption) -> dict[str, tuple[s
     refusals = dict[str, tuple[str, ...]]()
     for move in moves:
         against = f"the whole plan would take {instead(move.seconds, now.seconds)}"
+        against += ", as near as predictions are: linear attention gains with the length" * (move.seconds < now.seconds)
         if move.fused < now.fused:
             against = "its scores would no longer be fused"
         for rule, place in move.fired:
