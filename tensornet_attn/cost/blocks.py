@@ -11,7 +11,7 @@ from math import inf, isinf
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.causal import areas_seen, looks_back
-from tensornet_attn.graph.graph import Graph, Step
+from tensornet_attn.graph.graph import Graph, Step, cached
 from tensornet_attn.graph.visibility import visible_areas
 from tensornet_attn.ir.areas import Areas, distances, reach_and_prefix
 from tensornet_attn.ops import OPS
@@ -101,6 +101,7 @@ def reach_in_both(graph: Graph) -> Reach | None:
     return None if left is None or right is None else Reach(left, right, prefix)
 
 
+@cached
 def reach_in(graph: Graph) -> tuple[int | None, int | None, int]:
     """How far a row of a block sees before and after itself, None if unbounded, and the number of visible first keys.
 

@@ -6,7 +6,7 @@ see `rates`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tensornet_attn.cost.rates import RateTable, of_this_machine, shipped
 from tensornet_attn.errors import InputError, nearest
@@ -26,7 +26,7 @@ class Device:
     bandwidth: int | None = None
     width: int = 4
     measured: bool = False
-    table: RateTable | None = None
+    table: RateTable | None = field(default=None, hash=False)
     gpu: bool = False
 
     @property
@@ -40,10 +40,6 @@ class Device:
     def seconds(self, time: int) -> float:
         """Converts the result of `time` to seconds."""
         return time / (self.rate * (self.bandwidth or 1))
-
-    def units(self, seconds: float) -> int:
-        """Converts seconds to the unit of `time`."""
-        return round(seconds * self.rate * (self.bandwidth or 1))
 
 
 DEVICES = {

@@ -14,7 +14,6 @@ from tensornet_attn.cost.products import Matmul
 from tensornet_attn.cost.rates import RateTable
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.graph.graph import Graph, Step
-from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.ir.values import Legs
 
 Parts = dict[str, float]  # seconds, by what is measured together
@@ -25,6 +24,7 @@ class KernelCost:
 
     `pairs`: it computes values of queries x keys. `native`: by C++ of its own, which may take memory for what it saves.
     `stepwise`: a GPU launches the steps inside one by one. `by_steps`: it costs what the steps inside do.
+    `again`: its backward computes it again.
     """
 
     kind = ""
@@ -32,6 +32,7 @@ class KernelCost:
     native = False
     stepwise = False
     by_steps = False
+    again = True
 
     def macs(self, scene: SizedGraph, step: Step) -> Mapping[Legs, int] | None:
         """MACs of one batch element, by the legs they run over."""
@@ -80,6 +81,10 @@ class KernelCost:
     def padding(self, scene: SizedGraph, step: Step) -> int:
         """Elements moved besides operands and result, for operands that it pads."""
         return 0
+
+    def filled(self, scene: SizedGraph, step: Step) -> float:
+        """How many times its own rows it computes, to fill blocks."""
+        return 1
 
     def pairs_stored(self, graph: Graph, step: Step, backward: bool) -> Iterator[str]:
         """The tensors of queries x keys that it stores besides its result, in words."""
@@ -130,25 +135,8 @@ def deep_inside(step: Step) -> Iterator[Step]:
 
 
 def inside(scene: SizedGraph, step: Step) -> tuple[SizedGraph, list[Step]]:
-    """The scene of the graph with the steps of each kernel in its place, and the primitive steps of one kernel.
-
-    A kernel whose result is not that of a step inside, such as a join, stays behind these.
-    """
+    """The scene with the steps of each kernel in its place, and the primitive steps of one kernel."""
     assert step.kernel is not None
-    steps = list[Step]()
-    for outer in scene.graph.steps:
-        body = body_of(outer)
-        steps += (*body, outer) if all(inner.name != outer.name for inner in body) else body
-    expanded = replace(scene.graph, steps=tuple(dict.fromkeys(steps)))
-    inner_scene = replace(scene, graph=split_products(expanded))
+    inner_scene, owners = scene.expanded
     names = step.kernel.steps
-    owners = [
-        (inner, inner.name if inner.name in expanded.step else _owner(inner.name)) for inner in inner_scene.graph.steps
-    ]
-    return inner_scene, [inner for inner, owner in owners if owner in names]
-
-
-def _owner(name: str) -> str:
-    """The step that a product was split from."""
-    head, _, tail = name.rpartition(".")
-    return head if tail[:1] == "p" and tail[1:].isdigit() else name
+    return inner_scene, [inner for inner in inner_scene.graph.steps if owners[inner.name] in names]

@@ -9,14 +9,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 from itertools import combinations
 from math import prod
 from operator import or_
 
 from tensornet_attn import limits
 from tensornet_attn.cost.devices import GENERIC, Device
-from tensornet_attn.graph.graph import Graph
+from tensornet_attn.graph.graph import Graph, cached
 from tensornet_attn.graph.pairs import BATCH, Legs, Path, left_to_right, split_products
 
 
@@ -103,13 +103,29 @@ def split_best(
 
     `sizes`: the legs that are known at run time only. The orders are in the order of the terms in the diagram.
     """
+    return _split_best(graph, tuple(sizes.items()), device, dtype_bytes)
+
+
+@cached
+def _split_best(
+    graph: Graph, sizes: tuple[tuple[str, int], ...], device: Device, dtype_bytes: int
+) -> tuple[Graph, tuple[ContractionOrder, ...]]:
     orders: list[ContractionOrder] = []
 
     def path_of(factors: Sequence[Legs], result: Legs, leg_sizes: Mapping[str, int]) -> Path:
-        orders.append(order(factors, result, leg_sizes, device, dtype_bytes))
+        legs = dict.fromkeys(leg for factor in (*factors, result) for leg in factor)
+        used = tuple((leg, leg_sizes[leg]) for leg in legs)
+        orders.append(_best_order(tuple(factors), result, used, device, dtype_bytes))
         return orders[-1].path
 
-    return split_products(graph, path_of, sizes), tuple(orders)
+    return split_products(graph, path_of, dict(sizes)), tuple(orders)
+
+
+@lru_cache(1024)
+def _best_order(
+    factors: tuple[Legs, ...], result: Legs, sizes: tuple[tuple[str, int], ...], device: Device, dtype_bytes: int
+) -> ContractionOrder:
+    return order(factors, result, dict(sizes), device, dtype_bytes)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.graph import Graph, Step, Tensor, Use
-from tensornet_attn.graph.pairs import batched
+from tensornet_attn.graph.pairs import batched, split_products
 from tensornet_attn.ir.arithmetic import Arith, evaluate, parse, to_text
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs
@@ -57,9 +57,9 @@ class SizedGraph:
 
     def batch_of(self, what: Step | Use | Tensor) -> int:
         """The batch elements for which a tensor or step is computed: one if it has no batch dimensions."""
-        return self.batch if what.name in self.batched else 1
+        return self.batch if self.batch > 1 and what.name in self.batched else 1
 
-    @cached_property
+    @property
     def batched(self) -> frozenset[str]:
         return batched(self.graph)
 
@@ -76,6 +76,21 @@ class SizedGraph:
             if step.name in passing and any(use.name in learned for use in step.op.uses):
                 learned.add(step.name)
         return frozenset(learned)
+
+    @cached_property
+    def expanded(self) -> tuple[SizedGraph, dict[str, str]]:
+        """The scene with the steps of each kernel in its place, in primitive steps, and the step that each is part of.
+
+        A kernel whose result is not that of a step inside, such as a join, stays behind these.
+        """
+        steps = list[Step]()
+        for step in self.graph.steps:
+            body = step.kernel.body if step.kernel is not None else ()
+            steps += (*body, step) if all(inner.name != step.name for inner in body) else body
+        whole = replace(self.graph, steps=tuple(dict.fromkeys(steps)))
+        graph = split_products(whole)
+        owners = {step.name: step.name if step.name in whole.step else _owner(step.name) for step in graph.steps}
+        return replace(self, graph=graph), owners
 
     @cached_property
     def inside(self) -> frozenset[str]:
@@ -157,6 +172,12 @@ class SizedGraph:
             return prod(size or 1 for size in self.graph.shape_of(name))
         legs = self.graph.legs_of(name)
         return prod(stored or self.sizes[leg] for leg, stored in zip(legs, self.graph.shape_of(name), strict=True))
+
+
+def _owner(name: str) -> str:
+    """The step that a product was split from."""
+    head, _, tail = name.rpartition(".")
+    return head if tail[:1] == "p" and tail[1:].isdigit() else name
 
 
 def word(count: Arith) -> str:

@@ -48,8 +48,7 @@ from tensornet_attn.cost.rates import DROPOUT, ELEMENTWISE, NOISE, SINUSOID, Rat
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.shapes import between, exponentials, matmuls
 from tensornet_attn.graph.alike import one_row
-from tensornet_attn.graph.attention import cached
-from tensornet_attn.graph.graph import Graph, Step, Use
+from tensornet_attn.graph.graph import Graph, Step, Use, cached
 from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import Recurrence, scans
 from tensornet_attn.graph.signs import doubtful_normalizers

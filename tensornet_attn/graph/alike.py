@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tensornet_attn.graph.attention import cached
-from tensornet_attn.graph.graph import Graph, Step, Use
+from tensornet_attn.graph.graph import Graph, Step, Use, cached
 from tensornet_attn.graph.recurrence import ONES, Recurrence, sums_keys
 from tensornet_attn.ops import OPS
 

@@ -14,17 +14,15 @@ keys, of neither, and of both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, wraps
-from typing import TypeVar
+from functools import cached_property
 
-from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Step, Term, Use
+from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Step, Term, Use, cached
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ops.softmax import sink_of
 
 Legs = tuple[str, ...]
-View = TypeVar("View")
 LINEAR = frozenset({"dropout", "keep", "sum", "mean"})  # boxes that commute with linear mixing
 SIDES = ((True, False), (False, True), (False, False), (True, True))  # (has the query leg, has the key leg)
 
@@ -234,19 +232,6 @@ class Attention:
             values_text = f"{len(reader.values)} tensors" if reader.values else none
             return f"the attention map is multiplied by {values_text} along the key leg"
         return "the values depend on the query" if self.graph.query in reader.values[0].legs else reader
-
-
-def cached(view: Callable[[Graph], View]) -> Callable[[Graph], View]:
-    """Caches a view on its graph, under the function that this returns: two views may have one name."""
-
-    @wraps(view)
-    def viewed(graph: Graph) -> View:
-        views: dict[Callable[[Graph], View], View] = graph.__dict__.setdefault("views", {})
-        if viewed not in views:
-            views[viewed] = view(graph)
-        return views[viewed]
-
-    return viewed
 
 
 @cached

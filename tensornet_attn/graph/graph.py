@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import cached_property, wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 from tensornet_attn.graph.canonical import graph_hash
 from tensornet_attn.graph.diagram import Diagram
@@ -38,11 +40,26 @@ __all__ = [
     "Use",
     "Visible",
     "body_graph",
+    "cached",
 ]
+
+View = TypeVar("View")
+Arguments = ParamSpec("Arguments")
 
 
 class Graph(Diagram):
     """A checked diagram. Each step uses only tensors and earlier steps."""
+
+    @cached_property
+    def _python_hash(self) -> int:
+        return super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._python_hash
+
+    def __getstate__(self) -> dict[str, object]:
+        """The fields: hashes differ between processes."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def hash(self) -> str:
@@ -54,6 +71,23 @@ class Graph(Diagram):
         return to_text(self)
 
 
+def cached(
+    view: Callable[Concatenate[Graph, Arguments], View],
+) -> Callable[Concatenate[Graph, Arguments], View]:
+    """Caches a view on its graph, by its arguments and the function that this returns: two views may have one name."""
+
+    @wraps(view)
+    def viewed(graph: Graph, *arguments: Arguments.args, **options: Arguments.kwargs) -> View:
+        views: dict[object, View] = graph.__dict__.setdefault("views", {})
+        key = (viewed, *arguments, *options.items())
+        if key not in views:
+            views[key] = view(graph, *arguments, **options)
+        return views[key]
+
+    return viewed
+
+
+@cached
 def body_graph(graph: Graph, step: Step) -> Graph:
     """The steps of a kernel as a separate graph, with the outside steps that they read as inputs."""
     op = step.kernel

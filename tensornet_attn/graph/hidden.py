@@ -13,8 +13,7 @@ from dataclasses import replace
 from math import inf
 
 from tensornet_attn import limits
-from tensornet_attn.graph.attention import cached
-from tensornet_attn.graph.graph import Box, Function, Graph, Seen, Step, Term, Use, Visible
+from tensornet_attn.graph.graph import Box, Function, Graph, Seen, Step, Term, Use, Visible, cached
 from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ops import OPS
 

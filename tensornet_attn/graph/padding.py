@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from tensornet_attn.graph.attention import behind, cached
+from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.causal import leak_of_hidden, looks_back
-from tensornet_attn.graph.graph import Box, Function, Graph, Step, Term, Use
+from tensornet_attn.graph.graph import Box, Function, Graph, Step, Term, Use, cached
 from tensornet_attn.graph.visibility import by_distance, lookahead
 from tensornet_attn.ir.arithmetic import names
 from tensornet_attn.ops import OPS

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
-from tensornet_attn.graph.graph import Contraction, Graph, Step, Tensor, Term, Use
+from tensornet_attn.graph.graph import Contraction, Graph, Step, Tensor, Term, Use, cached
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ops import OPS
 
@@ -42,14 +42,16 @@ def split_products(graph: Graph, path_of: PathOf = left_to_right, sizes: Mapping
     of `BATCH` (default 1). New steps are `<step>.p1`, `<step>.p2`, ...; the step keeps its name, its legs and their
     order. A pair sums the legs that neither a remaining factor nor the product has.
     """
+    if all(map(primitive, graph.steps)):
+        return graph
     all_sizes = {BATCH: 1} | {leg.name: leg.size for leg in graph.legs if leg.size is not None} | dict(sizes or {})
-    with_batch = batched(graph)
 
     def path(term: Term, legs: Legs) -> Path:
         if len(term.factors) == 2:
             return [(0, 1)]
-        factors = [use.legs + (BATCH,) * (use.name in with_batch) for use in term.factors]
-        product_legs = legs + (BATCH,) * any(use.name in with_batch for use in term.factors)
+        with_batch = [use.name in batched(graph) for use in term.factors]
+        factors = [use.legs + (BATCH,) * has_batch for use, has_batch in zip(term.factors, with_batch, strict=True)]
+        product_legs = legs + (BATCH,) * any(with_batch)
         return path_of(factors, product_legs, all_sizes)
 
     return replace(
@@ -63,6 +65,7 @@ def primitive(step: Step) -> bool:
     return all(len(term.factors) <= (2 if len(terms) == 1 else 1) for term in terms)
 
 
+@cached
 def batched(graph: Graph) -> frozenset[str]:
     """The names of the tensors and steps with batch dimensions: inputs, noise and all results of them."""
     return frozenset(name for name, origins in batches(graph).items() if origins)

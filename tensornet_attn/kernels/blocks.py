@@ -12,7 +12,7 @@ from math import prod
 
 from tensornet_attn.cost.blocks import IN_BAND, LEAST, BlockedSteps, budget_of, reach_in_both
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.graph.graph import Contraction, Graph, Kernel, Step, Term, Use, body_graph
+from tensornet_attn.graph.graph import Contraction, Graph, Kernel, Step, Term, Use, body_graph, cached
 from tensornet_attn.graph.hidden import counting, hider, looks
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ops import OPS
@@ -63,11 +63,19 @@ class StepGroup:
 
 def groups_of(graph: Graph, sizes: Mapping[str, int]) -> list[StepGroup]:
     """The groups of a graph in primitive steps."""
-    return [StepGroup(graph, frozenset(group), frozenset(spread_for(graph, group, sizes))) for group in groups(graph)]
+    return _groups_of(graph, tuple(sizes.items()))
+
+
+@cached
+def _groups_of(graph: Graph, sizes: tuple[tuple[str, int], ...]) -> list[StepGroup]:
+    spread = ((frozenset(group), frozenset(spread_for(graph, group, dict(sizes)))) for group in groups(graph))
+    return [StepGroup(graph, *steps) for steps in spread]
 
 
 def with_kernels(graph: Graph, split: Graph, kernels: Mapping[str, Step], removed: set[str]) -> Graph:
     """The graph in which a step with parts in a kernel becomes the kernel and a product of its other parts."""
+    if not kernels:
+        return graph
     parts: dict[str, list[Step]] = {}
     for part in split.steps:
         parts.setdefault(part.name if part.name in graph.step else part.name.rpartition(".")[0], []).append(part)

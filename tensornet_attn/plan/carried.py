@@ -60,12 +60,12 @@ def carried(graph: Graph) -> CarriedGraph:
     for name, attention in attentions(graph).items():
         if attention.compares and name in attentions(recurrent.graph):
             form = LINEAR.form(recurrent.graph, name)
-            opened = recurrent.graph if form is None else form.opened.graph
+            opened = recurrent.graph if form is None else form.opened
             recurrent = _carry(recurrent, name, opened, linear(attention) if form is None else form.recurrence)
     for step in sums(graph):
         assert step.box is not None
         written = with_own_scores(recurrent.graph, step.box.operand("of"))
-        opened = recurrent.graph if isinstance(written, str) else written.graph
+        opened = recurrent.graph if isinstance(written, str) else written
         recurrent = _carry(recurrent, step.name, opened, cumulative(opened, opened.step[step.name]))
     for name in [step.name for step in graph.steps if erases(step)]:
         recurrent = _delta(recurrent, recurrent.graph.step[name])

@@ -39,6 +39,8 @@ def read_once(graph: Graph, name: str) -> Step | None:
 
 def with_steps(graph: Graph, replacements: Mapping[str, Iterable[Step]]) -> Graph:
     """The graph with the named steps replaced by other steps."""
+    if not replacements:
+        return graph
     return replace(
         graph, steps=tuple(replacement for step in graph.steps for replacement in replacements.get(step.name, [step]))
     )
