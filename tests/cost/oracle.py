@@ -19,6 +19,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 from weakref import ref
@@ -33,10 +34,12 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 import tensornet_attn as ta
+from tensornet_attn.cost.kernels import cost_of, inside
 from tensornet_attn.cost.memory import moved, saved
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.sizes import sizes_at
 from tensornet_attn.cost.work import macs
+from tensornet_attn.graph.graph import Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.runtime import blockwise, maps, operations, products, tiled_linear
@@ -48,15 +51,16 @@ aten = torch.ops.aten
 
 
 class Work(NamedTuple):
-    """Multiply-adds, bytes read and written, and numbers saved for the backward."""
+    """Multiply-adds, bytes read and written, numbers saved for the backward, and its multiply-adds."""
 
     macs: int = 0
     bytes: int = 0
     saved: int = 0
+    backward: int = 0
 
     def __add__(self, other: object) -> Work:
         assert isinstance(other, Work)
-        return Work(self.macs + other.macs, self.bytes + other.bytes, self.saved + other.saved)
+        return Work(*map(sum, zip(self, other, strict=True)))
 
 
 def layer(name: str) -> CompiledDesign:
@@ -79,20 +83,34 @@ def predicted(module: CompiledDesign, lengths: Mapping[str, int]) -> dict[str, W
     for step in graph.steps:
         floats = {name: count for name, count in saved(scene, step).items() if name not in known}
         known |= floats.keys()
-        work[step.name] = Work(macs(scene, step), WIDTH * moved(scene, step), sum(floats.values()))
+        backward = macs(scene, step, backward=True) + again(scene, step)
+        work[step.name] = Work(macs(scene, step), WIDTH * moved(scene, step), sum(floats.values()), backward)
     return work
 
 
+def again(scene: Scene, step: Step) -> int:
+    """Multiply-adds of a block of queries that its backward computes again: all but its last product."""
+    if step.kernel is None or step.kernel.kind != "blockwise" or step.name not in scene.learned:
+        return 0
+    inner, parts = inside(scene, step)
+    met, key = cost_of(step).keys_met(scene, step), str(inner.graph.key)
+    few = inner if met is None else replace(inner, sizes={**inner.sizes, key: met})
+    return sum(macs(few, part) for part in parts if inner.graph.query in part.legs and part.name != step.name)
+
+
 def measured(module: CompiledDesign, lengths: Mapping[str, int]) -> dict[int, Work]:
-    """The work of a forward by the lines of the module that call it."""
+    """The work of a forward, and of its backward, by the lines of the module that call it; 0 for those of autograd."""
     inputs = inputs_of(module, lengths)
     with torch.no_grad():
         module(*inputs)  # makes what is made once
     counter = Counter(module, [x for x in inputs if x is not None])
     with as_long_calls(), saved_tensors_hooks(counter.pack, lambda kept: kept.tensor), counter:
         result = module(*inputs)
-    assert result.requires_grad  # and what it keeps lives
-    return counter.with_saved()
+    counter.with_saved()
+    counter.backward = True
+    with as_long_calls(), counter:
+        result.backward(torch.ones_like(result))
+    return counter.lines
 
 
 def inputs_of(module: CompiledDesign, lengths: Mapping[str, int]) -> list[Tensor | None]:
@@ -125,9 +143,15 @@ def as_long_calls() -> Iterator[None]:
             (maps, "SMALL_CALL", 0),
             (tiled_linear, "LINEAR_LEAST", 0),
             (blockwise, "is_small", lambda call: False),
+            (torch.func, "vjp", shapes_of_vjp),
         ):
             stack.enter_context(patch.object(module, name, value))
         yield
+
+
+def shapes_of_vjp(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
+    """In place of `torch.func.vjp`, which no mode can watch: of a map of elements, whose gradient multiplies none."""
+    return function(x), lambda gradient: [torch.empty_like(x)]
 
 
 class Kept:
@@ -142,6 +166,7 @@ class Counter(TorchDispatchMode):
 
     def __init__(self, module: CompiledDesign, inputs: list[Tensor]):
         super().__init__()
+        self.backward = False
         self.lines: defaultdict[int, Work] = defaultdict(Work)
         self.entered = 0
         self.held = {storage(tensor) for tensor in (*module.parameters(), *module.buffers())}
@@ -167,6 +192,9 @@ class Counter(TorchDispatchMode):
         operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         multiply_adds = 0 if custom else self.multiply_adds(function, operands, args, kwargs, result)
+        if self.backward:
+            self.lines[self.line()] += Work(backward=multiply_adds)
+            return result
         self.lines[self.line()] += Work(multiply_adds, 0 if self.entered else passed(function, operands, results))
         if not self.entered:
             self.follow(function, operands, results)
@@ -180,16 +208,20 @@ class Counter(TorchDispatchMode):
             name == "pow" and len(factors) == 1 and factors[0] is args[0] and args[1] == 2
         ):
             self.multiplied[storage(result)] = name
+            if self.backward and len({spread(factor, result) for factor in factors}) == 1:  # no product of matrices
+                del self.multiplied[storage(result)]
         if name == "addcmul" and factors[1].ndim != factors[2].ndim:  # weights, not gates of scans
             return result.numel() * (1 + (self.multiplied.pop(storage(operands[0]), None) is not None))
         if name == "sum" and (of := self.multiplied.get(storage(operands[0]))) is not None:
             divides = len(args) > 2 and args[2]  # the squares that a map makes, of which sums are no product
             return 0 if of == "pow" and divides else operands[0].numel()
-        if packet in FORMULAS:
-            return FORMULAS[packet](*args)
+        if packet in FORMULAS:  # gates of experts multiply elements in a backward
+            return 0 if self.backward and "bag" in name else FORMULAS[packet](*args)
         if name in PRODUCTS:
             left, right = operands[-2 - ("out" in kwargs) :][:2]
-            return left.numel() * (right.shape[-1] if right.ndim > 1 else 1)
+            columns = right.shape[-1] if right.ndim > 1 else 1
+            alone = left.shape[-1] == 1 or columns * (left.shape[-2] if left.ndim > 1 else 1) == 1
+            return 0 if self.backward and alone else left.numel() * columns
         counted = flop_registry.get(packet)
         return 0 if counted is None else int(counted(*args, **kwargs, out_val=result)) // 2
 
@@ -226,9 +258,13 @@ class Counter(TorchDispatchMode):
 
 
 PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot"}
+BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward
 FORMULAS: dict[Any, Callable[..., int]] = {
     aten._scaled_dot_product_flash_attention_for_cpu: lambda query, key, value, *_: (
         query[..., 0].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1])
+    ),
+    BACKWARD: lambda _, query, key, value, *__: (  # without the scores again
+        2 * query[..., 0].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1])
     ),
     **dict.fromkeys(
         (aten._embedding_bag, aten._embedding_bag_forward_only),
@@ -237,6 +273,13 @@ FORMULAS: dict[Any, Callable[..., int]] = {
         ),
     ),
 }
+
+
+def spread(factor: Tensor, product: Tensor) -> tuple[int, ...]:
+    """The sides, from the last, along which a factor of a product of elements is repeated."""
+    sides = enumerate(zip(reversed(factor.shape), reversed(factor.stride()), reversed(product.shape), strict=False))
+    missing = range(factor.ndim, product.ndim)
+    return *(at for at, (size, stride, wide) in sides if wide > 1 and (size == 1 or stride == 0)), *missing
 
 
 def storage(tensor: Tensor) -> StorageWeakRef:
