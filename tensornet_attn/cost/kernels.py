@@ -67,6 +67,10 @@ class KernelCost:
         """The keys that each query meets, if blocks beyond its bands are skipped; None if it meets all keys."""
         return None
 
+    def programs(self, scene: Scene, step: Step) -> Mapping[str, int]:
+        """Programs along legs: each computes again what lacks the leg."""
+        return {}
+
     def inside(self, scene: Scene, step: Step) -> Scene:
         """The scene of the steps inside, in primitive steps."""
         return inside(scene, step)[0]

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
 from tensornet_attn.cost.kernels import cost_of, inside
 from tensornet_attn.cost.scene import Scene
@@ -56,8 +57,9 @@ def _products(scene: Scene, step: Step, backward: bool) -> Monomials:
         if of_kernel is not None:
             return Counter(of_kernel)
         inner_scene, inner_steps = inside(scene, step)
-        keys_met = cost_of(step).keys_met(scene, step)
+        keys_met, programs = cost_of(step).keys_met(scene, step), cost_of(step).programs(scene, step)
         for legs, count in sum((products(inner_scene, inner, backward) for inner in inner_steps), Counter()).items():
+            count *= prod(again for leg, again in programs.items() if leg not in legs)
             if keys_met is not None and _pairs(scene) <= {*legs}:
                 monomials[tuple(leg for leg in legs if leg != scene.graph.key)] += keys_met * count
             else:

@@ -14,6 +14,7 @@ from math import prod
 from tensornet_attn.cost.blocks import Block
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.order import order, split_best
+from tensornet_attn.cost.scene import Scene
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.triton.kernels import kernels
@@ -27,6 +28,8 @@ from tensornet_attn.kernels.blockwise import InBlocks
 from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.tiles.build import tile_program
 from tensornet_attn.tiles.derive import gradients
+from tensornet_attn.tiles.hidden import with_hiding
+from tensornet_attn.tiles.legs import MOST, sides_of
 from tensornet_attn.tiles.program import Node, Operand, Program, Unfit, below, structure
 
 _INDENT = "    "
@@ -36,6 +39,7 @@ class Tiles(InBlocks):
     """Groups of steps with values of queries x keys that a tile program can compute, on the triton backend."""
 
     name, kind, opaque = "Triton kernels", "tiles", True
+    most = MOST  # tiles of a leg in one program
 
     def fit(self, graph: Graph, step: Step) -> Program:
         """The program of a kernel. Raises Unfit."""
@@ -44,6 +48,10 @@ class Tiles(InBlocks):
             raise Unfit(f"Triton kernels have no sums that run along keys, as '{running.name}' does")
         gradients(program)
         return program
+
+    def programs(self, scene: Scene, step: Step) -> dict[str, int]:
+        heads, _, _ = sides_of(scene.graph, with_hiding(scene.graph, step), self.most)
+        return {leg: scene.sizes[leg] // tiles for leg, tiles in heads.items()}
 
     def as_kernel(self, step: Step) -> Step:
         """A kernel of blocks of queries as one of this kind."""

@@ -1,14 +1,19 @@
 """What a module does when it runs, to compare with what `cost/` predicts: every operation that torch dispatches.
 
-A module with the torch plan runs forward in training, at small sizes, without masks, as long calls run: shortcuts of
-short calls, and products by oneDNN, are off. Custom operations are entered: their implementation is counted.
+A module with the torch plan runs in training, at small sizes, without masks, as long calls run: shortcuts of short
+calls, and products by oneDNN, are off. Custom operations are entered: their implementation is counted.
 
     multiply-adds   matrix products by the shapes of their operands; products that are added up, by `sum` or by rows;
                     torch's fused attention and convolution by formula
+    backward        multiply-adds of the backward, without those that multiply elements only, and those of scores that
+                    torch's fused attention computes again
     bytes           tensors read and written by operations that make no view; of a custom operation, its operands and
                     results, because its blocks stay in the cache
     saved           numbers in distinct memories that autograd keeps, those that Functions save included, without
                     weights, buffers, and constants, which depend on no input, weight or random number
+
+Kernels in C++ and Triton do not run: each node of their tile programs, forward and backward, counts once for each
+program.
 
 `python -m tests.cost.oracle NAME N M` prints both sides, by steps and by lines of the module.
 """
@@ -20,6 +25,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from math import prod
 from typing import Any, NamedTuple
 from unittest.mock import patch
 from weakref import ref
@@ -34,17 +40,20 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 import tensornet_attn as ta
-from tensornet_attn.cost.kernels import cost_of, inside
+from tensornet_attn.cost.kernels import KERNELS, cost_of, inside
 from tensornet_attn.cost.memory import moved, saved
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.sizes import sizes_at
 from tensornet_attn.cost.work import macs
-from tensornet_attn.graph.graph import Step
-from tensornet_attn.graph.pairs import split_products
+from tensornet_attn.graph.graph import Graph, Step
+from tensornet_attn.graph.pairs import split_products, summed
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.runtime import blockwise, maps, operations, products, tiled_linear
+from tensornet_attn.tiles.derive import gradients
+from tensornet_attn.tiles.program import Node, Program, below
 
 BATCH = 2
+IN_BLOCKS = ("blockwise", "native", "tiles")  # kernels of steps that a backward computes again
 WIDTH = 4  # bytes of a float32
 EMITTED = "<tensornet"  # how names of files of emitted modules begin
 aten = torch.ops.aten
@@ -68,19 +77,17 @@ def layer(name: str) -> CompiledDesign:
     return ta.compile(name, backend="torch").train()
 
 
-def lengths_of(module: CompiledDesign, n: int, m: int) -> dict[str, int]:
+def lengths_of(graph: Graph, n: int, m: int) -> dict[str, int]:
     """The lengths of the sequence legs, none above its maximum."""
-    graph = module.plan.schedule
     lengths = {str(graph.query): n} | ({graph.key: n if graph.tied else m} if graph.key else {})
     return {leg: min(length, graph.leg[leg].maximum or length) for leg, length in lengths.items()}
 
 
-def predicted(module: CompiledDesign, lengths: Mapping[str, int]) -> dict[str, Work]:
-    """The work of each step of the plan; memory that several steps save counts for the first."""
-    graph = split_products(module.plan.schedule)
-    scene = Scene(graph, sizes_at(graph, lengths), BATCH)
+def predicted(schedule: Graph, lengths: Mapping[str, int]) -> dict[str, Work]:
+    """The work of each step of a plan; memory that several steps save counts for the first."""
+    scene = scene_at(schedule, lengths)
     work, known = dict[str, Work](), set[str]()
-    for step in graph.steps:
+    for step in scene.graph.steps:
         floats = {name: count for name, count in saved(scene, step).items() if name not in known}
         known |= floats.keys()
         backward = macs(scene, step, backward=True) + again(scene, step)
@@ -88,19 +95,66 @@ def predicted(module: CompiledDesign, lengths: Mapping[str, int]) -> dict[str, W
     return work
 
 
-def again(scene: Scene, step: Step) -> int:
-    """Multiply-adds of a block of queries that its backward computes again: all but its last product."""
-    if step.kernel is None or step.kernel.kind != "blockwise" or step.name not in scene.learned:
+def scene_at(schedule: Graph, lengths: Mapping[str, int]) -> Scene:
+    """A plan in primitive steps and kernels, at these lengths."""
+    graph = split_products(schedule)
+    return Scene(graph, sizes_at(graph, lengths), BATCH)
+
+
+def of_nodes(schedule: Graph, lengths: Mapping[str, int]) -> dict[str, Work]:
+    """The multiply-adds of each kernel in C++ or Triton, by the nodes of its tile programs, each node once."""
+    scene, work = scene_at(schedule, lengths), dict[str, Work]()
+    for step in scene.graph.steps:
+        if step.kernel is not None and step.kernel.kind in ("native", "tiles"):
+            program = KERNELS[step.kernel.kind].fit(scene.graph, step)
+            grads, few = gradients(program), few_keys(scene, step)
+            ends = [gradient for _, gradient in (*grads.totals, *grads.leaves, *grads.maps)]
+            programs = BATCH * prod(scene.sizes[leg] // tiles for leg, tiles in program.heads.items())
+            forward, backward = (
+                programs * sum(multiplied(few, program, node, wide) for node in below(nodes))
+                for wide, nodes in ((False, [*program.maps, program.read()]), (True, ends))
+            )
+            work[step.name] = Work(forward, backward=backward)
+    return work
+
+
+def multiplied(scene: Scene, program: Program, node: Node, wide: bool) -> int:
+    """The multiply-adds of a node in one program; `wide`: not those of sums of products of elements."""
+
+    def size(*axes: str) -> int:
+        return scene.size(leg for axis in axes for leg in program.widths.get(axis, (axis,)))
+
+    if node.op == "dot":
+        return size(*node.axes, *node.data) * program.tiles(node.heads)
+    (product, *_) = node.args or (node,)
+    if product.op != "mul" or product.args[0].op == "number" or not (node.op == "sum" or node.data[1:] == ("add",)):
         return 0
-    inner, parts = inside(scene, step)
-    met, key = cost_of(step).keys_met(scene, step), str(inner.graph.key)
-    few = inner if met is None else replace(inner, sizes={**inner.sizes, key: met})
-    return sum(macs(few, part) for part in parts if inner.graph.query in part.legs and part.name != step.name)
+    left, right = ({*factor.axes, *factor.heads} for factor in product.args)
+    alone = {*node.axes, *node.heads} <= left & right or node.data[0] not in left & right
+    return 0 if wide and alone else size(*product.axes) * program.tiles(product.heads)
+
+
+def few_keys(scene: Scene, step: Step) -> Scene:
+    """The scene of the steps inside a kernel, with the keys that its queries meet."""
+    inner, met = inside(scene, step)[0], cost_of(step).keys_met(scene, step)
+    return inner if met is None else replace(inner, sizes={**inner.sizes, str(inner.graph.key): met})
+
+
+def again(scene: Scene, step: Step) -> int:
+    """Multiply-adds of blocks of queries and tiles that their backward computes again: all but the last product."""
+    if step.kernel is None or step.name not in scene.learned or step.kernel.kind not in IN_BLOCKS:
+        return 0
+    few, programs = few_keys(scene, step), cost_of(step).programs(scene, step)
+    earlier = [part for part in inside(scene, step)[1] if few.graph.query in part.legs and part.name != step.name]
+    return sum(
+        macs(few, part) * prod(count for leg, count in programs.items() if leg not in {*part.legs, *summed(part)})
+        for part in earlier
+    )
 
 
 def measured(module: CompiledDesign, lengths: Mapping[str, int]) -> dict[int, Work]:
     """The work of a forward, and of its backward, by the lines of the module that call it; 0 for those of autograd."""
-    inputs = inputs_of(module, lengths)
+    inputs = inputs_of(module.plan.schedule, lengths)
     with torch.no_grad():
         module(*inputs)  # makes what is made once
     counter = Counter(module, [x for x in inputs if x is not None])
@@ -113,9 +167,9 @@ def measured(module: CompiledDesign, lengths: Mapping[str, int]) -> dict[int, Wo
     return counter.lines
 
 
-def inputs_of(module: CompiledDesign, lengths: Mapping[str, int]) -> list[Tensor | None]:
+def inputs_of(graph: Graph, lengths: Mapping[str, int]) -> list[Tensor | None]:
     """Random inputs; None for one whose default has the same lengths."""
-    graph, draw = module.plan.schedule, torch.Generator().manual_seed(0)
+    draw = torch.Generator().manual_seed(0)
     sizes, inputs, shapes = sizes_at(graph, lengths), list[Tensor | None](), dict[str, list[int]]()
     for tensor in graph.of_role("input"):
         shapes[tensor.name] = [BATCH, *(sizes[leg] for leg in tensor.legs)]
@@ -306,9 +360,9 @@ def touched(tensor: Tensor) -> int:
 def main(name: str, n: str = "64", m: str = "64") -> None:
     """Prints what is predicted by step, and measured by line."""
     module = layer(name)
-    lengths, source = lengths_of(module, int(n), int(m)), module.source.splitlines()
+    lengths, source = lengths_of(module.plan.schedule, int(n), int(m)), module.source.splitlines()
     for title, rows in (
-        ("predicted", predicted(module, lengths)),
+        ("predicted", predicted(module.plan.schedule, lengths)),
         (
             "measured",
             {f"{at} {source[at - 1].strip()}": work for at, work in sorted(measured(module, lengths).items())},
