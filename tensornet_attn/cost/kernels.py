@@ -5,7 +5,6 @@ Each kind of kernel has a file in `kernels/`, whose class says what differs.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -37,11 +36,6 @@ class KernelCost:
     def macs(self, scene: Scene, step: Step) -> Mapping[Legs, int] | None:
         """MACs of one batch element, by the legs they run over."""
         return None
-
-    def gradient_macs(self, scene: Scene, step: Step) -> Mapping[Legs, int] | None:
-        """MACs of the gradients of its operands; without `macs` those of the steps inside."""
-        macs = self.macs(scene, step)
-        return None if macs is None else Counter(macs) + Counter(macs)
 
     def elementwise(self, scene: Scene, step: Step) -> int | None:
         """Elementwise operations over the whole batch."""

@@ -30,73 +30,63 @@ from tensornet_attn.cost.kernels import cost_of, inside
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.sizes import sizes_at, whole
 from tensornet_attn.graph.alike import one_row
-from tensornet_attn.graph.graph import Contraction, Graph, Step, Use
+from tensornet_attn.graph.graph import Contraction, Graph, Step
 from tensornet_attn.graph.pairs import split_products, summed
 from tensornet_attn.ops import OPS
 
 Monomials = Counter[tuple[str, ...]]  # legs, in the order of the design's legs: number of occurrences
 
 
-def products(scene: Scene, step: Step, backward: bool = False) -> Monomials:
-    """MACs of a step for one batch element, by the legs they run over; one row of what all queries read alike.
-
-    `backward`: those of the gradients of its operands.
-    """
-    monomials = _products(scene, step, backward)
+def products(scene: Scene, step: Step) -> Monomials:
+    """MACs of a step for one batch element, by the legs they run over; one row of what all queries read alike."""
+    monomials = _products(scene, step)
     if step.name not in one_row(scene.graph):
         return monomials
     return Counter({tuple(leg for leg in legs if leg != scene.graph.query): count for legs, count in monomials.items()})
 
 
-def _products(scene: Scene, step: Step, backward: bool) -> Monomials:
+def _products(scene: Scene, step: Step) -> Monomials:
     monomials: Monomials = Counter()
-    if backward and step.name not in scene.learned:
-        return monomials
     if step.kernel is not None:
-        of_kernel = (cost_of(step).gradient_macs if backward else cost_of(step).macs)(scene, step)
+        of_kernel = cost_of(step).macs(scene, step)
         if of_kernel is not None:
             return Counter(of_kernel)
         inner_scene, inner_steps = inside(scene, step)
         keys_met, programs = cost_of(step).keys_met(scene, step), cost_of(step).programs(scene, step)
-        for legs, count in sum((products(inner_scene, inner, backward) for inner in inner_steps), Counter()).items():
+        for legs, count in sum((products(inner_scene, inner) for inner in inner_steps), Counter()).items():
             count *= prod(again for leg, again in programs.items() if leg not in legs)
             if keys_met is not None and _pairs(scene) <= {*legs}:
                 monomials[tuple(leg for leg in legs if leg != scene.graph.key)] += keys_met * count
             else:
                 monomials[legs] += count
     elif step.box is not None:
-        of_box = Counter(OPS[step.box.kind].products(scene, step, step.box))
-        return of_box + of_box if backward else of_box
-    elif (op := step.contraction) is not None and len(op.uses) == 2 and len(op.terms) == 1:
-        left, right = op.uses
-        count = _reduces(scene, step, left, right) + _reduces(scene, step, right, left) if backward else summed(step)
-        if count:
-            monomials[scene.ordered((*left.legs, *right.legs))] += count if backward else 1
+        return Counter(OPS[step.box.kind].products(scene, step, step.box))
+    elif (op := step.contraction) is not None and len(op.uses) == 2 and len(op.terms) == 1 and summed(step):
+        monomials[scene.ordered(leg for use in op.uses for leg in use.legs)] += 1
     return monomials
 
 
-def _reduces(scene: Scene, step: Step, factor: Use, other: Use) -> bool:
-    """Whether a factor has a gradient that is a matrix product: it sums a leg of the result, or the batch."""
-    summed_batch = step.name in scene.batched and factor.name not in scene.batched
-    reduces = summed_batch or not {*step.legs} <= {*factor.legs}
-    return factor.name in scene.learned and reduces and not {*factor.legs} <= {*step.legs} & {*other.legs}
-
-
-def macs(scene: Scene, step: Step, backward: bool = False) -> int:
-    """MACs of a step over the whole batch; `backward`: those of the gradients of its operands."""
+def macs(scene: Scene, step: Step) -> int:
+    """MACs of a step over the whole batch."""
     batch = scene.batch if step.name in scene.batched else 1
-    return batch * sum(count * scene.size(legs) for legs, count in products(scene, step, backward).items())
+    return batch * sum(count * scene.size(legs) for legs, count in products(scene, step).items())
 
 
 def training_macs(graph: Graph, lengths: Mapping[str, int], batch: int = 1) -> int:
     """MACs of forward and backward at these lengths, with gradients of all inputs and trainable weights.
 
-    A product of two costs one more product of the same size for each factor that gets a gradient, if this sums a leg:
-    3 times its forward if both do. Fused operations cost 3 times their forward. Recomputation in the backward is not
-    counted. Raises InputError if a length or the batch is not a positive integer, or a length exceeds a leg's maximum.
+    A product of two costs one more product of the same size for each factor that gets a gradient: 3 times its forward
+    if both do. Fused operations cost 3 times their forward. Recomputation in the backward is not counted. Raises
+    InputError if a length or the batch is not a positive integer, or a length exceeds a leg's maximum.
     """
     scene = Scene(split_products(graph), sizes_at(graph, lengths), whole("batch", batch))
-    return sum(macs(scene, step, backward) for step in scene.graph.steps for backward in (False, True))
+    return sum(macs(scene, step) + gradient_macs(scene, step) for step in scene.graph.steps)
+
+
+def gradient_macs(scene: Scene, step: Step) -> int:
+    """MACs of the gradients of a step's operands over the whole batch."""
+    gradients = 2 if step.contraction is None else sum(use.name in scene.learned for use in step.op.uses)
+    return macs(scene, step) * gradients * (step.name in scene.learned)
 
 
 def elementwise(scene: Scene, step: Step) -> int:

@@ -147,14 +147,12 @@ class InBlocks(Implementation[Group]):
         rows = max(1, min(scene.sizes[query], rows))
         calls = scene.sizes[query] / rows
         block = _that_sees(replace(inner, sizes={**inner.sizes, query: rows}), keys)
-        programs = self.programs(scene, step)
-
-        def runs(inner_step: Step) -> float:
+        programs, runs = self.programs(scene, step), list[float]()
+        for inner_step in steps:
             legs = {*inner_step.legs, *(leg for use in inner_step.op.uses for leg in use.legs)}
             again = prod(count for leg, count in programs.items() if leg not in legs)
-            return again * (calls if query in legs else 1.0)
-
-        return block, [(inner_step, runs(inner_step)) for inner_step in steps]
+            runs.append(again * calls if query in legs else again)
+        return block, [*zip(steps, runs, strict=True)]
 
     def _seen(self, scene: Scene, step: Step, block: Scene) -> Scene:
         """A block with the keys that its blocks read on average: if it is causal, none after the last query."""

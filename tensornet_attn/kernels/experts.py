@@ -185,13 +185,13 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
     def on_triton(self, form: object) -> bool:
         return isinstance(form, Experts)
 
-    def macs(self, scene: Scene, step: Step, gates: bool = True) -> dict[Legs, int]:
-        """MACs of the chosen experts, with k in place of their leg, unless one product has all; and of gates."""
+    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+        """MACs of the chosen experts, with k in place of their leg, unless one product has all experts."""
         form, macs = experts_of(step), Counter[Legs]()
         k = word(chosen_of(form.topk)[1])
         for product in form.products:
             result_legs = (*product.tokens, *product.heads, product.expert, *product.own)
-            for legs in ((*result_legs, *product.summed), *([result_legs] if product.gated and gates else [])):
+            for legs in ((*result_legs, *product.summed), *([result_legs] if product.gated else [])):
                 count = product.expert if product.at_once else k
                 macs[tuple(count if leg == product.expert else leg for leg in scene.ordered(legs))] += 1
         for inner_step in step.kernel.body if step.kernel is not None else ():
@@ -199,11 +199,6 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
                 for legs, times in FUSED.macs(scene, inner_step).items():
                     macs[tuple(k if leg == form.products[-1].expert else leg for leg in legs)] += times
         return dict(macs)
-
-    def gradient_macs(self, scene: Scene, step: Step) -> Counter[Legs]:
-        """Without those of gates, which multiply elements."""
-        macs = Counter(self.macs(scene, step, gates=False))
-        return macs + macs
 
     def kept(self, scene: Scene, step: Step) -> dict[str, int]:
         """The order of all experts, chosen gates, rows of operands, what boxes between products save.

@@ -157,7 +157,7 @@ class Linear(OfBoxes[Summed]):
         recurrence = recurrence_of(step)
         return chunk_of(scene.graph, recurrence, scene.sizes) if recurrence.causal(scene.graph) else 0
 
-    def macs(self, scene: Scene, step: Step, row_sums: bool = True) -> dict[Legs, int]:
+    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
         """MACs of one batch element, by the legs they run over (a leg in two roles occurs twice)."""
         recurrence, macs = recurrence_of(step), Counter[Legs]()
         chunk, key = self.chunk(scene, step), str(scene.graph.key)
@@ -166,7 +166,7 @@ class Linear(OfBoxes[Summed]):
             stored, read = heads_of(recurrence, term)
             macs[(key, *stored, *term.features, *recurrence.result)] += 1
             macs[(query, *read, *term.features, *recurrence.result)] += 1
-            if _normalized(recurrence) and (row_sums or term.core):
+            if _normalized(recurrence):
                 macs[(query, *read, *(term.groups + recurrence.mixed if term.core else term.features))] += 1
             if chunk:
                 macs[(query, *read, *term.features)] += chunk
@@ -176,10 +176,6 @@ class Linear(OfBoxes[Summed]):
             if chunk and term.core:
                 macs[(query, *read, *term.groups, *recurrence.mixed)] += chunk
         return dict(macs)
-
-    def gradient_macs(self, scene: Scene, step: Step) -> Counter[Legs]:
-        """Twice as many, without one gradient of row sums, which multiplies elements if there is no core."""
-        return Counter(self.macs(scene, step)) + Counter(self.macs(scene, step, row_sums=False))
 
     def decay_factors(self, scene: Scene, step: Step) -> list[int]:
         """The decay factors inside the chunks of a causal kernel, by term: one exponential each."""

@@ -97,12 +97,6 @@ class States(OfBoxes["Mixed"]):
                 macs[(query, *recurrence.heads, *recurrence.mixed, *recurrence.own)] += chunk
         return dict(macs)
 
-    def gradient_macs(self, scene: Scene, step: Step) -> Counter[Legs]:
-        """Twice as many; but a gradient of queries that read sums without values multiplies elements."""
-        recurrence, macs = recurrence_of(step), Counter(self.macs(scene, step))
-        read = (str(scene.graph.query), *recurrence.heads, *recurrence.features, *recurrence.own)
-        return macs + macs - Counter([read] if recurrence.value is None else [])
-
     def elementwise(self, scene: Scene, step: Step) -> int:
         """Sums of keys without values, additions to states; if causal also the mask inside chunks, the sums of states,
         and those of the values that mixed heads read."""

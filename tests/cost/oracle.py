@@ -5,8 +5,7 @@ calls, and products by oneDNN, are off. Custom operations are entered: their imp
 
     multiply-adds   matrix products by the shapes of their operands; products that are added up, by `sum` or by rows;
                     torch's fused attention and convolution by formula
-    backward        multiply-adds of the backward, without those that multiply elements only, and those of scores that
-                    torch's fused attention computes again
+    backward        multiply-adds of the backward, without scores that torch's fused attention computes again
     bytes           tensors read and written by operations that make no view; of a custom operation, its operands and
                     results, because its blocks stay in the cache
     saved           numbers in distinct memories that autograd keeps, those that Functions save included, without
@@ -44,7 +43,7 @@ from tensornet_attn.cost.kernels import KERNELS, cost_of, inside
 from tensornet_attn.cost.memory import moved, saved
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.sizes import sizes_at
-from tensornet_attn.cost.work import macs
+from tensornet_attn.cost.work import gradient_macs, macs
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import split_products, summed
 from tensornet_attn.nn.module import CompiledDesign
@@ -90,7 +89,7 @@ def predicted(schedule: Graph, lengths: Mapping[str, int]) -> dict[str, Work]:
     for step in scene.graph.steps:
         floats = {name: count for name, count in saved(scene, step).items() if name not in known}
         known |= floats.keys()
-        backward = macs(scene, step, backward=True) + again(scene, step)
+        backward = gradient_macs(scene, step) + again(scene, step)
         work[step.name] = Work(macs(scene, step), WIDTH * moved(scene, step), sum(floats.values()), backward)
     return work
 
@@ -111,27 +110,21 @@ def of_nodes(schedule: Graph, lengths: Mapping[str, int]) -> dict[str, Work]:
             ends = [gradient for _, gradient in (*grads.totals, *grads.leaves, *grads.maps)]
             programs = BATCH * prod(scene.sizes[leg] // tiles for leg, tiles in program.heads.items())
             forward, backward = (
-                programs * sum(multiplied(few, program, node, wide) for node in below(nodes))
-                for wide, nodes in ((False, [*program.maps, program.read()]), (True, ends))
+                programs * sum(multiplied(few, program, node) for node in below(nodes))
+                for nodes in ([*program.maps, program.read()], ends)
             )
             work[step.name] = Work(forward, backward=backward)
     return work
 
 
-def multiplied(scene: Scene, program: Program, node: Node, wide: bool) -> int:
-    """The multiply-adds of a node in one program; `wide`: not those of sums of products of elements."""
-
-    def size(*axes: str) -> int:
-        return scene.size(leg for axis in axes for leg in program.widths.get(axis, (axis,)))
-
-    if node.op == "dot":
-        return size(*node.axes, *node.data) * program.tiles(node.heads)
-    (product, *_) = node.args or (node,)
-    if product.op != "mul" or product.args[0].op == "number" or not (node.op == "sum" or node.data[1:] == ("add",)):
-        return 0
-    left, right = ({*factor.axes, *factor.heads} for factor in product.args)
-    alone = {*node.axes, *node.heads} <= left & right or node.data[0] not in left & right
-    return 0 if wide and alone else size(*product.axes) * program.tiles(product.heads)
+def multiplied(scene: Scene, program: Program, node: Node) -> int:
+    """The multiply-adds of a node in one program: a product, or a sum of products of elements."""
+    summed_node, axes = node, (*node.axes, *node.data) if node.op == "dot" else ()
+    if node.op == "sum" or node.data[1:] == ("add",):
+        (summed_node,) = node.args
+        axes = summed_node.axes if summed_node.op == "mul" and summed_node.args[0].op != "number" else ()
+    legs = [leg for axis in axes for leg in program.widths.get(axis, (axis,))]
+    return scene.size(legs) * program.tiles(summed_node.heads) if axes else 0
 
 
 def few_keys(scene: Scene, step: Step) -> Scene:
@@ -262,20 +255,16 @@ class Counter(TorchDispatchMode):
             name == "pow" and len(factors) == 1 and factors[0] is args[0] and args[1] == 2
         ):
             self.multiplied[storage(result)] = name
-            if self.backward and len({spread(factor, result) for factor in factors}) == 1:  # no product of matrices
-                del self.multiplied[storage(result)]
         if name == "addcmul" and factors[1].ndim != factors[2].ndim:  # weights, not gates of scans
             return result.numel() * (1 + (self.multiplied.pop(storage(operands[0]), None) is not None))
         if name == "sum" and (of := self.multiplied.get(storage(operands[0]))) is not None:
             divides = len(args) > 2 and args[2]  # the squares that a map makes, of which sums are no product
             return 0 if of == "pow" and divides else operands[0].numel()
-        if packet in FORMULAS:  # gates of experts multiply elements in a backward
-            return 0 if self.backward and "bag" in name else FORMULAS[packet](*args)
+        if packet in FORMULAS:
+            return FORMULAS[packet](*args)
         if name in PRODUCTS:
             left, right = operands[-2 - ("out" in kwargs) :][:2]
-            columns = right.shape[-1] if right.ndim > 1 else 1
-            alone = left.shape[-1] == 1 or columns * (left.shape[-2] if left.ndim > 1 else 1) == 1
-            return 0 if self.backward and alone else left.numel() * columns
+            return left.numel() * (right.shape[-1] if right.ndim > 1 else 1)
         counted = flop_registry.get(packet)
         return 0 if counted is None else int(counted(*args, **kwargs, out_val=result)) // 2
 
@@ -327,13 +316,6 @@ FORMULAS: dict[Any, Callable[..., int]] = {
         ),
     ),
 }
-
-
-def spread(factor: Tensor, product: Tensor) -> tuple[int, ...]:
-    """The sides, from the last, along which a factor of a product of elements is repeated."""
-    sides = enumerate(zip(reversed(factor.shape), reversed(factor.stride()), reversed(product.shape), strict=False))
-    missing = range(factor.ndim, product.ndim)
-    return *(at for at, (size, stride, wide) in sides if wide > 1 and (size == 1 or stride == 0)), *missing
 
 
 def storage(tensor: Tensor) -> StorageWeakRef:

@@ -32,26 +32,17 @@ REASONS = {
     "dropout of scores keeps its factors, and a loss sums elements": "moa_regularised sigma_moe_regularised",
     "a product reads part of a padded result in place": "skip_left",
 }
-FORWARD_AGAIN = "what differs in the forward differs in the backward"
 BACKWARD_REASONS = {
-    FORWARD_AGAIN: (
-        "abc comba cope fast_weight1 fast_weight2 fmm1_rows fmm2_rows fmm_fast_weight1 fmm_fast_weight2 gated_deltanet "
-        "gated_deltaproduct gemma2_local gla glfish gsa hard_glfish kda kernel_gfish mamba2 minimax retnet rwkv4 rwkv7 "
-        "stick_breaking thsa_xl"
+    "a delta rule, as in the forward": (
+        "comba fast_weight1 fast_weight2 fmm_fast_weight1 fmm_fast_weight2 gated_deltanet gated_deltaproduct kda rwkv7"
     ),
-    "the gradient of row sums, or of a log-sum-exp, adds up products of elements": (
-        "mgk_hard smgk_hard thsa_elu thsa_square thsa_kron"
-    ),
-    "a convolution of each feature by itself, and a sum of keys times ones, multiply elements": "fox lfm2",
+    "decays, as in the forward": "gsa mamba2 minimax retnet",
+    "masks, as in the forward": "cope thsa_xl",
 }
 KERNEL_REASONS = {
-    "the gradients of log-sum-exps and of noise add up products of elements": (
-        "gfish mgk mgk_em mgk_hard mgk_mqa smgk smgk_em smgk_hard softmax_mgk softmax_smgk"
-    ),
-    "programs add up a gradient, which none of them multiplies": (
-        "thsa thsa_low_rank thsa_poly thsa_xl trainable_heads_only"
-    ),
     "a sum over one entry is no product": "skip_left",
+    "gradients of a map of few elements are sums of products of elements": "gfish heads_only",
+    "responsibilities that get no gradient are computed with two index variables": "mgk_em smgk_em",
 }
 CHECKS = {
     "forward": REASONS,
@@ -59,15 +50,16 @@ CHECKS = {
     "cpp": KERNEL_REASONS
     | {
         "positions between two entries are interpolated": "cope",
-        "scores of relative positions are looked up": "deberta_v2",
+        "gradients of scores that are looked up are added up": "deberta_v2",
         "values of width one multiply elements": "thsa_kron",
     },
-    "triton": KERNEL_REASONS | {"a pair of elements has gradients of two terms": "fmm1_rows fmm2_rows"},
+    "triton": KERNEL_REASONS,
 }
 EXPLAINED = {
     check: {name: reason for reason, names in reasons.items() for name in names.split()}
     for check, reasons in CHECKS.items()
 }
+BACKWARD = 0.03  # by how much the backward may differ: some gradients multiply elements; boxes add up products of them
 BYTES = (0.99, 7)  # measured bytes per predicted one: temporaries of kernels are not counted
 SIZES = [(64, 64), pytest.param((128, 1024), marks=pytest.mark.slow)]
 
@@ -82,8 +74,7 @@ def test_work_is_as_predicted(name: str, sizes: tuple[int, int]) -> None:
     same = (price.macs, price.saved) == (work.macs, work.saved)
     told = f"predicted {price}, measured {work}"
     assert same != (name in EXPLAINED["forward"]), f"{told}; {EXPLAINED['forward'].get(name, 'no reason')}"
-    gradients = price.backward == work.backward
-    assert gradients != (name in EXPLAINED["backward"]), f"backward: {told}"
+    assert near(price, work) != (name in EXPLAINED["backward"]), f"backward: {told}"
     assert name in EXPLAINED["forward"] or BYTES[0] < work.bytes / price.bytes < BYTES[1]
 
 
@@ -93,8 +84,12 @@ def test_kernels_multiply_as_predicted(name: str, backend: str) -> None:
     schedule = plan_of(graph_of(name), backend=backend).schedule
     lengths = lengths_of(schedule, 64, 64)
     nodes, price = of_nodes(schedule, lengths), predicted(schedule, lengths)
-    differ = any((work.macs, work.backward) != (price[step].macs, price[step].backward) for step, work in nodes.items())
-    assert differ == (name in EXPLAINED[backend]), f"predicted {price}, by nodes {nodes}"
+    same = all(work.macs == price[step].macs and near(price[step], work) for step, work in nodes.items())
+    assert same != (name in EXPLAINED[backend]), f"predicted {price}, by nodes {nodes}"
+
+
+def near(price: Work, work: Work) -> bool:
+    return abs(work.backward - price.backward) <= BACKWARD * price.backward
 
 
 @pytest.mark.parametrize("check", CHECKS)
