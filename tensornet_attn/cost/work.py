@@ -39,18 +39,11 @@ Monomials = Counter[tuple[str, ...]]  # legs, in the order of the design's legs:
 
 def products(scene: Scene, step: Step) -> Monomials:
     """MACs of a step for one batch element, by the legs they run over; one row of what all queries read alike."""
-    monomials = _products(scene, step)
-    if step.name not in one_row(scene.graph):
-        return monomials
-    return Counter({tuple(leg for leg in legs if leg != scene.graph.query): count for legs, count in monomials.items()})
-
-
-def _products(scene: Scene, step: Step) -> Monomials:
     monomials: Monomials = Counter()
-    if step.kernel is not None:
-        of_kernel = cost_of(step).macs(scene, step)
-        if of_kernel is not None:
-            return Counter(of_kernel)
+    of_kernel = cost_of(step).macs(scene, step)
+    if of_kernel is not None:
+        monomials.update(of_kernel)
+    elif step.kernel is not None:
         inner_scene, inner_steps = inside(scene, step)
         keys_met, programs = cost_of(step).keys_met(scene, step), cost_of(step).programs(scene, step)
         for legs, count in sum((products(inner_scene, inner) for inner in inner_steps), Counter()).items():
@@ -60,10 +53,11 @@ def _products(scene: Scene, step: Step) -> Monomials:
             else:
                 monomials[legs] += count
     elif step.box is not None:
-        return Counter(OPS[step.box.kind].products(scene, step, step.box))
+        monomials.update(OPS[step.box.kind].products(scene, step, step.box))
     elif (op := step.contraction) is not None and len(op.uses) == 2 and len(op.terms) == 1 and summed(step):
         monomials[scene.ordered(leg for use in op.uses for leg in use.legs)] += 1
-    return monomials
+    alike = [scene.graph.query] if step.name in one_row(scene.graph) else []
+    return Counter({tuple(leg for leg in legs if leg not in alike): count for legs, count in monomials.items()})
 
 
 def macs(scene: Scene, step: Step) -> int:
