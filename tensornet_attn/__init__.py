@@ -129,7 +129,7 @@ _PLACES = {
     "convert.interface": "register_attention",
     "convert.loading": "load_converted",
     "convert.make": "convert",
-    "convert.model": "convert_model",
+    "convert.replace": "convert_model",
     "errors": "DesignError InputError MissingPartError Problem TensornetError",
     "graph": "Graph build",
     "nn.step": "decoding_step",

@@ -27,7 +27,7 @@ from tensornet_attn.graph.doubts import doubts_of_float16
 from tensornet_attn.keywords import caller
 from tensornet_attn.plan import auto
 from tensornet_attn.plan.auto import Host, in_torch
-from tensornet_attn.plan.cache import Cache
+from tensornet_attn.plan.cache import LruCache
 from tensornet_attn.plan.make import BACKENDS, plan_of
 from tensornet_attn.spec import library, read
 from tensornet_attn.spec.read import Source
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from tensornet_attn.runtime.triton.survey import Used
 
 Overrides = Mapping[str, int | float | str]
-_sources: Cache[Emitted] = Cache(most=256)
+_sources: LruCache[Emitted] = LruCache(most=256)
 
 
-class Options(TargetOptions, total=False):
+class CompileOptions(TargetOptions, total=False):
     """The keyword arguments of `compile` except `backend` and `causal`, for functions that forward them."""
 
     device: torch.device | str | None
@@ -59,8 +59,8 @@ class Options(TargetOptions, total=False):
     verify_kernels: bool
 
 
-class BackendOptions(Options, total=False):
-    """`Options` and the backend."""
+class BackendOptions(CompileOptions, total=False):
+    """`CompileOptions` and the backend."""
 
     backend: str
 
@@ -358,7 +358,7 @@ def compile(
     return module
 
 
-def reference(design: Source, causal: bool | None = None, **options: Unpack[Options]) -> CompiledDesign:
+def reference(design: Source, causal: bool | None = None, **options: Unpack[CompileOptions]) -> CompiledDesign:
     """The design evaluated literally, step by step. All other backends are compared with it."""
     return compile(design, "reference", causal, **options)
 

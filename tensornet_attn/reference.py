@@ -36,7 +36,7 @@ Legs = tuple[str, ...]
 
 
 @dataclass
-class Run:
+class ReferenceRun:
     """One evaluation: the values computed so far, and the lengths and masks of the call."""
 
     graph: Graph
@@ -104,7 +104,7 @@ class Run:
         """Tensors and steps that stay in single precision beside half-precision ones, see `graph/precision.py`."""
         return kept_wide(self.graph) if self.half else frozenset()
 
-    def in_single(self, step: Step) -> Run:
+    def in_single(self, step: Step) -> ReferenceRun:
         """The run with the inputs and the operands of a step in single precision."""
         names = {tensor.name for tensor in self.graph.of_role("input")} | {use.name for use in step.op.uses}
         values = {name: self.values[name] for name in names}
@@ -162,7 +162,9 @@ def evaluate(
     Entries of a step that masks hide from all its readers are unspecified, except in `until` and the steps in `shown`.
     """
     wanted = {name for name in (until, *shown) if name in graph.step}
-    run = Run(hiding(graph, wanted, everywhere=True, keys=True), dict(tensors), dict(lengths), training, mask, key_mask)
+    run = ReferenceRun(
+        hiding(graph, wanted, everywhere=True, keys=True), dict(tensors), dict(lengths), training, mask, key_mask
+    )
     add_leaves(run)
     check_masks(run)
     for step in run.graph.steps if until not in graph.tensor else ():
@@ -174,7 +176,7 @@ def evaluate(
     return run.values
 
 
-def add_leaves(run: Run) -> None:
+def add_leaves(run: ReferenceRun) -> None:
     """Adds the tensors that the caller did not pass; cuts weights and states to the lengths of their sequence legs."""
     for tensor in sorted(run.graph.tensors, key=lambda tensor: tensor.role != "input"):
         if tensor.name not in run.values:
@@ -183,7 +185,7 @@ def add_leaves(run: Run) -> None:
             run.values[tensor.name] = cut(run, tensor)
 
 
-def leaf(run: Run, tensor: steps.Tensor) -> Tensor:
+def leaf(run: ReferenceRun, tensor: steps.Tensor) -> Tensor:
     """A tensor that the caller did not pass: the default of an input, a constant at its run-time size, noise."""
     if tensor.role == "input" and tensor.default is not None:
         return run.values[tensor.default]
@@ -196,7 +198,7 @@ def leaf(run: Run, tensor: steps.Tensor) -> Tensor:
     return torch.randn_like(zeros) * run.number(tensor.std) if run.training or tensor.always else zeros
 
 
-def cut(run: Run, tensor: steps.Tensor) -> Tensor:
+def cut(run: ReferenceRun, tensor: steps.Tensor) -> Tensor:
     """A weight or state with its split legs restored and, on each sequence leg, its first `length` entries."""
     value = run.values[tensor.name]
     if tensor.stored:
@@ -212,7 +214,7 @@ def cut(run: Run, tensor: steps.Tensor) -> Tensor:
     return value
 
 
-def constant(run: Run, tensor: steps.Tensor) -> Tensor:
+def constant(run: ReferenceRun, tensor: steps.Tensor) -> Tensor:
     """The value of a constant, [legs], float64."""
     assert tensor.init is not None
     name, sizes = tensor.init.name, run.sizes(tensor.legs)
@@ -274,7 +276,7 @@ def slopes(heads: int) -> list[float]:
     return first + [2 ** (-8 * i / (2 * power)) for i in range(1, 2 * (heads - power), 2)]
 
 
-def contraction(run: Run, step: Step) -> Tensor:
+def contraction(run: ReferenceRun, step: Step) -> Tensor:
     """A sum of products, [batch..., legs as written]; a term is broadcast along the result legs that it lacks."""
     total = torch.zeros(run.sizes(step.legs), device=run.device, dtype=run.dtype)
     assert step.contraction is not None
@@ -283,7 +285,7 @@ def contraction(run: Run, step: Step) -> Tensor:
     return total
 
 
-def product(run: Run, term: Term, legs: Legs) -> Tensor:
+def product(run: ReferenceRun, term: Term, legs: Legs) -> Tensor:
     """coefficient * product, [batch..., legs], with size 1 on the legs that the product lacks."""
     coefficient = run.number(term.coefficient)
     if not term.factors:
@@ -300,7 +302,7 @@ def product(run: Run, term: Term, legs: Legs) -> Tensor:
     return coefficient * aligned(value, kept, legs)
 
 
-def box(run: Run, step: Step) -> Tensor:
+def box(run: ReferenceRun, step: Step) -> Tensor:
     """The value of a box, [batch..., legs as written]."""
     value, legs = OPS[box_of(step).kind].reference(run, step, box_of(step))
     return aligned(value, legs, step.legs)
@@ -321,14 +323,14 @@ def einsum(factors: list[tuple[Tensor, Legs]], legs: Legs) -> tuple[Tensor, Legs
     return torch.einsum(*arguments, [..., *(names.index(leg) for leg in kept)]), kept
 
 
-def check_masks(run: Run) -> None:
+def check_masks(run: ReferenceRun) -> None:
     """Raises InputError if the mask of the call does not fit a box."""
     for step in run.graph.steps if run.mask is not None else ():
         if run.mask is not None and run.graph.masked(step) and run.graph.query in box_of(step).operand("of").legs:
             run_time_mask(run, run.mask, step)
 
 
-def visible(run: Run, step: Step) -> Tensor:
+def visible(run: ReferenceRun, step: Step) -> Tensor:
     """The visible entries of a box's operand, by the design's and the call's masks: boolean, [batch..., legs]."""
     legs = box_of(step).operand("of").legs
     if not run.graph.masked(step):
@@ -336,7 +338,7 @@ def visible(run: Run, step: Step) -> Tensor:
     return seen_by(run, visible_to(run.graph, step), legs)
 
 
-def seen_by(run: Run, visible: Visible, legs: Legs) -> Tensor:
+def seen_by(run: ReferenceRun, visible: Visible, legs: Legs) -> Tensor:
     """`visible` for any tensor with the key leg; size 1 on legs that the masks lack."""
     keep = torch.ones(run.sizes(legs), device=run.device, dtype=torch.bool)
     for mask in visible.masks:
@@ -346,7 +348,7 @@ def seen_by(run: Run, visible: Visible, legs: Legs) -> Tensor:
     return keep if run.key_mask is None else keep & aligned(boolean(run.key_mask), run.pair[1:], legs)
 
 
-def mask_along(run: Run, mask: Tensor, matching: list[str | None], legs: Legs) -> Tensor:
+def mask_along(run: ReferenceRun, mask: Tensor, matching: list[str | None], legs: Legs) -> Tensor:
     """A mask of the call along `legs`, boolean; on legs of the box that match none, visible at any index."""
     mask = mask if mask.dtype == torch.bool else mask != -math.inf
     if mask.ndim in (2, len(run.batch) + 2):
@@ -356,7 +358,7 @@ def mask_along(run: Run, mask: Tensor, matching: list[str | None], legs: Legs) -
     return aligned(mask, (*filter(None, matching), *run.pair), legs)
 
 
-def pattern(run: Run, mask: Function) -> Tensor:
+def pattern(run: ReferenceRun, mask: Function) -> Tensor:
     """A mask of the design: boolean, [n, m]."""
     query, key = map(run.positions, run.pair)
     if mask.name in LOGIC:
@@ -372,7 +374,7 @@ def pattern(run: Run, mask: Function) -> Tensor:
     return MASKS[mask.name].reference(query[:, None], key, *arguments).expand(len(query), len(key))
 
 
-def run_time_mask(run: Run, mask: Tensor, step: Step) -> Tensor:
+def run_time_mask(run: ReferenceRun, mask: Tensor, step: Step) -> Tensor:
     """The mask of the call, [batch..., legs of the box], with size 1 on the legs that it lacks."""
     legs, kind, batch, pair = box_of(step).operand("of").legs, box_of(step).kind, len(run.batch), run.pair
     others = tuple(leg for leg in legs if leg not in pair)
@@ -403,7 +405,7 @@ def reference_run(module: CompiledDesign, arguments: Arguments) -> Result:
         tensors[state] = tensors[state].clone()  # the update below changes the buffer before the backward reads it
     lengths, mask, key_mask = arguments.lengths, arguments.mask, arguments.key_mask
     values = evaluate(graph, tensors, lengths=lengths, training=training, mask=mask, key_mask=key_mask)
-    run = Run(graph, values, lengths, training, mask, key_mask)
+    run = ReferenceRun(graph, values, lengths, training, mask, key_mask)
     if run.half and not graph.also:
         values[graph.output] = rounded(values[graph.output], run.dtype)
     if training and all(x is None or x.numel() for x in arguments.inputs):  # of nothing there is no mean

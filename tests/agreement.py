@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import tensornet_attn as ta
 
@@ -38,6 +38,28 @@ def in_chunks(module: Any, x: Tensor, cuts: Sequence[int]) -> Tensor:
     """The results of a module for chunks of x, one after the other with a cache."""
     cache = module.new_cache()
     return torch.cat([module(part, cache=cache) for part in x.split(cuts, 1)], 1)
+
+
+def outcome(module: nn.Module, inputs: Sequence[Tensor], **options: Any) -> list[Tensor]:
+    """The result, and the gradients of floating inputs and of weights under random weights of the result."""
+    leaves = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in inputs]
+    y = module(*leaves, **options)
+    learned = [x for x in (*leaves, *module.parameters()) if x.requires_grad]
+    weights = torch.randn(y.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(5)).to(y.dtype)
+    return [y.detach(), *torch.autograd.grad(y, learned, weights, materialize_grads=True)]
+
+
+def same_outcome(
+    module: nn.Module,
+    oracle: nn.Module,
+    inputs: Sequence[Tensor],
+    rtol: float = 1e-9,
+    atol: float = 1e-10,
+    **options: Any,
+) -> None:
+    """Equal results, and equal gradients of inputs and weights."""
+    found, wanted = outcome(module, inputs, **options), outcome(oracle, inputs, **options)
+    torch.testing.assert_close(found, wanted, rtol=rtol, atol=atol)
 
 
 def agree(found: Tensor, wanted: Tensor, leaves: list[Tensor]) -> None:

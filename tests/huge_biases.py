@@ -14,7 +14,7 @@ from torch import nn
 from tests.agreement import modules
 from tests.ops.test_softmax import SCORES
 from tests.ops.test_softmax import design as with_sink
-from tests.random_call import F64, assert_same, results
+from tests.random_call import F64, same_results
 
 LEAST = torch.finfo(F64).min
 HUGE = -1e25  # beside it, scores and the logarithm of the number of keys are less than a rounding
@@ -68,5 +68,5 @@ def check(name: str, backend: str, *values: float) -> nn.Module:
         bias[10:14] = value * (1 + torch.arange(20) % 3) / 3  # the largest for a third of the keys
         bias[13, ::2] = -math.inf
         options = {"mask": bias, "key_mask": keys}
-        assert_same(results(module, [x], options), results(oracle, [x], options))
+        same_results(module, oracle, [x], options)
     return module

@@ -6,7 +6,17 @@ from functools import cache
 
 from tensornet_attn.cost import device_named
 from tensornet_attn.cost.order import split_best
-from tensornet_attn.cost.paper import TABLES, Cells, Compared, Comparison, Row, Split, Table, compare, paper_named
+from tensornet_attn.cost.paper import (
+    TABLES,
+    Cells,
+    Compared,
+    PaperComparison,
+    PaperTable,
+    PrintedRow,
+    Split,
+    compare,
+    paper_named,
+)
 from tensornet_attn.graph import Graph
 
 FLOPS = device_named("flops")
@@ -16,9 +26,9 @@ def split(graph: Graph, sizes: dict[str, int]) -> Graph:
     return split_best(graph, sizes, FLOPS)[0]
 
 
-def compare_row(row: Row, split: Split) -> tuple[Compared, ...]:
+def compare_row(row: PrintedRow, split: Split) -> tuple[Compared, ...]:
     """Each count of a row."""
-    return compare(Table("row", "a test", "ours", (row,)), split).numbers
+    return compare(PaperTable("row", "a test", "ours", (row,)), split).numbers
 
 
 def file_of(cells: Cells) -> str:
@@ -32,5 +42,5 @@ def printed(name: str, where: str) -> list[Cells]:
 
 
 @cache
-def compared(name: str) -> Comparison:
+def compared(name: str) -> PaperComparison:
     return compare(TABLES[name], split)

@@ -86,7 +86,7 @@ class Call:
         return torch.where(keep, torch.randn(shape, generator=self.generator, dtype=F64), -torch.inf)
 
 
-def results(module: nn.Module, inputs: list[Tensor], options: Mapping[str, Any]) -> dict[str, Tensor | None]:
+def results(module: nn.Module, inputs: Sequence[Tensor], options: Mapping[str, Any]) -> dict[str, Tensor | None]:
     """Output, losses, gradients of their random projection, and states after the call, by name."""
     inputs = [x.clone().requires_grad_() for x in inputs]
     module.zero_grad()
@@ -138,3 +138,17 @@ def assert_same(found: Mapping[str, Tensor | None], wanted: Mapping[str, Tensor 
             continue
         scale = max(1.0, want.abs().max().item()) if want.numel() else 1.0
         torch.testing.assert_close(got, want, rtol=0, atol=1e-8 * scale, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def same_results(
+    module: nn.Module, oracle: nn.Module, inputs: Sequence[Tensor], options: Mapping[str, Any] | None = None
+) -> None:
+    assert_same(results(module, inputs, options or {}), results(oracle, inputs, options or {}))
+
+
+def same_if_usable(module: nn.Module, oracle: nn.Module, inputs: Sequence[Tensor], options: Mapping[str, Any]) -> bool:
+    """Whether the numbers of the oracle can be compared; then they are the same."""
+    wanted = results(oracle, inputs, options)
+    if usable(wanted):
+        assert_same(results(module, inputs, options), wanted)
+    return usable(wanted)

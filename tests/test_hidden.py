@@ -17,7 +17,7 @@ import tensornet_attn as ta
 from tensornet_attn import ops
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.hidden import looks
-from tensornet_attn.reference import Run, evaluate, seen_by
+from tensornet_attn.reference import ReferenceRun, evaluate, seen_by
 from tests.decay_designs import DECAYS, compare_decay
 from tests.designs.cases import ATTENTION, CASES, drawn
 from tests.hidden_cases import (
@@ -322,7 +322,7 @@ def hidden_entries(graph: Graph, inputs: list[Tensor], options: dict[str, Any]) 
     place = next(i for i, use in enumerate(graph.step["E"].op.uses) if use.name == "b")
     tensors = dict(zip("xeb", inputs, strict=True))
     lengths = {"n": inputs[0].shape[-2], "m": inputs[1].shape[-2]}
-    run = Run(graph, tensors, lengths, False, options.get("mask"), options.get("key_mask"))
+    run = ReferenceRun(graph, tensors, lengths, False, options.get("mask"), options.get("key_mask"))
     shown = torch.zeros((), dtype=torch.bool)
     for every in looks(graph)["E"][place]:
         all_of = [seen_by(run, visible, ("h", "n", "m")) for visible in every]

@@ -6,7 +6,7 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.kernels import blocks
-from tensornet_attn.plan.cache import Cache
+from tensornet_attn.plan.cache import LruCache
 from tests.memory import slope, training_peak
 
 MOST = 1.15  # of the slope: 1 is linear, 2 quadratic
@@ -27,7 +27,7 @@ def test_memory_is_linear(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With small blocks: what a block takes at every length would else hide a map of all pairs."""
     monkeypatch.setattr(blocks, "budget_of", lambda device: 1 << 16)
     for cache in ("plan.make.PLANS", "compiler._sources"):  # nothing of these blocks is left for others
-        monkeypatch.setattr(f"tensornet_attn.{cache}", Cache(most=4))
+        monkeypatch.setattr(f"tensornet_attn.{cache}", LruCache(most=4))
     lengths = (1024, 4096)
     assert slope(lengths, peaks(name, 16, lengths)) <= MOST
 

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import gaussian, xavier_
-from tensornet_attn.runtime.linear import cumulative_sums, outer_sums
+from tensornet_attn.runtime.linear import Term, cumulative_sums, outer_sums
 from tensornet_attn.runtime.maps import elu1, reciprocal, softplus
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, mixed, projected
@@ -98,7 +98,7 @@ class Glfish(nn.Module):
         q = each[None, None, :][..., None]  # 1 1 n 1
         k_3 = phiK.movedim(-3, -1)[..., None]  # ... g d m 1
         z = cumulative_sums(
-            [(q, k_3)], mask, key_mask, max(x.ndim, memory.ndim) - 2, 2, one_row=mask is None
+            [Term(q, k_3)], mask, key_mask, max(x.ndim, memory.ndim) - 2, 2, one_row=mask is None
         )  # ... g d n
         del phiK, k_3
 

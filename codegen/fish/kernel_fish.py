@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.linear import linear_attention
+from tensornet_attn.runtime.linear import Term, linear_attention
 from tensornet_attn.runtime.maps import elu1, softplus
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
@@ -62,7 +62,7 @@ class KernelFish(nn.Module):
         k = phiK.flatten(-2)  # ... m (g d)
         v = V.flatten(-2)  # ... m (h d)
         o = linear_attention(
-            [(q, k, mixture)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 0
+            [Term(q, k, core=mixture)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 0
         ).unflatten(-1, (self.P.shape[1], self.Wq.shape[2]))  # ... n h d
 
         return projected(o.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.linear import linear_attention
+from tensornet_attn.runtime.linear import Term, linear_attention
 from tensornet_attn.runtime.maps import elu1, softplus
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
@@ -78,7 +78,7 @@ class KernelGfish(nn.Module):
         core = bias2.unsqueeze(-2)  # 1 h
         v = V.flatten(-2)  # ... m (h d)
         o = linear_attention(
-            [(q, k, A_c1), (q_2, k_2, core)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 0
+            [Term(q, k, core=A_c1), Term(q_2, k_2, core=core)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 0
         ).unflatten(-1, (self.Wv.shape[1], self.Wq.shape[2]))  # ... n h d
 
         return projected(o.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

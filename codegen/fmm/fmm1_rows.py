@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.band import attend_band
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.linear import linear_attention
+from tensornet_attn.runtime.linear import Term, linear_attention
 from tensornet_attn.runtime.maps import elu1, reciprocal
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
@@ -74,7 +74,7 @@ class Fmm1Rows(nn.Module):
         k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o_2 = linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
+            [Term(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
         )  # ... h n d
         del V, q, k, v
 
@@ -95,7 +95,7 @@ class Fmm1Rows(nn.Module):
         k_2 = K.transpose(-3, -2)  # ... h m d
         v_3 = A_m[None, :][..., None]  # 1 m 1
         o_4 = linear_attention(
-            [(q_2, k_2)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
+            [Term(q_2, k_2)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
         )[..., 0]  # ... h n
         del Q, K, q_2, k_2
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.band import attend_band
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.linear import linear_attention
+from tensornet_attn.runtime.linear import Term, linear_attention
 from tensornet_attn.runtime.maps import elu1, elu1_neg
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
@@ -78,7 +78,7 @@ class Fmm2Causal(nn.Module):
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o_2 = linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
+            [Term(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n d
         del phiQ1, phiK1, q, k, v
 
@@ -87,7 +87,7 @@ class Fmm2Causal(nn.Module):
         k_2 = phiK2.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
         o_3 = linear_attention(
-            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
+            [Term(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n d
         del V, phiQ2, phiK2, q_2, k_2, v_2
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.band import attend_band
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.linear import linear_attention
+from tensornet_attn.runtime.linear import Term, linear_attention
 from tensornet_attn.runtime.maps import elu1, elu1_neg, reciprocal
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
@@ -77,7 +77,7 @@ class Fmm2Rows(nn.Module):
         k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o_2 = linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
+            [Term(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
         )  # ... h n d
         del q, k, v
 
@@ -88,7 +88,7 @@ class Fmm2Rows(nn.Module):
         k_2 = K.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
         o_3 = linear_attention(
-            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg, elu1_neg)
+            [Term(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg, elu1_neg)
         )  # ... h n d
         del V, q_2, k_2, v_2
 
@@ -109,7 +109,7 @@ class Fmm2Rows(nn.Module):
         k_3 = K.transpose(-3, -2)  # ... h m d
         v_4 = A_m[None, :][..., None]  # 1 m 1
         o_5 = linear_attention(
-            [(q_3, k_3)], v_4, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
+            [Term(q_3, k_3)], v_4, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
         )[..., 0]  # ... h n
         del q_3, k_3
 
@@ -120,7 +120,7 @@ class Fmm2Rows(nn.Module):
         k_4 = K.transpose(-3, -2)  # ... h m d
         v_5 = A_m[None, :][..., None]  # 1 m 1
         o_6 = linear_attention(
-            [(q_4, k_4)], v_5, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg, elu1_neg)
+            [Term(q_4, k_4)], v_5, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg, elu1_neg)
         )[..., 0]  # ... h n
         del Q, K, q_4, k_4
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.band import attend_band
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.linear import linear_attention
+from tensornet_attn.runtime.linear import Term, linear_attention
 from tensornet_attn.runtime.maps import elu1, elu1_neg
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
@@ -76,7 +76,7 @@ class Fmm3(nn.Module):
         k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o_2 = linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
+            [Term(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
         )  # ... h n d
         del q, k, v
 
@@ -85,7 +85,7 @@ class Fmm3(nn.Module):
         k_2 = K.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
         o_3 = linear_attention(
-            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg, elu1_neg)
+            [Term(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg, elu1_neg)
         )  # ... h n d
         del q_2, k_2, v_2
 
@@ -94,7 +94,8 @@ class Fmm3(nn.Module):
         k_3 = K.transpose(-3, -2)  # ... h m d
         v_3 = V.transpose(-3, -2)  # ... h m d
         o_4 = linear_attention(
-            [(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, eps=1e-06, maps=(torch.tanh, torch.tanh)
+            [Term(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, eps=1e-06,
+            maps=(torch.tanh, torch.tanh),
         )  # ... h n d
         del Q, K, V, q_3, k_3, v_3
 

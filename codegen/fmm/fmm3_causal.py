@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.band import attend_band
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.linear import linear_attention
+from tensornet_attn.runtime.linear import Term, linear_attention
 from tensornet_attn.runtime.maps import elu1, elu1_neg
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
@@ -83,7 +83,7 @@ class Fmm3Causal(nn.Module):
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o_2 = linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
+            [Term(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n d
         del phiQ1, phiK1, q, k, v
 
@@ -92,7 +92,7 @@ class Fmm3Causal(nn.Module):
         k_2 = phiK2.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
         o_3 = linear_attention(
-            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
+            [Term(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n d
         del phiQ2, phiK2, q_2, k_2, v_2
 
@@ -101,7 +101,7 @@ class Fmm3Causal(nn.Module):
         k_3 = phiK3.transpose(-3, -2)  # ... h m d
         v_3 = V.transpose(-3, -2)  # ... h m d
         o_4 = linear_attention(
-            [(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, eps=1e-06, causal=True, chunk=64
+            [Term(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, eps=1e-06, causal=True, chunk=64
         )  # ... h n d
         del V, phiQ3, phiK3, q_3, k_3, v_3
 

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.band import attend_band
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.linear import linear_attention
+from tensornet_attn.runtime.linear import Term, linear_attention
 from tensornet_attn.runtime.maps import elu1, elu1_neg
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
@@ -84,7 +84,7 @@ class Fmm3Shifted(nn.Module):
         k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o_2 = linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
+            [Term(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
         )  # ... h n d
         del q, k, v
 
@@ -93,7 +93,7 @@ class Fmm3Shifted(nn.Module):
         k_2 = K.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
         o_3 = linear_attention(
-            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg, elu1_neg)
+            [Term(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg, elu1_neg)
         )  # ... h n d
         del Q, K, q_2, k_2, v_2
 
@@ -101,7 +101,7 @@ class Fmm3Shifted(nn.Module):
         q_3 = phiQ3.transpose(-3, -2)  # ... h n d
         k_3 = phiK3.transpose(-3, -2)  # ... h m d
         v_3 = V.transpose(-3, -2)  # ... h m d
-        o_4 = linear_attention([(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
+        o_4 = linear_attention([Term(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
         del V, phiQ3, phiK3, q_3, k_3, v_3
 
         A_V = (

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.band import attend_band
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.lengths import at_least_one
-from tensornet_attn.runtime.linear import linear_attention
+from tensornet_attn.runtime.linear import Term, linear_attention
 from tensornet_attn.runtime.maps import elu1
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
@@ -72,7 +72,7 @@ class FmmLRARelease(nn.Module):
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o_2 = linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, normalize=False
+            [Term(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, normalize=False
         )  # ... h n d
         del V, phiK1, q, k, v
 

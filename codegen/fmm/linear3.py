@@ -28,6 +28,7 @@ from tensornet_attn.runtime.linear import linear_attentions
 from tensornet_attn.runtime.maps import elu1, elu1_neg
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
+from tensornet_attn.runtime.tiled_linear import LinearKernel
 
 
 class Linear3(nn.Module):
@@ -61,8 +62,11 @@ class Linear3(nn.Module):
         k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         A_V = linear_attentions(
-            [(q, k, elu1, elu1, 0), (q, k, elu1_neg, elu1_neg, 0), (q, k, torch.tanh, torch.tanh, 1e-06)], v, mask,
-            key_mask, max(x.ndim, memory.ndim) - 2, 1,
+            [
+                LinearKernel(q, k, elu1, elu1, 0), LinearKernel(q, k, elu1_neg, elu1_neg, 0),
+                LinearKernel(q, k, torch.tanh, torch.tanh, 1e-06),
+            ],
+            v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1,
         )  # ... h n d
 
         return projected(A_V.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1), exact=True)  # ... n f

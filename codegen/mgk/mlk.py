@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.linear import linear_attention
+from tensornet_attn.runtime.linear import Term, linear_attention
 from tensornet_attn.runtime.maps import elu1
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected, weighted_sum
@@ -63,7 +63,7 @@ class MLK(nn.Module):
         k = Kmix.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o = linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, None)
+            [Term(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, None)
         )  # ... h n d
 
         return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
-from tensornet_attn.runtime.linear import cumulative_sums, linear_attention
+from tensornet_attn.runtime.linear import Term, cumulative_sums, linear_attention
 from tensornet_attn.runtime.maps import reciprocal
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
@@ -64,7 +64,7 @@ class ABC(nn.Module):
         # P.sums: sums over m; no n by m tensor is formed
         q = one[None, None, :][..., None]  # 1 1 n 1
         k = s.movedim(-3, -1)[..., None]  # ... h r m 1
-        P_sums = cumulative_sums([(q, k)], mask, key_mask, x.ndim - 2, 2, causal=True)  # ... h r n
+        P_sums = cumulative_sums([Term(q, k)], mask, key_mask, x.ndim - 2, 2, causal=True)  # ... h r n
         del k
 
         P_rows = reciprocal(P_sums)  # ... h r n
@@ -75,7 +75,7 @@ class ABC(nn.Module):
         k_2 = K.transpose(-3, -2)  # ... h m d
         v = s.transpose(-3, -2)  # ... h m r
         o = linear_attention(
-            [(q_2, k_2)], v, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=64
+            [Term(q_2, k_2)], v, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=64
         )  # ... h n r
         del Q, K, q_2, k_2, v
 
@@ -93,7 +93,7 @@ class ABC(nn.Module):
         k_3 = s.transpose(-3, -2)  # ... h m r
         v_2 = V.transpose(-3, -2)  # ... h m d
         o_2 = linear_attention(
-            [(P_V_map_q, k_3)], v_2, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=64
+            [Term(P_V_map_q, k_3)], v_2, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=64
         )  # ... h n d
         del V, s, P_V_map_q, k_3, v_2
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import in_best_groups, l1_norm, top_entries
-from tensornet_attn.runtime.products import projected
+from tensornet_attn.runtime.products import projected, projected_by_each
 
 
 class DeepseekMoe(nn.Module):
@@ -61,16 +61,8 @@ class DeepseekMoe(nn.Module):
 
         R = l1_norm(chosen, -1, 1e-20)  # ... n e
         del chosen
-
-        G_of = projected(
-            x, self.Wg.transpose(-3, -2).flatten(1)
-        ).unflatten(-1, self.Wg.transpose(-3, -2).shape[1:])  # ... n e l
-        G = F.silu(G_of)  # ... n e l
-        del G_of
-
-        U = projected(
-            x, self.Wu.transpose(-3, -2).flatten(1)
-        ).unflatten(-1, self.Wu.transpose(-3, -2).shape[1:])  # ... n e l
+        G = F.silu(projected_by_each(x, self.Wg))  # ... n e l
+        U = projected_by_each(x, self.Wu)  # ... n e l
         H = G * U  # ... n e l
         del G, U
         Sg = F.silu(projected(x, self.Wsg))  # ... n s

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.linear import cumulative_sums
+from tensornet_attn.runtime.linear import Term, cumulative_sums
 from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.precision import to_wide
@@ -61,7 +61,7 @@ class Fox(nn.Module):
         # c: sums over m; no n by m tensor is formed
         q = c_ones[None, :][..., None]  # 1 n 1
         k = g.transpose(-2, -1)[..., None]  # ... h m 1
-        c = cumulative_sums([(q, k)], mask, key_mask, x.ndim - 2, 1, causal=True, wide=True)  # ... h n
+        c = cumulative_sums([Term(q, k)], mask, key_mask, x.ndim - 2, 1, causal=True, wide=True)  # ... h n
         del g, k
 
         part = self.Wq.shape[2] ** -0.5 * Q  # ... n h d

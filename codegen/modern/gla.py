@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.decay import decay_attention
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.linear import cumulative_sums
+from tensornet_attn.runtime.linear import Term, cumulative_sums
 from tensornet_attn.runtime.maps import layer_norm, softplus
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.precision import to_wide
@@ -79,7 +79,7 @@ class GLA(nn.Module):
         # c: sums over m; no n by m tensor is formed
         q = c_ones[None, None, :][..., None]  # 1 1 n 1
         k = g.movedim(-3, -1)[..., None]  # ... h d m 1
-        c = cumulative_sums([(q, k)], mask, key_mask, x.ndim - 2, 2, causal=True, wide=True)  # ... h d n
+        c = cumulative_sums([Term(q, k)], mask, key_mask, x.ndim - 2, 2, causal=True, wide=True)  # ... h d n
         del g, k
 
         A_D_a = c  # ... h d n
@@ -93,7 +93,7 @@ class GLA(nn.Module):
         b = A_D_b.transpose(-2, -1)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m e
         o = decay_attention(
-            [(q_2, k_2, a, b)], v, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=16
+            [Term(q_2, k_2, a, b)], v, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=16
         )  # ... h n e
         del K, V, c, A_D_a, A_D_b, q_2, k_2, a, b, v
 

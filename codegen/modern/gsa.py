@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.decay import decay_attention
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
-from tensornet_attn.runtime.linear import cumulative_sums
+from tensornet_attn.runtime.linear import Term, cumulative_sums
 from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.precision import to_narrow, to_wide
@@ -69,7 +69,7 @@ class GSA(nn.Module):
         # c: sums over m; no n by m tensor is formed
         q = c_ones[None, None, :][..., None]  # 1 1 n 1
         k = g.movedim(-3, -1)[..., None]  # ... h r m 1
-        c = cumulative_sums([(q, k)], mask, key_mask, x.ndim - 2, 2, causal=True, wide=True)  # ... h r n
+        c = cumulative_sums([Term(q, k)], mask, key_mask, x.ndim - 2, 2, causal=True, wide=True)  # ... h r n
         del k
 
         kept_of_hidden = hide(
@@ -92,7 +92,7 @@ class GSA(nn.Module):
         b = P_K_map_D_copy_b[..., None]  # ... h r m 1
         v = new.movedim(-3, -1)[..., None]  # ... h r m 1
         o = decay_attention(
-            [(q_2, k_2, a, b)], v, mask, key_mask, x.ndim - 2, 2, normalize=False, causal=True, chunk=16
+            [Term(q_2, k_2, a, b)], v, mask, key_mask, x.ndim - 2, 2, normalize=False, causal=True, chunk=16
         )[..., 0]  # ... h r n
         del Q, K, P_K_map_D_copy_a, P_K_map_D_copy_b, q_2, k_2, a, b, v
 
@@ -113,7 +113,7 @@ class GSA(nn.Module):
         b_2 = P_V_map_D_copy2_b.transpose(-2, -1)  # ... h m r
         v_2 = V.transpose(-3, -2)  # ... h m d
         o_2 = decay_attention(
-            [(q_3, k_3, a_2, b_2)], v_2, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=16
+            [Term(q_3, k_3, a_2, b_2)], v_2, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=16
         )  # ... h n d
         del V, new, A, P_V_map_D_copy2_a, P_V_map_D_copy2_b, q_3, k_3, a_2, b_2, v_2
 

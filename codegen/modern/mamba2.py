@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.decay import decay_attention
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
-from tensornet_attn.runtime.linear import cumulative_sums
+from tensornet_attn.runtime.linear import Term, cumulative_sums
 from tensornet_attn.runtime.maps import raised_to, softplus
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.precision import to_narrow, to_wide
@@ -83,7 +83,7 @@ class Mamba2(nn.Module):
         # c: sums over m; no n by m tensor is formed
         q = c_ones[None, :][..., None]  # 1 n 1
         k = g.transpose(-2, -1)[..., None]  # ... h m 1
-        c = cumulative_sums([(q, k)], mask, key_mask, x.ndim - 2, 1, causal=True, wide=True)  # ... h n
+        c = cumulative_sums([Term(q, k)], mask, key_mask, x.ndim - 2, 1, causal=True, wide=True)  # ... h n
         del g, k
 
         M_k = to_narrow(B[..., None, :] * t[..., None], x)  # ... m h s
@@ -100,7 +100,7 @@ class Mamba2(nn.Module):
         b = M_fade_b[..., None]  # ... h m 1
         v = V_hidden.transpose(-3, -2)  # ... h m d
         o = decay_attention(
-            [(q_2, k_2, a, b)], v, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=64
+            [Term(q_2, k_2, a, b)], v, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=64
         )  # ... h n d
         del C, c, M_k, M_fade_a, M_fade_b, V_hidden, q_2, k_2, a, b, v
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.decay import decay_attention
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.linear import Term
 from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.positions import alibi_slopes, exactly, query_positions
@@ -80,7 +81,7 @@ class Minimax(nn.Module):
         b = A_D_b[..., None]  # h m 1
         v = V.transpose(-3, -2)  # ... h m d
         o = decay_attention(
-            [(q, k, a, b)], v, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=64
+            [Term(q, k, a, b)], v, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=64
         )  # ... h n d
         del Q, K, V, q, k, v
 

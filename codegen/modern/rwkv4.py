@@ -27,6 +27,7 @@ from tensornet_attn.runtime.conv import convolve
 from tensornet_attn.runtime.decay import decay_attention
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
+from tensornet_attn.runtime.linear import Term
 from tensornet_attn.runtime.maps import kept
 from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.positions import exactly, query_positions
@@ -104,7 +105,7 @@ class Rwkv4(nn.Module):
         c = A_A_c[..., None]  # a m 1
         v = V.transpose(-2, -1)[..., None]  # ... a m 1
         o = decay_attention(
-            [(q, k, a, b, c)], v, mask, key_mask, x.ndim - 2, 1, softmax=True, causal=True, chunk=16
+            [Term(q, k, a, b, c)], v, mask, key_mask, x.ndim - 2, 1, softmax=True, causal=True, chunk=16
         )[..., 0]  # ... a n
         del V, A_A_b, b, v
 

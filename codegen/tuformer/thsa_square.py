@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import set_, xavier_
-from tensornet_attn.runtime.linear import linear_attention
+from tensornet_attn.runtime.linear import Term, linear_attention
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 
@@ -64,6 +64,8 @@ class THSASquare(nn.Module):
 
         # A and A V: sums over m first; no n by m tensor is formed
         core = self.C.transpose(-2, -1)  # s r
-        o = linear_attention([(phiQ, phiK, core)], V, mask, key_mask, max(x.ndim, memory.ndim) - 2, 0)  # ... n r
+        o = linear_attention(
+            [Term(phiQ, phiK, core=core)], V, mask, key_mask, max(x.ndim, memory.ndim) - 2, 0
+        )  # ... n r
 
         return projected(o, self.Wo, exact=True)  # ... n f

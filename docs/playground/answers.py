@@ -21,7 +21,7 @@ from tensornet_attn.graph import examine
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.rewrite.table import firings
 from tensornet_attn.spec import Design, read
-from tensornet_attn.spec.read import Reading
+from tensornet_attn.spec.read import ReadDesign
 from tensornet_attn.special.lattice import check_contains
 
 FILE = "design.yaml"  # the name of the editor's text in messages
@@ -50,7 +50,7 @@ def told(problem: Problem) -> Answer:
 
 
 @lru_cache(maxsize=8)
-def _examined(text: str, legs: str) -> tuple[Reading, Graph | None]:
+def _examined(text: str, legs: str) -> tuple[ReadDesign, Graph | None]:
     """The reading and the graph of a text, which is None on errors. Cached for all requests."""
     reading = read(f"{text}\n", json.loads(legs), None, compiler.Design)  # a line break marks text, not a name
     graph = examine(reading)
@@ -66,7 +66,7 @@ def _contained(text: str, legs: str) -> list[Problem]:
     return reading.reporter.problems()
 
 
-def examined(asked: Request) -> tuple[Reading, Graph | None]:
+def examined(asked: Request) -> tuple[ReadDesign, Graph | None]:
     return _examined(asked["text"], json.dumps(asked.get("legs", {})))
 
 

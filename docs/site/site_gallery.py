@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
+from tensornet_attn.cli.generate.catalogue import Catalogue, CatalogueEntry
 from tensornet_attn.cost.sizes import LENGTH, human
 from tensornet_attn.draw import to_text
 from tensornet_attn.errors import InputError
@@ -74,7 +74,7 @@ class Gallery(SphinxDirective):
         return [nodes.raw("", html, format="html")]
 
 
-def card(entry: Entry) -> Card:
+def card(entry: CatalogueEntry) -> Card:
     """The card of one design."""
     report = entry.cost(entry.at(LENGTH))
     state, kept = decoding(entry.graph)

@@ -17,7 +17,7 @@ import torch
 
 from tensornet_attn.analyse.maps import attention_steps, compiled, evaluated
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.graph.attention import Given, Map, Reduce, attentions, score_of
+from tensornet_attn.graph.attention import MappedScores, OpaqueScores, Reduce, attentions, score_of
 from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.nn.module import CompiledDesign, leaves
@@ -126,7 +126,7 @@ def _box(graph: Graph, name: str | None) -> Step:
     return next(iter(boxes.values())) if name is None else boxes[name]
 
 
-def _product(graph: Graph, box: Step) -> Product:
+def _product(graph: Graph, box: Step) -> ScoreProduct:
     score_products = products(graph, attentions(graph)[box.name].of)
     if not score_products:
         raise _refusal(graph, box, "its scores are not a product of a query and a key side.")
@@ -160,7 +160,7 @@ def _name(leg: str) -> str:
 
 
 @dataclass(frozen=True)
-class Product:
+class ScoreProduct:
     """Factors by the leg names of the attention box; a leg that is summed in between has a number: `g.1`.
 
     `bent`: a nonlinear step in between, after which scores must not be mixed. `against`: why there is no core.
@@ -171,13 +171,13 @@ class Product:
     against: str | None = None
 
 
-def products(graph: Graph, use: Use, numbers: Iterator[int] | None = None) -> list[Product]:
+def products(graph: Graph, use: Use, numbers: Iterator[int] | None = None) -> list[ScoreProduct]:
     """All products of a query and a key side behind a use; a sum may have several, or none."""
     score, numbers = score_of(graph, use), count(1) if numbers is None else numbers
-    if isinstance(score, Given):
+    if isinstance(score, OpaqueScores):
         return []
     names = dict(zip(score.step.legs, use.legs, strict=True))
-    if isinstance(score, Map | Reduce):
+    if isinstance(score, MappedScores | Reduce):
         return _of_box(graph, score, names, numbers)
     terms = [_renamed(term.factors, names, numbers) for term in score.step.contraction.terms]  # type: ignore[union-attr]
     return [product for factors in terms for product in _of_term(graph, score.step, factors, set(use.legs), numbers)]
@@ -190,7 +190,9 @@ def _renamed(factors: tuple[Use, ...], names: dict[str, str], numbers: Iterator[
     return tuple(Use(use.name, tuple(new_names[leg] for leg in use.legs)) for use in factors)
 
 
-def _of_box(graph: Graph, score: Map | Reduce, names: dict[str, str], numbers: Iterator[int]) -> list[Product]:
+def _of_box(
+    graph: Graph, score: MappedScores | Reduce, names: dict[str, str], numbers: Iterator[int]
+) -> list[ScoreProduct]:
     """The products behind a box, except those that only decide a topk; a leg that the box reduces mixes scores."""
     (inner,) = _renamed((score.of,), names, numbers)
     behind = products(graph, inner, numbers)
@@ -201,7 +203,7 @@ def _of_box(graph: Graph, score: Map | Reduce, names: dict[str, str], numbers: I
 
 def _of_term(
     graph: Graph, step: Step, factors: tuple[Use, ...], kept: set[str], numbers: Iterator[int]
-) -> Iterator[Product]:
+) -> Iterator[ScoreProduct]:
     """The term itself, or the products behind its only factor with both sides, times the other factors."""
     two_sided = [
         (index, products(graph, use, numbers)) for index, use in enumerate(factors) if len(_sides(graph, use)) == 2
@@ -210,7 +212,7 @@ def _of_term(
     rest = tuple(use for index, use in enumerate(factors) if index not in scores)
     rest_sides = {side for use in rest if len(_sides(graph, use)) == 1 for side in _sides(graph, use)}
     if not scores and len(rest_sides) == 2:
-        yield Product(factors)
+        yield ScoreProduct(factors)
     for index, behind in scores.items():
         for product in behind:
             product = replace(product, factors=(*product.factors, *rest))
@@ -221,7 +223,7 @@ def _of_term(
             yield product
 
 
-def _mixed(product: Product, step: Step) -> Product:
+def _mixed(product: ScoreProduct, step: Step) -> ScoreProduct:
     if product.bent is None or product.against is not None:
         return product
     return replace(product, against=f"'{step.name}' mixes scores after '{product.bent}', which is not linear")

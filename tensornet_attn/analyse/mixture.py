@@ -10,7 +10,7 @@ import torch
 
 from tensornet_attn.analyse.core import values_without_positions
 from tensornet_attn.analyse.maps import compiled, sums_of_maps
-from tensornet_attn.graph.attention import Softmax, Terms, attentions, score_of
+from tensornet_attn.graph.attention import SoftmaxOfScores, Terms, attentions, score_of
 from tensornet_attn.graph.graph import Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import evaluate
@@ -82,7 +82,7 @@ def _components(graph: Graph) -> Iterator[tuple[Step, Use, str]]:
         if step.box is not None and OPS[step.box.kind].log_of_sum and {graph.query, graph.key} <= {*step.legs}:
             yield step, step.box.operand("of"), str(step.box.leg)
     for attention in attentions(graph).values():
-        if isinstance(attention.weighting, Softmax):
+        if isinstance(attention.weighting, SoftmaxOfScores):
             yield from ((attention.box, attention.of, leg) for leg in attention.weighting.legs[1:])
 
 

@@ -56,18 +56,18 @@ BAND = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class BoxFigure:
     """A figure of a box; `value` is None if the figure is not defined, and `why` is the reason."""
 
     value: Any
     why: str = ""
 
     @staticmethod
-    def of(function: Callable[..., Any], *arguments: Any) -> Measured:
+    def of(function: Callable[..., Any], *arguments: Any) -> BoxFigure:
         try:
-            return Measured(function(*arguments))
+            return BoxFigure(function(*arguments))
         except InputError as error:
-            return Measured(None, str(error))
+            return BoxFigure(None, str(error))
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,14 +88,14 @@ class BoxFigures:
     band: int
     spectra: dict[int, Tensor]
     ranks: dict[int, Tensor]
-    core: Measured
+    core: BoxFigure
     distances: HeadDistances | None
     eigenvalues: Eigenvalues
-    score_eigenvalues: Measured
-    entropy: Measured
-    reach: Measured
-    vertical: Measured
-    induction: Measured
+    score_eigenvalues: BoxFigure
+    entropy: BoxFigure
+    reach: BoxFigure
+    vertical: BoxFigure
+    induction: BoxFigure
 
     @property
     def title(self) -> str:
@@ -221,14 +221,14 @@ def box_figures(section: Section, maps: Maps, scores: Maps | None, repeated: Map
         band,
         spectra,
         ranks={removed: rank_of(values) for removed, values in spectra.items()},
-        core=Measured(None, NO_SCORES) if scores is None else Measured.of(core_matrix, section.module, maps.step),
+        core=BoxFigure(None, NO_SCORES) if scores is None else BoxFigure.of(core_matrix, section.module, maps.step),
         distances=head_distances(maps) if len(maps.labels) > 1 else None,
         eigenvalues=map_eigenvalues(maps),
-        score_eigenvalues=Measured(None, NO_SCORES) if scores is None else Measured.of(map_eigenvalues, scores),
-        entropy=Measured.of(lambda: map_entropy(maps).flatten()),
-        reach=Measured.of(lambda: map_reach(maps).flatten()),
-        vertical=Measured.of(lambda: vertical_scores(maps).flatten()),
-        induction=Measured(None) if repeated is None else Measured.of(lambda: induction_scores(repeated).flatten()),
+        score_eigenvalues=BoxFigure(None, NO_SCORES) if scores is None else BoxFigure.of(map_eigenvalues, scores),
+        entropy=BoxFigure.of(lambda: map_entropy(maps).flatten()),
+        reach=BoxFigure.of(lambda: map_reach(maps).flatten()),
+        vertical=BoxFigure.of(lambda: vertical_scores(maps).flatten()),
+        induction=BoxFigure(None) if repeated is None else BoxFigure.of(lambda: induction_scores(repeated).flatten()),
     )
 
 
@@ -441,16 +441,16 @@ def _between(box: BoxFigures) -> Table:
     return Table(("figure", "value"), rows, caption)
 
 
-def _columns(box: BoxFigures) -> dict[str, tuple[Measured, int]]:
+def _columns(box: BoxFigures) -> dict[str, tuple[BoxFigure, int]]:
     """Figures by head, [heads] each, by title, with the number of decimals."""
     titles = {0: "rank", box.band: f"rank without {box.band} diagonals"}
-    columns = {title: (Measured(box.ranks[removed].double().mean(0)), 1) for removed, title in titles.items()}
+    columns = {title: (BoxFigure(box.ranks[removed].double().mean(0)), 1) for removed, title in titles.items()}
     columns |= {"entropy (nats)": (box.entropy, 2), "reach (positions)": (box.reach, 2)}
     columns |= {"vertical line score": (box.vertical, 3)}
     return columns | ({"induction score": (box.induction, 3)} if box.repeated is not None else {})
 
 
-def _by_head(maps: Maps, columns: dict[str, tuple[Measured, int]]) -> Table:
+def _by_head(maps: Maps, columns: dict[str, tuple[BoxFigure, int]]) -> Table:
     heads, (n, m) = len(maps.labels), maps.values.shape[-2:]
     rows = [
         [label or "only head", *(_cell(*column, head) for column in columns.values())]
@@ -463,7 +463,7 @@ def _by_head(maps: Maps, columns: dict[str, tuple[Measured, int]]) -> Table:
     return Table(("head", *columns), rows, caption, heads > 1)
 
 
-def _cell(figure: Measured, decimals: int, head: int | None) -> str:
+def _cell(figure: BoxFigure, decimals: int, head: int | None) -> str:
     if figure.value is None:
         return "–"
     number = float(figure.value.mean() if head is None else figure.value[head])

@@ -33,7 +33,7 @@ from tensornet_attn.bench.measure import (
     sample_of,
 )
 from tensornet_attn.bench.own import HOOK, check_output, maker_named
-from tensornet_attn.bench.results import FAILED, SKIPPED, WRONG, Entry, Result, ratio, spread
+from tensornet_attn.bench.results import FAILED, SKIPPED, WRONG, Entry, PassResult, ratio, spread
 from tensornet_attn.errors import InputError, TensornetError, nearest
 from tensornet_attn.named import name_of
 from tensornet_attn.ops import OPS
@@ -47,7 +47,7 @@ COMPILED = {"inductor", "compile", "flex", "fla"}
 
 
 @dataclass(frozen=True)
-class Options:
+class BenchmarkOptions:
     """Options of a benchmark.
 
     `against`: names, `module:name` of your own layers, or their classes. `seconds`: time limit for each pass of each
@@ -82,7 +82,7 @@ class Options:
         return list(dict.fromkeys((*self.backends, *map(str, self.against))))
 
 
-Work = tuple[Options, Case]
+Work = tuple[BenchmarkOptions, Case]
 
 
 @dataclass
@@ -90,7 +90,7 @@ class Prepared:
     """A case whose contestants are compared and compiled, but not timed. `ready`: those to time."""
 
     case: Case
-    result: Result
+    result: PassResult
     ready: dict[str, Contestant] = field(default_factory=dict)
 
 
@@ -101,12 +101,12 @@ class Bench:
     `rates`: measured rates of the machine, for the floor of each result. If they are None, results have no floor.
     """
 
-    options: Options
+    options: BenchmarkOptions
     say: Say = lambda message: None
     rates: Rates | None = None
     oracles: dict[object, Oracle] = field(default_factory=dict)
 
-    def results(self, cases: Sequence[Case]) -> Iterator[Result]:
+    def results(self, cases: Sequence[Case]) -> Iterator[PassResult]:
         """Yields a result for each pass of each case. Raises InputError before the first, see `Case.check`."""
         for case in cases:
             case.check()
@@ -151,7 +151,7 @@ class Bench:
             if entry.status == FAILED:
                 prepared.result.entries[index] = self.added(entry.name, prepared)
 
-    def floor(self, result: Result, case: Case, compared: Contestant | None, kind: str) -> float | None:
+    def floor(self, result: PassResult, case: Case, compared: Contestant | None, kind: str) -> float | None:
         """The floor of a contestant: that of the result, unless it computes another function; None if not compared."""
         if compared is not None and compared.layer is not None and compared.layer.unlike:
             return None
@@ -209,7 +209,7 @@ class Bench:
             if comparable and entry.name != result.ours:
                 entry.ratio = ratio(timed[entry.name].seconds, timed[result.ours].seconds)
 
-    def graphs(self, result: Result, calls: dict[str, Call]) -> dict[str, Call]:
+    def graphs(self, result: PassResult, calls: dict[str, Call]) -> dict[str, Call]:
         """CUDA graphs of the calls; an entry whose call cannot be captured fails."""
         graphs, pool = {}, torch.cuda.graph_pool_handle() if is_gpu(result.device) else None
         for name, call in calls.items():
@@ -250,12 +250,12 @@ def hint(case: Case) -> str:
     return ""
 
 
-def blank(case: Case, kind: str, ours: str) -> Result:
+def blank(case: Case, kind: str, ours: str) -> PassResult:
     lengths = {leg: case.lengths.get(leg, size) for leg, size in case.design.legs.items()}
     legs = {leg: size for leg, size in lengths.items() if size is not None}
     settings = {name: case.graph.values[name] for name in case.design.settings}
     how = (case.n, case.batch, case.dtype, case.device, case.graph.causal)
-    return Result(case.design.name, kind, *how, legs, settings, ours)
+    return PassResult(case.design.name, kind, *how, legs, settings, ours)
 
 
 def sentence(error: Exception) -> str:
@@ -269,7 +269,7 @@ def sentence(error: Exception) -> str:
 SAID, READY, DONE = "said", "ready", "done"
 
 
-def in_batches(work: Sequence[Work], jobs: int, rates: Rates | None, say: Say) -> Iterator[tuple[int, Result]]:
+def in_batches(work: Sequence[Work], jobs: int, rates: Rates | None, say: Say) -> Iterator[tuple[int, PassResult]]:
     """Yields the results of each case with its index. A process measures all passes of a case; `jobs` work at once."""
     for start in range(0, len(work), jobs):
         batch = list[_Worker]()
@@ -298,7 +298,7 @@ class _Worker:
         self.process.start()
         theirs.close()  # otherwise the end of the process would not close the pipe
 
-    def wait(self, wanted: str) -> list[Result]:
+    def wait(self, wanted: str) -> list[PassResult]:
         """Repeats what the process says until it is ready, or done with these results. Results say why if it died."""
         try:
             while True:
@@ -309,14 +309,14 @@ class _Worker:
         except (EOFError, OSError):
             return self.died()
 
-    def timed(self) -> list[Result]:
+    def timed(self) -> list[PassResult]:
         try:
             self.link.send(None)
         except OSError:  # it died while it was prepared
             return self.died()
         return self.wait(DONE)
 
-    def died(self) -> list[Result]:
+    def died(self) -> list[PassResult]:
         self.process.join()
         reason = f"its process ended with exit code {self.process.exitcode}."
         options, case = self.work
@@ -326,7 +326,7 @@ class _Worker:
         return results
 
 
-def _measure(options: Options, case: Case, rates: Rates | None, threads: int, link: Connection) -> None:
+def _measure(options: BenchmarkOptions, case: Case, rates: Rates | None, threads: int, link: Connection) -> None:
     start_worker(threads)
     select(case.device)
     bench = Bench(options, lambda message: link.send((SAID, message)), rates)

@@ -21,8 +21,8 @@ from tensornet_attn.bench.case import FORWARD, TRAINING, Case, runner
 from tensornet_attn.bench.machine import EXPONENTIALS, tidy
 from tensornet_attn.bench.measure import Call
 from tensornet_attn.bench.rates import Best, copy_rate, exponential_rate, map_rates, product_rates, projected_rate
-from tensornet_attn.cost.rates import CALIBRATE, KEPT, Efficiency, Pair, Table, completed, machine
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.rates import CALIBRATE, KEPT, Efficiency, Pair, RateTable, completed, machine
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import (
     LINEAR_IN_CPP,
     MODULE,
@@ -134,7 +134,7 @@ class Timing:
         return self.clock() - start
 
 
-def calibrate(seconds: float = SECONDS, clock: Clock | None = None, probes: Probed = PROBES) -> Table:
+def calibrate(seconds: float = SECONDS, clock: Clock | None = None, probes: Probed = PROBES) -> RateTable:
     """The table of this CPU in float32, with torch's number of threads."""
     timing, first = Timing(SHARE * seconds, clock), list[float]()
     tidy("cpu")
@@ -148,10 +148,10 @@ def calibrate(seconds: float = SECONDS, clock: Clock | None = None, probes: Prob
     return _fitted(primitives(lambda call: timing.best(call, next(earlier))), timing, probes)
 
 
-def primitives(best: Best) -> Table:
+def primitives(best: Best) -> RateTable:
     """The table without efficiencies; `best` is called for the same calls in the same order each time."""
     kind = torch.float32
-    return Table(
+    return RateTable(
         machine(torch.get_num_threads()),
         date.today().isoformat(),
         CALIBRATE,
@@ -200,7 +200,7 @@ def _pair(best: Best, n: int, width: int) -> Pair:
     return Pair(n, width, forward / pairs, training / pairs)
 
 
-def _fitted(table: Table, timing: Timing, probes: Probed) -> Table:
+def _fitted(table: RateTable, timing: Timing, probes: Probed) -> RateTable:
     """The table with the efficiency of each kind of part, from measured designs."""
     efficiencies: dict[str, list[float]] = {}
     for backward in (False, True):
@@ -208,7 +208,7 @@ def _fitted(table: Table, timing: Timing, probes: Probed) -> Table:
         calls = [probe.call() for probe in probed]
         times = [timing.best(call) for call in calls]
         times = [timing.best(call, earlier) for call, earlier in zip(calls, times, strict=True)]  # some time after
-        rows = [(probe.parts(table), measured) for probe, measured in zip(probed, times, strict=True)]
+        rows = [(probe.seconds_by_kind(table), measured) for probe, measured in zip(probed, times, strict=True)]
         for kind, factor in factors(rows).items():
             efficiencies.setdefault(kind, [1.0, 1.0])[backward] = factor
     return completed(replace(table, efficiency=tuple(Efficiency(kind, *both) for kind, both in efficiencies.items())))
@@ -241,7 +241,7 @@ def _ridge(kind: str) -> float:
     return RIDGE_OF_CALLS if kind in ("call", MODULE) or kind.endswith(" calls") else RIDGE
 
 
-def at_bounds(table: Table) -> list[str]:
+def at_bounds(table: RateTable) -> list[str]:
     """The kinds whose efficiency is the smallest or largest that is accepted: their calls do not determine it."""
     return [
         efficiency.kind for efficiency in table.efficiency if {efficiency.forward, efficiency.training} & {*FACTORS}
@@ -272,9 +272,9 @@ class Probe:
         self.design, self.plan, self.backward, self.n = design, plan, backward, n
         graph = split_products(self.plan.schedule)
         lengths = {leg.name: n for leg in graph.legs if leg.sequence}
-        self.scene = Scene(graph, sizes_at(graph, lengths))
+        self.scene = SizedGraph(graph, sizes_at(graph, lengths))
 
-    def parts(self, table: Table) -> dict[str, float]:
+    def seconds_by_kind(self, table: RateTable) -> dict[str, float]:
         """The predicted seconds of each kind of part."""
         parts = {MODULE: table.module[self.backward]}
         for step in self.scene.graph.steps:

@@ -17,14 +17,14 @@ import torch
 
 from tensornet_attn import compiler
 from tensornet_attn.bench.baselines import layer_of
-from tensornet_attn.bench.baselines.steps import STEPS, KeysAndValues, Step
-from tensornet_attn.bench.bench import GIB, Options, Say, blank, fill, reported
+from tensornet_attn.bench.baselines.steps import STEPS, BaselineStep, KeysAndValues
+from tensornet_attn.bench.bench import GIB, BenchmarkOptions, Say, blank, fill, reported
 from tensornet_attn.bench.case import DECODING, Case
 from tensornet_attn.bench.compare import oracle
 from tensornet_attn.bench.contestants import HEADS, SkippedError, need_parts, within
 from tensornet_attn.bench.measure import WARM, Call, clock_of, interleaved, is_gpu, sample_of
-from tensornet_attn.bench.results import Entry, Result, ratio
-from tensornet_attn.bench.run import Session, Setting
+from tensornet_attn.bench.results import Entry, PassResult, ratio
+from tensornet_attn.bench.run import BenchmarkSession, Setting
 from tensornet_attn.cost.sizes import dtype_bytes
 from tensornet_attn.plan.decoding import decoding_of
 from tensornet_attn.report.words import in_bytes
@@ -95,24 +95,24 @@ class Compiled:
 class ByHand:
     """A handwritten step."""
 
-    def __init__(self, step_class: type[Step], case: Case, limit: float, note: str = ""):
+    def __init__(self, step_class: type[BaselineStep], case: Case, limit: float, note: str = ""):
         sizes = SimpleNamespace(**case.sizes)
         floats = sum(prod(shape) for shape in step_class.shapes(sizes, case.batch, case.n + 1))
         within(dtype_bytes(case.dtype) * floats, limit, "cache")
         layer = layer_of(step_class.of, case.sizes, causal=True)
         case.loaded(layer)
-        self.made = step_class(layer, case.batch, case.n + 1)
+        self.baseline = step_class(layer, case.batch, case.n + 1)
         self.note = note or step_class.note
 
     def step(self, x: Tensor) -> Tensor:
-        return self.made.step(x)
+        return self.baseline.step(x)
 
     def fill(self, n: int) -> int:
-        self.made.fill(n)
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.made.kept)
+        self.baseline.fill(n)
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.baseline.kept)
 
     def back(self, n: int) -> list[Tensor]:
-        self.made.seen = n
+        self.baseline.seen = n
         return []
 
 
@@ -160,25 +160,25 @@ def stepping(name: str, case: Case, limit: float) -> tuple[Case, Stepping]:
     return case, Compiled(name, case, limit)
 
 
-def of_decoding(cases: Sequence[Case], backends: Sequence[str], setting: Setting, say: Say) -> Session:
+def of_decoding(cases: Sequence[Case], backends: Sequence[str], setting: Setting, say: Say) -> BenchmarkSession:
     """A run that measures the step after `n` positions of each case. Raises InputError for invalid cases."""
     for case in cases:
         case.check()
-    run, options, setting = setting.ready(Options((), backends, (DECODING,)), always=False)
+    run, options, setting = setting.ready(BenchmarkOptions((), backends, (DECODING,)), always=False)
     names = [*options.names, HAND, SOFTMAX]
     run.options = {**run.options, "against": [HAND, SOFTMAX]}
 
-    def results() -> Iterator[Result]:
+    def results() -> Iterator[PassResult]:
         for _, group in groupby(cases, lambda case: (case.design.name, case.batch)):
             yield from measured([*group], names, options, say)
 
-    return Session(run, results(), setting)
+    return BenchmarkSession(run, results(), setting)
 
 
 @torch.no_grad()
-def measured(cases: Sequence[Case], names: Sequence[str], options: Options, say: Say) -> list[Result]:
+def measured(cases: Sequence[Case], names: Sequence[str], options: BenchmarkOptions, say: Say) -> list[PassResult]:
     """The results of one design and batch size at several lengths. All contestants and lengths are interleaved."""
-    results, calls = list[Result](), dict[str, Call]()
+    results, calls = list[PassResult](), dict[str, Call]()
     for case in cases:
         say(f"{case.design.name}, after {case.n:,} positions, batch {case.batch}: comparing with the reference ...")
         result = blank(case, DECODING, names[0])
@@ -221,7 +221,7 @@ def ready(entry: Entry, case: Case, limit: float) -> Call:
     return call
 
 
-def time(results: Sequence[Result], calls: Mapping[str, Call], options: Options) -> None:
+def time(results: Sequence[PassResult], calls: Mapping[str, Call], options: BenchmarkOptions) -> None:
     """Measures times, ratios and peak memory, and sets them in the entries."""
     device = results[0].device
     warm, budget = WARM if is_gpu(device) else 0.0, options.seconds * len(results)
@@ -235,5 +235,5 @@ def time(results: Sequence[Result], calls: Mapping[str, Call], options: Options)
                 entry.ratio = ratio(theirs.seconds, ours.seconds)
 
 
-def _key(result: Result, name: str) -> str:
+def _key(result: PassResult, name: str) -> str:
     return f"{name} behind {result.n}"

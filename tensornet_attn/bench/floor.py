@@ -23,7 +23,7 @@ from tensornet_attn import compiler
 from tensornet_attn.bench.case import FORWARD, Case
 from tensornet_attn.bench.machine import Rates
 from tensornet_attn.cost.products import Shape
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.shapes import exponentials, matmuls
 from tensornet_attn.cost.sizes import dtype_bytes, sizes_at
 from tensornet_attn.cost.target import target_from
@@ -37,7 +37,7 @@ AT_ONCE = 3  # copies alive during a step: operand, masked operand, result
 
 
 @dataclass(frozen=True)
-class Model:
+class PassFloor:
     """FLOPs, bytes, exponentials, and their minimum seconds at the measured rates (None if rates were not measured)."""
 
     flops: int
@@ -46,24 +46,24 @@ class Model:
     exponentials: int = 0
 
 
-def model_of(case: Case, kind: str, backend: str, rates: Rates | None) -> Model:
+def model_of(case: Case, kind: str, backend: str, rates: Rates | None) -> PassFloor:
     """The model of a pass in the plan of our backend."""
     plan = compiler.plan_of(case.graph, backend, target_from(**case.wanted(kind)))
     flops, moved = flops_of(plan.schedule, case, kind), bytes_of(case, kind)
     work, exps = work_of(plan.schedule, case, kind)
-    return Model(flops, moved, None if rates is None else rates.floor(flops, moved, work, exps), exps)
+    return PassFloor(flops, moved, None if rates is None else rates.floor(flops, moved, work, exps), exps)
 
 
-def scene_of(schedule: Graph, case: Case) -> Scene:
+def scene_of(schedule: Graph, case: Case) -> SizedGraph:
     graph = split_products(schedule)
-    return Scene(graph, sizes_at(graph, case.lengths), case.batch)
+    return SizedGraph(graph, sizes_at(graph, case.lengths), case.batch)
 
 
 def flops_of(schedule: Graph, case: Case, kind: str) -> int:
     """The FLOPs of the products of a schedule, over the whole batch."""
     scene, total = scene_of(schedule, case), 0
     for step in scene.graph.steps:
-        batch = scene.batch if step.name in scene.batched else 1
+        batch = scene.batch_of(step)
         step_products = products(scene, step).items()
         pairs = sum(count * int(scene.size(legs) * visible_share(scene, legs)) for legs, count in step_products)
         total += 2 * _times(scene, step, kind) * batch * pairs
@@ -83,11 +83,11 @@ def work_of(schedule: Graph, case: Case, kind: str) -> tuple[list[tuple[Shape, f
     return work, exps
 
 
-def _times(scene: Scene, step: Step, kind: str) -> int:
+def _times(scene: SizedGraph, step: Step, kind: str) -> int:
     return 3 if kind != FORWARD and step.name in scene.learned else 1
 
 
-def visible_share(scene: Scene, legs: Iterable[str]) -> Fraction:
+def visible_share(scene: SizedGraph, legs: Iterable[str]) -> Fraction:
     """The share of pairs that causal attention shows, if these legs are of pairs; otherwise 1."""
     graph = scene.graph
     if not (graph.causal and {graph.query, graph.key} <= {*legs}):
@@ -99,7 +99,7 @@ def visible_share(scene: Scene, legs: Iterable[str]) -> Fraction:
 def bytes_of(case: Case, kind: str) -> int:
     """The minimum of bytes that any implementation of the pass reads and writes."""
     graph = case.graph
-    scene = Scene(graph, sizes_at(graph, case.lengths), case.batch)
+    scene = SizedGraph(graph, sizes_at(graph, case.lengths), case.batch)
     inputs, weights = [x for x in graph.of_role("input") if x.default is None], graph.of_role("weight")
     learned = sum(scene.stored[x.name] for x in (*inputs, *weights) if not x.frozen)
     constant = sum(scene.stored[x.name] for x in weights if x.frozen)

@@ -18,7 +18,7 @@ import torch
 from tensornet_attn.bench.measure import Call, Sample, by_clock, is_gpu, sample_of
 from tensornet_attn.bench.rates import copy_rate, exponential_rate, product_rates
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.cost.products import Measured, Shape, rate_at
+from tensornet_attn.cost.products import MeasuredRate, Shape, rate_at
 from tensornet_attn.cost.rates import KEPT, processor
 from tensornet_attn.cost.sizes import dtype_bytes
 from tensornet_attn.version import __version__
@@ -122,7 +122,7 @@ class Rates:
     bandwidth: float
     side: int
     copied: int
-    products: tuple[Measured, ...] = ()
+    products: tuple[MeasuredRate, ...] = ()
     exponentials: float = 0.0
 
     def floor(self, flops: float, moved: float, work: Sequence[tuple[Shape, float]] = (), exps: float = 0.0) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensornet_attn.analyse.plots import GREY, blank, label
-from tensornet_attn.bench.results import Entry, Result
+from tensornet_attn.bench.results import Entry, PassResult
 from tensornet_attn.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ COLOURS = ("#2563a8", "#d1495b", "#e9a23b", "#3c8d5a", "#7b5ea7", "#4fb0c6", "#8
 MEASURES = (("seconds", "ms per call"), ("peak_bytes", "peak memory, MB"))
 
 
-def figure(results: Sequence[Result]) -> Figure:
+def figure(results: Sequence[PassResult]) -> Figure:
     """One row per design, with panels of times and then of memory for each pass.
 
     Several lengths are drawn as lines with quartiles, a single length as bars. Raises InputError if nothing was
@@ -51,7 +51,7 @@ def figure(results: Sequence[Result]) -> Figure:
     return picture
 
 
-def _lines(axis: Axes, results: Sequence[Result], names: Sequence[str], measure: str) -> None:
+def _lines(axis: Axes, results: Sequence[PassResult], names: Sequence[str], measure: str) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     for index, name in enumerate(names):
@@ -75,7 +75,7 @@ def _lines(axis: Axes, results: Sequence[Result], names: Sequence[str], measure:
         line.set_minor_formatter(NullFormatter())
 
 
-def _bars(axis: Axes, results: Sequence[Result], names: Sequence[str], measure: str) -> None:
+def _bars(axis: Axes, results: Sequence[PassResult], names: Sequence[str], measure: str) -> None:
     entries = [entry for result in results for entry in result.entries if entry.measured]
     for index, entry in enumerate(entries):
         middle, below, above = _value(entry, measure)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from tensornet_attn import compiler
 from tensornet_attn.bench.measure import Call
-from tensornet_attn.cost.products import Measured, Shape
+from tensornet_attn.cost.products import MeasuredRate, Shape
 from tensornet_attn.cost.rates import DROPOUT, NOISE, SINUSOID, Each
 from tensornet_attn.ops.maps import MAPS
 from tensornet_attn.runtime.positions import sinusoid
@@ -49,7 +49,7 @@ LEAST = 1e-12  # seconds of a map that takes no longer than the fastest one
 RESULTS = 4  # a result has at most a fourth as many numbers: on a CPU 16 MiB, without new pages of memory
 
 
-def product_rates(best: Best, device: str, dtype: torch.dtype) -> tuple[Measured, ...]:
+def product_rates(best: Best, device: str, dtype: torch.dtype) -> tuple[MeasuredRate, ...]:
     """FLOPs per second of products of each shape. More work makes the longest side longer, or the batch larger."""
     rates = []
     for sizes in SHAPES:
@@ -61,7 +61,7 @@ def product_rates(best: Best, device: str, dtype: torch.dtype) -> tuple[Measured
         if shape.columns < shape.rows:  # heads before positions, or after them
             operand_pairs.append((right.mT.contiguous(), left.mT.contiguous()))
         shortest = min(best(partial(torch.matmul, *operands)) for operands in operand_pairs)
-        rates.append(Measured(shape, 2 * shape.macs / shortest))
+        rates.append(MeasuredRate(shape, 2 * shape.macs / shortest))
     return tuple(rates)
 
 

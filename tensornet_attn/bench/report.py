@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tensornet_attn.bench.machine import Rates
-from tensornet_attn.bench.results import Entry, Result
-from tensornet_attn.bench.targets import Outcome, Target
+from tensornet_attn.bench.results import Entry, PassResult
+from tensornet_attn.bench.targets import BenchmarkTarget, CriterionOutcome
 from tensornet_attn.cost.sizes import human
 from tensornet_attn.report.words import aligned, in_bytes
 
@@ -34,22 +34,22 @@ IMPOSSIBLE = 5  # share of a floor that no implementation reaches, although kern
 BUSY = "of floor above {limit:.0%}: other programs ran while the rates were measured. Measure again on an idle machine."
 
 
-def text(results: Sequence[Result]) -> str:
+def text(results: Sequence[PassResult]) -> str:
     """All tables, and the meaning of the columns."""
     units = UNITS.format(ours=results[0].ours if results else "torch")
     busy = any((entry.of_floor or 0) > IMPOSSIBLE for result in results for entry in result.entries)
     return "\n\n".join([*map(block, results), units, *[BUSY.format(limit=IMPOSSIBLE)] * busy])
 
 
-def block(result: Result) -> str:
+def block(result: PassResult) -> str:
     """The table of one result.
 
-    >>> from tensornet_attn.bench.results import Entry, Result, Spread
+    >>> from tensornet_attn.bench.results import Entry, PassResult, Spread
     >>> spread = Spread(0.012, 0.011, 0.0131)
     >>> entries = [Entry("torch", seconds=spread, peak_bytes=2_000_000, error=3e-7, floor=9e-3)]
     >>> entries += [Entry("flex", "skipped", "why.")]
     >>> fixed = ("mhsa", "forward", 512, 4, "float32", "cpu", False, {"f": 256, "n": 512}, {}, "torch", entries)
-    >>> print(block(Result(*fixed)))
+    >>> print(block(PassResult(*fixed)))
     mhsa, f 256, n 512, batch 4, float32, cpu: forward
              median   quartiles        floor    of floor  ratio  quartiles  peak     error
       torch  12.0 ms  11.0 to 13.1 ms  9.00 ms  75%                         2.00 MB  3e-07
@@ -65,24 +65,24 @@ def block(result: Result) -> str:
     return "\n".join([f"{', '.join(facts)}: {result.kind}", *(f"  {line}" for line in lines)])
 
 
-def step_text(results: Sequence[Result]) -> str:
+def step_text(results: Sequence[PassResult]) -> str:
     """The table of decoding steps with a line per design, batch size and length, skipped contestants, and columns."""
     ours = results[0].ours if results else "torch"
     others = list(dict.fromkeys(entry.name for result in results for entry in result.entries if entry.name != ours))
     head = ("design", "batch", "after", ours, "quartiles", "growth", *(x for o in others for x in (o, "ratio")), "")
-    first: dict[tuple[str, int], Result] = {}
+    first: dict[tuple[str, int], PassResult] = {}
     rows = [step_row(result, first.setdefault((result.design, result.batch), result), others) for result in results]
     table = "\n".join(line.rstrip() for line in aligned([head, *rows]))
     return "\n\n".join(filter(None, [table, left_out(results), STEP_UNITS.format(ours=ours)]))
 
 
-def step_row(result: Result, first: Result, others: Sequence[str]) -> list[str]:
+def step_row(result: PassResult, first: PassResult, others: Sequence[str]) -> list[str]:
     """The cells: design, batch, positions; our time, quartiles and growth; time and ratio of each other; a note.
 
     >>> from tensornet_attn.bench.results import Spread
     >>> mine = Entry("torch", seconds=Spread(0.002, 0.0019, 0.0022), note="cache 16.8 MB")
     >>> fixed = ("mhsa", "decoding", 4096, 1, "float32", "cpu", True, {}, {}, "torch")
-    >>> result = Result(*fixed, [mine, Entry("hand", "skipped")])
+    >>> result = PassResult(*fixed, [mine, Entry("hand", "skipped")])
     >>> step_row(result, result, ["hand"])
     ['mhsa', '1', '4,096', '2.00 ms', '1.90 to 2.20', '', '-', '', 'cache 16.8 MB']
     """
@@ -146,7 +146,9 @@ def three(x: float) -> str:
     return f"{x:#.3g}".rstrip(".") if x < 1000 else f"{x:.0f}"
 
 
-def target_text(pairs: Sequence[tuple[Target, Result]], reached: Iterable[Outcome], rates: Sequence[Rates]) -> str:
+def target_text(
+    pairs: Sequence[tuple[BenchmarkTarget, PassResult]], reached: Iterable[CriterionOutcome], rates: Sequence[Rates]
+) -> str:
     """The report of a GPU run: targets, lower bounds, remarks, skipped contestants, measured rates."""
     ours = pairs[0][1].ours if pairs else ""
     results = [result for _, result in pairs]
@@ -161,7 +163,7 @@ def target_text(pairs: Sequence[tuple[Target, Result]], reached: Iterable[Outcom
     return "\n\n".join([*filter(None, parts), TARGET_UNITS.format(ours=ours)])
 
 
-def target_table(outcomes: Iterable[Outcome], peaks: bool = False) -> str:
+def target_table(outcomes: Iterable[CriterionOutcome], peaks: bool = False) -> str:
     """A line per criterion: target, result, quartiles.
 
     With `peaks`, the table has peak memory, and reasons are short because `left_out` lists them.
@@ -170,7 +172,7 @@ def target_table(outcomes: Iterable[Outcome], peaks: bool = False) -> str:
     return "\n".join(aligned([(*CRITERIA, *more, ""), *(target_row(outcome, peaks) for outcome in outcomes)]))
 
 
-def target_row(outcome: Outcome, peaks: bool = False) -> tuple[str, ...]:
+def target_row(outcome: CriterionOutcome, peaks: bool = False) -> tuple[str, ...]:
     first = (outcome.target, str(outcome.n), outcome.over, f"{'<= ' * (outcome.kind == 'growth')}{figure(outcome)}")
     sizes = (outcome.peak_ours, outcome.peak_other) if peaks else ()
     memory = ("-" if size is None else in_bytes(size) for size in sizes)
@@ -181,7 +183,7 @@ def target_row(outcome: Outcome, peaks: bool = False) -> tuple[str, ...]:
     return (*first, median, f"{low} to {high}", *memory, "reached" if outcome.met else "missed")
 
 
-def figure(outcome: Outcome, number: float | None = None) -> str:
+def figure(outcome: CriterionOutcome, number: float | None = None) -> str:
     """A value in the unit of a criterion, by default the target.
 
     >>> figure(Outcome("thsa", 2048, "share", 0.4, "")), figure(Outcome("thsa", 2048, "ratio", 2, ""), 2.125)
@@ -191,7 +193,7 @@ def figure(outcome: Outcome, number: float | None = None) -> str:
     return f"{100 * number:.1f} %" if outcome.kind == "share" else f"{number:.2f}"
 
 
-def _model_row(target: Target, result: Result) -> tuple[str, ...]:
+def _model_row(target: BenchmarkTarget, result: PassResult) -> tuple[str, ...]:
     """The cells: target, length, pass, operations, bytes, floor, our time, and floor over our time."""
     mine, model = result.entry(result.ours), result.model
     flops, moved, floor = ("-",) * 3
@@ -203,7 +205,7 @@ def _model_row(target: Target, result: Result) -> tuple[str, ...]:
     return target.label, str(result.n), result.kind, flops, moved, floor, took, share
 
 
-def left_out(results: Iterable[Result]) -> str:
+def left_out(results: Iterable[PassResult]) -> str:
     """A line for each reason why contestants were not measured, with the designs."""
     designs_by_reason: dict[str, dict[str, None]] = {}
     for result in results:
@@ -213,7 +215,7 @@ def left_out(results: Iterable[Result]) -> str:
     return "\n".join(f"{', '.join(designs)}: {reason}" for reason, designs in designs_by_reason.items())
 
 
-def remarks(results: Iterable[Result]) -> str:
+def remarks(results: Iterable[PassResult]) -> str:
     """Notes on measured contestants, such as shorter lengths of the comparison with the reference."""
     names_by_remark: dict[str, dict[str, None]] = {}
     for result in results:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median, quantiles
 from typing import Any
 
-from tensornet_attn.bench.floor import Model
+from tensornet_attn.bench.floor import PassFloor
 from tensornet_attn.bench.machine import Rates
 
 MEASURED, SKIPPED, FAILED, WRONG = "measured", "skipped", "failed", "wrong"
@@ -83,7 +83,7 @@ class Entry:
 
 
 @dataclass
-class Result:
+class PassResult:
     """One pass of one design at one length. `ours` names the entry of `model`, which is the denominator of ratios."""
 
     design: str
@@ -97,7 +97,7 @@ class Result:
     settings: Mapping[str, float]
     ours: str
     entries: list[Entry] = field(default_factory=list)
-    model: Model | None = None
+    model: PassFloor | None = None
 
     @property
     def share(self) -> float | None:
@@ -119,7 +119,7 @@ class Result:
 
 
 @dataclass
-class Run:
+class BenchmarkRun:
     """A run: the command, the machine, the options, and the results so far.
 
     `rates`: measured rates of the machine before and after. `criteria`: outcomes of the targets.
@@ -128,7 +128,7 @@ class Run:
     command: str
     machine: Mapping[str, object]
     options: Mapping[str, object]
-    results: list[Result] = field(default_factory=list)
+    results: list[PassResult] = field(default_factory=list)
     finished: bool = False
     load: list[float | None] = field(default_factory=list)  # before and after
     rates: list[Rates] = field(default_factory=list)

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from tensornet_attn import compiler
-from tensornet_attn.bench.bench import Bench, Options, Say, Work, in_batches
+from tensornet_attn.bench.bench import Bench, BenchmarkOptions, Say, Work, in_batches
 from tensornet_attn.bench.case import DECODING, TRAINING, Case
 from tensornet_attn.bench.contestants import OURS
 from tensornet_attn.bench.machine import Rates, load, machine, measured_rates, memory_limit, select
 from tensornet_attn.bench.measure import is_gpu
 from tensornet_attn.bench.report import rates_text, step_text, target_table, target_text, text
-from tensornet_attn.bench.results import Result, Run
-from tensornet_attn.bench.targets import BATCH, Outcome, Target, outcomes
+from tensornet_attn.bench.results import BenchmarkRun, PassResult
+from tensornet_attn.bench.targets import BATCH, BenchmarkTarget, CriterionOutcome, outcomes
 from tensornet_attn.cost.devices import Device, device_named
 
 MEMORY = 8.0  # GiB, on a CPU
@@ -45,7 +45,7 @@ class Setting:
     graphs: bool = False
     jobs: int = 1
 
-    def ready(self, options: Options, always: bool) -> tuple[Run, Options, Setting]:
+    def ready(self, options: BenchmarkOptions, always: bool) -> tuple[BenchmarkRun, BenchmarkOptions, Setting]:
         """Starts a run. Returns it with its options, and this setting with `planned`.
 
         Plans are for the measured rates if `always`, on a GPU, or if `costs` is `measured`. Raises InputError for an
@@ -60,11 +60,11 @@ class Setting:
         if self.costs not in (None, MEASURED):
             planned = device_named(str(self.costs))
         further = {"seed": self.seed, "costs": self.costs or (MEASURED if wanted else None), "tune": self.tune}
-        run = Run("", machine(self.device), asdict(options) | further, load=[load()], rates=rates)
+        run = BenchmarkRun("", machine(self.device), asdict(options) | further, load=[load()], rates=rates)
         return run, options, replace(self, planned=planned)
 
 
-def cases_of(target: Target, setting: Setting) -> list[Case]:
+def cases_of(target: BenchmarkTarget, setting: Setting) -> list[Case]:
     """The case of a target, and one at half the length for a growth criterion. Raises InputError for invalid cases."""
     design = compiler.load(target.design, legs=target.legs, settings=target.settings)
     shared = {name: getattr(setting, name) for name in ("batch", "dtype", "device", "seed", "tune")}
@@ -75,7 +75,7 @@ def cases_of(target: Target, setting: Setting) -> list[Case]:
     return cases
 
 
-def options_of(target: Target, options: Options, setting: Setting) -> Options:
+def options_of(target: BenchmarkTarget, options: BenchmarkOptions, setting: Setting) -> BenchmarkOptions:
     """The options of a target, with its contestants: our backends, and the peers of the target."""
     backends = dict.fromkeys([*setting.backends, *(name for name in target.against if name in OURS)])
     against = [name for name in target.against if name not in OURS]
@@ -83,13 +83,13 @@ def options_of(target: Target, options: Options, setting: Setting) -> Options:
 
 
 @dataclass
-class Session:
+class BenchmarkSession:
     """The run so far. `pairs`: targets with their results, if targets are measured. `gpu`: they are GPU targets."""
 
-    run: Run
-    results: Iterable[Result]
+    run: BenchmarkRun
+    results: Iterable[PassResult]
     setting: Setting
-    pairs: list[tuple[Target, Result]] | None = None
+    pairs: list[tuple[BenchmarkTarget, PassResult]] | None = None
     gpu: bool = False
 
     def measured(self) -> Iterator[None]:
@@ -103,7 +103,7 @@ class Session:
         self.run.load.append(load())
         yield
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[CriterionOutcome]:
         return outcomes(self.pairs or (), self.run.rate)
 
     def text(self) -> str:
@@ -115,42 +115,44 @@ class Session:
         return target_text(self.pairs, reached, self.run.rates) if self.gpu else target_table(reached)
 
 
-def of_cases(cases: Sequence[Case], options: Options, setting: Setting, say: Say) -> Session:
+def of_cases(cases: Sequence[Case], options: BenchmarkOptions, setting: Setting, say: Say) -> BenchmarkSession:
     """A run that measures cases. Raises InputError for an invalid case, before any measurement."""
     for case in cases:
         case.check()
     run, options, setting = setting.ready(options, always=False)
     planned = [replace(case, costs=setting.planned, tune=setting.tune) for case in cases]
     results = (result for _, result in results_of([(options, case) for case in planned], setting, run.rate, say))
-    return Session(run, results, setting)
+    return BenchmarkSession(run, results, setting)
 
 
-def of_targets(targets: Sequence[Target], setting: Setting, say: Say, gpu: bool) -> Session:
+def of_targets(targets: Sequence[BenchmarkTarget], setting: Setting, say: Say, gpu: bool) -> BenchmarkSession:
     """A run that measures targets; for a `gpu` it also measures rates. Raises InputError as `of_cases` does."""
     for target in targets:
         cases_of(target, setting)
     names = dict.fromkeys(name for target in targets for name in target.against if name not in OURS)
     passes = dict.fromkeys(kind for target in targets for kind in target.passes)
-    options = Options(tuple(names), setting.backends, tuple(passes))
+    options = BenchmarkOptions(tuple(names), setting.backends, tuple(passes))
     run, options, ready = setting.ready(options, always=gpu)
     alone = replace(options, against=(), backends=ready.backends[:1], passes=(TRAINING,))
-    work, owners = list[Work](), list[Target]()
+    work, owners = list[Work](), list[BenchmarkTarget]()
     for target in targets:
         case, *half = cases_of(target, ready)
         work += [(options_of(target, options, ready), case), *((alone, half_case) for half_case in half)]
         owners += [target] * (1 + len(half))
-    pairs: list[tuple[Target, Result]] = []
+    pairs: list[tuple[BenchmarkTarget, PassResult]] = []
 
-    def results() -> Iterator[Result]:
+    def results() -> Iterator[PassResult]:
         """Yields all results, and adds them to `pairs`."""
         for index, result in results_of(work, ready, run.rate, say):
             pairs.append((owners[index], result))
             yield result
 
-    return Session(run, results(), ready, pairs, gpu)
+    return BenchmarkSession(run, results(), ready, pairs, gpu)
 
 
-def results_of(work: Sequence[Work], setting: Setting, rates: Rates | None, say: Say) -> Iterator[tuple[int, Result]]:
+def results_of(
+    work: Sequence[Work], setting: Setting, rates: Rates | None, say: Say
+) -> Iterator[tuple[int, PassResult]]:
     """Yields each result with the index of its case. With several `jobs`, other processes prepare the cases."""
     if setting.jobs > 1:
         yield from in_batches(work, setting.jobs, rates, say)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tensornet_attn.bench.case import FORWARD, TRAINING
 from tensornet_attn.bench.machine import Rates
-from tensornet_attn.bench.results import Entry, Result, Spread
+from tensornet_attn.bench.results import Entry, PassResult, Spread
 from tensornet_attn.errors import InputError, nearest
 
 BATCH = 4
@@ -25,7 +25,7 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Share:
+class RateShare:
     """In the forward, our FLOP/s are at least this share of the measured rate of matrix products."""
 
     least: float
@@ -38,11 +38,11 @@ class Growth:
     most: float
 
 
-Criterion = Ratio | Share | Growth
+Criterion = Ratio | RateShare | Growth
 
 
 @dataclass(frozen=True)
-class Target:
+class BenchmarkTarget:
     """The targets of a design at length n and batch 4. `peers` are measured too."""
 
     design: str
@@ -55,7 +55,7 @@ class Target:
     @property
     def label(self) -> str:
         """
-        >>> Target("epa", (), {"f": 256, "h": 2}, {"k": 2}).label
+        >>> BenchmarkTarget("epa", (), {"f": 256, "h": 2}, {"k": 2}).label
         'epa f 256 h 2 k 2'
         """
         return " ".join([self.design, *(f"{name} {value}" for name, value in {**self.legs, **self.settings}.items())])
@@ -68,7 +68,9 @@ class Target:
 
     @property
     def passes(self) -> tuple[str, ...]:
-        return (FORWARD, TRAINING) if any(isinstance(criterion, Share) for criterion in self.criteria) else (TRAINING,)
+        return (
+            (FORWARD, TRAINING) if any(isinstance(criterion, RateShare) for criterion in self.criteria) else (TRAINING,)
+        )
 
     @property
     def grows(self) -> bool:
@@ -79,8 +81,8 @@ class Target:
 WIDTH = {"f": 256, "h": 8}
 
 
-def _one(design: str, against: str, ratio: float, sizes: Mapping[str, int], **options: Any) -> Target:
-    return Target(design, (Ratio(ratio, (against,)),), sizes, **options)
+def _one(design: str, against: str, ratio: float, sizes: Mapping[str, int], **options: Any) -> BenchmarkTarget:
+    return BenchmarkTarget(design, (Ratio(ratio, (against,)),), sizes, **options)
 
 
 TARGETS = (
@@ -100,24 +102,26 @@ LONG = 65536
 PEERS = ("eager", "compile", "sdpa", "flex", "fused", "torch")  # a ratio is to the fastest of these
 FAST = ("eager", "compile", "torch")
 GPU_TARGETS = (
-    Target("mhsa", (Ratio(0.98, ("sdpa",)),), HEADS, n=4096, peers=PEERS),
-    Target("hard_fish", (Ratio(1.3, PEERS), Ratio(1.0, ("softmax",))), HEADS | {"g": 2}, n=4096),
-    Target("gfish", (Ratio(3.0, PEERS),), HEADS | {"g": 4}, n=4096),
-    Target("mgk", (Ratio(1.25, PEERS),), HEADS | {"r": 2}, n=4096),
-    Target("thsa", (Ratio(2.0, PEERS), Share(0.4)), {"f": 512, "r": 256, "s": 256}, n=2048),
-    Target("talking_heads", (Ratio(1.5, PEERS),), {"f": 512, "g": 8, "h": 8, "e": 8}, n=4096),
+    BenchmarkTarget("mhsa", (Ratio(0.98, ("sdpa",)),), HEADS, n=4096, peers=PEERS),
+    BenchmarkTarget("hard_fish", (Ratio(1.3, PEERS), Ratio(1.0, ("softmax",))), HEADS | {"g": 2}, n=4096),
+    BenchmarkTarget("gfish", (Ratio(3.0, PEERS),), HEADS | {"g": 4}, n=4096),
+    BenchmarkTarget("mgk", (Ratio(1.25, PEERS),), HEADS | {"r": 2}, n=4096),
+    BenchmarkTarget("thsa", (Ratio(2.0, PEERS), RateShare(0.4)), {"f": 512, "r": 256, "s": 256}, n=2048),
+    BenchmarkTarget("talking_heads", (Ratio(1.5, PEERS),), {"f": 512, "g": 8, "h": 8, "e": 8}, n=4096),
     # 128 positions on each side
-    Target("band", (Ratio(1.0, ("flex",)),), HEADS, {"k": 257}, n=32768, peers=("compile", "torch")),
-    Target("linear", (Ratio(20.0, ("softmax",)), Growth(2.2)), HEADS, n=LONG, peers=FAST),
-    Target("fmm2", (Ratio(20.0, ("softmax",)), Growth(2.2)), HEADS, {"k": 5}, n=LONG, peers=FAST),
+    BenchmarkTarget("band", (Ratio(1.0, ("flex",)),), HEADS, {"k": 257}, n=32768, peers=("compile", "torch")),
+    BenchmarkTarget("linear", (Ratio(20.0, ("softmax",)), Growth(2.2)), HEADS, n=LONG, peers=FAST),
+    BenchmarkTarget("fmm2", (Ratio(20.0, ("softmax",)), Growth(2.2)), HEADS, {"k": 5}, n=LONG, peers=FAST),
     # without 'eager' and 'compile': the handwritten layer loops over positions, and torch.compile would unroll it
-    Target("fmm_fast_weight1", (Ratio(0.8, ("fla",)),), HEADS, {"k": 5}, n=4096, peers=("torch",)),
+    BenchmarkTarget("fmm_fast_weight1", (Ratio(0.8, ("fla",)),), HEADS, {"k": 5}, n=4096, peers=("torch",)),
     # as in the paper, d is the largest multiple of 16 with at most the parameters of mhsa with 8 heads of width 64
-    Target("epa", (Ratio(1.6, ("dense",)),), {"f": 512, "h": 2, "e": 5, "d": 80}, {"k": 2}, n=4096, peers=PEERS),
+    BenchmarkTarget(
+        "epa", (Ratio(1.6, ("dense",)),), {"f": 512, "h": 2, "e": 5, "d": 80}, {"k": 2}, n=4096, peers=PEERS
+    ),
 )
 
 
-def targets_of(designs: Sequence[str] = (), gpu: bool = False) -> tuple[Target, ...]:
+def targets_of(designs: Sequence[str] = (), gpu: bool = False) -> tuple[BenchmarkTarget, ...]:
     """The targets of these designs, or of all designs. Raises InputError for a design without targets.
 
     >>> [target.design for target in targets_of(["linear", "mhsa"])]
@@ -132,7 +136,7 @@ def targets_of(designs: Sequence[str] = (), gpu: bool = False) -> tuple[Target, 
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CriterionOutcome:
     """The outcome of one criterion. `kind`: ratio, share or growth; `wanted`: its minimum, or the maximum of a growth.
 
     `over`: the denominator of the figure. If `reached` is None, `reason` explains why. `peak_ours` and `peak_other` are
@@ -159,9 +163,9 @@ class Outcome:
         return asdict(self) | {"met": self.met}
 
 
-def outcomes(pairs: Iterable[tuple[Target, Result]], rates: Rates | None) -> list[Outcome]:
+def outcomes(pairs: Iterable[tuple[BenchmarkTarget, PassResult]], rates: Rates | None) -> list[CriterionOutcome]:
     """The outcomes of all criteria of the targets with results."""
-    results_by_target: dict[int, tuple[Target, list[Result]]] = {}
+    results_by_target: dict[int, tuple[BenchmarkTarget, list[PassResult]]] = {}
     for target, result in pairs:
         results_by_target.setdefault(id(target), (target, []))[1].append(result)
     return [
@@ -171,21 +175,23 @@ def outcomes(pairs: Iterable[tuple[Target, Result]], rates: Rates | None) -> lis
     ]
 
 
-def outcome(criterion: Criterion, target: Target, results: Sequence[Result], rates: Rates | None) -> Outcome:
+def outcome(
+    criterion: Criterion, target: BenchmarkTarget, results: Sequence[PassResult], rates: Rates | None
+) -> CriterionOutcome:
     longest = max(result.n for result in results)
     by_pass = {(result.n, result.kind): result for result in results}
     training = by_pass.get((longest, TRAINING))
-    if isinstance(criterion, Share):
-        empty = Outcome(target.label, longest, "share", criterion.least, SHARE)
+    if isinstance(criterion, RateShare):
+        empty = CriterionOutcome(target.label, longest, "share", criterion.least, SHARE)
         return _share(empty, by_pass.get((longest, FORWARD)), rates)
     if isinstance(criterion, Growth):
-        empty = Outcome(target.label, longest, "growth", criterion.most, GROWTH)
+        empty = CriterionOutcome(target.label, longest, "growth", criterion.most, GROWTH)
         return _growth(empty, training, by_pass.get((longest // 2, TRAINING)))
     over = criterion.against[0] if len(criterion.against) == 1 else BEST
-    return _ratio(Outcome(target.label, longest, "ratio", criterion.least, over), criterion, training)
+    return _ratio(CriterionOutcome(target.label, longest, "ratio", criterion.least, over), criterion, training)
 
 
-def _ratio(empty: Outcome, criterion: Ratio, result: Result | None) -> Outcome:
+def _ratio(empty: CriterionOutcome, criterion: Ratio, result: PassResult | None) -> CriterionOutcome:
     if result is None:
         return replace(empty, reason=NOT_YET)
     mine = result.entry(result.ours)
@@ -198,7 +204,7 @@ def _ratio(empty: Outcome, criterion: Ratio, result: Result | None) -> Outcome:
     return replace(empty, over=over, reached=best.ratio, peak_ours=mine.peak_bytes, peak_other=best.peak_bytes)
 
 
-def _share(empty: Outcome, result: Result | None, rates: Rates | None) -> Outcome:
+def _share(empty: CriterionOutcome, result: PassResult | None, rates: Rates | None) -> CriterionOutcome:
     if result is None:
         return replace(empty, reason=NOT_YET)
     mine = result.entry(result.ours)
@@ -210,7 +216,7 @@ def _share(empty: Outcome, result: Result | None, rates: Rates | None) -> Outcom
     return replace(empty, reached=Spread(*shares), peak_ours=mine.peak_bytes)
 
 
-def _growth(empty: Outcome, whole: Result | None, half: Result | None) -> Outcome:
+def _growth(empty: CriterionOutcome, whole: PassResult | None, half: PassResult | None) -> CriterionOutcome:
     """The two times were not interleaved, so the quartiles are bounds: low over high, and high over low."""
     if whole is None or half is None:
         return replace(empty, reason=NOT_YET)
@@ -222,6 +228,6 @@ def _growth(empty: Outcome, whole: Result | None, half: Result | None) -> Outcom
     return replace(empty, reached=reached, peak_ours=long.peak_bytes)
 
 
-def _without(empty: Outcome, *entries: Entry) -> Outcome:
+def _without(empty: CriterionOutcome, *entries: Entry) -> CriterionOutcome:
     reasons = [f"{entry.name} {entry.status}: {entry.reason}" for entry in entries if not entry.measured]
     return replace(empty, reason=" ".join(reasons) or "there is no contestant to compare with.")

@@ -14,7 +14,7 @@ from tensornet_attn.cli.output import print_json
 from tensornet_attn.errors import InputError, MissingPartError
 
 if TYPE_CHECKING:
-    from tensornet_attn.cost.rates import Table
+    from tensornet_attn.cost.rates import RateTable
 
 REQUIRED = ("torch", "pydantic", "networkx", "opt_einsum", "ruamel.yaml", "graphviz", "platformdirs", "typer", "rich")
 
@@ -126,7 +126,7 @@ def _threads() -> int | None:
     return int(torch.get_num_threads())
 
 
-def _table(table: Table) -> str:
+def _table(table: RateTable) -> str:
     """The main rates of a table, its machine and its age."""
     from datetime import date
 
@@ -140,7 +140,7 @@ def _table(table: Table) -> str:
     )
 
 
-def _machine(table: Table) -> str:
+def _machine(table: RateTable) -> str:
     machine = table.machine
     return f"{machine.threads} thread{'s' * (machine.threads != 1)} of {machine.processor}, torch {machine.torch}"
 

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from tensornet_attn.analyse.plots import blank
-from tensornet_attn.compare.section import Row, Section, words
+from tensornet_attn.compare.section import SeedRuns, TaskSection, words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +29,7 @@ def style(index: int) -> tuple[str, Dashes]:
     return COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
 
 
-def curves(section: Section) -> str:
+def curves(section: TaskSection) -> str:
     """The training loss and validations of all rows over steps, as SVG. Raises MissingPartError without matplotlib."""
     figure = blank(10.6, 3.7)
     figure.patch.set_alpha(0)
@@ -39,7 +39,7 @@ def curves(section: Section) -> str:
     return _svg(figure, section.task)
 
 
-def line(row: Row, key: str) -> Line | None:
+def line(row: SeedRuns, key: str) -> Line | None:
     """The curve of a row at the common steps of its runs; None if there are none."""
     runs = [record.curve(key) for record in row.records]
     steps = sorted(set.intersection(*(set(run) for run in runs)))
@@ -54,7 +54,7 @@ def line(row: Row, key: str) -> Line | None:
     return [float(step) for step in ends], middle, [min(column) for column in columns], [max(c) for c in columns]
 
 
-def _panel(axis: Axes, rows: Sequence[Row], key: str, title: str) -> None:
+def _panel(axis: Axes, rows: Sequence[SeedRuns], key: str, title: str) -> None:
     for index, row in enumerate(rows):
         colour, dashes = style(index)
         curve = line(row, key)

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from tensornet_attn.analyse.plots import need_matplotlib
 from tensornet_attn.compare.curves import curves, style
-from tensornet_attn.compare.section import NOTE, Section, cells, head
+from tensornet_attn.compare.section import NOTE, TaskSection, cells, head
 from tensornet_attn.report import page as pages
 from tensornet_attn.report.page import Table
 from tensornet_attn.report.words import counted
@@ -19,7 +19,7 @@ from tensornet_attn.spec import Design
 WIDE = 180  # width of the column of intervals in pixels
 
 
-def page(sections: Sequence[Section], title: str) -> str:
+def page(sections: Sequence[TaskSection], title: str) -> str:
     """The page. Raises MissingPartError without matplotlib."""
     need_matplotlib()
     designs = []
@@ -35,7 +35,7 @@ def page(sections: Sequence[Section], title: str) -> str:
     return pages.page("compare.html", title, counts=counts, tasks=tasks, designs=designs, note=note)
 
 
-def designs_of(sections: Iterable[Section]) -> list[tuple[Design, list[str]]]:
+def designs_of(sections: Iterable[TaskSection]) -> list[tuple[Design, list[str]]]:
     """The different designs, with the labels of the rows and unfinished runs that have them."""
     designs_by_yaml: dict[str, tuple[Design, list[str]]] = {}
     for section in sections:
@@ -46,7 +46,7 @@ def designs_of(sections: Iterable[Section]) -> list[tuple[Design, list[str]]]:
     return list(designs_by_yaml.values())
 
 
-def _task(section: Section) -> dict[str, Any]:
+def _task(section: TaskSection) -> dict[str, Any]:
     ends = [end for row in section.rows for end in (row.score.low, row.score.high)]
     records = [record for row in section.rows for record in row.records] + [record for _, record in section.unfinished]
     rows = []  # (row, style and tooltip of its line, cells)
@@ -79,7 +79,7 @@ def _task(section: Section) -> dict[str, Any]:
     }
 
 
-def _tables(section: Section) -> Iterator[Table]:
+def _tables(section: TaskSection) -> Iterator[Table]:
     """The tables of scores by groups of samples and of unfinished runs, if any."""
     if section.groups:
         names = ["", *(key.partition("/")[2] for key in section.groups)]

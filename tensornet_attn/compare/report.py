@@ -10,7 +10,7 @@ from typing import Any
 
 from tensornet_attn.compare.record import Record
 from tensornet_attn.compare.record import record as read
-from tensornet_attn.compare.section import DEFAULT, NOTE, UNITS, Mean, Row, Section, cells, head, mean_of
+from tensornet_attn.compare.section import DEFAULT, NOTE, UNITS, SeedMean, SeedRuns, TaskSection, cells, head, mean_of
 from tensornet_attn.cost.sizes import columns
 from tensornet_attn.errors import InputError, nearest
 
@@ -21,7 +21,7 @@ SMALLER = ("loss", *UNITS)  # endings of measures for which smaller is better
 class Comparison:
     """A comparison of runs, with a section per task; see `compare`."""
 
-    sections: tuple[Section, ...]
+    sections: tuple[TaskSection, ...]
 
     def to_text(self) -> str:
         """A table per task, and the meaning of the columns."""
@@ -39,7 +39,7 @@ class Comparison:
         return page(self.sections, title)
 
 
-def _lines(section: Section) -> Iterator[str]:
+def _lines(section: TaskSection) -> Iterator[str]:
     yield section.task
     if section.rows:
         table = columns([head(section), *(cells(section, row) for row in section.rows)])
@@ -63,7 +63,7 @@ def compare(runs: Iterable[str | Path], by: str | None = None) -> Comparison:
     return Comparison(sections((read(path) for path in paths), by))
 
 
-def sections(records: Iterable[Record], by: str | None = None) -> tuple[Section, ...]:
+def sections(records: Iterable[Record], by: str | None = None) -> tuple[TaskSection, ...]:
     """The sections of the runs, in the given order. Raises InputError; see `compare`."""
     tasks: dict[str, list[Record]] = {}
     for record in records:
@@ -79,7 +79,7 @@ def _samples(record: Record) -> dict[str, Any]:
     return {**run.options, "task version": run.task_version, "task samples": run.task_samples}
 
 
-def _section(task: str, records: Sequence[Record], by: str | None) -> Section:
+def _section(task: str, records: Sequence[Record], by: str | None) -> TaskSection:
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(repr(sorted(record.recipe.items())), []).append(record)
@@ -96,10 +96,10 @@ def _section(task: str, records: Sequence[Record], by: str | None) -> Section:
                     f"'{run.path}' and '{next_run.path}' are the same run, {label} with seed {run.seed}; leave one out."
                 )
         if finished:
-            rows.append(Row(label, tuple(finished), measure))
+            rows.append(SeedRuns(label, tuple(finished), measure))
     rows.sort(key=lambda row: row.score.value, reverse=not measure.partition("/")[0].endswith(SMALLER))
     compared = tuple(replace(row, difference=_difference(row, rows[0])) for row in rows)
-    return Section(task, records[0].run.options, measure, compared, tuple(waiting))
+    return TaskSection(task, records[0].run.options, measure, compared, tuple(waiting))
 
 
 def labelled(names: Sequence[str], facts: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -132,7 +132,7 @@ def _measure(records: Sequence[Record], by: str | None) -> str:
     return by
 
 
-def _difference(row: Row, first: Row) -> Mean | None:
+def _difference(row: SeedRuns, first: SeedRuns) -> SeedMean | None:
     """The mean of the differences from the first row, paired by seed; None if they share no seed."""
     theirs = {record.seed: record.scores[row.by] for record in first.records}
     differences = [record.scores[row.by] - theirs[record.seed] for record in row.records if record.seed in theirs]

@@ -32,7 +32,7 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class Mean:
+class SeedMean:
     """The mean of values and half the width of its 95 % interval; None for a single value.
 
     >>> mean_of([0.75, 0.5, 1.0]).to_text()
@@ -51,7 +51,7 @@ class Mean:
     def high(self) -> float:
         return self.value + (self.half or 0.0)
 
-    def apart(self, other: Mean) -> bool:
+    def apart(self, other: SeedMean) -> bool:
         """Whether both have intervals that do not overlap."""
         sure = self.half is not None and other.half is not None
         return sure and (self.low > other.high or self.high < other.low)
@@ -75,13 +75,13 @@ class Mean:
         return {"mean": self.value, **ends, "values": list(self.values)}
 
 
-def mean_of(values: Sequence[float]) -> Mean:
+def mean_of(values: Sequence[float]) -> SeedMean:
     """The mean of one or more values. Raises MissingPartError for several values without SciPy."""
     count, mean = len(values), math.fsum(values) / len(values)
     if count == 1:
-        return Mean(mean, None, tuple(values))
+        return SeedMean(mean, None, tuple(values))
     variance = math.fsum((score - mean) ** 2 for score in values) / (count - 1)
-    return Mean(mean, quantile(count - 1) * math.sqrt(variance / count), tuple(values))
+    return SeedMean(mean, quantile(count - 1) * math.sqrt(variance / count), tuple(values))
 
 
 def quantile(freedom: int, level: float = LEVEL) -> float:
@@ -98,23 +98,23 @@ def quantile(freedom: int, level: float = LEVEL) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class SeedRuns:
     """Finished runs that differ only in their seed. `difference`: from the first row, over common seeds."""
 
     label: str
     records: tuple[Record, ...]
     by: str
-    difference: Mean | None = None
+    difference: SeedMean | None = None
 
     @property
     def seeds(self) -> list[int]:
         return [record.seed for record in self.records]
 
     @cached_property
-    def score(self) -> Mean:
+    def score(self) -> SeedMean:
         return self.mean(self.by)
 
-    def mean(self, key: str) -> Mean:
+    def mean(self, key: str) -> SeedMean:
         """The mean of a measure in the last validations."""
         return mean_of([record.scores[key] for record in self.records])
 
@@ -141,21 +141,21 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False)
-class Section:
+class TaskSection:
     """The runs of one task. `tied`: the first row and the rows whose intervals overlap its interval."""
 
     task: str
     options: Mapping[str, Any]
     by: str
-    rows: tuple[Row, ...]
+    rows: tuple[SeedRuns, ...]
     unfinished: tuple[tuple[str, Record], ...]  # (label, run)
 
     @cached_property
-    def tied(self) -> tuple[Row, ...]:
+    def tied(self) -> tuple[SeedRuns, ...]:
         return tuple(row for row in self.rows if not row.score.apart(self.rows[0].score))
 
     @property
-    def best(self) -> Row | None:
+    def best(self) -> SeedRuns | None:
         """The row whose interval overlaps no other; None if there is none."""
         return self.rows[0] if len(self.rows) > 1 and len(self.tied) == 1 else None
 
@@ -199,7 +199,7 @@ class Section:
         }  # fmt: skip
 
 
-def head(section: Section) -> list[str]:
+def head(section: TaskSection) -> list[str]:
     """The column headers of a task."""
     return ["", *map(words, section.measures), "difference", "seeds", *COSTS.values()]
 
@@ -209,7 +209,7 @@ def words(key: str) -> str:
     return key.removeprefix("eval_").replace("_", " ")
 
 
-def cells(section: Section, row: Row) -> list[str]:
+def cells(section: TaskSection, row: SeedRuns) -> list[str]:
     """The cells of a row as text; costs have units."""
     means = [row.mean(key).to_text() for key in section.measures]
     difference = row.difference.to_text(sign=True) if row.difference else ""

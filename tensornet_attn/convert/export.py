@@ -174,7 +174,7 @@ def exported(model: nn.Module, into: nn.Module | None, write: Write) -> nn.Modul
         module = modules.get(path)
         if module is None:
             raise InputError(f"{type(target).__name__} cannot take the weights of {name}: it has no module '{path}'.")
-        norm = (*swapped_module.place.behind, "", "")[1]
+        norm = (*swapped_module.replaced.behind, "", "")[1]
         if norm:
             module.get_submodule(norm).load_state_dict(swapped_module.LayerNorm.state_dict())
         write(swapped_module, module, path)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 # Attributes of attention modules that change the computation, with the reason to refuse them. A family whose designs
-# support an attribute lists it in `Layout.features`.
+# support an attribute lists it in `FamilyLayout.features`.
 FEATURES = {
     "distance_embedding": "its positions are learned distances between queries and keys (position_embedding_type)",
     "sliding_window": "it has a sliding window",
@@ -21,7 +21,7 @@ FEATURES = {
 
 
 @dataclass(frozen=True)
-class Layout:
+class FamilyLayout:
     """The weights of a family's modules, and the properties of their forward.
 
     `projections`: the layers of queries, keys, values and output, or a fused layer and that of the output. If the
@@ -57,7 +57,7 @@ class Family:
     """
 
     classes: tuple[str, ...]
-    layout: Layout = field(default_factory=Layout)
+    layout: FamilyLayout = field(default_factory=FamilyLayout)
     behind: tuple[str, ...] = ()
 
 
@@ -79,30 +79,32 @@ FAMILIES = (
     Family(("MultiheadAttention",)),
     Family(
         named(BERT),
-        Layout("self.query self.key self.value output.dense", inside="self"),
+        FamilyLayout("self.query self.key self.value output.dense", inside="self"),
         ("output.dropout", "output.LayerNorm"),
     ),
     Family(
         (*named(f"{BERT} {BEFORE}", "SelfAttention"), *named(f"{BERT} {BEFORE}", "CrossAttention")),
-        Layout("query key value "),
+        FamilyLayout("query key value "),
     ),
-    Family(("AlbertAttention",), Layout("query key value dense"), ("output_dropout", "LayerNorm")),
-    Family(("DistilBertSelfAttention",), Layout("q_lin k_lin v_lin out_lin")),
-    Family(("GPT2Attention",), Layout("c_attn c_proj", "qkv", causal=True), ("resid_dropout",)),
+    Family(("AlbertAttention",), FamilyLayout("query key value dense"), ("output_dropout", "LayerNorm")),
+    Family(("DistilBertSelfAttention",), FamilyLayout("q_lin k_lin v_lin out_lin")),
+    Family(("GPT2Attention",), FamilyLayout("c_attn c_proj", "qkv", causal=True), ("resid_dropout",)),
     Family(named("ViT AST DeiT Dinov2 Dinov2WithRegisters IJepa ViTMAE ViTMSN Vivit")),
-    Family(named(f"{LLAMA} SolarOpen"), Layout(rope="whole")),
-    Family(named("Mistral Mixtral Qwen2 Cwm MiniMax Ministral"), Layout(rope="whole", features=WINDOW)),
-    Family(named("Qwen3 Qwen3Moe Dots1 Gemma3 Mellum"), Layout(rope="whole", features=(*NORMS, *WINDOW))),
-    Family(named("Gemma2 VaultGemma"), Layout(rope="whole", features=(*WINDOW, "attn_logit_softcapping"))),
-    Family(named("Olmo2 FlexOlmo"), Layout(rope="whole", features=NORMS)),
-    Family(named("GptOss"), Layout(rope="whole", once=True, features=(*WINDOW, "sinks"))),
-    Family(named("Cohere"), Layout(rope="whole", interleaved=True, features=NORMS)),
-    Family(named("Phi3"), Layout("qkv_proj o_proj", "qkv", rope="partial", features=WINDOW)),
-    Family(named("GPTNeoX"), Layout("query_key_value dense", "heads", rope="partial")),
-    Family(named("Bloom"), Layout("query_key_value dense", "heads", causal=True, alibi="alibi"), ("hidden_dropout",)),
-    Family(named("Mpt"), Layout("Wqkv out_proj", "qkv", causal=True, alibi="position_bias", hides=True)),
-    Family(named("T5 MT5"), Layout("q k v o", buckets=True)),
-    Family(named("ModernBert"), Layout("Wqkv Wo", "qkv", rope="whole", features=WINDOW), ("out_drop",)),
+    Family(named(f"{LLAMA} SolarOpen"), FamilyLayout(rope="whole")),
+    Family(named("Mistral Mixtral Qwen2 Cwm MiniMax Ministral"), FamilyLayout(rope="whole", features=WINDOW)),
+    Family(named("Qwen3 Qwen3Moe Dots1 Gemma3 Mellum"), FamilyLayout(rope="whole", features=(*NORMS, *WINDOW))),
+    Family(named("Gemma2 VaultGemma"), FamilyLayout(rope="whole", features=(*WINDOW, "attn_logit_softcapping"))),
+    Family(named("Olmo2 FlexOlmo"), FamilyLayout(rope="whole", features=NORMS)),
+    Family(named("GptOss"), FamilyLayout(rope="whole", once=True, features=(*WINDOW, "sinks"))),
+    Family(named("Cohere"), FamilyLayout(rope="whole", interleaved=True, features=NORMS)),
+    Family(named("Phi3"), FamilyLayout("qkv_proj o_proj", "qkv", rope="partial", features=WINDOW)),
+    Family(named("GPTNeoX"), FamilyLayout("query_key_value dense", "heads", rope="partial")),
+    Family(
+        named("Bloom"), FamilyLayout("query_key_value dense", "heads", causal=True, alibi="alibi"), ("hidden_dropout",)
+    ),
+    Family(named("Mpt"), FamilyLayout("Wqkv out_proj", "qkv", causal=True, alibi="position_bias", hides=True)),
+    Family(named("T5 MT5"), FamilyLayout("q k v o", buckets=True)),
+    Family(named("ModernBert"), FamilyLayout("Wqkv Wo", "qkv", rope="whole", features=WINDOW), ("out_drop",)),
 )
 
 

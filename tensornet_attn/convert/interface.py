@@ -53,7 +53,7 @@ class DesignAttention:
     """A design without projections, compiled for each combination of sizes, dtype and mode that a model calls."""
 
     def __init__(self, core: AttentionCore):
-        self.made, self.name, self.fixed = core, core.graph.name, placed(core.graph)
+        self.core, self.name, self.fixed = core, core.graph.name, placed(core.graph)
         self.scalable = scaled_by_queries(core.graph)
         self.compiled: dict[tuple[Any, ...], CompiledDesign] = {}
 
@@ -75,7 +75,7 @@ class DesignAttention:
         is a result of `mask`, or [batch, heads or 1, n, m], boolean (true = visible) or added to scores.
         """
         refuse(self.name, arguments)
-        n, core = query.shape[2], self.made
+        n, core = query.shape[2], self.core
         module_causal = is_causal if is_causal is not None else bool(getattr(module, "is_causal", True))
         causal = n > 1 and (module_causal if attention_mask is None else attention_mask.dim() == 2)
         sizes = self._sizes(query, key, value)
@@ -136,9 +136,9 @@ class DesignAttention:
         """The design at these sizes, causal if the call is, in the model's training mode."""
         kind = (*sizes.items(), causal, dropout, training, like.device, like.dtype)
         if kind not in self.compiled:
-            design = self.made.sized(sizes)
+            design = self.core.sized(sizes)
             if dropout:
-                design = compiler.load(gain.with_dropout(design.as_dict(), self.made.graph, dropout))
+                design = compiler.load(gain.with_dropout(design.as_dict(), self.core.graph, dropout))
             compiled = compiler.compile(design, causal=causal or None, device=like.device, dtype=like.dtype)
             self.compiled[kind] = compiled.train(training)
         return self.compiled[kind]
@@ -146,7 +146,7 @@ class DesignAttention:
     def _sizes(self, query: Tensor, key: Tensor, value: Tensor) -> dict[str, int]:
         """The sizes of the head legs and of the legs within a head. Raises InputError."""
         heads, groups = query.shape[1], key.shape[1]
-        own, shared = self.made.heads[:2]
+        own, shared = self.core.heads[:2]
         rest = tuple(leg for leg in own if leg not in shared)  # on queries only: several query heads share a key head
         legs_and_counts = ((shared, groups), (rest, heads // groups)) if rest else ((shared, heads),)
         if any(len(legs) > 1 or (not legs and count != 1) for legs, count in legs_and_counts):
@@ -155,7 +155,7 @@ class DesignAttention:
                 f"[{' '.join(shared)}]."
             )
         sizes = {leg: count for legs, count in legs_and_counts for leg in legs}
-        for leg, x in zip(self.made.width, (query, key, value), strict=True):
+        for leg, x in zip(self.core.width, (query, key, value), strict=True):
             if sizes.setdefault(leg, x.shape[-1]) != x.shape[-1]:
                 difference = f"is {sizes[leg]} for one and {x.shape[-1]} for another"
                 raise InputError(f"{self.name}: leg '{leg}' of queries, keys and values {difference}.")
@@ -163,7 +163,7 @@ class DesignAttention:
 
     def _laid(self, side: int, x: Tensor, sizes: Mapping[str, int]) -> Tensor:
         """Permutes [batch, heads, positions, entries] to the legs of an input, and repeats heads as needed."""
-        core, legs = self.made, self.made.heads[side]
+        core, legs = self.core, self.core.heads[side]
         heads = prod([sizes[leg] for leg in legs])
         if heads != x.shape[1]:
             x = x.repeat_interleave(heads // x.shape[1], 1)
@@ -173,7 +173,7 @@ class DesignAttention:
 
     def _masks(self, design: CompiledDesign, mask: Tensor | None, causal: bool, n: int) -> dict[str, Any]:
         """The mask arguments of the design. Raises InputError if a causal design would see later keys."""
-        if self.made.graph.causal and n > 1 and not causal:
+        if self.core.graph.causal and n > 1 and not causal:
             visible = None if mask is None else shown(mask)
             if visible is None or bool(visible.triu(1 + visible.shape[-1] - n).any()):
                 raise InputError(f"{self.name}: it is causal, but this attention sees later keys.")

@@ -14,7 +14,7 @@ from tensornet_attn.convert import gain
 from tensornet_attn.convert.known import plain, reading_of
 from tensornet_attn.convert.read import place_of, read_trained
 from tensornet_attn.convert.reading import read_as
-from tensornet_attn.convert.trained import Trained, Widths
+from tensornet_attn.convert.trained import TrainedAttention, Widths
 from tensornet_attn.convert.values import Bias, Turn, Weights, fill, lifted, lost
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
@@ -81,7 +81,7 @@ def made_of(
     return converted
 
 
-def start_from(trained: Trained, design: Source, *options: Any) -> CompiledDesign:
+def start_from(trained: TrainedAttention, design: Source, *options: Any) -> CompiledDesign:
     """Calls `made_from`, and adds the module and the design to its errors."""
     try:
         return made_from(trained, design, *options)
@@ -116,7 +116,7 @@ def fresh(outside: Widths, design: Source, backend: str, legs: Asked, settings: 
 
 
 def made_from(
-    trained: Trained,
+    trained: TrainedAttention,
     design: Source,
     backend: str = "auto",
     legs: Asked = None,
@@ -143,7 +143,7 @@ def made_from(
             raise InputError(message)
     final, values, table = gained(sized, above, trained, memory)
     agree(trained, (final, values), gained(source, below, trained, False)[:2])
-    if table and trained.buckets is not None and trained.buckets.given:
+    if table and trained.buckets is not None and trained.buckets.passed_in:
         final = compiler.load(gain.with_weight_given(final.as_dict(), table))
         del values[table]
     compiled = compiler.compile(final, backend, trained.causal, like.device, like.dtype)
@@ -151,13 +151,13 @@ def made_from(
     return compiled
 
 
-def values_of(trained: Trained, design: Source) -> dict[str, Tensor]:
+def values_of(trained: TrainedAttention, design: Source) -> dict[str, Tensor]:
     """The values of the design's weights, as differentiable functions of the trained weights."""
     source, below = base_of(trained, compiler.load(design))
     return gained(*carried(compiler.load(design), source, below, trained.causal), trained, False)[1]
 
 
-def base_of(trained: Trained, general: Design) -> tuple[Design, Weights]:
+def base_of(trained: TrainedAttention, general: Design) -> tuple[Design, Weights]:
     """The trained attention as a shipped design that the general design contains, and its weights.
 
     The shipped design is mhsa, or gqa if several query heads share a key head. If the general design has rotary
@@ -201,7 +201,9 @@ def carried(general: Design, source: Design, below: Weights, causal: bool) -> tu
     return design, below
 
 
-def gained(design: Design, weights: Weights, trained: Trained, memory: bool) -> tuple[Design, dict[str, Tensor], str]:
+def gained(
+    design: Design, weights: Weights, trained: TrainedAttention, memory: bool
+) -> tuple[Design, dict[str, Tensor], str]:
     """Adds the other parts of the trained layer to the design: biases, positions, norms, window, dropout and others.
 
     Returns the design, all its values, and the name of the weight of relative position biases, or an empty string.
@@ -213,7 +215,7 @@ def gained(design: Design, weights: Weights, trained: Trained, memory: bool) -> 
         document, _ = gain.with_memory(document, graph, trained.cross)
     if weights.biases:
         document, names = gain.with_biases(document, graph, {name: bias.axis for name, bias in weights.biases.items()})
-        values |= {names[weight]: bias.value for weight, bias in weights.biases.items()}
+        values |= {names[weight]: bias.tensor for weight, bias in weights.biases.items()}
     if weights.turns:
         axes = {name: (turn.axis, turn.width) for name, turn in weights.turns.items()}
         base, fraction = plain(trained.rope_base or 1.0), plain(trained.rope_fraction)
@@ -247,7 +249,7 @@ def gained(design: Design, weights: Weights, trained: Trained, memory: bool) -> 
     return compiler.load(document), values, table
 
 
-def agree(trained: Trained, *designs: tuple[Design, Mapping[str, Tensor]]) -> None:
+def agree(trained: TrainedAttention, *designs: tuple[Design, Mapping[str, Tensor]]) -> None:
     """Compares two designs with their weights on random input in float64. Raises InputError if they differ."""
     outputs, n = [], 4 if trained.window is None else min(trained.window[0] + 3, 64)
     for design, values in designs:

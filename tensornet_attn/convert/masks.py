@@ -149,7 +149,7 @@ def of_torch(attn_mask: Tensor | None, padding: Tensor | None, heads: int, where
 
 
 @dataclass(frozen=True)
-class Rope:
+class RopePositions:
     """The rotary positions of a design.
 
     `interleaved`: the model rotates neighbouring entries as pairs. `once`: the model passes one angle per pair, not one
@@ -191,13 +191,13 @@ class Rope:
 
 
 def scaling_of(keys: Mapping[str, Any]) -> tuple[str | float, ...] | None:
-    """`Rope.scaling` from the keys of a box `rope`. Returns None if they do not scale positions."""
+    """`RopePositions.scaling` from the keys of a box `rope`. Returns None if they do not scale positions."""
     numbers = {name: float(number) for name, number in keys.items() if name != "rope_type"}
     return numbers_of(str(keys["rope_type"]), numbers) if keys else None
 
 
 @dataclass(frozen=True)
-class Alibi:
+class AlibiBiases:
     """The ALiBi biases of a design: the argument of the call that contains them, and the number of heads."""
 
     argument: str

@@ -18,10 +18,10 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from tensornet_attn import compiler
 from tensornet_attn.convert.known import swappable
 from tensornet_attn.convert.saving import KEY, finish_conversion
-from tensornet_attn.convert.wrap import Place, Shared, Swapped, swap_of
+from tensornet_attn.convert.wrap import ReplacedAttention, Shared, Swapped, swap_of
 from tensornet_attn.errors import InputError
 
-_PLACE = TypeAdapter(Place)
+_PLACE = TypeAdapter(ReplacedAttention)
 _WHERE = TypeAdapter(tuple[list[str], NonNegativeInt])  # paths of an attention, and the index of its design
 
 
@@ -75,8 +75,10 @@ class ConvertedLoader(HfQuantizer):
         return model
 
 
-def read(model: Any, designs: list[str], attentions: list[Mapping[str, Any]]) -> list[tuple[str, Place, list[str]]]:
-    """For each converted attention its design, its `Place` and its paths in the model.
+def read(
+    model: Any, designs: list[str], attentions: list[Mapping[str, Any]]
+) -> list[tuple[str, ReplacedAttention, list[str]]]:
+    """For each converted attention its design, its `ReplacedAttention` and its paths in the model.
 
     The model may be the base model of the saved model, or have it as its base model. The file is untrusted: raises
     KeyError for a module that is no attention, and for a design that is not given as text, and ValidationError for
@@ -86,7 +88,7 @@ def read(model: Any, designs: list[str], attentions: list[Mapping[str, Any]]) ->
     modules = dict(model.named_modules(remove_duplicate=False))
     for entry in attentions:
         fields = {name: value for name, value in entry.items() if name not in ("paths", "design")}
-        Place(**fields)  # refuses unknown names
+        ReplacedAttention(**fields)  # refuses unknown names
         replaced = _PLACE.validate_json(json.dumps(fields), strict=True)
         saved, index = _WHERE.validate_python((entry["paths"], entry["design"]), strict=True)
         paths = [next(p for p in (path, path.removeprefix(inside), inside + path) if p in modules) for path in saved]
@@ -97,7 +99,7 @@ def read(model: Any, designs: list[str], attentions: list[Mapping[str, Any]]) ->
     return swaps
 
 
-def put(model: Any, swaps: list[tuple[str, Place, list[str]]]) -> None:
+def put(model: Any, swaps: list[tuple[str, ReplacedAttention, list[str]]]) -> None:
     """Replaces the attentions of a model with the designs."""
     shared = Shared()
     for design, replaced, paths in swaps:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from tensornet_attn.convert.calls import rope_of, scaling_of
-from tensornet_attn.convert.families import FAMILIES, FEATURES, Family, Layout, family_of
+from tensornet_attn.convert.families import FAMILIES, FEATURES, Family, FamilyLayout, family_of
 from tensornet_attn.convert.known import readings_of
-from tensornet_attn.convert.trained import Buckets, Norm, Trained, Widths, refusal
+from tensornet_attn.convert.trained import Buckets, QueryKeyNorm, TrainedAttention, Widths, refusal
 from tensornet_attn.errors import InputError
 
 Projection = tuple[Tensor, Tensor | None]  # weight [in, out], bias [out]
@@ -21,7 +21,7 @@ WORDS = {"q": "query", "k": "key", "v": "value"}  # of a projection's letter
 CROSS = "it attends to another sequence (cross-attention)"
 
 
-def read_trained(module: nn.Module, where: str = "") -> Trained:
+def read_trained(module: nn.Module, where: str = "") -> TrainedAttention:
     """Copies of the weights by their names in the designs. `where` is the module's path in its model, for errors.
 
     Raises InputError with path and class if the module is not supported, or has a feature that no design supports.
@@ -36,7 +36,7 @@ def read_trained(module: nn.Module, where: str = "") -> Trained:
         return read_traced(module, where)
 
 
-def read_traced(module: nn.Module, where: str = "") -> Trained:
+def read_traced(module: nn.Module, where: str = "") -> TrainedAttention:
     """As `read_trained`, but the copies are differentiable functions of the module's weights."""
     family, location = known(module, where)
     if isinstance(module, nn.MultiheadAttention):
@@ -73,7 +73,7 @@ def place_of(module: nn.Module, where: str) -> str:
     return f"{where} ({name})" if where else name
 
 
-def outside_of(module: Any, where: str, layout: Layout) -> Widths:
+def outside_of(module: Any, where: str, layout: FamilyLayout) -> Widths:
     """The widths of a module of a known family, whatever its features. Raises InputError."""
     if isinstance(module, nn.MultiheadAttention):
         return Widths(where, module.embed_dim, module.embed_dim, False, module.out_proj.weight)
@@ -85,7 +85,7 @@ def outside_of(module: Any, where: str, layout: Layout) -> Widths:
     return Widths(where, width, output, _causal(where, inner, layout), _part(where, module, first).weight)
 
 
-def read_multihead(module: Any, where: str) -> Trained:
+def read_multihead(module: Any, where: str) -> TrainedAttention:
     """Reads an nn.MultiheadAttention with packed or separate projections. Raises InputError."""
     if type(module).forward is not nn.MultiheadAttention.forward:
         raise refusal(where, "its class overrides forward, and may compute something else")
@@ -106,10 +106,10 @@ def read_multihead(module: Any, where: str) -> Trained:
     projections = {letter: _real(where, "in_proj", weight.T, bias) for letter, weight, bias in triples}
     projections["o"] = _linear(where, module, "out_proj")
     by_heads = _by_heads(where, projections, module.head_dim, module.num_heads, {})
-    return Trained(where, *by_heads, causal=False, dropout=float(module.dropout))
+    return TrainedAttention(where, *by_heads, causal=False, dropout=float(module.dropout))
 
 
-def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
+def read_hugging_face(module: Any, where: str, layout: FamilyLayout) -> TrainedAttention:
     """Reads an attention of a Hugging Face model, with the attribute names of `layout`. Raises InputError."""
     inner = _inner(where, module, layout)
     for checked in {id(checked): checked for checked in (module, inner)}.values():
@@ -128,7 +128,7 @@ def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
     causal = _causal(where, inner, layout)
     base, fraction, scaling = _rope(where, inner, layout) if layout.rope else (None, 1.0, {})
     dropout = _first(where, inner, "attention_dropout", "attn_dropout", "dropout", "attn_dropout_p")
-    trained = Trained(
+    trained = TrainedAttention(
         where,
         weights,
         biases,
@@ -152,7 +152,7 @@ def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
     return trained
 
 
-def crosses(inner: Any, layout: Layout) -> bool:
+def crosses(inner: Any, layout: FamilyLayout) -> bool:
     """Whether an attention of a T5 stack is a cross-attention: one in the decoder that is not causal."""
     return layout.buckets and bool(inner.is_decoder) and not inner.is_causal
 
@@ -166,7 +166,7 @@ def buckets_of(where: str, inner: Any) -> Buckets | None:
     return Buckets(weight, furthest, both_sides=not inner.is_decoder)
 
 
-def _inner(where: str, module: Any, layout: Layout) -> Any:
+def _inner(where: str, module: Any, layout: FamilyLayout) -> Any:
     """The module with the heads. Raises InputError if it is a cross-attention or of an unexpected class."""
     inner = _part(where, module, layout.inside) if layout.inside else module
     if any(
@@ -179,11 +179,13 @@ def _inner(where: str, module: Any, layout: Layout) -> Any:
     return inner
 
 
-def _causal(where: str, inner: Any, layout: Layout) -> bool:
+def _causal(where: str, inner: Any, layout: FamilyLayout) -> bool:
     return bool(_part(where, inner, "is_causal")) if layout.causal is None else layout.causal
 
 
-def _projections(where: str, module: Any, layout: Layout, d: int, count: int, groups: int) -> dict[str, Projection]:
+def _projections(
+    where: str, module: Any, layout: FamilyLayout, d: int, count: int, groups: int
+) -> dict[str, Projection]:
     """The projections by letter. A fused projection is split."""
     *names, output = layout.projections.split(" ")
     projections = {"o": _linear(where, module, output)} if output else {}
@@ -204,7 +206,7 @@ def _projections(where: str, module: Any, layout: Layout, d: int, count: int, gr
     return projections | dict(zip("qkv", zip(parts(weight), biases, strict=True), strict=True))
 
 
-def _rope(where: str, module: Any, layout: Layout) -> tuple[float, float, dict[str, Any]]:
+def _rope(where: str, module: Any, layout: FamilyLayout) -> tuple[float, float, dict[str, Any]]:
     """Base, fraction and scaling of the rotary positions. Raises InputError if no design supports them."""
     _part(where, module, "config.rope_parameters")
     rope, scaling = rope_of(module), scaling_of(where, module)
@@ -214,7 +216,7 @@ def _rope(where: str, module: Any, layout: Layout) -> tuple[float, float, dict[s
     return float(rope["rope_theta"]), float(fraction), scaling
 
 
-def _norm(where: str, module: nn.Module, name: str, d: int) -> Norm:
+def _norm(where: str, module: nn.Module, name: str, d: int) -> QueryKeyNorm:
     """A norm of queries or keys. Its kind is found with a probe input, because some classes store the weight minus 1.
 
     Raises InputError if it is neither an RMSNorm nor a LayerNorm without bias.
@@ -232,7 +234,7 @@ def _norm(where: str, module: nn.Module, name: str, d: int) -> Norm:
             if torch.allclose(output, normed * (stored + least), rtol=close, atol=close):
                 learned = _copy(weight) + least
                 whole = weight.dim() == 1 and weight.numel() != d
-                return Norm(kind, eps, learned.reshape(-1, d) if whole else learned, whole)
+                return QueryKeyNorm(kind, eps, learned.reshape(-1, d) if whole else learned, whole)
     raise refusal(where, f"its '{name}' is neither an RMSNorm nor a LayerNorm without bias")
 
 
@@ -295,7 +297,7 @@ def _by_heads(
     projections: Mapping[str, Projection],  # q, k, v, o; without o, the output is the concatenated heads
     d: int,
     h: int,
-    norms: Mapping[str, Norm],
+    norms: Mapping[str, QueryKeyNorm],
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Copies of weights and biases, with separate head legs. Raises InputError if sizes do not match."""
     g = max(1, projections["k"][0].shape[1] // d)
@@ -322,7 +324,7 @@ def _by_heads(
     return weights, biases
 
 
-def _pair_halves(trained: Trained) -> None:
+def _pair_halves(trained: TrainedAttention) -> None:
     """Moves the entries of a rotary pair from neighbours to half a head apart, in queries and keys."""
     for letter in "qk":
         norm = trained.norms.get(letter)
@@ -335,7 +337,7 @@ def _pair_halves(trained: Trained) -> None:
                 tensor.copy_(torch.cat((tensor[..., ::2], tensor[..., 1::2]), -1))
 
 
-def _absorb(trained: Trained, factor: float) -> None:
+def _absorb(trained: TrainedAttention, factor: float) -> None:
     """Multiplies the query weights, or the norm after them, by the factor of the score scale beyond d ** -0.5."""
     if abs(factor - 1) <= 1e-12:
         return

@@ -14,12 +14,12 @@ from tensornet_attn.convert.calls import scaling_of as scaling_in
 from tensornet_attn.convert.families import Family, family_of
 from tensornet_attn.convert.known import reading_of, swappable
 from tensornet_attn.convert.make import Asked, fresh, made_of, start_from
-from tensornet_attn.convert.masks import Alibi, Rope, scaling_of
+from tensornet_attn.convert.masks import AlibiBiases, RopePositions, scaling_of
 from tensornet_attn.convert.read import CROSS, buckets_of, known, outside_of, place_of, read_trained
 from tensornet_attn.convert.reading import window_of
 from tensornet_attn.convert.saving import finish_conversion
 from tensornet_attn.convert.trained import Buckets, refusal
-from tensornet_attn.convert.wrap import Place, Shared, Swapped, swap_of
+from tensornet_attn.convert.wrap import ReplacedAttention, Shared, Swapped, swap_of
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.spec.read import Source
@@ -147,7 +147,7 @@ def _swapped(
         )
         base = reading.numbers(attention.module).get("base")
         scaling = None if base is None else scaling_of(scaling_in(replaced.where, attention.module))
-        rope = None if base is None else Rope(base, family.layout.interleaved, reading.once, scaling)
+        rope = None if base is None else RopePositions(base, family.layout.interleaved, reading.once, scaling)
         replaced = replace(replaced, rope=rope, window=window_of(attention.module))
     else:
         trained = read_trained(attention.module, attention.path)
@@ -160,13 +160,13 @@ def _swapped(
             replaced,
             rope=None
             if base is None
-            else Rope(base, layout.interleaved, layout.once, scaling_of(trained.rope_scaling)),
-            alibi=Alibi(layout.alibi, trained.weights["Wq"].shape[1]) if trained.alibi else None,
+            else RopePositions(base, layout.interleaved, layout.once, scaling_of(trained.rope_scaling)),
+            alibi=AlibiBiases(layout.alibi, trained.weights["Wq"].shape[1]) if trained.alibi else None,
             window=trained.window,
             cross=trained.cross,
         )
         if trained.buckets is not None:
-            graph, first = compiled.plan.graph, not trained.buckets.given
+            graph, first = compiled.plan.graph, not trained.buckets.passed_in
             shape = {*trained.buckets.weight.shape}
             candidates = graph.of_role("weight" if first else "input")
             table = next(tensor.name for tensor in candidates if {graph.leg[leg].size for leg in tensor.legs} == shape)
@@ -196,14 +196,14 @@ def _of_the_first(attention: Found, found_attentions: list[Found]) -> Buckets | 
             buckets_of(candidate.path, candidate.module) if candidate.path.rpartition(".block.")[0] == stack else None
         )
         if buckets is not None:
-            return replace(buckets, given=True)
+            return replace(buckets, passed_in=True)
     return None
 
 
-def _place(module: Any, family: Family, where: str, causal: bool) -> Place:
+def _place(module: Any, family: Family, where: str, causal: bool) -> ReplacedAttention:
     layout = family.layout
     inside = getattr(module, layout.inside) if layout.inside else module
-    return Place(
+    return ReplacedAttention(
         where,
         tuple(inspect.signature(type(module).forward).parameters)[1:],
         causal,

@@ -20,7 +20,7 @@ def finish_conversion(model: Any, new: list[Swapped]) -> None:
     These are nested tensors, attention maps that are collected by class, and the cache if a design supports none.
     """
     decoders = [
-        swapped for swapped in new if swapped.place.causal or swapped.place.cross or not swapped.place.biased
+        swapped for swapped in new if swapped.replaced.causal or swapped.replaced.cross or not swapped.replaced.biased
     ]  # no T5 encoder
     decoding = bool(decoders) and all(map(decodes, decoders))
     if new:
@@ -105,5 +105,5 @@ def described(model: nn.Module) -> dict[str, Any]:
         yaml = module.design.design.to_yaml()
         if yaml not in designs:
             designs.append(yaml)
-        attentions[id(module)] = {"paths": [path], "design": designs.index(yaml), **asdict(module.place)}
+        attentions[id(module)] = {"paths": [path], "design": designs.index(yaml), **asdict(module.replaced)}
     return {"quant_method": KEY, "designs": designs, "attentions": list(attentions.values())}

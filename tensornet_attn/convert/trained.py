@@ -11,7 +11,7 @@ from tensornet_attn.errors import InputError
 
 
 @dataclass(frozen=True)
-class Norm:
+class QueryKeyNorm:
     """A norm of queries or keys with `weight` [d] or [heads, d]. With `whole`, it normalises all heads together."""
 
     kind: str  # rmsnorm or layernorm
@@ -24,17 +24,17 @@ class Norm:
 class Buckets:
     """Relative position biases with `weight` [buckets, heads], as in the constant `bucket` of the language.
 
-    `given`: another attention owns the weight, and passes it in each call.
+    `passed_in`: another attention owns the weight, and passes it in each call.
     """
 
     weight: Tensor
     furthest: int
     both_sides: bool
-    given: bool = False
+    passed_in: bool = False
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedAttention:
     """The weights and properties of a trained attention.
 
     `where`: module path and class for errors, e.g. "encoder.layer.0.attention (BertAttention)". `weights`: copies of
@@ -54,7 +54,7 @@ class Trained:
     rope_base: float | None = None
     rope_fraction: float = 1.0
     dropout: float = 0.0
-    norms: dict[str, Norm] = field(default_factory=dict)
+    norms: dict[str, QueryKeyNorm] = field(default_factory=dict)
     window: tuple[int, int] | None = None
     softcap: float | None = None
     alibi: bool = False

@@ -15,7 +15,7 @@ from tensornet_attn.ir import arithmetic
 from tensornet_attn.nn.initial import filled
 from tensornet_attn.spec.expression import SumText, TermText, UseText
 from tensornet_attn.special import Embedding
-from tensornet_attn.special.value import Shaped, Value, legs_of, matrix_shape, place_of, renamed_sizes, stored
+from tensornet_attn.special.value import Shaped, WeightFormula, legs_of, matrix_shape, place_of, renamed_sizes, stored
 
 Factor = tuple[Tensor, list[str]]  # a tensor and its leg names
 
@@ -28,7 +28,7 @@ class Bias:
     """
 
     axis: int
-    value: Tensor
+    tensor: Tensor
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def fill(module: nn.Module, values: Mapping[str, Tensor]) -> None:
             getattr(module, name).copy_(tensor)
 
 
-def _evaluated(embedding: Embedding, name: str, value: Value, tensors: Mapping[str, Tensor]) -> Tensor:
+def _evaluated(embedding: Embedding, name: str, value: WeightFormula, tensors: Mapping[str, Tensor]) -> Tensor:
     coefficient, source = arithmetic.evaluate(value.coefficient, embedding.numbers), value.source
     if isinstance(source, str):
         return coefficient * _tensor(embedding, source, tensors)
@@ -153,7 +153,7 @@ def _tensor(embedding: Embedding, name: str, tensors: Mapping[str, Tensor]) -> T
     return filled(graph.tensor[name].init or Function("zeros"), list(stored(graph, name)), graph.values)
 
 
-def _factors(embedding: Embedding, value: Value) -> list[tuple[str, list[str]]]:
+def _factors(embedding: Embedding, value: WeightFormula) -> list[tuple[str, list[str]]]:
     """The tensors of the special case in a value, with their leg names in it."""
     if isinstance(value.source, str):
         return [(value.source, list(embedding.special_graph.legs_of(value.source)))]
@@ -162,13 +162,13 @@ def _factors(embedding: Embedding, value: Value) -> list[tuple[str, list[str]]]:
     return [(use.name, legs_of(use)) for term in value.source.terms for use in term.factors]
 
 
-def _leg(embedding: Embedding, value: Value, places: Mapping[str, int]) -> tuple[str, str] | None:
+def _leg(embedding: Embedding, value: WeightFormula, places: Mapping[str, int]) -> tuple[str, str] | None:
     """(weight, its leg in the value) of the only factor in `places`, or None if there is none or several."""
     candidates = {(name, legs[places[name]]) for name, legs in _factors(embedding, value) if name in places}
     return next(iter(candidates)) if len(candidates) == 1 else None
 
 
-def _bias(embedding: Embedding, name: str, value: Value, below: Weights) -> Bias | None:
+def _bias(embedding: Embedding, name: str, value: WeightFormula, below: Weights) -> Bias | None:
     if (weight_and_leg := _leg(embedding, value, {weight: bias.axis for weight, bias in below.biases.items()})) is None:
         return None
     weight, leg = weight_and_leg
@@ -179,7 +179,7 @@ def _bias(embedding: Embedding, name: str, value: Value, below: Weights) -> Bias
         return None
     rest = shape[:axis] + shape[axis + 1 :]
     coefficient = arithmetic.evaluate(value.coefficient, embedding.numbers)
-    below_bias = below.biases[weight].value
+    below_bias = below.biases[weight].tensor
     if isinstance(value.source, str):
         return Bias(axis, coefficient * below_bias.reshape(rest))
     assert isinstance(value.source, SumText)
@@ -196,7 +196,7 @@ def _bias(embedding: Embedding, name: str, value: Value, below: Weights) -> Bias
     return Bias(axis, coefficient * _sum(embedding, terms, factor, rest_legs).reshape(rest))
 
 
-def _turn(embedding: Embedding, name: str, value: Value, below: Mapping[str, Turn]) -> Turn | None:
+def _turn(embedding: Embedding, name: str, value: WeightFormula, below: Mapping[str, Turn]) -> Turn | None:
     if (weight_and_leg := _leg(embedding, value, {weight: turn.axis for weight, turn in below.items()})) is None:
         return None
     weight, leg = weight_and_leg

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from tensornet_attn.convert.beside import maps, refuse
 from tensornet_attn.convert.masks import (
-    Alibi,
-    Rope,
+    AlibiBiases,
+    RopePositions,
     Window,
     arguments,
     of_hugging_face,
@@ -97,7 +97,7 @@ PAST = ("past_key_values", "layer_past", "past_key_value")  # names of the cache
 
 
 @dataclass(frozen=True)
-class Place:
+class ReplacedAttention:
     """Properties of the replaced attention.
 
     `where`: its path and class, for errors. `parameters`: the argument names of its forward, in order. `rope`, `alibi`:
@@ -111,12 +111,12 @@ class Place:
     where: str
     parameters: tuple[str, ...]
     causal: bool
-    rope: Rope | None = None
+    rope: RopePositions | None = None
     window: Window = None
     behind: tuple[str, ...] = ()
     layer: int | None = None
     backend: str = "auto"
-    alibi: Alibi | None = None
+    alibi: AlibiBiases | None = None
     hides: bool = False
     biased: bool = False
     cross: bool = False
@@ -133,9 +133,9 @@ class Place:
 class Swapped(nn.Module):
     """A design in place of an attention, with its call signature, dropout and LayerNorm."""
 
-    def __init__(self, design: CompiledDesign, replaced: Place, module: nn.Module, shared: Shared):
+    def __init__(self, design: CompiledDesign, replaced: ReplacedAttention, module: nn.Module, shared: Shared):
         super().__init__()
-        self.design, self.place, self.shared = design, replaced, shared
+        self.design, self.replaced, self.shared = design, replaced, shared
         dropout, norm = (*replaced.behind, "", "")[:2]
         old_dropout = attrgetter(dropout)(module) if dropout else nn.Identity()
         self.dropout = (
@@ -146,7 +146,7 @@ class Swapped(nn.Module):
 
     def forward(self, *args: Any, **named: Any) -> tuple[Tensor, *tuple[Tensor | None, ...]]:
         """Returns the output [batch, n, f], and maps [batch, heads, n, n] with `output_attentions`."""
-        replaced = self.place
+        replaced = self.replaced
         named |= zip(replaced.parameters, args, strict=False)
         past = next((named[name] for name in PAST if named.get(name) is not None), None)
         packs = past is None and not named.get("output_attentions")  # a cache has a batch, and maps are of all pairs
@@ -199,13 +199,13 @@ class Swapped(nn.Module):
         """The layer of this attention in a Hugging Face cache."""
         from tensornet_attn.convert.cache import layer_of
 
-        if self.place.layer is None:
-            raise InputError(f"{self.place.where}: it has no layer_idx for a cache; call with use_cache=False.")
-        return layer_of(past, self.place.layer, self.design, self.place.where, self.training)
+        if self.replaced.layer is None:
+            raise InputError(f"{self.replaced.where}: it has no layer_idx for a cache; call with use_cache=False.")
+        return layer_of(past, self.replaced.layer, self.design, self.replaced.where, self.training)
 
     def _shifts(self, x: Tensor, masks: dict[str, Tensor], turns: Any, ids: Any, before: Any, seen: int) -> Tensor:
         """The offset of the call's positions from the design's own. Raises InputError if they do not match."""
-        replaced, n = self.place, x.shape[1]
+        replaced, n = self.replaced, x.shape[1]
         ids = torch.arange(seen, seen + n, device=x.device)[None] if ids is None else ids
         assert replaced.rope is not None
         replaced.rope.check(replaced.where, turns, ids, seen + n)
@@ -218,13 +218,13 @@ class Swapped(nn.Module):
     def _finish(self, x: Tensor, masks: dict[str, Tensor], named: dict[str, Any], cache: Any = None) -> Output:
         with_maps = named.get("output_attentions")
         if with_maps and cache is not None and cache.length:
-            raise InputError(f"{self.place.where}: maps cannot be returned with a cache; call with use_cache=False.")
-        y = self.dropout(call_of_tokens(self.design, (x,), cache=cache, counted=self.place.counted, **masks))
+            raise InputError(f"{self.replaced.where}: maps cannot be returned with a cache; call with use_cache=False.")
+        y = self.dropout(call_of_tokens(self.design, (x,), cache=cache, counted=self.replaced.counted, **masks))
         if named.get("residual") is not None:
             y = y + named["residual"]
         if hasattr(self, "LayerNorm"):
             y = self.LayerNorm(x + y)
-        return y, maps(self.design, (x,), masks, counted=self.place.counted) if with_maps else None
+        return y, maps(self.design, (x,), masks, counted=self.replaced.counted) if with_maps else None
 
 
 class SwappedTorch(Swapped):
@@ -233,7 +233,7 @@ class SwappedTorch(Swapped):
     in_proj_bias = None
     _qkv_same_embed_dim = False
 
-    def __init__(self, design: CompiledDesign, replaced: Place, module: Any, shared: Shared):
+    def __init__(self, design: CompiledDesign, replaced: ReplacedAttention, module: Any, shared: Shared):
         super().__init__(design, replaced, module, shared)
         self.batch_first, self.embed_dim, self.num_heads = module.batch_first, module.embed_dim, module.num_heads
 
@@ -250,17 +250,19 @@ class SwappedTorch(Swapped):
     ) -> Output:
         if not (query is key and key is value):
             raise InputError(
-                f"{self.place.where}: query, key and value are not the same tensor; it attends to one sequence."
+                f"{self.replaced.where}: query, key and value are not the same tensor; it attends to one sequence."
             )
         if is_causal and attn_mask is None:
-            raise InputError(f"{self.place.where}: is_causal is only a hint about attn_mask; give attn_mask too.")
+            raise InputError(f"{self.replaced.where}: is_causal is only a hint about attn_mask; give attn_mask too.")
         turned = query.dim() == 3 and not self.batch_first
         x = query.transpose(0, 1) if turned else query
-        where = self.place.where
+        where = self.replaced.where
         masks = self.shared.get(
-            lambda: arguments(of_torch(attn_mask, key_padding_mask, self.num_heads, where), self.place.causal, where),
+            lambda: arguments(
+                of_torch(attn_mask, key_padding_mask, self.num_heads, where), self.replaced.causal, where
+            ),
             (attn_mask, key_padding_mask),
-            (self.num_heads, self.place.causal),
+            (self.num_heads, self.replaced.causal),
         )
         y, seen = self._finish(x, masks, {"output_attentions": need_weights})
         if seen is not None and average_attn_weights:
@@ -273,7 +275,7 @@ class SwappedBiased(Swapped):
 
     def forward(self, *args: Any, **named: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Returns the output [batch, n, f], the weight of the biases, and maps with `output_attentions`."""
-        replaced = self.place
+        replaced = self.replaced
         named |= zip(replaced.parameters, args, strict=False)
         refuse(replaced.where, named, taken={"position_bias"})
         x, memory, mask = named["hidden_states"], named.get("key_value_states"), named.get("mask")
@@ -306,7 +308,7 @@ class SwappedBiased(Swapped):
 
     def _table(self, named: dict[str, Any]) -> Tensor | None:
         """The weight of the biases. Raises InputError if the call does not pass that of the first attention."""
-        replaced = self.place
+        replaced = self.replaced
         if replaced.gives:
             table: Tensor = getattr(self.design, replaced.table)
             return table
@@ -318,11 +320,11 @@ class SwappedBiased(Swapped):
 
     def _own(self, named: dict[str, Any]) -> Any:
         past = named.get("past_key_values")
-        return None if past is None or not self.place.causal else self._kept(past)
+        return None if past is None or not self.replaced.causal else self._kept(past)
 
     def _memory_of(self, named: dict[str, Any]) -> Any:
         """The layer of a cache with the keys and values of the other sequence."""
-        past, layer = named.get("past_key_values"), self.place.layer
+        past, layer = named.get("past_key_values"), self.replaced.layer
         if past is None or not hasattr(past, "cross_attention_cache"):
             return None
         cache_layer = self._kept(past.cross_attention_cache)
@@ -332,12 +334,12 @@ class SwappedBiased(Swapped):
 
     def _maps(self, x: Tensor, inputs: dict[str, Tensor], masks: dict[str, Tensor], cache: Any) -> Tensor:
         if cache is not None:
-            raise InputError(f"{self.place.where}: maps cannot be returned with a cache; call with use_cache=False.")
+            raise InputError(f"{self.replaced.where}: maps cannot be returned with a cache; call with use_cache=False.")
         ordered = self.design._signature.ordered((x,), inputs)
-        return maps(self.design, ordered, masks, counted=self.place.counted)
+        return maps(self.design, ordered, masks, counted=self.replaced.counted)
 
 
-def swap_of(module: nn.Module, replaced: Place) -> type[Swapped]:
+def swap_of(module: nn.Module, replaced: ReplacedAttention) -> type[Swapped]:
     if isinstance(module, nn.MultiheadAttention):
         return SwappedTorch
     return SwappedBiased if replaced.biased else Swapped

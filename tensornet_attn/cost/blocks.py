@@ -69,7 +69,7 @@ class Reach:
 
 
 @dataclass(frozen=True)
-class Block:
+class BlockedSteps:
     """Steps that are computed for one block of queries at a time: the inner steps, and the one that others read.
 
     `tiled`: computed in tiles of queries and keys, skipping tiles beyond a band, without storing inner values.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensornet_attn.cost.rates import Table, of_this_machine, shipped
+from tensornet_attn.cost.rates import RateTable, of_this_machine, shipped
 from tensornet_attn.errors import InputError, nearest
 
 
@@ -26,11 +26,11 @@ class Device:
     bandwidth: int | None = None
     width: int = 4
     measured: bool = False
-    table: Table | None = None
+    table: RateTable | None = None
     gpu: bool = False
 
     @property
-    def rates(self) -> Table:
+    def rates(self) -> RateTable:
         return self.table or shipped()
 
     def time(self, flops: int, moved: int) -> int:
@@ -87,6 +87,6 @@ def device_named(name: str) -> Device:
     return DEVICES[name]
 
 
-def device_of(table: Table, name: str = THIS) -> Device:
+def device_of(table: RateTable, name: str = THIS) -> Device:
     """The device of a table."""
     return Device(name, int(table.rate), int(table.bandwidth), measured=True, table=table)

@@ -25,11 +25,11 @@ MOST_FEW = 3  # times as many experts as are chosen, for which a product with al
 
 
 @dataclass(frozen=True)
-class Product:
+class ExpertProduct:
     """A product with the weight of experts: its operands, and its legs by role.
 
     `tokens`: legs that count rows; `heads`: legs with experts of their own; `summed`: legs of both x and weight;
-    `own`: legs of the weight alone. `total`: the result sums over heads. `gated` False: the result keeps `expert`, the
+    `out`: legs of the weight alone. `total`: the result sums over heads. `gated` False: the result keeps `expert`, the
     leg of the experts. `at_once`: one product has all experts, and kernels choose and multiply by the gates.
     """
 
@@ -41,7 +41,7 @@ class Product:
     tokens: Legs
     heads: Legs
     summed: Legs
-    own: Legs
+    out: Legs
     total: bool
     gated: bool
     at_once: bool = False
@@ -57,7 +57,7 @@ class Experts:
     """Products with the weights of chosen experts, in order; without products, only the choice."""
 
     topk: Step
-    products: tuple[Product, ...] = ()
+    products: tuple[ExpertProduct, ...] = ()
 
 
 def held(graph: Graph) -> frozenset[str]:
@@ -65,7 +65,7 @@ def held(graph: Graph) -> frozenset[str]:
     return frozenset(tensor.name for tensor in graph.tensors if tensor.role in HELD)
 
 
-def read_product(step: Step, gate: Use, expert: str, weights: Container[str]) -> Product | str:
+def read_product(step: Step, gate: Use, expert: str, weights: Container[str]) -> ExpertProduct | str:
     """The product of a step with one term, or why it is not one; `gate`: the topk in the leg names of this step."""
     if step.contraction is not None and len(step.contraction.terms) > 1:
         return f"'{step.name}' sums {len(step.contraction.terms)} products"
@@ -84,11 +84,11 @@ def read_product(step: Step, gate: Use, expert: str, weights: Container[str]) ->
     summed = tuple(leg for leg in weight.legs if leg in x.legs and leg not in gate.legs)
     weight_only = tuple(leg for leg in weight.legs if leg not in (*x.legs, *gate.legs))
     total, gated = not set(heads) & set(step.legs), gate in step.op.uses
-    product = Product(step, expert, gate, x, weight, tokens, heads, summed, weight_only, total, gated)
+    product = ExpertProduct(step, expert, gate, x, weight, tokens, heads, summed, weight_only, total, gated)
     return next(_against(product), product)
 
 
-def _against(product: Product) -> Iterator[str]:
+def _against(product: ExpertProduct) -> Iterator[str]:
     """Why the legs of a product do not fit."""
     legs, x = set(product.step.legs), set(product.x.legs)
     what, weight = f"'{product.step.name}'", f"'{product.weight.name}'"
@@ -119,7 +119,7 @@ def chosen_of(topk: Step) -> tuple[str, Arith]:
     return str(topk.box.leg), topk.box.number("k")
 
 
-def in_one_product(product: Product, topk: Step, k: int, sizes: Mapping[str, int]) -> bool:
+def in_one_product(product: ExpertProduct, topk: Step, k: int, sizes: Mapping[str, int]) -> bool:
     """Whether Triton computes all experts in one product, which has larger tiles and sorts nothing.
 
     Its kernels also choose, by the values themselves.
@@ -134,7 +134,7 @@ def chooses(step: Step) -> bool:
     return isinstance(step.form, Experts) and any(product.at_once for product in step.form.products)
 
 
-def before_product(product: Product, heads: int, width: int, out_width: int) -> bool:
+def before_product(product: ExpertProduct, heads: int, width: int, out_width: int) -> bool:
     """Whether kernels multiply by the gates before a product with all experts at once, instead of after it."""
     return width <= out_width if heads == 1 else product.total
 
@@ -145,7 +145,7 @@ def _by_itself(topk: Step) -> bool:
     return len({*topk.op.uses}) == 1 and [name for name, _ in topk.box.numbers] == ["k"]
 
 
-def chosen_time(product: Product, k: int, sizes: Mapping[str, int], device: Device, fused: bool = False) -> int:
+def chosen_time(product: ExpertProduct, k: int, sizes: Mapping[str, int], device: Device, fused: bool = False) -> int:
     """The time of a product for the k chosen experts, in the device's units.
 
     `fused`: by the Triton kernel, which reads rows in place and multiplies them by the gates before writing them.
@@ -157,7 +157,7 @@ def chosen_time(product: Product, k: int, sizes: Mapping[str, int], device: Devi
     def size(legs: Iterable[str]) -> int:
         return prod(sizes[leg] for leg in legs)
 
-    c, o, tokens, heads = (size(legs) for legs in (product.summed, product.own, product.tokens, product.heads))
+    c, o, tokens, heads = (size(legs) for legs in (product.summed, product.out, product.tokens, product.heads))
     rows, weight = tokens * heads * k, heads * sizes[product.expert] * c * o
     put = tokens * heads * o * (2 if product.total and heads > 1 else 1) if product.gated else rows * o
     if product.at_once:

@@ -11,8 +11,8 @@ from typing import Any
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.products import Matmul
-from tensornet_attn.cost.rates import Table
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.rates import RateTable
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.ir.values import Legs
@@ -33,55 +33,55 @@ class KernelCost:
     stepwise = False
     by_steps = False
 
-    def macs(self, scene: Scene, step: Step) -> Mapping[Legs, int] | None:
+    def macs(self, scene: SizedGraph, step: Step) -> Mapping[Legs, int] | None:
         """MACs of one batch element, by the legs they run over."""
         return None
 
-    def elementwise(self, scene: Scene, step: Step) -> int | None:
+    def elementwise(self, scene: SizedGraph, step: Step) -> int | None:
         """Elementwise operations over the whole batch."""
         return None
 
-    def exponentials(self, scene: Scene, step: Step) -> int:
+    def exponentials(self, scene: SizedGraph, step: Step) -> int:
         """Exponentials over the whole batch besides those of the steps inside."""
         return 0
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int] | None:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int] | None:
         """Floats of operands and result saved for backward, by their memory; None: of all, as they are."""
         return None
 
-    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
+    def saved(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """Floats saved for backward besides operands and result, by name."""
         return {}
 
-    def chunk(self, scene: Scene, step: Step) -> int:
+    def chunk(self, scene: SizedGraph, step: Step) -> int:
         """Keys in a chunk; 0 if it is not computed in chunks."""
         return 0
 
-    def keys_met(self, scene: Scene, step: Step) -> int | None:
+    def keys_met(self, scene: SizedGraph, step: Step) -> int | None:
         """The keys that each query meets, if blocks beyond its bands are skipped; None if it meets all keys."""
         return None
 
-    def programs(self, scene: Scene, step: Step) -> Mapping[str, int]:
+    def programs(self, scene: SizedGraph, step: Step) -> Mapping[str, int]:
         """Programs along legs: each computes again what lacks the leg."""
         return {}
 
-    def inside(self, scene: Scene, step: Step) -> Scene:
+    def inside(self, scene: SizedGraph, step: Step) -> SizedGraph:
         """The scene of the steps inside, in primitive steps."""
         return inside(scene, step)[0]
 
-    def parts(self, scene: Scene, step: Step) -> list[Step]:
+    def primitive_steps(self, scene: SizedGraph, step: Step) -> list[Step]:
         """The primitive steps inside that it computes."""
         return inside(scene, step)[1]
 
-    def matmuls(self, scene: Scene, step: Step) -> list[Matmul] | None:
+    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul] | None:
         """The matrix products by shape; None: by the roles of the legs of its MACs."""
         return None
 
-    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts | None:
+    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts | None:
         """The seconds at the rates of a table, by kind of part; None: products, exponentials, passes and calls."""
         return None
 
-    def padding(self, scene: Scene, step: Step) -> int:
+    def padding(self, scene: SizedGraph, step: Step) -> int:
         """Elements moved besides operands and result, for operands that it pads."""
         return 0
 
@@ -91,10 +91,9 @@ class KernelCost:
 
     def replaced(self, step: Step) -> tuple[str, ...]:
         """The steps of the diagram that it computes, the one that names it last: those inside, then its own."""
-        body = step.kernel.body if step.kernel is not None else ()
-        return tuple(dict.fromkeys((*(name for inner in body for name in steps_of(inner)), step.name)))
+        return tuple(dict.fromkeys((*(name for inner in body_of(step) for name in steps_of(inner)), step.name)))
 
-    def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int] | None:
+    def scratch(self, scene: SizedGraph, step: Step, device: Device) -> tuple[int, int] | None:
         """Elements of temporary memory, forward and backward; None: by the size of the operands."""
         return None
 
@@ -111,6 +110,11 @@ def cost_of(step: Step) -> KernelCost:
 ANY = KernelCost()
 
 
+def body_of(step: Step) -> tuple[Step, ...]:
+    """The steps inside a kernel; none inside another step."""
+    return step.kernel.body if step.kernel is not None else ()
+
+
 def steps_of(step: Step) -> tuple[str, ...]:
     """The steps of the diagram that a step computes, the one that names it last."""
     return cost_of(step).replaced(step)
@@ -125,11 +129,11 @@ def deep_inside(step: Step) -> Iterator[Step]:
     """The steps inside a kernel, and inside kernels there; another step itself."""
     if step.kernel is None:
         yield step
-    for inner in step.kernel.body if step.kernel is not None else ():
+    for inner in body_of(step):
         yield from deep_inside(inner)
 
 
-def inside(scene: Scene, step: Step) -> tuple[Scene, list[Step]]:
+def inside(scene: SizedGraph, step: Step) -> tuple[SizedGraph, list[Step]]:
     """The scene of the graph with the steps of each kernel in its place, and the primitive steps of one kernel.
 
     A kernel whose result is not that of a step inside, such as a join, stays behind these.
@@ -137,7 +141,7 @@ def inside(scene: Scene, step: Step) -> tuple[Scene, list[Step]]:
     assert step.kernel is not None
     steps = list[Step]()
     for outer in scene.graph.steps:
-        body = outer.kernel.body if outer.kernel else ()
+        body = body_of(outer)
         steps += (*body, outer) if all(inner.name != outer.name for inner in body) else body
     expanded = replace(scene.graph, steps=tuple(dict.fromkeys(steps)))
     inner_scene = replace(scene, graph=split_products(expanded))

@@ -33,23 +33,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tensornet_attn.cost.experts import held
 from tensornet_attn.cost.kernels import cost_of
-from tensornet_attn.cost.scene import HELD, Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.graph.graph import Box, Step, Use
 from tensornet_attn.ops import OPS
 
 Saved = dict[str, int]  # elements, by the name of the memory
-Scratch = Callable[[Scene, Step], tuple[int, int]]  # elements besides operands and result: forward, backward
+Scratch = Callable[[SizedGraph, Step], tuple[int, int]]  # elements besides operands and result: forward, backward
 
 
-def moved(scene: Scene, step: Step) -> int:
+def moved(scene: SizedGraph, step: Step) -> int:
     """Elements read and written by a step."""
     if scene.view(step):
         return 0
     return scene.elements(step) + sum(scene.elements(use) for use in scene.distinct(step.op.uses))
 
 
-def live(scene: Scene) -> dict[str, int]:
+def live(scene: SizedGraph) -> dict[str, int]:
     """Elements in memory while each step runs, by step."""
     fixed_names = {scene.storage[t.name] for t in scene.graph.tensors if t.role != "noise" or t.always}
     fixed = sum(scene.stored[name] for name in fixed_names)
@@ -62,7 +63,7 @@ def live(scene: Scene) -> dict[str, int]:
     return elements
 
 
-def _last(scene: Scene) -> dict[str, int]:
+def _last(scene: SizedGraph) -> dict[str, int]:
     """The index of the last reader of each memory."""
     last = {scene.storage[use.name]: index for index, step in enumerate(scene.graph.steps) for use in step.op.uses}
     ends = (scene.graph.output, *scene.graph.also)
@@ -77,10 +78,10 @@ class Peak:
     step: str
 
 
-def peak(scene: Scene, backward: bool, scratch: Scratch) -> Peak:
+def peak(scene: SizedGraph, backward: bool, scratch: Scratch) -> Peak:
     """The peak of a scene with a primitive graph, for forward alone or with backward."""
     storage, stored, last_reader = scene.storage, scene.stored, _last(scene)
-    module_tensors = {tensor.name for tensor in scene.graph.tensors if tensor.role in HELD}
+    module_tensors = held(scene.graph)
     weights = sum(stored[name] for name in module_tensors)
     trained = sum(stored[t.name] for t in scene.graph.of_role("weight") if not t.frozen)  # size of their gradients
     drawn = {t.name for t in scene.graph.of_role("noise") if t.name in last_reader and (backward or t.always)}
@@ -101,7 +102,7 @@ def peak(scene: Scene, backward: bool, scratch: Scratch) -> Peak:
     return max(peaks, key=lambda candidate: candidate.numbers)
 
 
-def saved(scene: Scene, step: Step) -> Saved:
+def saved(scene: SizedGraph, step: Step) -> Saved:
     """The tensors that the backward of a step needs; the same memory has the same name in every step."""
     if step.name not in scene.learned or step.name in scene.in_tiles:
         return {}
@@ -117,7 +118,7 @@ def saved(scene: Scene, step: Step) -> Saved:
     return operands | cost_of(step).saved(scene, step)
 
 
-def _box(scene: Scene, step: Step, box: Box) -> Saved:
+def _box(scene: SizedGraph, step: Step, box: Box) -> Saved:
     of = dict(box.operands).get("of")
     if of is not None and of.name not in scene.learned:
         return {}
@@ -137,8 +138,8 @@ def _box(scene: Scene, step: Step, box: Box) -> Saved:
     return memories | OPS[box.kind].also_saved(scene, step, box)
 
 
-def kept(scene: Scene, uses: tuple[Use, ...] | list[Use]) -> Saved:
+def kept(scene: SizedGraph, uses: tuple[Use, ...] | list[Use]) -> Saved:
     """The memories of these uses, without those of the module."""
-    module_tensors = {tensor.name for tensor in scene.graph.tensors if tensor.role in HELD}
+    module_tensors = held(scene.graph)
     names = (scene.storage[use.name] for use in uses)
     return {name: scene.stored[name] for name in names if name not in module_tensors}

@@ -21,7 +21,7 @@ from tensornet_attn.graph.pairs import BATCH, Legs, Path, left_to_right, split_p
 
 
 @dataclass(frozen=True)
-class Order:
+class ContractionOrder:
     """A contraction path and its cost. `method`: `exact`, `greedy` or `random greedy` (too many factors), or `given`.
 
     `path` is in opt_einsum's format. `flops`: 2 per multiply-add of a pair that sums a leg, 1 per product of a pair
@@ -42,7 +42,7 @@ class Order:
 
 def order(
     factors: Sequence[Legs], result: Legs, sizes: Mapping[str, int], device: Device = GENERIC, dtype_bytes: int = 4
-) -> Order:
+) -> ContractionOrder:
     """The best order: least time; ties by FLOPs, then by the largest product, then left to right.
 
     Exact up to `limits.ORDER_FACTORS` factors; above, the best of a greedy path and opt_einsum's random greedy ones.
@@ -67,7 +67,7 @@ def price(
     sizes: Mapping[str, int],
     device: Device = GENERIC,
     dtype_bytes: int = 4,
-) -> Order:
+) -> ContractionOrder:
     """The cost of a given path; its method is `given`."""
     return _Network.read(factors, result, sizes, device, dtype_bytes).priced(path, "given")
 
@@ -98,12 +98,12 @@ def path_text(graph: Graph, sizes: Mapping[str, int], device: Device = GENERIC) 
 
 def split_best(
     graph: Graph, sizes: Mapping[str, int], device: Device = GENERIC, dtype_bytes: int = 4
-) -> tuple[Graph, tuple[Order, ...]]:
+) -> tuple[Graph, tuple[ContractionOrder, ...]]:
     """The graph in primitive steps in the best orders, and the order of each term of more than two factors.
 
     `sizes`: the legs that are known at run time only. The orders are in the order of the terms in the diagram.
     """
-    orders: list[Order] = []
+    orders: list[ContractionOrder] = []
 
     def path_of(factors: Sequence[Legs], result: Legs, leg_sizes: Mapping[str, int]) -> Path:
         orders.append(order(factors, result, leg_sizes, device, dtype_bytes))
@@ -117,7 +117,7 @@ class _Network:
     """The product as sets of legs, each a bit mask, so that union and test are one operation each."""
 
     factors: tuple[int, ...]
-    result: int
+    result_legs: int
     sizes: tuple[int, ...]
     device: Device
     dtype_bytes: int
@@ -146,17 +146,17 @@ class _Network:
 
         return join
 
-    def priced(self, path: Path, method: str) -> Order:
+    def priced(self, path: Path, method: str) -> ContractionOrder:
         waiting, join = list(self.factors), self.joiner()
         time = flops = moved = biggest = 0
         for i, j in path:
             left, right = waiting[i], waiting[j]
             waiting = [legs for k, legs in enumerate(waiting) if k not in (i, j)]
-            waiting.append((left | right) & reduce(or_, waiting, self.result))
+            waiting.append((left | right) & reduce(or_, waiting, self.result_legs))
             join_cost = join(left, right, waiting[-1])
             time, flops, biggest = time + join_cost[0], flops + join_cost[1], max(biggest, join_cost[2])
             moved += self.dtype_bytes * sum(map(self.elements, (left, right, waiting[-1])))
-        return Order(tuple((i, j) for i, j in path), method, time, flops, moved, biggest)
+        return ContractionOrder(tuple((i, j) for i, j in path), method, time, flops, moved, biggest)
 
 
 def _exact(network: _Network) -> Path:
@@ -200,7 +200,7 @@ def _subset_legs(network: _Network) -> list[int]:
         low = subset & -subset
         union[subset] = union[subset ^ low] | network.factors[count - low.bit_length()]
     everything = (1 << count) - 1
-    needed = [union[subset] & (union[everything ^ subset] | network.result) for subset in range(1 << count)]
+    needed = [union[subset] & (union[everything ^ subset] | network.result_legs) for subset in range(1 << count)]
     for i, factor in enumerate(network.factors):
         needed[1 << count - 1 - i] = factor  # a leg of this factor only is summed in its first product
     return needed
@@ -234,7 +234,7 @@ def _greedy(network: _Network) -> Path:
     while len(waiting) > 1:
         ranked = []
         for i, j in combinations(range(len(waiting)), 2):
-            others = reduce(or_, (legs for k, legs in enumerate(waiting) if k not in (i, j)), network.result)
+            others = reduce(or_, (legs for k, legs in enumerate(waiting) if k not in (i, j)), network.result_legs)
             union = waiting[i] | waiting[j]
             growth = size(union & others) - size(waiting[i]) - size(waiting[j])
             ranked.append((growth, size(union), i, j, union & others))
@@ -249,7 +249,7 @@ def _random_greedy(network: _Network) -> Path:
     from opt_einsum.path_random import RandomGreedy  # imports slowly
 
     legs = [frozenset(i for i in range(len(network.sizes)) if mask >> i & 1) for mask in network.factors]
-    result = frozenset(i for i in range(len(network.sizes)) if network.result >> i & 1)
+    result = frozenset(i for i in range(len(network.sizes)) if network.result_legs >> i & 1)
     state = random.getstate()  # the trials seed Python's generator, which belongs to the caller
     try:
         path = RandomGreedy(max_repeats=limits.ORDER_TRIALS)(legs, result, dict(enumerate(network.sizes)))

@@ -4,8 +4,9 @@
 
     sections  printed tables: `rows` of cells below a line of columns. `counts`: the unit of each column of numbers, if
               the table has no columns `unit`, `printed` and `formula`. `name` and `kind` of a row, by its cells
-    kinds     the fields of Row, and by unit those of Count, for rows of a kind; `like` names a kind that has the others
-    parts     the fields of Part by name; a kind names each with its `times`
+    kinds     the fields of PrintedRow, and by unit those of Count, for rows of a kind; `like` names a kind that has the
+              others
+    parts     the fields of CostTerm by name; a kind names each with its `times`
     terms     name, formula and reason of an Adjustment by name
     sizes     the letters of the paper in its models, by the name of our file
     notes     sentences by name
@@ -59,7 +60,7 @@ Cells = Mapping[str, str]
 Split = Callable[[Graph, Values], Graph]  # splits a graph into products of two
 
 
-class Part(NamedTuple):
+class CostTerm(NamedTuple):
     """`times` the cost of a design: a shipped one, the attention of a shipped model, or keys that extend a design.
 
     `legs`: sizes; `settings`: settings; `lengths`: lengths of the sequence legs; `batch`: number of sequences.
@@ -111,8 +112,8 @@ class Count:
     formula: Formula | None = None
     printed: str | None = None
     rest: tuple[Adjustment, ...] = ()
-    parts: tuple[Part, ...] = ()
-    whole: tuple[Part, ...] = ()
+    parts: tuple[CostTerm, ...] = ()
+    whole: tuple[CostTerm, ...] = ()
     note: str | None = None
     source: str = "counted"
     rounding: Rounding = PLAIN
@@ -120,7 +121,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Row:
+class PrintedRow:
     """A printed row. `kind`: a name for rows with the same formulas and adjustments; if empty, the model."""
 
     model: str
@@ -131,13 +132,13 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     """The rows of a source; `convention`: how it counts, in words; `letters`: the meaning of letters in formulas."""
 
     name: str
     source: str
     convention: str
-    rows: tuple[Row, ...]
+    rows: tuple[PrintedRow, ...]
     letters: str = ""
 
 
@@ -164,7 +165,7 @@ class Paper(NamedTuple):
         names, *rows = ([cell.strip() for cell in line.split("|")] for line in lines)
         return [dict(zip(names, cells, strict=True)) for cells in rows]
 
-    def row(self, where: str, cells: Cells) -> Row:
+    def row(self, where: str, cells: Cells) -> PrintedRow:
         """A printed row with its counts."""
         section = self.sections[where]
         shown = {column: cell for column, cell in cells.items() if cell != "-"}
@@ -174,9 +175,9 @@ class Paper(NamedTuple):
             letter, _, size = word.partition("=")
             values |= {letter: int(size)} if size else self.sizes[word]
 
-        def parts(factors: Iterable[tuple[str, object]]) -> tuple[Part, ...]:
+        def parts(factors: Iterable[tuple[str, object]]) -> tuple[CostTerm, ...]:
             defaults = {"design": shown.get("design")}
-            return tuple(Part(**{**defaults, **self.parts[key]}, times=str(times)) for key, times in factors)
+            return tuple(CostTerm(**{**defaults, **self.parts[key]}, times=str(times)) for key, times in factors)
 
         def terms(keys: Iterable[str]) -> tuple[Adjustment, ...]:
             fields = (self.terms[key] for key in keys)
@@ -193,7 +194,7 @@ class Paper(NamedTuple):
                 fields = {key: converters[key](field) if key in converters else field for key, field in fields.items()}
                 counts.append(Count(unit, printed=shown.get(column), **fields))
         model = section.get("name", "{row}").format_map(shown)
-        return Row(model, where, values, tuple(counts), kind.get("kind", ""))
+        return PrintedRow(model, where, values, tuple(counts), kind.get("kind", ""))
 
     def kind(self, name: str) -> dict[str, Any]:
         """The fields of a kind, with those of the kind that it is like."""
@@ -209,7 +210,7 @@ def paper_named(name: str) -> Paper:
     return Paper(**tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8")))
 
 
-def table_of(name: str) -> Table:
+def table_of(name: str) -> PaperTable:
     """The cost table of a paper.
 
     >>> table_of("fish").rows[0].where
@@ -217,10 +218,10 @@ def table_of(name: str) -> Table:
     """
     paper = paper_named(name)
     rows = [paper.row(where, cells) for where in paper.sections for cells in paper.printed(where)]
-    return Table(name, paper.source, paper.convention, tuple(rows), paper.letters)
+    return PaperTable(name, paper.source, paper.convention, tuple(rows), paper.letters)
 
 
-def tables_named(name: str) -> list[Table]:
+def tables_named(name: str) -> list[PaperTable]:
     """The cost table of a paper, or all tables for `all`. Raises InputError, with the most similar name.
 
     >>> [table.name for table in tables_named("all")]
@@ -276,7 +277,7 @@ class Compared:
     `differs`. Measured and drawn numbers have no counts. `percentage_of`: our count that printed percentages refer to.
     """
 
-    row: Row
+    row: PrintedRow
     count: Count
     state: str
     stated: int | None
@@ -295,10 +296,10 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PaperComparison:
     """All numbers of a table."""
 
-    table: Table
+    table: PaperTable
     numbers: tuple[Compared, ...]
 
     def as_dict(self) -> dict[str, object]:
@@ -325,11 +326,11 @@ class Comparison:
         return "\n".join(lines) + "\n"
 
 
-def compare(table: Table, split: Split) -> Comparison:
+def compare(table: PaperTable, split: Split) -> PaperComparison:
     """A table with our counts; `split` splits products into pairs, e.g. in the planner's order."""
     priced: dict[str, Cost] = {}  # each design once at each size
 
-    def price(part: Part, values: Values) -> Cost:
+    def price(part: CostTerm, values: Values) -> Cost:
         legs, settings, lengths = (
             {name: number(formula, values) for name, formula in formulas.items()}
             for formulas in (part.legs, part.settings, part.lengths)
@@ -341,7 +342,7 @@ def compare(table: Table, split: Split) -> Comparison:
             priced[key] = cost(split(graph, sizes_at(graph, lengths)), lengths, batch=batch)
         return priced[key]
 
-    def total(parts: Iterable[Part], unit: str, values: Values, routed: bool = True) -> int:
+    def total(parts: Iterable[CostTerm], unit: str, values: Values, routed: bool = True) -> int:
         sums = 0
         for part in parts:
             cost = price(part, values)
@@ -350,7 +351,7 @@ def compare(table: Table, split: Split) -> Comparison:
             sums += number(part.times, values) * counts[unit]
         return sums
 
-    def compared(row: Row, count: Count) -> Compared:
+    def compared(row: PrintedRow, count: Count) -> Compared:
         values, unit, printed = row.values, count.unit, count.printed
         stated = number(count.formula, values) if count.formula else None
         if count.source != "counted":
@@ -366,7 +367,7 @@ def compare(table: Table, split: Split) -> Comparison:
         state = "reproduced" if agrees else "differs"
         return Compared(row, count, state, stated, ours, dense, adjustments, difference, paper, recount, whole)
 
-    return Comparison(table, tuple(compared(row, count) for row in table.rows for count in row.counts))
+    return PaperComparison(table, tuple(compared(row, count) for row in table.rows for count in row.counts))
 
 
 def _design(source: str | Mapping[str, Any]) -> Any:

@@ -19,7 +19,7 @@ from tensornet_attn.constants import STRETCH
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.kernels import cost_of, inside
 from tensornet_attn.cost.memory import moved, peak
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import module_seconds, seconds_of
 from tensornet_attn.cost.shapes import between
 from tensornet_attn.cost.target import Target
@@ -34,7 +34,7 @@ DELTA = 4
 
 
 @dataclass(frozen=True)
-class Price:
+class PlanPrice:
     """The predicted time in seconds, the peak memory in bytes, and the step at the peak."""
 
     seconds: float
@@ -42,12 +42,12 @@ class Price:
     step: str
 
 
-def price_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> Price:
+def price_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> PlanPrice:
     """The price of a schedule; `sizes`: the legs that are known at run time only."""
     at_peak = peak(scene_of(split_products(schedule), sizes, target), target.backward, partial(scratch, target.device))
     seconds = target.device.seconds(time_of(schedule, sizes, target))
     seconds += module_seconds(target.device.rates, target.backward) if target.device.measured else 0.0
-    return Price(seconds, target.bytes * at_peak.numbers, at_peak.step)
+    return PlanPrice(seconds, target.bytes * at_peak.numbers, at_peak.step)
 
 
 def time_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> int:
@@ -57,7 +57,7 @@ def time_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> int:
     return sum(time_of_step(scene, step, target) for step in scene.graph.steps if step.name not in skipped)
 
 
-def scratch(device: Device, scene: Scene, step: Step) -> tuple[int, int]:
+def scratch(device: Device, scene: SizedGraph, step: Step) -> tuple[int, int]:
     """Elements of temporary memory of a step, forward and backward, as measured on a CPU.
 
     Usually one copy of the largest operand in another layout. Fused attention expands keys and values to the heads
@@ -78,7 +78,7 @@ def scratch(device: Device, scene: Scene, step: Step) -> tuple[int, int]:
     return sum(read) + chunked if chunked else largest, largest
 
 
-def time_of_step(scene: Scene, step: Step, target: Target) -> int:
+def time_of_step(scene: SizedGraph, step: Step, target: Target) -> int:
     """The time of a step, in the device's units."""
     if target.device.measured:
         return target.device.units(seconds_of(scene, step, target.device.rates, target.backward))
@@ -90,7 +90,7 @@ def time_of_step(scene: Scene, step: Step, target: Target) -> int:
     return target.device.time(flops * work, bytes_ * moves)
 
 
-def time_in_blocks(scene: Scene, step: Step, target: Target) -> int:
+def time_in_blocks(scene: SizedGraph, step: Step, target: Target) -> int:
     """The time of a kernel that is not yet in the graph: its work, the elements read and written."""
     assert step.kernel is not None
     if target.device.measured:
@@ -110,7 +110,7 @@ def time_in_blocks(scene: Scene, step: Step, target: Target) -> int:
     return time(sum(work), scene.elements(step) + operands)
 
 
-def scene_of(graph: Graph, sizes: Mapping[str, int], target: Target) -> Scene:
+def scene_of(graph: Graph, sizes: Mapping[str, int], target: Target) -> SizedGraph:
     leg_sizes = {leg.name: leg.size for leg in graph.legs if leg.size is not None}
     leg_sizes |= {leg: size for leg, size in sizes.items() if leg != BATCH}
-    return Scene(graph, leg_sizes, target.batch, stepwise=target.device.gpu)
+    return SizedGraph(graph, leg_sizes, target.batch, stepwise=target.device.gpu)

@@ -28,7 +28,7 @@ class Shape:
         return self.batch * self.rows * self.columns * self.summed
 
     @cached_property
-    def place(self) -> tuple[float, ...]:
+    def coordinates(self) -> tuple[float, ...]:
         """Logarithms of what the rate depends on: the sides, of the transposed product too, and one or many."""
         small, large = sorted((self.rows, self.columns))
         sides = (log2(min(max(side, 1), WIDEST)) for side in (small, large, self.summed))
@@ -47,23 +47,23 @@ class Matmul(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRate:
     """The measured FLOPs per second of products of a shape."""
 
     shape: Shape
     flops: float
 
 
-def rate_at(shape: Shape, measured: Sequence[Measured]) -> float:
+def rate_at(shape: Shape, measured: Sequence[MeasuredRate]) -> float:
     """FLOPs per second, interpolated between the most similar measured shapes: a mean of logarithms by distance.
 
-    >>> square, narrow = Measured(Shape(1, 512, 512, 512), 8e10), Measured(Shape(1, 512, 512, 8), 2e10)
+    >>> square, narrow = MeasuredRate(Shape(1, 512, 512, 512), 8e10), MeasuredRate(Shape(1, 512, 512, 8), 2e10)
     >>> rate_at(Shape(1, 512, 512, 512), [square, narrow]), f"{rate_at(Shape(1, 512, 512, 64), [square, narrow]):.2g}"
     (80000000000.0, '4e+10')
     """
-    coordinates, by_distance = shape.place, list[tuple[float, float]]()
+    coordinates, by_distance = shape.coordinates, list[tuple[float, float]]()
     for sample in measured:
-        distance = sum((left - right) ** 2 for left, right in zip(coordinates, sample.shape.place, strict=True))
+        distance = sum((left - right) ** 2 for left, right in zip(coordinates, sample.shape.coordinates, strict=True))
         if distance == 0:
             return sample.flops
         by_distance.append((distance, sample.flops))

@@ -19,7 +19,7 @@ from math import exp, log
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from tensornet_attn.cost.products import Measured, Shape, rate_at
+from tensornet_attn.cost.products import MeasuredRate, Shape, rate_at
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import user_folder, write_whole
 from tensornet_attn.ops.maps import MAPS
@@ -77,7 +77,7 @@ class Efficiency:
 
 
 @dataclass(frozen=True)
-class Table:
+class RateTable:
     """The rates of a machine in float32. `measured`: the day. `command`: the command that measured them.
 
     `products`: FLOPs per second by shape; `projected`: of rows with at least so many numbers times a weight. `passes`:
@@ -89,7 +89,7 @@ class Table:
     machine: Machine
     measured: str
     command: str
-    products: tuple[Measured, ...]
+    products: tuple[MeasuredRate, ...]
     projected: tuple[int, float]
     passes: tuple[tuple[int, float], ...]
     bandwidth: float
@@ -177,7 +177,7 @@ def between(x: float, samples: Sequence[tuple[float, float]]) -> float:
 
 
 @cache
-def shipped() -> Table:
+def shipped() -> RateTable:
     """The table of devices without their own; `machine` in the file says where it was measured."""
     contents = resources.files("tensornet_attn.cost").joinpath("rates.json").read_text(encoding="utf-8")
     return from_dict(json.loads(contents))
@@ -188,7 +188,7 @@ def calibration_file() -> Path:
     return user_folder() / "rates.json"
 
 
-def remember(table: Table, path: Path | None = None) -> Path:
+def remember(table: RateTable, path: Path | None = None) -> Path:
     """Writes a table, atomically, by default as that of this machine. Returns the path."""
     if path is None:
         path = calibration_file()
@@ -205,7 +205,7 @@ def _lines(value: Any) -> str:
     return "[\n " + ",\n ".join(map(json.dumps, value)) + "\n]"
 
 
-def of_this_machine() -> Table:
+def of_this_machine() -> RateTable:
     """The table of this machine. Raises InputError if there is none, if it is damaged, or of another machine."""
     path = calibration_file()
     if not path.is_file():
@@ -220,7 +220,7 @@ def of_this_machine() -> Table:
     return table
 
 
-def read(path: Path) -> Table:
+def read(path: Path) -> RateTable:
     """The table in a file. Raises InputError if it is damaged, or if another version wrote it."""
     try:
         record = json.loads(path.read_bytes())
@@ -232,7 +232,7 @@ def read(path: Path) -> Table:
     raise InputError(f"{path} {fault}; run '{CALIBRATE}' again.")
 
 
-def completed(table: Table) -> Table:
+def completed(table: RateTable) -> RateTable:
     """The table with the shipped efficiencies of kinds that were not measured, such as C++ kernels not in the cache."""
     kinds = {row.kind for row in table.efficiency}
     return replace(
@@ -240,9 +240,9 @@ def completed(table: Table) -> Table:
     )
 
 
-def from_dict(record: Mapping[str, Any]) -> Table:
+def from_dict(record: Mapping[str, Any]) -> RateTable:
     """The table of its JSON form. Raises ValueError, KeyError or TypeError if the form is wrong."""
-    table: Table = _checked(Table, {name: field for name, field in record.items() if name != "format"})
+    table: RateTable = _checked(RateTable, {name: field for name, field in record.items() if name != "format"})
     date.fromisoformat(table.measured)
     if not (table.products and table.passes and table.attention and table.efficiency):
         raise ValueError("empty")

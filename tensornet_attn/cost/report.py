@@ -15,7 +15,7 @@ from itertools import product
 from tensornet_attn.cost.kernels import steps_of
 from tensornet_attn.cost.memory import live, moved, saved
 from tensornet_attn.cost.routing import Routing, routed_products
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.sizes import columns, human, lengths_of, sizes_at, whole
 from tensornet_attn.cost.sizes import dtype_bytes as bytes_of
 from tensornet_attn.cost.work import Monomials, elementwise, macs, polynomial, products
@@ -212,7 +212,7 @@ def cost(
     `declared`: the legs in which formulas are written, by default those of the graph. Raises InputError if a length or
     the batch is not a positive integer, or a length exceeds a leg's maximum.
     """
-    scene = Scene(split_products(graph), sizes_at(graph, lengths), whole("batch", batch), stepwise=as_written)
+    scene = SizedGraph(split_products(graph), sizes_at(graph, lengths), whole("batch", batch), stepwise=as_written)
     live_at, before, monomials, chosen = live(scene), set[str](), Monomials(), Monomials()
     routing, beside = Routing.of(scene.graph), beside_output(scene.graph)
     rows: dict[str, StepCost] = {}
@@ -241,7 +241,7 @@ def cost(
     return Cost(tuple(rows.values()), formula, trainable, frozen, routed_formula)
 
 
-def _in_declared(scene: Scene, monomials: Monomials, declared: Container[str] | None) -> Monomials:
+def _in_declared(scene: SizedGraph, monomials: Monomials, declared: Container[str] | None) -> Monomials:
     """The monomials in declared legs, where a plan has others.
 
     A leg of features side by side is the sum of theirs, a copy `d_` of a leg `d` is that leg, another one its size.

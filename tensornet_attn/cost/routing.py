@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tensornet_attn.cost.scene import Scene, word
+from tensornet_attn.cost.scene import SizedGraph, word
 from tensornet_attn.cost.work import Monomials, products
 from tensornet_attn.graph.graph import Graph, Step, Use, body_graph
 from tensornet_attn.ir.arithmetic import Arith, evaluate
@@ -26,7 +26,7 @@ from tensornet_attn.rewrite.change import plain_number
 
 
 @dataclass(frozen=True)
-class Choice:
+class TopEntries:
     """At most k entries of a tensor along `leg`, at each position of the legs `by`."""
 
     leg: str
@@ -36,11 +36,11 @@ class Choice:
     def within(self, legs: Iterable[str]) -> bool:
         return {self.leg, *self.by} <= set(legs)
 
-    def renamed(self, names: Mapping[str, str]) -> Choice:
-        return Choice(names[self.leg], self.k, frozenset(names[leg] for leg in self.by))
+    def renamed(self, names: Mapping[str, str]) -> TopEntries:
+        return TopEntries(names[self.leg], self.k, frozenset(names[leg] for leg in self.by))
 
 
-Choices = frozenset[Choice]
+Choices = frozenset[TopEntries]
 NONE: Choices = frozenset()
 
 
@@ -72,7 +72,7 @@ class Routing:
         """The entries where the result of a step may be nonzero."""
         box = step.box
         if box is not None and box.leg is not None and OPS[box.kind].zeros_elsewhere(box):
-            return frozenset({Choice(box.leg, box.number("k"), frozenset(step.legs) - {box.leg})})
+            return frozenset({TopEntries(box.leg, box.number("k"), frozenset(step.legs) - {box.leg})})
         if (root := chosen_behind(self.graph, step.name)) is not None:
             return self.left_by(root)
         if step.contraction is None:
@@ -142,9 +142,9 @@ def _with_zeros(step: Step) -> Step:
     )
 
 
-def routed_products(scene: Scene, step: Step, routing: Routing) -> tuple[Monomials, int]:
+def routed_products(scene: SizedGraph, step: Step, routing: Routing) -> tuple[Monomials, int]:
     """The MACs of a step with routing: by legs, with k for chosen ones, and as a number over the batch."""
-    batch = scene.batch if step.name in scene.batched else 1
+    batch = scene.batch_of(step)
     monomials: Monomials = Counter()
     total = 0
     for legs, count in products(scene, step).items():
@@ -157,7 +157,7 @@ def routed_products(scene: Scene, step: Step, routing: Routing) -> tuple[Monomia
     return monomials, total
 
 
-def _chosen(scene: Scene, legs: tuple[str, ...], choices: Choices) -> dict[str, Arith]:
+def _chosen(scene: SizedGraph, legs: tuple[str, ...], choices: Choices) -> dict[str, Arith]:
     chosen: dict[str, Arith] = {}
     for choice in choices:
         k = int(scene.number(choice.k))

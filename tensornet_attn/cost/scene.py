@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.attention import behind
-from tensornet_attn.graph.graph import Graph, Step, Use
+from tensornet_attn.graph.graph import Graph, Step, Tensor, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import Arith, evaluate, parse, to_text
 from tensornet_attn.ir.tokens import Refusal
@@ -20,7 +20,7 @@ HELD = frozenset({"weight", "constant", "state"})  # roles of tensors that belon
 
 
 @dataclass(frozen=True)
-class Scene:
+class SizedGraph:
     """A primitive graph with the sizes of its legs and a batch size.
 
     `stepwise`: each step stores its result, as on a GPU and in a diagram as written. `in_tiles`: steps whose results a
@@ -32,6 +32,32 @@ class Scene:
     batch: int = 1
     stepwise: bool = False
     in_tiles: frozenset[str] = frozenset()
+
+    @property
+    def query(self) -> str:
+        """The query leg."""
+        return str(self.graph.query)
+
+    @property
+    def key(self) -> str:
+        """The key leg."""
+        return str(self.graph.key)
+
+    @property
+    def queries(self) -> int:
+        return self.sizes[self.query]
+
+    @property
+    def keys(self) -> int:
+        return self.sizes[self.key]
+
+    def at(self, sizes: Mapping[str, int]) -> SizedGraph:
+        """The scene with other sizes of some legs."""
+        return replace(self, sizes={**self.sizes, **sizes})
+
+    def batch_of(self, what: Step | Use | Tensor) -> int:
+        """The batch elements for which a tensor or step is computed: one if it has no batch dimensions."""
+        return self.batch if what.name in self.batched else 1
 
     @cached_property
     def batched(self) -> frozenset[str]:
@@ -103,7 +129,7 @@ class Scene:
         """
         skipped = {without, self.graph.query} if what.name in one_row(self.graph) else {without}
         legs = [leg for leg in what.legs if leg not in skipped]
-        return self.size(legs) * (self.batch if what.name in self.batched else 1)
+        return self.size(legs) * self.batch_of(what)
 
     def ordered(self, legs: Iterable[str]) -> Legs:
         """The legs, each once, in the order of their declaration."""
@@ -122,7 +148,7 @@ class Scene:
             if tensor.role in HELD:
                 counts[tensor.name] = self.shape(tensor.name)
             else:
-                counts[tensor.name] = self.size(tensor.legs) * (self.batch if tensor.name in self.batched else 1)
+                counts[tensor.name] = self.size(tensor.legs) * self.batch_of(tensor)
         return counts | dict.fromkeys(self.inside, 0)
 
     def shape(self, name: str) -> int:

@@ -44,8 +44,8 @@ from tensornet_attn.cost.experts import held
 from tensornet_attn.cost.kernels import Parts, cost_of, deep_inside
 from tensornet_attn.cost.memory import moved
 from tensornet_attn.cost.products import Shape
-from tensornet_attn.cost.rates import DROPOUT, ELEMENTWISE, NOISE, SINUSOID, Table
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.rates import DROPOUT, ELEMENTWISE, NOISE, SINUSOID, RateTable
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.shapes import between, exponentials, matmuls
 from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.attention import cached
@@ -67,12 +67,12 @@ MODULE, PAGES, OF_MAPS = "module", "pages", "maps"
 NATIVE, LINEAR_IN_CPP = "native", "native linear"  # the kinds of C++ kernels
 
 
-def seconds_of(scene: Scene, step: Step, table: Table, backward: bool) -> float:
+def seconds_of(scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> float:
     """The predicted seconds of a primitive step or kernel. `backward`: with the backward, if it has gradients."""
     return efficient(parts_of(scene, step, table, backward), table, backward)
 
 
-def module_seconds(table: Table, backward: bool) -> float:
+def module_seconds(table: RateTable, backward: bool) -> float:
     """The predicted seconds of a call of a module besides its steps."""
     return efficient({MODULE: table.module[backward]}, table, backward)
 
@@ -82,12 +82,12 @@ def passes_of(learned: bool) -> int:
     return 1 + GRADIENTS if learned else 1
 
 
-def efficient(parts: Parts, table: Table, backward: bool) -> float:
+def efficient(parts: Parts, table: RateTable, backward: bool) -> float:
     """The sum of parts, each by its efficiency."""
     return sum(table.efficiency_of(kind, backward) * seconds for kind, seconds in parts.items())
 
 
-def parts_of(scene: Scene, step: Step, table: Table, backward: bool, in_cpp: bool = False) -> Parts:
+def parts_of(scene: SizedGraph, step: Step, table: RateTable, backward: bool, in_cpp: bool = False) -> Parts:
     """The seconds of a step at the rates of the table, by kind. `in_cpp`: a kernel in C++ computes it inside."""
     in_cpp = in_cpp or (step.kernel is not None and step.kernel.cpp and isinstance(step.form, Recurrence))
     cpp = in_cpp and not cost_of(step).by_steps
@@ -107,10 +107,10 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool, in_cpp: boo
     return cpp_parts
 
 
-def parts_inside(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+def parts_inside(scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
     """The seconds of a step by operations of torch, or of blocks in C++, without what a call draws."""
     if step.name in one_row(scene.graph):
-        scene = replace(scene, sizes={**scene.sizes, str(scene.graph.query): 1})
+        scene = scene.at({scene.query: 1})
     of_kernel = cost_of(step).seconds(scene, step, table, backward)
     if of_kernel is not None:
         return of_kernel
@@ -132,7 +132,7 @@ def parts_inside(scene: Scene, step: Step, table: Table, backward: bool) -> Part
         products = sum(2 * macs / table.product_rate(shape) for shape, _, macs in matmuls(scene, step))
         pass_seconds = WIDTH * moved(scene, step) / table.pass_rate(WIDTH * scene.elements(step))
         if scans(step):  # in strides
-            positions, row = scene.sizes[str(scene.graph.query)], scene.elements(step, scene.graph.query)
+            positions, row = scene.queries, scene.elements(step, scene.graph.query)
             pass_seconds = WIDTH * SCANNED * positions * row / table.bandwidth
             calls = positions if row >= LONG_ROW else CALLS_OF_SCAN * isqrt(positions)
             parts["call"] = pass_count * calls * table.call[False]
@@ -154,14 +154,14 @@ def parts_inside(scene: Scene, step: Step, table: Table, backward: bool) -> Part
     return parts
 
 
-def of_exponentials(scene: Scene, step: Step, table: Table, learned: bool = False) -> tuple[float, float]:
+def of_exponentials(scene: SizedGraph, step: Step, table: RateTable, learned: bool = False) -> tuple[float, float]:
     """The exponentials of softmaxes and kernels, and what a map takes besides its passes."""
     if step.box is not None and step.box.function is not None:
         return 0.0, scene.elements(step) * table.of_map(step.box.function.to_text(to_text), learned)
     return sum(count for _, count in exponentials(scene, step)) / table.exponentials, 0.0
 
 
-def drawn_and_dropped(scene: Scene, step: Step, table: Table, training: bool) -> float:
+def drawn_and_dropped(scene: SizedGraph, step: Step, table: RateTable, training: bool) -> float:
     """Numbers of a call: noise and sines of positions that a step reads, and its dropout."""
     tensors = [tensor for use in step.op.uses if (tensor := scene.graph.tensor.get(use.name))]
     noise = sum(scene.stored[leaf.name] for leaf in tensors if leaf.role == "noise" and (training or leaf.always))
@@ -193,7 +193,7 @@ def _sums_products(graph: Graph, step: Step) -> bool:
     )
 
 
-def _product(scene: Scene, step: Step, table: Table, learned: bool) -> float:
+def _product(scene: SizedGraph, step: Step, table: RateTable, learned: bool) -> float:
     """A product of two tensors, and the products of their gradients."""
     ((shape, _, _),) = matmuls(scene, step)
     if _projects(scene, step, shape, table):
@@ -204,7 +204,7 @@ def _product(scene: Scene, step: Step, table: Table, learned: bool) -> float:
     return seconds + sum(sorted(backward)[:learned_factors])
 
 
-def projected(shape: Shape, table: Table, exact: bool) -> tuple[float, float, float]:
+def projected(shape: Shape, table: RateTable, exact: bool) -> tuple[float, float, float]:
     """A product with a weight by oneDNN, that of the gradient of the rows, and that of the weight's, if it is wide."""
     of_rows, of_weight = gradients(shape)
     wide = min(shape.columns, shape.summed) >= NARROW_PARTS * table.machine.threads and _in_parts(table)
@@ -212,12 +212,12 @@ def projected(shape: Shape, table: Table, exact: bool) -> tuple[float, float, fl
     return _by_onednn(shape, table, exact), _by_onednn(of_rows, table, exact), last
 
 
-def multiplied(shape: Shape, table: Table) -> float:
+def multiplied(shape: Shape, table: RateTable) -> float:
     """A product, and its result written."""
     return 2 * shape.macs / table.product_rate(shape) + accessed(shape.batch * shape.rows * shape.columns, table)
 
 
-def _by_onednn(shape: Shape, table: Table, exact: bool) -> float:
+def _by_onednn(shape: Shape, table: RateTable, exact: bool) -> float:
     """The same by oneDNN; of an exact product or a long sum, parts are copied, and their products added."""
     written = accessed(shape.batch * shape.rows * shape.columns, table)
     seconds = 2 * shape.macs / table.projected[1] + written
@@ -227,17 +227,17 @@ def _by_onednn(shape: Shape, table: Table, exact: bool) -> float:
     return seconds
 
 
-def _in_parts(table: Table) -> bool:
+def _in_parts(table: RateTable) -> bool:
     """Whether oneDNN is faster than MKL even in parts."""
     return table.projected[0] <= PROJECTED_ZEN5
 
 
-def accessed(elements: int, table: Table) -> float:
+def accessed(elements: int, table: RateTable) -> float:
     """A tensor read or written once."""
     return WIDTH * elements / table.pass_rate(WIDTH * elements)
 
 
-def _projects(scene: Scene, step: Step, shape: Shape, table: Table) -> bool:
+def _projects(scene: SizedGraph, step: Step, shape: Shape, table: RateTable) -> bool:
     """Whether `runtime/products.py` takes oneDNN for a product with a weight: of many rows, perhaps in parts.
 
     Products of queries x keys, in blocks of queries, do not call it.
@@ -248,7 +248,7 @@ def _projects(scene: Scene, step: Step, shape: Shape, table: Table) -> bool:
     return large and takes_projected(shape, table, _cancelling(scene.graph))
 
 
-def takes_projected(shape: Shape, table: Table, exact: bool) -> bool:
+def takes_projected(shape: Shape, table: RateTable, exact: bool) -> bool:
     """Whether oneDNN computes products of this shape."""
     narrow = min(shape.columns, shape.summed) < NARROW
     return not narrow and (_in_parts(table) or (shape.summed <= ONEDNN_LONGEST and not exact))
@@ -261,7 +261,7 @@ def _cancelling(graph: Graph) -> bool:
     return bool(doubtful_normalizers(replace(graph, steps=tuple(dict.fromkeys(chain(*parts))))))
 
 
-def _pages(new: Iterable[Step | Use], scene: Scene, table: Table) -> float:
+def _pages(new: Iterable[Step | Use], scene: SizedGraph, table: RateTable) -> float:
     """The pages of new tensors, each as large as one of these."""
     return sum(table.of_pages(WIDTH * scene.elements(tensor)) for tensor in new)
 

@@ -12,12 +12,11 @@ A product of two tensors is `batch` products of matrices, [rows, summed] times [
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
 from tensornet_attn.cost.kernels import cost_of
 from tensornet_attn.cost.products import Matmul, Shape
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.work import products
 from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.graph import Step
@@ -26,14 +25,14 @@ from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ops import OPS
 
 
-def matmuls(scene: Scene, step: Step) -> list[Matmul]:
+def matmuls(scene: SizedGraph, step: Step) -> list[Matmul]:
     """The matrix products of a primitive step or kernel."""
     if step.name in one_row(scene.graph):
-        scene = replace(scene, sizes={**scene.sizes, str(scene.graph.query): 1})
+        scene = scene.at({scene.query: 1})
     products_of_kernel = cost_of(step).matmuls(scene, step)
     if products_of_kernel is not None:
         return products_of_kernel
-    batch = scene.batch if step.name in scene.batched else 1
+    batch = scene.batch_of(step)
     if step.contraction is not None:
         return _product(scene, step)
     chunk, of_roles = cost_of(step).chunk(scene, step), list[Matmul]()
@@ -43,7 +42,7 @@ def matmuls(scene: Scene, step: Step) -> list[Matmul]:
     return of_roles
 
 
-def _product(scene: Scene, step: Step) -> list[Matmul]:
+def _product(scene: SizedGraph, step: Step) -> list[Matmul]:
     """The product of a primitive contraction of two factors."""
     op = step.contraction
     assert op is not None
@@ -52,8 +51,7 @@ def _product(scene: Scene, step: Step) -> list[Matmul]:
     kept, alike = {*step.legs}, one_row(scene.graph)
     broadcast = [step.name not in alike and use.name in alike for use in op.uses]  # one row for the other's queries
     left, right = (
-        {*use.legs} - ({str(scene.graph.query)} if shared else set())
-        for use, shared in zip(op.uses, broadcast, strict=True)
+        {*use.legs} - ({scene.query} if shared else set()) for use, shared in zip(op.uses, broadcast, strict=True)
     )
     both = left & right
     sides = [scene.size((legs - both) & kept) for legs in (left, right)]
@@ -67,7 +65,7 @@ def _product(scene: Scene, step: Step) -> list[Matmul]:
     return [Matmul(shape, tuple(left | right), float(shape.macs))]
 
 
-def _of_roles(scene: Scene, step: Step, legs: Sequence[str], batch: int, chunk: int = 0) -> Shape:
+def _of_roles(scene: SizedGraph, step: Step, legs: Sequence[str], batch: int, chunk: int = 0) -> Shape:
     """A shape for a product of which only the legs are known. `chunk`: it runs over pairs of positions in chunks."""
     head_legs = {leg.name for leg in scene.graph.legs if leg.kind == "head"}
     if isinstance(step.form, Recurrence):  # features, and values that a core mixes, may be head legs
@@ -83,13 +81,13 @@ def _of_roles(scene: Scene, step: Step, legs: Sequence[str], batch: int, chunk: 
     return Shape(heads, rows, rest[-1], prod(rest[:-1]))
 
 
-def exponentials(scene: Scene, step: Step) -> list[tuple[tuple[str, ...], int]]:
+def exponentials(scene: SizedGraph, step: Step) -> list[tuple[tuple[str, ...], int]]:
     """The exponentials, and similar functions, of a step in the forward, by the legs of what they are taken of."""
     if step.kernel is not None:
         kernel, pair = cost_of(step), {scene.graph.query, scene.graph.key}
-        inner_steps, inner_scene = kernel.parts(scene, step), kernel.inside(scene, step)
+        inner_steps, inner_scene = kernel.primitive_steps(scene, step), kernel.inside(scene, step)
         if (keys_met := kernel.keys_met(scene, step)) is not None:
-            inner_scene = replace(inner_scene, sizes={**inner_scene.sizes, str(scene.graph.key): keys_met})
+            inner_scene = inner_scene.at({scene.key: keys_met})
         counted = [inner for inner in inner_steps if kernel.pairs or not pair <= {*inner.legs}]
         besides = kernel.exponentials(scene, step)
         of_parts = [count for inner in counted for count in exponentials(inner_scene, inner)]
@@ -100,7 +98,7 @@ def exponentials(scene: Scene, step: Step) -> list[tuple[tuple[str, ...], int]]:
     return [(of.legs, count_each * scene.elements(of)) for role, of in step.box.operands if count_each and role == "of"]
 
 
-def between(scene: Scene, step: Step) -> list[int]:
+def between(scene: SizedGraph, step: Step) -> list[int]:
     """The elements of tensors that a kernel in chunks writes and reads again: states, and scores inside the chunks."""
     kernel = cost_of(step)
     return [count for count in kernel.saved(scene, step).values() if count] if kernel.chunk(scene, step) else []

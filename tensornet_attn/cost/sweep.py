@@ -74,7 +74,7 @@ class Priced:
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """A design at one combination of sizes: `values` by measure, and the other design's values, if there is one."""
 
     design: str
@@ -104,13 +104,13 @@ class Swept:
     """The points of a sweep: designs first, then the axes in order; names are those in the designs."""
 
     sweep: Sweep
-    points: tuple[Point, ...]
+    points: tuple[SweepPoint, ...]
     against: str | None
     beside: tuple[str, ...]
 
-    def series(self) -> dict[str, list[Point]]:
+    def series(self) -> dict[str, list[SweepPoint]]:
         """The points along the first axis, grouped by design and other axes: `gfish, g = 2`."""
-        curves: dict[str, list[Point]] = {}
+        curves: dict[str, list[SweepPoint]] = {}
         rest = [*self.sweep.axes][1:]
         several = len(self.sweep.designs) > 1
         for point in self.points:
@@ -204,7 +204,7 @@ class _Pricer:
     graphs: dict[str, Priced] = field(default_factory=dict)
     values: dict[str, Mapping[str, int]] = field(default_factory=dict)
 
-    def points(self) -> Iterator[Point]:
+    def points(self) -> Iterator[SweepPoint]:
         sweep = self.sweep
         for source, values in product(sweep.designs, product(*sweep.axes.values())):
             sizes, against = dict(zip(sweep.axes, values, strict=True)), None
@@ -212,7 +212,7 @@ class _Pricer:
                 numbers = {leg: size for leg, size in {**sweep.legs, **sizes}.items() if isinstance(size, int)}
                 fixed = {leg: _arithmetic(leg, formula, numbers) for leg, formula in sweep.against_legs.items()}
                 against = self.total(sweep.against, sizes, fixed)
-            yield Point(self.designs[source].name, sizes, self.total(source, sizes, {}), against)
+            yield SweepPoint(self.designs[source].name, sizes, self.total(source, sizes, {}), against)
 
     def total(self, source: str, sizes: Mapping[str, int], fixed: Mapping[str, int]) -> Mapping[str, int]:
         """A design and those beside it, run one after the other: values add up, except memory at the peak."""
@@ -289,7 +289,7 @@ def _rows(table: Swept, measure: str) -> list[str]:
     return columns(rows)
 
 
-def cell(point: Point, measure: str) -> str:
+def cell(point: SweepPoint, measure: str) -> str:
     """A ratio with three decimals, a count with a suffix."""
     displayed = point.displayed(measure)
     if displayed is None:

@@ -23,11 +23,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from math import prod
 
 from tensornet_attn.cost.kernels import cost_of, inside
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.sizes import sizes_at, whole
 from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.graph import Contraction, Graph, Step
@@ -37,7 +36,7 @@ from tensornet_attn.ops import OPS
 Monomials = Counter[tuple[str, ...]]  # legs, in the order of the design's legs: number of occurrences
 
 
-def products(scene: Scene, step: Step) -> Monomials:
+def products(scene: SizedGraph, step: Step) -> Monomials:
     """MACs of a step for one batch element, by the legs they run over; one row of what all queries read alike."""
     monomials: Monomials = Counter()
     of_kernel = cost_of(step).macs(scene, step)
@@ -60,9 +59,9 @@ def products(scene: Scene, step: Step) -> Monomials:
     return Counter({tuple(leg for leg in legs if leg not in alike): count for legs, count in monomials.items()})
 
 
-def macs(scene: Scene, step: Step) -> int:
+def macs(scene: SizedGraph, step: Step) -> int:
     """MACs of a step over the whole batch."""
-    batch = scene.batch if step.name in scene.batched else 1
+    batch = scene.batch_of(step)
     return batch * sum(count * scene.size(legs) for legs, count in products(scene, step).items())
 
 
@@ -73,29 +72,25 @@ def training_macs(graph: Graph, lengths: Mapping[str, int], batch: int = 1) -> i
     if both do. Fused operations cost 3 times their forward. Recomputation in the backward is not counted. Raises
     InputError if a length or the batch is not a positive integer, or a length exceeds a leg's maximum.
     """
-    scene = Scene(split_products(graph), sizes_at(graph, lengths), whole("batch", batch))
+    scene = SizedGraph(split_products(graph), sizes_at(graph, lengths), whole("batch", batch))
     return sum(macs(scene, step) + gradient_macs(scene, step) for step in scene.graph.steps)
 
 
-def gradient_macs(scene: Scene, step: Step) -> int:
+def gradient_macs(scene: SizedGraph, step: Step) -> int:
     """MACs of the gradients of a step's operands over the whole batch."""
     gradients = 2 if step.contraction is None else sum(use.name in scene.learned for use in step.op.uses)
     return macs(scene, step) * gradients * (step.name in scene.learned)
 
 
-def elementwise(scene: Scene, step: Step) -> int:
+def elementwise(scene: SizedGraph, step: Step) -> int:
     """Elementwise operations of a step over the whole batch."""
     if step.kernel is not None:
         of_kernel = cost_of(step).elementwise(scene, step)
         if of_kernel is not None:
             return of_kernel
-        inner_scene, inner_steps = inside(scene, step)[0], cost_of(step).parts(scene, step)
+        inner_scene, inner_steps = inside(scene, step)[0], cost_of(step).primitive_steps(scene, step)
         keys_met = cost_of(step).keys_met(scene, step)
-        few = (
-            inner_scene
-            if keys_met is None
-            else replace(inner_scene, sizes={**inner_scene.sizes, str(scene.graph.key): keys_met})
-        )
+        few = inner_scene if keys_met is None else inner_scene.at({scene.key: keys_met})
         return sum(elementwise(few if _pairs(scene) <= {*inner.legs} else inner_scene, inner) for inner in inner_steps)
     if step.contraction is not None:
         return _contraction(scene, step, step.contraction)
@@ -103,12 +98,12 @@ def elementwise(scene: Scene, step: Step) -> int:
     return OPS[step.box.kind].operations(scene, step, step.box)
 
 
-def _pairs(scene: Scene) -> set[str]:
+def _pairs(scene: SizedGraph) -> set[str]:
     """The query and key legs."""
     return {leg for leg in (scene.graph.query, scene.graph.key) if leg}
 
 
-def _contraction(scene: Scene, step: Step, op: Contraction) -> int:
+def _contraction(scene: SizedGraph, step: Step, op: Contraction) -> int:
     if scene.view(step):
         return 0
     elements = scene.elements(step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tensornet_attn.draw.words import KINDS, look_of
-from tensornet_attn.graph.attention import Masked, attentions, behind
+from tensornet_attn.graph.attention import UnnormalizedScores, attentions, behind
 from tensornet_attn.graph.graph import Graph, Term, Use
 
 _ROLES = ("weight", "constant", "state")
@@ -22,7 +22,9 @@ def core(graph: Graph) -> frozenset[str]:
     data = {tensor.name for tensor in graph.of_role("input")}  # and the steps that depend on an input
     for step in graph.steps:
         data |= {step.name} if any(use.name in data for use in step.op.uses) else set()
-    normalised = [attention for attention in attentions(graph).values() if not isinstance(attention.weighting, Masked)]
+    normalised = [
+        attention for attention in attentions(graph).values() if not isinstance(attention.weighting, UnnormalizedScores)
+    ]
     inside = behind(graph, (attention.of.name for attention in normalised))
     sums = [step.contraction for step in graph.steps if step.name in inside and step.contraction is not None]
     return frozenset(

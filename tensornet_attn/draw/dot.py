@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from tensornet_attn.draw.kept import NOTHING, Marks
-from tensornet_attn.draw.layout import Spot
+from tensornet_attn.draw.layout import Rectangle
 from tensornet_attn.draw.looks import DOUBLED, FONT, LEG, NODE, NODES, TITLE, node_look
 from tensornet_attn.draw.overlay import NONE, Overlay
 from tensornet_attn.draw.picture import HEAD, Picture, picture_of
@@ -49,7 +49,7 @@ def to_dot(
         {**_EDGE, **theme.defaults("color")},
     )
     dot = graphviz.Graph(graph.name, graph_attr=attributes[0], node_attr=attributes[1], edge_attr=attributes[2])
-    writer = _Writer(dot, picture, theme)
+    writer = _DotWriter(dot, picture, theme)
     dot.attr(label=graphviz.escape(picture.title), lp=writer.at(picture.width / 2, -HEAD / 2))
     if about:
         dot.attr(comment=graphviz.escape(plain(about)))
@@ -71,7 +71,7 @@ def graphviz_module() -> Any:
     return graphviz
 
 
-class _Writer:
+class _DotWriter:
     """Writes frames, nodes and wires. In DOT, y grows upwards."""
 
     def __init__(self, dot: Any, picture: Picture, theme: Theme):
@@ -109,7 +109,7 @@ class _Writer:
                     cluster.attr(lp=self.at(title.x, title.y), **_size(title.width, title.height, "l"))
                 self.frames(frame.id, cluster)
 
-    def node(self, within: Any, name: str, label: str, look: dict[str, str], spot: Spot, kind: str) -> None:
+    def node(self, within: Any, name: str, label: str, look: dict[str, str], spot: Rectangle, kind: str) -> None:
         fixed = {"fixedsize": "true"} if look.get("shape") != "plain" else {"fontsize": f"{LEG:g}"}
         outer = DOUBLED["state"] if look.get("peripheries") == "2" else 0.0
         position = {"pos": self.at(spot.x, spot.y), **_size(spot.width - outer, spot.height - outer)}

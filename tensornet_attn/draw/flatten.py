@@ -8,7 +8,7 @@ from dataclasses import replace
 from tensornet_attn.draw.core import core
 from tensornet_attn.draw.kept import NOTHING, Marks
 from tensornet_attn.draw.overlay import NONE, Overlay
-from tensornet_attn.draw.scene import END, LAST, Bond, Frame, Node, Path, Scene, Wire, drawn_apart
+from tensornet_attn.draw.scene import END, LAST, Bond, Frame, Path, Scene, SceneNode, Wire, drawn_apart
 from tensornet_attn.draw.words import box_words, coefficient_words, factor_words, is_one, look_of
 from tensornet_attn.graph.graph import Box, Contraction, Graph, Leg, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, to_text
@@ -36,7 +36,7 @@ class _Painter:
         self.graph, self.kept, self.overlay = graph, kept, overlay
         self.apart = drawn_apart(graph)
         self.core = core(graph)
-        self.nodes: list[Node] = []
+        self.nodes: list[SceneNode] = []
         self.frames: list[Frame] = []
         self.wires: list[Wire] = []
         self.bonds: list[Bond] = []
@@ -55,7 +55,7 @@ class _Painter:
         order = tuple(leg for leg in (ends[0], *others, ends[1]) if leg is not None)
         return Scene(self.graph.name, tuple(self.frames), tuple(self.nodes), wires, tuple(self.bonds), order, ends)
 
-    def quiet(self, homes: dict[str, Node]) -> None:
+    def quiet(self, homes: dict[str, SceneNode]) -> None:
         """Removes the repeated name of a leg after a border, except at results."""
         labelled = {end for wire in self.wires if wire.named for end in wire.ends if homes[end].frame == wire.frame}
         for wire in self.wires:
@@ -66,8 +66,8 @@ class _Painter:
 
     def node(
         self, look: str, label: str, frame: str | None, path: Path, border: bool = False, core: bool = False
-    ) -> Node:
-        node = Node(f"n{len(self.nodes)}", look, label, frame, path, border, core)
+    ) -> SceneNode:
+        node = SceneNode(f"n{len(self.nodes)}", look, label, frame, path, border, core)
         self.nodes.append(node)
         return node
 
@@ -163,13 +163,13 @@ class _Painter:
             self.term(term, term_wires, plus, frame, (*path, (0, index)))
         self.source(plus, wires)
 
-    def source(self, node: Node, wires: Wires) -> None:
+    def source(self, node: SceneNode, wires: Wires) -> None:
         """Joins the result wires to a node that combines operands, and labels them there."""
         for wire in wires.values():
             wire.join(node)
             wire.named = True
 
-    def term(self, term: Term, wires: Wires, plus: Node, frame: str | None, path: Path) -> None:
+    def term(self, term: Term, wires: Wires, plus: SceneNode, frame: str | None, path: Path) -> None:
         self.scalars.append([] if is_one(term.coefficient) and term.factors else [term.coefficient])
         legs = {leg: wire.leg for leg, wire in wires.items()}
         tap = self.operand(Term(ONE, term.factors), legs, frame, path)
@@ -177,7 +177,7 @@ class _Painter:
         self.nodes[int(tap.id[1:])] = replace(tap, label=label)
         self.bonds.append(Bond(tap.id, plus.id, tuple(leg.name for leg in legs.values())))
 
-    def operand(self, term: Term, legs: dict[str, Leg], frame: str | None, path: Path) -> Node:
+    def operand(self, term: Term, legs: dict[str, Leg], frame: str | None, path: Path) -> SceneNode:
         """Draws a product and joins its free legs in a tap; `legs` maps them to the outer legs."""
         if len(term.factors) > 1 or (term.factors and not legs):  # otherwise, a wire joins the operand to the tap
             frame = self.frame("term", (), frame)
@@ -188,7 +188,7 @@ class _Painter:
         self.product(term, wires, frame, path)
         return tap
 
-    def role(self, role: str, use: Use, into: Node, frame: str, path: Path) -> None:
+    def role(self, role: str, use: Use, into: SceneNode, frame: str, path: Path) -> None:
         """Draws an operand with its role, such as the key of a delta rule."""
         self.scalars.append([])
         tap = self.operand(Term(ONE, (use,)), {leg: self.graph.leg[leg] for leg in use.legs}, frame, path)
@@ -218,7 +218,7 @@ class _Painter:
         for index, (role, use) in enumerate(bonded, 1):
             self.role(role, use, port, frame, (*path, (0, index)))  # type: ignore[arg-type]
 
-    def border(self, acts: str | None, outer: Wires, inner: Wires, frame: str, path: Path) -> Node | None:
+    def border(self, acts: str | None, outer: Wires, inner: Wires, frame: str, path: Path) -> SceneNode | None:
         """Draws legs through the border of a box. A dot marks the leg that it acts along, which can end or change."""
         for leg in outer:
             if leg in inner and leg != acts:
@@ -229,7 +229,7 @@ class _Painter:
         started = [wire for leg, wire in outer.items() if leg not in inner or leg == acts]
         return self.passage("port", (*ended, *started), frame, path)
 
-    def passage(self, look: str, wires: Iterable[Wire], frame: str, path: Path) -> Node:
+    def passage(self, look: str, wires: Iterable[Wire], frame: str, path: Path) -> SceneNode:
         node = self.node(look, "", frame, (*path, LAST), border=True)
         for wire in wires:
             wire.join(node)

@@ -11,15 +11,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import sqrt
 
-from tensornet_attn.draw.levels import GAP, Arrow, Level, Order, level_of, spread
+from tensornet_attn.draw.levels import GAP, Arrow, Level, LevelOrder, level_of, spread
 from tensornet_attn.draw.looks import FIXED, FLAT, Size, label_size, node_size, title_size
-from tensornet_attn.draw.scene import Edge, Node, Scene
+from tensornet_attn.draw.scene import Edge, Scene, SceneNode
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Spot:
+class Rectangle:
     """A rectangle with its centre at x, y; y grows downwards."""
 
     x: float
@@ -27,7 +27,7 @@ class Spot:
     width: float
     height: float
 
-    def moved(self, x: float, y: float) -> Spot:
+    def moved(self, x: float, y: float) -> Rectangle:
         return replace(self, x=self.x + x, y=self.y + y)
 
     @property
@@ -40,7 +40,7 @@ class Spot:
 
 
 @dataclass(frozen=True)
-class Curve:
+class Spline:
     """A segment of an edge from `tail` to `head` (nodes or a label), as 3 n + 1 Bezier points."""
 
     edge: Edge
@@ -53,11 +53,11 @@ class Curve:
 class Layout:
     width: float = 0.0
     height: float = 0.0
-    nodes: dict[str, Spot] = field(default_factory=dict)
-    frames: dict[str, Spot] = field(default_factory=dict)
-    titles: dict[str, Spot] = field(default_factory=dict)
-    labels: dict[str, tuple[Spot, Edge]] = field(default_factory=dict)
-    curves: list[Curve] = field(default_factory=list)
+    nodes: dict[str, Rectangle] = field(default_factory=dict)
+    frames: dict[str, Rectangle] = field(default_factory=dict)
+    titles: dict[str, Rectangle] = field(default_factory=dict)
+    labels: dict[str, tuple[Rectangle, Edge]] = field(default_factory=dict)
+    curves: list[Spline] = field(default_factory=list)
 
     def take(self, inner: Layout, x: float, y: float) -> None:
         """Adds the content of another layout, moved by x and y."""
@@ -82,11 +82,13 @@ class Placed:
     rows: list[list[str]]
     sizes: dict[str, Size]
     blocks: dict[str, Layout]
-    home: dict[str, Node]
+    home: dict[str, SceneNode]
     x: dict[str, float]
 
     def __post_init__(self) -> None:
-        self.made = Layout(width=max((self.x[vertex] + self.sizes[vertex][0] / 2 for vertex in self.x), default=0.0))
+        self.result_layout = Layout(
+            width=max((self.x[vertex] + self.sizes[vertex][0] / 2 for vertex in self.x), default=0.0)
+        )
         self.bands: dict[str, tuple[float, float]] = {}  # the top and the bottom of the row of each vertex
         self.out: dict[str, list[Arrow]] = defaultdict(list)
         self.into: dict[str, list[Arrow]] = defaultdict(list)
@@ -96,7 +98,7 @@ class Placed:
 
     def layout(self) -> Layout:
         """Places rows from top to bottom, then wires."""
-        layout, level, sizes, blocks, x = self.made, self.level, self.sizes, self.blocks, self.x
+        layout, level, sizes, blocks, x = self.result_layout, self.level, self.sizes, self.blocks, self.x
         y = 0.0
         for index, row in enumerate(self.rows):
             if index:  # distance to the previous row, larger for slanted wires
@@ -111,7 +113,7 @@ class Placed:
                 middle = y + (row_height / 2 if on_border or row_height < TALL else height / 2)
                 if vertex not in self.into and not on_border:  # bottom-aligned, because all its wires go down
                     middle = y + row_height - height / 2
-                spot = Spot(x[vertex], middle, width, height)
+                spot = Rectangle(x[vertex], middle, width, height)
                 if vertex in blocks:
                     layout.take(blocks[vertex], x[vertex] - width / 2, middle - height / 2)
                 elif vertex in level.labels:
@@ -123,7 +125,7 @@ class Placed:
         layout.curves += [self.curve(chain) for chain in level.chains]
         return layout
 
-    def curve(self, chain: tuple[Arrow, ...]) -> Curve:
+    def curve(self, chain: tuple[Arrow, ...]) -> Spline:
         """The curve of a chain of arrows, from its first to its last node."""
         x, bands = self.x, self.bands
         tail, head = chain[0].port or chain[0].tail, chain[-1].head
@@ -135,7 +137,7 @@ class Placed:
             top, bottom = bands[arrow.head]
             points += _bend(points[-1], (x[arrow.head], top))
             points += _line(points[-1], (x[arrow.head], bottom))
-        beside = sorted(self.into[head], key=lambda a: self.made.nodes[a.port].x if a.port else x[a.tail])
+        beside = sorted(self.into[head], key=lambda a: self.result_layout.nodes[a.port].x if a.port else x[a.tail])
         end = self.at(head, chain[-1], beside, -1)
         top = min(bands[head][0], end[1])
         points += _bend(points[-1], (end[0], top))
@@ -143,14 +145,16 @@ class Placed:
             points += _line(points[-1], end)
         if head in self.home and self.home[head].look == "open":
             points += _line(points[-1], (end[0], end[1] + STUB))
-        return Curve(chain[0].edge, tail, head, tuple(_joined(points)))
+        return Spline(chain[0].edge, tail, head, tuple(_joined(points)))
 
     def at(self, node: str, arrow: Arrow, beside: list[Arrow], direction: int) -> Point:
         """The point where an arrow meets the outline of a node, below (`direction` 1) or above (-1).
 
         `beside` lists all arrows there from left to right. They are spaced, except at nodes of a leg, where they meet.
         """
-        spot = self.made.nodes[node] if node in self.made.nodes else self.made.labels[node][0]
+        spot = (
+            self.result_layout.nodes[node] if node in self.result_layout.nodes else self.result_layout.labels[node][0]
+        )
         look, count = self.home[node].look if node in self.home else "leg", len(beside)
         shift, reach = 0.0, spot.height / 2
         if count > 1 and look not in ("leg", "point", "port", "pass"):
@@ -186,7 +190,7 @@ def _line(start: Point, end: Point) -> list[Point]:
 MARGIN = 7.0  # between a frame and its content
 
 
-class Places:
+class ScenePlacement:
     """Lays a scene out, inner frames first."""
 
     def __init__(self, scene: Scene, edges: Iterable[Edge]):
@@ -210,10 +214,10 @@ class Places:
         bordered = any(node.border for node in self.scene.held[frame])
         height = top + inside.height + (0.0 if bordered else MARGIN)
         layout = Layout(width, height)
-        layout.frames[frame] = Spot(width / 2, height / 2, width, height)
+        layout.frames[frame] = Rectangle(width / 2, height / 2, width, height)
         if title_height:
             x = title_width / 2 + 6 if outline.look in ("step", "part") else width / 2
-            layout.titles[frame] = Spot(x, 3 + title_height / 2, title_width, title_height)
+            layout.titles[frame] = Rectangle(x, 3 + title_height / 2, title_width, title_height)
         layout.take(inside, (width - inside.width) / 2, top)
         return layout
 
@@ -261,14 +265,14 @@ class Places:
         start = [sorted(row, key=lambda vertex: sides[vertex]) for row in level.rows]
         if bordered:
             start[-1] = list(level.rows[-1])  # the legs' own order
-        rows = Order(start, level.arrows, ports, sides, fixed=bordered).best()
+        rows = LevelOrder(start, level.arrows, ports, sides, fixed=bordered).best()
         widths = {vertex: sizes[vertex][0] for row in rows for vertex in row}
         return Placed(level, rows, sizes, blocks, self.home, spread(rows, level, widths, offsets)).layout()
 
 
 def layout_of(scene: Scene, edges: Iterable[Edge], width: float) -> Layout:
     """The layout of all parts of a picture, wrapped to the width."""
-    places = Places(scene, edges)
+    places = ScenePlacement(scene, edges)
     layout, x, y, row_height = Layout(), 0.0, 0.0, 0.0
     for frame in scene.inner[None]:
         block = places.part(frame.id, width)

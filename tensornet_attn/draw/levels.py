@@ -128,7 +128,7 @@ SWEEPS = 6
 Rows = list[list[str]]
 
 
-class Order:
+class LevelOrder:
     """Reorders rows to reduce crossings, starting from the given order.
 
     `ports`: horizontal positions from 0 to 1 at which arrows leave their blocks. `sides`: preferred order from left to
@@ -151,7 +151,7 @@ class Order:
         for arrow in arrows:
             self.up[arrow.head].append(arrow)
             self.down[arrow.tail].append(arrow)
-        self.place = {vertex: position for row in rows for position, vertex in enumerate(row)}
+        self.position = {vertex: position for row in rows for position, vertex in enumerate(row)}
 
     def best(self) -> Rows:
         """The order with the fewest crossings found, with queries on the left and keys on the right."""
@@ -173,7 +173,7 @@ class Order:
 
     def crossings(self, row: list[str]) -> int:
         """The number of crossings between a row and the next."""
-        ends = sorted((self.above(arrow), self.place[arrow.head]) for vertex in row for arrow in self.down[vertex])
+        ends = sorted((self.above(arrow), self.position[arrow.head]) for vertex in row for arrow in self.down[vertex])
         count, previous = 0, list[int]()
         for _, group in groupby(ends, key=lambda end: end[0]):
             heads = [head for _, head in group]
@@ -184,7 +184,7 @@ class Order:
 
     def above(self, arrow: Arrow) -> float:
         """The horizontal position at which an arrow leaves its row."""
-        return self.place[arrow.tail] + (self.ports.get(arrow.port, 0.5) if arrow.port else 0.5)
+        return self.position[arrow.tail] + (self.ports.get(arrow.port, 0.5) if arrow.port else 0.5)
 
     def sweep(self, down: bool) -> None:
         """Sorts each row by the mean position of neighbours in the previous row."""
@@ -194,11 +194,13 @@ class Order:
                 vertex: self.wanted(vertex, spot / len(row) * len(previous), down) for spot, vertex in enumerate(row)
             }
             self.rows[index] = self.kept(sorted(row, key=wanted.__getitem__))
-            self.place.update((vertex, position) for position, vertex in enumerate(self.rows[index]))
+            self.position.update((vertex, position) for position, vertex in enumerate(self.rows[index]))
 
     def wanted(self, vertex: str, default: float, down: bool) -> float:
         spots = (
-            [self.above(a) for a in self.up[vertex]] if down else [self.place[a.head] + 0.5 for a in self.down[vertex]]
+            [self.above(a) for a in self.up[vertex]]
+            if down
+            else [self.position[a.head] + 0.5 for a in self.down[vertex]]
         )
         return fsum(spots) / len(spots) if spots else default
 
@@ -223,14 +225,14 @@ class Order:
                 continue
             if (self.crossed(right, left), turned) < (self.crossed(left, right), 0):
                 row[position : position + 2] = [right, left]
-                self.place[left], self.place[right] = position + 1, position
+                self.position[left], self.position[right] = position + 1, position
                 helped = True
         return helped
 
     def crossed(self, left: str, right: str) -> int:
         """The crossings of the arrows of two neighbours in this order."""
         above = sum(self.above(a) > self.above(b) for a in self.up[left] for b in self.up[right])
-        below = [(self.place[a.head], self.place[b.head]) for a in self.down[left] for b in self.down[right]]
+        below = [(self.position[a.head], self.position[b.head]) for a in self.down[left] for b in self.down[right]]
         return above + sum(a > b for a, b in below)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tensornet_attn.draw.kept import LEGEND
-from tensornet_attn.draw.scene import Frame, Node
+from tensornet_attn.draw.scene import Frame, SceneNode
 from tensornet_attn.draw.words import KINDS
 
 FONT = "Helvetica"
@@ -49,7 +49,7 @@ EDGES: dict[str, dict[str, str]] = {"wire": {}, "arm": {}, "bond": {"penwidth": 
 SWATCH = {"shape": "box", "style": "filled,rounded", "color": PALE}  # a fill, in legends
 
 
-def node_look(node: Node) -> dict[str, str]:
+def node_look(node: SceneNode) -> dict[str, str]:
     core = CORE | (TRAINED_CORE if node.look == "weight" else {}) if node.core else {}
     return {**NODES[node.look], **core}
 
@@ -60,18 +60,18 @@ def frame_look(frame: Frame) -> dict[str, str]:
     return {**look, "style": f"filled,{look['style']}", "fillcolor": frame.fill} if frame.fill else look
 
 
-def kinds(nodes: Iterable[Node], frames: Iterable[Frame] = ()) -> list[tuple[str, Node]]:
+def kinds(nodes: Iterable[SceneNode], frames: Iterable[Frame] = ()) -> list[tuple[str, SceneNode]]:
     """The kinds of tensors in a picture, with a label and a sample node for each, in a fixed order.
 
     If frames are marked as kept, the last entry explains the mark.
     """
     held = list(nodes)
     looks = {node.look for node in held}
-    samples = [(words, Node(f"k{look}", look, "", None, ())) for look, words in KINDS.items() if look in looks]
+    samples = [(words, SceneNode(f"k{look}", look, "", None, ())) for look, words in KINDS.items() if look in looks]
     cores = {node.look for node in held if node.core}
-    samples += [("core", Node(f"kcore{look}", look, "", None, (), core=True)) for look in KINDS if look in cores]
+    samples += [("core", SceneNode(f"kcore{look}", look, "", None, (), core=True)) for look in KINDS if look in cores]
     if any(frame.kept for frame in frames):
-        samples.append((LEGEND, Node("kkept", "kept", "", None, ())))
+        samples.append((LEGEND, SceneNode("kkept", "kept", "", None, ())))
     return samples
 
 
@@ -122,13 +122,13 @@ FIXED = ("constant", "frozen")  # square
 Size = tuple[float, float]
 
 
-def node_size(node: Node) -> Size:
+def node_size(node: SceneNode) -> Size:
     """Width and height of a node by its look and label."""
     wide, high = _inner_size(node)
     return wide + DOUBLED.get(node.look, 0.0), high + DOUBLED.get(node.look, 0.0)
 
 
-def _inner_size(node: Node) -> Size:
+def _inner_size(node: SceneNode) -> Size:
     if node.look in SMALL:
         return SMALL[node.look], SMALL[node.look]
     if node.look == "leg":

@@ -9,7 +9,7 @@ from dataclasses import replace
 from tensornet_attn.draw.flatten import flatten
 from tensornet_attn.draw.kept import NOTHING, Marks
 from tensornet_attn.draw.looks import CORE, GREY, KEPT, TRAINED_CORE, kinds
-from tensornet_attn.draw.scene import Edge, Node, Scene, edges
+from tensornet_attn.draw.scene import Edge, Scene, SceneNode, edges
 from tensornet_attn.draw.words import KINDS, plain
 from tensornet_attn.graph.graph import Graph
 
@@ -94,13 +94,13 @@ def _inside(scene: Scene, frame: str | None, indent: str) -> list[str]:
     return lines
 
 
-def _shape(node: Node, label: str) -> str:
+def _shape(node: SceneNode, label: str) -> str:
     if node.look in _SMALL:
         return f'["{_SMALL[node.look]}"]'
     return _SHAPES.get(node.look, '(("{}"))').format(_quoted(label))
 
 
-def _styles(scene: Scene, legend: list[Node]) -> list[str]:
+def _styles(scene: Scene, legend: list[SceneNode]) -> list[str]:
     """Class definitions, then the members of each class."""
     groups: dict[str, list[str]] = {}
     classes = []

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tensornet_attn.draw.flatten import flatten
 from tensornet_attn.draw.kept import NOTHING, Marks
-from tensornet_attn.draw.layout import Layout, Spot, layout_of
+from tensornet_attn.draw.layout import Layout, Rectangle, layout_of
 from tensornet_attn.draw.looks import EDGES, NODE, NODES, SWATCH, frame_look, kinds, label_size, node_look, text_width
 from tensornet_attn.draw.overlay import NONE, Overlay
 from tensornet_attn.draw.scene import Edge, Frame, Scene, edges
@@ -20,10 +20,10 @@ SAMPLE, GAP, LINE = 13.0, 12.0, 20.0  # of the legend: size of a sample, gap bet
 
 
 @dataclass(frozen=True)
-class Entry:
+class LegendEntry:
     """A sample of a legend, or its label, with position and look."""
 
-    spot: Spot
+    spot: Rectangle
     name: str
     label: str
     look: dict[str, str]
@@ -36,7 +36,7 @@ class Picture:
     title: str
     scene: Scene
     layout: Layout
-    legend: tuple[Entry, ...]
+    legend: tuple[LegendEntry, ...]
     width: float
     height: float
     overlay: Overlay = NONE
@@ -60,22 +60,27 @@ def picture_of(graph: Graph, title: str | None = None, kept: Marks = NOTHING, ov
     width = max(layout.width, text_width(words, NODE))
     legend = _legend(scene, overlay, width)
     below = legend[-1].spot.y + LINE / 2 if legend else 0.0
-    legend = [Entry(entry.spot.moved(0, layout.height), entry.name, entry.label, entry.look) for entry in legend]
+    legend = [LegendEntry(entry.spot.moved(0, layout.height), entry.name, entry.label, entry.look) for entry in legend]
     return Picture(words, scene, layout, tuple(legend), width, layout.height + below, overlay)
 
 
-def _legend(scene: Scene, overlay: Overlay, width: float) -> list[Entry]:
+def _legend(scene: Scene, overlay: Overlay, width: float) -> list[LegendEntry]:
     """The legend: samples of the looks in the picture with labels, wrapped to the width."""
-    entries, x, y = list[Entry](), 0.0, LINE
+    entries, x, y = list[LegendEntry](), 0.0, LINE
     samples = [(words, node.id, node_look(node)) for words, node in kinds(scene.nodes, scene.frames)]
     samples += [(plain(words), f"o{i}", SWATCH | {"fillcolor": fill}) for i, (words, fill) in enumerate(overlay.legend)]
     for words, name, look in samples:
         label_width, label_height = label_size(words)
         if x and x + SAMPLE + 4 + label_width > width:
             x, y = 0.0, y + LINE
-        entries.append(Entry(Spot(x + SAMPLE / 2, y, SAMPLE, SAMPLE), name, "", look))
+        entries.append(LegendEntry(Rectangle(x + SAMPLE / 2, y, SAMPLE, SAMPLE), name, "", look))
         entries.append(
-            Entry(Spot(x + SAMPLE + 4 + label_width / 2, y, label_width, label_height), f"{name}_", words, NODES["leg"])
+            LegendEntry(
+                Rectangle(x + SAMPLE + 4 + label_width / 2, y, label_width, label_height),
+                f"{name}_",
+                words,
+                NODES["leg"],
+            )
         )
         x += SAMPLE + 4 + label_width + GAP
     return entries

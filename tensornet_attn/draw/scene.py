@@ -37,7 +37,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Node:
+class SceneNode:
     """A node. `look` is a tensor's role or frozen; step, number, ones, plus or rule; or a helper of wires: port, pass,
     tap, open, leg or point; or kept, in legends.
     """
@@ -60,7 +60,7 @@ class Wire:
     named: bool = True  # False if the leg continues outside its frame, and has its name there
     ends: list[str] = field(default_factory=list)
 
-    def join(self, node: Node) -> None:
+    def join(self, node: SceneNode) -> None:
         self.ends.append(node.id)
 
 
@@ -77,16 +77,16 @@ class Bond:
 class Scene:
     name: str
     frames: tuple[Frame, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[SceneNode, ...]
     wires: tuple[Wire, ...]
     bonds: tuple[Bond, ...]
     order: tuple[str, ...]  # names of legs from left to right: query, then others as declared, then key
     sequences: tuple[str | None, str | None]  # the query leg, the key leg
 
     @cached_property
-    def held(self) -> dict[str | None, list[Node]]:
+    def held(self) -> dict[str | None, list[SceneNode]]:
         """The nodes directly in each frame; None is the key of nodes outside frames."""
-        held: dict[str | None, list[Node]] = {None: [], **{frame.id: [] for frame in self.frames}}
+        held: dict[str | None, list[SceneNode]] = {None: [], **{frame.id: [] for frame in self.frames}}
         for node in self.nodes:
             held[node.frame].append(node)
         return held
@@ -99,7 +99,7 @@ class Scene:
             inner[frame.parent].append(frame)
         return inner
 
-    def below(self, frame: str) -> Iterator[Node]:
+    def below(self, frame: str) -> Iterator[SceneNode]:
         """Every node inside a frame, at any depth."""
         yield from self.held[frame]
         for inner in self.inner[frame]:
@@ -150,7 +150,7 @@ def edges(scene: Scene) -> tuple[Scene, tuple[Edge, ...]]:
             level = _place(ends[1], wire) == 1 and not _distance(ends[0].path, ends[1].path)
             all_edges.append(Edge(tail, head, label, level=level, frame=wire.frame, wire=index))
         else:
-            point = Node(f"n{len(nodes)}", "leg" if label else "point", label, wire.frame, ())
+            point = SceneNode(f"n{len(nodes)}", "leg" if label else "point", label, wire.frame, ())
             nodes.append(point)
             cut = _cut(ends, wire, ranks)  # arms above and below the point
             arms = [(end.id, point.id) for end in ends[:cut]] + [(point.id, end.id) for end in ends[cut:]]
@@ -159,14 +159,14 @@ def edges(scene: Scene) -> tuple[Scene, tuple[Edge, ...]]:
     return replace(scene, nodes=tuple(nodes)), tuple(all_edges)
 
 
-def _place(end: Node, wire: Wire) -> int:
+def _place(end: SceneNode, wire: Wire) -> int:
     """0 if the end is the result of an inner part, 2 if the leg leaves its frame there, otherwise 1."""
     if end.look in ("open", "tap") or (end.border and end.frame == wire.frame):
         return 2
     return 0 if end.border or end.look in ("plus", "rule") else 1
 
 
-def _cut(ends: list[Node], wire: Wire, ranks: dict[str, int]) -> int:
+def _cut(ends: list[SceneNode], wire: Wire, ranks: dict[str, int]) -> int:
     """The number of ends above the point: results of inner parts, and ends that are not below them."""
     incoming = [ranks[end.id] for end in ends if _place(end, wire) == 0]
     between = [ranks[end.id] for end in ends if _place(end, wire) == 1]
@@ -194,7 +194,7 @@ def _ranks(scene: Scene) -> dict[str, int]:
     return ranks
 
 
-def _above(first: Node, second: Node, wire: Wire) -> bool:
+def _above(first: SceneNode, second: SceneNode, wire: Wire) -> bool:
     """Whether the first end of a wire is above the second. This is always consistent with the order of paths."""
     if first.path >= second.path:
         return False

@@ -39,7 +39,7 @@ font-family="Helvetica, Arial, sans-serif" font-size="12" fill="#222">"""
 
 
 @dataclass(frozen=True)
-class Curve:
+class SweepCurve:
     """A named curve; a missing value is None."""
 
     name: str
@@ -49,12 +49,12 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. `along` is the label of the horizontal axis; `one` is the label if all curves are equal."""
+    """One pair of axes. `along` is the label of the horizontal axis; `label_if_equal`: of curves that are all equal."""
 
     title: str
     along: str
-    curves: tuple[Curve, ...]
-    one: str = "the same for all"
+    curves: tuple[SweepCurve, ...]
+    label_if_equal: str = "the same for all"
 
 
 @dataclass(frozen=True)
@@ -144,14 +144,14 @@ def _drawn(panel: Panel, axes: Axes, names: Sequence[str]) -> Iterable[str]:
     if alike:
         yield from _curve(panel.curves[0], axes, ("#222", "", "circle"), 2)
         anchor = f'x="{axes.left + WIDE}" y="{axes.upper - 10}"'
-        yield f'<text {anchor} text-anchor="end" font-style="italic">{escape(panel.one)}</text>'
+        yield f'<text {anchor} text-anchor="end" font-style="italic">{escape(panel.label_if_equal)}</text>'
         return
     for i, curve in enumerate(panel.curves):
         width = 2 if axes.step is not None else max(1.5, 4.5 - i)
         yield from _curve(curve, axes, STYLES[names.index(curve.name) % len(STYLES)], width)
 
 
-def _curve(curve: Curve, axes: Axes, style: tuple[str, str, str], width: float) -> Iterable[str]:
+def _curve(curve: SweepCurve, axes: Axes, style: tuple[str, str, str], width: float) -> Iterable[str]:
     points = [(axes.x(x), axes.y(y)) for x, y in zip(curve.xs, curve.ys, strict=True) if y is not None and y > 0]
     if not points:
         return
@@ -191,7 +191,7 @@ def sweep_svg(swept: Swept) -> str:
     for measure in swept.sweep.measures:
         ratio = f", ratio to {swept.against}" if swept.against else ""
         drawn = tuple(
-            Curve(
+            SweepCurve(
                 name,
                 tuple(point.sizes[axes[0]] for point in points),
                 tuple(point.displayed(measure) for point in points),

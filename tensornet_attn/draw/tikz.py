@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tensornet_attn.draw.kept import NOTHING, Marks
-from tensornet_attn.draw.layout import Spot
+from tensornet_attn.draw.layout import Rectangle
 from tensornet_attn.draw.looks import DOUBLED, LEG, NODE, TITLE, node_look
 from tensornet_attn.draw.overlay import NONE, Overlay
 from tensornet_attn.draw.picture import HEAD, Picture, picture_of
@@ -43,7 +43,7 @@ def to_tikz(
     lines = [f"% {plain(comment)}" for comment in (picture.title, about) if comment]
     lines += [r"% In the preamble: \usepackage{tikz}"]
     lines += [r"\begin{tikzpicture}[x=1bp, y=-1bp, line width=1bp, inner sep=0, font=\sffamily]"]
-    return "\n".join([*lines, *_Writer(picture, theme).lines(), r"\end{tikzpicture}"]) + "\n"
+    return "\n".join([*lines, *_TikzWriter(picture, theme).lines(), r"\end{tikzpicture}"]) + "\n"
 
 
 def latex(text: str) -> str:
@@ -55,7 +55,7 @@ def latex(text: str) -> str:
     return "".join(_SIGNS.get(c, c) for c in plain(text))
 
 
-class _Writer:
+class _TikzWriter:
     """Writes frames, then wires, then nodes, because later shapes cover earlier ones."""
 
     def __init__(self, picture: Picture, theme: Theme):
@@ -81,7 +81,7 @@ class _Writer:
             drawn.append(self.text(spot, [edge.label], LEG))
         for entry in picture.legend:
             drawn += self.node(entry.look, entry.spot, entry.label)
-        drawn.append(self.text(Spot(picture.width / 2, -HEAD / 2, picture.width, HEAD), [picture.title], NODE))
+        drawn.append(self.text(Rectangle(picture.width / 2, -HEAD / 2, picture.width, HEAD), [picture.title], NODE))
         return [rf"\definecolor{{{name}}}{{HTML}}{{{html}}}" for html, name in self.colours.items()] + drawn
 
     def ground(self) -> str:
@@ -89,7 +89,7 @@ class _Writer:
         size = f"({self.picture.width + 4:.1f},{self.picture.height + 4:.1f})"
         return rf"\fill[{colour}] (-4,{-HEAD - 4:.1f}) rectangle {size};"
 
-    def node(self, look: Mapping[str, str], spot: Spot, label: str) -> list[str]:
+    def node(self, look: Mapping[str, str], spot: Rectangle, label: str) -> list[str]:
         if look.get("shape") == "plain":
             return [self.text(spot, [label], LEG)]
         if look.get("style") == "invis":
@@ -98,13 +98,13 @@ class _Writer:
         if look.get("peripheries") == "2":  # the size includes the outer outline
             shapes.append(self.shape(look, spot))
             outer = DOUBLED["state"]
-            spot = Spot(spot.x, spot.y, spot.width - outer, spot.height - outer)
+            spot = Rectangle(spot.x, spot.y, spot.width - outer, spot.height - outer)
         shapes.append(self.shape({"style": "filled", "fillcolor": GROUND, **look}, spot))
         shown = look.get("label", label)
         bold = look.get("fontname", "").endswith("Bold")
         return shapes + ([self.text(spot, [shown], float(look.get("fontsize", NODE)), bold)] if shown else [])
 
-    def shape(self, look: Mapping[str, str], spot: Spot) -> str:
+    def shape(self, look: Mapping[str, str], spot: Rectangle) -> str:
         """An ellipse or a rectangle."""
         if look.get("shape") != "box":
             radii = f"x radius={spot.width / 2:.1f}, y radius={spot.height / 2:.1f}"
@@ -121,7 +121,7 @@ class _Writer:
         settings += [f"fill={self.colour(look['fillcolor'])}"] if "filled" in styles and "fillcolor" in look else []
         return ", ".join(settings)
 
-    def text(self, spot: Spot, words: list[str] | tuple[str, ...], size: float, bold: bool = False) -> str:
+    def text(self, spot: Rectangle, words: list[str] | tuple[str, ...], size: float, bold: bool = False) -> str:
         font = rf"\fontsize{{{size:g}bp}}{{{1.2 * size:g}bp}}\selectfont\sffamily" + r"\bfseries" * bold
         ink = self.colour(self.theme.colour(INK))
         lines = r"\\".join(map(latex, words))

@@ -7,8 +7,8 @@ from string import ascii_letters
 
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Step, Term
-from tensornet_attn.ir.arithmetic import ONE, Arith, Negative
-from tensornet_attn.ir.values import ATOM, MATMUL, PRODUCT, SUM, Legs, Value, flattened
+from tensornet_attn.ir.arithmetic import ONE, Negative
+from tensornet_attn.ir.values import ATOM, MATMUL, PRODUCT, SUM, Legs, TensorText, flattened
 
 
 def emit_contraction(writer: Writer, step: Step) -> None:
@@ -19,16 +19,11 @@ def emit_contraction(writer: Writer, step: Step) -> None:
         value = _sum(writer, step, terms)
     else:
         (term,) = terms
-        value = scaled(writer, term.coefficient, _product(writer, step, term))
+        value = writer.scaled(term.coefficient, _product(writer, step, term))
     writer.bind(step.name, value.text, value.legs, value.level)
 
 
-def scaled(writer: Writer, coefficient: Arith, value: Value) -> Value:
-    """coefficient * value; a coefficient of 1 is left out."""
-    return writer.scaled(coefficient, value)
-
-
-def _product(writer: Writer, step: Step, term: Term) -> Value:
+def _product(writer: Writer, step: Step, term: Term) -> TensorText:
     """The product of one or two factors, in its natural layout."""
     layout = writer.wanted(step)
     if len(term.factors) == 1:
@@ -39,52 +34,54 @@ def _product(writer: Writer, step: Step, term: Term) -> Value:
     return product(writer, left, right, layout)
 
 
-def _wide_product(writer: Writer, left: Value, right: Value, layout: Legs) -> Value:
+def _wide_product(writer: Writer, left: TensorText, right: TensorText, layout: Legs) -> TensorText:
     """The product of few rows and the keys, which a CPU converts to at least float32 where it lays them out."""
 
-    def wide(operand: Value) -> Value:
-        return Value(writer.call("to_wide_on_cpu", operand.text), operand.legs, operand.batched)
+    def wide(operand: TensorText) -> TensorText:
+        return TensorText(writer.call("to_wide_on_cpu", operand.text), operand.legs, operand.batched)
 
     if sides := _ordered(writer, left, right, layout) or _ordered(writer, right, left, layout):
         rows, columns = map(wide, sides)
-        return Value(f"{rows.text} @ {columns.text}.contiguous().mT", layout, True, MATMUL)
+        return TensorText(f"{rows.text} @ {columns.text}.contiguous().mT", layout, True, MATMUL)
     return product(writer, wide(left), wide(right), layout)
 
 
-def product(writer: Writer, left: Value, right: Value, layout: Legs) -> Value:
+def product(writer: Writer, left: TensorText, right: TensorText, layout: Legs) -> TensorText:
     """The product of two values, summed over the legs that are not wanted."""
     for x, weight in ((left, right), (right, left)):
-        candidate = _matmul(writer, x, weight.unpacked, layout) or _mixing(writer, x.unpacked, weight.unpacked, layout)
+        operands = x.unpacked, weight.unpacked, layout
+        candidate = _matmul(writer, x, *operands[1:]) or _mixing(writer, *operands) or _by_each(writer, *operands)
         if candidate is not None:
             return candidate
     left, right = left.unpacked, right.unpacked
-    matmuls = [_matmul(writer, x, _summed_first(x, weight), layout) for x, weight in ((left, right), (right, left))]
+    either_way = (left, right), (right, left)
+    matmuls = [_matmul(writer, x, _summed_first(x, weight), layout) for x, weight in either_way]
     if any(matmuls):
         return min(
             (matmul for matmul in matmuls if matmul), key=lambda matmul: matmul.legs != layout
         )  # as wanted, if one is
     if set(left.legs) | set(right.legs) == set(layout):
         expression = f"{left.aligned(layout).atom} * {right.aligned(layout).atom}"
-        return Value(expression, layout, left.batched or right.batched, PRODUCT)
-    for big, small in ((left, right), (right, left)):
+        return TensorText(expression, layout, left.batched or right.batched, PRODUCT)
+    for big, small in either_way:
         if expression := _turned(big, small, layout, writer.narrow):
-            return Value(expression, layout, True)
+            return TensorText(expression, layout, True)
     if expression := _batched(left, right, layout):
-        return Value(expression, layout, True, MATMUL)
-    for x, weight in ((left, right), (right, left)):
+        return TensorText(expression, layout, True, MATMUL)
+    for x, weight in either_way:
         if (candidate := _weighted(writer, x, weight, layout)) is not None:
             return candidate
     if sides := _ordered(writer, left, right, layout) or _ordered(writer, right, left, layout):
         rows, columns = sides
-        return Value(f"{rows.atom} @ {columns.atom}.mT", layout, True, MATMUL)
-    for big, small in ((left, right), (right, left)):
+        return TensorText(f"{rows.atom} @ {columns.atom}.mT", layout, True, MATMUL)
+    for big, small in either_way:
         if (candidate := _uncopied(writer, big, small, layout)) is not None:
             return candidate
     expression = _inner(left, right, layout) or einsum_text(left, right, layout)
-    return Value(expression, layout, left.batched or right.batched)
+    return TensorText(expression, layout, left.batched or right.batched)
 
 
-def _inner(left: Value, right: Value, layout: Legs) -> str:
+def _inner(left: TensorText, right: TensorText, layout: Legs) -> str:
     """`(a * b).sum(-1)` if both have the same legs, because a matmul per entry would be slow; otherwise empty."""
     if set(left.legs) != set(right.legs):
         return ""
@@ -96,7 +93,7 @@ def _inner(left: Value, right: Value, layout: Legs) -> str:
     return f"({left.arranged(summed_last).atom} * {right.arranged(summed_last).atom}).sum({dims})"
 
 
-def _turned(big: Value, small: Value, layout: Legs, narrow: set[str]) -> str:
+def _turned(big: TensorText, small: TensorText, layout: Legs, narrow: set[str]) -> str:
     """`(K.mT @ P.mT).mT`: a product with few columns as one with few rows; empty if it has many, or other legs."""
     *lead, row, column = layout if len(layout) > 1 else ("", "")
     shared = tuple(leg for leg in big.legs if leg in small.legs and leg not in layout)
@@ -110,11 +107,11 @@ def _turned(big: Value, small: Value, layout: Legs, narrow: set[str]) -> str:
         heads = tuple(leg for leg in lead if leg in operand.legs)
         end_names = tuple(" ".join(group) for group in ends)
         expression = operand.grouped((*((leg,) for leg in heads), *ends))
-        sides.append(Value(expression, heads + end_names, True).aligned((*lead, *end_names)).text)
+        sides.append(TensorText(expression, heads + end_names, True).aligned((*lead, *end_names)).text)
     return f"({sides[0]} @ {sides[1]}).mT"
 
 
-def _batched(left: Value, right: Value, layout: Legs) -> str:
+def _batched(left: TensorText, right: TensorText, layout: Legs) -> str:
     """`Q @ K.mT`, a matrix product per entry of the first legs; otherwise empty. A small einsum takes twice as long."""
     heads = layout[:-2]
     if len(layout) < 2 or not (left.batched and right.batched) or left.legs[:-2] != heads or right.legs[:-2] != heads:
@@ -131,7 +128,7 @@ def _batched(left: Value, right: Value, layout: Legs) -> str:
     return f"{rows} @ {right.atom if ends[1][0] in shared else f'{right.atom}.mT'}"
 
 
-def _ordered(writer: Writer, left: Value, right: Value, layout: Legs) -> tuple[Value, Value] | None:
+def _ordered(writer: Writer, left: TensorText, right: TensorText, layout: Legs) -> tuple[TensorText, TensorText] | None:
     """The sides of `Q[:, None] @ K.transpose(-3, -2).mT`: scores in the wanted order, unlike those of an einsum."""
     *lead, row, column = layout if len(layout) > 2 else ("", "")
     shared = [leg for leg in left.legs if leg in right.legs and leg not in layout]
@@ -147,7 +144,7 @@ def _ordered(writer: Writer, left: Value, right: Value, layout: Legs) -> tuple[V
     return left.aligned((*lead, row, *shared)), right.aligned((*lead, column, *shared))
 
 
-def _uncopied(writer: Writer, big: Value, small: Value, layout: Legs) -> Value | None:
+def _uncopied(writer: Writer, big: TensorText, small: TensorText, layout: Legs) -> TensorText | None:
     """`(P.mT @ Q[:, None]).sum(-3)`: a matrix product per entry of the first legs of a tensor of queries x keys.
 
     An einsum would copy that tensor, to bring together the legs that it sums or those that only this tensor has. None
@@ -174,7 +171,7 @@ def _uncopied(writer: Writer, big: Value, small: Value, layout: Legs) -> Value |
     )
     if dims:
         expression = f"({expression}).sum({dims[0] if len(dims) == 1 else tuple(dims)})"
-    return Value(expression, tuple(leg for leg in legs if leg in layout), True, ATOM if dims else MATMUL)
+    return TensorText(expression, tuple(leg for leg in legs if leg in layout), True, ATOM if dims else MATMUL)
 
 
 def _side_by_side(legs: Legs, subset: Sequence[str]) -> bool:
@@ -182,7 +179,7 @@ def _side_by_side(legs: Legs, subset: Sequence[str]) -> bool:
     return any(legs[i : i + len(subset)] == (*subset,) for i in range(len(legs)))
 
 
-def _matmul(writer: Writer, x: Value, weight: Value, layout: Legs) -> Value | None:
+def _matmul(writer: Writer, x: TensorText, weight: TensorText, layout: Legs) -> TensorText | None:
     """`projected(x, Wq.flatten(1)).unflatten(-1, Wq.shape[1:])`, if the weight's summed legs come first. Else None."""
     shared = tuple(leg for leg in weight.legs if leg in x.legs)
     count, rows, columns = len(shared), tuple(leg for leg in x.legs if leg not in shared), weight.legs[len(shared) :]
@@ -192,16 +189,24 @@ def _matmul(writer: Writer, x: Value, weight: Value, layout: Legs) -> Value | No
         return None
     rows = tuple(leg for leg in layout if leg in rows) if _follows(layout, rows, columns) else rows
     left = _side(x, rows, shared)
-    return _projected(writer, Value(left, rows + columns, x.batched), weight, count)
+    return _projected(writer, TensorText(left, rows + columns, x.batched), weight, count)
 
 
-def _summed_first(x: Value, weight: Value) -> Value:
+def _by_each(writer: Writer, x: TensorText, weight: TensorText, layout: Legs) -> TensorText | None:
+    """`projected_by_each(x, Wg)`: f of weights [e f l] is summed, and `_summed_first` would copy them. Else None."""
+    legs = x.legs[:-1] + weight.legs[::2]
+    if weight.batched or x.legs[-1:] != weight.legs[1:-1] or len(x.legs) < 2 or sorted(legs) != sorted(layout):
+        return None
+    return TensorText(writer.call("projected_by_each", x.text, weight.text), legs, x.batched)
+
+
+def _summed_first(x: TensorText, weight: TensorText) -> TensorText:
     """A weight with the summed legs first, for `_matmul`; an einsum would also permute the others, for its result."""
     shared = tuple(leg for leg in x.legs if leg in weight.legs)
     return weight.arranged(shared + tuple(leg for leg in weight.legs if leg not in shared))
 
 
-def _mixing(writer: Writer, x: Value, weight: Value, layout: Legs) -> Value | None:
+def _mixing(writer: Writer, x: TensorText, weight: TensorText, layout: Legs) -> TensorText | None:
     """`mixed(P.mT, S, 2)`: mixes the heads of maps in place, where an einsum would permute the maps.
 
     Requires that the summed legs of x are directly before two or more legs that stay last.
@@ -216,10 +221,10 @@ def _mixing(writer: Writer, x: Value, weight: Value, layout: Legs) -> Value | No
         return None
     maps = flattened(x.atom, -len(shared) - len(trail), -len(trail) - 1)
     expression = writer.call("mixed", weight.grouped((heads, shared)), maps, str(len(trail)))
-    return Value(expression, lead + heads + trail, x.batched, ATOM)
+    return TensorText(expression, lead + heads + trail, x.batched, ATOM)
 
 
-def _weighted(writer: Writer, x: Value, weight: Value, layout: Legs) -> Value | None:
+def _weighted(writer: Writer, x: TensorText, weight: TensorText, layout: Legs) -> TensorText | None:
     """`weighted_sum(x, pi.mT[:, :, None], -3)`: a sum of rows of x, each times an entry of a weight.
 
     An einsum would permute x. Requires one summed leg, before legs that only x has.
@@ -237,7 +242,7 @@ def _weighted(writer: Writer, x: Value, weight: Value, layout: Legs) -> Value | 
         return None
     dim = x.legs.index(summed_legs[0]) - len(x.legs)
     expression = writer.call("weighted_sum", x.text, weight.aligned(x.legs).text, str(dim))
-    return Value(expression, kept, True, ATOM)
+    return TensorText(expression, kept, True, ATOM)
 
 
 def _follows(layout: Legs, rows: Legs, columns: Legs) -> bool:
@@ -245,18 +250,18 @@ def _follows(layout: Legs, rows: Legs, columns: Legs) -> bool:
     return layout[len(rows) :] == columns and set(layout[: len(rows)]) == set(rows)
 
 
-def _side(x: Value, rows: Legs, shared: Legs) -> str:
+def _side(x: TensorText, rows: Legs, shared: Legs) -> str:
     """The left side of a matmul: the legs of x, then one summed dimension."""
     heads = x.legs[: x.packed]
     start = shared.index(heads[0]) if x.unpack and heads[0] in shared else -1
     if start < 0 or shared[start : start + x.packed] != heads:
         return x.unpacked.grouped((*((leg,) for leg in rows), shared))
     joint = " ".join(heads)
-    packed = Value(x.text, (joint, *x.legs[x.packed :]), x.batched)
+    packed = TensorText(x.text, (joint, *x.legs[x.packed :]), x.batched)
     return packed.grouped((*((leg,) for leg in rows), (*shared[:start], joint, *shared[start + x.packed :])))
 
 
-def _projected(writer: Writer, left: Value, weight: Value, count: int) -> Value:
+def _projected(writer: Writer, left: TensorText, weight: TensorText, count: int) -> TensorText:
     """A matmul of `left`, with the legs of the result. A weight times a weight, or a vector, is small.
 
     Where rows are divided by sums that may be near zero, it must not be rounded more than a plain product.
@@ -269,19 +274,21 @@ def _projected(writer: Writer, left: Value, weight: Value, count: int) -> Value:
     expression = writer.call("projected", left.text, matrix, *exact) if large else f"{left.text} @ {matrix}"
     if column_count > 1:
         expression = f"{expression if large else f'({expression})'}.unflatten(-1, {weight.atom}.shape[{count}:])"
-    return Value(expression, left.legs, left.batched, ATOM if large or column_count > 1 else MATMUL)
+    return TensorText(expression, left.legs, left.batched, ATOM if large or column_count > 1 else MATMUL)
 
 
-def summed(factor: Value, layout: Legs) -> Value:
+def summed(factor: TensorText, layout: Legs) -> TensorText:
     """One factor: sums the legs that the result lacks and orders the others."""
     dims = [axis - len(factor.legs) for axis, leg in enumerate(factor.legs) if leg not in layout]
     kept_legs = tuple(leg for leg in factor.legs if leg in layout)
     if dims:
-        factor = Value(f"{factor.atom}.sum({dims[0] if len(dims) == 1 else tuple(dims)})", kept_legs, factor.batched)
+        factor = TensorText(
+            f"{factor.atom}.sum({dims[0] if len(dims) == 1 else tuple(dims)})", kept_legs, factor.batched
+        )
     return factor.aligned(layout)
 
 
-def einsum_text(left: Value, right: Value, layout: Legs) -> str:
+def einsum_text(left: TensorText, right: TensorText, layout: Legs) -> str:
     """A two-operand einsum; one-letter legs keep their letter."""
     legs = dict.fromkeys((*left.legs, *right.legs, *layout))
     letters = {leg: leg for leg in legs if len(leg) == 1}
@@ -296,7 +303,7 @@ def einsum_text(left: Value, right: Value, layout: Legs) -> str:
     return f'torch.einsum("{inputs[0]},{inputs[1]}->{output}", {left.text}, {right.text})'
 
 
-def _sum(writer: Writer, step: Step, terms: tuple[Term, ...]) -> Value:
+def _sum(writer: Writer, step: Step, terms: tuple[Term, ...]) -> TensorText:
     """Terms of one factor each, aligned to the result; a term without tensors is a number."""
     layout, expression, batched = writer.wanted(step), "", False
     if "weighted_total" in writer.instead and (weighted_total := _weighted_total(writer, terms, layout)) is not None:
@@ -308,7 +315,7 @@ def _sum(writer: Writer, step: Step, terms: tuple[Term, ...]) -> Value:
         if term.factors:
             factor = writer.value(term.factors[0])
             batched |= factor.batched
-            factor = scaled(writer, coefficient, summed(factor, layout))
+            factor = writer.scaled(coefficient, summed(factor, layout))
             summand = factor.atom if factor.level == SUM and expression else factor.text
         else:
             summand = writer.factor(coefficient)
@@ -316,11 +323,11 @@ def _sum(writer: Writer, step: Step, terms: tuple[Term, ...]) -> Value:
     if not any(term.factors for term in terms):
         like = writer.like.text
         expression = f"torch.full((), {expression}, device={like}.device, dtype={like}.dtype)"
-        return Value(expression, layout, False)
-    return Value(expression, layout, batched, SUM)
+        return TensorText(expression, layout, False)
+    return TensorText(expression, layout, batched, SUM)
 
 
-def _weighted_total(writer: Writer, terms: tuple[Term, ...], layout: Legs) -> Value | None:
+def _weighted_total(writer: Writer, terms: tuple[Term, ...], layout: Legs) -> TensorText | None:
     """`weighted_total([o, o_2], [blend1[:, None], None])`: one pass over tensors along the sequence.
 
     Requires that each term is such a tensor, and one of them times a weight inside of the sum. Else None.
@@ -335,10 +342,10 @@ def _weighted_total(writer: Writer, terms: tuple[Term, ...], layout: Legs) -> Va
         return None
     values = ", ".join(value.aligned(layout).text for value, _ in weighted_terms)
     weights = ", ".join("None" if weight is None else weight.aligned(layout).text for _, weight in weighted_terms)
-    return Value(writer.call("weighted_total", f"[{values}]", f"[{weights}]"), layout, True, ATOM)
+    return TensorText(writer.call("weighted_total", f"[{values}]", f"[{weights}]"), layout, True, ATOM)
 
 
-def _weighted_term(writer: Writer, term: Term, layout: Legs) -> tuple[Value, Value | None] | None:
+def _weighted_term(writer: Writer, term: Term, layout: Legs) -> tuple[TensorText, TensorText | None] | None:
     """The tensor and the weight of a term of a weighted total, or None."""
     if term.coefficient != ONE or len(term.factors) != 1:
         return None

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from tensornet_attn.cost.experts import (
-    Product,
-    chosen_of,
-)
-from tensornet_attn.emit.contract import scaled
+from tensornet_attn.cost.experts import ExpertProduct, chosen_of
 from tensornet_attn.emit.layout import split
 from tensornet_attn.emit.sides import unmapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Step
-from tensornet_attn.ir.values import ATOM, SUM, Legs, Value
+from tensornet_attn.ir.values import ATOM, SUM, Legs, TensorText
 from tensornet_attn.ops.topk import ranks
 
 
@@ -30,8 +26,8 @@ def choose(writer: Writer, topk: Step) -> None:
     chosen = writer.names.fresh(f"{gates}_chosen")
     batched = of.batched or by.batched
     writer.line(f"{gates}, {chosen} = {call}  # {'... ' if batched else ''}{' '.join((*legs[:-1], k))}")
-    writer.values[_gates(topk)] = Value(gates, legs, batched)
-    writer.values[name_of_chosen(topk)] = Value(chosen, legs, batched)
+    writer.values[_gates(topk)] = TensorText(gates, legs, batched)
+    writer.values[name_of_chosen(topk)] = TensorText(chosen, legs, batched)
 
 
 def _gates(topk: Step) -> str:
@@ -42,10 +38,10 @@ def name_of_chosen(topk: Step) -> str:
     return f"{topk.name}: chosen"
 
 
-def product_text(writer: Writer, product: Product, topk: Step) -> Value:
+def product_text(writer: Writer, product: ExpertProduct, topk: Step) -> TensorText:
     """One product for the chosen experts, with its coefficient."""
     weight = writer.value(product.weight).grouped(
-        (*_heads(product.heads), (product.expert,), product.summed, product.own)
+        (*_heads(product.heads), (product.expert,), product.summed, product.out)
     )
     total = product.total and product.heads
     if product.at_once:
@@ -58,24 +54,22 @@ def product_text(writer: Writer, product: Product, topk: Step) -> Value:
         call = writer.call(
             "gated_expert_sums", rows, weight, scores.grouped(_groups(product, (product.expert,))), k, *options
         )
-        return scaled(writer, product.step.op.terms[0].coefficient, _apart(writer, call, product))  # type: ignore[union-attr]
-    gates, chosen = (
-        writer.values[name].renamed(topk.legs, product.gate.legs).grouped(_groups(product, (product.expert,)))
-        for name in (_gates(topk), name_of_chosen(topk))
-    )
-    rows = _rows(product, writer.value(product.x))
-    if product.gated:
-        call = writer.call("expert_sums", rows, weight, gates, chosen, *(["True"] if total else []))
     else:
-        call = writer.call("expert_rows", rows, weight, chosen)
-    unflattened = _apart(writer, call, product)
-    return scaled(writer, product.step.op.terms[0].coefficient, unflattened)  # type: ignore[union-attr]
+        gates, chosen = (
+            writer.values[name].renamed(topk.legs, product.gate.legs).grouped(_groups(product, (product.expert,)))
+            for name in (_gates(topk), name_of_chosen(topk))
+        )
+        rows = _rows(product, writer.value(product.x))
+        if product.gated:
+            call = writer.call("expert_sums", rows, weight, gates, chosen, *(["True"] if total else []))
+        else:
+            call = writer.call("expert_rows", rows, weight, chosen)
+    return writer.scaled(product.step.op.terms[0].coefficient, _apart(writer, call, product))  # type: ignore[union-attr]
 
 
-def add_biases(writer: Writer, step: Step, product: Product, topk: Step) -> None:
+def add_biases(writer: Writer, step: Step, product: ExpertProduct, topk: Step) -> None:
     """A step between two products that adds the biases of the chosen experts."""
-    assert step.contraction is not None
-    legs = (*product.tokens, product.expert, *product.own)
+    legs = (*product.tokens, product.expert, *product.out)
     chosen = (
         writer.values[name_of_chosen(topk)]
         .renamed(topk.legs, product.gate.legs)
@@ -85,13 +79,13 @@ def add_biases(writer: Writer, step: Step, product: Product, topk: Step) -> None
     for use in step.op.uses:
         addend = writer.value(use)
         if use.legs and use.name in writer.graph.tensor and product.expert in use.legs:
-            addend = addend.arranged((product.expert, *(leg for leg in product.own if leg in use.legs)))
-            addend = Value(f"{addend.atom}[{chosen.text}]", (*chosen.legs, *addend.legs[1:]), True)
+            addend = addend.arranged((product.expert, *(leg for leg in product.out if leg in use.legs)))
+            addend = TensorText(f"{addend.atom}[{chosen.text}]", (*chosen.legs, *addend.legs[1:]), True)
         addends.append(addend.aligned(legs).text)
     writer.bind(step.name, " + ".join(addends), legs, SUM)
 
 
-def _groups(product: Product, *last: Legs) -> tuple[Legs, ...]:
+def _groups(product: ExpertProduct, *last: Legs) -> tuple[Legs, ...]:
     return (*((leg,) for leg in product.tokens), *_heads(product.heads), *last)
 
 
@@ -100,20 +94,20 @@ def _heads(legs: Legs) -> tuple[Legs, ...]:
     return (legs,) if legs else ()
 
 
-def _rows(product: Product, x: Value) -> str:
+def _rows(product: ExpertProduct, x: TensorText) -> str:
     """x with a dimension for the heads, if the weight has any, and one for the chosen experts; 1 if x lacks them."""
     slots = (product.expert,) if product.slots else ()
     if slots or set(product.heads) & set(x.legs):
         return x.grouped(_groups(product, slots, product.summed))
     rows = x.grouped((*((leg,) for leg in product.tokens), product.summed))
-    return f"{rows}[..., {'None, ' * bool(product.heads)}None, :]"
+    return f"{rows}[..., {'None, ' if product.heads else ''}None, :]"
 
 
-def _apart(writer: Writer, expression: str, product: Product) -> Value:
+def _apart(writer: Writer, expression: str, product: ExpertProduct) -> TensorText:
     """Unflattens the result into one dimension per leg."""
     slots = () if product.gated else (product.expert,)
     heads = product.heads if slots or not product.total else ()
-    expression += split(-1, [*map(writer.size, product.own)])
+    expression += split(-1, [*map(writer.size, product.out)])
     if heads:
-        expression += split(-1 - len(product.own) - len(slots), [*map(writer.size, heads)])
-    return Value(expression, (*product.tokens, *heads, *slots, *product.own), True, ATOM)
+        expression += split(-1 - len(product.out) - len(slots), [*map(writer.size, heads)])
+    return TensorText(expression, (*product.tokens, *heads, *slots, *product.out), True, ATOM)

@@ -26,7 +26,7 @@ BY_TRITON = (  # functions that Triton kernels replace, with the same arguments
 
 
 @dataclass(frozen=True)
-class Item:
+class Definition:
     """A top-level statement: source, global names that it reads, the op of a registration, and the module."""
 
     text: str
@@ -36,7 +36,7 @@ class Item:
 
 
 @cache
-def library(plain: bool = False) -> dict[str, Item]:
+def library(plain: bool = False) -> dict[str, Definition]:
     """All statements that can be copied, by name, in import order; a bare call has its text as name.
 
     `plain`: with the functions of `runtime/plain.py`, which need no registrations, in place of others.
@@ -50,7 +50,7 @@ def library(plain: bool = False) -> dict[str, Item]:
     dependencies = {
         module: [name for name in sources if f"from {name} import" in source] for module, source in sources.items()
     }
-    statements: dict[str, Item] = {}
+    statements: dict[str, Definition] = {}
     for module in TopologicalSorter(dependencies).static_order():
         statements |= dict(items(sources[module], module))
     return statements
@@ -64,19 +64,19 @@ def _module(path: Path) -> str:
     return ".".join([PACKAGE, *path.with_suffix("").parts])
 
 
-def items(source: str, module: str = "") -> Iterator[tuple[str, Item]]:
+def items(source: str, module: str = "") -> Iterator[tuple[str, Definition]]:
     """Yields (name, item) for each top-level statement except imports and docstrings."""
     lines = source.split("\n")
     for node in ast.parse(source).body:
         segment = "\n".join(lines[_first_line(node) - 1 : node.end_lineno])
         reads = names_read(segment)
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield node.name, Item(segment, reads, _owner(node.decorator_list), module)
+            yield node.name, Definition(segment, reads, _owner(node.decorator_list), module)
         elif isinstance(node, ast.AnnAssign | ast.Assign):
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-            yield ast.unparse(target), Item(segment, reads, None, module)
+            yield ast.unparse(target), Definition(segment, reads, None, module)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            yield segment, Item(segment, reads, _owner([node.value]), module)
+            yield segment, Definition(segment, reads, _owner([node.value]), module)
 
 
 @lru_cache(1 << 12)

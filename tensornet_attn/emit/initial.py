@@ -4,33 +4,26 @@ from __future__ import annotations
 
 from tensornet_attn.emit.leaves import filled_text
 from tensornet_attn.emit.names import Names
-from tensornet_attn.emit.wrap import wrapped
+from tensornet_attn.emit.wrap import INDENT, indented, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Tensor
 from tensornet_attn.graph.pairs import summed_dims
-
-_INDENT = "    "
 
 
 def init_lines(writer: Writer, graph: Graph) -> list[str]:
     """`__init__` with the sizes of the weights as arguments, and `reset_parameters`; `graph`: as written."""
     tensors = [tensor for tensor in graph.tensors if tensor.role in ("weight", "state")]
     legs = [leg for leg in graph.legs if any(leg.name in tensor.legs for tensor in tensors)]
-    names, fixed = Names(frozenset({"new", "device", "dtype"})), _fixed(graph)
-    local = {leg.name: str(leg.stored) if leg.name in fixed else names.own(leg.name) for leg in legs}
+    names = Names(frozenset({"new", "device", "dtype"}))
+    products = [tensor for tensor in graph.tensors if tensor.init is not None and tensor.init.name == "kron"]
+    fixed = {leg for tensor in products for leg in tensor.legs}  # literals elsewhere: their factors may be split
+    local = {leg.name: str(leg.stored) if leg.name in fixed else names.diagram_name(leg.name) for leg in legs}
     sizes = [f"{local[leg.name]}: int = {leg.stored}" for leg in legs if leg.name not in fixed]
-    reset = Names(frozenset(graph.tensor)).own("reset_parameters")
-    lines = wrapped(f"def __init__({', '.join(['self', *sizes, '*', 'device=None', 'dtype=None'])}):", len(_INDENT))
-    body = ["super().__init__()", *_made(tensors, local), f"self.{reset}()"]
-    lines += [_INDENT + line for line in body]
-    initial_lines = [row for tensor in tensors for row in wrapped(_first(writer, graph, tensor), 2 * len(_INDENT))]
-    return [*lines, "", f"def {reset}(self) -> None:", *(_INDENT + line for line in initial_lines or ["pass"])]
-
-
-def _fixed(graph: Graph) -> set[str]:
-    """Legs whose sizes are literals elsewhere in the class: those of Kronecker products, which may be split."""
-    products = (tensor for tensor in graph.tensors if tensor.init is not None and tensor.init.name == "kron")
-    return {leg for tensor in products for leg in tensor.legs}
+    reset = Names(frozenset(graph.tensor)).diagram_name("reset_parameters")
+    lines = wrapped(f"def __init__({', '.join(['self', *sizes, '*', 'device=None', 'dtype=None'])}):", len(INDENT))
+    lines += indented(["super().__init__()", *_made(tensors, local), f"self.{reset}()"])
+    initial_lines = [row for tensor in tensors for row in wrapped(_first(writer, graph, tensor), 2 * len(INDENT))]
+    return [*lines, "", f"def {reset}(self) -> None:", *indented(initial_lines or ["pass"])]
 
 
 def _made(tensors: list[Tensor], local: dict[str, str]) -> list[str]:

@@ -110,4 +110,4 @@ def columns(sizes: Sequence[str]) -> str:
 
 def dimensions(*groups: tuple[str, ...]) -> str:
     """The dimensions of groups of legs, in words."""
-    return " ".join(f"({' '.join(group)})" if len(group) > 1 else group[0] if group else "1" for group in groups)
+    return " ".join(f"({' '.join(group)})" if len(group) > 1 else "".join(group) or "1" for group in groups)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from tensornet_attn.emit.wrap import tuple_text
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Function, Step, Tensor
 from tensornet_attn.graph.recurrence import Recurrence
-from tensornet_attn.ir.values import Value, permuted
+from tensornet_attn.ir.values import TensorText, permuted
 
 
 def open_forward(writer: Writer, steps: Iterable[Step]) -> None:
@@ -15,7 +16,7 @@ def open_forward(writer: Writer, steps: Iterable[Step]) -> None:
     inputs = writer.graph.of_role("input")
     writer.groups.append([])
     for tensor in inputs:
-        writer.values[tensor.name] = Value(writer.local[tensor.name], tensor.legs, True)
+        writer.values[tensor.name] = TensorText(writer.local[tensor.name], tensor.legs, True)
     for tensor in inputs:
         if tensor.default is not None:
             local, default = writer.local[tensor.name], writer.local[tensor.default]
@@ -77,7 +78,7 @@ def _weight(writer: Writer, tensor: Tensor) -> None:
     if tensor.stored or sequence_axes:
         writer.bind(tensor.name, expression, tensor.legs)
     else:
-        writer.values[tensor.name] = Value(expression, tensor.legs, False)
+        writer.values[tensor.name] = TensorText(expression, tensor.legs, False)
 
 
 def _state(writer: Writer, tensor: Tensor) -> None:
@@ -133,8 +134,7 @@ def constant_text(writer: Writer, tensor: Tensor, init: Function) -> str:
         arguments = [writer.positions(tensor.legs[0]), count, furthest, *(str(bool(int(flag))) for flag in flags)]
         return writer.call("one_of", writer.call(f"{init.name}s", *arguments), count, f"{like}.dtype")
     if init.name == "distance":
-        n, m = (writer.length(leg) for leg in (writer.graph.query, writer.graph.key))
-        expression = writer.call("distance", n, m, f"{like}.device") + f".to({dtype})"
+        expression = writer.call("distance", *writer.lengths_of_pair, f"{like}.device") + f".to({dtype})"
         return permuted(expression, (str(writer.graph.query), str(writer.graph.key)), tensor.legs)
     return filled_text(writer, init, sizes, options)
 
@@ -142,8 +142,7 @@ def constant_text(writer: Writer, tensor: Tensor, init: Function) -> str:
 def filled_text(writer: Writer, init: Function, sizes: list[str], options: str) -> str:
     """zeros, ones, full(v), eye, eye(a), ones(a, b), kron(a, b) as torch calls."""
     if init.name == "full":
-        shape = f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
-        return f"torch.full({shape}, {writer.number(init.arguments[0])}, {options})"  # type: ignore[arg-type]
+        return f"torch.full({tuple_text(sizes)}, {writer.number(init.arguments[0])}, {options})"  # type: ignore[arg-type]
     if init.name == "kron":
         left, right = (filled_text(writer, factor, [], options) for factor in init.arguments)  # type: ignore[arg-type]
         return f"torch.kron({left}, {right})"

@@ -11,7 +11,7 @@ from tensornet_attn.graph.graph import Function, Graph, Seen, Step, Visible
 from tensornet_attn.graph.hidden import BY_KEY, flat_steps, omits_hidden_keys
 from tensornet_attn.graph.recurrence import unmasked
 from tensornet_attn.graph.visibility import condition, written_numbers
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.ops import MASKS, OPS
 from tensornet_attn.ops.conv import hides_rows
 
@@ -23,7 +23,7 @@ class VisibleKeys:
     """One call of `visible`: the position of its line, and whether its bias is used."""
 
     group: list[str]
-    place: int
+    line: int
     keep: str
     bias: str
     text: str
@@ -73,7 +73,7 @@ def attention_keep(writer: Writer, masks: tuple[Function, ...], heads: tuple[int
 def name_biases(writer: Writer) -> None:
     """Writes the lines of the masks, after it is known which biases are used."""
     for visible_keys in (*writer.keeps.values(), *writer.past_keeps):
-        visible_keys.group[visible_keys.place] = (
+        visible_keys.group[visible_keys.line] = (
             f"{visible_keys.keep}, {visible_keys.bias if visible_keys.biased else '_'} = {visible_keys.text}"
         )
 
@@ -124,7 +124,7 @@ def _seen(writer: Writer, visible: Visible, layout: Legs) -> str:
 
 
 def _by_key(writer: Writer, layout: Legs, batched: bool) -> str:
-    expression = Value("key_mask", (str(writer.graph.key),), True).aligned(layout, whole=True).text
+    expression = TensorText("key_mask", (str(writer.graph.key),), True).aligned(layout, whole=True).text
     expression = expression if batched else writer.call("in_any", expression, str(len(layout)))
     return expression if expression == "key_mask" else f"{expression} if key_mask is not None else None"
 
@@ -134,12 +134,11 @@ def own_mask(writer: Writer, masks: tuple[Function, ...]) -> str:
     calls = []
     for mask in dict.fromkeys(masks):
         row = MASKS.get(mask.name)
-        n, m = (writer.length(leg) for leg in (writer.graph.query, writer.graph.key))
         if row is not None and row.torch and len(mask.arguments) == row.counts[0]:
             function, numbers = row.torch, [writer.integer(argument) for argument in written_numbers(mask)]
         else:
             function, numbers = "seen_mask", [sees_text(writer, [mask])]
-        calls.append(writer.call(function, n, m, *numbers, f"{writer.like.text}.device"))
+        calls.append(writer.call(function, *writer.lengths_of_pair, *numbers, f"{writer.like.text}.device"))
     return " & ".join(calls) or "None"
 
 

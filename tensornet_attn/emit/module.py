@@ -23,7 +23,7 @@ from tensornet_attn.emit.leaves import bind_leaves, bind_lengths, open_forward, 
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
 from tensornet_attn.emit.names import Names, class_name, docstring_text, harmless
 from tensornet_attn.emit.precision import in_precision, rounded
-from tensornet_attn.emit.wrap import WIDTH, wrapped
+from tensornet_attn.emit.wrap import INDENT, WIDTH, indented, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.graph import Graph, Step
@@ -33,7 +33,6 @@ from tensornet_attn.ir.values import shape_comment
 from tensornet_attn.rewrite.duplicate import beside_output
 from tensornet_attn.rewrite.hidden import hiding
 
-_INDENT = "    "
 # Modules of the standard library that emitted code uses.
 MODULES = (
     "contextlib",
@@ -54,7 +53,7 @@ MODULES = (
 
 
 class Planned(Protocol):
-    """The plan of a design, see `plan.model.Plan`."""
+    """The plan of a design, see `plan.plan.Plan`."""
 
     @property
     def graph(self) -> Graph: ...
@@ -102,7 +101,7 @@ def emit(
     forward = _forward(writer, plan.graph if observed else None)
     init = init_lines(writer, plan.graph)
     lines, functions = ([], carried(writer.functions, writer.plain)) if alone else imported(writer.functions)
-    body = "\n".join(line for line in ["", *_indented([*init, "", *forward])])
+    body = "\n".join(line for line in ["", *indented([*init, "", *forward])])
     code = f"class {name}(nn.Module):{body}"
     head = _docstring(plan.graph, about, origin, header, version)
     imports = "\n".join([_imports(names_read("\n".join([code, *functions]))), *([""] if lines else []), *lines])
@@ -139,7 +138,7 @@ def _docstring(graph: Graph, about: str, origin: str, header: Sequence[str], ver
 def _block(line: str) -> list[str]:
     """Wraps a line of the docstring, but not inside brackets."""
     line = re.sub(r"\[[^\]]*\]", lambda legs: legs[0].replace(" ", "\0"), line)
-    return wrap(line, WIDTH, initial_indent=_INDENT, subsequent_indent=2 * _INDENT, break_on_hyphens=False)
+    return wrap(line, WIDTH, initial_indent=INDENT, subsequent_indent=2 * INDENT, break_on_hyphens=False)
 
 
 def _leg_text(kind: str, size: int | None, maximum: int | None, reach: int | None) -> str:
@@ -153,7 +152,8 @@ def _imports(read: frozenset[str]) -> str:
     """The imports of a module whose code reads these global names; a local of the same name reads none."""
     standard_library = [f"import {name}" for name in MODULES if name.partition(".")[0] in read]
     standard_library += ["from dataclasses import dataclass"] if "dataclass" in read else []
-    standard_library += ["from typing import NamedTuple"] if "NamedTuple" in read else []
+    typing = ", ".join(name for name in ("Any", "NamedTuple") if name in read)
+    standard_library += [f"from typing import {typing}"] if typing else []
     lines = ["\n".join(standard_library) + "\n"] if standard_library else []
     lines += ["import torch"]
     lines += ["import torch.nn.functional as F"] if "F" in read else []
@@ -183,7 +183,10 @@ def _forward(writer: Writer, observed: Graph | None) -> list[str]:
             blocks.append(_Block((), [writer.groups.pop()]))
     bind_lengths(writer)
     name_biases(writer)
-    options = [_option(name, kind) for name, kind in call_options(graph)]
+    options = [
+        f"{name}: {kind} = False" if kind == "bool" else f"{name}: {kind} | None = None"
+        for name, kind in call_options(graph)
+    ]
     arguments = ", ".join(["self", *_inputs(writer), *(["*", *options] if options else [])])
     last_lines = [line for block in blocks for line in ["", *block.text()]]
     long = {"...", *(leg.name for leg in graph.legs if leg.sequence)}
@@ -191,7 +194,7 @@ def _forward(writer: Writer, observed: Graph | None) -> list[str]:
     lines = [*_call_text(graph, writer.local), *_paragraphs(groups, 2), *last_lines]
     return_type = "Tensor | tuple[Tensor, dict[str, Tensor]]" if graph.losses else "Tensor"
     return_type = f"tuple[{', '.join(['Tensor'] * (1 + len(graph.also)))}]" if graph.also else return_type
-    return [*wrapped(f"def forward({arguments}) -> {return_type}:", len(_INDENT)), *_indented(lines)]
+    return [*wrapped(f"def forward({arguments}) -> {return_type}:", len(INDENT)), *indented(lines)]
 
 
 def _observed(writer: Writer, diagram: Graph) -> Iterator[str]:
@@ -208,9 +211,8 @@ def _inputs(writer: Writer) -> list[str]:
     parameters: list[str] = []
     for tensor in reversed(writer.graph.of_role("input")):
         optional_after = all(parameter.endswith("= None") for parameter in parameters)
-        annotation = (
-            "Tensor" if tensor.default is None else "Tensor | None = None" if optional_after else "Tensor | None"
-        )
+        optional = "Tensor | None = None" if optional_after else "Tensor | None"
+        annotation = "Tensor" if tensor.default is None else optional
         parameters.insert(0, f"{writer.local[tensor.name]}: {annotation}")
     return parameters
 
@@ -225,12 +227,12 @@ class _Block:
     def text(self) -> list[str]:
         lines = _paragraphs(self.groups, 2 + len(self.under))
         for condition in reversed(self.under):
-            lines = [condition, *_indented(lines)]
+            lines = [condition, *indented(lines)]
         return lines
 
 
 @dataclass(frozen=True)
-class _Parts:
+class _ScheduleParts:
     """The steps of a schedule by use: `always` (the output), states and losses (`both`), or only one of the two."""
 
     always: list[Step]
@@ -239,7 +241,7 @@ class _Parts:
     losses: list[Step]
 
 
-def _parts(graph: Graph) -> _Parts:
+def _parts(graph: Graph) -> _ScheduleParts:
     beside = beside_output(graph)
     states = behind(graph, [step for _, step in graph.updates])
     losses = behind(graph, [loss.step for loss in graph.losses])
@@ -249,7 +251,9 @@ def _parts(graph: Graph) -> _Parts:
 
     always = [step for step in graph.steps if step.name not in beside]
     both = states & losses & beside
-    return _Parts(always, steps_of(both), steps_of((states - both) & beside), steps_of((losses - both) & beside))
+    return _ScheduleParts(
+        always, steps_of(both), steps_of((states - both) & beside), steps_of((losses - both) & beside)
+    )
 
 
 def _emit_steps(writer: Writer, steps: Sequence[Step]) -> None:
@@ -281,7 +285,7 @@ def _paragraphs(groups: Sequence[Sequence[str]], depth: int) -> list[str]:
     lines: list[str] = []
     length_before = 1
     for group in (group for group in groups if group):
-        paragraph = [row for line in group for row in wrapped(line, depth * len(_INDENT))]
+        paragraph = [row for line in group for row in wrapped(line, depth * len(INDENT))]
         length = sum(not line.startswith("del ") for line in group)
         lines += [""] if lines and max(length_before, length) > 1 else []
         lines += paragraph
@@ -307,7 +311,7 @@ def _call_text(graph: Graph, local: dict[str, str]) -> list[str]:
         shapes.append(f"key_mask [... {graph.key or graph.query}], True = visible")
     if "losses" in names:
         shapes.append("losses: return (output, scalar losses by name)")
-    return wrap(f'"""{"; ".join(shapes)}."""', WIDTH - 2 * len(_INDENT))
+    return wrap(f'"""{"; ".join(shapes)}."""', WIDTH - 2 * len(INDENT))
 
 
 @contextmanager
@@ -359,11 +363,3 @@ def _with_losses(writer: Writer, steps: Sequence[Step]) -> list[_Block]:
         writer.line(f"return {output.text}, {{{entries}}}")
     output_only = _Block(("if not losses:",), [[f"return {output.text}  # {shape_comment(output)}"]])
     return [output_only, _Block((), groups)]
-
-
-def _option(name: str, kind: str) -> str:
-    return f"{name}: {kind} = False" if kind == "bool" else f"{name}: {kind} | None = None"
-
-
-def _indented(lines: Sequence[str]) -> list[str]:
-    return [f"{_INDENT}{line}" if line else "" for line in lines]

@@ -23,7 +23,7 @@ class Names:
     functions: frozenset[str] = frozenset()  # functions that emitted code may call
     taken: set[str] = field(default_factory=set)
 
-    def own(self, name: str) -> str:
+    def diagram_name(self, name: str) -> str:
         """A name of the diagram, with an underscore appended if it clashes."""
         while self._clashes(name):
             name += "_"
@@ -46,7 +46,7 @@ class Names:
 def locals_of(graph: Graph, names: Names) -> dict[str, str]:
     """The local name of every tensor and step; names of the diagram have priority."""
     tensors, steps = [tensor.name for tensor in graph.tensors], [step.name for step in graph.steps if not step.nested]
-    local = {name: names.own(name) for name in (*tensors, *steps) if "." not in name}
+    local = {name: names.diagram_name(name) for name in (*tensors, *steps) if "." not in name}
     local |= {name: names.fresh(name.replace(".", "_")) for name in tensors if "." in name}
     return local | {step.name: names.fresh(_nested(graph, step.name)) for step in graph.steps if step.nested}
 

@@ -7,7 +7,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tensornet_attn.graph.graph import Graph
-from tensornet_attn.ir.arithmetic import OF_MATH, Arith, Binary, Call, Name, Negative, Number, evaluate, names, to_text
+from tensornet_attn.ir.arithmetic import (
+    OF_MATH,
+    Arith,
+    Binary,
+    FunctionCall,
+    Name,
+    Negative,
+    Number,
+    evaluate,
+    names,
+    to_text,
+)
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM
 
 _EXACT = 2**53  # a larger int may overflow when combined with a tensor; a float does not
@@ -44,13 +55,13 @@ def fixed(tree: Arith, graph: Graph) -> bool:
 def _of_lengths(tree: Arith, graph: Graph, traced: bool) -> Arith:
     """The tree with lengths and their functions as in `runtime/lengths.py`: `log_of_length(at_least_one(m))`."""
     if isinstance(tree, Name):
-        return tree if tree.name in graph.values else Call("at_least_one", (tree,))
+        return tree if tree.name in graph.values else FunctionCall("at_least_one", (tree,))
     if isinstance(tree, Negative):
         return replace(tree, of=_of_lengths(tree.of, graph, traced))
     if isinstance(tree, Binary):
         left, right = (_of_lengths(side, graph, traced) for side in (tree.left, tree.right))
         return replace(tree, left=left, right=right)
-    if not isinstance(tree, Call):
+    if not isinstance(tree, FunctionCall):
         return tree
     arguments = tuple(_of_lengths(argument, graph, traced) for argument in tree.arguments)
     of_length = traced and tree.function in OF_MATH and any(name.name not in graph.values for name in names(tree))
@@ -80,5 +91,5 @@ def _whole(tree: Arith) -> bool:
     if isinstance(tree, Binary):
         return tree.op in _WHOLE and _whole(tree.left) and _whole(tree.right)
     return isinstance(tree, Name) or (
-        isinstance(tree, Call) and tree.function in ("min", "max", "abs") and all(map(_whole, tree.arguments))
+        isinstance(tree, FunctionCall) and tree.function in ("min", "max", "abs") and all(map(_whole, tree.arguments))
     )

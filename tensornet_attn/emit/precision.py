@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tensornet_attn.cost.blocks import Block
+from tensornet_attn.cost.blocks import BlockedSteps
+from tensornet_attn.cost.kernels import body_of
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.precision import elementwise, exponents_of, few_rows
 from tensornet_attn.graph.recurrence import Recurrence
-from tensornet_attn.ir.values import Value
+from tensornet_attn.ir.values import TensorText
 from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.scores import exact_parts
 
@@ -25,12 +26,14 @@ def in_precision(writer: Writer, step: Step) -> Iterator[None]:
     """In this context, operands have the precision in which the step reads them, and its result is rounded if it is."""
     values = {use.name: writer.values[use.name] for use in step.op.uses if use.name in writer.values}
     wide = [name for name in values if name in writer.wide]
-    blocks = isinstance(step.form, Block) and not step.form.tiled and (wide or _is_short(writer, step))  # one dtype
+    short = writer.target.workload == "decoding" and all(few_rows(writer.graph, inner) for inner in body_of(step))
+    blocks = isinstance(step.form, BlockedSteps) and not step.form.tiled and (wide or short)  # one dtype
     read_wide = wide if blocks else [name for name in wide if takes_wide(writer, name, step)]
     for name in wide:
         if name not in read_wide:
             _read_as(writer, name, "to_narrow", writer.like.text)
-    narrow, product = [name for name in values if name not in wide], _is_wide_product(writer, step)
+    narrow = [name for name in values if name not in wide]
+    product = step.name in writer.wide and step.contraction is not None and not elementwise(step)
     if blocks or (product and wide):
         for name in narrow:
             _read_as(writer, name, "to_wide" if wide else "to_wide_on_cpu")
@@ -44,28 +47,17 @@ def in_precision(writer: Writer, step: Step) -> Iterator[None]:
     writer.rounded = writer.widened = ""
 
 
-def rounded(writer: Writer, output: Value) -> Value:
+def rounded(writer: Writer, output: TensorText) -> TensorText:
     """The output, in the dtype of the layer if it is kept wide."""
     if writer.graph.output not in writer.wide:
         return output
     expression = writer.call("rounded_to", output.unpacked.text, f"{writer.like.text}.dtype")
-    return Value(expression, output.legs, output.batched)
-
-
-def _is_short(writer: Writer, step: Step) -> bool:
-    """Whether a decoding step computes a block of so few rows that its scores are kept wide."""
-    decoding = writer.target.workload == "decoding" and step.kernel is not None
-    return decoding and all(few_rows(writer.graph, inner) for inner in step.kernel.body)  # type: ignore[union-attr]
-
-
-def _is_wide_product(writer: Writer, step: Step) -> bool:
-    """Whether a step multiplies and sums in half precision, and its result is kept in at least float32."""
-    return step.name in writer.wide and step.contraction is not None and not elementwise(step)
+    return TensorText(expression, output.legs, output.batched)
 
 
 def _read_as(writer: Writer, name: str, function: str, *arguments: str) -> None:
     value = writer.values[name].unpacked
-    writer.values[name] = Value(writer.call(function, value.text, *arguments), value.legs, value.batched)
+    writer.values[name] = TensorText(writer.call(function, value.text, *arguments), value.legs, value.batched)
 
 
 def takes_wide(writer: Writer, name: str, step: Step) -> bool:
@@ -100,7 +92,7 @@ def _adds_wide(graph: Graph, name: str, reader: Step) -> bool:
 
 def kernel_takes_wide(graph: Graph, name: str, step: Step) -> bool:
     """Whether a kernel accepts a 32-bit operand besides 16-bit ones."""
-    if isinstance(step.form, Block):
+    if isinstance(step.form, BlockedSteps):
         return step.form.tiled
     assert step.kernel is not None
     names = {name, *(tensor for tensor, hidden in step.kernel.hidden if hidden == name)}

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from tensornet_attn.emit.boxes import emit_box
-from tensornet_attn.emit.contract import einsum_text, product, scaled, summed
+from tensornet_attn.emit.contract import einsum_text, product, summed
 from tensornet_attn.emit.layout import box_layout
 from tensornet_attn.emit.masks import keep_and_bias, seen_text
+from tensornet_attn.emit.wrap import tuple_text
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Box, Step, Use
-from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value
+from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, TensorText
 from tensornet_attn.ops import MAPS, MASKS, OPS
 from tensornet_attn.ops.operation import dim_of
 from tensornet_attn.tiles.legs import unbounded
@@ -30,16 +31,16 @@ _ROWS, _KEYS = 64, 1024  # block sizes for comparing tensor sizes
 class BlockWriter(Writer):
     """Collects the body of the function of a block: positions are those of its rows, sizes are arguments.
 
-    `sizes`: legs whose sizes the call passes; `known`: their local names; `spare`: the template for new tensors if
-    there is no operand; `read`: operands of the current box, `made`: its result. `nearby`: a block may lack the first
-    keys.
+    `sizes`: legs whose sizes the call passes; `size_names`: their local names; `spare`: the template for new tensors if
+    there is no operand; `read`: operands of the current box, `box_result`: its result. `nearby`: a block may lack
+    the first keys.
     """
 
     sizes: list[str] = field(default_factory=list)
-    known: dict[str, str] = field(default_factory=dict)
+    size_names: dict[str, str] = field(default_factory=dict)
     spare: str = "like"
-    read: dict[Use, Value] = field(default_factory=dict)
-    made: Value | None = None
+    read: dict[Use, TensorText] = field(default_factory=dict)
+    box_result: TensorText | None = None
     nearby: bool = False
 
     @property
@@ -57,20 +58,20 @@ class BlockWriter(Writer):
             return super().call(function.replace("mask", "rows"), "rows", *arguments[2:-1])
         return super().call(function, *arguments)
 
-    def packed(self, use: Use) -> Value:
+    def packed(self, use: Use) -> TensorText:
         return self.read[use]
 
     def bind(self, name: str, expression: str, legs: Legs, level: int = ATOM) -> None:
-        self.made = Value(expression, legs, name in self.batched, level)
+        self.box_result = TensorText(expression, legs, name in self.batched, level)
 
     def size(self, name: str) -> str:
         if name in self.lengths or name in dict(self.graph.settings):
             return super().size(name)
         if name not in self.sizes:
             self.sizes.append(name)
-        if name not in self.known:
-            self.known[name] = self.names.fresh(name)
-        return self.known[name]
+        if name not in self.size_names:
+            self.size_names[name] = self.names.fresh(name)
+        return self.size_names[name]
 
     def block_size(self, leg: str) -> str:
         """The size of a leg in a block."""
@@ -87,9 +88,9 @@ class BlockWriter(Writer):
         return super().positions(leg)
 
     @property
-    def like(self) -> Value:
+    def like(self) -> TensorText:
         leaves = (self.values[tensor.name] for tensor in self.graph.tensors if tensor.role in ("input", "weight"))
-        return next(leaves, Value(self.spare, (), False))
+        return next(leaves, TensorText(self.spare, (), False))
 
     @property
     def batch_dims(self) -> str:
@@ -111,7 +112,7 @@ class RowsPrinter:
         self.uses = Counter(arg for node in self.order for arg in node.args)
         self.uses.update(ends)
         self.reader = {arg: node for node in self.order for arg in node.args}
-        self.values: dict[Node, Value] = {}
+        self.values: dict[Node, TensorText] = {}
         self.rooms: dict[Node, int] = {}
         self.steps: dict[Node, str] = {}
         self.named = {node: writer.names.fresh(f"d_{name}") for node, (name, _) in wanted.items()}
@@ -130,7 +131,7 @@ class RowsPrinter:
             if node not in self.absorbed and node.op not in ("number", "spread"):
                 self.value(node)
 
-    def value(self, node: Node) -> Value:
+    def value(self, node: Node) -> TensorText:
         """The value of a node, computed once."""
         if node not in self.values:
             self.values[node] = self._bound(node, getattr(self, f"_{node.op}")(node))
@@ -138,7 +139,7 @@ class RowsPrinter:
 
     # names, lines, layouts
 
-    def _bound(self, node: Node, value: Value) -> Value:
+    def _bound(self, node: Node, value: TensorText) -> TensorText:
         """A line for the value, or the value itself if it is nested in its only reader."""
         if node.op in ("load", "constant", "gradient", "view", "number") or value.text.isidentifier():
             return value
@@ -150,9 +151,9 @@ class RowsPrinter:
             operand, legs = self.wanted[node]
             value, guard = value.aligned(legs, whole=True), f' if "{operand}" in wanted else None'
         self.writer.line(f"{name} = {value.text}{guard}", value)
-        return Value(name, value.legs, value.batched)
+        return TensorText(name, value.legs, value.batched)
 
-    def _stands_inside(self, node: Node, value: Value) -> bool:
+    def _stands_inside(self, node: Node, value: TensorText) -> bool:
         step_name = self.steps.get(node, ".")
         if self.uses[node] != 1 or node not in self.reader or "." not in step_name:
             return False
@@ -253,17 +254,17 @@ class RowsPrinter:
             axis_sizes.get(axis, _KEYS) for axis in node.axes
         )
 
-    def _load(self, node: Node) -> Value:
+    def _load(self, node: Node) -> TensorText:
         return self.writer.values[node.name]
 
     _constant = _load
 
-    def _over(self, node: Node) -> Value:
+    def _over(self, node: Node) -> TensorText:
         return self._product(node, self._chain(node)[1])
 
     _sum = _dot = _over
 
-    def _product(self, node: Node, factors: tuple[Node, ...]) -> Value:
+    def _product(self, node: Node, factors: tuple[Node, ...]) -> TensorText:
         layout = self._layout(node)
         if len(factors) == 1:
             return summed(self.value(factors[0]), layout)
@@ -279,10 +280,10 @@ class RowsPrinter:
             dims = ", ".join(str(i - len(big.legs)) for i, leg in enumerate(big.legs) if leg not in layout)
             expression = self.writer.call("summed_products", big.text, small.aligned(big.legs).text, f"({dims},)")
             kept_legs = tuple(leg for leg in big.legs if leg in layout)
-            return Value(expression, kept_legs, big.batched or small.batched).aligned(layout)
+            return TensorText(expression, kept_legs, big.batched or small.batched).aligned(layout)
         return product(self.writer, left, right, layout)
 
-    def _over_pairs(self, left: Value, right: Value, layout: Legs) -> Value:
+    def _over_pairs(self, left: TensorText, right: TensorText, layout: Legs) -> TensorText:
         """A sum over queries and keys, flattened to one leg, then over the other shared legs; maps are not copied."""
         flat_left, flat_right = (
             replace(operand, text=f"{operand.atom}.flatten(-2)", legs=(*operand.legs[:-2], "pair"))
@@ -290,7 +291,7 @@ class RowsPrinter:
         )
         shared = tuple(leg for leg in flat_left.legs[:-1] if leg in flat_right.legs and leg not in layout)
         expression = einsum_text(flat_left, flat_right, shared + layout)
-        return summed(Value(expression, shared + layout, left.batched or right.batched), layout)
+        return summed(TensorText(expression, shared + layout, left.batched or right.batched), layout)
 
     def _without_spread(self, factor: Node, other_factor: Node) -> Node:
         """Removes a broadcast along legs that the other factor has."""
@@ -300,30 +301,30 @@ class RowsPrinter:
         added = {*factor.heads, *factor.axes} - {*arg.heads, *arg.axes}
         return arg if added <= {*other_factor.heads, *other_factor.axes} else factor
 
-    def _mul(self, node: Node) -> Value:
+    def _mul(self, node: Node) -> TensorText:
         number, operand = node.args
         if number.op != "number":
             return self._product(node, node.args)
         (tree,) = number.data
         smallest, factors = self._smallest(operand), list(self._factors(operand)[1])
         if smallest is None:
-            return scaled(self.writer, tree, self.value(operand))
+            return self.writer.scaled(tree, self.value(operand))
         factors[smallest] = self._multiple(number, factors[smallest])
         return self._product(operand, tuple(factors))
 
     def _multiple(self, number: Node, factor: Node) -> Node:
         return self.program.nodes.mul(number, factor, f"{factor.name}.k")
 
-    def _number(self, node: Node) -> Value:
+    def _number(self, node: Node) -> TensorText:
         (tree,) = node.data
         like = self.writer.like.text
         expression = f"torch.full((), {self.writer.number(tree)}, device={like}.device, dtype={like}.dtype)"
-        return Value(expression, (), False)
+        return TensorText(expression, (), False)
 
-    def _add(self, node: Node) -> Value:
+    def _add(self, node: Node) -> TensorText:
         layout, expression, batched = self._layout(node), "", False
         if all(arg.op == "number" for arg in node.args):
-            return Value(" + ".join(self.value(arg).text for arg in node.args), (), False, SUM)
+            return TensorText(" + ".join(self.value(arg).text for arg in node.args), (), False, SUM)
         for arg in node.args:
             if arg.op == "number":
                 summand = self.writer.factor(arg.data[0])
@@ -332,59 +333,58 @@ class RowsPrinter:
                 batched |= operand.batched
                 operand = operand.aligned(layout)
                 summand = operand.text
-            sign = ("- " if summand.startswith("-") else "+ ") if expression else ""
-            expression = f"{expression} {sign}{summand.removeprefix('-') if expression else summand}".strip()
-        return Value(expression, layout, batched, SUM)
+            sign = "-" if summand.startswith("-") else "+"
+            expression = f"{expression} {sign} {summand.removeprefix('-')}" if expression else summand
+        return TensorText(expression, layout, batched, SUM)
 
-    def _spread(self, node: Node) -> Value:
+    def _spread(self, node: Node) -> TensorText:
         layout, operand = self._layout(node), self.value(node.args[0])
-        sizes = ", ".join(map(self.writer.block_size, layout))
-        expression = self.writer.call(
-            "spread_rows", operand.aligned(layout, whole=True).text, f"({sizes}{',' * (len(layout) == 1)})"
-        )
-        return Value(expression, layout, operand.batched)
+        sizes = tuple_text(map(self.writer.block_size, layout))
+        expression = self.writer.call("spread_rows", operand.aligned(layout, whole=True).text, sizes)
+        return TensorText(expression, layout, operand.batched)
 
-    def _view(self, node: Node) -> Value:
+    def _view(self, node: Node) -> TensorText:
         operand, new_names = self.value(node.args[0]), dict(zip(*node.data, strict=True))
-        return Value(
+        return TensorText(
             operand.text, tuple(new_names.get(leg, leg) for leg in operand.legs), operand.batched, operand.level
         )
 
     # boxes and their gradients
 
-    def _box(self, node: Node) -> Value:
-        (step, *_), writer = node.data, self.writer
-        return self._boxed(step, dict(zip(step.op.uses, map(self.value, node.args), strict=True)), writer)
+    def _box(self, node: Node) -> TensorText:
+        (step, *_) = node.data
+        return self._boxed(step, dict(zip(step.op.uses, map(self.value, node.args), strict=True)))
 
-    def _boxed(self, step: Step, by_use: dict[Use, Value], writer: BlockWriter) -> Value:
-        writer.read, writer.made = by_use, None
+    def _boxed(self, step: Step, by_use: dict[Use, TensorText]) -> TensorText:
+        writer = self.writer
+        writer.read, writer.box_result = by_use, None
         emit_box(writer, step)
-        return writer.made or writer.values[step.name]
+        return writer.box_result or writer.values[step.name]
 
-    def _drawn(self, node: Node) -> Value:
+    def _drawn(self, node: Node) -> TensorText:
         (step,), operand = node.data, self.value(node.args[0])
         expression = self.writer.call("drawn_rows", operand.text, self.writer.number(step.op.number("dropout")), "rows")
-        return Value(expression, operand.legs, True)
+        return TensorText(expression, operand.legs, True)
 
-    def _dropped(self, node: Node) -> Value:
+    def _dropped(self, node: Node) -> TensorText:
         operand, entries = map(self.value, node.args)
-        return Value(
+        return TensorText(
             self.writer.call("dropped_rows", operand.aligned(entries.legs).text, entries.text), entries.legs, True
         )
 
-    def _slope(self, node: Node) -> Value:
+    def _slope(self, node: Node) -> TensorText:
         saved, gradient = map(self.value, node.args)  # the result if that is enough: the operand can be freed
         expression = MAPS[node.data[0]].torch_slope.format(
             x=saved.atom, y=saved.atom, d=gradient.aligned(saved.legs).atom
         )
-        return Value(
+        return TensorText(
             expression,
             saved.legs,
             saved.batched or gradient.batched,
             ATOM if expression.startswith("torch.") else PRODUCT,
         )
 
-    def _box_grad(self, node: Node) -> Value:
+    def _box_grad(self, node: Node) -> TensorText:
         (step, role, *_), (saved, gradient) = node.data, map(self.value, node.args)
         box, masked = step.op, self.writer.graph.masked(step)
         if masked or role:
@@ -396,24 +396,24 @@ class RowsPrinter:
             arguments.append(f"dim={dim}")
         arguments += [f"eps={eps}" for name, tree in box.numbers if name == "eps" for eps in self.writer.eps(tree)]
         if role:
-            return Value(
+            return TensorText(
                 f"{self.writer.call(OPS[box.kind].row_gradients[role], *arguments)}[..., 0]", saved.legs[:-1], True
             )
-        return Value(self.writer.call(OPS[box.kind].gradient, *arguments), saved.legs, True)
+        return TensorText(self.writer.call(OPS[box.kind].gradient, *arguments), saved.legs, True)
 
-    def _kept(self, node: Node) -> Value:
+    def _kept(self, node: Node) -> TensorText:
         (step,), gradient, graph = node.data, self.value(node.args[0]), self.writer.graph
         use = step.op.operand("of")
         if not step.op.seen:
             legs = box_layout(graph, step, use.legs)
             keep = keep_and_bias(self.writer, step, legs)[0]
-            return Value(self.writer.call("kept", gradient.aligned(legs).text, keep), legs, True)
+            return TensorText(self.writer.call("kept", gradient.aligned(legs).text, keep), legs, True)
         pair = tuple(leg for leg in self.program.pair if leg in use.legs)
         legs = tuple(leg for leg in use.legs if leg not in pair) + pair if len(pair) == 2 else use.legs
         keep = seen_text(self.writer, step.op.seen, legs, use.name in self.writer.batched)
-        return Value(self.writer.call("hide", gradient.aligned(legs).text, keep, "0.0"), legs, True)
+        return TensorText(self.writer.call("hide", gradient.aligned(legs).text, keep, "0.0"), legs, True)
 
-    def _pull(self, node: Node) -> Value:
+    def _pull(self, node: Node) -> TensorText:
         """The gradient of a box without tiles: written for shifts and maxima, otherwise by autograd."""
         (step, index, _), (gradient, *operands) = node.data, [self.value(arg) for arg in node.args]
         operand, name, op = operands[index], self.variable, OPS[step.box.kind]
@@ -426,18 +426,18 @@ class RowsPrinter:
                 gradient.aligned(operand.legs).text,
                 str(dim_of(operand, step.box.leg)),
             )
-            return Value(expression, operand.legs, True)
+            return TensorText(expression, operand.legs, True)
         by_use = dict(zip(step.op.uses, operands, strict=True))
-        by_use[step.op.uses[index]] = Value(name, operand.legs, True)
-        output = self._boxed(step, by_use, self.writer)
+        by_use[step.op.uses[index]] = TensorText(name, operand.legs, True)
+        output = self._boxed(step, by_use)
         aligned, leg_counts = (
             gradient.aligned(output.legs, whole=True).text,
             f"({len(output.legs)}, {len(operand.legs)})",
         )
         expression = self.writer.call("gradient_of", f"lambda {name}: {output.text}", aligned, operand.text, leg_counts)
-        return Value(expression, operand.legs, True)
+        return TensorText(expression, operand.legs, True)
 
-    def _shift_gradient(self, box: Box, gradient: Value, table: Value) -> Value:
+    def _shift_gradient(self, box: Box, gradient: TensorText, table: TensorText) -> TensorText:
         """The gradient of a table by relative position, whose row all queries, or all keys, may share."""
         graph, leg, target = self.writer.graph, str(box.leg), str(box.other)
         of_keys = target == graph.query
@@ -448,11 +448,11 @@ class RowsPrinter:
             "shift_gradient", gradient.aligned((*others, rows, target), whole=True).text, "rows", *options
         )
         if rows in table.legs:
-            return Value(expression, (*others, rows, leg), True)
-        return Value(f"{expression}.sum(-2)", (*others, leg), True)
+            return TensorText(expression, (*others, rows, leg), True)
+        return TensorText(f"{expression}.sum(-2)", (*others, leg), True)
 
 
-def mask_gradient(writer: BlockWriter, step: Step, gradient: Value) -> str:
+def mask_gradient(writer: BlockWriter, step: Step, gradient: TensorText) -> str:
     """The gradient of the call's mask, from the gradient of the scores it was added to."""
     assert step.box is not None
     legs = box_layout(writer.graph, step, step.box.operand("of").legs)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensornet_attn.emit.contract import scaled
+from tensornet_attn.emit.layout import dimensions
 from tensornet_attn.emit.masks import takes_mask
-from tensornet_attn.emit.wrap import wrapped
+from tensornet_attn.emit.wrap import indented, tuple_text, wrapped
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.attention import Masked, Normalize, ScoreTerm
+from tensornet_attn.graph.attention import NormalizedScores, ScoreTerm, UnnormalizedScores
 from tensornet_attn.graph.graph import Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
-from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value
+from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, TensorText
 from tensornet_attn.ops.map import row
-from tensornet_attn.ops.maps import MAPS, Map
+from tensornet_attn.ops.maps import MAPS, ElementwiseMap
 from tensornet_attn.tiles.features import Feature, feature_of
 from tensornet_attn.tiles.program import Node
 
 
-def unmapped(writer: Writer, use: Use) -> tuple[Value, str]:
+def unmapped(writer: Writer, use: Use) -> tuple[TensorText, str]:
     """The value of a use and the map that the kernel applies to it; `None` if there is none."""
     if use.name in writer.values:
         return writer.value(use), "None"
@@ -31,7 +31,7 @@ def unmapped(writer: Writer, use: Use) -> tuple[Value, str]:
     return operand, map_of_tiles(writer, elementwise, code) if "linear_attention" in writer.instead else code
 
 
-def map_of_tiles(writer: Writer, elementwise: Map, torch_function: str) -> str:
+def map_of_tiles(writer: Writer, elementwise: ElementwiseMap, torch_function: str) -> str:
     """The name of a map that Triton kernels apply to tiles; its functions are added beside the class."""
     if elementwise.name not in writer.tile_maps:
         name = writer.tile_maps[elementwise.name] = writer.names.fresh(f"{elementwise.name}_map")
@@ -47,7 +47,7 @@ def map_of_tiles(writer: Writer, elementwise: Map, torch_function: str) -> str:
 
 
 def _indented(line: str) -> str:
-    return "\n".join(f"    {row}" for row in wrapped(line, 4))
+    return "\n".join(indented(wrapped(line, 4)))
 
 
 def sides_maps(writer: Writer, recurrence: Recurrence, small: Legs = ()) -> list[str]:
@@ -96,47 +96,55 @@ def small_legs(writer: Writer, kernels: Sequence[Step]) -> Legs:
     return tuple(leg for leg in writer.graph.leg if leg in summed_legs)
 
 
-def _in_torch(writer: Writer, node: Node, names: Sequence[str], small: Legs) -> Value:
+def _in_torch(writer: Writer, node: Node, names: Sequence[str], small: Legs) -> TensorText:
     """A node of a feature as an expression of the operands, which have small legs behind."""
     if node.op == "load":
-        return Value(names[node.data[0]], (), False)
+        return TensorText(names[node.data[0]], (), False)
     if node.op == "number":
         expression, level = writer.numbered(node.data[0])
-        return Value(expression, (), False, level)
+        return TensorText(expression, (), False, level)
     operands = [_in_torch(writer, arg, names, small) for arg in node.args]
     if node.op == "map":
         elementwise, (operand,) = MAPS[node.data[0]], operands
         if not elementwise.torch:
-            return Value(writer.call(elementwise.name, operand.text), (), False)
-        return Value(elementwise.torch.format(x=operand.text, atom=operand.atom), (), False, elementwise.level)
+            return TensorText(writer.call(elementwise.name, operand.text), (), False)
+        return TensorText(elementwise.torch.format(x=operand.text, atom=operand.atom), (), False, elementwise.level)
     if node.op == "over":
         dimension = small.index(node.data[0]) - len(small)
-        return Value(f"{operands[0].atom}.sum({dimension}, keepdim=True)", (), False)
+        return TensorText(f"{operands[0].atom}.sum({dimension}, keepdim=True)", (), False)
     if node.op == "add":
-        return Value(" + ".join(term.text for term in operands), (), False, SUM)
-    return Value(
+        return TensorText(" + ".join(term.text for term in operands), (), False, SUM)
+    return TensorText(
         " * ".join(factor.text if factor.level == PRODUCT else factor.atom for factor in operands), (), False, PRODUCT
     )
 
 
 def term_text(writer: Writer, recurrence: Recurrence, term: ScoreTerm, small: Legs = (), rows: bool = True) -> str:
-    """The names of query side, key side and core, each on a line of its own.
-
-    `rows`: a side without its sequence leg has a row for each position, else one for all.
-    """
-    query, key = str(writer.graph.query), str(writer.graph.key)
-    query_side = _operands(writer, "q", recurrence, term.query, query, term, small, rows)
-    key_side = _operands(writer, "k", recurrence, term.key, key, term, small, True)
+    """A term of a call, whose operands are on lines of their own. `rows`: see `sides_text`."""
+    operands = sides_text(writer, recurrence, term, small, rows)
     if term.decays:
         pairs = zip("ab", zip(*term.decays, strict=True), strict=True)
-        decays = [_decay(writer, recurrence, name, uses, term.decayed) for name, uses in pairs]
-        decays += [_decay(writer, recurrence, "c", term.own, ())] if term.own else []
-        return f"({', '.join((query_side, key_side, *decays))})"
-    if not term.core:
-        return f"({query_side}, {key_side})"
-    core = writer.value(term.core[0])
-    heads = recurrence.heads if core.batched or {*recurrence.heads} & {*core.legs} else ()
-    return f"({query_side}, {key_side}, {laid(writer, 'core', matrix(core, heads, term.groups, recurrence.mixed))})"
+        operands += [_decay(writer, recurrence, name, uses, term.decayed) for name, uses in pairs]
+        operands += [_decay(writer, recurrence, "c", term.at_own_position, ())] if term.at_own_position else []
+    elif term.core:
+        core = writer.value(term.core[0])
+        heads = recurrence.heads if core.batched or {*recurrence.heads} & {*core.legs} else ()
+        operands.append(f"core={laid(writer, 'core', matrix(core, heads, term.groups, recurrence.mixed))}")
+    return writer.call("Term", *operands)
+
+
+def sides_text(
+    writer: Writer, recurrence: Recurrence, term: ScoreTerm, small: Legs = (), rows: bool = True
+) -> list[str]:
+    """The names of query side and key side, each on a line of its own.
+
+    `rows`: a query side without its sequence leg has a row for each position, else one for all.
+    """
+    query, key = str(writer.graph.query), str(writer.graph.key)
+    return [
+        _operands(writer, "q", recurrence, term.query, query, term, small, rows),
+        _operands(writer, "k", recurrence, term.key, key, term, small, True),
+    ]
 
 
 def _operands(
@@ -158,7 +166,7 @@ def _operands(
         laid(writer, name, matrix(writer.value(operand.use), recurrence.heads, (row,), term.features, behind))
         for operand in feature.operands
     ]
-    return local_names[0] if feature.alone else f"({', '.join(local_names)}{',' * (len(local_names) == 1)})"
+    return local_names[0] if feature.alone else tuple_text(local_names)
 
 
 def _decay(writer: Writer, recurrence: Recurrence, name: str, uses: Sequence[Use], decayed: Legs) -> str:
@@ -189,16 +197,16 @@ def _side(
     )
     if use is None:
         expression, shape = ones, f"{sequence} 1"
-        side = Value(expression, (sequence, "1"), False)
+        side = TensorText(expression, (sequence, "1"), False)
     else:
         expression, shape = matrix(unmapped(writer, use)[0], recurrence.heads, (sequence,), term.features)
         if ones:
             expression, shape = f"{expression} * {ones}", shape.replace(" 1 ", f" {sequence} ")
-        side = Value(expression, (), True, PRODUCT if ones else ATOM)
-    return (scaled(writer, term.coefficient, side).text if query else expression), shape
+        side = TensorText(expression, (), True, PRODUCT if ones else ATOM)
+    return (writer.scaled(term.coefficient, side).text if query else expression), shape
 
 
-def matrix(value: Value, heads: Legs, rows: Legs, columns: Legs, small: Legs = ()) -> tuple[str, str]:
+def matrix(value: TensorText, heads: Legs, rows: Legs, columns: Legs, small: Legs = ()) -> tuple[str, str]:
     """A value as [heads..., rows, columns, small...], ones along missing legs, and its shape in words."""
     order = (*heads, *rows, *columns, *small)
     missing = [leg for leg in order if leg not in value.legs]
@@ -206,11 +214,7 @@ def matrix(value: Value, heads: Legs, rows: Legs, columns: Legs, small: Legs = (
     if missing:
         value = value.aligned(order, whole=True)
     groups = (*((leg,) for leg in heads), rows, columns, *((leg,) for leg in small))
-    return value.grouped(groups), batch + " ".join(_dimension(group, missing) for group in groups)
-
-
-def _dimension(group: Legs, missing: list[str]) -> str:
-    return f"({' '.join(group)})" if len(group) > 1 else group[0] if group and group[0] not in missing else "1"
+    return value.grouped(groups), batch + dimensions(*(() if {*group} <= {*missing} else group for group in groups))
 
 
 def laid(writer: Writer, name: str, shaped: tuple[str, str]) -> str:
@@ -228,9 +232,9 @@ def laid(writer: Writer, name: str, shaped: tuple[str, str]) -> str:
 
 def eps_text(writer: Writer, recurrence: Recurrence) -> str:
     """What is added to row sums; None if rows are not divided by their sums."""
-    if isinstance(recurrence.weighting, Masked):
+    if isinstance(recurrence.weighting, UnnormalizedScores):
         return "None"
-    return writer.number(recurrence.weighting.eps) if isinstance(recurrence.weighting, Normalize) else "0"
+    return writer.number(recurrence.weighting.eps) if isinstance(recurrence.weighting, NormalizedScores) else "0"
 
 
 def mask_options(writer: Writer, recurrence: Recurrence) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 WIDTH = 120
-_INDENT = "    "
+INDENT = "    "
 _OPEN, _CLOSE = "([{", ")]}"
 
 
@@ -17,17 +17,28 @@ def wrapped(line: str, indent: int) -> list[str]:
         return [line]
     bare = code.removesuffix(",")  # the trailing comma of an argument stays outside the brackets
     start, head = _head(bare)
-    terms = _split(head, (" + ", " - "))
+    terms, inner = _split(head, (" + ", " - ")), indent + len(INDENT)
     if len(terms) > 1 and not code.startswith("def "):
-        lines = [f"{start}(", *(row for term in terms for row in _inner(term, indent)), ")"]
+        lines = [f"{start}(", *(row for term in terms for row in indented(wrapped(term, inner))), ")"]
     else:
         lines = _at_brackets(start, head, indent)
     lines[-1] += code[len(bare) :] + mark + comment
     return lines
 
 
-def _inner(code: str, indent: int) -> list[str]:
-    return [_INDENT + row for row in wrapped(code, indent + len(_INDENT))]
+def indented(lines: Iterable[str]) -> list[str]:
+    """The lines with an indent, except empty ones."""
+    return [INDENT + line if line else "" for line in lines]
+
+
+def tuple_text(members: Iterable[object]) -> str:
+    """A tuple as Python.
+
+    >>> tuple_text("a"), tuple_text([1, 2])
+    ('(a,)', '(1, 2)')
+    """
+    texts = [str(member) for member in members]
+    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
 
 def filled(arguments: Iterable[str], width: int) -> list[str]:
@@ -54,12 +65,13 @@ def _at_brackets(start: str, code: str, indent: int) -> list[str]:
     before, inside, after = code[: left + 1], code[left + 1 : right], code[right:]
     if not inside:
         return [start + code]
-    if indent + len(_INDENT) + len(inside) <= WIDTH:
-        return [start + before, _INDENT + inside, after]
+    inner = indent + len(INDENT)
+    if inner + len(inside) <= WIDTH:
+        return [start + before, INDENT + inside, after]
     arguments = _split(inside, (", ",))
     trailing = [f"{argument}," for argument in arguments] if len(arguments) > 1 else arguments
-    rows = filled(trailing, WIDTH - indent - len(_INDENT))
-    return [start + before, *(line for row in rows for line in _inner(row, indent)), after]
+    rows = filled(trailing, WIDTH - inner)
+    return [start + before, *(line for row in rows for line in indented(wrapped(row, inner))), after]
 
 
 def _head(code: str) -> tuple[str, str]:

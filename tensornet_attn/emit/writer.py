@@ -16,7 +16,7 @@ from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.graph.hidden import zero_outside
 from tensornet_attn.ir.arithmetic import Arith, evaluate
 from tensornet_attn.ir.arithmetic import names as arithmetic_names
-from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value, shape_comment
+from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, TensorText, shape_comment
 from tensornet_attn.ops import OPS
 
 _INLINE = 64  # maximum characters of an expression nested in another
@@ -29,7 +29,7 @@ class Writer:
     graph: Graph
     names: Names
     groups: list[list[str]] = field(default_factory=list)  # lines, grouped by paragraph
-    values: dict[str, Value] = field(default_factory=dict)
+    values: dict[str, TensorText] = field(default_factory=dict)
     functions: set[str] = field(default_factory=set)
     lengths: dict[str, str] = field(default_factory=dict)  # sequence leg: local name
     used_lengths: set[str] = field(default_factory=set)  # sequence legs whose length is used
@@ -56,7 +56,7 @@ class Writer:
         self.readers = layout.readers(self.graph)
         self.zero_outside = zero_outside(self.graph, self.batched)
 
-    def line(self, statement: str, value: Value | None = None) -> None:
+    def line(self, statement: str, value: TensorText | None = None) -> None:
         self.groups[-1].append(f"{statement}  # {shape_comment(value)}" if value is not None else statement)
 
     def bind(self, name: str, expression: str, legs: Legs, level: int = ATOM) -> None:
@@ -65,25 +65,25 @@ class Writer:
             expression, level = self.call("to_narrow", expression, self.like.text), ATOM
         elif name == self.widened:
             expression, level = self.call("to_wide", expression), ATOM
-        value = Value(expression, legs, name in self.batched, level)
+        value = TensorText(expression, legs, name in self.batched, level)
         if self._stands_inside(name, value):
             self.values[name] = value
             return
         self.line(f"{self.local[name]} = {expression}", value)
-        self.values[name] = Value(self.local[name], legs, value.batched)
+        self.values[name] = TensorText(self.local[name], legs, value.batched)
 
     def named(self, name: str, expression: str, legs: Legs, **packing: Any) -> None:
         """Sets the value of a kernel, which has batch dimensions, on a line of its own."""
         if name == self.rounded:
             expression = self.call("to_narrow", expression, self.like.text)
-        self.values[name] = Value(self.local[name], legs, True, **packing)
+        self.values[name] = TensorText(self.local[name], legs, True, **packing)
         self.line(f"{self.local[name]} = {expression}", self.values[name])
 
     def about(self, comment: str) -> None:
         """Adds a comment, wrapped."""
         self.groups[-1] += [f"# {line}" for line in wrap(comment, WIDTH - 10, break_long_words=False)]
 
-    def operand(self, wish: str, value: Value, groups: tuple[Legs, ...], expression: str = "") -> str:
+    def operand(self, wish: str, value: TensorText, groups: tuple[Legs, ...], expression: str = "") -> str:
         """The name of a value with each group of legs flattened, by `expression` if given; on its own line if new."""
         expression = expression or value.grouped(groups)
         if expression.isidentifier():
@@ -92,7 +92,7 @@ class Writer:
         self.line(f"{local} = {expression}  # {batch}{layout.dimensions(*groups)}")
         return local
 
-    def _stands_inside(self, name: str, value: Value) -> bool:
+    def _stands_inside(self, name: str, value: TensorText) -> bool:
         if name not in self.graph.step or "." not in name or len(self.readers[name]) != 1:
             return False
         reader = self.readers[name][0][0]
@@ -108,22 +108,22 @@ class Writer:
         self.functions.add(function)
         return f"{function}({', '.join(arguments)})"
 
-    def value(self, use: Use) -> Value:
+    def value(self, use: Use) -> TensorText:
         return self.packed(use).unpacked
 
-    def packed(self, use: Use) -> Value:
+    def packed(self, use: Use) -> TensorText:
         """The value of a use; heads that are packed into one dimension stay packed."""
         name = self.hidden.get(use.name, use.name) if self.graph.key in use.legs else use.name
         return self.values[name].renamed(self.graph.legs_of(name), use.legs)
 
     @property
-    def like(self) -> Value:
+    def like(self) -> TensorText:
         """The first input, or weight, that is not kept wide: it determines device and dtype."""
         narrow = [tensor for tensor in self.graph.of_role("input") if not tensor.wide]
         if not narrow and (weights := self.graph.of_role("weight")):
-            return Value(f"self.{weights[0].name}", (), False)
+            return TensorText(f"self.{weights[0].name}", (), False)
         tensor = (narrow or self.graph.of_role("input"))[0]
-        return Value(self.local[tensor.name], tensor.legs, True)
+        return TensorText(self.local[tensor.name], tensor.legs, True)
 
     @property
     def batch_dims(self) -> str:
@@ -170,14 +170,14 @@ class Writer:
         expression, level = self.numbered(tree)
         return f"({expression})" if level == SUM else expression
 
-    def scaled(self, coefficient: Arith, value: Value) -> Value:
+    def scaled(self, coefficient: Arith, value: TensorText) -> TensorText:
         """coefficient * value; a coefficient of 1 is left out."""
         constant = None if any(True for _ in arithmetic_names(coefficient)) else evaluate(coefficient, {})
         if constant == 1:
             return value
         expression = f"({value.text})" if value.level < PRODUCT else value.text
         expression = f"-{expression}" if constant == -1 else f"{self.factor(coefficient)} * {expression}"
-        return Value(expression, value.legs, value.batched, PRODUCT)
+        return TensorText(expression, value.legs, value.batched, PRODUCT)
 
     def dropped(self, probability: Arith, expression: str) -> str:
         """The text with dropout applied."""
@@ -196,6 +196,11 @@ class Writer:
         """The local name of the length of a sequence leg, which is marked as used."""
         self.used_lengths.add(str(leg))
         return self.lengths[str(leg)]
+
+    @property
+    def lengths_of_pair(self) -> list[str]:
+        """The local names of the numbers of queries and keys."""
+        return [self.length(self.graph.query), self.length(self.graph.key)]
 
     @property
     def narrow(self) -> set[str]:
@@ -233,7 +238,7 @@ class Writer:
         """The layout that the only reader of a step prefers."""
         return layout.wanted(self.graph, self.readers, step)
 
-    def result(self, name: str, legs: Legs) -> Value:
+    def result(self, name: str, legs: Legs) -> TensorText:
         """The value of a step with its legs in this order, as a local name."""
         value = self.values[name].unpacked.arranged(legs)
         if value.text != self.local[name]:

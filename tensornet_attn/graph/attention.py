@@ -1,13 +1,13 @@
 """The structure of attention in a diagram: scores, their weighting by a box, masks, and the readers of the map.
 
 It is a view, derived once and cached on the graph. A `Score` is a sum of products (`Terms`), a map of another score
-(`Map`), or a score reduced along a leg (`Reduce`). A `ScoreTerm` divides its factors into those of queries, of keys,
-of neither, and of both.
+(`MappedScores`), or a score reduced along a leg (`Reduce`). A `ScoreTerm` divides its factors into those of queries, of
+keys, of neither, and of both.
 
     A: {softmax: m, scale: d ** -0.5, of: "C[h g] Q[n g d] K[m g d] + bias[n m h] -> h n m"}
     y: A[h n m] V[m h d] -> n d
 
-    attentions(graph)["A"].weighting     Softmax(("m",), d ** -0.5, 0)
+    attentions(graph)["A"].weighting     SoftmaxOfScores(("m",), d ** -0.5, 0)
     attentions(graph)["A"].terms         query Q, key K, core C; pairwise bias
     attentions(graph)["A"].readers       y, with the values V
 """
@@ -30,7 +30,7 @@ SIDES = ((True, False), (False, True), (False, False), (True, True))  # (has the
 
 
 @dataclass(frozen=True)
-class Softmax:
+class SoftmaxOfScores:
     """The exponentials of the scores, divided by their sum over `legs`: the key leg and optional components of a key.
 
     `sink` is an optional score that enters the sum but weights no value.
@@ -43,18 +43,18 @@ class Softmax:
 
 
 @dataclass(frozen=True)
-class Normalize:
+class NormalizedScores:
     """The scores, divided by their sum over the keys plus `eps`."""
 
     eps: Arith
 
 
 @dataclass(frozen=True)
-class Masked:
+class UnnormalizedScores:
     """The scores at visible pairs, without normalisation."""
 
 
-Weighting = Softmax | Normalize | Masked
+Weighting = SoftmaxOfScores | NormalizedScores | UnnormalizedScores
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ScoreTerm:
 
     `decays` has (a, b) for each factor exp(a - b), with a of the queries and b of the keys; `pairwise` then lacks it.
     Features are legs that queries and keys share and scores lack: `groups` those of the core, `width` the others.
-    `own` is added to the exponent of the key at the query's own position.
+    `at_own_position` is added to the exponent of the key at the query's own position.
     """
 
     coefficient: Arith
@@ -74,7 +74,7 @@ class ScoreTerm:
     decays: tuple[tuple[Use, Use], ...] = ()
     groups: Legs = ()
     width: Legs = ()
-    own: tuple[Use, ...] = ()
+    at_own_position: tuple[Use, ...] = ()
 
     @property
     def factors(self) -> tuple[Use, ...]:
@@ -99,7 +99,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Map:
+class MappedScores:
     """Scores that a box computes from other scores, elementwise or along a leg; `linear`: a mask or a dropout."""
 
     step: Step
@@ -119,17 +119,17 @@ class Reduce:
 
 
 @dataclass(frozen=True)
-class Given:
+class OpaqueScores:
     """Scores without structure: a tensor, or a box of several operands."""
 
     use: Use
 
 
-Score = Terms | Map | Reduce | Given
+Score = Terms | MappedScores | Reduce | OpaqueScores
 
 
 @dataclass(frozen=True)
-class Reader:
+class MapReader:
     """A use of a map: in a product with `values`, which have the key leg, and `others`; or in a box (`term` None)."""
 
     step: Step
@@ -211,7 +211,7 @@ class Attention:
         return len(self.graph.readers[self.of.name]) > 1 or bool({self.of.name, self.box.name} & self.graph.results)
 
     @cached_property
-    def readers(self) -> tuple[Reader, ...]:
+    def readers(self) -> tuple[MapReader, ...]:
         return readers_of(self.graph, self.box.name)
 
     @property
@@ -221,7 +221,7 @@ class Attention:
             return f"the attention map is used {len(self.readers)} times"
         return "a box is between the attention map and the values" if self.readers[0].term is None else ""
 
-    def reader(self, none: str = "0 tensors") -> Reader | str:
+    def reader(self, none: str = "0 tensors") -> MapReader | str:
         """The product of the map and its values, or why there is none; `none` is the text for "no values"."""
         if self.unread:
             return self.unread
@@ -267,10 +267,10 @@ def weighting_of(step: Step, key: str | None) -> Weighting | None:
         return None
     if box.kind == "softmax":
         components = () if box.other is None else (box.other,)
-        return Softmax((str(box.leg), *components), box.number("scale"), box.number("dropout"), sink_of(box))
+        return SoftmaxOfScores((str(box.leg), *components), box.number("scale"), box.number("dropout"), sink_of(box))
     if box.kind == "normalize":
-        return Normalize(box.number("eps"))
-    return Masked() if box.kind == "keep" else None
+        return NormalizedScores(box.number("eps"))
+    return UnnormalizedScores() if box.kind == "keep" else None
 
 
 def score_of(graph: Graph, use: Use) -> Score:
@@ -280,9 +280,9 @@ def score_of(graph: Graph, use: Use) -> Score:
         return Terms(step, tuple(split(graph, term) for term in step.contraction.terms))
     of = None if step is None or step.box is None else dict(step.box.operands).get("of")
     if step is None or step.box is None or of is None:
-        return Given(use)
+        return OpaqueScores(use)
     linear, reduced = step.box.kind in LINEAR, next((leg for leg in of.legs if leg not in step.legs), None)
-    return Map(step, of, linear, step.box.function) if reduced is None else Reduce(step, of, linear, reduced)
+    return MappedScores(step, of, linear, step.box.function) if reduced is None else Reduce(step, of, linear, reduced)
 
 
 def split(graph: Graph, term: Term) -> ScoreTerm:
@@ -294,22 +294,22 @@ def split(graph: Graph, term: Term) -> ScoreTerm:
     return ScoreTerm(term.coefficient, query, key, core, pairwise)
 
 
-def readers_of(graph: Graph, name: str) -> tuple[Reader, ...]:
+def readers_of(graph: Graph, name: str) -> tuple[MapReader, ...]:
     """The uses of a map, or of a result computed from maps."""
     steps = {step.name: step for step, _ in graph.readers.get(name, ())}
     return tuple(reader for step in steps.values() for reader in _readers(graph, step, name))
 
 
-def _readers(graph: Graph, step: Step, name: str) -> Iterator[Reader]:
+def _readers(graph: Graph, step: Step, name: str) -> Iterator[MapReader]:
     if step.contraction is None:
-        yield from (Reader(step, use, None) for use in step.op.uses if use.name == name)
+        yield from (MapReader(step, use, None) for use in step.op.uses if use.name == name)
         return
     for number, term in enumerate(step.contraction.terms):
         for index, use in enumerate(term.factors):
             if use.name == name:
                 others = (*term.factors[:index], *term.factors[index + 1 :])
                 values = tuple(factor for factor in others if graph.key in factor.legs)
-                yield Reader(step, use, number, values, tuple(factor for factor in others if factor not in values))
+                yield MapReader(step, use, number, values, tuple(factor for factor in others if factor not in values))
 
 
 def behind(graph: Graph, names: Iterable[str]) -> set[str]:
@@ -321,7 +321,7 @@ def behind(graph: Graph, names: Iterable[str]) -> set[str]:
     return needed
 
 
-def map_of(graph: Graph) -> Reader | None:
+def map_of(graph: Graph) -> MapReader | None:
     """The attention map in its product with the values. Returns None if the output also sums keys elsewhere."""
     readers = [
         reader

@@ -98,7 +98,7 @@ class _Maker:
         function = self.map(str(self.written(self.op.kind))) if self.op.has_map else None
         second = self.model.second
         second_leg = self.leg(second) if second and getattr(self.model, second) is not None else None
-        names = [name for name in self.model.numbers if self.given(name)]
+        names = [name for name in self.model.numbers if self.is_set(name)]
         *values, masks = self.all_of(
             [*(partial(self.checked, name, leg, second_leg) for name in names), partial(self.masks, leg)]
         )
@@ -135,7 +135,7 @@ class _Maker:
             raise Refusal("box-leg", f"the operand of this box has no leg '{name}'; {has}.", hint)
         return name
 
-    def given(self, name: str) -> bool:
+    def is_set(self, name: str) -> bool:
         """Whether a parameter has a value; an omitted optional parameter has none."""
         return getattr(self.model, name) is not None
 

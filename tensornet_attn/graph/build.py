@@ -27,7 +27,7 @@ from tensornet_attn.ops.schema import BOXES, kinds_of
 from tensornet_attn.spec.design import SECTIONS, Design
 from tensornet_attn.spec.names import identifier_problem
 from tensornet_attn.spec.places import Path
-from tensornet_attn.spec.read import Reading
+from tensornet_attn.spec.read import ReadDesign
 from tensornet_attn.spec.report import Reporter
 from tensornet_attn.spec.sizes import Sizes
 
@@ -38,20 +38,20 @@ def build(design: Design, causal: bool | None = None) -> Graph:
     Raises DesignError with all errors if the design is invalid. `tensornet_attn.check` also returns warnings.
     """
     reporter = Reporter(design.document)
-    graph = examine(Reading(design, reporter), causal)
+    graph = examine(ReadDesign(design, reporter), causal)
     problems = reporter.problems()
     if graph is None or any(problem.severity == "error" for problem in problems):
         raise DesignError(problem for problem in problems if problem.severity == "error")
     return graph
 
 
-def problems_of(reading: Reading) -> list[Problem]:
+def problems_of(reading: ReadDesign) -> list[Problem]:
     """Checks a reading and returns all its problems, including warnings."""
     examine(reading)
     return reading.reporter.problems()
 
 
-def examine(reading: Reading, causal: bool | None = None) -> Graph | None:
+def examine(reading: ReadDesign, causal: bool | None = None) -> Graph | None:
     """Checks a reading and reports its problems. Returns the graph, or None if there is an error."""
     design, reporter = reading.design, reading.reporter
     if design is None:
@@ -149,7 +149,7 @@ def _too_many(design: Design, reporter: Reporter) -> bool:
     return any(count > limit for _, _, count, limit in counts)
 
 
-def _hollow(reading: Reading) -> bool:
+def _hollow(reading: ReadDesign) -> bool:
     """Whether a broken step lacks a key, so that the names it uses are unknown."""
     definitions = (reading.reporter.document.value(path) for path in reading.broken if path[:1] == ("diagram",))
     return not all(_has_content(definition) for definition in definitions)

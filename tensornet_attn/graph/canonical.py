@@ -23,7 +23,7 @@ from hashlib import sha256
 from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.labelling import canonical_order
 from tensornet_attn.graph.normal import arithmetic_text, function_text, masks_text, values_texts
-from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints, marks, wires
+from tensornet_attn.graph.wires import WHOLE, Joint, StepLeg, joints, marks, wires
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ir.steps import Step, Tensor
 from tensornet_attn.spec.sizes import Leg
@@ -49,7 +49,7 @@ def canonical(graph: Diagram) -> str:
     """
     coloured = incidence(graph)
     order = canonical_order(coloured.colours, coloured.edges)
-    return _Writer(coloured, {vertex: rank for rank, vertex in enumerate(order)}).text()
+    return _VertexWriter(coloured, {vertex: rank for rank, vertex in enumerate(order)}).text()
 
 
 @dataclass
@@ -137,17 +137,17 @@ def _step(coloured: Incidence, step: Step) -> None:
     for wire in wires(step):
         words = ["wire", leg_text(coloured.graph.leg[wire.leg]), *(["result"] if _kept(step, wire) else [])]
         words += [f"#{step.legs.index(wire.leg)}"] if output and _kept(step, wire) else []
-        words += [roles[wire.leg]] if wire.part == WHOLE and wire.leg in roles else []
+        words += [roles[wire.leg]] if wire.term == WHOLE and wire.leg in roles else []
         vertex = coloured.vertex((step.name, "wire", wire), " ".join(words))
-        coloured.edge(vertices.get(wire.part, vertices[WHOLE]), vertex)
+        coloured.edge(vertices.get(wire.term, vertices[WHOLE]), vertex)
         if _kept(step, wire):
             coloured.vertices[step.name, "slot", wire.leg] = vertex
     for index, joint in enumerate(joints(step)):
-        _use(coloured, step, index, joint, vertices[joint.part])
+        _use(coloured, step, index, joint, vertices[joint.term])
 
 
-def _kept(step: Step, wire: Wire) -> bool:
-    return wire.part == WHOLE and wire.leg in step.legs
+def _kept(step: Step, wire: StepLeg) -> bool:
+    return wire.term == WHOLE and wire.leg in step.legs
 
 
 def _use(coloured: Incidence, step: Step, index: int, joint: Joint, owner: int) -> None:
@@ -176,35 +176,35 @@ def _numbers(graph: Diagram, numbers: tuple[tuple[str, Arith], ...]) -> list[str
     return [f"{name} {arithmetic_text(number, graph)}" for name, number in sorted(numbers)]
 
 
-class _Writer:
+class _VertexWriter:
     """Writes the vertices in the order of their ranks."""
 
     def __init__(self, coloured: Incidence, rank: dict[int, int]):
-        self.made, self.graph, self.rank = coloured, coloured.graph, rank
+        self.coloured, self.graph, self.rank = coloured, coloured.graph, rank
         nodes: list[Tensor | Step] = [*coloured.graph.tensors, *coloured.graph.steps]
         self.nodes = sorted(nodes, key=lambda node: self.of((node.name,)))
         self.names = {node.name: f"t{number}" for number, node in enumerate(self.nodes)}
 
     def of(self, key: Key) -> int:
-        return self.rank[self.made.vertices[key]]
+        return self.rank[self.coloured.vertices[key]]
 
     def colour(self, key: Key) -> str:
-        return self.made.colours[self.made.vertices[key]]
+        return self.coloured.colours[self.coloured.vertices[key]]
 
     def text(self) -> str:
         lines = [self.tensor(node) if isinstance(node, Tensor) else self.step(node) for node in self.nodes]
         return "\n".join([HEADER, *lines, ""])
 
     def tensor(self, tensor: Tensor) -> str:
-        slots = sorted(self.made.slots(tensor.name), key=self.rank.__getitem__)
-        legs = ", ".join(self.made.colours[slot].removeprefix("slot ") for slot in slots)
+        slots = sorted(self.coloured.slots(tensor.name), key=self.rank.__getitem__)
+        legs = ", ".join(self.coloured.colours[slot].removeprefix("slot ") for slot in slots)
         line = f"{self.names[tensor.name]} = {self.colour((tensor.name,))} [{legs}]"
         return line if tensor.update is None else f"{line} stores {self.stored(tensor, tensor.update)}"
 
     def stored(self, state: Tensor, step: str) -> str:
         legs = sorted(state.legs, key=lambda leg: self.of((state.name, "slot", leg)))
-        slots = sorted(self.made.slots(step), key=self.rank.__getitem__)
-        return f"{self.names[step]} {[slots.index(self.made.vertices[step, 'slot', leg]) for leg in legs]}"
+        slots = sorted(self.coloured.slots(step), key=self.rank.__getitem__)
+        return f"{self.names[step]} {[slots.index(self.coloured.vertices[step, 'slot', leg]) for leg in legs]}"
 
     def step(self, step: Step) -> str:
         """`t9 = sum [w0 64, w1 8 result] (term 1: factor t3[w0 w1] ...)`: operation, wires, uses."""
@@ -221,13 +221,13 @@ class _Writer:
         legs = ", ".join(f"{name} {colour}" for name, colour in colours)
         return f"{self.names[step.name]} = {self.colour((step.name,))} [{legs}] {' '.join(texts)}"
 
-    def uses(self, step: Step, wire_names: dict[Wire, str]) -> dict[int, list[str]]:
+    def uses(self, step: Step, wire_names: dict[StepLeg, str]) -> dict[int, list[str]]:
         uses: dict[int, list[str]] = {}
         for _, joint in sorted(enumerate(joints(step)), key=lambda pair: self.of((step.name, "use", pair[0]))):
-            uses.setdefault(joint.part, []).append(self.use(joint, wire_names))
+            uses.setdefault(joint.term, []).append(self.use(joint, wire_names))
         return uses
 
-    def use(self, joint: Joint, wire_names: dict[Wire, str]) -> str:
-        slots = self.made.slots(joint.use.name)
+    def use(self, joint: Joint, wire_names: dict[StepLeg, str]) -> str:
+        slots = self.coloured.slots(joint.use.name)
         pairs = sorted(zip(slots, joint.wires, strict=True), key=lambda pair: self.rank[pair[0]])
         return f"{joint.role} {self.names[joint.use.name]}[{' '.join(wire_names[wire] for _, wire in pairs)}]"

@@ -87,7 +87,7 @@ class Classes(Generic[T]):
 
 
 @dataclass
-class Trial:
+class Individualisation:
     """The result of individualising one vertex; the least (shape, certificate) is the canonical one."""
 
     shape: tuple[int, ...]
@@ -198,11 +198,11 @@ class Search:
                 best = min(best, trial, key=lambda candidate: (candidate.shape, candidate.certificate))
         return best.order
 
-    def _trial(self, partition: Partition, vertex: int, quick: bool, depth: int) -> Trial:
+    def _trial(self, partition: Partition, vertex: int, quick: bool, depth: int) -> Individualisation:
         child = partition.singled_out(vertex)
         self.refine(child, [partition.cell[vertex]])
         order = self.arrange(child, quick, depth + 1)
-        return Trial(tuple(sorted(child.members)), self._certified(partition, order)[0], order)
+        return Individualisation(tuple(sorted(child.members)), self._certified(partition, order)[0], order)
 
 
 def _split(partition: Partition, start: int, seen: dict[int, list[int]]) -> list[int]:

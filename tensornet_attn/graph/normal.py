@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from tensornet_attn.graph.diagram import Diagram
-from tensornet_attn.ir.arithmetic import Arith, Binary, Call, Name, Negative, evaluate, names, to_text
+from tensornet_attn.ir.arithmetic import Arith, Binary, FunctionCall, Name, Negative, evaluate, names, to_text
 from tensornet_attn.ir.steps import Function
 from tensornet_attn.ir.tokens import Refusal
 
@@ -91,11 +91,11 @@ class _Normal:
             return _base(leg.kind if leg is not None and leg.sequence else tree.name)
         if isinstance(tree, Negative):
             return _times({(): -1}, self.sum(tree.of))
-        if isinstance(tree, Call):
+        if isinstance(tree, FunctionCall):
             return self.call(tree)
         return self.binary(tree) if isinstance(tree, Binary) else {(): tree.value}
 
-    def call(self, tree: Call) -> Sum:
+    def call(self, tree: FunctionCall) -> Sum:
         if tree.function == "sqrt":
             return self.power(tree.arguments[0], {(): Fraction(1, 2)})
         arguments = [_text(self.sum(argument)) for argument in tree.arguments]

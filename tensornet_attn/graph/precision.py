@@ -96,7 +96,7 @@ def few_rows(graph: Graph, step: Step) -> bool:
 def exponents_of(step: Step) -> set[Use]:
     """The exponents of the decays that a kernel reads."""
     if isinstance(step.form, Recurrence):
-        return {use for term in step.form.terms for uses in (*term.decays, term.own) for use in uses}
+        return {use for term in step.form.terms for uses in (*term.decays, term.at_own_position) for use in uses}
     body = step.kernel.body if step.kernel is not None else ()
     decays = {use for inner in body for use in _logarithms(inner)}
     for inner in reversed(body):

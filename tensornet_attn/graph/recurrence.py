@@ -13,13 +13,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tensornet_attn.graph.attention import Attention, Legs, Map, ScoreTerm, Softmax, Terms, Weighting, score_of
+from tensornet_attn.graph.attention import (
+    Attention,
+    Legs,
+    MappedScores,
+    ScoreTerm,
+    SoftmaxOfScores,
+    Terms,
+    Weighting,
+    score_of,
+)
 from tensornet_attn.graph.distance import negated, two_sides
 from tensornet_attn.graph.graph import Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number, times, to_text
 from tensornet_attn.ops import OPS
 
 CAUSAL, EXP, ONES = Function("causal"), Function("exp"), Function("ones")
+BEFORE = Function("causal", (ONE,))  # a mask of the keys before the query's own position
 OWN = {Function("window", (Number(0), Number(0))), Function("band", (Number(0),))}  # masks of a position alone
 
 
@@ -32,8 +42,8 @@ def sums_keys(step: Step) -> bool:
 class Decay:
     """A decay factor exp(a - b) of scores. `box` is the exp, `of` its operand; `query`, `key` are the terms of a, b.
 
-    A softmax adds `own`, terms of the key, to the score of the key at the query's own position. In the diagram, each is
-    multiplied by the box `diagonal`, which is 1 there and 0 elsewhere.
+    A softmax adds `at_own_position`, terms of the key, to the score of the key at the query's own position. In the
+    diagram, each is multiplied by the box `diagonal`, which is 1 there and 0 elsewhere.
     """
 
     box: Step
@@ -41,7 +51,7 @@ class Decay:
     query: tuple[Term, ...]
     key: tuple[Term, ...]
     places: tuple[Tensor, ...]  # constants of the terms that the graph lacks
-    own: tuple[Term, ...] = ()
+    at_own_position: tuple[Term, ...] = ()
     diagonal: Step | None = None
 
 
@@ -50,12 +60,12 @@ class Recurrence:
     """A sum over keys. `box` defines the visible keys, and whether rows are divided by their sums.
 
     `terms` are products of queries and keys, each with its own state. `value` is what keys write, None if it is only
-    their part of the term. `heads` are batch legs of queries and keys; `mixed` are legs of cores and values only; `own`
-    are legs of the values only. The result is [heads..., query, mixed..., own...].
+    their part of the term. `heads` are batch legs of queries and keys; `mixed` are legs of cores and values only;
+    `value_legs` are legs of the values only. The result is [heads..., query, mixed..., value_legs...].
 
     With `mixes`, `mixed` are the heads of keys, and `mix` maps their states to the heads of queries before the read.
     `added` is added to the mixed states, alike for all queries. `pair` names two kernels of the same keys, one
-    with values, that one call computes where the first of them stands.
+    with values, that one call computes where the first of them stands. `shifted`: queries see only earlier keys.
     """
 
     box: Step
@@ -63,17 +73,18 @@ class Recurrence:
     value: Use | None = None
     heads: Legs = ()
     mixed: Legs = ()
-    own: Legs = ()
+    value_legs: Legs = ()
     weighting: Weighting | None = None
     decays: tuple[Decay, ...] = ()
     mixes: bool = False
     mix: Use | None = None
     added: Use | None = None
     pair: tuple[str, ...] = ()
+    shifted: bool = False
 
     @property
     def result(self) -> Legs:
-        return self.mixed + self.own
+        return self.mixed + self.value_legs
 
     @property
     def features(self) -> Legs:
@@ -83,16 +94,17 @@ class Recurrence:
     @property
     def alone(self) -> bool:
         """Whether the weights of keys are exponentials of key scores, independent of the query."""
-        return isinstance(self.weighting, Softmax)
+        return isinstance(self.weighting, SoftmaxOfScores)
 
     @property
     def decaying(self) -> bool:
-        return any(term.decays for term in self.terms)
+        """Whether scores decay, or would at each step if keys were shifted by one."""
+        return self.shifted or any(term.decays for term in self.terms)
 
     @property
     def by_features(self) -> bool:
         """Whether scores decay at a rate of their own for each feature, or differently at a query's own position."""
-        return any(term.decayed or term.own for term in self.terms)
+        return any(term.decayed or term.at_own_position for term in self.terms)
 
     @property
     def one_product(self) -> bool:
@@ -136,13 +148,14 @@ def sums(graph: Graph) -> list[Step]:
 def linear(attention: Attention) -> Recurrence | str:
     """An attention as a recurrence, which sums over the keys first, or the first reason why it is not one."""
     graph, terms = attention.graph, terms_of(attention.graph, attention.of)
-    if isinstance(attention.weighting, Softmax):
+    if isinstance(attention.weighting, SoftmaxOfScores):
         return _of_keys(attention) or "a softmax depends on the scores of all keys"
     if not terms:
         return f"the scores are {attention.origin}, not a sum of products"
     if attention.shared:
         return "the scores or the attention map are also used elsewhere"
-    decays = _decays(graph, terms, attention.masks)
+    shifted = BEFORE in attention.masks
+    decays = _decays(graph, terms, [CAUSAL if mask == BEFORE else mask for mask in attention.masks])
     if isinstance(decays, str):
         return decays
     reader = attention.reader()
@@ -150,14 +163,16 @@ def linear(attention: Attention) -> Recurrence | str:
         return reader
     (value,) = reader.values
     mixed = mixed_legs(graph, attention.box.legs, terms, value)
+    if mixed and shifted:
+        return "heads are mixed between scores of earlier keys and values"
     recurrence = _summed(graph, attention.box, terms, value, mixed, attention.weighting, decays)
-    return _against_decay(terms, attention.box.legs, mixed) or recurrence
+    return _against_decay(terms, attention.box.legs, mixed) or replace(recurrence, shifted=shifted)
 
 
 def terms_of(graph: Graph, of: Use) -> tuple[ScoreTerm, ...]:
     """The products of scores under their own leg names; an exp is a single decay factor."""
     score = score_of(graph, of)
-    if isinstance(score, Map) and score.function == EXP:
+    if isinstance(score, MappedScores) and score.function == EXP:
         return (ScoreTerm(ONE, pairwise=(of,)),)
     return score.terms if isinstance(score, Terms) and of.legs == score.step.legs else ()
 
@@ -231,7 +246,7 @@ def _mixes(term: ScoreTerm, mixed: set[str], others: set[str]) -> bool:
 
 def _of_keys(attention: Attention) -> Recurrence | None:
     """A softmax over scores that depend only on keys: a weighted mean of the values."""
-    assert isinstance(attention.weighting, Softmax)
+    assert isinstance(attention.weighting, SoftmaxOfScores)
     scale, score, reader = attention.weighting.scale, attention.scores, attention.reader()
     if not attention.terms or score is None or score.contraction is None or attention.shared or isinstance(reader, str):
         return None
@@ -249,7 +264,7 @@ def _of_keys(attention: Attention) -> Recurrence | None:
     decay = _separated(attention.graph, attention.box, of, CAUSAL in attention.masks)
     if isinstance(decay, str):
         return None
-    decay = replace(decay, of=replace(of, op=Contraction(terms)), own=own_terms, diagonal=diagonal)
+    decay = replace(decay, of=replace(of, op=Contraction(terms)), at_own_position=own_terms, diagonal=diagonal)
     return _summed(
         attention.graph, attention.box, (ScoreTerm(ONE),), reader.values[0], (), attention.weighting, (decay,)
     )

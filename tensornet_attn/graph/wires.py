@@ -14,11 +14,11 @@ WHOLE = 0  # the part of a wire that is not local to a term
 
 
 @dataclass(frozen=True)
-class Wire:
-    """A leg of a step; `part` is the number of the term that sums it, from 1, or WHOLE."""
+class StepLeg:
+    """A leg of a step; `term` is the number of the term that sums it, from 1, or WHOLE."""
 
     leg: str
-    part: int = WHOLE
+    term: int = WHOLE
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Joint:
     """A use in a step: its role (`factor` in a product), the number of its term (WHOLE outside of sums), its wires."""
 
     role: str
-    part: int
+    term: int
     use: Use
-    wires: tuple[Wire, ...]
+    wires: tuple[StepLeg, ...]
 
 
 def joints(step: Step) -> tuple[Joint, ...]:
@@ -41,10 +41,10 @@ def joints(step: Step) -> tuple[Joint, ...]:
     return tuple(_joint("operand", WHOLE, use, use.legs) for use in step.op.uses)
 
 
-def wires(step: Step) -> tuple[Wire, ...]:
+def wires(step: Step) -> tuple[StepLeg, ...]:
     """The wires of a step: those of its result first, then the others in the order written."""
-    result_wires = [Wire(leg) for leg in step.legs]
-    box_wires = [Wire(leg) for leg in marks(step)]
+    result_wires = [StepLeg(leg) for leg in step.legs]
+    box_wires = [StepLeg(leg) for leg in marks(step)]
     use_wires = [wire for joint in joints(step) for wire in joint.wires]
     return tuple(dict.fromkeys((*result_wires, *use_wires, *box_wires)))
 
@@ -60,4 +60,4 @@ def marks(step: Step) -> dict[str, str]:
 
 def _joint(role: str, number: int, use: Use, kept: tuple[str, ...], inside: int = WHOLE) -> Joint:
     """A use whose legs in `kept` are wires of the whole step and whose other legs are wires of the part `inside`."""
-    return Joint(role, number, use, tuple(Wire(leg, WHOLE if leg in kept else inside) for leg in use.legs))
+    return Joint(role, number, use, tuple(StepLeg(leg, WHOLE if leg in kept else inside) for leg in use.legs))

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import TypeVar
 
 from tensornet_attn import limits
-from tensornet_attn.ir.tokens import Refusal, Span, Stream, Token
+from tensornet_attn.ir.tokens import Refusal, Span, Token, TokenStream
 
 T = TypeVar("T")
 Value = int | float | Fraction
@@ -48,12 +48,12 @@ class Binary:
 
 
 @dataclass(frozen=True)
-class Call:
+class FunctionCall:
     function: str
     arguments: tuple[Arith, ...]
 
 
-Arith = Number | Name | Negative | Binary | Call
+Arith = Number | Name | Negative | Binary | FunctionCall
 ONE = Number(1)
 
 
@@ -66,7 +66,7 @@ def parse(text: str | int | float) -> Arith:
     """Parses a text such as `f / h`, or converts a number. Raises Refusal if the text is invalid."""
     if not isinstance(text, str):
         return number(text)
-    stream = Stream(text, HINT)
+    stream = TokenStream(text, HINT)
     tree = parse_sum(stream)
     if stream.next.kind != "end":
         raise stream.unexpected("an operator")
@@ -77,7 +77,7 @@ def number(value: int | float) -> Arith:
     return Negative(Number(-value)) if value < 0 else Number(value)
 
 
-def parse_sum(stream: Stream, binding: int = 1) -> Arith:
+def parse_sum(stream: TokenStream, binding: int = 1) -> Arith:
     """Parses `+ - * / //` by precedence climbing; `_signed` and `_power` parse signs and powers."""
     left = _signed(stream)
     while stream.next.kind == "symbol" and _BINDING.get(stream.next.text, 0) >= binding:
@@ -86,7 +86,7 @@ def parse_sum(stream: Stream, binding: int = 1) -> Arith:
     return left
 
 
-def _signed(stream: Stream) -> Arith:
+def _signed(stream: TokenStream) -> Arith:
     """Parses signs; `-d ** 2` is -(d ** 2), as in Python."""
     if stream.at("-", "+"):
         stream.descend()
@@ -97,7 +97,7 @@ def _signed(stream: Stream) -> Arith:
     return _power(stream)
 
 
-def _power(stream: Stream) -> Arith:
+def _power(stream: TokenStream) -> Arith:
     base = _atom(stream)
     if not stream.at("**"):
         return base
@@ -108,7 +108,7 @@ def _power(stream: Stream) -> Arith:
     return power
 
 
-def _atom(stream: Stream) -> Arith:
+def _atom(stream: TokenStream) -> Arith:
     token = stream.next
     if token.kind == "number":
         stream.take()
@@ -137,7 +137,7 @@ def literal(token: Token) -> Number:
     return Number(value)
 
 
-def _call(stream: Stream, function: str, span: Span) -> Call:
+def _call(stream: TokenStream, function: str, span: Span) -> FunctionCall:
     if function not in FUNCTIONS:
         hint = f"use one of {', '.join(sorted(FUNCTIONS))}."
         hint = f"write '{_MEANT[function]}'." if function in _MEANT else hint
@@ -147,13 +147,13 @@ def _call(stream: Stream, function: str, span: Span) -> Call:
     if len(arguments) < least or (least == 1 and len(arguments) > 1):
         wanted = "one argument" if least == 1 else "two or more arguments"
         raise Refusal("syntax", f"'{function}' takes {wanted}, got {len(arguments)}.", _USAGE[function], span)
-    return Call(function, tuple(arguments))
+    return FunctionCall(function, tuple(arguments))
 
 
 _USAGE = {name: f"e.g. '{name}(f)'." if least == 1 else f"e.g. '{name}(f, 64)'." for name, least in FUNCTIONS.items()}
 
 
-def parse_arguments(stream: Stream, parse_argument: Callable[[Stream], T]) -> list[T]:
+def parse_arguments(stream: TokenStream, parse_argument: Callable[[TokenStream], T]) -> list[T]:
     """Parses arguments such as `(a, b)`; the cursor is at the opening parenthesis."""
     stream.descend()
     stream.expect("(", "'('")
@@ -177,8 +177,8 @@ def with_constants(tree: Arith, declared: Container[str]) -> Arith:
     if isinstance(tree, Binary):
         left, right = (with_constants(side, declared) for side in (tree.left, tree.right))
         return Binary(tree.op, left, right)
-    if isinstance(tree, Call):
-        return Call(tree.function, tuple(with_constants(argument, declared) for argument in tree.arguments))
+    if isinstance(tree, FunctionCall):
+        return FunctionCall(tree.function, tuple(with_constants(argument, declared) for argument in tree.arguments))
     return tree
 
 
@@ -191,7 +191,7 @@ def names(tree: Arith) -> Iterator[Name]:
     elif isinstance(tree, Binary):
         yield from names(tree.left)
         yield from names(tree.right)
-    elif isinstance(tree, Call):
+    elif isinstance(tree, FunctionCall):
         for argument in tree.arguments:
             yield from names(argument)
 
@@ -213,7 +213,7 @@ def _evaluate(tree: Arith, values: Mapping[str, Value]) -> Value:
     try:
         if isinstance(tree, Negative):
             return -_evaluate(tree.of, values)
-        if isinstance(tree, Call):
+        if isinstance(tree, FunctionCall):
             return _apply(tree.function, [_evaluate(argument, values) for argument in tree.arguments])
         return _bounded(_combine(tree.op, _evaluate(tree.left, values), _evaluate(tree.right, values)))
     except ZeroDivisionError:
@@ -284,7 +284,7 @@ def _text(tree: Arith, binding: int, rename: Callable[[str], str]) -> str:
         return repr(tree.value)
     if isinstance(tree, Name):
         return rename(tree.name)
-    if isinstance(tree, Call):
+    if isinstance(tree, FunctionCall):
         return f"{tree.function}({', '.join(_text(argument, 0, rename) for argument in tree.arguments)})"
     if isinstance(tree, Negative):
         text, precedence = f"-{_text(tree.of, 3, rename)}", 3

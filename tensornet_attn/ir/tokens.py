@@ -69,7 +69,7 @@ def tokenize(text: str, meant: Mapping[str, str]) -> list[Token]:
     return [*tokens, Token("end", "", len(text.rstrip()))]
 
 
-class Stream:
+class TokenStream:
     """A cursor over tokens for recursive-descent parsers.
 
     `hint` describes the whole text; errors without a more specific hint use it. `meant` adds hints for unexpected
@@ -79,28 +79,28 @@ class Stream:
     def __init__(self, text: str, hint: str, meant: Mapping[str, str] | None = None):
         self.text, self.hint = text, hint
         self.tokens = tokenize(text, meant or {})
-        self.place = 0
+        self.position = 0
         self.depth = 0
         self.operators = 0
 
     @property
     def next(self) -> Token:
-        return self.tokens[self.place]
+        return self.tokens[self.position]
 
     @property
     def after(self) -> Token:
-        return self.tokens[min(self.place + 1, len(self.tokens) - 1)]
+        return self.tokens[min(self.position + 1, len(self.tokens) - 1)]
 
     @property
     def last(self) -> Token:
-        return self.tokens[max(0, self.place - 1)]
+        return self.tokens[max(0, self.position - 1)]
 
     def at(self, *symbols: str) -> bool:
         return self.next.kind == "symbol" and self.next.text in symbols
 
     def take(self) -> Token:
         token = self.next
-        self.place += token.kind != "end"
+        self.position += token.kind != "end"
         return token
 
     def operator(self) -> Token:

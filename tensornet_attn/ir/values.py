@@ -11,7 +11,7 @@ SUM, MATMUL, PRODUCT, ATOM = range(4)
 
 
 @dataclass(frozen=True)
-class Value:
+class TensorText:
     """`text` is an expression with the last dimensions `legs`; a `batched` value may have batch dimensions before them.
 
     The first `packed` legs of a value are one dimension; `unpack` is the call that splits it.
@@ -30,21 +30,21 @@ class Value:
         return self.text if self.level == ATOM else f"({self.text})"
 
     @property
-    def unpacked(self) -> Value:
+    def unpacked(self) -> TensorText:
         return replace(self, text=self.atom + self.unpack, level=ATOM, packed=1, unpack="") if self.unpack else self
 
-    def renamed(self, declared: Legs, used: Legs) -> Value:
+    def renamed(self, declared: Legs, used: Legs) -> TensorText:
         """The value with its legs renamed by position."""
         names = dict(zip(declared, used, strict=True))
         return replace(self, legs=tuple(names[leg] for leg in self.legs))
 
-    def arranged(self, want: Legs) -> Value:
+    def arranged(self, want: Legs) -> TensorText:
         """The value with its legs in the order of `want`."""
         if self.legs == want:
             return self
-        return Value(permuted(self.atom, self.legs, want), want, self.batched)
+        return TensorText(permuted(self.atom, self.legs, want), want, self.batched)
 
-    def aligned(self, want: Legs, whole: bool = False) -> Value:
+    def aligned(self, want: Legs, whole: bool = False) -> TensorText:
         """The value with size 1 for missing legs of `want`; broadcasting adds leading ones, unless `whole`."""
         have = tuple(leg for leg in want if leg in self.legs)
         arranged = self.arranged(have)
@@ -57,7 +57,7 @@ class Value:
         if "None" not in subscripts:
             return replace(arranged, legs=want)
         index = ", ".join(["...", *subscripts] if dots else subscripts)
-        return Value(f"{arranged.atom}[{index}]", want, self.batched)
+        return TensorText(f"{arranged.atom}[{index}]", want, self.batched)
 
     def grouped(self, groups: tuple[Legs, ...]) -> str:
         """An expression with one dimension for each group of legs; an empty group becomes a dimension of size 1."""
@@ -125,7 +125,7 @@ def flattened(expression: str, first: int, last: int) -> str:
     return f"{expression}.flatten({first})" if last == -1 else f"{expression}.flatten({first}, {last})"
 
 
-def shape_comment(value: Value) -> str:
+def shape_comment(value: TensorText) -> str:
     """The comment at the end of a line: the shape by leg."""
     legs = (f"({' '.join(value.legs[: value.packed])})", *value.legs[value.packed :]) if value.unpack else value.legs
     return " ".join((["..."] if value.batched else []) + list(legs)) or "a scalar"

@@ -18,19 +18,19 @@ from tensornet_attn.cost.kernels import Parts
 from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.price import scene_of
 from tensornet_attn.cost.products import Matmul, Shape
-from tensornet_attn.cost.rates import Table
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.rates import RateTable
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import accessed, passes_of
 from tensornet_attn.emit.layout import columns, split
 from tensornet_attn.emit.masks import attention_keep
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.attention import Softmax, attentions
+from tensornet_attn.graph.attention import SoftmaxOfScores, attentions
 from tensornet_attn.graph.graph import Function, Graph, Step, Use
 from tensornet_attn.graph.visibility import causal_up_to
 from tensornet_attn.ir.arithmetic import evaluate
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.kernels.apart import seconds_apart, where_of
-from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes
+from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes
 from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import with_steps
 from tensornet_attn.rewrite.duplicate import STATE_APART
@@ -44,14 +44,14 @@ class Scored:
     """A softmax box in its graph, and after the rewriting of its scores that fused attention may need."""
 
     graph: Graph
-    made: Graph
+    rewritten: Graph
     trace: Trace
     box: str
 
     @cached_property
     def op(self) -> FusedAttention | str:
         """The fused operation, or why the box cannot be fused."""
-        return operation(attentions(self.made)[self.box])
+        return operation(attentions(self.rewritten)[self.box])
 
 
 class Fused(OfBoxes[Scored]):
@@ -64,7 +64,7 @@ class Fused(OfBoxes[Scored]):
 
     def form(self, graph: Graph, place: str) -> Scored | None:
         attention = attentions(graph).get(place)
-        if attention is None or not isinstance(attention.weighting, Softmax):
+        if attention is None or not isinstance(attention.weighting, SoftmaxOfScores):
             return None
         changed, trace = rewritten(graph, place, RULES)
         return Scored(graph, changed, trace, place)
@@ -72,19 +72,19 @@ class Fused(OfBoxes[Scored]):
     def unsupported(self, form: Scored, context: Context) -> tuple[str, ...]:
         return (form.op,) if isinstance(form.op, str) else ()
 
-    def cost(self, form: Scored, context: Context) -> Cost | None:
+    def cost(self, form: Scored, context: Context) -> FormCost | None:
         assert not isinstance(form.op, str)
-        width, value_width = _widths(scene_of(form.made, context.sizes, context.target), form.op)
+        width, value_width = _widths(scene_of(form.rewritten, context.sizes, context.target), form.op)
         return _of_rewritten(form, context) if form.trace or width >= PADDED * value_width else None
 
-    def judged(self, form: Scored, context: Context) -> tuple[tuple[str, ...], Cost | None]:
+    def judged(self, form: Scored, context: Context) -> tuple[tuple[str, ...], FormCost | None]:
         reasons, cost = super().judged(form, context)
         plain = operation(attentions(form.graph)[form.box]) if reasons and form.trace else None
         return tuple(dict.fromkeys((plain, *reasons))) if isinstance(plain, str) else reasons, cost
 
     def lower(self, form: Scored, context: Context) -> Lowered:
         name = f"{form.box}.o"
-        fused = _covering(fuse(form.made, form.box), name, form.graph)
+        fused = _covering(fuse(form.rewritten, form.box), name, form.graph)
         how = f", after {', '.join(dict.fromkeys(firing.rule.name for firing in form.trace))}" if form.trace else ""
         chosen = {name: f"{self.name}: scaled_dot_product_attention, the scores are never stored{how}"}
         made_before = {step.name for step in fused.steps if step.kernel and step.name not in form.graph.step} - {name}
@@ -98,34 +98,36 @@ class Fused(OfBoxes[Scored]):
         apart = plain if separate is None else super().lowered(separate, context)
         return apart if len(apart.chosen) > len(plain.chosen) else plain
 
-    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
         """MACs of one batch element, of both products. Masks do not reduce them."""
         return dict(Counter(pairs_of(scene, attention_of(step))))
 
-    def elementwise(self, scene: Scene, step: Step) -> int:
+    def elementwise(self, scene: SizedGraph, step: Step) -> int:
         op = attention_of(step)
         acts = bool(op.masks) + (scene.number(op.scale) != 1) + (scene.number(op.dropout) != 0)
-        return _batch(scene, step) * scene.size(op.scores) * (OPS["softmax"].per_element + acts)
+        return scene.batch_of(step) * scene.size(op.scores) * (OPS["softmax"].per_element + acts)
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         return attention_saved(scene, step, attention_of(step))
 
-    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
-        return of_attention(scene, attention_of(step), _batch(scene, step))
+    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
+        return of_attention(scene, attention_of(step), scene.batch_of(step))
 
-    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
         learned, kind = backward and step.name in scene.learned, kind_of(scene, step)
         seconds = attention_seconds(scene, step, attention_of(step), table, learned, kind)
         return {kind: seconds, "call": table.call[learned]}
 
-    def padding(self, scene: Scene, step: Step) -> int:
+    def padding(self, scene: SizedGraph, step: Step) -> int:
         """Query, key and value are padded to one width: written and read again."""
         op = attention_of(step)
         width, value_width = _widths(scene, op)
-        narrow = () if value_width == width else (op.value,) if value_width < width else (op.query, op.key)
+        if value_width == width:
+            return 0
+        narrow = (op.value,) if value_width < width else (op.query, op.key)
         return 2 * sum(scene.elements(use) // min(value_width, width) * max(value_width, width) for use in narrow)
 
-    def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int]:
+    def scratch(self, scene: SizedGraph, step: Step, device: Device) -> tuple[int, int]:
         """Keys and values are repeated for heads that they lack; the backward does so for their gradients too."""
         op = attention_of(step)
         copied = sum(scene.elements(use) * times for use, times in _repeated(scene, op, op.beside))
@@ -149,14 +151,18 @@ class Fused(OfBoxes[Scored]):
         box, value_name = op.steps[-1], writer.hidden.get(op.value.name, op.value.name)
         writer.line(f"# {box} and {box} {value_name}: one fused call; the scores are not materialised")
         names = [
-            _tensor(writer, "q", of.query, of.heads, (query,), of.width),
-            _tensor(writer, "k", of.key, of.shared, (*op.beside, op.leg), of.width),
-            _tensor(writer, "v", of.value, of.shared, (op.leg,), of.columns),
+            laid_operand(writer, "q", of.query, of.heads, (query,), of.width),
+            laid_operand(writer, "k", of.key, of.shared, (*op.beside, op.leg), of.width),
+            laid_operand(writer, "v", of.value, of.shared, (op.leg,), of.columns),
         ]
         alike = of.width == of.columns and all({*of.heads} <= {*operand.legs} for operand in of[:3])
         options = options_of(writer, op, of.heads)
         expression = writer.call(_function(writer, op, alike, options), *names, *options)
-        _bind(writer, step, expression, (*of.heads, query, *of.columns), len(of.heads), len(of.columns))
+        expression += columns([*map(writer.size, of.columns)])
+        unpack = split(-2 - len(of.columns), [*map(writer.size, of.heads)])  # only when a reader needs the heads
+        expression, unpack = (expression, unpack) if of.heads else (expression + unpack, "")
+        legs = (*of.heads, query, *of.columns)
+        writer.named(step.name, expression, legs, packed=max(len(of.heads), 1), unpack=unpack)
 
 
 TIE = 1.1  # within the error of predictions, the fused call is taken, which gains with the length
@@ -182,19 +188,19 @@ def _covering(fused: Graph, name: str, before: Graph) -> Graph:
     return with_steps(fused, {name: [replace(fused.step[name], op=replace(kernel, form=form))]})
 
 
-def _of_rewritten(form: Scored, context: Context) -> Cost:
+def _of_rewritten(form: Scored, context: Context) -> FormCost:
     """The seconds of rewritten scores in fused attention, and those of the original scores in blocks of queries.
 
     The original scores mix heads on the scores, and are recomputed; rewritten scores of every head have the full width.
     """
     op = form.op
     assert not isinstance(op, str)
-    fused, in_blocks = seconds_apart(fuse(form.made, form.box), form.graph, context.sizes, context.target)
-    width, _ = _widths(scene_of(form.made, context.sizes, context.target), op)
+    fused, in_blocks = seconds_apart(fuse(form.rewritten, form.box), form.graph, context.sizes, context.target)
+    width, _ = _widths(scene_of(form.rewritten, context.sizes, context.target), op)
     what = (
         f"its scores as one product of width {width}" if form.trace else f"values padded to the width {width} of keys"
     )
-    return Cost(
+    return FormCost(
         fused,
         in_blocks,
         duration,
@@ -223,7 +229,7 @@ def attention_of(step: Step) -> FusedAttention:
     return step.form
 
 
-def kind_of(scene: Scene, step: Step) -> str:
+def kind_of(scene: SizedGraph, step: Step) -> str:
     """The part to which the seconds of a kernel 'attention' count."""
     op = attention_of(step)
     masks = masks_of(scene.graph, op)
@@ -233,14 +239,14 @@ def kind_of(scene: Scene, step: Step) -> str:
     return CAUSAL_ATTENTION if plain else MASKED_ATTENTION
 
 
-def pairs_of(scene: Scene, op: FusedAttention) -> list[Legs]:
+def pairs_of(scene: SizedGraph, op: FusedAttention) -> list[Legs]:
     """The legs of both products of fused attention, which pads the narrower of scores and values."""
     both = [scene.ordered((*op.scores, *legs)) for legs in ((*op.query.legs, *op.key.legs), op.value.legs)]
     wider = max(both, key=scene.size)
     return both if scene.size(both[0]) == scene.size(both[1]) else [wider, wider]
 
 
-def attention_saved(scene: Scene, step: Step, op: FusedAttention) -> dict[str, int]:
+def attention_saved(scene: SizedGraph, step: Step, op: FusedAttention) -> dict[str, int]:
     """Query, key, value and result at the wider of both widths; values once for each key of a position.
 
     Keys and values are repeated for heads that they lack if the other one has them, or with a sink.
@@ -260,41 +266,39 @@ def attention_saved(scene: Scene, step: Step, op: FusedAttention) -> dict[str, i
             kept(scene, (use,)) if same else {f"{step.name}: {role}": scene.elements(use) * times * wide // use_width}
         )
     padded = step.name if out_width == wide else f"{step.name}: padded"  # of which the result is a view
-    rows = (scene.batch if step.name in scene.batched else 1) * scene.size((*heads, str(scene.graph.query)))
+    rows = scene.batch_of(step) * scene.size((*heads, scene.query))
     return floats | {padded: scene.stored[step.name] * wide // out_width, f"{step.name}: log-sum-exp": rows}
 
 
-def of_attention(scene: Scene, op: FusedAttention, batch: int) -> list[Matmul]:
+def of_attention(scene: SizedGraph, op: FusedAttention, batch: int) -> list[Matmul]:
     """The scores and the sums of values of one call."""
     heads = batch * scene.size({*op.scores} - {scene.graph.query, op.leg})
-    queries, keys = scene.size({*op.scores} & {str(scene.graph.query)}), scene.size((op.leg,))
+    queries, keys = scene.size({*op.scores} & {scene.query}), scene.size((op.leg,))
     width = max(_widths(scene, op))
     both = Shape(heads, queries, keys, width), Shape(heads, queries, width, keys)
     return [Matmul(shape, op.scores, float(shape.macs)) for shape in both]
 
 
-def attention_seconds(scene: Scene, step: Step, op: FusedAttention, table: Table, learned: bool, kind: str) -> float:
+def attention_seconds(
+    scene: SizedGraph, step: Step, op: FusedAttention, table: RateTable, learned: bool, kind: str
+) -> float:
     """Pairs of queries and keys at the wider of both widths, and copies of keys and values for heads they lack."""
     copies = 2 * accessed(sum(scene.elements(use) * times for use, times in _repeated(scene, op) if times > 1), table)
-    pairs = float(_batch(scene, step) * scene.size(op.scores))
-    queries = scene.size({*op.scores} & {str(scene.graph.query)})
+    pairs = float(scene.batch_of(step) * scene.size(op.scores))
+    queries = scene.size({*op.scores} & {scene.query})
     if kind == CAUSAL_ATTENTION:  # blocks of keys beyond the last query of a block are skipped
         keys = scene.sizes[op.leg]
         pairs *= min(1.0, (keys + SKIPPED) / (2 * keys))
     return pairs * table.of_pair(queries, max(_widths(scene, op)), learned) + passes_of(learned) * copies
 
 
-def _batch(scene: Scene, step: Step) -> int:
-    return scene.batch if step.name in scene.batched else 1
-
-
-def _widths(scene: Scene, op: FusedAttention) -> tuple[int, int]:
+def _widths(scene: SizedGraph, op: FusedAttention) -> tuple[int, int]:
     """The widths of a query and of a value; the fused call pads the narrower one with zeros."""
     width = scene.size({*op.query.legs} & {*op.key.legs} - {*op.scores})
     return width, scene.size({*op.value.legs} - {*op.scores})
 
 
-def _repeated(scene: Scene, op: FusedAttention, others: Legs = ()) -> list[tuple[Use, int]]:
+def _repeated(scene: SizedGraph, op: FusedAttention, others: Legs = ()) -> list[tuple[Use, int]]:
     """Keys and values, and how often each is repeated for heads that it lacks; `others`: legs that are no heads."""
     heads = {*op.scores} - {scene.graph.query, op.leg, *others}
     return [(use, scene.size(heads - {*use.legs})) for use in (op.key, op.value)]
@@ -311,9 +315,9 @@ class Operands(NamedTuple):
     `heads`: those of key or value, which are `shared`, first, so that consecutive query heads share a key head.
     """
 
-    query: Value
-    key: Value
-    value: Value
+    query: TensorText
+    key: TensorText
+    value: TensorText
     heads: Legs
     shared: Legs
     width: Legs
@@ -367,24 +371,17 @@ def sink_options(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
     return [f"sink={sink}", "call=attention_beside_sink"]
 
 
-def over_all_heads(writer: Writer, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
-    """An operand that has some of the heads, as [heads, sequence, width] of all of them; empty for others."""
-    held_heads = {*heads} & {*value.legs}
-    if held_heads in (set(), {*heads}):
-        return ""
-    expression = value.grouped((*((leg,) if leg in held_heads else () for leg in heads), sequence, width))
-    return writer.call("over_heads", expression, *map(writer.size, heads))
+def laid_operand(
+    writer: Writer, name: str, value: TensorText, heads: Legs, sequence: Legs, width: Legs, heads_first: bool = True
+) -> str:
+    """A line that lays an operand out as [heads, sequence, width]: one head if it has none of them, else all.
 
-
-def _tensor(writer: Writer, name: str, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
-    """A line that lays an operand out as [heads, sequence, width]: one head if it has none of them, else all."""
-    held_heads, expression = {*heads} & {*value.legs}, over_all_heads(writer, value, heads, sequence, width)
-    return writer.operand(name, value, (heads if held_heads else (), sequence, width), expression)
-
-
-def _bind(writer: Writer, step: Step, expression: str, legs: Legs, heads: int, trailing: int) -> None:
-    """Binds the result; its heads stay flattened until a reader needs them."""
-    expression += columns([*map(writer.size, legs[heads + 1 :])])
-    unpack = split(-2 - trailing, [*map(writer.size, legs[:heads])])
-    expression, unpack = (expression, unpack) if heads else (expression + unpack, "")
-    writer.named(step.name, expression, legs, packed=max(heads, 1), unpack=unpack)
+    `heads_first` False: as [sequence, heads, width].
+    """
+    held_heads, expression = {*heads} & {*value.legs}, ""
+    if held_heads not in (set(), {*heads}):
+        expression = value.grouped((*((leg,) if leg in held_heads else () for leg in heads), sequence, width))
+        expression = writer.call("over_heads", expression, *map(writer.size, heads))
+        expression += "" if heads_first else ".transpose(-3, -2)"
+    rows = (heads if held_heads else (), sequence)
+    return writer.operand(name, value, (*(rows if heads_first else rows[::-1]), width), expression)

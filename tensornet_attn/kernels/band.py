@@ -15,29 +15,29 @@ from tensornet_attn.cost.blocks import Reach, reach_of
 from tensornet_attn.cost.kernels import Parts
 from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.products import Matmul
-from tensornet_attn.cost.rates import ELEMENTWISE, Table
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.rates import ELEMENTWISE, RateTable
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import CALLS, accessed, passes_of
 from tensornet_attn.emit.layout import columns, split
 from tensornet_attn.emit.masks import sees_text, takes_mask
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.attention import Attention, Softmax, attentions
+from tensornet_attn.graph.attention import Attention, SoftmaxOfScores, attentions
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.recurrence import CAUSAL
 from tensornet_attn.graph.visibility import interval
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.attention import (
     MASKED_ATTENTION,
     attention_saved,
     attention_seconds,
+    laid_operand,
     masks_of,
     of_attention,
     operands_of,
-    over_all_heads,
     pairs_of,
     sink_options,
 )
-from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes
+from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes
 from tensornet_attn.rewrite.fused import FusedAttention, operation, placed, softmaxes
 
 DEARER = 1.5  # cost of a key in a block relative to a key in masked fused attention over all keys, on a CPU
@@ -58,7 +58,7 @@ def band_of(step: Step) -> Band:
 
 
 @dataclass(frozen=True)
-class Masked:
+class BandCandidate:
     """A softmax box with masks that bound distances; `op`: the box as fused attention, or why it cannot be fused."""
 
     attention: Attention
@@ -66,7 +66,7 @@ class Masked:
     reach: Reach | None
 
 
-class Banded(OfBoxes[Masked]):
+class Banded(OfBoxes[BandCandidate]):
     """Softmax boxes whose queries see a band of keys, computed in blocks if a block reads few enough keys."""
 
     name, kind, alone = "banded attention", "band", True
@@ -74,13 +74,13 @@ class Banded(OfBoxes[Masked]):
     def places(self, graph: Graph) -> list[str]:
         return softmaxes(graph)
 
-    def form(self, graph: Graph, place: str) -> Masked | None:
+    def form(self, graph: Graph, place: str) -> BandCandidate | None:
         attention = attentions(graph)[place]
-        if not isinstance(attention.weighting, Softmax) or all(mask == CAUSAL for mask in attention.masks):
+        if not isinstance(attention.weighting, SoftmaxOfScores) or all(mask == CAUSAL for mask in attention.masks):
             return None  # no softmax, or no mask that bounds a distance
-        return Masked(attention, operation(attention), reach_of(graph, attention.box))
+        return BandCandidate(attention, operation(attention), reach_of(graph, attention.box))
 
-    def unsupported(self, form: Masked, context: Context) -> tuple[str, ...]:
+    def unsupported(self, form: BandCandidate, context: Context) -> tuple[str, ...]:
         if isinstance(form.op, str):
             return (form.op,)
         if form.reach is None:
@@ -88,16 +88,16 @@ class Banded(OfBoxes[Masked]):
         nothing = form.reach.left + form.reach.right < 0 and not form.reach.prefix
         return ("its masks together hide every key",) if nothing else ()
 
-    def cost(self, form: Masked, context: Context) -> Cost:
+    def cost(self, form: BandCandidate, context: Context) -> FormCost:
         """The number of keys that each query reads, weighted by the higher cost of a key in a block."""
         reach, keys = form.reach, context.sizes[str(form.attention.graph.key)]
         assert reach is not None
 
         but = f"blocks of {reach.block:,} queries would read {reach.span:,} keys each, and a key in a block costs"
         but += f" {DEARER} times as much as in fused attention:"
-        return Cost(DEARER * reach.span, keys, lambda count, digits: f"the cost of {count:,.0f} keys", but)
+        return FormCost(DEARER * reach.span, keys, lambda count, digits: f"the cost of {count:,.0f} keys", but)
 
-    def lower(self, form: Masked, context: Context) -> Lowered:
+    def lower(self, form: BandCandidate, context: Context) -> Lowered:
         """Replaces the box and its two products by one kernel."""
         attention, op, reach = form.attention, form.op, form.reach
         assert not isinstance(op, str)
@@ -107,7 +107,7 @@ class Banded(OfBoxes[Masked]):
         graph = placed(attention, op, self.kind, Band(op, reach))
         return Lowered(graph, {f"{attention.box.name}.o": f"{self.name}: {blocks}"})
 
-    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
         """MACs of one batch element: each query meets one span of keys, and reads their values."""
         op, reach = band_of(step).attention, band_of(step).reach
         macs: Counter[Legs] = Counter()
@@ -115,12 +115,12 @@ class Banded(OfBoxes[Masked]):
             macs[tuple(leg for leg in legs if leg != op.leg)] += reach.span
         return macs
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """Those of attention in blocks: keys and values in spans; queries and result are copied to fill or hide rows.
 
         Where each query sees its own position, no row of the result is hidden.
         """
-        spans, op, query = in_spans(scene, step), band_of(step).attention, str(scene.graph.query)
+        spans, op, query = in_spans(scene, step), band_of(step).attention, scene.query
         saved = attention_saved(spans, step, op)
         unpadded = spans.batch * spans.sizes[query] == scene.batch * scene.sizes[query]
         same = {*kept(spans, (op.query,))} if unpadded else set()
@@ -128,17 +128,17 @@ class Banded(OfBoxes[Masked]):
             same.add(step.name)
         return {name if name in same else f"{step.name}: {name} in blocks": floats for name, floats in saved.items()}
 
-    def keys_met(self, scene: Scene, step: Step) -> int:
-        return min(band_of(step).reach.span, scene.sizes[str(scene.graph.key)])
+    def keys_met(self, scene: SizedGraph, step: Step) -> int:
+        return min(band_of(step).reach.span, scene.keys)
 
-    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
-        spans, row = in_spans(scene, step), str(scene.graph.query)
+    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
+        spans, row = in_spans(scene, step), scene.query
         share = scene.batch * scene.sizes[row] / (spans.batch * spans.sizes[row])  # without rows that pad a block
         batch = spans.batch if step.name in scene.batched else 1
         blocks = of_attention(spans, band_of(step).attention, batch)
         return [matmul._replace(macs=share * matmul.macs) for matmul in blocks]
 
-    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
         """Keys and values are padded, and copied into spans; the result is cropped."""
         learned, spans, op = backward and step.name in scene.learned, in_spans(scene, step), band_of(step).attention
         passed = sum(5 * accessed(spans.elements(use), table) for use in (op.key, op.value))
@@ -155,9 +155,9 @@ class Banded(OfBoxes[Masked]):
         of = operands_of(writer, op)
         writer.line(f"# {op.steps[-1]} and {op.steps[-1]} {op.value.name}: in blocks, only keys near the band")
         names = [
-            _tensor(writer, "q", of.query, of.heads, (query,), of.width),
-            _tensor(writer, "k", of.key, of.shared, (op.leg,), of.width),
-            _tensor(writer, "v", of.value, of.shared, (op.leg,), of.columns),
+            laid_operand(writer, "q", of.query, of.heads, (query,), of.width, heads_first=False),
+            laid_operand(writer, "k", of.key, of.shared, (op.leg,), of.width, heads_first=False),
+            laid_operand(writer, "v", of.value, of.shared, (op.leg,), of.columns, heads_first=False),
         ]
         expression = writer.call("attend_band", *names, *_options(writer, op, band_of(step).reach, of.heads))
         expression += columns([*map(writer.size, of.columns)])
@@ -168,19 +168,12 @@ class Banded(OfBoxes[Masked]):
 BAND = Banded()
 
 
-def in_spans(scene: Scene, step: Step) -> Scene:
+def in_spans(scene: SizedGraph, step: Step) -> SizedGraph:
     """The scene of a kernel 'band' as it runs: its blocks of queries, with a span of keys each, are the batch."""
     op, reach = band_of(step).attention, band_of(step).reach
-    query = str(scene.graph.query)
+    query = scene.query
     blocks = max(2, -(-scene.sizes[query] // reach.block))
     return replace(scene, sizes={**scene.sizes, query: reach.block, op.leg: reach.span}, batch=scene.batch * blocks)
-
-
-def _tensor(writer: Writer, name: str, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
-    """A line that lays an operand out as [sequence, heads, width]: one head if it has none of them, else all."""
-    held_heads, expression = {*heads} & {*value.legs}, over_all_heads(writer, value, heads, sequence, width)
-    expression += ".transpose(-3, -2)" if expression else ""
-    return writer.operand(name, value, (sequence, heads if held_heads else (), width), expression)
 
 
 def _options(writer: Writer, op: FusedAttention, reach: Reach, heads: Legs) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from tensornet_attn.cost.blocks import IN_BAND, LEAST, Block, budget_of, reach_in_both
+from tensornet_attn.cost.blocks import IN_BAND, LEAST, BlockedSteps, budget_of, reach_in_both
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.graph import Contraction, Graph, Kernel, Step, Term, Use, body_graph
 from tensornet_attn.graph.hidden import counting, hider, looks
@@ -21,7 +21,7 @@ from tensornet_attn.tiles.legs import made_inside, quadratic, unbounded
 
 
 @dataclass(frozen=True)
-class Group:
+class StepGroup:
     """Connected steps, of a graph in primitive steps, that have values of queries x keys.
 
     `spread`: products of queries that are recomputed for each block.
@@ -61,25 +61,21 @@ class Group:
         return None
 
 
-def groups_of(graph: Graph, sizes: Mapping[str, int]) -> list[Group]:
+def groups_of(graph: Graph, sizes: Mapping[str, int]) -> list[StepGroup]:
     """The groups of a graph in primitive steps."""
-    return [Group(graph, frozenset(group), frozenset(spread_for(graph, group, sizes))) for group in groups(graph)]
+    return [StepGroup(graph, frozenset(group), frozenset(spread_for(graph, group, sizes))) for group in groups(graph)]
 
 
-def steps_with(graph: Graph, split: Graph, kernels: Mapping[str, Step], removed: set[str]) -> Iterator[Step]:
-    """The steps of `graph`; a step with parts in a kernel becomes the kernel and a product of its other parts."""
+def with_kernels(graph: Graph, split: Graph, kernels: Mapping[str, Step], removed: set[str]) -> Graph:
+    """The graph in which a step with parts in a kernel becomes the kernel and a product of its other parts."""
     parts: dict[str, list[Step]] = {}
     for part in split.steps:
         parts.setdefault(part.name if part.name in graph.step else part.name.rpartition(".")[0], []).append(part)
-    operands = {use.name for step in kernels.values() for use in step.op.uses}
+    operands, steps = {use.name for step in kernels.values() for use in step.op.uses}, list[Step]()
     for step in graph.steps:
-        step_parts = parts[step.name]
-        if any(part.name in kernels or part.name in removed for part in step_parts):
-            yield from rejoined(
-                [kernels.get(part.name, part) for part in step_parts if part.name not in removed], operands
-            )
-        else:
-            yield step
+        remaining = [kernels.get(part.name, part) for part in parts[step.name] if part.name not in removed]
+        steps += [step] if remaining == parts[step.name] else rejoined(remaining, operands)
+    return replace(graph, steps=tuple(steps))
 
 
 def rejoined(parts: Sequence[Step], operands: set[str]) -> list[Step]:
@@ -149,7 +145,7 @@ def kernel(graph: Graph, step: Step, spread: Iterable[str] = ()) -> Step:
     inside = {inner_step.name for inner_step in body}
     uses = [leaf(graph, use) for inner_step in body for use in inner_step.op.uses if use.name not in inside]
     read = tuple(dict.fromkeys(use for use in uses if not made_inside(graph, use)))
-    return Step(step.name, Kernel("blockwise", read, tuple(body), Block(tuple(body[:-1]), body[-1])), step.legs)
+    return Step(step.name, Kernel("blockwise", read, tuple(body), BlockedSteps(tuple(body[:-1]), body[-1])), step.legs)
 
 
 def _mixes(graph: Graph, step: Step) -> str | None:
@@ -218,6 +214,6 @@ def keys_of(graph: Graph, step: Step) -> int:
 def _widest(graph: Graph, step: Step, pairs: bool) -> int:
     """The most elements per query-key pair, or per query, among the tensors of a block."""
     block = step.form
-    assert isinstance(block, Block)
+    assert isinstance(block, BlockedSteps)
     shapes = [inner_step.legs for inner_step in block.inside if quadratic(graph, inner_step.legs) == pairs]
     return max((prod(graph.leg[leg].size or 1 for leg in legs) for legs in shapes), default=1)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf, prod
 from textwrap import wrap
 
-from tensornet_attn.cost.blocks import BUDGET, IN_BAND, LEAST, Block, bounded, reach_in, reach_in_both
+from tensornet_attn.cost.blocks import BUDGET, IN_BAND, LEAST, BlockedSteps, bounded, reach_in, reach_in_both
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.figures import duration
 from tensornet_attn.cost.kernels import Parts, inside
 from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.price import scene_of, time_in_blocks, time_of_step
 from tensornet_attn.cost.products import Matmul
-from tensornet_attn.cost.rates import Table
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.rates import RateTable
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import CALLS, CALLS_OF_CPP, NATIVE, OF_MAPS, drawn_and_dropped, parts_inside
 from tensornet_attn.cost.shapes import matmuls
 from tensornet_attn.cost.sizes import human
@@ -26,15 +26,24 @@ from tensornet_attn.emit.leaves import filled_text
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
 from tensornet_attn.emit.names import Names
 from tensornet_attn.emit.rows import BlockWriter, RowsPrinter, mask_gradient
-from tensornet_attn.emit.wrap import WIDTH, wrapped
+from tensornet_attn.emit.wrap import INDENT, WIDTH, indented, tuple_text, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.causal import areas_seen
 from tensornet_attn.graph.graph import Box, Graph, Kernel, Step, Tensor, Use, body_graph
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.ir.steps import with_uses
-from tensornet_attn.ir.values import Legs, Value, permuted
-from tensornet_attn.kernels.blocks import Group, block_of, drops, groups_of, keys_of, rows_in_band, rows_of, steps_with
-from tensornet_attn.kernels.implementation import Context, Cost, Implementation, Lowered
+from tensornet_attn.ir.values import Legs, TensorText, permuted
+from tensornet_attn.kernels.blocks import (
+    StepGroup,
+    block_of,
+    drops,
+    groups_of,
+    keys_of,
+    rows_in_band,
+    rows_of,
+    with_kernels,
+)
+from tensornet_attn.kernels.implementation import Context, FormCost, Implementation, Lowered
 from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import leaf
 from tensornet_attn.rewrite.hidden import hiding
@@ -42,7 +51,6 @@ from tensornet_attn.tiles.legs import made_inside, unbounded
 from tensornet_attn.tiles.program import Node, below
 from tensornet_attn.tiles.rows import RowsProgram, rows_gradients, rows_program
 
-_INDENT = "    "
 WORTH = 1.25  # accepted slowdown for storing no tensor of queries x keys
 WORTH_ON_GPU = 1.34  # there products take most of the time, and recomputation takes 4 / 3 of their FLOPs
 LITTLE = 2**26  # bytes of these tensors, at a length that was asked for, that measured rates store if that is faster
@@ -50,7 +58,7 @@ MUCH = 2**32  # bytes of these tensors that are stored for no gain of time, unle
 
 
 @dataclass(frozen=True)
-class Operand:
+class BlockOperand:
     """An argument of the function of a block: name and legs inside, expression outside, and its use."""
 
     name: str
@@ -61,30 +69,32 @@ class Operand:
     use: Use | None = None
 
     @property
-    def own(self) -> int | None:
+    def inner_dimensions(self) -> int | None:
         """The number of dimensions that are not batch dimensions.
 
         0 if the operand has no batch, -1 for a mask that may have one, None if all dimensions are batch dimensions.
         """
-        return (-1 if self.name == "mask" else len(self.legs) or None) if self.batched else 0
+        if not self.batched:
+            return 0
+        return -1 if self.name == "mask" else len(self.legs) or None
 
     def place(self, leg: str | None) -> int:
         """The dimension of a leg, from the end; 0 if the operand lacks the leg."""
         return self.legs.index(leg) - len(self.legs) if leg is not None and leg in self.legs else 0
 
 
-class InBlocks(Implementation[Group]):
+class InBlocks(Implementation[StepGroup]):
     """An implementation that computes steps for one block of queries at a time."""
 
-    def keys_met(self, scene: Scene, step: Step) -> int | None:
+    def keys_met(self, scene: SizedGraph, step: Step) -> int | None:
         graph = body_graph(scene.graph, step)
         if block_form(step).tiled:
             met = bounded(areas_seen(graph))
-            return None if met is None else min(met.span, scene.sizes[str(scene.graph.key)])
+            return None if met is None else min(met.span, scene.keys)
         met = reach_in_both(graph)
-        return None if met is None else min(met.keys, scene.sizes[str(scene.graph.key)])
+        return None if met is None else min(met.keys, scene.keys)
 
-    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
+    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
         """The products of one block of queries, and their multiply-adds in all blocks."""
         block, steps = self.block_of(scene, step)
         return [
@@ -93,7 +103,7 @@ class InBlocks(Implementation[Group]):
             for matmul in matmuls(block, inner_step)
         ]
 
-    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
         """The steps inside for each block; with a backward, again, and their gradients."""
         by_kind: defaultdict[str, float] = defaultdict(float)
         learned = backward and step.name in scene.learned
@@ -116,13 +126,13 @@ class InBlocks(Implementation[Group]):
         by_kind["blockwise calls"] += CALLS * call * blocks
         return by_kind
 
-    def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int] | None:
+    def scratch(self, scene: SizedGraph, step: Step, device: Device) -> tuple[int, int] | None:
         """All values of a block with a query leg, unless it is computed in tiles."""
         form = block_form(step)
         if form.tiled:
             return None
-        query, keys = str(scene.graph.query), scene.sizes[str(scene.graph.key)]
-        batch = scene.batch if step.name in scene.batched else 1
+        query, keys = scene.query, scene.keys
+        batch = scene.batch_of(step)
         rows = min(rows_of(scene.graph, step, keys * batch, device), scene.sizes[query])
         values = sum(scene.size(leg for leg in inner_step.legs if leg != query) for inner_step in form.inside)
         return (batch * rows * values,) * 2
@@ -133,20 +143,20 @@ class InBlocks(Implementation[Group]):
             return {"product": NATIVE, "call": "call"}.get(kind, f"{NATIVE} passes")
         return "blockwise" if kind in ("product", "call") else kind
 
-    def block_of(self, scene: Scene, step: Step) -> tuple[Scene, list[tuple[Step, float]]]:
+    def block_of(self, scene: SizedGraph, step: Step) -> tuple[SizedGraph, list[tuple[Step, float]]]:
         """The scene of one block of queries, and the steps inside with the number of times they run."""
         form, (inner, steps) = block_form(step), inside(scene, step)
-        query, key = str(scene.graph.query), str(scene.graph.key)
+        query, key = scene.query, scene.key
         met = self.keys_met(scene, step)
         keys = scene.sizes[key] if met is None else met
         pairs = [inner_step.legs for inner_step in form.inside if {query, key} <= {*inner_step.legs}]
         widest = max((scene.size({*legs} - {query, key}) for legs in pairs), default=1)
-        batch = scene.batch if step.name in scene.batched else 1
+        batch = scene.batch_of(step)
         rows = max(LEAST, BUDGET // max(1, 4 * widest * keys * batch))
         rows = rows if form.tiled or met is None else min(rows, IN_BAND)
         rows = max(1, min(scene.sizes[query], rows))
         calls = scene.sizes[query] / rows
-        block = _that_sees(replace(inner, sizes={**inner.sizes, query: rows}), keys)
+        block = _that_sees(inner.at({query: rows}), keys)
         programs, runs = self.programs(scene, step), list[float]()
         for inner_step in steps:
             legs = {*inner_step.legs, *(leg for use in inner_step.op.uses for leg in use.legs)}
@@ -154,9 +164,9 @@ class InBlocks(Implementation[Group]):
             runs.append(again * calls if query in legs else again)
         return block, [*zip(steps, runs, strict=True)]
 
-    def _seen(self, scene: Scene, step: Step, block: Scene) -> Scene:
+    def _seen(self, scene: SizedGraph, step: Step, block: SizedGraph) -> SizedGraph:
         """A block with the keys that its blocks read on average: if it is causal, none after the last query."""
-        query, key = str(scene.graph.query), str(scene.graph.key)
+        query, key = scene.query, scene.key
         n, m = scene.sizes[query], scene.sizes[key]
         after = reach_in(body_graph(scene.graph, step))[1]
         if n != m or after is None or after > 0:
@@ -166,16 +176,16 @@ class InBlocks(Implementation[Group]):
         return _that_sees(block, max(1, round(share * block.sizes[key])))
 
 
-class Blockwise(InBlocks):
+class BlockwiseQueries(InBlocks):
     """Groups of steps with query and key legs that no earlier row computes, if blocks save enough memory."""
 
     name, kind, opaque, stepwise = "blocks of queries", "blockwise", True, True
 
-    def unsupported(self, form: Group, context: Context) -> tuple[str, ...]:
+    def unsupported(self, form: StepGroup, context: Context) -> tuple[str, ...]:
         reason = form.reason or (None if context.always else too_small(form, context))
         return () if reason is None else (reason,)
 
-    def cost(self, form: Group, context: Context) -> Cost | None:
+    def cost(self, form: StepGroup, context: Context) -> FormCost | None:
         """The time of blocks, with recomputation in the backward, and that of the separate steps."""
         if context.always:
             return None
@@ -192,7 +202,7 @@ class Blockwise(InBlocks):
         worth = inf if target.memory is None and (any_length or stored > MUCH) else worth
         but = "with recomputation in the backward, they would take"
         why = f"which saves {human(stored)}B of {form.graph.query} x {form.graph.key} elements"
-        return Cost(
+        return FormCost(
             in_blocks, apart, lambda time, digits: duration(target.device.seconds(int(time)), digits), but, worth, why
         )
 
@@ -216,13 +226,13 @@ class Blockwise(InBlocks):
                 rows = f"blockwise: {count} queries at a time, recomputed in the backward"
                 chosen[step.name] = f"{rows}, without a tensor of {graph.query} x {graph.key} elements"
                 costs |= {} if cost is None else {step.name: str(cost)}
-        return Lowered(replace(graph, steps=tuple(steps_with(graph, split, kernels, removed))), chosen, refused, costs)
+        return Lowered(with_kernels(graph, split, kernels, removed), chosen, refused, costs)
 
 
-BLOCKWISE = Blockwise()
+BLOCKWISE = BlockwiseQueries()
 
 
-def too_small(group: Group, context: Context) -> str | None:
+def too_small(group: StepGroup, context: Context) -> str | None:
     """Why blocks do not pay off: they save no more elements than their operands have. None if they do."""
     sizes = {leg.name: leg.size or context.sizes[leg.name] for leg in group.graph.legs}
     steps = dict.fromkeys(step for body in group.bodies for step in body[:-1])
@@ -231,20 +241,21 @@ def too_small(group: Group, context: Context) -> str | None:
     return None if spared > kept else f"blocks would save {spared:,} elements, no more than the {kept:,} of operands"
 
 
-def block_form(step: Step) -> Block:
+def block_form(step: Step) -> BlockedSteps:
     """The steps of a kernel that is computed in blocks."""
-    assert isinstance(step.form, Block)
+    assert isinstance(step.form, BlockedSteps)
     return step.form
 
 
-def _that_sees(block: Scene, keys: int) -> Scene:
+def _that_sees(block: SizedGraph, keys: int) -> SizedGraph:
     """A block of queries that sees so many keys, at as few relative positions."""
-    graph, rows = block.graph, block.sizes[str(block.graph.query)]
-    relative = [leg.name for leg in graph.legs if leg.kind == "relative" and leg.size is None]
-    return replace(block, sizes={**block.sizes, str(graph.key): keys, **dict.fromkeys(relative, rows + keys - 1)})
+    relative = [leg.name for leg in block.graph.legs if leg.kind == "relative" and leg.size is None]
+    return block.at({block.key: keys, **dict.fromkeys(relative, block.queries + keys - 1)})
 
 
-def emit_blockwise(writer: Writer, step: Step, cpp: Callable[[str, list[Operand], Legs], str] | None = None) -> None:
+def emit_blockwise(
+    writer: Writer, step: Step, cpp: Callable[[str, list[BlockOperand], Legs], str] | None = None
+) -> None:
     """Emits the call; the functions of a block, forward and backward, are added beside the class.
 
     `cpp`: registers C++ for the same function, operands and result, and returns its name.
@@ -285,7 +296,7 @@ def _forward(inner: BlockWriter, program: RowsProgram, step: Step) -> Legs:
     return legs
 
 
-def _backward(inner: BlockWriter, program: RowsProgram, operands: list[Operand], result_legs: Legs) -> list[str]:
+def _backward(inner: BlockWriter, program: RowsProgram, operands: list[BlockOperand], result_legs: Legs) -> list[str]:
     """Writes the lines of the backward and returns the gradient of each operand as an expression."""
     grads: dict[str, list[tuple[Node, Node]]] = {}
     for node, grad in rows_gradients(program):
@@ -296,8 +307,8 @@ def _backward(inner: BlockWriter, program: RowsProgram, operands: list[Operand],
     # earlier gradients first, to free memory
     ends = [*program.drawn, *sorted(ends, key=lambda grad: len(below([grad])))]
     printer = RowsPrinter(inner, program, ends, wanted)
-    gradient = next(node for node in program.nodes.made.values() if node.op == "gradient")
-    printer.values[gradient] = Value(inner.names.fresh("gradient"), result_legs, True)
+    gradient = next(node for node in program.nodes.interned.values() if node.op == "gradient")
+    printer.values[gradient] = TensorText(inner.names.fresh("gradient"), result_legs, True)
     masks = {grad: mask for mask, grad in grads.pop("mask", ())}
     mask_gradients, expressions = list[str](), list[str]()
     for end in ends:
@@ -307,9 +318,7 @@ def _backward(inner: BlockWriter, program: RowsProgram, operands: list[Operand],
             inner.line(f'd_mask = {" + ".join(mask_gradients)} if "mask" in wanted else None')
     for operand in operands:
         terms = [printer.value(grad).aligned(operand.legs, whole=True).text for _, grad in grads.get(operand.name, ())]
-        expressions.append(
-            ("d_mask" if mask_gradients else "None") if operand.name == "mask" else " + ".join(terms) or "None"
-        )
+        expressions.append(" + ".join(terms) or ("d_mask" if operand.name == "mask" and mask_gradients else "None"))
     name_biases(inner)
     inner.groups = freed(inner.groups[:1], {*program.nodes.order}, ", ".join(expressions))
     return expressions
@@ -318,12 +327,14 @@ def _backward(inner: BlockWriter, program: RowsProgram, operands: list[Operand],
 def _block(writer: Writer, step: Step) -> tuple[int, ...]:
     graph, device = writer.graph, writer.target.device
     keys, (least, pairs), rows = keys_of(graph, step), block_of(graph, step, device), rows_in_band(graph, step, device)
-    return (rows, pairs, keys, rows) if rows else (least, pairs, keys) if keys > 1 else (least, pairs)
+    if rows:
+        return rows, pairs, keys, rows
+    return (least, pairs, keys) if keys > 1 else (least, pairs)
 
 
 def _inside(
     writer: Writer, step: Step, op: Kernel, nearby: bool, sizes: list[str] | None = None
-) -> tuple[BlockWriter, list[Operand]]:
+) -> tuple[BlockWriter, list[BlockOperand]]:
     """The writer of a function, with its leaves bound, and the operands.
 
     `nearby`: a block may lack the first keys; `sizes`: legs whose sizes are arguments of the call.
@@ -337,11 +348,11 @@ def _inside(
         while name in {tensor.name for tensor in leaves.values()}:
             name = f"{name}_"
         leaves[use] = _leaf(writer, use, name, taken)
-    steps = [
-        primitive
-        for inner_step in op.body
-        for primitive in _parts(graph, _on_leaves(graph, inner_step, leaves, op.steps))
-    ]
+
+    def on_leaves(use: Use) -> Use:
+        return use if use.name in op.steps else Use(leaves[leaf(graph, use)].name, use.legs)
+
+    steps = [primitive for inner_step in op.body for primitive in _parts(graph, with_uses(inner_step, on_leaves))]
     inner_graph = hiding(replace(graph, tensors=tuple(leaves.values()), steps=tuple(steps), output=step.name))
     inner = BlockWriter(
         inner_graph, Names(function_names() | {"rows", "wanted"}), [[]], sizes=[] if sizes is None else sizes
@@ -358,15 +369,6 @@ def _leaf(writer: Writer, use: Use, name: str, taken: set[str]) -> Tensor:
     return Tensor(name, "input" if writer.value(use).batched else "weight", use.legs)
 
 
-def _on_leaves(graph: Graph, step: Step, leaves: dict[Use, Tensor], inside: tuple[str, ...]) -> Step:
-    """A step that refers to the leaves by their inner names."""
-
-    def named(use: Use) -> Use:
-        return use if use.name in inside else Use(leaves[leaf(graph, use)].name, use.legs)
-
-    return with_uses(step, named)
-
-
 def _parts(graph: Graph, step: Step) -> list[Step]:
     """Splits a box with dropout into the box and the dropout."""
     box = step.box
@@ -379,7 +381,7 @@ def _parts(graph: Graph, step: Step) -> list[Step]:
     return [before, replace(step, op=dropout)]
 
 
-def _operands(writer: Writer, inner: BlockWriter, leaves: dict[Use, Tensor]) -> list[Operand]:
+def _operands(writer: Writer, inner: BlockWriter, leaves: dict[Use, Tensor]) -> list[BlockOperand]:
     """The operands, masks last; binds the values of the leaves."""
     operands, later = [], []
     for use, tensor in leaves.items():
@@ -387,13 +389,15 @@ def _operands(writer: Writer, inner: BlockWriter, leaves: dict[Use, Tensor]) -> 
         if tensor.role in ("input", "weight"):
             legs = _layout(inner.graph, tensor)
             expression, batched = writer.value(use).arranged(legs).text, tensor.role == "input"
-            operands.append(Operand(local, legs, expression, batched=batched, use=use))
-            inner.values[tensor.name] = Value(local, legs, batched)
+            operands.append(BlockOperand(local, legs, expression, batched=batched, use=use))
+            inner.values[tensor.name] = TensorText(local, legs, batched)
         elif tensor.role == "noise":
-            later.append(Operand(local, use.legs, f'None if noise is None else noise.get("{use.name}")', True, use=use))
+            later.append(
+                BlockOperand(local, use.legs, f'None if noise is None else noise.get("{use.name}")', True, use=use)
+            )
     if not operands:  # tensors created inside need a template for dtype and device
-        inner.spare = inner.names.own("like")
-        operands.append(Operand(inner.spare, (), writer.like.text, batched=False))
+        inner.spare = inner.names.diagram_name("like")
+        operands.append(BlockOperand(inner.spare, (), writer.like.text, batched=False))
     for tensor in leaves.values():
         if tensor.role == "noise":
             _noise(inner, tensor)
@@ -401,9 +405,9 @@ def _operands(writer: Writer, inner: BlockWriter, leaves: dict[Use, Tensor]) -> 
             _constant(inner, tensor)
     pair = (str(inner.graph.query), str(inner.graph.key))
     if takes_mask(inner.graph):
-        later.append(Operand("mask", pair, "mask" if takes_mask(writer.graph) else "None", True))
+        later.append(BlockOperand("mask", pair, "mask" if takes_mask(writer.graph) else "None", True))
     if takes_key_mask(inner.graph):
-        later.append(Operand("key_mask", pair[1:], "key_mask", True))
+        later.append(BlockOperand("key_mask", pair[1:], "key_mask", True))
     return operands + later
 
 
@@ -423,7 +427,7 @@ def _noise(inner: BlockWriter, tensor: Tensor) -> None:
     shape = ", ".join([inner.batch_shape, *map(inner.block_size, tensor.legs)])
     draw = "True" if tensor.always else "rows.training"
     expression = inner.call("noise_rows", local, f"({shape})", inner.number(tensor.std), draw, "rows", like)
-    inner.values[tensor.name] = Value(local, tensor.legs, True)
+    inner.values[tensor.name] = TensorText(local, tensor.legs, True)
     inner.line(f"{local} = {expression}", inner.values[tensor.name])
 
 
@@ -436,41 +440,44 @@ def _constant(inner: BlockWriter, tensor: Tensor) -> None:
     else:
         options = f"device={like}.device, dtype={like}.dtype"
         expression = filled_text(inner, tensor.init, list(map(inner.block_size, tensor.legs)), options)
-    inner.values[tensor.name] = Value(local, tensor.legs, False)
+    inner.values[tensor.name] = TensorText(local, tensor.legs, False)
     inner.line(f"{local} = {expression}", inner.values[tensor.name])
 
 
 def _arguments(
-    writer: Writer, inner: BlockWriter, operands: list[Operand], tile: str, block: tuple[int, ...]
+    writer: Writer, inner: BlockWriter, operands: list[BlockOperand], tile: str, block: tuple[int, ...]
 ) -> list[str]:
     """The arguments of the call of `blockwise`."""
-    graph = writer.graph
     expressions = [operand.text for operand in operands]
-    lengths = [writer.length(graph.query), writer.length(graph.key)]
-    arguments = [tile, f"[{', '.join(expressions)}]", *lengths, f"({writer.batch_shape},)", str(block)]
+    arguments = [tile, f"[{', '.join(expressions)}]", *writer.lengths_of_pair, f"({writer.batch_shape},)", str(block)]
     always = any(tensor.role == "noise" and tensor.always for tensor in inner.graph.tensors)
     if "drawn_rows" in inner.functions or "noise_rows" in inner.functions:
         arguments += ["self.training", "True" if always else "self.training"]
     if inner.sizes:
-        arguments.append(f"sizes={_tuple(map(writer.size, inner.sizes))}")
+        arguments.append(f"sizes={tuple_text(map(writer.size, inner.sizes))}")
     return arguments
 
 
 def _function(
-    tile: str, inner: BlockWriter, operands: list[Operand], op: Kernel, result_legs: Legs, reach: tuple[int | None, ...]
+    tile: str,
+    inner: BlockWriter,
+    operands: list[BlockOperand],
+    op: Kernel,
+    result_legs: Legs,
+    reach: tuple[int | None, ...],
 ) -> str:
     """The source of the function of a block."""
     graph = inner.graph
     rows = [operand.place(graph.query) for operand in operands]
     relative = next((leg.name for leg in graph.legs if unbounded(graph, leg.name)), None)
     spans = [operand.place(relative) for operand in operands]
-    options = [f"rows={_tuple(rows)}", f"out={result_legs.index(str(graph.query)) - len(result_legs)}"]
-    options += [f"spans={_tuple(spans)}"] if any(spans) else []
+    options = [f"rows={tuple_text(rows)}", f"out={result_legs.index(str(graph.query)) - len(result_legs)}"]
+    options += [f"spans={tuple_text(spans)}"] if any(spans) else []
     keys = [operand.place(graph.key) for operand in operands]
     limited = any(keys) and reach != (None, None, 0)
-    options += [f"keys={_tuple(keys)}"] if limited else []
+    options += [f"keys={tuple_text(keys)}"] if limited else []
     options += [f"reach={reach}"] if limited and reach != (None, 0, 0) else []
-    options += [f"legs={_tuple(operand.own for operand in operands)}"]
+    options += [f"legs={tuple_text(operand.inner_dimensions for operand in operands)}"]
     parameters = [f"{operand.name}: Tensor{' | None' if operand.optional else ''}" for operand in operands]
     shapes = [f"{operand.name} [{' '.join(operand.legs)}]" for operand in operands if not operand.optional]
     about = f"{', '.join(op.steps)} for a block of rows: {', '.join(shapes)} -> [{' '.join(result_legs)}]."
@@ -479,30 +486,18 @@ def _function(
     return "\n".join([*decorator, *head, *_body(inner, about, inner.groups[0])])
 
 
-def _gradient(tile: str, inner: BlockWriter, operands: list[Operand], gradients: list[str]) -> str:
+def _gradient(tile: str, inner: BlockWriter, operands: list[BlockOperand], gradients: list[str]) -> str:
     """The source of its backward."""
     names = ["rows", "gradient", "wanted", *(operand.name for operand in operands)]
     head = wrapped(f"def {tile}_backward({', '.join(names)}):", 0)
-    lines = [*inner.groups[0], f"return {', '.join(gradients)}{',' * (len(gradients) == 1)}"]
+    lines = [*inner.groups[0], f"return {tuple_text(gradients)[1:-1]}"]
     about = f"Gradients of the `wanted` operands, given the `gradient` of `{tile}`."
     return "\n".join([f"@block_gradient({tile})", *head, *_body(inner, about, lines)])
 
 
 def _body(inner: BlockWriter, about: str, lines: list[str]) -> list[str]:
     """The body of a function of a block, indented."""
-    names = [inner.known.get(leg, "_") for leg in inner.sizes]
-    sizes = [f"{_tuple(names)} = rows.sizes"] if inner.known else []
-    return [
-        _INDENT + line
-        for line in _docstring(about)
-        + [wrapped_line for statement in [*sizes, *lines] for wrapped_line in wrapped(statement, len(_INDENT))]
-    ]
-
-
-def _docstring(about: str) -> list[str]:
-    return wrap(f'"""{about}"""', WIDTH - len(_INDENT))
-
-
-def _tuple(members: Iterable[object]) -> str:
-    texts = [str(member) for member in members]
-    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+    names = [inner.size_names.get(leg, "_") for leg in inner.sizes]
+    sizes = [f"{tuple_text(names)} = rows.sizes"] if inner.size_names else []
+    docstring = wrap(f'"""{about}"""', WIDTH - len(INDENT))
+    return indented([*docstring, *(row for statement in [*sizes, *lines] for row in wrapped(statement, len(INDENT)))])

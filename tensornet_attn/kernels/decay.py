@@ -39,7 +39,11 @@ def decay_sides(graph: Graph, decay: Decay, name: str, before: list[Step]) -> li
     """The steps of a decay from its query and key sides, which are added to `before` under names with prefix `name`."""
     uses: list[Use] = []
     key = str(graph.key)
-    for letter, leg, terms in (("a", str(graph.query), decay.query), ("b", key, decay.key), ("c", key, decay.own)):
+    for letter, leg, terms in (
+        ("a", str(graph.query), decay.query),
+        ("b", key, decay.key),
+        ("c", key, decay.at_own_position),
+    ):
         if not terms:
             continue
         side_legs = {axis for term in terms for use in term.factors for axis in use.legs}

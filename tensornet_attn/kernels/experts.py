@@ -14,8 +14,8 @@ from functools import cached_property
 from math import prod
 
 from tensornet_attn.cost.experts import (
+    ExpertProduct,
     Experts,
-    Product,
     before_product,
     chooses,
     chosen_of,
@@ -26,14 +26,14 @@ from tensornet_attn.cost.experts import (
     topk_of,
 )
 from tensornet_attn.cost.figures import duration
-from tensornet_attn.cost.kernels import Parts, steps_of
+from tensornet_attn.cost.kernels import Parts, body_of, steps_of
 from tensornet_attn.cost.memory import kept, saved
 from tensornet_attn.cost.order import order
 from tensornet_attn.cost.price import scene_of, time_of_step
 from tensornet_attn.cost.products import Matmul, Shape
-from tensornet_attn.cost.rates import ELEMENTWISE, Table
+from tensornet_attn.cost.rates import ELEMENTWISE, RateTable
 from tensornet_attn.cost.routing import Routing, chosen_behind
-from tensornet_attn.cost.scene import Scene, word
+from tensornet_attn.cost.scene import SizedGraph, word
 from tensornet_attn.cost.seconds import (
     CALLS,
     OF_MAPS,
@@ -54,13 +54,21 @@ from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.apart import seconds_apart
 from tensornet_attn.kernels.attention import FUSED, attention_of, attention_seconds, kind_of, operands_of, options_of
-from tensornet_attn.kernels.implementation import AtPlaces, Context, Cost, Lowered, kernel
-from tensornet_attn.ops.map import arguments, row
-from tensornet_attn.rewrite.change import fresh, with_steps, with_uses
+from tensornet_attn.kernels.implementation import (
+    AtPlaces,
+    Context,
+    FormCost,
+    Lowered,
+    has_slope,
+    is_map,
+    kernel,
+    leg_sizes,
+)
+from tensornet_attn.rewrite.change import fresh, terms_of, with_steps, with_uses
 from tensornet_attn.rewrite.change import product as product_of
 from tensornet_attn.rewrite.fused import FusedAttention
 
-Hidden = tuple[tuple[Step, Product | None], ...]  # the steps before the last product; a Product for each that is one
+Hidden = tuple[tuple[Step, ExpertProduct | None], ...]  # the steps before the last product; what is one, as a product
 CALLS_OF_EXPERT = 12
 
 
@@ -90,11 +98,10 @@ class Gated:
 
     @cached_property
     def joined(self) -> list[Step]:
-        assert self.step.contraction is not None
-        return _joined(self.graph, self.step, self.step.contraction.terms[0], self.gate, self.expert)
+        return _joined(self.graph, self.step, terms_of(self.step)[0], self.gate, self.expert)
 
     @cached_property
-    def product(self) -> Product | str:
+    def product(self) -> ExpertProduct | str:
         if self.step.contraction is None:
             return f"'{self.step.name}' is not a product with the gates"
         return read_product(self.joined[-1], self.gate, self.expert, held(self.graph))
@@ -102,7 +109,7 @@ class Gated:
     @cached_property
     def hidden(self) -> Hidden | str:
         product = self.product
-        return _hidden(self.graph, product) if isinstance(product, Product) and product.slots else ()
+        return _hidden(self.graph, product) if isinstance(product, ExpertProduct) and product.slots else ()
 
 
 class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
@@ -126,13 +133,13 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
     def unsupported(self, form: Gated, context: Context) -> tuple[str, ...]:
         if isinstance(form.product, str):
             return (form.product,)
-        if form.chosen == _sizes(form, context)[form.expert]:
+        if form.chosen == leg_sizes(form.graph, context.sizes)[form.expert]:
             return (f"all {form.chosen} experts are chosen",)
         return (form.hidden,) if isinstance(form.hidden, str) else ()
 
-    def cost(self, form: Gated, context: Context) -> Cost:
+    def cost(self, form: Gated, context: Context) -> FormCost:
         """Times of the products and of the maps between them: of the chosen experts, and of all experts."""
-        hidden, device, sizes, k = form.hidden, context.device, _sizes(form, context), form.chosen
+        hidden, device, sizes, k = form.hidden, context.device, leg_sizes(form.graph, context.sizes), form.chosen
         last = _last(form, context)
         assert not isinstance(hidden, str)
         but = f"'{last.step.name}' for the chosen experts only would take"
@@ -140,11 +147,12 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         if device.measured:
             grouped = _without_unread(self.lower(form, context).graph)
             seconds, seconds_before = seconds_apart(grouped, form.graph, context.sizes, context.target)
-            return Cost(seconds, seconds_before, duration, but, worth)
+            return FormCost(seconds, seconds_before, duration, but, worth)
         dense = chosen = 0
         for step, product in (*hidden, (last.step, last)):
             if step.kernel is not None:
-                time = _attention_time(form.graph, step, context)
+                forward = replace(context.target, workload="prefill", batch=1)
+                time = time_of_step(scene_of(form.graph, context.sizes, forward), step, forward)
                 dense, chosen = dense + time, chosen + time * k // sizes[last.expert]
             elif product is None and _view(step) is None:
                 moved = 2 * device.width * prod(sizes[leg] for leg in step.legs)
@@ -152,7 +160,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             elif product is not None:
                 dense += order([use.legs for use in step.op.uses], step.legs, sizes, device, device.width).time
                 chosen += chosen_time(product, k, sizes, device, context.backend == "triton")
-        return Cost(chosen, dense, lambda time, digits: duration(device.seconds(int(time)), digits), but, worth)
+        return FormCost(chosen, dense, lambda time, digits: duration(device.seconds(int(time)), digits), but, worth)
 
     def lower(self, form: Gated, context: Context) -> Lowered:
         graph, step, hidden, joined, last = form.graph, form.step, form.hidden, form.joined, _last(form, context)
@@ -167,7 +175,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             if attended
             else ""
         )
-        count = _sizes(form, context)[form.expert]
+        count = leg_sizes(form.graph, context.sizes)[form.expert]
         how = f"rows sorted by expert, only the {form.chosen} chosen of {count} computed"
         if last.at_once:
             how = f"one product for all {count}, kernels choose {form.chosen} and multiply by their gates"
@@ -185,22 +193,22 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
     def on_triton(self, form: object) -> bool:
         return isinstance(form, Experts)
 
-    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
         """MACs of the chosen experts, with k in place of their leg, unless one product has all experts."""
         form, macs = experts_of(step), Counter[Legs]()
         k = word(chosen_of(form.topk)[1])
         for product in form.products:
-            result_legs = (*product.tokens, *product.heads, product.expert, *product.own)
+            result_legs = (*product.tokens, *product.heads, product.expert, *product.out)
             for legs in ((*result_legs, *product.summed), *([result_legs] if product.gated else [])):
                 count = product.expert if product.at_once else k
                 macs[tuple(count if leg == product.expert else leg for leg in scene.ordered(legs))] += 1
-        for inner_step in step.kernel.body if step.kernel is not None else ():
+        for inner_step in body_of(step):
             if inner_step.kernel is not None:  # attention of the chosen heads
                 for legs, times in FUSED.macs(scene, inner_step).items():
                     macs[tuple(k if leg == form.products[-1].expert else leg for leg in legs)] += times
         return dict(macs)
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """The order of all experts, chosen gates, rows of operands, what boxes between products save.
 
         Attention of chosen heads keeps its order twice, and a copy of its result. Kernels that choose themselves keep
@@ -209,9 +217,9 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         form, floats = experts_of(step), dict[str, int]()
         if not form.products:
             return {f"{step.name}: order": scene.elements(step)}
-        inner, body = self.inside(scene, step), step.kernel.body if step.kernel else ()
+        inner, body = self.inside(scene, step), body_of(step)
         if (last := form.products[-1]).at_once:
-            width, out_width = scene.size(last.summed), scene.size(last.own)
+            width, out_width = scene.size(last.summed), scene.size(last.out)
             experts, row_size = int(scene.number(chosen_of(form.topk)[1])), out_width
             if before_product(last, scene.size(last.heads), width, out_width):
                 experts, row_size = scene.size((last.expert,)), width
@@ -233,7 +241,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
                 floats[f"{inner_step.name}: order"] = 2 * order_size
         return floats | {name: count for name, count in kept(scene, step.op.uses).items() if name in floats}
 
-    def inside(self, scene: Scene, step: Step) -> Scene:
+    def inside(self, scene: SizedGraph, step: Step) -> SizedGraph:
         """The scene inside a kernel, which has only the chosen experts, or all of them at once."""
         form, inner = experts_of(step), super().inside(scene, step)
         chosen_sizes = {
@@ -241,39 +249,38 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             for product in form.products
             if not product.at_once
         }
-        return replace(inner, sizes={**inner.sizes, **chosen_sizes})
+        return inner.at(chosen_sizes)
 
-    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
+    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
         """The products of the rows that a chosen expert has on average; attention of chosen heads."""
         chosen_scene, row_matmuls = self.inside(scene, step), list[Matmul]()
-        batch = scene.batch if step.name in scene.batched else 1
+        batch = scene.batch_of(step)
         for product in experts_of(step).products:
-            legs = (*product.tokens, *product.heads, product.expert, *product.own)
-            experts, summed, width = map(scene.size, ((*product.heads, product.expert), product.summed, product.own))
+            legs = (*product.tokens, *product.heads, product.expert, *product.out)
+            experts, summed, width = map(scene.size, ((*product.heads, product.expert), product.summed, product.out))
             rows = batch * chosen_scene.size(legs) // width
             shape = Shape(1, max(1, rows // experts), width, summed)
             row_matmuls.append(Matmul(shape, (*legs, *product.summed), float(rows * width * (summed + product.gated))))
-        attended = (inner_step for inner_step in step.kernel.body if inner_step.kernel) if step.kernel else ()
+        attended = [inner_step for inner_step in body_of(step) if inner_step.kernel]
         return row_matmuls + [matmul for inner_step in attended for matmul in matmuls(chosen_scene, inner_step)]
 
-    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
         """Products with the chosen experts, maps between them, and attention of the chosen heads.
 
         The rows of one expert are gathered in a cache; their products are read for each head, put back and added.
         """
-        assert step.kernel is not None
         learned, chosen_scene = backward and step.name in scene.learned, self.inside(scene, step)
-        passes, calls, batch = passes_of(learned), CALLS, scene.batch if step.name in scene.batched else 1
+        passes, calls, batch = passes_of(learned), CALLS, scene.batch_of(step)
         seconds: defaultdict[str, float] = defaultdict(float)
         for product, (shape, _, macs) in zip(experts_of(step).products, self.matmuls(scene, step), strict=False):
             calls += CALLS_OF_EXPERT * scene.size((product.expert, *product.heads))
             large = shape.rows * shape.summed >= table.projected[0] and takes_projected(shape, table, False)
             pass_seconds = projected(shape, table, False) if large else 3 * (multiplied(shape, table),)
             seconds["product"] += macs / shape.macs * sum(pass_seconds[:passes])
-            put_seconds = accessed(batch * chosen_scene.size((*product.tokens, product.expert, *product.own)), table)
-            put_seconds += 2 * accessed(batch * chosen_scene.size((*product.tokens, *product.own)), table)
+            put_seconds = accessed(batch * chosen_scene.size((*product.tokens, product.expert, *product.out)), table)
+            put_seconds += 2 * accessed(batch * chosen_scene.size((*product.tokens, *product.out)), table)
             seconds[ELEMENTWISE] += passes * chosen_scene.size(product.heads) * put_seconds
-        for inner_step in step.kernel.body:
+        for inner_step in body_of(step):
             if inner_step.kernel is not None:
                 op, kind = attention_of(inner_step), kind_of(scene, inner_step)
                 calls += CALLS * scene.size({*op.scores} - {scene.graph.query, op.leg})
@@ -317,19 +324,12 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
 EXPERTS = GroupedExperts()
 
 
-def _last(form: Gated, context: Context) -> Product:
+def _last(form: Gated, context: Context) -> ExpertProduct:
     """The product with the gates, as the backend computes it."""
-    assert isinstance(form.product, Product)
-    at_once = context.backend == "triton" and in_one_product(
-        form.product, form.topk, form.chosen, _sizes(form, context)
-    )
+    assert isinstance(form.product, ExpertProduct)
+    sizes = leg_sizes(form.graph, context.sizes)
+    at_once = context.backend == "triton" and in_one_product(form.product, form.topk, form.chosen, sizes)
     return replace(form.product, at_once=at_once)
-
-
-def _attention_time(graph: Graph, step: Step, context: Context) -> int:
-    """The forward time of an attention of all heads, for batch 1."""
-    forward = replace(context.target, workload="prefill", batch=1)
-    return time_of_step(scene_of(graph, context.sizes, forward), step, forward)
 
 
 def _by_itself(graph: Graph, step: Step, gate: Use) -> tuple[Graph, Step]:
@@ -337,7 +337,7 @@ def _by_itself(graph: Graph, step: Step, gate: Use) -> tuple[Graph, Step]:
 
     # y = a[n] G O Wo + b S Ws     ->     y.routed = G O Wo;  y = a[n] y.routed + b S Ws
     """
-    terms = step.contraction.terms if step.contraction is not None else ()
+    terms = terms_of(step)
     gated = [term for term in terms if gate in term.factors]
     if len(gated) != 1:
         return graph, step
@@ -357,12 +357,11 @@ def _by_itself(graph: Graph, step: Step, gate: Use) -> tuple[Graph, Step]:
     return with_steps(graph, {step.name: [routed, sums]}), routed
 
 
-def _biased(graph: Graph, step: Step, last: Product) -> Use | str:
+def _biased(graph: Graph, step: Step, last: ExpertProduct) -> Use | str:
     """The product to which a step adds the biases of experts, or why there is none."""
-    assert step.contraction is not None
-    terms = [term.factors[0] for term in step.contraction.terms if len(term.factors) == 1 and term.coefficient == ONE]
+    terms = [term.factors[0] for term in terms_of(step) if len(term.factors) == 1 and term.coefficient == ONE]
     rows = [use for use in terms if use.name not in held(graph)]
-    sums = len(terms) == len(step.contraction.terms) and len(rows) == 1 and {*rows[0].legs} == {*step.legs}
+    sums = len(terms) == len(terms_of(step)) and len(rows) == 1 and {*rows[0].legs} == {*step.legs}
     if not sums or last.heads or any({*last.tokens} & {*use.legs} for use in terms if use not in rows):
         return f"'{step.name}' is not a product with experts plus their biases"
     return rows[0]
@@ -377,7 +376,7 @@ def _biases_apart(graph: Graph) -> Graph:
     experts |= {chosen_of(root)[0] for step in graph.steps if (root := chosen_behind(graph, step.name)) is not None}
     replaced = dict[str, list[Step]]()
     for step in graph.steps:
-        terms = step.contraction.terms if step.contraction is not None else ()
+        terms = terms_of(step)
         weighed = [
             term
             for term in terms
@@ -406,7 +405,11 @@ def _chosen_again(graph: Graph) -> Graph:
             continue
         expert = step.legs.index(chosen_of(root)[0])
         uses = [(reader, use) for reader, use in graph.readers.get(step.name, ()) if reader.contraction is not None]
-        readers = {reader.name for reader, use in uses if _weighs(graph, reader, use.legs[expert])}
+        readers = {
+            reader.name
+            for reader, use in uses
+            if any(use.legs[expert] in weight.legs and weight.name in held(graph) for weight in reader.op.uses)
+        }
         if not readers:
             continue
         name = fresh(graph, f"{step.name}.chosen")
@@ -421,24 +424,15 @@ def _reading(step: Step, old: str, new: str) -> Step:
     return with_uses(step, lambda use: Use(new, use.legs) if use.name == old else use)
 
 
-def _weighs(graph: Graph, reader: Step, expert: str) -> bool:
-    """Whether a product has a weight with a leg of experts."""
-    return any(expert in use.legs and use.name in held(graph) for use in reader.op.uses)
-
-
-def _sizes(form: Gated, context: Context) -> dict[str, int]:
-    return {leg.name: leg.size for leg in form.graph.legs if leg.size is not None} | dict(context.sizes)
-
-
 def _maps_inside(graph: Graph) -> Graph:
     """Lets kernels that choose by the values of a map compute the map, if nothing else reads it."""
     replaced = dict[str, list[Step]]()
     for step in graph.steps:
-        box, readers = step.box, [reader for reader, _ in graph.readers.get(step.name, ())]
-        if box is None or box.function is None or arguments(box) or not readers or step.name in graph.results:
+        readers = [reader for reader, _ in graph.readers.get(step.name, ())]
+        if step.box is None or not is_map(step) or not readers or step.name in graph.results:
             continue
         alone = all(chooses(reader) and experts_of(reader).products[-1].x.name != step.name for reader in readers)
-        if alone and row(box).triton and row(box).slope:
+        if alone and has_slope(step.box):
             replaced[step.name] = []
             for form in map(experts_of, readers):
                 last = form.products[-1].step
@@ -450,14 +444,10 @@ def _choices(graph: Graph) -> tuple[Graph, dict[str, str]]:
     """Lets each topk that only grouped experts read return the chosen experts instead of a dense tensor of gates."""
     replaced = dict[str, list[Step]]()
     for step in graph.steps:
-        grouped = all(_grouped(reader) for reader, _ in graph.readers.get(step.name, ()))
+        grouped = all(isinstance(reader.form, Experts) for reader, _ in graph.readers.get(step.name, ()))
         if grouped and topk_of(graph, step.name) is not None and step.name not in graph.results:
             replaced[step.name] = [replace(step, op=kernel("experts", graph, (), (step,), Experts(step)))]
     return with_steps(graph, replaced), dict.fromkeys(replaced, "gates and indices of the chosen experts only")
-
-
-def _grouped(step: Step) -> bool:
-    return isinstance(step.form, Experts)
 
 
 def _joined(graph: Graph, step: Step, term: Term, gate: Use, expert: str) -> list[Step]:
@@ -474,11 +464,11 @@ def _joined(graph: Graph, step: Step, term: Term, gate: Use, expert: str) -> lis
     return [first, replace(step, op=Contraction((Term(term.coefficient, factors),)))]
 
 
-def _hidden(graph: Graph, last: Product) -> Hidden | str:
+def _hidden(graph: Graph, last: ExpertProduct) -> Hidden | str:
     """The product with experts, and its maps, that compute the rows of `last`; or why they need all experts."""
     by = frozenset(last.gate.legs) - {last.expert}
     needed, use_counts = Routing.of(graph).needed, Counter(use.name for _, use in graph.uses())
-    hidden: list[tuple[Step, Product | None]] = []
+    hidden: list[tuple[Step, ExpertProduct | None]] = []
     use, attended = last.x, False
     while (step := graph.step.get(use.name)) is not None:
         choices = {(choice.leg, choice.by) for choice in needed.get(step.name, ())}
@@ -528,7 +518,7 @@ def _view(step: Step) -> Use | None:
     return use if {*use.legs} == {*step.legs} else None
 
 
-def _not_by_head(graph: Graph, step: Step, last: Product) -> str:
+def _not_by_head(graph: Graph, step: Step, last: ExpertProduct) -> str:
     """Why an attention cannot be computed for each query's chosen heads only; empty if it can."""
     op = attention_of(step)
     heads = {*op.scores} - {graph.query, op.leg}
@@ -543,7 +533,8 @@ def _not_by_head(graph: Graph, step: Step, last: Product) -> str:
 
 def _without_unread(graph: Graph) -> Graph:
     """The graph without those steps in kernels of experts that nothing else reads."""
-    inner_names = {name for step in graph.steps if step.kernel and _grouped(step) for name in step.kernel.steps[:-1]}
+    kernels = [step for step in graph.steps if isinstance(step.form, Experts)]
+    inner_names = {inner_step.name for step in kernels for inner_step in body_of(step)[:-1]}
     for step in reversed(graph.steps):
         if step.name in inner_names and step.name not in graph.readers and step.name not in graph.results:
             graph = with_steps(graph, {step.name: []})

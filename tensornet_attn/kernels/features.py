@@ -10,17 +10,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from tensornet_attn.cost.kernels import KERNELS
-from tensornet_attn.cost.order import split_best
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.kernels import KERNELS, body_of
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums_keys
 from tensornet_attn.ir.arithmetic import ONE, names
-from tensornet_attn.kernels.blocks import steps_with
-from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, OfSteps, kernel
-from tensornet_attn.ops.map import arguments, row
+from tensornet_attn.kernels.blocks import with_kernels
+from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, OfSteps, has_slope, is_map, kernel
+from tensornet_attn.rewrite.change import terms_of
 
 INPUTS = 16  # of a feature, for each operand: its values of small legs
 
@@ -32,46 +31,38 @@ class Features(OfSteps, Implementation[Recurrence]):
     of_recurrences = True
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
-        split, _ = split_best(graph, context.sizes, context.device, context.device.width)
-        kernels, features = _kernels(split, context.backend == "triton"), defaultdict[str, list[Step]](list)
-        if not kernels:
-            return Lowered(graph)
+        split, features = context.split(graph), defaultdict[str, list[Step]](list)
+        kernels = _kernels(split, context.backend == "triton")
         for step in split.steps:
             for reader in dict.fromkeys(kernels.get(step.name, ())):
                 features[reader.name].append(step)
         around = {name: self._around(split, split.step[name], steps) for name, steps in features.items()}
-        steps = steps_with(graph, split, around, {*kernels})
-        more = {
-            name: f"; inside: {', '.join(inner_step.name for inner_step in steps)}" for name, steps in features.items()
-        }
-        return Lowered(replace(graph, steps=tuple(steps)), more=more)
+        more = {name: f"; inside: {', '.join(features_inside(step))}" for name, step in around.items()}
+        return Lowered(with_kernels(graph, split, around, {*kernels}), more=more)
 
     def _around(self, graph: Graph, step: Step, features: Sequence[Step]) -> Step:
         assert step.kernel is not None
         with_features = kernel(self.kind, graph, (), (*features, step), step.form)
         return replace(step, op=replace(with_features, hidden=step.kernel.hidden, cpp=step.kernel.cpp))
 
-    def inside(self, scene: Scene, step: Step) -> Scene:
-        assert step.kernel is not None
+    def inside(self, scene: SizedGraph, step: Step) -> SizedGraph:
         inner = super().inside(scene, step)
-        return inner if scene.stepwise else replace(inner, in_tiles=frozenset(step.kernel.steps[:-1]))
+        return inner if scene.stepwise else replace(inner, in_tiles=frozenset(features_inside(step)))
 
     def plain(self, step: Step) -> bool:
-        assert step.kernel is not None
-        inner = step.kernel.body[-1]
+        inner = body_of(step)[-1]
         return inner.kernel is not None and bool(KERNELS[inner.kernel.kind].plain(inner))
 
-    def parts(self, scene: Scene, step: Step) -> list[Step]:
+    def primitive_steps(self, scene: SizedGraph, step: Step) -> list[Step]:
         """The steps inside; the second kernel of a pair reads the features of the first."""
-        inner_steps, pair = super().parts(scene, step), recurrence_of(step).pair
+        inner_steps, pair = super().primitive_steps(scene, step), recurrence_of(step).pair
         return inner_steps[-1:] if pair and pair[0] != step.name else inner_steps
 
     def on_triton(self, form: object) -> bool:
         return isinstance(form, Recurrence)
 
     def emit(self, writer: Writer, step: Step) -> None:
-        assert step.kernel is not None
-        inner = step.kernel.body[-1]
+        inner = body_of(step)[-1]
         assert inner.kernel is not None
         KERNELS[inner.kernel.kind].emit(writer, inner)
 
@@ -83,7 +74,7 @@ def _kernels(graph: Graph, tiles: bool) -> dict[str, list[Step]]:
     """The kernels that compute a feature, by its name. `tiles`: Triton computes them."""
     kernels = dict[str, list[Step]]()  # those that compute a feature, by its name
     for step in reversed(graph.steps):
-        if step.name not in graph.results and (step.contraction or _is_map(step)):
+        if step.name not in graph.results and (step.contraction or is_map(step)):
             readers = [_kernels_of(graph, step, *read, kernels, tiles) for read in graph.readers.get(step.name, ())]
             if readers and all(readers):
                 kernels[step.name] = [kernel for reader_kernels in readers for kernel in reader_kernels]
@@ -116,24 +107,20 @@ def _kernels_of(
     return candidates if all(_fits(graph, step, candidate, tiles) for candidate in candidates) else []
 
 
-def _is_map(step: Step) -> bool:
-    return step.box is not None and step.box.function is not None and not arguments(step.box)
-
-
 def _fits(graph: Graph, step: Step, reader: Step, tiles: bool) -> bool:
     """Whether features of a side have a step: a map that is the side, or arithmetic of what rows have or share."""
     kernel, recurrence = reader.kernel, recurrence_of(reader)
     assert kernel is not None
     if step.box is not None:
-        map_row = row(step.box)
-        if (tiles or kernel.cpp) and not (map_row.triton and map_row.slope):
+        if (tiles or kernel.cpp) and not has_slope(step.box):
             return False
         if any(candidate is reader for candidate, _ in graph.readers[step.name]):
             return True
     if not kernel.cpp or recurrence.mixes:
         return False
-    terms = step.contraction.terms if step.contraction is not None else ()
-    if any(len(term.factors) > 2 or {leg.name for leg in names(term.coefficient)} & {*graph.leg} for term in terms):
+    if any(
+        len(term.factors) > 2 or {leg.name for leg in names(term.coefficient)} & {*graph.leg} for term in terms_of(step)
+    ):
         return False
     if any(use.name in one_row(graph) for use in step.op.uses):  # then calls decide which operands rows share
         return False

@@ -15,16 +15,18 @@ from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.figures import as_long, instead
 from tensornet_attn.cost.kernels import KernelCost, Parts
 from tensornet_attn.cost.memory import saved
+from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.price import scratch as scratch_of
 from tensornet_attn.cost.products import Matmul
-from tensornet_attn.cost.rates import Table
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.rates import RateTable
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import parts_of
 from tensornet_attn.cost.shapes import matmuls
 from tensornet_attn.cost.target import Target
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import attentions
-from tensornet_attn.graph.graph import Graph, Kernel, Step, Use
+from tensornet_attn.graph.graph import Box, Graph, Kernel, Step, Use
+from tensornet_attn.ops.map import arguments, row
 
 Place = TypeVar("Place")
 Form = TypeVar("Form")
@@ -45,7 +47,7 @@ class Lowered:
 
 
 @dataclass(frozen=True)
-class Cost:
+class FormCost:
     """The predicted cost of a form in an implementation, and the cost of the alternative.
 
     `said`: formats a cost with a number of digits. `but`: the text before both costs if the implementation does not
@@ -53,8 +55,8 @@ class Cost:
     device of the costs if it is another one; then only their ratio is printed.
     """
 
-    own: float
-    other: float
+    cost: float
+    alternative: float
     said: Callable[[float, int], str]
     but: str
     worth: float = 1
@@ -63,13 +65,13 @@ class Cost:
 
     @property
     def pays(self) -> bool:
-        return self.own <= self.worth * self.other
+        return self.cost <= self.worth * self.alternative
 
     def __str__(self) -> str:
-        costs = instead(self.own, self.other, self.said)
+        costs = instead(self.cost, self.alternative, self.said)
         if self.where:
-            costs = f"{as_long(self.own, self.other)} at the rates of {self.where}"
-        return f"{costs}, {self.why}" if self.why and self.pays and self.own > self.other else costs
+            costs = f"{as_long(self.cost, self.alternative)} at the rates of {self.where}"
+        return f"{costs}, {self.why}" if self.why and self.pays and self.cost > self.alternative else costs
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,10 @@ class Context:
     @property
     def device(self) -> Device:
         return self.target.device
+
+    def split(self, graph: Graph) -> Graph:
+        """The graph in primitive steps, in the best orders of products."""
+        return split_best(graph, self.sizes, self.device, self.device.width)[0]
 
     def takes(self, graph: Graph, box: str) -> bool:
         """Whether an implementation computes a map without storing it."""
@@ -127,11 +133,11 @@ class Implementation(KernelCost, ABC, Generic[Form]):
         """Why it cannot compute a form, in sentences; empty if it can."""
         return ()
 
-    def cost(self, form: Form, context: Context) -> Cost | None:
+    def cost(self, form: Form, context: Context) -> FormCost | None:
         """Its cost for a supported form, and that of the alternative; None if it never costs more."""
         return None
 
-    def judged(self, form: Form, context: Context) -> tuple[tuple[str, ...], Cost | None]:
+    def judged(self, form: Form, context: Context) -> tuple[tuple[str, ...], FormCost | None]:
         """Why a form is not computed this way (unsupported, or too expensive); empty if it is. And the cost."""
         reasons = self.unsupported(form, context)
         cost = None if reasons else self.cost(form, context)
@@ -178,32 +184,34 @@ class OfSteps(KernelCost):
 
     by_steps = True
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         return {}
 
-    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
+    def saved(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         inner = self.inside(scene, step)
         return {
-            name: count for inner_step in self.parts(scene, step) for name, count in saved(inner, inner_step).items()
+            name: count
+            for inner_step in self.primitive_steps(scene, step)
+            for name, count in saved(inner, inner_step).items()
         }
 
-    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
+    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
         inner = self.inside(scene, step)
-        return [matmul for inner_step in self.parts(scene, step) for matmul in matmuls(inner, inner_step)]
+        return [matmul for inner_step in self.primitive_steps(scene, step) for matmul in matmuls(inner, inner_step)]
 
-    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
         inner, seconds = self.inside(scene, step), defaultdict[str, float](float)
         in_cpp = step.kernel is not None and step.kernel.cpp
-        for inner_step in self.parts(scene, step):
+        for inner_step in self.primitive_steps(scene, step):
             for kind, each in parts_of(inner, inner_step, table, backward, in_cpp).items():
                 seconds[kind] += each
         return seconds
 
-    def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int]:
+    def scratch(self, scene: SizedGraph, step: Step, device: Device) -> tuple[int, int]:
         """The most of a step inside, forward and backward."""
         inner = self.inside(scene, step)
         forward, backward = zip(
-            *(scratch_of(device, inner, inner_step) for inner_step in self.parts(scene, step)), strict=True
+            *(scratch_of(device, inner, inner_step) for inner_step in self.primitive_steps(scene, step)), strict=True
         )
         return max(forward), max(backward)
 
@@ -250,6 +258,21 @@ class OfBoxes(AtPlaces[str, Form]):
     def takes(self, graph: Graph, place: str, context: Context) -> bool:
         form = self.form(graph, place)
         return form is not None and not self.judged(form, context)[0]
+
+
+def is_map(step: Step) -> bool:
+    """Whether a step is an elementwise map without arguments."""
+    return step.box is not None and step.box.function is not None and not arguments(step.box)
+
+
+def has_slope(box: Box) -> bool:
+    """Whether kernels that are not of torch compute a map and its gradient."""
+    return bool(row(box).triton and row(box).slope)
+
+
+def leg_sizes(graph: Graph, sizes: Mapping[str, int] | None = None) -> dict[str, int]:
+    """The sizes of all legs; `sizes`: those of legs that the graph knows no size of, which else count as 1."""
+    return {leg.name: leg.size or 1 for leg in graph.legs} | dict(sizes or {})
 
 
 def kernel(kind: str, graph: Graph, before: Sequence[Step], body: Sequence[Step], form: object) -> Kernel:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from tensornet_attn.cost.kernels import inside
+from tensornet_attn.cost.kernels import body_of, inside
 from tensornet_attn.cost.memory import saved
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.emit.contract import emit_contraction
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import batches
 from tensornet_attn.ir.arithmetic import ONE
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.kernels.implementation import Context, Implementation, Lowered
+from tensornet_attn.rewrite.change import product
 from tensornet_attn.rewrite.features import Joined
 from tensornet_attn.rewrite.scores import exact_parts
 
 
-class Join(Implementation[Joined]):
+class JoinedFeatures(Implementation[Joined]):
     """Features that a rewriting of scores concatenates; no form is searched for."""
 
     name, kind, in_reader = "features side by side", "join", True
@@ -24,16 +25,15 @@ class Join(Implementation[Joined]):
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         return Lowered(graph)
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """What the products of its parts save."""
         inner, steps = inside(scene, step)
         return {name: floats for inner_step in steps for name, floats in saved(inner, inner_step).items()}
 
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits the parts, each laid out as [shared legs..., own legs flattened], then the concatenation."""
-        assert step.kernel is not None
-        shared = step.legs[:-1]
-        values = {inner_step.name: _value(writer, inner_step) for inner_step in step.kernel.body if inner_step.op.uses}
+        shared, body = step.legs[:-1], body_of(step)
+        values = {inner_step.name: _value(writer, inner_step) for inner_step in body if inner_step.op.uses}
         expressions = {name: value.grouped(_groups(value, shared)) for name, value in values.items()}
         complete = {name for name, value in values.items() if {*shared} <= {*value.legs}}
         wide = max(complete, key=lambda name: (values[name].batched, -list(values).index(name)))
@@ -44,7 +44,7 @@ class Join(Implementation[Joined]):
         tensor_batches = batches(writer.graph)
         reach = {
             inner_step.name: {batch for use in inner_step.op.uses for batch in tensor_batches[use.name]}
-            for inner_step in step.kernel.body
+            for inner_step in body
         }
         others = [name for name in values if reach[name] - reach[wide]]
         if others:  # no part surely has the batch and all legs
@@ -55,11 +55,11 @@ class Join(Implementation[Joined]):
             writer.line(f"{shape} = torch.broadcast_shapes({shapes})")
         exact = {inner_step.name for inner_step in exact_parts(writer.graph, step)}
         feature = next(name for name in expressions if name not in exact)
-        like = expressions[feature]
+        like, stand_in = expressions[feature], feature if exact else wide
         for name in exact & {*expressions}:
             expressions[name] = writer.call("exact_columns", expressions[name], like)
-        for inner_step in step.kernel.body:
-            name = inner_step.name if inner_step.name in values else feature if exact else wide
+        for inner_step in body:
+            name = inner_step.name if inner_step.name in values else stand_in
             if inner_step.name not in values:
                 number = writer.number(inner_step.op.terms[0].coefficient)  # type: ignore[union-attr]
                 column = f"torch.full_like({first}[..., :1], {number})"
@@ -68,20 +68,19 @@ class Join(Implementation[Joined]):
                 expressions[inner_step.name] += f".expand(*{shape}, -1)"
         writer.bind(
             step.name,
-            f"torch.cat(({', '.join(expressions[inner_step.name] for inner_step in step.kernel.body)}), -1)",
+            f"torch.cat(({', '.join(expressions[inner_step.name] for inner_step in body)}), -1)",
             step.legs,
         )
 
 
-JOIN = Join()
+JOIN = JoinedFeatures()
 
 
-def _value(writer: Writer, step: Step) -> Value:
+def _value(writer: Writer, step: Step) -> TensorText:
     """The value of a part: the tensor itself if it is unchanged, else a line of its own."""
-    assert step.contraction is not None
-    terms = step.contraction.terms
-    if len(terms) == 1 and terms[0].coefficient == ONE and len(terms[0].factors) == 1:
-        return writer.value(terms[0].factors[0])
+    term = product(step)
+    if term is not None and term.coefficient == ONE and len(term.factors) == 1:
+        return writer.value(term.factors[0])
     writer.local[step.name] = writer.names.fresh("part")
     if any(use.name in writer.batched for use in step.op.uses):
         writer.batched |= {step.name}
@@ -89,6 +88,6 @@ def _value(writer: Writer, step: Step) -> Value:
     return writer.values[step.name].unpacked
 
 
-def _groups(value: Value, shared: Legs) -> tuple[Legs, ...]:
+def _groups(value: TensorText, shared: Legs) -> tuple[Legs, ...]:
     columns = tuple(leg for leg in value.legs if leg not in shared)
     return (*((leg,) if leg in value.legs else () for leg in shared), columns)

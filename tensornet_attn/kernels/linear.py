@@ -27,7 +27,7 @@ from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.figures import counted, duration
 from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.order import order
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.emit.layout import columns
 from tensornet_attn.emit.sides import (
     eps_text,
@@ -40,7 +40,14 @@ from tensornet_attn.emit.sides import (
     term_text,
 )
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.attention import Attention, Masked, Reader, ScoreTerm, Softmax, attentions
+from tensornet_attn.graph.attention import (
+    Attention,
+    MapReader,
+    ScoreTerm,
+    SoftmaxOfScores,
+    UnnormalizedScores,
+    attentions,
+)
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.graph import Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import Recurrence, linear, recurrence_of, sums, unmasked
@@ -48,7 +55,7 @@ from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.apart import seconds_apart
 from tensornet_attn.kernels.decay import decay_alone, decay_sides
-from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes, kernel
+from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes, kernel, leg_sizes
 from tensornet_attn.kernels.powers import WrittenOut, written_out
 from tensornet_attn.rewrite.change import fresh, with_steps, without_dead
 from tensornet_attn.tiles.cpp.linear import linear_source
@@ -60,8 +67,8 @@ SEVERAL_KERNELS = 8  # how many times fewer MACs the kernels of a decay must nee
 
 
 @dataclass(frozen=True)
-class Summed:
-    """A map over the keys, with polynomial scores expanded. `found`: its recurrence, or why there is none.
+class ExpandedMap:
+    """A map over the keys, with polynomial scores expanded. `recurrence`: its recurrence, or why there is none.
 
     `before`: the graph without these changes.
     """
@@ -69,16 +76,16 @@ class Summed:
     before: Graph
     opened: WrittenOut
     box: str
-    found: Recurrence | str
+    recurrence: Recurrence | str
 
     @cached_property
-    def made(self) -> Graph:
+    def recurrent_graph(self) -> Graph:
         """The graph with the map, its scores and its product with the values as one kernel."""
-        assert not isinstance(self.found, str)
-        return reassociated(attentions(self.opened.graph)[self.box], self.found)
+        assert not isinstance(self.recurrence, str)
+        return reassociated(attentions(self.opened.graph)[self.box], self.recurrence)
 
 
-class Linear(OfBoxes[Summed]):
+class LinearAttention(OfBoxes[ExpandedMap]):
     """Normalize and keep boxes over keys that need fewer MACs if the keys are summed first.
 
     Also softmaxes whose scores depend on keys only, and sums over keys of decaying scores.
@@ -88,53 +95,53 @@ class Linear(OfBoxes[Summed]):
 
     def places(self, graph: Graph) -> list[str]:
         boxes = [name for name, attention in attentions(graph).items() if attention.compares]
-        boxes.sort(key=lambda name: not isinstance(attentions(graph)[name].weighting, Softmax))
+        boxes.sort(key=lambda name: not isinstance(attentions(graph)[name].weighting, SoftmaxOfScores))
         return [*boxes, *(step.name for step in sums(graph))]
 
-    def form(self, graph: Graph, place: str) -> Summed | None:
+    def form(self, graph: Graph, place: str) -> ExpandedMap | None:
         attention = attentions(graph).get(place)
         if place not in graph.step:  # a diagonal, now part of a kernel
             return None
         if attention is None:
             summed = replace(_summed(*_as_map(graph, graph.step[place])), before=graph)
-            decays = isinstance(summed.found, Recurrence) and summed.found.decays
+            decays = isinstance(summed.recurrence, Recurrence) and summed.recurrence.decays
             return summed if decays else None
-        if isinstance(attention.weighting, Softmax):
+        if isinstance(attention.weighting, SoftmaxOfScores):
             alone = linear(attention)
-            return None if isinstance(alone, str) else Summed(graph, WrittenOut(graph, ()), place, alone)
+            return None if isinstance(alone, str) else ExpandedMap(graph, WrittenOut(graph, ()), place, alone)
         return _summed(graph, place) if attention.compares else None
 
-    def unsupported(self, form: Summed, context: Context) -> tuple[str, ...]:
-        return (form.found,) if isinstance(form.found, str) else ()
+    def unsupported(self, form: ExpandedMap, context: Context) -> tuple[str, ...]:
+        return (form.recurrence,) if isinstance(form.recurrence, str) else ()
 
-    def cost(self, form: Summed, context: Context) -> Cost:
+    def cost(self, form: ExpandedMap, context: Context) -> FormCost:
         """MACs if the keys are summed first, and MACs of the scores; seconds if the device has measured rates.
 
         On Triton the kernels of a decay are several and must need far fewer MACs than that of the scores, unless it
         computes an exponential for each feature.
         """
-        recurrence, opened = form.found, form.opened
+        recurrence, opened = form.recurrence, form.opened
         assert not isinstance(recurrence, str)
         if context.device.measured and context.backend == "torch":
-            seconds, seconds_before = seconds_apart(form.made, form.before, context.sizes, context.target)
-            return Cost(seconds, seconds_before, duration, "summing over the keys first would take")
-        step = form.made.step[f"{form.box}.o"]
-        sizes = {leg.name: leg.size or 1 for leg in opened.graph.legs} | dict(context.sizes)
-        work = self.macs(Scene(form.made, sizes), step)
+            seconds, seconds_before = seconds_apart(form.recurrent_graph, form.before, context.sizes, context.target)
+            return FormCost(seconds, seconds_before, duration, "summing over the keys first would take")
+        step = form.recurrent_graph.step[f"{form.box}.o"]
+        sizes = leg_sizes(opened.graph, context.sizes)
+        work = self.macs(SizedGraph(form.recurrent_graph, sizes), step)
         first = sum(count * prod(sizes[leg] for leg in legs) for legs, count in work.items())
         dense = _dense(recurrence_of(step), opened.steps, sizes)
-        ahead: float = 1
-        but = "summing over the keys first would cost"
         if context.backend == "triton" and recurrence.decays and not recurrence_of(step).by_features:
-            ahead, but = SEVERAL_KERNELS, "summing over the keys first, in several kernels instead of one, would cost"
-        return Cost(first, dense, counted, but, worth=1 / ahead)
+            but = "summing over the keys first, in several kernels instead of one, would cost"
+            return FormCost(first, dense, counted, but, worth=1 / SEVERAL_KERNELS)
+        return FormCost(first, dense, counted, "summing over the keys first would cost")
 
-    def lower(self, form: Summed, context: Context) -> Lowered:
-        recurrence, opened, graph = form.found, form.opened, form.made
+    def lower(self, form: ExpandedMap, context: Context) -> Lowered:
+        recurrence, opened, graph = form.recurrence, form.opened, form.recurrent_graph
         assert not isinstance(recurrence, str)
         name = f"{form.box}.o"
         kernel_form = recurrence_of(graph.step[name])
         how = f", in chunks of {chunk_of(graph, kernel_form, context.sizes)}" if kernel_form.causal(graph) else ""
+        how += ", shifted by one" * kernel_form.shifted
         how += ", powers of scores expanded" if opened.graph.legs != form.before.legs else ""
         without = any(map(unmasked, opened.graph.steps))
         decay = "".join(f", decayed by '{decay.box.name}'" for decay in recurrence.decays if not recurrence.alone)
@@ -152,16 +159,16 @@ class Linear(OfBoxes[Summed]):
         sides = (form.terms[0].query, form.terms[0].key, () if form.value is None else (form.value,))
         return all(side and {*form.heads} <= {*side[0].legs} for side in sides)
 
-    def chunk(self, scene: Scene, step: Step) -> int:
+    def chunk(self, scene: SizedGraph, step: Step) -> int:
         """Keys per chunk of a kernel; 0 if it is not causal."""
         recurrence = recurrence_of(step)
         return chunk_of(scene.graph, recurrence, scene.sizes) if recurrence.causal(scene.graph) else 0
 
-    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
         """MACs of one batch element, by the legs they run over (a leg in two roles occurs twice)."""
         recurrence, macs = recurrence_of(step), Counter[Legs]()
-        chunk, key = self.chunk(scene, step), str(scene.graph.key)
-        query = key if chunk else str(scene.graph.query)  # a scan pads queries to the number of keys
+        chunk, key = self.chunk(scene, step), scene.key
+        query = key if chunk else scene.query  # a scan pads queries to the number of keys
         for term in recurrence.terms:
             stored, read = heads_of(recurrence, term)
             macs[(key, *stored, *term.features, *recurrence.result)] += 1
@@ -177,30 +184,30 @@ class Linear(OfBoxes[Summed]):
                 macs[(query, *read, *term.groups, *recurrence.mixed)] += chunk
         return dict(macs)
 
-    def decay_factors(self, scene: Scene, step: Step) -> list[int]:
+    def decay_factors(self, scene: SizedGraph, step: Step) -> list[int]:
         """The decay factors inside the chunks of a causal kernel, by term: one exponential each."""
         recurrence, chunk = recurrence_of(step), self.chunk(scene, step)
-        batch = scene.batch if step.name in scene.batched else 1
-        rows = batch * scene.sizes[str(scene.graph.key)] * chunk  # a scan pads queries to the number of keys
+        batch = scene.batch_of(step)
+        rows = batch * scene.keys * chunk  # a scan pads queries to the number of keys
         return [
-            rows * scene.size((*heads_of(recurrence, term)[1], *term.decayed)) * bool(term.decays)
+            rows * scene.size((*heads_of(recurrence, term)[1], *term.decayed)) if term.decays else 0
             for term in recurrence.terms
         ]
 
-    def exponentials(self, scene: Scene, step: Step) -> int:
+    def exponentials(self, scene: SizedGraph, step: Step) -> int:
         return sum(self.decay_factors(scene, step))
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         return sides_kept(scene, step, self.chunk(scene, step))
 
-    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
+    def saved(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """Floats saved for backward besides operands and result: states, sums of keys, and scores inside the chunks.
 
         The states start before the first chunk. A core maps states, whose mixed ones are saved too.
         """
         recurrence, floats = recurrence_of(step), dict[str, int]()
-        batch, chunk = scene.batch if step.name in scene.batched else 1, self.chunk(scene, step)
-        chunks, query = -(-scene.sizes[str(scene.graph.key)] // chunk) if chunk else 1, str(scene.graph.query)
+        batch, chunk = scene.batch_of(step), self.chunk(scene, step)
+        chunks, query = -(-scene.keys // chunk) if chunk else 1, scene.query
         for i, (term, factors) in enumerate(zip(recurrence.terms, self.decay_factors(scene, step), strict=True)):
             stored, read = heads_of(recurrence, term)
             features, state_count = scene.size((*stored, *term.features)), batch * (max(chunks, 2) if chunk else 1)
@@ -208,9 +215,8 @@ class Linear(OfBoxes[Summed]):
             floats[f"{step.name}: sums {i}"] = state_count * features * _normalized(recurrence)
             mixed = scene.size(recurrence.mixed)
             if chunk:
-                scored = scene.size((*read, *(term.groups or recurrence.mixed))) + scene.size(read) * mixed * bool(
-                    term.core
-                )
+                scored = scene.size((*read, *(term.groups or recurrence.mixed)))
+                scored += scene.size((*read, *recurrence.mixed)) if term.core else 0
                 floats[f"{step.name}: scores {i}"] = batch * chunks * chunk**2 * scored
             elif term.core:
                 floats[f"{step.name}: mixed {i}"] = batch * features * scene.size(recurrence.result)
@@ -249,17 +255,21 @@ class Linear(OfBoxes[Summed]):
         writer.named(step.name, expression, (*recurrence.heads, query, *recurrence.result))
 
 
-LINEAR = Linear()
+LINEAR = LinearAttention()
 
 
-def _summed(graph: Graph, box: str) -> Summed:
+def _summed(graph: Graph, box: str) -> ExpandedMap:
     """A map whose scores may be polynomials and may decay."""
-    of = attentions(graph)[box].of
-    opened = written_out(graph, of) or WrittenOut(graph, ())
+    opened = with_own_scores(graph, attentions(graph)[box].of)
     if isinstance(opened, str):
-        return Summed(graph, WrittenOut(graph, ()), box, opened)
-    opened = replace(opened, graph=decay_alone(opened.graph, of.name))  # so that nothing else reads the decay factors
-    return Summed(graph, opened, box, linear(attentions(opened.graph)[box]))
+        return ExpandedMap(graph, WrittenOut(graph, ()), box, opened)
+    return ExpandedMap(graph, opened, box, linear(attentions(opened.graph)[box]))
+
+
+def with_own_scores(graph: Graph, of: Use) -> WrittenOut | str:
+    """Scores as a sum of products of queries and keys whose decays nothing else reads, or why they are none."""
+    opened = written_out(graph, of) or WrittenOut(graph, ())
+    return opened if isinstance(opened, str) else replace(opened, graph=decay_alone(opened.graph, of.name))
 
 
 def _as_map(graph: Graph, box: Step) -> tuple[Graph, str]:
@@ -290,7 +300,7 @@ def reassociated(attention: Attention, recurrence: Recurrence) -> Graph:
     """The graph with the box, its scores and its product with the values as one kernel."""
     graph, box, before = attention.graph, recurrence.box, list[Step]()
     reader, (name, legs) = attention.reader(), (f"{box.name}.o", attention.of.legs)
-    assert isinstance(reader, Reader)
+    assert isinstance(reader, MapReader)
     assert box.box is not None
     assert recurrence.value is not None
     terms = canonical(graph, recurrence, box.legs, before)
@@ -301,14 +311,14 @@ def reassociated(attention: Attention, recurrence: Recurrence) -> Graph:
         ((*body, _),) = sides
         scores, map_box = body[-1], replace(box.box, numbers=PLAIN)
         a, b, *diagonal_uses = (use for use in scores.op.uses if use.name not in {step.name for step in body})
-        terms = (replace(terms[0], decays=((a, b),), own=tuple(diagonal_uses)),)
+        terms = (replace(terms[0], decays=((a, b),), at_own_position=tuple(diagonal_uses)),)
     else:
         scores = written(attention.of.name if attention.terms else f"{box.name}.f", terms, legs)
         body, map_box = [*chain(*sides), scores], box.box
         pairs = {exp.name: _pair(difference) for difference, exp in sides}
         terms = tuple(replace(term, decays=tuple(pairs[use.name] for use in term.pairwise)) for term in terms)
     box = replace(box, op=replace(map_box, operands=(("of", Use(scores.name, legs)),)))
-    legs = tuple(leg for leg in box.legs if leg != graph.key) + recurrence.own
+    legs = tuple(leg for leg in box.legs if leg != graph.key) + recurrence.value_legs
     body += [box, Step(name, Contraction((Term(ONE, (Use(box.name, box.legs), recurrence.value)),)), legs)]
     form = replace(recurrence, box=box, terms=tuple(featured(recurrence, term) for term in terms), decays=())
     before.append(Step(name, kernel("linear", graph, before, body, form), legs))
@@ -323,7 +333,7 @@ def _pair(difference: Step) -> tuple[Use, Use]:
     return a, b
 
 
-def _reading(reader: Reader, replacement: Use, before: list[Step]) -> Step:
+def _reading(reader: MapReader, replacement: Use, before: list[Step]) -> Step:
     """The reader of the map, reading the result instead; a step in `before` sums legs that only the reader sums."""
     needed = {*reader.step.legs, *(leg for use in reader.others for leg in use.legs)}
     legs = tuple(leg for leg in replacement.legs if leg in needed)
@@ -387,9 +397,9 @@ def chunk_of(graph: Graph, recurrence: Recurrence, sizes: Mapping[str, int] | No
     """
     if any(term.decayed for term in recurrence.terms):
         return CHUNKS[0]
-    all_sizes = {leg.name: leg.size or 1 for leg in graph.legs} | dict(sizes or {})
+    all_sizes = leg_sizes(graph, sizes)
     features = max(prod(all_sizes[leg] for leg in term.features) for term in recurrence.terms)
-    root: int = 2 ** round(log2(features * prod(all_sizes[leg] for leg in recurrence.own)) / 2)
+    root: int = 2 ** round(log2(features * prod(all_sizes[leg] for leg in recurrence.value_legs)) / 2)
     return min(max(root, CHUNKS[0]), CHUNKS[1])
 
 
@@ -403,7 +413,7 @@ def heads_of(recurrence: Recurrence, term: ScoreTerm) -> tuple[Legs, Legs]:
     )
 
 
-def sides_kept(scene: Scene, step: Step, chunk: int) -> dict[str, int]:
+def sides_kept(scene: SizedGraph, step: Step, chunk: int) -> dict[str, int]:
     """Operands saved for backward, before maps that the kernel computes; whole chunks are copies.
 
     A result that was divided by its row sums is saved before that.
@@ -424,7 +434,10 @@ def sides_kept(scene: Scene, step: Step, chunk: int) -> dict[str, int]:
     for use in uses:
         producer = graph.step.get(use.name)
         mapped = producer is not None and producer.name in scene.in_tiles
-        floats |= kept(scene, producer.op.uses if producer and mapped else (use,) if use not in scaled else ())
+        if producer and mapped:
+            floats |= kept(scene, producer.op.uses)
+        elif use not in scaled:
+            floats |= kept(scene, (use,))
         if use in scaled or (
             producer and mapped and producer.box and producer.box.function and producer.box.function.name in SLOW
         ):
@@ -433,24 +446,23 @@ def sides_kept(scene: Scene, step: Step, chunk: int) -> dict[str, int]:
 
 
 def _normalized(recurrence: Recurrence) -> bool:
-    return not isinstance(recurrence.weighting, Masked)
+    return not isinstance(recurrence.weighting, UnnormalizedScores)
 
 
 def _options(writer: Writer, recurrence: Recurrence) -> list[str]:
     """The further arguments of the call."""
-    eps = eps_text(writer, recurrence)
-    options = [*mask_options(writer, recurrence), *([f"eps={eps}"] if eps not in ("0", "0.0", "None") else [])]
-    options += (
-        ["normalize=False"]
-        if isinstance(recurrence.weighting, Masked)
-        else ["softmax=True"]
-        if recurrence.alone
-        else []
-    )
-    return [
-        *options,
-        *([f"causal=True, chunk={chunk_of(writer.graph, recurrence)}"] if recurrence.causal(writer.graph) else []),
-    ]
+    options, eps = mask_options(writer, recurrence), eps_text(writer, recurrence)
+    if eps == "None":
+        options.append("normalize=False")
+    elif recurrence.alone:
+        options.append("softmax=True")
+    elif eps not in ("0", "0.0"):
+        options.append(f"eps={eps}")
+    if recurrence.causal(writer.graph):
+        options.append(f"causal=True, chunk={chunk_of(writer.graph, recurrence)}")
+    if recurrence.shifted:
+        options.append("shift=1")
+    return options
 
 
 def _maps(writer: Writer, recurrence: Recurrence, small: Legs) -> list[str]:

@@ -7,22 +7,21 @@ from math import prod
 
 from tensornet_attn.cost.figures import duration, instead
 from tensornet_attn.cost.sizes import human
+from tensornet_attn.emit.wrap import indented
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.kernels.blocks import Group
-from tensornet_attn.kernels.blockwise import Operand, emit_blockwise, too_small
+from tensornet_attn.kernels.blocks import StepGroup
+from tensornet_attn.kernels.blockwise import BlockOperand, emit_blockwise, too_small
 from tensornet_attn.kernels.implementation import Context
-from tensornet_attn.kernels.tiles import Tiles, operand_legs
+from tensornet_attn.kernels.tiles import TilePrograms, operand_legs
 from tensornet_attn.rewrite.change import leaf
 from tensornet_attn.tiles.cpp.saved import seconds_again, seconds_saved, width_of
-from tensornet_attn.tiles.cpp.source import TILES, Region, biased_region_of, region_of, source
+from tensornet_attn.tiles.cpp.source import TILES, RegionSource, biased_region_of, region_of, source
 from tensornet_attn.tiles.program import Program
 
-_INDENT = "    "
 
-
-class Native(Tiles):
+class Native(TilePrograms):
     """Groups of steps with values of queries x keys that C++ can compute, where blocks save enough memory."""
 
     name, kind, native = "C++ kernels", "native", True
@@ -31,7 +30,7 @@ class Native(Tiles):
     def fit(self, graph: Graph, step: Step) -> Program:
         return _region(graph, step).program
 
-    def unsupported(self, form: Group, context: Context) -> tuple[str, ...]:
+    def unsupported(self, form: StepGroup, context: Context) -> tuple[str, ...]:
         reason = None if context.always else too_small(form, context)
         return () if reason is None else (reason,)
 
@@ -63,7 +62,7 @@ class Native(Tiles):
         region = region_of(writer.graph, step)
         biased = biased_region_of(writer.graph, step, region)
 
-        def registered(tile: str, operands: list[Operand], result_legs: Legs) -> str:
+        def registered(tile: str, operands: list[BlockOperand], result_legs: Legs) -> str:
             name = writer.names.fresh(f"{writer.local[step.name]}_cpp")
             code = source(region, biased).strip()
             writer.native.append(code)
@@ -75,7 +74,7 @@ class Native(Tiles):
                 *(f"{argument}," for argument in arguments),
                 f'text=r"""\n{code}\n""",',
             ]
-            writer.functions |= {f"{name} = cpp_region(\n" + "\n".join(_INDENT + line for line in lines) + "\n)"}
+            writer.functions |= {f"{name} = cpp_region(\n" + "\n".join(indented(lines)) + "\n)"}
             return name
 
         emit_blockwise(writer, step, registered)
@@ -85,14 +84,14 @@ NATIVE = Native()
 
 
 @lru_cache(64)
-def _region(graph: Graph, step: Step) -> Region:
+def _region(graph: Graph, step: Step) -> RegionSource:
     """The C++ of a kernel, of which that for float masks can be printed too. Raises Unfit."""
     region = region_of(graph, step)
     biased_region_of(graph, step, region)
     return region
 
 
-def _parts(writer: Writer, region: Region, operands: list[Operand], result_legs: Legs) -> list[str]:
+def _parts(writer: Writer, region: RegionSource, operands: list[BlockOperand], result_legs: Legs) -> list[str]:
     """What the runtime knows of a region, as arguments."""
     graph, program = writer.graph, region.program
     places = {operand.name: index for index, operand in enumerate(operands)}

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensornet_attn.cost.kernels import Parts
+from tensornet_attn.cost.kernels import Parts, body_of
 from tensornet_attn.cost.memory import kept
-from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.products import Matmul
-from tensornet_attn.cost.rates import Table
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.rates import RateTable
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import parts_inside
 from tensornet_attn.cost.shapes import matmuls
 from tensornet_attn.emit.precision import sums_wide
@@ -24,7 +23,7 @@ from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.kernels.blocks import steps_with
+from tensornet_attn.kernels.blocks import with_kernels
 from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, kernel
 
 
@@ -35,7 +34,7 @@ class OuterSums(Implementation[Recurrence]):
     of_recurrences = True
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
-        split, _ = split_best(graph, context.sizes, context.device, context.device.width)
+        split = context.split(graph)
         kernels, products, wide = dict[str, Step](), set[str](), kept_wide(split)
         for step in split.steps:
             product = None if sums_wide(split, wide, step.name) else _outer_product(split, step)
@@ -43,23 +42,22 @@ class OuterSums(Implementation[Recurrence]):
                 products.add(product.name)
                 op = kernel(self.kind, split, (), (product, step), step.form)
                 kernels[step.name] = replace(step, op=op)
-        steps = tuple(steps_with(graph, split, kernels, products)) if kernels else graph.steps
         chosen = "a sum over the keys, once for all queries, as one product"
-        return Lowered(replace(graph, steps=steps), dict.fromkeys(kernels, chosen))
+        return Lowered(with_kernels(graph, split, kernels, products), dict.fromkeys(kernels, chosen))
 
-    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
-        return {(str(scene.graph.key), *recurrence_of(step).heads): 1}
+    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
+        return {(scene.key, *recurrence_of(step).heads): 1}
 
-    def elementwise(self, scene: Scene, step: Step) -> int:
+    def elementwise(self, scene: SizedGraph, step: Step) -> int:
         return 0
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         return kept(scene, _sides(step))
 
-    def matmuls(self, scene: Scene, step: Step) -> list[Matmul]:
+    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
         return matmuls(scene, _as_product(step))
 
-    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
         return parts_inside(scene, _as_product(step), table, backward)
 
     def plain(self, step: Step) -> bool:
@@ -106,8 +104,7 @@ def _outer_product(graph: Graph, step: Step) -> Step | None:
 
 def _sides(step: Step) -> tuple[Use, ...]:
     """The two operands, in the order of the last legs of the result."""
-    assert step.kernel is not None
-    product, legs = step.kernel.body[0], recurrence_of(step).heads[-2:]
+    product, legs = body_of(step)[0], recurrence_of(step).heads[-2:]
     return tuple(next(use for use in product.op.uses if leg in use.legs) for leg in legs)
 
 

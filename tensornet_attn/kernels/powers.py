@@ -10,10 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tensornet_attn import limits
-from tensornet_attn.graph.attention import Map, Terms, score_of
+from tensornet_attn.graph.attention import MappedScores, Terms, score_of
 from tensornet_attn.graph.graph import Contraction, Function, Graph, Leg, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
-from tensornet_attn.rewrite.change import inlined, plain_number, with_legs, with_steps, with_terms, without_dead
+from tensornet_attn.rewrite.change import (
+    inlined,
+    plain_number,
+    terms_of,
+    with_legs,
+    with_steps,
+    with_terms,
+    without_dead,
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ def written_out(graph: Graph, of: Use) -> WrittenOut | str | None:
     scores = _source(graph, of)
     if scores is None:
         return None
-    terms, done = list(scores.contraction.terms if scores.contraction else ()), list[Term]()
+    terms, done = list(terms_of(scores)), list[Term]()
     read, legs = dict[str, Step](), dict[str, Leg]()
     while terms:
         term = terms.pop(0)
@@ -67,8 +75,8 @@ def _source(graph: Graph, use: Use) -> Step | None:
     score = score_of(graph, use)
     if isinstance(score, Terms):
         return step
-    power = _power(graph, score.function) if isinstance(score, Map) else 0
-    if power < 2 or not isinstance(score, Map) or score.of.legs != step.legs:
+    power = _power(graph, score.function) if isinstance(score, MappedScores) else 0
+    if power < 2 or not isinstance(score, MappedScores) or score.of.legs != step.legs:
         return None
     return replace(step, op=Contraction((Term(ONE, (score.of,) * power),)))
 

@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 
 from tensornet_attn.constants import LONG_ROW, MAP_PART
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.cost.kernels import Parts, inside
+from tensornet_attn.cost.kernels import Parts, body_of, inside
 from tensornet_attn.cost.memory import kept
-from tensornet_attn.cost.order import split_best
-from tensornet_attn.cost.rates import ELEMENTWISE, Table
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.rates import ELEMENTWISE, RateTable
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import WIDTH, passes_of
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Box, Graph, Step, Use
 from tensornet_attn.graph.recurrence import scans
-from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.kernels.blocks import steps_with
+from tensornet_attn.ir.values import Legs, TensorText
+from tensornet_attn.kernels.blocks import with_kernels
 from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, OfSteps, kernel
+from tensornet_attn.rewrite.change import product, terms_of
 
 STATES = 12  # reads and writes of the states in a block: factors, products, decays, states, and what is read of them
 
@@ -39,7 +39,7 @@ class ReadScan:
     inside: frozenset[str]
 
 
-class Scan(OfSteps, Implementation[ReadScan]):
+class SummedScans(OfSteps, Implementation[ReadScan]):
     """Scans that nothing but one product reads, which sums over one of their legs.
 
     Rows with many states are computed in blocks of positions that stay in a cache; other rows, and rows on a GPU, by
@@ -50,32 +50,29 @@ class Scan(OfSteps, Implementation[ReadScan]):
     stepwise = True
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
-        split, _ = split_best(graph, context.sizes, context.device, context.device.width)
-        kernels, removed = dict[str, Step](), set[str]()
+        split, kernels, removed = context.split(graph), dict[str, Step](), set[str]()
         for step in split.steps:
             for form in _read(split, step):
                 body = [inner_step for inner_step in split.steps if inner_step.name in form.inside]
                 kernels[step.name] = replace(step, op=kernel(self.kind, split, (), (*body, step), form))
                 removed |= form.inside
-        if not kernels:
-            return Lowered(graph)
-        steps = tuple(steps_with(graph, split, kernels, removed))
-        return Lowered(replace(graph, steps=steps), dict.fromkeys(kernels, f"{self.name}: no tensor has all states"))
+        changed = with_kernels(graph, split, kernels, removed)
+        return Lowered(changed, dict.fromkeys(kernels, f"{self.name}: no tensor has all states"))
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         return kept(scene, step.op.uses)
 
-    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
+    def saved(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """The states before each block; of short rows, what the steps inside save."""
         inner = self.inside(scene, step)
         states, form = self._states(inner, step), read_scan(step)
         if not self._in_blocks(inner, step):
             return super().saved(scene, step)
-        batch = scene.batch if step.name in scene.batched else 1  # blocks are of one batch element
+        batch = scene.batch_of(step)  # blocks are of one batch element
         blocks = batch * ((states // batch - 1) // MAP_PART)
         return {f"{step.name}: states": blocks * (states // batch) // scene.sizes[str(form.box.leg)]}
 
-    def scratch(self, scene: Scene, step: Step, device: Device) -> tuple[int, int]:
+    def scratch(self, scene: SizedGraph, step: Step, device: Device) -> tuple[int, int]:
         """States, their decay and its exponential; in the backward, gradients of both and of four factors too."""
         inner, steps = inside(scene, step)
         if self._in_blocks(inner, step):
@@ -83,7 +80,7 @@ class Scan(OfSteps, Implementation[ReadScan]):
             return 3 * states, 8 * states
         return (sum(inner.elements(inner_step) for inner_step in steps[:-1]),) * 2
 
-    def seconds(self, scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
         """Passes over blocks that stay in a cache, and calls for each position; of short rows, the steps inside."""
         inner = self.inside(scene, step)
         if not self._in_blocks(inner, step):
@@ -97,26 +94,24 @@ class Scan(OfSteps, Implementation[ReadScan]):
         return True
 
     def emit(self, writer: Writer, step: Step) -> None:
-        assert step.kernel is not None
-        form, (*_, reader) = read_scan(step), step.kernel.body
-        assert reader.contraction is not None
-        key, query, (term,) = str(form.box.leg), str(writer.graph.query), reader.contraction.terms
-        factors = {inner_step.name: inner_step for inner_step in step.kernel.body}
+        form, (*_, reader) = read_scan(step), body_of(step)
+        key, query, (term,) = str(form.box.leg), str(writer.graph.query), terms_of(reader)
+        factors = {inner_step.name: inner_step for inner_step in body_of(step)}
         sides = [_side(writer, factors, form.box.operand(role), (key, *form.legs)) for role in ("of", "decay")]
         read = writer.value(form.read).aligned((query, *form.legs)).text
         expression = writer.call("scan_reads", *sides, read, str(len(form.legs)), "key_mask")
-        value = writer.scaled(term.coefficient, Value(expression, (query, *form.legs[:-1]), True))
+        value = writer.scaled(term.coefficient, TensorText(expression, (query, *form.legs[:-1]), True))
         writer.bind(step.name, value.text, value.legs, value.level)
 
-    def _states(self, inner: Scene, step: Step) -> int:
+    def _states(self, inner: SizedGraph, step: Step) -> int:
         return inner.elements(read_scan(step).box.operand("of"))
 
-    def _in_blocks(self, inner: Scene, step: Step) -> bool:
+    def _in_blocks(self, inner: SizedGraph, step: Step) -> bool:
         positions = inner.sizes[str(read_scan(step).box.leg)]
         return not inner.stepwise and self._states(inner, step) >= LONG_ROW * positions
 
 
-SCAN = Scan()
+SCAN = SummedScans()
 
 
 def read_scan(step: Step) -> ReadScan:
@@ -127,10 +122,10 @@ def read_scan(step: Step) -> ReadScan:
 
 def _read(graph: Graph, step: Step) -> Iterator[ReadScan]:
     """The scan that only a product reads."""
-    terms = step.contraction.terms if step.contraction is not None else ()
-    if len(terms) != 1 or len(terms[0].factors) != 2:
+    term = product(step)
+    if term is None or len(term.factors) != 2:
         return
-    for use, multiplier in (terms[0].factors, terms[0].factors[::-1]):
+    for use, multiplier in (term.factors, term.factors[::-1]):
         scan = _alone(graph, use)
         if scan is None or scan.box is None or not scans(scan) or "state" in dict(scan.box.operands):
             continue
@@ -143,20 +138,18 @@ def _read(graph: Graph, step: Step) -> Iterator[ReadScan]:
             and {*summed, graph.query} <= {*multiplier.legs}
         )
         if legs_match and len(summed) == 1 and kept and kept[-1] not in multiplier.legs:
-            products = [
-                product for use in scan.box.uses if (product := _alone(graph, use)) and len(_factors(product)) == 2
-            ]
-            yield ReadScan(
-                scan.box, multiplier, (*kept, *summed), frozenset(inner_step.name for inner_step in (scan, *products))
-            )
+            operands = (_alone(graph, use) for use in scan.box.uses)
+            inner_steps = [scan, *(step for step in operands if step and len(_factors(step)) == 2)]
+            names = frozenset(inner_step.name for inner_step in inner_steps)
+            yield ReadScan(scan.box, multiplier, (*kept, *summed), names)
 
 
 def _factors(step: Step) -> tuple[Use, ...]:
     """The factors of a product without a sum; else none."""
-    terms = step.contraction.terms if step.contraction is not None else ()
-    if len(terms) != 1 or {*step.legs} != {leg for use in terms[0].factors for leg in use.legs}:
+    term = product(step)
+    if term is None or {*step.legs} != {leg for use in term.factors for leg in use.legs}:
         return ()
-    return terms[0].factors
+    return term.factors
 
 
 def _alone(graph: Graph, use: Use) -> Step | None:
@@ -169,7 +162,8 @@ def _alone(graph: Graph, use: Use) -> Step | None:
 def _side(writer: Writer, inside: dict[str, Step], use: Use, legs: Legs) -> str:
     """The factors of an operand, as a tuple."""
     step = inside.get(use.name)
-    if step is None or step.contraction is None:
+    term = product(step)
+    if term is None:
         return f"({writer.value(use).aligned(legs).text},)"
-    first, second = (writer.value(factor).aligned(legs) for factor in _factors(step))
-    return f"({writer.scaled(step.contraction.terms[0].coefficient, first).text}, {second.text})"
+    first, second = (writer.value(factor).aligned(legs) for factor in term.factors)
+    return f"({writer.scaled(term.coefficient, first).text}, {second.text})"

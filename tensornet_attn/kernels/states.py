@@ -17,7 +17,7 @@ from math import log2, prod
 
 from tensornet_attn.cost.blocks import CHUNKS
 from tensornet_attn.cost.figures import counted
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.emit.layout import split
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.sides import sides_maps, unmapped
@@ -26,8 +26,8 @@ from tensornet_attn.graph.attention import ScoreTerm
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums
 from tensornet_attn.ir.arithmetic import ONE
-from tensornet_attn.ir.values import Legs, Value, shape_comment
-from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes, kernel
+from tensornet_attn.ir.values import Legs, TensorText, shape_comment
+from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes, kernel, leg_sizes
 from tensornet_attn.kernels.linear import DENSE, cpp_option, sides_kept
 from tensornet_attn.rewrite.change import fresh, legs_in, with_steps
 from tensornet_attn.rewrite.duplicate import beside_output
@@ -48,21 +48,23 @@ class States(OfBoxes["Mixed"]):
         return Mixed(graph, read) if read is not None and mixes_heads(read) and not decays else None
 
     def unsupported(self, form: Mixed, context: Context) -> tuple[str, ...]:
-        return (form.parts,) if isinstance(form.parts, str) else ()
+        return (form.recurrence,) if isinstance(form.recurrence, str) else ()
 
-    def cost(self, form: Mixed, context: Context) -> Cost:
+    def cost(self, form: Mixed, context: Context) -> FormCost:
         """MACs of the states, and of the scores."""
-        graph, recurrence = form.made, form.parts
+        graph, recurrence = form.recurrent_graph, form.recurrence
         assert not isinstance(recurrence, str)
-        sizes = {leg.name: leg.size or 1 for leg in graph.legs} | dict(context.sizes)
-        work = self.macs(Scene(graph, sizes), graph.step[f"{form.read.box.name}.read"])
+        sizes = leg_sizes(graph, context.sizes)
+        work = self.macs(SizedGraph(graph, sizes), graph.step[f"{form.read.box.name}.read"])
         linear = sum(count * prod(sizes[leg] for leg in legs) for legs, count in work.items())
         heads = prod(sizes[leg] for leg in (str(graph.query), str(graph.key), *recurrence.heads, *recurrence.mixed))
-        dense = heads * (prod(sizes[leg] for leg in recurrence.features) + prod(sizes[leg] for leg in recurrence.own))
-        return Cost(linear, dense, counted, "states would cost")
+        dense = heads * (
+            prod(sizes[leg] for leg in recurrence.features) + prod(sizes[leg] for leg in recurrence.value_legs)
+        )
+        return FormCost(linear, dense, counted, "states would cost")
 
     def lower(self, form: Mixed, context: Context) -> Lowered:
-        graph, recurrence = form.made, form.parts
+        graph, recurrence = form.recurrent_graph, form.recurrence
         assert not isinstance(recurrence, str)
         how = (
             f", in chunks of {states_chunk(graph, recurrence, context.sizes)}" if recurrence.causal(form.graph) else ""
@@ -79,12 +81,12 @@ class States(OfBoxes["Mixed"]):
         form = recurrence_of(step)
         return form.one_product and not form.causal(graph) and bool(form.pair)
 
-    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
         """MACs of one batch element, by the legs they run over."""
         recurrence, macs = recurrence_of(step), Counter[Legs]()
-        key, width = str(scene.graph.key), (*recurrence.features, *recurrence.own)
+        key, width = scene.key, (*recurrence.features, *recurrence.value_legs)
         causal = recurrence.causal(scene.graph)
-        query = key if causal else str(scene.graph.query)  # a scan pads queries to the number of keys
+        query = key if causal else scene.query  # a scan pads queries to the number of keys
         chunk, scored = self._scored_chunk(scene, step)
         if recurrence.value is not None:
             macs[(key, *recurrence.mixed, *width)] += 1
@@ -94,15 +96,15 @@ class States(OfBoxes["Mixed"]):
             if scored:
                 macs[(query, *recurrence.heads, *recurrence.mixed, *recurrence.features)] += chunk
             if recurrence.value is not None:
-                macs[(query, *recurrence.heads, *recurrence.mixed, *recurrence.own)] += chunk
+                macs[(query, *recurrence.heads, *recurrence.mixed, *recurrence.value_legs)] += chunk
         return dict(macs)
 
-    def elementwise(self, scene: Scene, step: Step) -> int:
+    def elementwise(self, scene: SizedGraph, step: Step) -> int:
         """Sums of keys without values, additions to states; if causal also the mask inside chunks, the sums of states,
         and those of the values that mixed heads read."""
         recurrence = recurrence_of(step)
-        batch = scene.batch if step.name in scene.batched else 1
-        rows, (chunk, scored) = scene.sizes[str(scene.graph.key)], self._scored_chunk(scene, step)
+        batch = scene.batch_of(step)
+        rows, (chunk, scored) = scene.keys, self._scored_chunk(scene, step)
         operations = rows * scene.size((*recurrence.mixed, *recurrence.features)) if recurrence.value is None else 0
         if recurrence.added is not None:
             operations += scene.size(recurrence.added.legs)
@@ -110,32 +112,35 @@ class States(OfBoxes["Mixed"]):
             operations += (
                 rows
                 * scene.size((*recurrence.heads, *recurrence.mixed))
-                * (chunk * scored + scene.size(recurrence.own))
+                * (chunk * scored + scene.size(recurrence.value_legs))
             )
-            operations += -(-rows // chunk) * scene.size((*recurrence.mixed, *recurrence.features, *recurrence.own))
+            operations += -(-rows // chunk) * scene.size(
+                (*recurrence.mixed, *recurrence.features, *recurrence.value_legs)
+            )
         return batch * operations
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         return sides_kept(scene, step, self.chunk(scene, step))
 
-    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
+    def saved(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """Floats saved for backward besides operands and result: states, mixed states, and scores inside the chunks."""
         recurrence = recurrence_of(step)
-        batch, causal = scene.batch if step.name in scene.batched else 1, recurrence.causal(scene.graph)
-        rows, width = scene.sizes[str(scene.graph.key)], (*recurrence.features, *recurrence.own)
+        batch, causal = scene.batch_of(step), recurrence.causal(scene.graph)
+        rows, width = scene.keys, (*recurrence.features, *recurrence.value_legs)
         chunk, scored = self._scored_chunk(scene, step)
         chunks = -(-rows // chunk) if causal else 1
         floats = {
-            f"{step.name}: {name}": batch * chunks * scene.size((*legs, *width)) for name, legs in _states(recurrence)
+            f"{step.name}: {name}": batch * chunks * scene.size((*legs, *width))
+            for name, legs in (("states", recurrence.mixed), ("mixed states", recurrence.heads))
         }
         heads = scene.size((*recurrence.heads, *recurrence.mixed))
         return floats | ({f"{step.name}: scores": batch * rows * chunk * heads} if causal and scored else {})
 
-    def chunk(self, scene: Scene, step: Step) -> int:
+    def chunk(self, scene: SizedGraph, step: Step) -> int:
         """Keys per chunk of a kernel; 0 if it is not causal."""
         return self._scored_chunk(scene, step)[0] if recurrence_of(step).causal(scene.graph) else 0
 
-    def _scored_chunk(self, scene: Scene, step: Step) -> tuple[int, bool]:
+    def _scored_chunk(self, scene: SizedGraph, step: Step) -> tuple[int, bool]:
         """Keys per chunk, and whether scores are computed; sums of keys alone use those of their keys and values."""
         recurrence = recurrence_of(step)
         lead = max(map(recurrence_of, _in_one_call(scene.graph, step)), key=lambda member: member.value is not None)
@@ -157,7 +162,7 @@ class States(OfBoxes["Mixed"]):
         first, (term,) = recurrences[0], recurrences[0].terms
         q = _side(writer, "q", term.query[0], first.heads, query, first.features)
         k = _side(writer, "k", term.key[0], first.mixed, key, first.features)
-        v = _side(writer, "v", first.value, first.mixed, key, first.own)
+        v = _side(writer, "v", first.value, first.mixed, key, first.value_legs)
         mix = _mix(writer, first.mix, first.heads, first.mixed)
         options = ["mask" if takes_mask(graph) else "None", "key_mask", writer.batch_dims]
         if first.causal(graph):
@@ -165,9 +170,14 @@ class States(OfBoxes["Mixed"]):
         maps = sides_maps(writer, first)
         if maps != ["None", "None"]:
             options.append(f"maps=({', '.join(maps)})")
-        addends = [_added_text(writer, recurrence) for recurrence in recurrences]
+        addends = [
+            writer.operand("E", writer.value(added), (recurrence.heads, recurrence.features, recurrence.value_legs))
+            if (added := recurrence.added) is not None
+            else "None"
+            for recurrence in recurrences
+        ]
         targets = [
-            Value(writer.local[kernel_step.name], (*recurrence.heads, query, *recurrence.own), True)
+            TensorText(writer.local[kernel_step.name], (*recurrence.heads, query, *recurrence.value_legs), True)
             for kernel_step, recurrence in zip(steps, recurrences, strict=True)
         ]
         if any(addend != "None" for addend in addends):
@@ -175,8 +185,8 @@ class States(OfBoxes["Mixed"]):
         options += cpp_option(writer, step, [step]) if len(steps) > 1 else []
         call = writer.call("mixed_states" if len(steps) == 1 else "mixed_states_and_blockwise", q, k, v, mix, *options)
         suffixes = [
-            (split(-1, [*map(writer.size, recurrence.own)]) if recurrence is first else "")
-            + split(-2 - len(recurrence.own), [*map(writer.size, recurrence.heads)])
+            (split(-1, [*map(writer.size, recurrence.value_legs)]) if recurrence is first else "")
+            + split(-2 - len(recurrence.value_legs), [*map(writer.size, recurrence.heads)])
             for recurrence in recurrences
         ]
         if len(steps) == 1:
@@ -198,26 +208,26 @@ class Mixed:
     read: Read
 
     @cached_property
-    def found(self) -> tuple[Recurrence | str, tuple[Step, ...]]:
+    def recurrence_and_operands(self) -> tuple[Recurrence | str, tuple[Step, ...]]:
         """The states, or why they cannot be used, and the steps that compute their operands."""
         before: list[Step] = []
         return _recurrence(self.graph, self.read, before), tuple(before)
 
     @property
-    def parts(self) -> Recurrence | str:
-        return self.found[0]
+    def recurrence(self) -> Recurrence | str:
+        return self.recurrence_and_operands[0]
 
     @cached_property
-    def made(self) -> Graph:
+    def recurrent_graph(self) -> Graph:
         """The graph with the states as one kernel."""
-        recurrence, before = self.found
+        recurrence, before = self.recurrence_and_operands
         assert not isinstance(recurrence, str)
         graph, box, name = self.graph, self.read.box, f"{self.read.box.name}.read"
         assert box.box is not None
         (term,), of, legs = (
             recurrence.terms,
             box.box.operand("of"),
-            (*recurrence.heads, str(graph.query), *recurrence.own),
+            (*recurrence.heads, str(graph.query), *recurrence.value_legs),
         )
         value, mix = (() if use is None else (use,) for use in (recurrence.value, recurrence.mix))
         states = [(Use(box.name, box.legs), *mix), *([(recurrence.added,)] if recurrence.added else [])]
@@ -315,12 +325,16 @@ def _paired(graph: Graph, name: str) -> Graph:
             and not {step.name for step in between} & {use.name for use in second.op.uses}
         ):
             names = first.name, second.name
-            paired = [
-                (member, replace(member.kernel, form=replace(recurrence_of(member), pair=names)))
-                for member in pair
-                if member.kernel
-            ]
-            return with_steps(graph, {step.name: [replace(step, op=op)] for step, op in paired})
+            return with_steps(
+                graph,
+                {
+                    member.name: [
+                        replace(member, op=replace(member.kernel, form=replace(recurrence_of(member), pair=names)))
+                    ]
+                    for member in pair
+                    if member.kernel
+                },
+            )
     return graph
 
 
@@ -333,24 +347,14 @@ def _in_one_call(graph: Graph, step: Step) -> list[Step]:
 
 def states_chunk(graph: Graph, recurrence: Recurrence, sizes: Mapping[str, int] | None = None) -> int:
     """Keys per chunk: fewer than in linear attention, by the number of mixed heads with scores inside a chunk."""
-    all_sizes = {leg.name: leg.size or 1 for leg in graph.legs} | dict(sizes or {})
-    root: int = 2 ** round(log2(prod(all_sizes[leg] for leg in (*recurrence.features, *recurrence.own))) / 2)
+    all_sizes = leg_sizes(graph, sizes)
+    root: int = 2 ** round(log2(prod(all_sizes[leg] for leg in (*recurrence.features, *recurrence.value_legs))) / 2)
     return min(max(root // prod(all_sizes[leg] for leg in recurrence.mixed), CHUNKS[0]), CHUNKS[1])
-
-
-def _states(recurrence: Recurrence) -> tuple[tuple[str, Legs], ...]:
-    return ("states", recurrence.mixed), ("mixed states", recurrence.heads)
 
 
 def _side(writer: Writer, name: str, use: Use | None, heads: Legs, sequence: str, columns: Legs) -> str:
     """The name of an operand laid out as [heads, sequence, columns], with heads flattened."""
     return "None" if use is None else writer.operand(name, unmapped(writer, use)[0], (heads, (sequence,), columns))
-
-
-def _added_text(writer: Writer, recurrence: Recurrence) -> str:
-    """The name of what is added to the states of the heads, laid out as they are."""
-    groups = recurrence.heads, recurrence.features, recurrence.own
-    return "None" if recurrence.added is None else writer.operand("E", writer.value(recurrence.added), groups)
 
 
 def _mix(writer: Writer, use: Use | None, heads: Legs, mixed: Legs) -> str:

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from tensornet_attn.cost.memory import kept
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.precision import sums_wide
 from tensornet_attn.emit.sides import mask_options, term_text
@@ -27,14 +27,14 @@ DESCRIPTION = {True: "a cumulative sum over the keys", False: "a sum over the ke
 
 
 @dataclass(frozen=True)
-class Summed:
+class KeySum:
     """A sum over keys and its graph."""
 
     graph: Graph
-    found: Recurrence
+    recurrence: Recurrence
 
 
-class CumulativeSums(OfBoxes[Summed]):
+class CumulativeSums(OfBoxes[KeySum]):
     """Sums over keys that separate into query and key parts; never more operations than computing the scores."""
 
     name, kind, pairs = "cumulative sums", "sums", False
@@ -42,16 +42,16 @@ class CumulativeSums(OfBoxes[Summed]):
     def places(self, graph: Graph) -> list[str]:
         return [step.name for step in sums(graph)]
 
-    def form(self, graph: Graph, place: str) -> Summed | None:
+    def form(self, graph: Graph, place: str) -> KeySum | None:
         recurrence = cumulative(graph, graph.step[place])
         if not isinstance(recurrence, Recurrence) or recurrence.decays:
             return None
         terms = tuple(_without_ones(graph, _with_the_keys(graph, recurrence, term)) for term in recurrence.terms)
-        return Summed(graph, replace(recurrence, terms=terms))
+        return KeySum(graph, replace(recurrence, terms=terms))
 
-    def lower(self, form: Summed, context: Context) -> Lowered:
+    def lower(self, form: KeySum, context: Context) -> Lowered:
         """Replaces the sum and the product that it sums by one kernel."""
-        graph, recurrence, before = form.graph, form.found, list[Step]()
+        graph, recurrence, before = form.graph, form.recurrence, list[Step]()
         step = recurrence.box
         assert step.box is not None
         of = step.box.operand("of")
@@ -64,26 +64,26 @@ class CumulativeSums(OfBoxes[Summed]):
             {step.name: DESCRIPTION[recurrence.causal(graph)]},
         )
 
-    def macs(self, scene: Scene, step: Step) -> dict[Legs, int]:
+    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
         """MACs of one batch element, by the legs they run over: the products of the query parts with the sums."""
         recurrence, macs = recurrence_of(step), Counter[Legs]()
         for term in recurrence.terms:
-            macs[(str(scene.graph.query), *heads_of(recurrence, term)[1], *term.features)] += 1
+            macs[(scene.query, *heads_of(recurrence, term)[1], *term.features)] += 1
         return dict(macs)
 
-    def elementwise(self, scene: Scene, step: Step) -> int:
+    def elementwise(self, scene: SizedGraph, step: Step) -> int:
         """Operations over the whole batch: one addition per element of the key parts, and additions of terms."""
         recurrence = recurrence_of(step)
-        batch = scene.batch if step.name in scene.batched else 1
-        rows = scene.sizes[str(scene.graph.key)]
+        batch = scene.batch_of(step)
+        rows = scene.keys
         added = sum(rows * scene.size((*heads_of(recurrence, term)[0], *term.features)) for term in recurrence.terms)
         return batch * (added + (len(recurrence.terms) - 1) * scene.size(step.legs))
 
-    def kept(self, scene: Scene, step: Step) -> dict[str, int]:
+    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """The sums if query parts get gradients, and these parts."""
         recurrence, floats = recurrence_of(step), dict[str, int]()
-        batch = scene.batch if step.name in scene.batched else 1
-        rows = scene.sizes[str(scene.graph.query)] if recurrence.causal(scene.graph) else 1
+        batch = scene.batch_of(step)
+        rows = scene.queries if recurrence.causal(scene.graph) else 1
         for i, term in enumerate(recurrence.terms):
             if any(use.name in scene.learned for use in term.query):
                 floats[f"{step.name}: sums {i}"] = (

@@ -5,37 +5,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from math import prod
 
-from tensornet_attn.cost.blocks import Block
+from tensornet_attn.cost.blocks import BlockedSteps
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.order import order, split_best
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.triton.kernels import kernels
-from tensornet_attn.emit.triton.region import Region
-from tensornet_attn.emit.wrap import WIDTH, filled
+from tensornet_attn.emit.triton.region import TritonRegion
+from tensornet_attn.emit.wrap import INDENT, WIDTH, filled, indented
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, Legs, Path, split_products
-from tensornet_attn.kernels.blocks import Group, groups_of, steps_with
+from tensornet_attn.kernels.blocks import StepGroup, groups_of, with_kernels
 from tensornet_attn.kernels.blockwise import InBlocks
 from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.tiles.build import tile_program
 from tensornet_attn.tiles.derive import gradients
 from tensornet_attn.tiles.hidden import with_hiding
 from tensornet_attn.tiles.legs import MOST, sides_of
-from tensornet_attn.tiles.program import Node, Operand, Program, Unfit, below, structure
-
-_INDENT = "    "
+from tensornet_attn.tiles.program import Node, Program, TileOperand, Unfit, below, structure
 
 
-class Tiles(InBlocks):
+class TilePrograms(InBlocks):
     """Groups of steps with values of queries x keys that a tile program can compute, on the triton backend."""
 
     name, kind, opaque = "Triton kernels", "tiles", True
@@ -49,14 +47,14 @@ class Tiles(InBlocks):
         gradients(program)
         return program
 
-    def programs(self, scene: Scene, step: Step) -> dict[str, int]:
+    def programs(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         heads, _, _ = sides_of(scene.graph, with_hiding(scene.graph, step), self.most)
         return {leg: scene.sizes[leg] // tiles for leg, tiles in heads.items()}
 
     def as_kernel(self, step: Step) -> Step:
         """A kernel of blocks of queries as one of this kind."""
         assert step.kernel is not None
-        assert isinstance(step.form, Block)
+        assert isinstance(step.form, BlockedSteps)
         return replace(step, op=replace(step.kernel, kind=self.kind, form=replace(step.form, tiled=True)))
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
@@ -73,7 +71,9 @@ class Tiles(InBlocks):
             for step in kernels:
                 if reason := against.get(step.name):
                     named = (*(group.steps if none else ()), step.name)
-                    refused |= {name: (reason,) for name in named if _own(best, name, group.steps)}
+                    refused |= {
+                        name: (reason,) for name in named if name not in group.steps or not best.step[name].nested
+                    }
             if none:
                 continue
             removed |= group.steps | group.spread
@@ -81,12 +81,12 @@ class Tiles(InBlocks):
             chosen |= {name: f"blockwise, some queries at a time: {reason}" for name, reason in against.items()}
             accepted = [step for step in group.kernels if step.name not in against]
             chosen |= {step.name: self.describe(best, step, context) for step in accepted}
-        return Lowered(replace(graph, steps=tuple(steps_with(graph, best, exits, removed))), chosen, refused)
+        return Lowered(with_kernels(graph, best, exits, removed), chosen, refused)
 
     def on_triton(self, form: object) -> bool:
         return True
 
-    def reason(self, group: Group, step: Step) -> str | None:
+    def reason(self, group: StepGroup, step: Step) -> str | None:
         """Why a kernel of a group cannot be of this kind; None if it can."""
         if group.reason:
             return group.reason
@@ -122,7 +122,7 @@ class Tiles(InBlocks):
         region = next((region for earlier, region in writer.regions if earlier == program_structure), None)
         if region is None:
             name = writer.names.fresh(f"{writer.local[step.name]}_tiles")
-            region = Region(graph, program, name, ", ".join(step.kernel.steps), function_names())
+            region = TritonRegion(graph, program, name, ", ".join(step.kernel.steps), function_names())
             writer.regions.append((program_structure, region))
             if program.sums_powers:
                 region.biased = _biased(writer, step, region)
@@ -136,7 +136,7 @@ class Tiles(InBlocks):
         writer.named(step.name, writer.call("tiled", *_arguments(writer, region, program)), program.legs)
 
 
-TRITON = Tiles()
+TRITON = TilePrograms()
 
 
 def _weights_first(graph: Graph, factors: Sequence[Legs], product_legs: Legs, sizes: Mapping[str, int]) -> Path:
@@ -169,11 +169,6 @@ def _sharing(factors: Sequence[Legs], outside: set[str]) -> tuple[int, int] | No
     return next(((i, j) for i, j in combinations(inner, 2) if {*factors[i]} & {*factors[j]}), None)
 
 
-def _own(graph: Graph, name: str, group: Container[str]) -> bool:
-    """Whether a step is a step of the diagram or an exit of the group."""
-    return name not in group or not graph.step[name].nested
-
-
 def _forward(program: Program) -> list[Node]:
     return [node for node in below([program.exit.maps]) if node.axes == (program.query, program.key)]
 
@@ -190,18 +185,19 @@ def _programs(graph: Graph, program: Program) -> int:
     return prod((graph.leg[leg].size or 1) // tiles for leg, tiles in program.heads.items())
 
 
-def _biased(writer: Writer, step: Step, region: Region) -> Region:
+def _biased(writer: Writer, step: Step, region: TritonRegion) -> TritonRegion:
     """The region for calls with a float mask; coefficients are those of both."""
     program, name = tile_program(writer.graph, step, biased=True), writer.names.fresh(f"{region.name}_biased")
     kernels(region)
-    return Region(writer.graph, program, name, f"{region.about}, with a float mask", function_names(), region.numbers)
+    return TritonRegion(
+        writer.graph, program, name, f"{region.about}, with a float mask", function_names(), region.numbers
+    )
 
 
-def _arguments(writer: Writer, region: Region, program: Program) -> list[str]:
+def _arguments(writer: Writer, region: TritonRegion, program: Program) -> list[str]:
     graph = writer.graph
     operands = ", ".join(_operand(writer, program, operand) for operand in program.operands)
-    lengths = [writer.length(graph.query), writer.length(graph.key)]
-    arguments = [region.name, f"[{operands}]", *lengths, f"({writer.batch_shape},)"]
+    arguments = [region.name, f"[{operands}]", *writer.lengths_of_pair, f"({writer.batch_shape},)"]
     arguments += ["mask" if program.masks and takes_mask(graph) else "None", "key_mask" if program.masks else "None"]
     numbers = [writer.number(tree, traced=False) for tree in region.numbers]
     arguments += [f"[{', '.join(numbers)}]"] if numbers else []
@@ -211,7 +207,7 @@ def _arguments(writer: Writer, region: Region, program: Program) -> list[str]:
     return arguments
 
 
-def _operand(writer: Writer, program: Program, operand: Operand) -> str:
+def _operand(writer: Writer, program: Program, operand: TileOperand) -> str:
     tensor = writer.graph.tensor.get(operand.use.name)
     if tensor is not None and tensor.role == "noise" and operand.axes == (program.query, program.key):
         order = tuple(operand.use.legs.index(leg) for leg in operand_legs(program, operand))
@@ -219,36 +215,22 @@ def _operand(writer: Writer, program: Program, operand: Operand) -> str:
     return writer.value(operand.use).arranged(operand_legs(program, operand)).text
 
 
-def operand_legs(program: Program, operand: Operand) -> tuple[str, ...]:
+def operand_legs(program: Program, operand: TileOperand) -> tuple[str, ...]:
     """The legs of an operand in the order in which kernels read it: heads, sequence, width."""
     axis_legs = [leg for axis in operand.axes for leg in program.widths.get(axis, (axis,))]
     return (*operand.heads, *axis_legs)
 
 
-def _tables(region: Region) -> tuple[str, ...]:
-    """The operands that are indexed by the distance of query and key."""
-    pairs = zip(region.operands, region.program.operands, strict=True)
-    return tuple(name for name, operand in pairs if operand.table)
-
-
-def _normalized(region: Region) -> tuple[int, ...]:
-    """The tiles of maps whose rows are divided by plain sums."""
-    ops = [node.op for node in region.program.maps for _ in range(region.program.tiles(node.heads))]
-    return tuple(i for i, op in enumerate(ops) if op == "normalize")
-
-
-def _source(region: Region, sources: dict[str, str]) -> str:
+def _source(region: TritonRegion, sources: dict[str, str]) -> str:
     """The kernels, and their registration for `tiled`."""
     program = region.program
-    legs = {
-        name: " ".join(operand_legs(program, operand))
-        for name, operand in zip(region.operands, program.operands, strict=True)
-    }
+    operands = dict(zip(region.operands, program.operands, strict=True))
+    map_ops = [node.op for node in program.maps for _ in range(program.tiles(node.heads))]  # of each tile
     sizes = {leg: region.graph.leg[leg].size for leg in program.heads}
     left, right = region.reach()
     settings = {
         "sides": (program.query, program.key),
-        "operands": legs,
+        "operands": {name: " ".join(operand_legs(program, operand)) for name, operand in operands.items()},
         "heads": program.heads,
         "widths": {axis: " ".join(width_legs) for axis, width_legs in program.widths.items()},
         "result": " ".join(program.legs),
@@ -258,8 +240,8 @@ def _source(region: Region, sources: dict[str, str]) -> str:
         "live": region.live,
         "whole": tuple(leg for leg in program.heads if leg in program.whole),
         "relative": "".join(program.relative),
-        "tables": _tables(region),
-        "normalized": _normalized(region),
+        "tables": tuple(name for name, operand in operands.items() if operand.table),
+        "normalized": tuple(i for i, op in enumerate(map_ops) if op == "normalize"),
         "log": program.exit.log,
         "random": region.random,
         "noise": tuple(region.operands[i] for i in region.noise),
@@ -278,6 +260,6 @@ def _source(region: Region, sources: dict[str, str]) -> str:
     ]
     if region.biased is not None:
         arguments.append(f"biased={region.biased.name}")
-    lines = [_INDENT + line for line in filled((f"{argument}," for argument in arguments), WIDTH - len(_INDENT))]
+    lines = indented(filled((f"{argument}," for argument in arguments), WIDTH - len(INDENT)))
     call = "\n".join([f"{region.name} = region(", *lines, ")"]).replace("'", '"')
     return "\n\n\n".join([*sources.values(), call])

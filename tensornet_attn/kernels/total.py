@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tensornet_attn.cost.kernels import body_of
 from tensornet_attn.emit.layout import columns
-from tensornet_attn.emit.sides import eps_text, laid, mask_options, matrix, sides_maps, small_legs, term_text
+from tensornet_attn.emit.sides import eps_text, laid, mask_options, matrix, sides_maps, sides_text, small_legs
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.recurrence import recurrence_of
@@ -16,7 +17,7 @@ from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.kernels.features import features_inside, takes_maps
 from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, OfSteps, kernel
 from tensornet_attn.kernels.linear import DENSE, cpp_option
-from tensornet_attn.rewrite.change import with_steps
+from tensornet_attn.rewrite.change import terms_of, with_steps
 
 
 class Total(OfSteps, Implementation[tuple[Step, ...]]):
@@ -43,19 +44,18 @@ class Total(OfSteps, Implementation[tuple[Step, ...]]):
         return True
 
     def emit(self, writer: Writer, step: Step) -> None:
-        assert step.kernel is not None
-        *kernels, _ = step.kernel.body
+        *kernels, _ = body_of(step)
         recurrences = [recurrence_of(summand) for summand in kernels]
         first, query, key = recurrences[0], str(writer.graph.query), str(writer.graph.key)
         assert first.value is not None
         products = f"{', '.join(recurrence.box.name for recurrence in recurrences)} times {first.value.name}"
         writer.line(f"# the sum of {products}: sums over {key} first; no {query} by {key} tensor is formed")
         small = small_legs(writer, kernels)
-        sides = [term_text(writer, recurrence, recurrence.terms[0], small)[1:-1] for recurrence in recurrences]
+        sides = [sides_text(writer, recurrence, recurrence.terms[0], small) for recurrence in recurrences]
         values = laid(writer, "v", matrix(writer.value(first.value), first.heads, (key,), first.result))
         terms = [
-            f"({side}, {', '.join(sides_maps(writer, recurrence, small))}, {eps_text(writer, recurrence)})"
-            for side, recurrence in zip(sides, recurrences, strict=True)
+            writer.call("LinearKernel", *pair, *sides_maps(writer, recurrence, small), eps_text(writer, recurrence))
+            for pair, recurrence in zip(sides, recurrences, strict=True)
         ]
         options = [*mask_options(writer, first), *cpp_option(writer, step, kernels)]
         expression = writer.call("linear_attentions", f"[{', '.join(terms)}]", values, *options)
@@ -69,7 +69,7 @@ TOTAL = Total()
 def _summed(graph: Graph, step: Step) -> list[Step]:
     """The kernels whose results a step adds up, if one call computes them all; else none."""
     kernels, alike = list[Step](), set[object]()
-    for term in step.contraction.terms if step.contraction is not None else ():
+    for term in terms_of(step):
         (use, *others) = term.factors or (None,)
         summand = graph.step.get(use.name) if use is not None and not others and term.coefficient == ONE else None
         if summand is None or use is None or not takes_maps(graph, summand, tiles=False):

@@ -27,11 +27,11 @@ __all__ = [
     "ModelSpec", "Seq2Seq", "SequenceClassifier", "check", "json_schema", "list_models", "load", "make",
 ]  # fmt: skip
 _PLACES = {
+    "base": "INITIALISATIONS Model",
     "cache": "ModelCache",
     "config": "json_schema",
     "cost": "ModelCost",
     "kinds": "LanguageModel MaskedLanguageModel Memory Seq2Seq SequenceClassifier make",
-    "model": "INITIALISATIONS Model",
     "read": "ModelSpec check list_models load",
 }
 _HOME = {name: module for module, names in _PLACES.items() for name in names.split()}

@@ -82,7 +82,7 @@ class Fitted:
 
 
 @dataclass
-class Place:
+class DesignPlace:
     """The place of a design in a model. `role`: mixer, cross or mlp. `longest`: maximum lengths of its two inputs."""
 
     document: Document
@@ -100,7 +100,7 @@ class Place:
         self.reporter.error(code, message, (*self.path, *inner), hint=hint)
 
 
-def fit(place: Place) -> Fitted | None:
+def fit(place: DesignPlace) -> Fitted | None:
     """The design at a place, with the sizes of the place; None if it is refused, with the reasons in the reporter."""
     part = place.part
     if place.causal and part.causal is False:
@@ -129,7 +129,7 @@ def fit(place: Place) -> Fitted | None:
     return Fitted(reading.design, causal, len(graph.of_role("input")) > 1, elements)
 
 
-def _width_legs(place: Place, design: Design) -> list[str]:
+def _width_legs(place: DesignPlace, design: Design) -> list[str]:
     """The legs of the inputs that take the width of the residual stream: the legs that are not sequence legs."""
     leg_kinds = {
         leg.name: leg.kind
@@ -153,7 +153,7 @@ def _width_legs(place: Place, design: Design) -> list[str]:
     return width_legs
 
 
-def _report_problems(place: Place, problems: list[Problem], legs: Mapping[str, Any]) -> None:
+def _report_problems(place: DesignPlace, problems: list[Problem], legs: Mapping[str, Any]) -> None:
     """Reports the problems of a design, and its place in the model."""
     elsewhere = not problems  # without a problem of its own, the place is reported
     for problem in problems:
@@ -162,7 +162,7 @@ def _report_problems(place: Place, problems: list[Problem], legs: Mapping[str, A
             message = problem.message.replace("this file", f"'{problem.file}'", 1)
             place.refuse(message, problem.hint, code=problem.code)
         elif problem.file not in ("legs= argument", "settings= argument"):
-            place.reporter.found.append(problem)
+            place.reporter.reported.append(problem)
             elsewhere |= problem.file != place.document.name
         else:
             overridden = section == "settings" or name in place.part.legs  # otherwise the model's width
@@ -175,7 +175,7 @@ def _report_problems(place: Place, problems: list[Problem], legs: Mapping[str, A
     place.failed = True
 
 
-def _check_fit(place: Place, graph: Graph) -> None:
+def _check_fit(place: DesignPlace, graph: Graph) -> None:
     inputs, output = graph.of_role("input"), graph.legs_of(graph.output)
     if len(output) != 2 or output[0] != graph.query:
         message = f"the output of '{graph.name}' has the legs '{' '.join(output)}'."
@@ -205,7 +205,7 @@ def _check_fit(place: Place, graph: Graph) -> None:
             place.refuse(message, hint)
 
 
-def check_carried(place: Place, fitted: Fitted) -> None:
+def check_carried(place: DesignPlace, fitted: Fitted) -> None:
     """Refuses a design whose cache cannot be carried, in a model with `memory_kind: cache`."""
     reason = not_carried(build(fitted.design, fitted.causal), bool(fitted.design.loss_weights))
     if reason:

@@ -16,7 +16,7 @@ from tensornet_attn.ir.arithmetic import evaluate, names, parse
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.models.config import CONFIGS, PARTS, STACKS, TOP, AnyConfig, Layer, Part, report_config
 from tensornet_attn.models.cost import ModelCost, cost
-from tensornet_attn.models.fit import Fitted, Place, check_carried, fit, is_path, shipped
+from tensornet_attn.models.fit import DesignPlace, Fitted, check_carried, fit, is_path, shipped
 from tensornet_attn.spec import library
 from tensornet_attn.spec import load as load_design
 from tensornet_attn.spec.names import identifier_problem
@@ -248,7 +248,7 @@ def _blocks(document: Document, reporter: Reporter, config: AnyConfig, stack: st
             path: Path = ("model", stack, index)
             path = (*path, role) if document.value((*path, role)) is not None else path
             rows = (positions, positions + (memory if role == "mixer" else 0))
-            place = Place(document, reporter, path, role, part, config.width, causal and role != "cross", rows)
+            place = DesignPlace(document, reporter, path, role, part, config.width, causal and role != "cross", rows)
             if (fitted := fit(place)) is not None and getattr(config, "memory_kind", "") == "cache":
                 check_carried(place, fitted)
             if fitted is not None:

@@ -33,8 +33,10 @@ class Cache:
         self._sizes = {
             cached.name: tuple(decoding.graph.leg[leg].size or 1 for leg in cached.legs) for cached in decoding.kept
         }
-        self._wide = {part.value for part in decoding.parts if part.wide}  # at least float32, as all states are
-        self._levels = {operand.value for part in decoding.parts for operand in part.inputs if operand.how == "level"}
+        self._wide = {part.value_name for part in decoding.parts if part.wide}  # at least float32, as all states are
+        self._levels = {
+            operand.value_name for part in decoding.parts for operand in part.inputs if operand.how == "level"
+        }
         self._held: dict[str, Tensor] = {}  # name -> tensor; a growing tensor has spare room after the rows in use
         self._written: dict[str, Tensor] = {}  # rows that the running call wrote after the rows in use
         self.shown: Tensor | None = None  # packed documents: [batch, positions], False = padding

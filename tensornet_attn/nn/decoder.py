@@ -14,7 +14,7 @@ from tensornet_attn.cost.devices import GENERIC
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.made import Arguments, Made, Result
-from tensornet_attn.plan.cache import Cache as Plans
+from tensornet_attn.plan.cache import LruCache as Plans
 from tensornet_attn.plan.decoding import decoding_of
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.plan import Plan
@@ -124,15 +124,15 @@ class Decoder:
             inputs: list[Tensor] = []
             for operand in stage.inputs:
                 if operand.how == "chunk":
-                    inputs.append(values[operand.value])
+                    inputs.append(values[operand.value_name])
                 elif operand.how == "kept":
-                    inputs.append(cache.appended(operand.value, values[operand.value]))
+                    inputs.append(cache.appended(operand.value_name, values[operand.value_name]))
                 elif operand.how in ("seen", "empty"):
                     inputs.append(x.new_zeros(()).expand(*batch, lengths[key] if operand.how == "seen" else 1))
                 else:
-                    inputs.append(cache[operand.value])
-            owner = module if stage.made.source else _With(module, stage.plan, x.dtype)
-            outputs: Any = stage.made.run(owner, Arguments((*inputs,), lengths, None, None, None))
+                    inputs.append(cache[operand.value_name])
+            owner = module if stage.executable.source else _With(module, stage.plan, x.dtype)
+            outputs: Any = stage.executable.run(owner, Arguments((*inputs,), lengths, None, None, None))
             if isinstance(outputs, Tensor):
                 values[stage.values[0]] = outputs
             else:
@@ -150,8 +150,8 @@ class Decoder:
         """The values from which the cached values are computed."""
         needed = {*self._kept}
         for part in reversed(self.decoding.parts):
-            if part.value in needed:
-                needed |= {operand.value for operand in part.inputs if operand.how == "chunk"}
+            if part.value_name in needed:
+                needed |= {operand.value_name for operand in part.inputs if operand.how == "chunk"}
         return frozenset(needed)
 
     def _planned(self, stage: Stage, make: Callable[[Plan], Made], parent: Plan, workload: str) -> _Planned:
@@ -165,7 +165,7 @@ class Decoder:
         inputs = tuple(
             _Input(
                 operand.how,
-                operand.value,
+                operand.value_name,
                 operand.axis,
                 len(legs),
                 operand.hides,
@@ -191,8 +191,10 @@ class Decoder:
                 x.to(wide if operand.wide else stage_dtype) for x, operand in zip(inputs, planned.inputs, strict=True)
             )
         lengths = dict(zip(planned.legs, (chunk.length, keys), strict=True))
-        owner = module if stage_dtype == dtype and planned.made.source else _With(module, planned.plan, stage_dtype)
-        outputs = planned.made.run(owner, Arguments(inputs, lengths, mask, key_mask, None))
+        owner = (
+            module if stage_dtype == dtype and planned.executable.source else _With(module, planned.plan, stage_dtype)
+        )
+        outputs = planned.executable.run(owner, Arguments(inputs, lengths, mask, key_mask, None))
         values: Sequence[Any] = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
         if wide == dtype:
             return values
@@ -204,18 +206,18 @@ class Decoder:
 
     def _input(self, module: Any, cache: Cache, reach: int | None, operand: _Input, chunk: _Chunk, keys: int) -> Tensor:
         if operand.how == "kept":
-            new = chunk.values.get(operand.value)
+            new = chunk.values.get(operand.value_name)
             new = new if new is None else _of_batch(new, self._batch(chunk), operand.rank)
-            return cache.extended(operand.value, new, reach)
+            return cache.extended(operand.value_name, new, reach)
         if operand.how == "chunk":
-            tensor = chunk.values[operand.value]
+            tensor = chunk.values[operand.value_name]
             if chunk.key_mask is None or not operand.hides:
                 return tensor
             # a hidden position must not reach a state
             return torch.where(_seen(chunk.key_mask, tensor, operand.axis, operand.rank), tensor, 0)
         length, like = chunk.length, chunk.like
         if operand.how in ("state", "level"):
-            return cache.state(operand.value, self._batch(chunk), like)
+            return cache.state(operand.value_name, self._batch(chunk), like)
         if operand.how == "place":
             return torch.arange(1, length + 1, dtype=wide_dtype(like.dtype), device=like.device)
         if operand.how == "visible":
@@ -224,7 +226,7 @@ class Decoder:
             return chunk.key_mask[..., -length:].to(like.dtype)
         if operand.how in ("seen", "empty"):
             return like.new_zeros(()).expand(*self._batch(chunk), keys if operand.how == "seen" else length)
-        rows: Tensor = getattr(module, operand.value)
+        rows: Tensor = getattr(module, operand.value_name)
         count = keys if operand.on_keys else length
         return rows.narrow(operand.axis, cache.length + length - count, count)
 
@@ -269,7 +271,7 @@ class _Input(NamedTuple):
     """
 
     how: str
-    value: str
+    value_name: str
     axis: int
     rank: int
     hides: bool
@@ -290,7 +292,7 @@ class _Planned(NamedTuple):
     once: bool
     legs: tuple[str, str]
     plan: Plan
-    made: Made
+    executable: Made
 
 
 class _With:

@@ -12,7 +12,7 @@ Tensor = torch.Tensor
 Work = Callable[[int], float]  # length -> work of a sequence, in units of an empty call
 
 
-class Group(NamedTuple):
+class DocumentGroup(NamedTuple):
     """Documents computed by one call, with their common numbers of queries and keys, padding included."""
 
     documents: tuple[int, ...]
@@ -26,7 +26,7 @@ class Group(NamedTuple):
         return torch.arange(self.keys, device=device) < key_counts[:, None]
 
 
-def grouped(lengths: Sequence[tuple[int, int]], work: Callable[[], Work] | None) -> list[Group]:
+def grouped(lengths: Sequence[tuple[int, int]], work: Callable[[], Work] | None) -> list[DocumentGroup]:
     """Groups documents, given as (queries, keys), so that each group has one length.
 
     `work`: given if padding is allowed. Lengths are then merged if the padding costs less than another call. Queries
@@ -39,13 +39,13 @@ def grouped(lengths: Sequence[tuple[int, int]], work: Callable[[], Work] | None)
             by_length.setdefault(length, []).append(document)
     by_length = by_length or {lengths[0]: [0]}
     if work is None or len(by_length) == 1:
-        groups = [Group(tuple(documents), *length, False) for length, documents in by_length.items()]
+        groups = [DocumentGroup(tuple(documents), *length, False) for length, documents in by_length.items()]
     else:
         groups = _padded(by_length, work())
     return sorted(groups)
 
 
-def _padded(by_length: dict[tuple[int, int], list[int]], work: Work) -> list[Group]:
+def _padded(by_length: dict[tuple[int, int], list[int]], work: Work) -> list[DocumentGroup]:
     """Merges lengths, longest first: each joins the previous group with padding, or starts a new group."""
     buckets: list[list[tuple[int, int]]] = []
     for length in sorted(by_length, key=lambda length: (length[1] - length[0], -length[0])):
@@ -56,14 +56,14 @@ def _padded(by_length: dict[tuple[int, int], list[int]], work: Work) -> list[Gro
         else:
             buckets.append([length])
     return [
-        Group(
+        DocumentGroup(
             tuple(sorted(document for length in bucket for document in by_length[length])), *bucket[0], len(bucket) > 1
         )
         for bucket in buckets
     ]
 
 
-class Rows(NamedTuple):
+class RowIndices(NamedTuple):
     """Index tensors that gather and scatter all groups along one sequence leg; padding repeats a document's last row.
 
     `index`: packed row of each group row, groups concatenated. `back`: position among these of each packed row. Both
@@ -75,11 +75,11 @@ class Rows(NamedTuple):
     back: Tensor | None
 
     @staticmethod
-    def of(groups: Sequence[Group], lengths: Sequence[int], side: str, device: torch.device) -> Rows:
+    def of(groups: Sequence[DocumentGroup], lengths: Sequence[int], side: str, device: torch.device) -> RowIndices:
         shapes = tuple((len(group.documents), int(getattr(group, side))) for group in groups)
         order = [document for group in groups for document in group.documents]
         if order == [*range(len(lengths))] and not any(group.padded for group in groups):
-            return Rows(shapes, None, None)
+            return RowIndices(shapes, None, None)
         starts = [0, *accumulate(lengths)]
         sizes = [length for count, length in shapes for _ in range(count)]
         firsts = [0, *accumulate(sizes)]
@@ -98,7 +98,7 @@ class Rows(NamedTuple):
         inverse = torch.arange(starts[-1], device=device) + move.repeat_interleave(
             document_lengths, output_size=starts[-1]
         )
-        return Rows(shapes, index, inverse)
+        return RowIndices(shapes, index, inverse)
 
     def split(self, tensor: Tensor, axis: int) -> list[Tensor]:
         """Splits a tensor of the packed row into one per group, [documents, ...] with the positions on the axis."""
@@ -120,7 +120,7 @@ class Rows(NamedTuple):
         index = torch.arange(sum(sizes), device=device) if self.index is None else self.index
         return [chunk.unflatten(0, shape) for chunk, shape in zip(index.split(sizes), self.shapes, strict=True)]
 
-    def pairs(self, keys: Rows, tensor: Tensor, query: int, key: int) -> list[Tensor]:
+    def pairs(self, keys: RowIndices, tensor: Tensor, query: int, key: int) -> list[Tensor]:
         """Splits a tensor with both sequence legs, at these axes, into the pairs within documents, one per group."""
         indices = zip(self.places(tensor.device), keys.places(tensor.device), strict=True)
         return [_pairs(tensor, query, key, rows, columns) for rows, columns in indices]

@@ -141,7 +141,7 @@ class CompiledDesign(nn.Module):
             packed, named = self._signature.without_inputs(packed, named)
         if named:
             inputs = self._signature.ordered(inputs, named, cache is not None and cache.length > 0)
-        if packed is not None and packed.given:
+        if packed is not None and packed.is_packed:
             packed.refuse(self.design.name, mask=mask, noise=noise)
             if cache is None:
                 return call_packed(self, packed, inputs, key_mask, losses)

@@ -28,7 +28,7 @@ class Packed(NamedTuple):
     position_ids: Tensor | None = None
 
     @property
-    def given(self) -> bool:
+    def is_packed(self) -> bool:
         """Whether any argument is given, which makes the call packed."""
         return any(argument is not None for argument in self)
 

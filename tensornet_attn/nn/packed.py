@@ -26,7 +26,7 @@ from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.padding import Padding, padding_of
 from tensornet_attn.nn.cache import Cache, check_cache
 from tensornet_attn.nn.call import check_key_mask
-from tensornet_attn.nn.documents import Padded, Rows, Work, grouped
+from tensornet_attn.nn.documents import Padded, RowIndices, Work, grouped
 from tensornet_attn.nn.made import Arguments, Result
 from tensornet_attn.nn.offsets import Packed, check_traced, lengths_of
 from tensornet_attn.runtime.masks import both
@@ -34,7 +34,7 @@ from tensornet_attn.runtime.masks import both
 Tensor = torch.Tensor
 CALL = 3e-4  # seconds per call, independent of its work
 LENGTH = 256  # work is counted at this length and at twice this length
-Side = Any  # Rows or Padded, of one sequence leg
+Side = Any  # RowIndices or Padded, of one sequence leg
 
 
 def call_packed(
@@ -54,7 +54,7 @@ def call_packed(
     module._signature.check_place(module._parameters, inputs, key_mask=key_mask)
     averaged = losses or (module.training and bool(packing.states))
     padding = packing.everything if averaged else packing.evaluation
-    row, traced = Row.of(module, inputs, key_mask, packed.word), torch.compiler.is_compiling()
+    row, traced = PackedSequences.of(module, inputs, key_mask, packed.word), torch.compiler.is_compiling()
     lengths = None if traced else documents(row, packed)
     if not traced and not row.lengths[packing.query]:
         return _empty(module, row, packed, averaged)
@@ -65,7 +65,7 @@ def call_packed(
     return _by_length(module, row, *lengths, padding, losses)
 
 
-class Row(NamedTuple):
+class PackedSequences(NamedTuple):
     """The tensors of a packed call without batch dimension, and the lengths of their sequence legs."""
 
     packing: Packing
@@ -77,7 +77,9 @@ class Row(NamedTuple):
     own_keys: bool  # whether an input has the key leg
 
     @staticmethod
-    def of(module: Any, inputs: tuple[Tensor, ...], key_mask: Tensor | None, word: str, behind: bool = False) -> Row:
+    def of(
+        module: Any, inputs: tuple[Tensor, ...], key_mask: Tensor | None, word: str, behind: bool = False
+    ) -> PackedSequences:
         """Checks the inputs and removes their batch dimension. Raises InputError."""
         packing, signature = module._packing, module._signature
         if not packing.read:
@@ -102,7 +104,7 @@ class Row(NamedTuple):
             if not packing.tied:
                 raise InputError(f"{packing.design}: no input has the leg '{packing.query}' that the documents divide.")
             lengths[packing.query] = lengths[str(packing.key)]
-        return Row(packing, flat, key_mask, lengths, batch == (1,), present[0][0].device, own_keys)
+        return PackedSequences(packing, flat, key_mask, lengths, batch == (1,), present[0][0].device, own_keys)
 
     def split(self, queries: Side, keys: Side) -> Iterator[Any]:
         """Splits each input into documents. An input without a sequence leg is shared by all of them."""
@@ -125,7 +127,7 @@ class Row(NamedTuple):
         return output.movedim(1 + self.packing.axis, 1).flatten(0, 1)
 
 
-def documents(row: Row, packed: Packed) -> tuple[list[int], list[int]]:
+def documents(row: PackedSequences, packed: Packed) -> tuple[list[int], list[int]]:
     """Returns the number of queries and of keys of each document. Raises InputError."""
     packing, design = row.packing, row.packing.design
     length = row.lengths[packing.query]
@@ -153,7 +155,7 @@ def _run(module: Any, inputs: tuple[Tensor | None, ...], key_mask: Tensor | None
     return output
 
 
-def _empty(module: Any, row: Row, packed: Packed, averaged: bool) -> Result:
+def _empty(module: Any, row: PackedSequences, packed: Packed, averaged: bool) -> Result:
     """The output of a row without positions: no rows of the output of one position, so that gradients are zeros."""
     if averaged:
         raise InputError(f"{row.packing.design}: all documents are empty, so there are no losses and states.")
@@ -166,19 +168,21 @@ def _empty(module: Any, row: Row, packed: Packed, averaged: bool) -> Result:
     return row.whole(row.rows(output)[:0])  # type: ignore[arg-type]
 
 
-def _by_length(module: Any, row: Row, queries: list[int], keys: list[int], padding: Padding, losses: bool) -> Result:
+def _by_length(
+    module: Any, row: PackedSequences, queries: list[int], keys: list[int], padding: Padding, losses: bool
+) -> Result:
     """Runs one call per document length; padding can merge similar lengths."""
     packing = row.packing
     pads = padding.behind is None and (packing.keyed or padding.apart is None)
     work = partial(work_of, module, row.device) if pads else None
     groups = grouped([*zip(queries, keys, strict=True)], work)
-    along = Rows.of(groups, queries, "queries", row.device)
-    on_keys = along if keys == queries else Rows.of(groups, keys, "keys", row.device)
+    along = RowIndices.of(groups, queries, "queries", row.device)
+    on_keys = along if keys == queries else RowIndices.of(groups, keys, "keys", row.device)
     visible_by_group = [None] * len(groups) if row.key_mask is None else on_keys.split(row.key_mask, 0)
     operands = [
         operand if isinstance(operand, list) else [operand] * len(groups) for operand in row.split(along, on_keys)
     ]
-    states = _States(module, packing.states if module.training and len(groups) > 1 else ())
+    states = _StateMeans(module, packing.states if module.training and len(groups) > 1 else ())
     outputs, means = [], dict[str, Tensor]()
     for group, visible_keys, *inputs in zip(groups, visible_by_group, *operands, strict=True):
         if group.padded and padding.key_mask and packing.keyed:
@@ -216,7 +220,7 @@ def call_with_cache(
         raise InputError(
             f"{design}: a call with a cache and {packed.word} accepts no input with both a query and a key leg."
         )
-    row = Row.of(module, inputs, None, packed.word, behind=cache.length > 0)
+    row = PackedSequences.of(module, inputs, None, packed.word, behind=cache.length > 0)
     queries, keys = documents(row, packed)
     memory = module._decoder(cache.droppable).decoding.memory
     problem = packing.evaluation.between if cache.length and not memory else packing.evaluation.before
@@ -237,7 +241,7 @@ def _offsets(lengths: list[int], device: torch.device) -> Tensor:
     return torch.tensor([0, *accumulate(lengths)], device=device)
 
 
-class _States:
+class _StateMeans:
     """Averages the states that training calls store over the documents; every call reads the old values."""
 
     def __init__(self, module: Any, names: Sequence[str]):
@@ -257,7 +261,7 @@ class _States:
             state.copy_(new)
 
 
-def _traced(module: Any, row: Row, packed: Packed, padding: Padding, losses: bool) -> Result:
+def _traced(module: Any, row: PackedSequences, packed: Packed, padding: Padding, losses: bool) -> Result:
     """Pads all documents to `max_seqlen`: shapes do not depend on the offsets. Raises InputError."""
     packing, design = row.packing, row.packing.design
     length = row.lengths[packing.query]

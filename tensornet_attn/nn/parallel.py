@@ -18,12 +18,12 @@ from torch.distributed.tensor.parallel import ParallelStyle
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.graph import Graph
-from tensornet_attn.graph.wires import Wire
+from tensornet_attn.graph.wires import StepLeg
 from tensornet_attn.nn.call import Signature
 from tensornet_attn.nn.made import Arguments, Made, Result, Run
 from tensornet_attn.plan.make import make_plan
-from tensornet_attn.plan.parallel import Split
-from tensornet_attn.plan.part import Part, part_of
+from tensornet_attn.plan.parallel import SplitLeg
+from tensornet_attn.plan.part import ProcessDiagram, part_of
 from tensornet_attn.plan.plan import Plan
 from tensornet_attn.spec import Design
 
@@ -35,7 +35,7 @@ GONE = -1
 class TensorParallel:
     """A tensor-parallel plan from `module.tp_plan()`; pass its `style` to `parallelize_module`."""
 
-    split: Split
+    split: SplitLeg
     written: Graph
     kind: type[nn.Module]  # class of the module: CompiledDesign
 
@@ -70,7 +70,7 @@ class TensorParallel:
 class LegParallel(ParallelStyle):
     """Splits a compiled design along a leg. Raises InputError for another design, or if the mesh is not 1-D."""
 
-    def __init__(self, split: Split, written: Graph, kind: type[nn.Module]):
+    def __init__(self, split: SplitLeg, written: Graph, kind: type[nn.Module]):
         super().__init__()
         self.split, self.written = split, written
         self.kind: Any = kind
@@ -106,14 +106,14 @@ class SplitMake:
 
     make: Callable[[Design, Plan], Made]
     written: Graph
-    split: Split
-    part: Part
+    split: SplitLeg
+    process_diagram: ProcessDiagram
     mesh: DeviceMesh
 
     def __call__(self, design: Design, plan: Plan) -> Made:
         if plan.graph != self.written:  # a part of the layer, as in a cache
             raise InputError(f"{design.name}: a design that is split over processes cannot use a cache.")
-        part_plan = make_plan(self.part.graph, plan.backend, plan.target)
+        part_plan = make_plan(self.process_diagram.graph, plan.backend, plan.target)
         executable = self.make(design, part_plan)
         return replace(executable, run=_run(self, part_plan, executable.run), evaluate=_gathering(executable.evaluate))
 
@@ -123,9 +123,9 @@ class SplitMake:
         tensors = {name: _local(tensor, name in shards) for name, tensor in module.named_parameters(recurse=False)}
         with torch.no_grad():  # a step that updates a state writes into its local part
             tensors |= {name: tensor.to_local() for name, tensor in module.named_buffers(recurse=False)}
-        if self.part.chooser is not None:
+        if self.process_diagram.chooser is not None:
             like = next(iter(tensors.values()))
-            tensors[self.part.chooser] = self.chosen(
+            tensors[self.process_diagram.chooser] = self.chosen(
                 torch.eye(self.split.size, dtype=like.dtype, device=like.device), 1
             )
         return tensors
@@ -154,7 +154,7 @@ class SplitMake:
         sequences = {self.split.graph.query, self.split.graph.key}
         if op is None or {*op.operand("of").legs} - sequences != {*legs}:
             return GONE
-        return next((axis for axis, leg in enumerate(legs) if (box, Wire(leg)) in self.split.own), None)
+        return next((axis for axis, leg in enumerate(legs) if (box, StepLeg(leg)) in self.split.slots), None)
 
 
 class PartOfModule:

@@ -38,7 +38,8 @@ class DecodingStep(nn.Module):
         self.layer, self.first, self._decoding = layer, first, decoding_of(layer.plan.graph)
         has_all_positions = any(cached.leg is not None and cached.reach is None for cached in self._decoding.kept)
         placed = next(
-            (part.value for part in self._decoding.parts if any(operand.how in PLACED for operand in part.inputs)), None
+            (part.value_name for part in self._decoding.parts if any(operand.how in PLACED for operand in part.inputs)),
+            None,
         )
         if placed is not None and not has_all_positions and not first:
             raise InputError(

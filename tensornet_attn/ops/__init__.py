@@ -11,13 +11,23 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from tensornet_attn.ops.maps import MAPS, Map, another_map
+from tensornet_attn.ops.maps import MAPS, ElementwiseMap, another_map
 from tensornet_attn.ops.masks import MASKS, Mask, another_mask
 from tensornet_attn.ops.operation import Operation
 from tensornet_attn.ops.registered import registered
 from tensornet_attn.ops.schema import BOXES, rebuild
 
-__all__ = ["MAPS", "MASKS", "OPS", "Map", "Mask", "Operation", "another_map", "another_mask", "another_operation"]
+__all__ = [
+    "MAPS",
+    "MASKS",
+    "OPS",
+    "ElementwiseMap",
+    "Mask",
+    "Operation",
+    "another_map",
+    "another_mask",
+    "another_operation",
+]
 
 ORDER = (
     "softmax normalize keep map logsumexp max sum mean cumsum reverse_cumsum topk rmsnorm layernorm groupnorm l1norm "

@@ -10,8 +10,8 @@ from pydantic_core import PydanticCustomError
 
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Scene, Tensor
+from tensornet_attn.ir.values import Legs, TensorText
+from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, ReferenceEvaluation, Scene, Tensor
 from tensornet_attn.ops.operation import Operation, aligned, without
 from tensornet_attn.ops.schema import BoxModel, Masks, Operand
 
@@ -97,7 +97,7 @@ class ConvOperation(Operation):
     def legs_whole(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
         return (box.leg, box.other)
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         import torch
 
         operand_legs, source = box.operand("of").legs, source_of(run.graph, box)
@@ -140,11 +140,13 @@ class ConvOperation(Operation):
         rows = scene.elements(box.operand("of")) // length
         return {f"{step.name}: padded": rows * (length + scene.sizes[str(box.other)] - 1)}
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         operand, source = lines.value(box.operand("of")), source_of(lines.graph, box)
         self.emit_masked(lines, step, box, operand.arranged((*without(operand.legs, source), source)), "None", "None")
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+    def emit_masked(
+        self, lines: ForwardEmitter, step: Step, box: Box, operand: TensorText, keep: str, bias: str
+    ) -> None:
         width = int(lines.graph.leg[str(box.other)].size)
         left, source, result_leg = (
             left_of(lines.graph, box, width),
@@ -165,7 +167,7 @@ class ConvOperation(Operation):
         groups = tuple(leg for leg in operand_legs if leg in weight.legs and leg in step.legs)
         summed = tuple(leg for leg in operand_legs if leg in weight.legs and leg not in step.legs)
         weight_only = without(weight.legs, box.other, *groups, *summed)
-        x = Value(expression, operand.legs, operand.batched).arranged((*rows, *groups, *summed, source))
+        x = TensorText(expression, operand.legs, operand.batched).arranged((*rows, *groups, *summed, source))
         x_text = x.grouped((*((leg,) for leg in rows), groups + summed, (source,)))
         count = " * ".join(lines.size(leg) for leg in groups) or "1"
         expression = lines.call(
@@ -200,7 +202,7 @@ def source_of(graph: Graph, box: Box) -> str:
     return str(box.leg) if box.leg in box.operand("of").legs else str(graph.key)
 
 
-def result_of(lines: Lines, step: Step, box: Box) -> str:
+def result_of(lines: ForwardEmitter, step: Step, box: Box) -> str:
     """The leg of the output positions."""
     return str(box.leg) if box.leg in step.legs else str(lines.graph.query)
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.steps import Box, Contraction, Function, Step, Tensor, Term, Use
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Checker, KernelTiles, Lines, Run, Tile
+from tensornet_attn.ir.values import Legs, TensorText
+from tensornet_attn.ops.given import Checker, ForwardEmitter, KernelTiles, ReferenceEvaluation, Tile
 from tensornet_attn.ops.given import Tensor as Values
 from tensornet_attn.ops.operation import Operation, check_key_leg
 from tensornet_attn.ops.schema import BoxModel, LegName, Masks, Operand
@@ -65,13 +65,15 @@ class CumSumOperation(Operation):
         sums = Box("sum", box.leg, (("of", Use(each.name, legs)),), masks=(Function("causal"),))
         return [each, Step(step.name, sums, step.legs)], [ones]
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Values, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Values, Legs]:
         entries, keep, legs, axis = run.masked(step)
         entries = entries.where(keep, 0)
         sums = entries.flip(axis).cumsum(axis).flip(axis) if self.reverse else entries.cumsum(axis)
         return sums, legs
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+    def emit_masked(
+        self, lines: ForwardEmitter, step: Step, box: Box, operand: TensorText, keep: str, bias: str
+    ) -> None:
         expression = lines.call(f"masked_{self.kind}", operand.text, *([] if keep == "None" else [keep]))
         lines.bind(step.name, expression, operand.legs)
 

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from tensornet_attn.ir.steps import Box, Step, Use
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Checker, Lines, Run, Scene, Tensor
+from tensornet_attn.ir.values import Legs, TensorText
+from tensornet_attn.ops.given import Checker, ForwardEmitter, ReferenceEvaluation, Scene, Tensor
 from tensornet_attn.ops.operation import Operation, aligned, check_key_leg, over, without
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, LegName, Operand
 
@@ -86,7 +86,7 @@ class DeltaRuleOperation(Operation):
                 raise Refusal("dangling", f"leg {names} of '{role}' is on no matching operand.", hint)
         return tuple(query if name == leg else name for name in box.operands["value"].legs if name != other)
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         heads, _, own_legs = legs_of(box)
         return written(run, box)[0], (*heads, *own_legs, run.graph.query)
 
@@ -110,7 +110,7 @@ class DeltaRuleOperation(Operation):
         return operands + result * scene.elements(step)
 
     def also_saved(self, scene: Scene, step: Step, box: Box) -> dict[str, int]:
-        batch = scene.batch if step.name in scene.batched else 1
+        batch = scene.batch_of(step)
         sizes = {role: scene.elements(box.operand(role)) for role in ("query", "key", "rate")}
         rows = batch * scene.size({*step.legs} & {*box.operand("query").legs})
         sizes |= {"result": scene.elements(step), "row": rows}
@@ -123,7 +123,7 @@ class DeltaRuleOperation(Operation):
             saved |= {f"{step.name}: {role} used": count for role, count in used.items() if count}
         return saved
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         """Operands are [heads..., sequence, width]; the width is the contracted legs, or the value's own legs."""
         heads, _, own_legs = legs_of(box)
         past = past_text(lines, box)
@@ -147,7 +147,7 @@ class DeltaStateOperation(DeltaRuleOperation):
     model = None
     saves: tuple[str, ...] = ()
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         heads, contracted, own_legs = legs_of(box)
         return written(run, box)[1], (*heads, *own_legs, *contracted)
 
@@ -163,7 +163,7 @@ class DeltaStateOperation(DeltaRuleOperation):
     def also_saved(self, scene: Scene, step: Step, box: Box) -> dict[str, int]:
         return {}
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         heads, contracted, own_legs = legs_of(box)
         arguments = [*operand_texts(lines, box), past_text(lines, box)]
         if gates := gate_texts(lines, box):
@@ -225,7 +225,7 @@ def updates(box: Box) -> int:
     return 2 + ("decay" in roles) + ("write" in roles)
 
 
-def gate_texts(lines: Lines, box: Box) -> list[str]:
+def gate_texts(lines: ForwardEmitter, box: Box) -> list[str]:
     """The arguments of a gated rule, decay as [heads..., sequence, 1 or d], and the key mask; none for a plain rule."""
     heads, contracted, _ = legs_of(box)
     arguments = [] if box.other is None else [f"steps={lines.size(box.other)}"]
@@ -240,7 +240,7 @@ def gate_texts(lines: Lines, box: Box) -> list[str]:
     return [*arguments, f"key_mask={key_mask_of(heads)}"] if arguments else []
 
 
-def written(run: Run, box: Box) -> tuple[Tensor | None, Tensor]:
+def written(run: ReferenceEvaluation, box: Box) -> tuple[Tensor | None, Tensor]:
     """The results of the queries, None without queries, and the last S [batch..., heads, own legs, contracted legs]."""
     key, (heads, contracted, own_legs) = str(box.leg), legs_of(box)
     legs, operands = (*heads, *own_legs, *contracted), dict[str, Tensor]()
@@ -261,7 +261,7 @@ def written(run: Run, box: Box) -> tuple[Tensor | None, Tensor]:
     return fast_weights(q, k, v, rate, keep, len(contracted), box.mode or "none", run.number(box.number("eps")), past)
 
 
-def operand_texts(lines: Lines, box: Box) -> list[str]:
+def operand_texts(lines: ForwardEmitter, box: Box) -> list[str]:
     """The query if there is one, keys and values as matrices, and the rates [heads..., sequence]."""
     heads, contracted, own_legs = legs_of(box)
     operands = []
@@ -278,7 +278,7 @@ def past_of(box: Box) -> list[Use]:
     return [use for role, use in box.operands if role in PAST]
 
 
-def past_text(lines: Lines, box: Box) -> str:
+def past_text(lines: ForwardEmitter, box: Box) -> str:
     """The state before the first key: a list of S [heads..., d, e], [heads..., d] and [heads...]. Empty without it."""
     heads, contracted, own_legs = legs_of(box)
     groups = ((contracted, own_legs), (contracted,), ())
@@ -295,7 +295,7 @@ def key_mask_of(heads: Legs) -> str:
     return f"{masked} if key_mask is not None else None" if heads else masked
 
 
-def normalized(lines: Lines, box: Box) -> list[str]:
+def normalized(lines: ForwardEmitter, box: Box) -> list[str]:
     """The arguments for the normalization."""
     mode = box.mode or "none"
     return [] if mode == "none" else [f'"{mode}"', *lines.eps(box.number("eps"))]
@@ -392,16 +392,16 @@ def gated_weights(
     return stacked.flatten(stacked.ndim - 1 - contracted), S  # the contracted legs have size 1
 
 
-def widened(lines: Lines, operand: Value, leading: Legs, width: Legs) -> Value:
+def widened(lines: ForwardEmitter, operand: TensorText, leading: Legs, width: Legs) -> TensorText:
     """An operand broadcast to all legs of the width."""
     if {*width} <= {*operand.legs}:
         return operand
     operand = operand.aligned((*leading, *width), whole=True)
     sizes = ", ".join([*map(lines.size, width), ""]).strip()
-    return Value(lines.call("widened", operand.text, f"({sizes})"), operand.legs, operand.batched)
+    return TensorText(lines.call("widened", operand.text, f"({sizes})"), operand.legs, operand.batched)
 
 
-def matrix(operand: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
+def matrix(operand: TensorText, heads: Legs, sequence: Legs, width: Legs) -> str:
     """An operand as [heads..., sequence, width]."""
     if any(leg not in operand.legs for leg in (*heads, *width)):
         operand = operand.aligned((*heads, *sequence, *width), whole=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensornet_attn.ir.arithmetic import to_text
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import ATOM, Legs
-from tensornet_attn.ops.given import KernelTiles, Lines, Run, Tensor, Tile
+from tensornet_attn.ops.given import ForwardEmitter, KernelTiles, ReferenceEvaluation, Tensor, Tile
 from tensornet_attn.ops.operation import Operation
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, Operand
 
@@ -24,10 +24,10 @@ class DropoutOperation(Operation):
     has_leg = False
     elementwise = inline = keeps_sign = scales = True
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         return run.dropped(run.operand(step), box.number("dropout")), step.legs
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         operand = lines.value(box.operand("of"))
         expression = lines.dropped(box.number("dropout"), operand.text)
         lines.bind(step.name, expression, operand.legs, operand.level if expression == operand.text else ATOM)

@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ir.steps import Seen, Step, Use
-from tensornet_attn.ir.values import ATOM, Legs, Value
+from tensornet_attn.ir.values import ATOM, Legs, TensorText
 
 Tensor = Any  # of torch, which only reference runs import
 Graph = Any  # a checked diagram: `graph.graph.Graph`
-Scene = Any  # a diagram with sizes, which counts elements: `cost.scene.Scene`
-Tile = Any  # a node of a kernel's program: `tiles.model.Node`
+Scene = Any  # a diagram with sizes, which counts elements: `cost.scene.SizedGraph`
+Tile = Any  # a node of a kernel's program: `tiles.program.Node`
 
 
 class Checker(Protocol):
@@ -29,10 +29,10 @@ class Checker(Protocol):
     def written(self, parameter: str) -> object: ...
     def broken(self, *legs: str) -> bool: ...
     def number(self, name: str) -> int | float | None: ...
-    def given(self, name: str) -> bool: ...  # whether the design sets a parameter
+    def is_set(self, name: str) -> bool: ...  # whether the design sets a parameter
 
 
-class Run(Protocol):
+class ReferenceEvaluation(Protocol):
     """One evaluation of the reference: values are tensors [batch..., legs]."""
 
     graph: Graph
@@ -53,7 +53,7 @@ class Run(Protocol):
         ...
 
 
-class Lines(Protocol):
+class ForwardEmitter(Protocol):
     """The emitter of `forward`. `call` emits a call of a runtime function; `bind` assigns the value of a step.
 
     `functions` has the names of the runtime functions that the file calls, and the text of its own functions.
@@ -64,7 +64,7 @@ class Lines(Protocol):
     graph: Graph
     plain: bool
 
-    def value(self, use: Use) -> Value: ...
+    def value(self, use: Use) -> TensorText: ...
     def number(self, tree: Arith) -> str: ...
     def factor(self, tree: Arith) -> str: ...
     def integer(self, tree: Arith) -> str: ...
@@ -73,15 +73,15 @@ class Lines(Protocol):
     def positions(self, leg: str) -> str: ...
     def call(self, function: str, *arguments: str) -> str: ...
     def bind(self, name: str, text: str, legs: Legs, level: int = ATOM) -> None: ...
-    def scaled(self, coefficient: Arith, value: Value) -> Value: ...
+    def scaled(self, coefficient: Arith, value: TensorText) -> TensorText: ...
     def dropped(self, probability: Arith, text: str) -> str: ...
     def eps(self, tree: Arith, usual: float = 0) -> list[str]: ...
 
 
-class Tiles(Protocol):
-    """The tiles of one box; `nodes`, a `tiles.model.Nodes`, creates them.
+class TilesOfBox(Protocol):
+    """The tiles of one box; `nodes`, a `tiles.program.Nodes`, creates them.
 
-    If several tiles cover the leg of the box, `variable` is their index and `place` the index of the result.
+    If several tiles cover the leg of the box, `variable` is their index and `result_index` the index of the result.
     """
 
     @property
@@ -89,11 +89,11 @@ class Tiles(Protocol):
     @property
     def variable(self) -> str: ...
     @property
-    def place(self) -> str: ...
+    def result_index(self) -> str: ...
     def value(self, use: Use) -> Tile: ...
 
 
-class KernelTiles(Tiles, Protocol):
+class KernelTiles(TilesOfBox, Protocol):
     """The tiles of one box in a kernel over a block of queries and a block of keys. Raises Unfit if a tile is missing.
 
     `masked`: a tile of queries x keys and the pairs visible to the box. `seen`: the pairs visible to its readers.

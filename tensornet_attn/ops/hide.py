@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import isinf
 
 from tensornet_attn.ir.steps import Box, Step
-from tensornet_attn.ir.values import SUM, Legs, Value
-from tensornet_attn.ops.given import KernelTiles, Lines, Run, Tensor, Tile
+from tensornet_attn.ir.values import SUM, Legs, TensorText
+from tensornet_attn.ops.given import ForwardEmitter, KernelTiles, ReferenceEvaluation, Tensor, Tile
 from tensornet_attn.ops.operation import Operation
 
 
@@ -17,12 +17,14 @@ class Hide(Operation):
     elementwise = inline = only_hides = True
     keeps_zeros = False
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         use = box.operand("of")
         entries, keep = run.values[use.name], run.seen(box.seen, use.legs)
         return entries.where(keep, run.number(box.number("fill"))), use.legs
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+    def emit_masked(
+        self, lines: ForwardEmitter, step: Step, box: Box, operand: TensorText, keep: str, bias: str
+    ) -> None:
         fill = box.number("fill").value  # type: ignore[union-attr]
         filled = 'float("-inf")' if isinf(fill) else repr(fill)
         condition, _, otherwise = keep.partition(" if ")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.ops.given import Graph, Lines, Run, Tensor
+from tensornet_attn.ops.given import ForwardEmitter, Graph, ReferenceEvaluation, Tensor
 from tensornet_attn.ops.operation import Operation, aligned
 
 
@@ -25,13 +25,13 @@ class Join(Operation):
     def legs_whole(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
         return (box.leg, *box.parts)
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         use, apart = box.operand("of"), apart_of(step.legs, box)
         operand = aligned(run.values[use.name], use.legs, apart)
         batch = operand.shape[: operand.ndim - len(apart)]
         return operand.reshape(*batch, *map(run.size, step.legs)), step.legs
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         groups = tuple(box.parts if leg == box.leg else (leg,) for leg in step.legs)
         lines.bind(step.name, lines.value(box.operand("of")).grouped(groups), step.legs)
 
@@ -45,13 +45,13 @@ class Split(Join):
     kind = "split"
     splits = True
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         use = box.operand("of")
         operand = run.values[use.name]
         legs, batch = apart_of(use.legs, box), operand.shape[: operand.ndim - len(use.legs)]
         return operand.reshape(*batch, *map(run.size, legs)), legs
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         operand = lines.value(box.operand("of"))
         dim = operand.legs.index(str(box.leg)) - len(operand.legs)
         sizes = ", ".join(map(lines.size, box.parts))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tensornet_attn.ir.steps import Box, Step
-from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Checker, KernelTiles, Lines, Run, Tensor, Tile
+from tensornet_attn.ir.values import Legs, TensorText
+from tensornet_attn.ops.given import Checker, ForwardEmitter, KernelTiles, ReferenceEvaluation, Tensor, Tile
 from tensornet_attn.ops.operation import Operation, check_key_leg
 from tensornet_attn.ops.schema import BoxModel, LegName, Masks, Operand
 
@@ -29,15 +29,17 @@ class Keep(Operation):
         check_key_leg(box, "keep", leg)
         return super().result(box, leg, other)
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         scores, keep, legs, _ = run.masked(step)
         return scores.where(keep, 0), legs
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         operand = lines.value(box.operand("of"))
         lines.bind(step.name, operand.text, operand.legs, operand.level)
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+    def emit_masked(
+        self, lines: ForwardEmitter, step: Step, box: Box, operand: TensorText, keep: str, bias: str
+    ) -> None:
         if keep != "None":
             lines.bind(step.name, lines.call("kept", operand.text, keep), operand.legs)
         elif operand.text.isidentifier():

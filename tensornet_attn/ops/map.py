@@ -9,7 +9,7 @@ from tensornet_attn.ir.arithmetic import Arith, evaluate, names
 from tensornet_attn.ir.steps import Box, Function, Step
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.ops import maps
-from tensornet_attn.ops.given import Graph, KernelTiles, Lines, Run, Scene, Tensor, Tile
+from tensornet_attn.ops.given import ForwardEmitter, Graph, KernelTiles, ReferenceEvaluation, Scene, Tensor, Tile
 from tensornet_attn.ops.operation import Operation, call_words
 from tensornet_attn.ops.schema import BoxModel, LegName, Operand
 
@@ -32,6 +32,9 @@ class MapOperation(Operation):
     def finite(self, graph: Graph, box: Box) -> bool:
         return row(box).finite
 
+    def bounded(self, box: Box) -> bool:
+        return row(box).bounded
+
     def zero_at_zero(self, graph: Graph, box: Box) -> bool:
         return row(box).zero([evaluate(tree, graph.values) for tree in arguments(box)])
 
@@ -45,7 +48,7 @@ class MapOperation(Operation):
             else elementwise.least_of([known(tree, graph.values) for tree in arguments(box)])
         )
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         import torch
 
         return row(box).reference(torch, run.operand(step), *map(run.number, arguments(box))), step.legs
@@ -59,7 +62,7 @@ class MapOperation(Operation):
     def saved(self, box: Box) -> tuple[str, ...]:
         return (row(box).saves,)
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         operand, elementwise = lines.value(box.operand("of")), row(box)
         numbers = [lines.number(tree) for tree in arguments(box)]
         if "{" not in elementwise.torch:
@@ -81,7 +84,7 @@ class MapOperation(Operation):
         return call_words(row(box).name, arguments(box))
 
 
-def row(box: Box) -> maps.Map:
+def row(box: Box) -> maps.ElementwiseMap:
     """The map of a box."""
     assert box.function is not None
     return maps.MAPS[box.function.name]

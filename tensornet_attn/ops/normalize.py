@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tensornet_attn.ir.steps import Box, Step
-from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import KernelTiles, Lines, Run, Tensor, Tile
+from tensornet_attn.ir.values import Legs, TensorText
+from tensornet_attn.ops.given import ForwardEmitter, KernelTiles, ReferenceEvaluation, Tensor, Tile
 from tensornet_attn.ops.operation import Operation, over
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, LegName, Masks, Operand
 
@@ -29,12 +29,14 @@ class NormalizeOperation(Operation):
     saves = ("of", "row")
     gradient = "normalized_gradient"
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         scores, keep, legs, axis = run.masked(step)
         scores = scores.where(keep, 0)
         return over(scores, scores.sum(axis, keepdim=True) + run.number(box.number("eps"))), legs
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+    def emit_masked(
+        self, lines: ForwardEmitter, step: Step, box: Box, operand: TensorText, keep: str, bias: str
+    ) -> None:
         lines.bind(step.name, lines.call("normalized", operand.text, keep, *lines.eps(box.number("eps"))), operand.legs)
 
     def tile_masked(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:

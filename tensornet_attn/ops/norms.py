@@ -8,7 +8,7 @@ from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Tensor
+from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, ReferenceEvaluation, Tensor
 from tensornet_attn.ops.operation import Operation, axis_of, dim_of, over
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, LegName, LegNames, Operand
 
@@ -72,7 +72,7 @@ class Norm(Operation):
     def of(self, x: Tensor, axis: int, eps: float) -> Tensor:
         """The norm of a tensor along an axis."""
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         axis, eps = axis_of(box.leg, step.legs), run.number(box.number("eps"))
         return self.of(run.operand(step), axis, eps), step.legs
 
@@ -80,7 +80,7 @@ class Norm(Operation):
         """The derivative of a square root is infinite at zero, which eps > 0 avoids."""
         return not self.usual or evaluate(box.number("eps"), graph.values) > 0
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         operand = lines.value(box.operand("of"))
         dim, eps = str(dim_of(operand, box.leg)), lines.eps(box.number("eps"), self.usual)
         lines.bind(step.name, lines.call(self.call, operand.text, dim, *eps), operand.legs)
@@ -122,13 +122,13 @@ class GroupNormOperation(LayerNormOperation):
             message = f"'groups' is {value}; it must be a whole number that divides the size {size} of '{leg}'."
             raise Refusal("number", message, "e.g. 'groups: 8'.")
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         axis, eps = axis_of(box.leg, step.legs), run.number(box.number("eps"))
         x = run.operand(step).movedim(axis, -1)
         groups = x.unflatten(-1, (int(run.number(box.number("groups"))), -1))
         return self.of(groups, -1, eps).flatten(-2).movedim(-1, axis), step.legs
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         operand = lines.value(box.operand("of"))
         dim, eps = str(dim_of(operand, box.leg)), lines.eps(box.number("eps"), self.usual)
         groups = lines.integer(box.number("groups"))

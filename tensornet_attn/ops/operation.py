@@ -11,8 +11,18 @@ from tensornet_attn.ir.arithmetic import to_text
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.steps import Tensor as Leaf
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Checker, Graph, KernelTiles, Lines, Run, Scene, Tensor, Tile, Tiles
+from tensornet_attn.ir.values import Legs, TensorText
+from tensornet_attn.ops.given import (
+    Checker,
+    ForwardEmitter,
+    Graph,
+    KernelTiles,
+    ReferenceEvaluation,
+    Scene,
+    Tensor,
+    Tile,
+    TilesOfBox,
+)
 from tensornet_attn.ops.schema import BoxModel
 
 
@@ -89,6 +99,10 @@ class Operation(ABC):
         """Whether the result and its derivative are finite for finite operands, apart from overflow in a sum."""
         return True
 
+    def bounded(self, box: Box) -> bool:
+        """Whether the result and its derivative are finite also where the operand is infinite."""
+        return False
+
     def zero_at_zero(self, graph: Graph, box: Box) -> bool:
         """Whether the result is zero where the operand is zero."""
         return self.keeps_zeros
@@ -126,7 +140,7 @@ class Operation(ABC):
         return False
 
     @abstractmethod
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         """The plain implementation of its equation; returns the result and its legs."""
 
     def products(self, scene: Scene, step: Step, box: Box) -> dict[Legs, int]:
@@ -160,13 +174,15 @@ class Operation(ABC):
         """Sizes, in elements, of further tensors saved for the backward, by name."""
         return {}
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         """Emits its line of PyTorch without masks. By default, `emit_masked` with the leg moved last and no mask."""
         operand = lines.value(box.operand("of"))
         operand = operand.arranged((*without(operand.legs, box.leg), str(box.leg)))
         self.emit_masked(lines, step, box, operand, "None", "None")
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+    def emit_masked(
+        self, lines: ForwardEmitter, step: Step, box: Box, operand: TensorText, keep: str, bias: str
+    ) -> None:
         """Emits its line with masks. The leg is the last of `operand`; `keep`, `bias`: names of masks or "None"."""
         raise TypeError(f"masks do not apply to '{self.kind}'.")
 
@@ -178,7 +194,7 @@ class Operation(ABC):
         """Its tile of queries x keys with masks. Returns None if it has no such tile."""
         return None
 
-    def tile_along(self, tiles: Tiles, step: Step, box: Box) -> Tile | None:
+    def tile_along(self, tiles: TilesOfBox, step: Step, box: Box) -> Tile | None:
         """Its tile if several tiles, indexed by `tiles.variable`, cover its leg. Returns None if it has none."""
         return None
 
@@ -204,7 +220,7 @@ def check_key_leg(box: Checker, kind: str, leg: str) -> None:
         raise Refusal("box-leg", f"'{leg}' is not a key leg.", f"name the key leg, e.g. '{kind}: m'.")
 
 
-def dim_of(operand: Value, leg: str | None) -> int:
+def dim_of(operand: TensorText, leg: str | None) -> int:
     """The dimension of a leg, counted from the end."""
     return operand.legs.index(str(leg)) - len(operand.legs)
 

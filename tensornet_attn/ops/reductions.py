@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.ir.steps import Box, Step
-from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import KernelTiles, Lines, Run, Tensor, Tile, Tiles
+from tensornet_attn.ir.values import Legs, TensorText
+from tensornet_attn.ops.given import ForwardEmitter, KernelTiles, ReferenceEvaluation, Tensor, Tile, TilesOfBox
 from tensornet_attn.ops.operation import Operation, dim_of, over, without
 from tensornet_attn.ops.schema import BoxModel, LegNames, Masks, Operand
 
@@ -51,18 +51,18 @@ class Reduction(Operation):
 
     masked = reduces = runs_along = same_of_one = True
     dense: str  # the method of a tensor
-    how: str  # the reduction of tiles: `tiles.model.Node`
+    how: str  # the reduction of tiles: `tiles.program.Node`
     dense_of_nothing: ClassVar[bool] = False  # whether that method is right where there are no entries
 
     @abstractmethod
     def of(self, entries: Tensor, keep: Tensor, axis: int) -> Tensor:
         """The reduction of the visible entries."""
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         entries, keep, legs, axis = run.masked(step)
         return self.of(entries, keep, axis), without(legs, box.leg)
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         if not self.dense_of_nothing and lines.graph.leg[str(box.leg)].sequence:  # there may be no positions
             super().emit(lines, step, box)
             return
@@ -71,11 +71,13 @@ class Reduction(Operation):
             step.name, f"{operand.atom}.{self.dense}({dim_of(operand, box.leg)})", without(operand.legs, box.leg)
         )
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+    def emit_masked(
+        self, lines: ForwardEmitter, step: Step, box: Box, operand: TensorText, keep: str, bias: str
+    ) -> None:
         expression = operand.text if bias == "None" else lines.call("added", operand.text, bias)
         lines.bind(step.name, lines.call(f"masked_{box.kind}", expression, keep), operand.legs[:-1])
 
-    def tile_along(self, tiles: Tiles, step: Step, box: Box) -> Tile:
+    def tile_along(self, tiles: TilesOfBox, step: Step, box: Box) -> Tile:
         return tiles.nodes.over(tiles.value(box.operand("of")), tiles.variable, self.how, step.name)
 
 
@@ -152,7 +154,7 @@ class MeanOperation(Reduction):
     def of(self, entries: Tensor, keep: Tensor, axis: int) -> Tensor:
         return over(entries.where(keep, 0).sum(axis), keep.sum(axis).to(entries.dtype))
 
-    def tile_along(self, tiles: Tiles, step: Step, box: Box) -> Tile:
+    def tile_along(self, tiles: TilesOfBox, step: Step, box: Box) -> Tile:
         return tiles.nodes.mul(tiles.nodes.share(tiles.variable), super().tile_along(tiles, step, box), step.name)
 
     def tile_summed(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:

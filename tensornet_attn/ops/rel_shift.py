@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.ops.given import Checker, Graph, KernelTiles, Lines, Run, Tensor, Tile
+from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, KernelTiles, ReferenceEvaluation, Tensor, Tile
 from tensornet_attn.ops.operation import Operation, aligned, without
 from tensornet_attn.ops.schema import BoxModel, LegName, Operand
 
@@ -60,7 +60,7 @@ class RelShiftOperation(Operation):
         """With tables of keys over all relative positions, each block of queries needs the whole table."""
         return (graph.query,) if box.other == graph.query and graph.leg[str(box.leg)].reach is None else ()
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         """result[n, m] = of[n, p], or of[m, p], at p = position(n) - position(m); p beyond the reach is clamped."""
         use, query, along, to = box.operand("of"), str(run.graph.query), str(box.leg), str(box.other)
         source = str(run.graph.key) if to == query else query
@@ -73,7 +73,7 @@ class RelShiftOperation(Operation):
         table = table.expand(*batch, len(index), len(offsets)).gather(-1, index.expand(*batch, *index.shape))
         return table, (*others, source, to)
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         table, query, relative = lines.value(box.operand("of")), str(lines.graph.query), str(box.leg)
         of_keys = box.other == query
         source = str(lines.graph.key) if of_keys else query

@@ -8,8 +8,8 @@ from typing import Literal
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Scene, Tensor
+from tensornet_attn.ir.values import Legs, TensorText
+from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, ReferenceEvaluation, Scene, Tensor
 from tensornet_attn.ops.operation import Operation, aligned, dim_of, without
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, Flag, LegName, Operand
 
@@ -123,7 +123,7 @@ class RopeOperation(Operation):
     def by_length(self, box: Box) -> bool:
         return by_length(box)
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         """(a cos - b sin, b cos + a sin) for the two halves a, b of the rotated entries of each block."""
         import torch
 
@@ -131,7 +131,7 @@ class RopeOperation(Operation):
         blocks = aligned(run.operand(step), step.legs, legs).chunk(run.number(box.number("blocks")), -1)
         return torch.cat([self.rotated(run, box, block) for block in blocks], -1), legs
 
-    def rotated(self, run: Run, box: Box, x: Tensor) -> Tensor:
+    def rotated(self, run: ReferenceEvaluation, box: Box, x: Tensor) -> Tensor:
         """One block, [batch..., legs..., n, d]."""
         import torch
 
@@ -148,7 +148,7 @@ class RopeOperation(Operation):
             turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
         return torch.cat((turned, rest.expand(*turned.shape[:-1], rest.shape[-1])), -1)
 
-    def turns(self, run: Run, box: Box, width: int, others: int) -> tuple[Tensor, Tensor]:
+    def turns(self, run: ReferenceEvaluation, box: Box, width: int, others: int) -> tuple[Tensor, Tensor]:
         """Cosines and sines times the attention factor, [batch..., ones..., n, pairs]."""
         import torch
 
@@ -178,7 +178,7 @@ class RopeOperation(Operation):
     def operations(self, scene: Scene, step: Step, box: Box) -> int:
         return int(super().operations(scene, step, box) * scene.number(box.number("fraction")))
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         operand = lines.value(box.operand("of"))
         blocks, width = lines.number(box.number("blocks")), lines.size(str(box.other))
         expression, position_dim, along_dim = operand.text, dim_of(operand, box.leg), dim_of(operand, box.other)
@@ -266,24 +266,24 @@ def by_length(box: Box) -> bool:
     return box.mode == "dynamic"
 
 
-def position_text(lines: Lines, box: Box, others: Legs) -> str:
+def position_text(lines: ForwardEmitter, box: Box, others: Legs) -> str:
     """The positions of the leg, [n], or explicit positions, [..., ones, n] or [..., ones, n, axes]."""
     explicit = dict(box.operands).get("positions")
     if explicit is None:
         return lines.positions(str(box.leg))
     axes = without(explicit.legs, box.leg)
-    positions: Value = lines.value(explicit).aligned((*others, str(box.leg), *axes))
+    positions: TensorText = lines.value(explicit).aligned((*others, str(box.leg), *axes))
     return positions.text
 
 
-def axes_text(lines: Lines, box: Box) -> str:
+def axes_text(lines: ForwardEmitter, box: Box) -> str:
     """The number of axes of the positions; empty if they have no leg of axes."""
     explicit = dict(box.operands).get("positions")
     axes = without(explicit.legs, box.leg) if explicit is not None else ()
     return lines.size(axes[0]) if axes else ""
 
 
-def scaling_text(lines: Lines, box: Box) -> str:
+def scaling_text(lines: ForwardEmitter, box: Box) -> str:
     """`("llama3", 8.0, 1.0, 4.0, 8192.0)`."""
     numbers = {name: float(evaluate(tree, lines.graph.values)) for name, tree in box.numbers}
     return f"({', '.join(f'{argument!r}' for argument in scaling_of(str(box.mode), numbers))})".replace("'", '"')

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensornet_attn.ir.steps import Box, Step, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.ops.given import Checker, Lines, Run, Scene, Tensor
+from tensornet_attn.ops.given import Checker, ForwardEmitter, ReferenceEvaluation, Scene, Tensor
 from tensornet_attn.ops.operation import Operation, aligned, check_key_leg, without
 from tensornet_attn.ops.schema import BoxModel, LegName, Operand
 
@@ -48,14 +48,14 @@ class ScanOperation(Operation):
             raise Refusal("dangling", message, "use legs of 'of' in 'decay', or sum this leg before.")
         return tuple(query if name == leg else name for name in operand_legs)
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         return scanned(run, box)[0], (*without(box.operand("of").legs, box.leg), run.graph.query)
 
     def operations(self, scene: Scene, step: Step, box: Box) -> int:
         """The exp of the decay, a product and a sum."""
         return scene.elements(box.operand("decay")) + 2 * scene.elements(box.operand("of"))
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         key, query = str(box.leg), str(lines.graph.query)
         legs = without(box.operand("of").legs, key)
         lines.bind(step.name, lines.call("scan_sums", *scan_texts(lines, box), lines.length(query)), (query, *legs))
@@ -68,10 +68,10 @@ class ScanStateOperation(ScanOperation):
     model = None
     saves = ()
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         return scanned(run, box)[1], without(box.operand("of").legs, box.leg)
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         lines.bind(
             step.name, lines.call("scan_state", *scan_texts(lines, box)), without(box.operand("of").legs, box.leg)
         )
@@ -82,7 +82,7 @@ def past_of(box: Box) -> Use | None:
     return dict(box.operands).get("state")
 
 
-def scanned(run: Run, box: Box) -> tuple[Tensor, Tensor]:
+def scanned(run: ReferenceEvaluation, box: Box) -> tuple[Tensor, Tensor]:
     """h at each query's position, [batch..., legs without the key leg, n], and h after the last key."""
     import torch
 
@@ -102,7 +102,7 @@ def scanned(run: Run, box: Box) -> tuple[Tensor, Tensor]:
     return torch.stack([*reads, h], -1)[..., :-1], h
 
 
-def scan_texts(lines: Lines, box: Box) -> list[str]:
+def scan_texts(lines: ForwardEmitter, box: Box) -> list[str]:
     """`of` and `decay` as [..., m, legs...], the number of these legs, the state before, the key mask."""
     key = str(box.leg)
     legs = without(box.operand("of").legs, key)

@@ -9,8 +9,17 @@ from typing import ClassVar
 from tensornet_attn.ir.arithmetic import ONE, Negative
 from tensornet_attn.ir.steps import Box, Step, Use
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Checker, Graph, KernelTiles, Lines, Run, Tensor, Tile, Tiles
+from tensornet_attn.ir.values import Legs, TensorText
+from tensornet_attn.ops.given import (
+    Checker,
+    ForwardEmitter,
+    Graph,
+    KernelTiles,
+    ReferenceEvaluation,
+    Tensor,
+    Tile,
+    TilesOfBox,
+)
 from tensornet_attn.ops.operation import Operation, aligned, dim_of, without
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, LegNames, Masks, Operand, OperandOrNumber
 
@@ -61,7 +70,7 @@ class SoftmaxOperation(Operation):
     def lower_bound(self, graph: Graph, box: Box, below: float) -> float:
         return 0
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         """The sink is a further column, which is removed after the softmax."""
         import torch
 
@@ -76,7 +85,7 @@ class SoftmaxOperation(Operation):
             weights = scores.softmax(axis)
         return run.dropped(weights.where(keep, 0), box.number("dropout")), legs
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         if sink_of(box) is not None:
             super().emit(lines, step, box)
             return
@@ -91,17 +100,19 @@ class SoftmaxOperation(Operation):
         sink = None if (use := sink_of(box)) is None else tiles.value(use)
         return tiles.dropped(box.number("dropout"), tiles.divided("softmax", scores, visible, variable, sink=sink))
 
-    def tile_along(self, tiles: Tiles, step: Step, box: Box) -> Tile | None:
+    def tile_along(self, tiles: TilesOfBox, step: Step, box: Box) -> Tile | None:
         """exp(x - lse)"""
         nodes = tiles.nodes
         x = nodes.scaled(tiles.value(box.operand("of")), box.number("scale"), step.name)
         if sink_of(box) is not None:
             return None
         minus = nodes.mul(nodes.number(Negative(ONE)), nodes.over(x, tiles.variable, "lse", step.name))
-        exponent = nodes.add([nodes.renamed(x, {tiles.variable: tiles.place}), minus])
+        exponent = nodes.add([nodes.renamed(x, {tiles.variable: tiles.result_index}), minus])
         return nodes.node("map", (exponent,), exponent.axes, step.name, ("exp",))
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+    def emit_masked(
+        self, lines: ForwardEmitter, step: Step, box: Box, operand: TensorText, keep: str, bias: str
+    ) -> None:
         arguments = [lines.scaled(box.number("scale"), operand).text, keep, bias]
         if (use := sink_of(box)) is None:
             expression = lines.call("masked_softmax", *arguments)

@@ -10,8 +10,8 @@ from math import inf
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Tensor
+from tensornet_attn.ir.values import Legs, TensorText
+from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, ReferenceEvaluation, Tensor
 from tensornet_attn.ops.operation import Operation, aligned, axis_of, dim_of
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, Fill, LegNames, Masks, Operand
 
@@ -60,7 +60,7 @@ class TopKOperation(Operation):
             raise Refusal("run-time-leg", f"leg '{leg}' is sized at run time and cannot be divided into groups.", hint)
         if size is None or box.broken(leg):
             return
-        groups = box.number("groups") if box.given("groups") else None
+        groups = box.number("groups") if box.is_set("groups") else None
         group_size = size // int(groups) if groups else size
         if name == "k" and value > size:
             raise Refusal("k-too-large", f"'k' is {value}, but leg '{leg}' has size {size}.", f"use at most {size}.")
@@ -89,7 +89,7 @@ class TopKOperation(Operation):
             has = f"'by' has legs {' '.join(by) or 'none'}; 'of' has {' '.join(legs)}"
             raise Refusal("box-leg", f"{has}.", f"give 'by' the leg '{leg}', and only legs of 'of'.")
         for name, needs in (("groups", "k_groups"), ("k_groups", "groups"), ("k_in_group", "groups")):
-            if box.given(name) and not box.given(needs):
+            if box.is_set(name) and not box.is_set(needs):
                 message = f"'{name}' needs '{needs}'."
                 hint = "e.g. 'groups: 8, k_groups: 4' for the best 4 of 8 groups of neighbouring entries."
                 raise Refusal("missing-key", message, hint)
@@ -113,7 +113,7 @@ class TopKOperation(Operation):
     def nothing_elsewhere(self, box: Box) -> bool:
         return not self.zeros_elsewhere(box)
 
-    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         """A stable sort keeps equal entries in order, so that the smaller index wins."""
         import torch
 
@@ -141,13 +141,15 @@ class TopKOperation(Operation):
         elsewhere = torch.where(no_entries, by, 0 if self.zeros_elsewhere(box) else -inf)  # `by` gets zero gradients
         return torch.where(selected, of, elsewhere), step.legs
 
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         self._emit(lines, step, box, lines.value(box.operand("of")), [])
 
-    def emit_masked(self, lines: Lines, step: Step, box: Box, operand: Value, keep: str, bias: str) -> None:
+    def emit_masked(
+        self, lines: ForwardEmitter, step: Step, box: Box, operand: TensorText, keep: str, bias: str
+    ) -> None:
         self._emit(lines, step, box, operand, [f"keep={keep}", "few=True"])
 
-    def _emit(self, lines: Lines, step: Step, box: Box, of: Value, masks: list[str]) -> None:
+    def _emit(self, lines: ForwardEmitter, step: Step, box: Box, of: TensorText, masks: list[str]) -> None:
         by, k, dim = lines.value(box.operand("by")), lines.integer(box.number("k")), str(dim_of(of, box.leg))
         fill = [] if self.zeros_elsewhere(box) else ['float("-inf")']
         ranked = ranks(lines, box, by.aligned(of.legs).text, dim)
@@ -159,7 +161,7 @@ def groups_of(box: Box) -> tuple[str, ...]:
     return tuple(name for name, _ in box.numbers if name in OF_GROUPS)
 
 
-def ranks(lines: Lines, box: Box, by: str, dim: str) -> str:
+def ranks(lines: ForwardEmitter, box: Box, by: str, dim: str) -> str:
     """The text of the scores that rank entries; minus infinity outside the best groups."""
     numbers = {name: lines.integer(box.number(name)) for name in groups_of(box)}
     if not numbers:

@@ -1,8 +1,8 @@
 """Compares layers of other packages with the designs that compute the same."""
 
 from tensornet_attn.parity import of_fla, of_transformers, of_x_transformers
-from tensornet_attn.parity.layer import Agreement, Layer, compare
+from tensornet_attn.parity.layer import Agreement, ParityLayer, compare
 
-LAYERS: tuple[Layer, ...] = (*of_transformers.LAYERS, *of_x_transformers.LAYERS, *of_fla.LAYERS)
+LAYERS: tuple[ParityLayer, ...] = (*of_transformers.LAYERS, *of_x_transformers.LAYERS, *of_fla.LAYERS)
 
-__all__ = ["LAYERS", "Agreement", "Layer", "compare"]
+__all__ = ["LAYERS", "Agreement", "ParityLayer", "compare"]

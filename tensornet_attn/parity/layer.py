@@ -23,7 +23,7 @@ POSITIONS = 11  # longer than the windows of all layers
 
 
 @dataclass(frozen=True)
-class Layer:
+class ParityLayer:
     """A layer to compare. `make` returns the module at small sizes; `design` is the argument of `convert`.
 
     `reading`: how to read its weights, if `convert` does not support the class. `call`: its output for [batch, n, f].
@@ -85,7 +85,7 @@ class Agreement:
     plan: str
 
 
-def compare(layer: Layer) -> Agreement:
+def compare(layer: ParityLayer) -> Agreement:
     """Compares a layer and its design in float64: outputs, and gradients of the input and of all parameters.
 
     The derivatives of the reading map the gradients of the design's weights to those of the module's parameters.

@@ -15,7 +15,7 @@ import torch.nn.functional as nnf
 from torch import Tensor, nn
 
 from tensornet_attn.convert.reading import Numbers, Reading
-from tensornet_attn.parity.layer import Layer
+from tensornet_attn.parity.layer import ParityLayer
 
 F, H, D, E = 24, 3, 4, 5
 SINGLE = "all of it"
@@ -41,7 +41,7 @@ ACTIVATIONS: Mapping[str, Run] = {"beta": torch.sigmoid, "g": nnf.logsigmoid, "g
 WEIGHTS = {"q": "Wq", "k": "Wk", "v": "Wv", "s": "Ws", "g": "Wg", "gk": "Wg", "beta": "Wb", "p": "Wa"}
 
 
-class Projected(nn.Module):
+class ProjectedOperation(nn.Module):
     """An operation between projections without biases, of its arguments (such as queries) and of its output."""
 
     def __init__(self, widths: Mapping[str, int], run: Run, heads_first: bool):
@@ -74,7 +74,7 @@ def row(
     single: str = SINGLE,
     fixed: Mapping[str, Callable[[], Tensor]] | None = None,
     names: Mapping[str, str] | None = None,
-) -> Layer:
+) -> ParityLayer:
     """A layer of fla-core. `legs`: the leg of each projection's entries, or 1 for one value per head.
 
     `around` replaces the operation by one of the projections. `names`: names of the projections' weights in the design.
@@ -84,7 +84,7 @@ def row(
 
     def make() -> nn.Module:
         run = naive(folder, function)
-        return Projected(widths, around(run) if around else run, heads_first)
+        return ProjectedOperation(widths, around(run) if around else run, heads_first)
 
     weights: dict[str, Any] = {
         (WEIGHTS | dict(names or {}))[name]: f"{name}.weight: (h {'0/1' if leg == '1' else leg}) f"
@@ -94,8 +94,8 @@ def row(
     for name, make_weight in (fixed or {}).items():
         weights[name] = lambda _, __, make_weight=make_weight: make_weight()
     numbers: Numbers = {"f": F, "h": H, **{leg: sizes[leg] for leg in legs.values() if leg != "1"}}
-    reading = Reading(design, ("Projected",), lambda _: numbers, weights, extra=extra or {})
-    return Layer("fla-core", function, design, make, reading, single=single)
+    reading = Reading(design, ("ProjectedOperation",), lambda _: numbers, weights, extra=extra or {})
+    return ParityLayer("fla-core", function, design, make, reading, single=single)
 
 
 QKV = {"q": "d", "k": "d", "v": "d"}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.convert import known
 from tensornet_attn.convert.calls import eagerly
-from tensornet_attn.parity.layer import Layer
+from tensornet_attn.parity.layer import ParityLayer
 
 Options = dict[str, Any]  # of a config
 SMALL: Options = {
@@ -78,7 +78,7 @@ def row(
     call: Callable[[Any, Tensor], Tensor] | None = None,
     single: str = "",
     **options: Any,
-) -> Layer:
+) -> ParityLayer:
     """A layer of transformers: the class of this name in the `folder` of its model, or the result of a function.
 
     By default, `call` is that of the `Reading` in `convert`. `options`: as of `made`.
@@ -89,7 +89,7 @@ def row(
         (candidate for candidate in known.READINGS if candidate.design == design and kind in candidate.classes), None
     )
     call = call or (None if reading is None else reading.call)
-    return Layer("transformers", name, design, make, call=call, single=single)
+    return ParityLayer("transformers", name, design, make, call=call, single=single)
 
 
 LAYERS = (

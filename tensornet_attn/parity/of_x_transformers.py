@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.convert.calls import alone
 from tensornet_attn.convert.reading import Numbers, Reading
-from tensornet_attn.parity.layer import Layer
+from tensornet_attn.parity.layer import ParityLayer
 
 F, H, D = 24, 4, 6
 HEADS = {
@@ -64,7 +64,7 @@ def row(
     options: Mapping[str, Any] | None = None,
     kind: str = "Attention",
     **changed: Any,
-) -> Layer:
+) -> ParityLayer:
     """A layer of x-transformers. By default, its `options` are those in its name.
 
     `places`: where its weights are, as in `Reading`. `changed`: overridden keys of the design.
@@ -78,7 +78,7 @@ def row(
         return getattr(theirs, kind)(F, **SIZES[kind], **asked, **chosen)
 
     reading = Reading(design, (kind,), numbers, places, pairs, extra=changed | asked, call=call)
-    return Layer("x-transformers", f"{kind}, {name}", design, make, reading, single=single)
+    return ParityLayer("x-transformers", f"{kind}, {name}", design, make, reading, single=single)
 
 
 def mixed(module: Any, _: Numbers) -> Tensor:

@@ -52,7 +52,7 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Move:
+class Absorption:
     """Rules at places, the graph after them, and its cost."""
 
     fired: tuple[tuple[Rule, str], ...]
@@ -71,7 +71,7 @@ def absorbed(graph: Graph, context: Context, schedule_of: Callable[[Graph], Grap
         return _whole(schedule_of(fusable(graph, moved)), context)
 
     moved, chosen = graph, dict[str, str]()
-    while moves := [Move(fired, after, cost(after)) for fired, after in _moves(moved)]:
+    while moves := [Absorption(fired, after, cost(after)) for fired, after in _moves(moved)]:
         improving = [move for move in moves if move.cost.less(cost(moved))]
         if ABSORBED in context.forced and not chosen:
             improving = improving or moves
@@ -130,7 +130,7 @@ def _whole(schedule: Graph, context: Context) -> Whole:
     )
 
 
-def _refusals(graph: Graph, moves: Sequence[Move], now: Whole, context: Context) -> dict[str, tuple[str, ...]]:
+def _refusals(graph: Graph, moves: Sequence[Absorption], now: Whole, context: Context) -> dict[str, tuple[str, ...]]:
     """Why keys and values stay as written: the best move for each of them, with its cost."""
     refusals = dict[str, tuple[str, ...]]()
     for move in sorted(moves, key=lambda move: move.cost.time):

@@ -15,10 +15,10 @@ from tensornet_attn.ops.registered import added
 Value = TypeVar("Value")
 
 
-class Cache(Generic[Value]):
+class LruCache(Generic[Value]):
     """At most `most` values by key; the least recently used value is dropped first.
 
-    >>> squares = Cache[int](most=2)
+    >>> squares = LruCache[int](most=2)
     >>> [squares.get(x, lambda: x * x) for x in (2, 3, 2, 4)], len(squares)
     ([4, 9, 4, 16], 2)
     """

@@ -9,11 +9,14 @@ The row sums of normalised maps are carried the same way. `m` then has the posit
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import prod
 
-from tensornet_attn.graph.attention import Legs, Normalize, Reader, ScoreTerm, Softmax, attentions
+from tensornet_attn.cost.target import TRAINING
+from tensornet_attn.graph.attention import Legs, MapReader, NormalizedScores, ScoreTerm, SoftmaxOfScores, attentions
 from tensornet_attn.graph.distance import POSITION, negated, with_places
 from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import (
+    BEFORE,
     CAUSAL,
     EXP,
     ONES,
@@ -21,12 +24,11 @@ from tensornet_attn.graph.recurrence import (
     Recurrence,
     cumulative,
     erases,
-    linear,
     scans,
     sums,
 )
 from tensornet_attn.ir.arithmetic import ONE, Negative, Number
-from tensornet_attn.kernels.powers import WrittenOut, written_out
+from tensornet_attn.kernels.linear import LINEAR, with_own_scores
 from tensornet_attn.ops.conv import convolves, hides_rows
 from tensornet_attn.ops.delta_rule import legs_of
 from tensornet_attn.ops.operation import without
@@ -39,7 +41,7 @@ VISIBLE = "chunk.visible"  # an input [n]: 1, or 0 if the key mask of the call h
 
 
 @dataclass(frozen=True)
-class Carried:
+class CarriedGraph:
     """A graph with states. `states`: the step that computes each new state, by the input that holds the old one.
 
     `boxes`: the carried maps, sums, delta rules and scans. `levels`: the inputs that start at `HIDDEN`.
@@ -51,22 +53,26 @@ class Carried:
     levels: frozenset[str] = frozenset()
 
 
-def carried(graph: Graph) -> Carried:
+def carried(graph: Graph) -> CarriedGraph:
     """The graph with a state for each map, sum over keys, delta rule and scan that a state can carry."""
-    recurrent = Carried(graph)
+    recurrent = CarriedGraph(graph)
     for name, attention in attentions(graph).items():
-        if not attention.compares or name not in attentions(recurrent.graph):
-            continue
-        expanded = _in_one_step(recurrent, attentions(recurrent.graph)[name].of)
-        recurrence = linear(attentions(expanded.graph)[name])
-        if isinstance(recurrence, Recurrence) and _sees_all(expanded.graph, recurrence):
-            recurrent = (_mean if recurrence.alone else _map)(expanded, name, recurrence)
+        if attention.compares and name in attentions(recurrent.graph):
+            form = LINEAR.form(recurrent.graph, name)
+            if (
+                form is not None
+                and isinstance(form.recurrence, Recurrence)
+                and _takes(form.opened.graph, form.recurrence)
+            ):
+                with_scores = replace(recurrent, graph=form.opened.graph)
+                recurrent = (_mean if form.recurrence.alone else _map)(with_scores, name, form.recurrence)
     for step in sums(graph):
         assert step.box is not None
-        expanded = _in_one_step(recurrent, step.box.operand("of"))
-        recurrence = cumulative(expanded.graph, expanded.graph.step[step.name])
-        if isinstance(recurrence, Recurrence) and _sees_all(expanded.graph, recurrence):
-            recurrent = _sum(expanded, recurrence)
+        opened = with_own_scores(recurrent.graph, step.box.operand("of"))
+        summed = recurrent.graph if isinstance(opened, str) else opened.graph
+        recurrence = cumulative(summed, summed.step[step.name])
+        if isinstance(recurrence, Recurrence) and _takes(summed, recurrence):
+            recurrent = _sum(replace(recurrent, graph=summed), recurrence)
     for name in [step.name for step in graph.steps if erases(step)]:
         recurrent = _delta(recurrent, recurrent.graph.step[name])
     for name in [step.name for step in graph.steps if scans(step)]:
@@ -74,14 +80,7 @@ def carried(graph: Graph) -> Carried:
     return recurrent
 
 
-def _in_one_step(recurrent: Carried, of: Use) -> Carried:
-    """Expands scores of several steps into one, as plans do, unless a state would have more features than a key."""
-    expansion = written_out(recurrent.graph, of)
-    same_legs = isinstance(expansion, WrittenOut) and expansion.graph.legs == recurrent.graph.legs
-    return replace(recurrent, graph=expansion.graph) if isinstance(expansion, WrittenOut) and same_legs else recurrent
-
-
-def of_last(recurrent: Carried) -> Carried:
+def of_last(recurrent: CarriedGraph) -> CarriedGraph:
     """Lets convolutions read keys, the last of which belong to the chunk, and return values of the chunk's queries.
 
     # c[n] = conv over n of x[n]     ->     c[n] = conv of x[m], its last entries
@@ -113,9 +112,17 @@ def _with_copies(graph: Graph, step: Step, leg: str) -> list[Step]:
     return [*copies, with_uses(step, lambda use: names.get(use, use))]
 
 
-def _sees_all(graph: Graph, recurrence: Recurrence) -> bool:
-    """Whether no mask except causality hides keys."""
-    return all(mask == CAUSAL for mask in graph.masks(recurrence.box))
+def _takes(graph: Graph, recurrence: Recurrence) -> bool:
+    """Whether no mask except causality hides keys, and a state is not larger than what a cache of all keys holds."""
+    sizes = {leg.name: leg.size or 1 for leg in graph.legs} | dict(TRAINING.sizes(graph))
+    values = (recurrence.value,) if recurrence.value else ()
+    rows = {use for term in recurrence.terms for use in (*term.key, *values)}
+    keys = sum(prod(sizes[leg] for leg in use.legs) for use in rows if graph.key in use.legs)
+    state = sum(
+        prod(sizes[leg] for leg in {*(leg for use in (*term.key, *values) for leg in use.legs)} - {graph.key})
+        for term in recurrence.terms
+    )
+    return all(mask in (CAUSAL, BEFORE) for mask in graph.masks(recurrence.box)) and state <= keys
 
 
 @dataclass(frozen=True)
@@ -133,7 +140,7 @@ class _Level:
 
 
 @dataclass
-class _States:
+class _BoxStates:
     """The states of one box: the inputs that hold them, and the steps that update them."""
 
     graph: Graph
@@ -144,7 +151,9 @@ class _States:
     steps: list[Step] = field(default_factory=list)
     states: dict[str, str] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)  # new legs of features, by the leg of values with that name
-    known: dict[tuple[Use, ...], Use] = field(default_factory=dict)  # the state that holds the sum of these products
+    state_of_sum: dict[tuple[Use, ...], Use] = field(
+        default_factory=dict
+    )  # the state that holds the sum of these products
     levels: dict[tuple[Use, ...], _Level] = field(default_factory=dict)
     largest: set[str] = field(default_factory=set)
 
@@ -162,15 +171,15 @@ class _States:
 
     def sum(self, keys: tuple[Use, ...], level: _Level | None = None) -> Use:
         """The state that holds the sum of these products over the past."""
-        if keys not in self.known:
+        if keys not in self.state_of_sum:
             pair = (self.graph.query, self.graph.key)
             legs = tuple(dict.fromkeys(leg for use in keys for leg in use.legs if leg not in pair))
             past, name = self.hold(legs)
             decayed = (past, level.fall) if level else (past,)
             terms = (Term(ONE, decayed), Term(ONE, (self.visible(), *map(self.now, keys))))
             self.steps.append(Step(name, Contraction(terms), legs))
-            self.known[keys] = past
-        return self.known[keys]
+            self.state_of_sum[keys] = past
+        return self.state_of_sum[keys]
 
     def hold(self, legs: Legs) -> tuple[Use, str]:
         """An input for a new state, and the name of the step that updates it."""
@@ -267,7 +276,7 @@ class _States:
 
         return replace(term, query=on(term.query), key=on(term.key), core=on(term.core))
 
-    def onto(self, recurrent: Carried, graph: Graph, masked: str) -> Carried:
+    def onto(self, recurrent: CarriedGraph, graph: Graph, masked: str) -> CarriedGraph:
         """The carried graph with these states added; `masked`: the box that remains for the chunk."""
         tensors = {tensor.name: tensor for decay in self.decays for tensor in decay.places if tensor.init != POSITION}
         tensors |= {tensor.name: tensor for tensor in self.tensors}
@@ -275,14 +284,14 @@ class _States:
         with_states = with_places(with_legs(graph, self.graph.legs), tuple(tensors.values()))
         with_states = replace(with_states, steps=(*with_states.steps, *self.steps))
         levels = recurrent.levels | {*self.largest}
-        return Carried(with_states, recurrent.states | self.states, recurrent.boxes | {masked}, levels)
+        return CarriedGraph(with_states, recurrent.states | self.states, recurrent.boxes | {masked}, levels)
 
 
-def _map(recurrent: Carried, name: str, recurrence: Recurrence) -> Carried:
+def _map(recurrent: CarriedGraph, name: str, recurrence: Recurrence) -> CarriedGraph:
     """Carries a map that is multiplied with values: the chunk's part is computed, the past comes from the state."""
     graph, attention = recurrent.graph, attentions(recurrent.graph)[name]
-    reader, states = attention.reader(), _States(graph, attention.box, recurrence.decays)
-    assert isinstance(reader, Reader)
+    reader, states = attention.reader(), _BoxStates(graph, attention.box, recurrence.decays)
+    assert isinstance(reader, MapReader)
     assert recurrence.value is not None
     key, box, value = str(graph.key), attention.box, recurrence.value
     assert box.box is not None
@@ -294,7 +303,7 @@ def _map(recurrent: Carried, name: str, recurrence: Recurrence) -> Carried:
     before = [Step(f"{name}.read", Contraction(tuple(read)), legs)]
     factors: tuple[Use, ...] = (Use(f"{name}.read", legs),)
     tensors: tuple[Tensor, ...] = ()
-    if isinstance(attention.weighting, Normalize):
+    if isinstance(attention.weighting, NormalizedScores):
         ones = Tensor(fresh(graph, f"{name}.{key}"), "constant", (key,), ONES)
         tensors, eps = (ones,), attention.weighting.eps
         terms = [Term(ONE, (map_, Use(ones.name, ones.legs))), *(states.read(term, None) for term in recurrence.terms)]
@@ -308,7 +317,7 @@ def _map(recurrent: Carried, name: str, recurrence: Recurrence) -> Carried:
     return states.onto(recurrent, graph, name)
 
 
-def _mean(recurrent: Carried, name: str, recurrence: Recurrence) -> Carried:
+def _mean(recurrent: CarriedGraph, name: str, recurrence: Recurrence) -> CarriedGraph:
     """Carries a mean of values whose weights are exponentials of key-only scores: the means of chunk and past.
 
     Each mean is weighted by its sum of exponentials: the weight is the sigmoid of the difference of their logarithms.
@@ -317,12 +326,12 @@ def _mean(recurrent: Carried, name: str, recurrence: Recurrence) -> Carried:
     graph, attention = recurrent.graph, attentions(recurrent.graph)[name]
     reader, states, box, value = (
         attention.reader(),
-        _States(graph, attention.box, recurrence.decays),
+        _BoxStates(graph, attention.box, recurrence.decays),
         attention.box,
         recurrence.value,
     )
-    assert isinstance(reader, Reader)
-    assert isinstance(attention.weighting, Softmax)
+    assert isinstance(reader, MapReader)
+    assert isinstance(attention.weighting, SoftmaxOfScores)
     assert box.box is not None
     assert value is not None
     key, map_ = str(graph.key), Use(name, box.legs)
@@ -358,7 +367,7 @@ def _mean(recurrent: Carried, name: str, recurrence: Recurrence) -> Carried:
     return replace(recurrent, boxes=recurrent.boxes | {f"{name}.lse"})
 
 
-def _with_own_diagonal(recurrent: Carried, name: str, decay: Decay) -> Carried:
+def _with_own_diagonal(recurrent: CarriedGraph, name: str, decay: Decay) -> CarriedGraph:
     """With a copy of the diagonal for this map, which has the keys of the chunk alone; other readers may have all."""
     diagonal, scores = decay.diagonal, attentions(recurrent.graph)[name].scores
     if diagonal is None or scores is None:
@@ -369,18 +378,18 @@ def _with_own_diagonal(recurrent: Carried, name: str, decay: Decay) -> Carried:
     return replace(recurrent, graph=without_dead(graph, [diagonal.name]) or graph, boxes=recurrent.boxes | {copy.name})
 
 
-def _sum(recurrent: Carried, recurrence: Recurrence) -> Carried:
+def _sum(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:
     """Carries a sum over keys: the sum over the chunk plus that over the past."""
     graph, box = recurrent.graph, recurrence.box
-    states, chunk = _States(graph, box, recurrence.decays), replace(box, name=fresh(graph, f"{box.name}.chunk"))
+    states, chunk = _BoxStates(graph, box, recurrence.decays), replace(box, name=fresh(graph, f"{box.name}.chunk"))
     terms = (Term(ONE, (Use(chunk.name, box.legs),)), *(states.read(term, None) for term in recurrence.terms))
     total = Step(box.name, Contraction(terms), box.legs)
     return states.onto(recurrent, with_steps(graph, {box.name: [chunk, *states.before, total]}), chunk.name)
 
 
-def _delta(recurrent: Carried, step: Step) -> Carried:
+def _delta(recurrent: CarriedGraph, step: Step) -> CarriedGraph:
     """Lets a delta rule start from the state that the past has left."""
-    graph, box, states = recurrent.graph, step.box, _States(recurrent.graph, step)
+    graph, box, states = recurrent.graph, step.box, _BoxStates(recurrent.graph, step)
     assert box is not None
     after = replace(box, kind="delta_state", operands=box.operands[1:])
     legs = tuple(leg for group in legs_of(after) for leg in group)
@@ -399,9 +408,9 @@ def _delta(recurrent: Carried, step: Step) -> Carried:
     return replace(recurrent, boxes=recurrent.boxes | {name})
 
 
-def _scan(recurrent: Carried, step: Step) -> Carried:
+def _scan(recurrent: CarriedGraph, step: Step) -> CarriedGraph:
     """Lets an elementwise recurrence start from the state that the past has left."""
-    graph, box, states = recurrent.graph, step.box, _States(recurrent.graph, step)
+    graph, box, states = recurrent.graph, step.box, _BoxStates(recurrent.graph, step)
     assert box is not None
     state, name = states.hold(without(box.operand("of").legs, box.leg))
     box = replace(box, operands=(*box.operands, ("state", state)))

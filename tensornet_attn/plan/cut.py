@@ -14,11 +14,11 @@ from networkx.utils import UnionFind
 
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
-from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints
+from tensornet_attn.graph.wires import WHOLE, Joint, StepLeg, joints
 from tensornet_attn.ops import OPS
 from tensornet_attn.tiles.legs import quadratic
 
-Slot = tuple[str, Wire]  # a leg of a tensor or step
+Slot = tuple[str, StepLeg]  # a leg of a tensor or step
 
 
 class Unsplit(Exception):
@@ -30,14 +30,14 @@ def glued(graph: Graph) -> list[frozenset[Slot]]:
     union = UnionFind()
     for name in (*graph.tensor, *graph.step):
         for leg in graph.legs_of(name):
-            union[name, Wire(leg)]
+            union[name, StepLeg(leg)]
     for step in graph.steps:
         for joint in joints(step):
             for leg, wire in zip(graph.legs_of(joint.use.name), joint.wires, strict=True):
-                union.union((joint.use.name, Wire(leg)), (step.name, wire))
+                union.union((joint.use.name, StepLeg(leg)), (step.name, wire))
     for state, name in graph.updates:
         for leg in graph.tensor[state].legs:
-            union.union((state, Wire(leg)), (name, Wire(leg)))
+            union.union((state, StepLeg(leg)), (name, StepLeg(leg)))
     return [frozenset(slots) for slots in union.to_sets()]
 
 
@@ -46,27 +46,27 @@ class Cut:
     """A leg of the whole diagram, considered for splitting."""
 
     graph: Graph
-    own: frozenset[Slot]
+    slots: frozenset[Slot]
 
     @property
     def possible(self) -> bool:
         """Whether the leg is on a weight, has a fixed size, and is on no input and not on the output."""
-        roles = {self.graph.tensor[name].role for name, _ in self.own if name in self.graph.tensor}
-        kept = any((self.graph.output, Wire(leg)) in self.own for leg in self.graph.step[self.graph.output].legs)
-        sized = all(self.graph.leg[wire.leg].kind in ("size", "head") for _, wire in self.own)
+        roles = {self.graph.tensor[name].role for name, _ in self.slots if name in self.graph.tensor}
+        kept = any((self.graph.output, StepLeg(leg)) in self.slots for leg in self.graph.step[self.graph.output].legs)
+        sized = all(self.graph.leg[wire.leg].kind in ("size", "head") for _, wire in self.slots)
         return "weight" in roles and "input" not in roles and not kept and sized
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the leg on weights, in the order of declaration."""
-        legs = [leg for t in self.graph.of_role("weight") for leg in t.legs if (t.name, Wire(leg)) in self.own]
+        legs = [leg for t in self.graph.of_role("weight") for leg in t.legs if (t.name, StepLeg(leg)) in self.slots]
         return tuple(dict.fromkeys(legs))
 
     @property
-    def place(self) -> tuple[int, int]:
+    def first_position(self) -> tuple[int, int]:
         """The first weight with the leg, and the leg's index on it."""
         weights = enumerate(self.graph.of_role("weight"))
-        return min((i, t.legs.index(leg)) for i, t in weights for leg in t.legs if (t.name, Wire(leg)) in self.own)
+        return min((i, t.legs.index(leg)) for i, t in weights for leg in t.legs if (t.name, StepLeg(leg)) in self.slots)
 
     @property
     def leg(self) -> str:
@@ -80,7 +80,7 @@ class Cut:
     def shards(self) -> Iterator[tuple[str, int]]:
         """The weights and states with the leg, and their stored dimension to shard. Raises Unsplit."""
         for tensor in self.graph.tensors:
-            split_legs = [leg for leg in tensor.legs if (tensor.name, Wire(leg)) in self.own]
+            split_legs = [leg for leg in tensor.legs if (tensor.name, StepLeg(leg)) in self.slots]
             if len(split_legs) > 1:
                 raise Unsplit(f"'{tensor.name}' has the leg twice, as {named(split_legs)}")
             groups = tensor.stored or tuple((leg,) for leg in tensor.legs)
@@ -110,22 +110,22 @@ class Cut:
         return kinds, frozenset(shared)
 
     def _has(self, name: str, legs: Sequence[str]) -> bool:
-        return any((name, Wire(leg)) in self.own for leg in legs)
+        return any((name, StepLeg(leg)) in self.slots for leg in legs)
 
-    def _wires(self, step: Step, reads: Sequence[Joint]) -> list[Wire]:
+    def _wires(self, step: Step, reads: Sequence[Joint]) -> list[StepLeg]:
         """The wires of the result and of some uses that are this leg."""
-        wires = [Wire(leg) for leg in step.legs] + [wire for joint in reads for wire in joint.wires]
-        return [wire for wire in dict.fromkeys(wires) if (step.name, wire) in self.own]
+        wires = [StepLeg(leg) for leg in step.legs] + [wire for joint in reads for wire in joint.wires]
+        return [wire for wire in dict.fromkeys(wires) if (step.name, wire) in self.slots]
 
     def _term(self, step: Step, number: int, term: Term, kinds: dict[str, str]) -> str:
         """The kind of a product."""
-        wires = self._wires(step, [joint for joint in joints(step) if joint.part == number])
+        wires = self._wires(step, [joint for joint in joints(step) if joint.term == number])
         if len(wires) > 1:
             raise Unsplit(f"'{step.name}' combines each entry of '{wires[0].leg}' with each entry of '{wires[1].leg}'")
         partial = [use for use in term.factors if kinds[use.name] == "partial"]
         if partial and (wires or len(partial) > 1):
             raise Unsplit(f"{self._summed(partial[0].name, kinds)}, and '{step.name}' needs the whole sum")
-        if partial or (wires and wires[0].part != WHOLE):
+        if partial or (wires and wires[0].term != WHOLE):
             return "partial"
         return "split" if wires else "whole"
 
@@ -135,7 +135,7 @@ class Cut:
         assert box is not None
         op = OPS[box.kind]
         wires = self._wires(step, joints(step))
-        along = next((leg for leg in box.acting if Wire(leg) in wires), None)
+        along = next((leg for leg in box.acting if StepLeg(leg) in wires), None)
         if len(wires) > 1:
             raise Unsplit(f"{_describe(step)} combines each entry of '{wires[0].leg}' with each of '{wires[1].leg}'")
         if wires and not self._has(step.name, step.legs) and not (op.is_sum and along):
@@ -177,7 +177,7 @@ class Cut:
                 )
 
     def _split_use(self, step: Step, use: Use) -> bool:
-        return any((step.name, Wire(leg)) in self.own for leg in use.legs)
+        return any((step.name, StepLeg(leg)) in self.slots for leg in use.legs)
 
     def _is_head(self, leg: str) -> bool:
         return self.graph.leg[leg].kind == "head"

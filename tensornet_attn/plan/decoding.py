@@ -31,13 +31,13 @@ from tensornet_attn.kernels.blocks import exits, groups
 from tensornet_attn.kernels.implementation import Context
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.conv import convolves, left_of
-from tensornet_attn.plan.carried import PLACE, VISIBLE, Carried, carried, of_last
+from tensornet_attn.plan.carried import PLACE, VISIBLE, CarriedGraph, carried, of_last
 from tensornet_attn.plan.distribute import DISTRIBUTION
 from tensornet_attn.plan.duplicate import DUPLICATES
 from tensornet_attn.plan.hoist import HOISTS
 from tensornet_attn.plan.implementations import TORCH
 from tensornet_attn.plan.normalized import NORMALIZED
-from tensornet_attn.plan.parts import Decoding, Given, Kept, Part
+from tensornet_attn.plan.parts import Decoding, DecodingPart, Kept, PartInput
 from tensornet_attn.rewrite.change import fresh, leg_like, with_uses
 from tensornet_attn.tiles.legs import quadratic
 
@@ -60,11 +60,13 @@ def decoding_of(graph: Graph, droppable: bool = False) -> Decoding:
     if reason:
         raise InputError(f"{graph.name}: no cache can be kept: {reason}.")
     distributed = plain if memory else _apart(plain)
-    recurrent = Carried(plain) if memory else of_last(carried(distributed))
+    recurrent = CarriedGraph(plain) if memory else of_last(carried(distributed))
     try:
         decoding = _Derivation(recurrent, memory, droppable=droppable).decoding()
     except _PositionsUnknown:
-        decoding = _Derivation(of_last(Carried(distributed)), memory, everything=True, droppable=droppable).decoding()
+        decoding = _Derivation(
+            of_last(CarriedGraph(distributed)), memory, everything=True, droppable=droppable
+        ).decoding()
     always = [tensor.name for tensor in plain.of_role("noise") if tensor.always and tensor.name in decoding.drawn]
     if always:
         raise InputError(
@@ -167,7 +169,7 @@ class Meeting:
 class _Derivation:
     """Derives the parts and the cached results of one graph."""
 
-    def __init__(self, recurrent: Carried, memory: bool, everything: bool = False, droppable: bool = False):
+    def __init__(self, recurrent: CarriedGraph, memory: bool, everything: bool = False, droppable: bool = False):
         """`everything`: store results of all keys, even if queries see only a few. `droppable`: see `decoding_of`."""
         self.droppable = droppable
         self.graph, self.states, self.boxes, self.levels = (
@@ -183,7 +185,7 @@ class _Derivation:
         self.meetings = list(self._meetings())
         self.meeting = {name: meeting for meeting in self.meetings for name in (*meeting.steps, *meeting.exits)}
         self.kept = self._kept()
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, DecodingPart] = {}
         self.wide = kept_wide(graph)
 
     def decoding(self) -> Decoding:
@@ -323,7 +325,7 @@ class _Derivation:
 
     # Parts
 
-    def part(self, value: str) -> Part:
+    def part(self, value: str) -> DecodingPart:
         """The part that computes a value of the chunk, added after the parts that it needs."""
         if value not in self.parts:
             part = _Build(self, value).part()
@@ -339,15 +341,15 @@ class _Derivation:
         return box is not None and box.leg in (self.query, self.key) and OPS[box.kind].counts_positions(box)
 
 
-def _with_precision(wide: frozenset[str], parts: Sequence[Part]) -> Iterator[Part]:
+def _with_precision(wide: frozenset[str], parts: Sequence[DecodingPart]) -> Iterator[DecodingPart]:
     """The parts with their precision: those that are kept wide, and the inputs that they give to others."""
-    wide |= {part.value for part in parts if part.reads_state}
+    wide |= {part.value_name for part in parts if part.reads_state}
     for part in parts:
-        if part.value in wide:
+        if part.value_name in wide:
             yield replace(part, wide=True)
             continue
         wide_inputs = {
-            source.name for source in part.inputs if source.how in ("chunk", "kept") and source.value in wide
+            source.name for source in part.inputs if source.how in ("chunk", "kept") and source.value_name in wide
         }
         tensors = tuple(replace(tensor, wide=tensor.name in wide_inputs) for tensor in part.graph.tensors)
         yield replace(part, graph=replace(part.graph, tensors=tensors))
@@ -360,11 +362,11 @@ class _Build:
         self.whole, self.graph, self.value = derivation, derivation.graph, value
         self.query, self.key = derivation.query, derivation.key
         self.meeting = derivation.meeting.get(value)
-        self.tensors, self.steps, self.inputs = dict[str, Tensor](), dict[str, Step](), dict[str, Given]()
+        self.tensors, self.steps, self.inputs = dict[str, Tensor](), dict[str, Step](), dict[str, PartInput]()
         self.counts = False  # whether the value depends on absolute positions
         self.wide: list[str] = []  # copies of steps that the design keeps wide
 
-    def part(self) -> Part:
+    def part(self) -> DecodingPart:
         graph, legs = self.graph, self.graph.legs
         if self.key is None:
             fresh_key = leg_like(graph, "m", 1, "key", graph.leg).name
@@ -392,7 +394,9 @@ class _Build:
             losses=(),
             wide=tuple(self.wide),
         )
-        return Part(self.value, diagram, tuple(self.inputs.values()), self.meeting.reach if self.meeting else None)
+        return DecodingPart(
+            self.value, diagram, tuple(self.inputs.values()), self.meeting.reach if self.meeting else None
+        )
 
     def refused(self, name: str, reason: str) -> InputError:
         return InputError(f"{self.graph.name}: a decoding cache cannot provide the operands of '{name}': it {reason}.")
@@ -405,7 +409,7 @@ class _Build:
         """Adds an input to the part and returns its name."""
         axis = next((index - len(legs) for index, leg in enumerate(legs) if leg in (self.query, self.key)), 0)
         hides = how == "chunk" and self.query in legs and self.value in self.whole.states.values()
-        self.inputs[name] = Given(name, value, how, axis, hides)
+        self.inputs[name] = PartInput(name, value, how, axis, hides)
         self.tensors[name] = Tensor(name, "input", legs, finite=how != "chunk")
         return name
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tensornet_attn.graph.attention import Reader, attentions, readers_of
+from tensornet_attn.graph.attention import MapReader, attentions, readers_of
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, times
 from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
@@ -21,7 +21,7 @@ class Blend:
 
     step: Step
     terms: tuple[tuple[Term, Use], ...]  # each with its map
-    reader: Reader
+    reader: MapReader
 
     @property
     def maps(self) -> tuple[str, ...]:

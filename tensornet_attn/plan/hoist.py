@@ -2,17 +2,22 @@
 
 # y = g[h] A V Wo + A V Wo     ->     A.V = A V;  y = g[h] A.V Wo + A.V Wo
 # y = A V Wo + A U Wu          ->     A.V = A V;  A.copy = A;  A.U = A.copy U;  y = A.V Wo + A.U Wu
+# s = sum over m of A          ->     s = A 1[m], if linear attention then computes A
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from tensornet_attn.graph.attention import attentions, readers_of
-from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.distance import with_places
+from tensornet_attn.graph.graph import Contraction, Graph, Step, Tensor, Term, Use
+from tensornet_attn.graph.recurrence import ONES
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
+from tensornet_attn.kernels.linear import LINEAR
 from tensornet_attn.plan.duplicate import duplicated_scores
 from tensornet_attn.rewrite.change import draws, fresh, kept, with_steps
 
@@ -24,17 +29,32 @@ def hoisted_values(graph: Graph, context: Context) -> Lowered:
     """
     hoisted = graph
     for box in graph.steps:
-        values = list(_values(hoisted, box))
-        if len(values) == 1:
+        with_ones = _with_ones(hoisted, box)
+        values = list(_values(with_ones, box))
+        if len(values) == 1 and with_ones is hoisted:
             hoisted = _hoisted(hoisted, box, box.name, values[0])
         elif values and box.name in attentions(graph) and not draws(hoisted, box):
-            trial, names = _for_each(hoisted, box, values)
+            trial, names = _for_each(with_ones, box, values)
             duplicated = duplicated_scores(trial, context).graph
-            hoisted = trial if all(context.takes(duplicated, name) for name in names) else hoisted
+            takes = context.takes if with_ones is hoisted else partial(LINEAR.takes, context=context)
+            hoisted = trial if all(takes(duplicated, name) for name in names) else hoisted
     return Lowered(hoisted)
 
 
 HOISTS = Rewriting("hoisted values", hoisted_values)
+
+
+def _with_ones(graph: Graph, box: Step) -> Graph:
+    """The graph in which sums of a map over the keys are its products with ones."""
+    map_use, key = Use(box.name, box.legs), str(graph.key)
+    ones = Tensor(fresh(graph, f"{box.name}.{key}"), "constant", (key,), ONES)
+    product = Contraction((Term(ONE, (map_use, Use(ones.name, ones.legs))),))
+    sums = {
+        step.name: [replace(step, op=product)]
+        for step, use in graph.readers.get(box.name, ())
+        if use == map_use and step.box and step.box.kind == "sum" and {*graph.masks(step)} <= {*graph.masks(box)}
+    }
+    return with_steps(with_places(graph, (ones,)), sums) if sums and box.name in attentions(graph) else graph
 
 
 def _values(graph: Graph, box: Step) -> dict[Use, None]:

@@ -36,7 +36,7 @@ _ADDED: list[Implementation[Any]] = []
 
 
 @dataclass(frozen=True)
-class Table:
+class ImplementationTable:
     """Rewritings of the diagram, then implementations in the order in which they are asked: added ones first.
 
     Last, kernels get what they compute besides.
@@ -62,20 +62,24 @@ def another_implementation(row: Implementation[Any]) -> Iterator[None]:
 
 
 REWRITINGS = (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, DUPLICATES, DISTRIBUTION, SUMS)
-TORCH = Table(
+TORCH = ImplementationTable(
     (SHIFTED, *REWRITINGS),
     (BAND, STATES, LINEAR, CUMSUM, FUSED, EXPERTS, BLOCKWISE, SCAN),
 )
 # C++ kernels beside fused attention, and in its place: where scores mix several products, they need less work. They
 # cannot shift a product with a table of keys, so the rewrite would leave these scores to blocks of queries.
 CPP = (
-    Table(REWRITINGS, (*TORCH.implementations[:-2], NATIVE, BLOCKWISE, SCAN)),
-    Table(
+    ImplementationTable(REWRITINGS, (*TORCH.implementations[:-2], NATIVE, BLOCKWISE, SCAN)),
+    ImplementationTable(
         (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, SUMS),
         (BAND, STATES, LINEAR, CUMSUM, EXPERTS, NATIVE, BLOCKWISE, SCAN),
     ),
 )
 # A Triton kernel reads all values of one map, and skips keys outside a band.
 BESIDE_TILES = (WITH_WEIGHTS, THROUGH, NORMALIZED, BESIDE_KERNELS, DISTRIBUTION, SUMS)
-TRITON_ALONE = Table(BESIDE_TILES, (STATES, LINEAR, CUMSUM, TRITON, BAND, FUSED, EXPERTS, BLOCKWISE, SCAN))
-BESIDE_FUSED = Table(BESIDE_TILES, (STATES, LINEAR, CUMSUM, FUSED, TRITON, BAND, EXPERTS, BLOCKWISE, SCAN))
+TRITON_ALONE = ImplementationTable(
+    BESIDE_TILES, (STATES, LINEAR, CUMSUM, TRITON, BAND, FUSED, EXPERTS, BLOCKWISE, SCAN)
+)
+BESIDE_FUSED = ImplementationTable(
+    BESIDE_TILES, (STATES, LINEAR, CUMSUM, FUSED, TRITON, BAND, EXPERTS, BLOCKWISE, SCAN)
+)

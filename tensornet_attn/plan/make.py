@@ -20,9 +20,9 @@ from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.kernels import KERNELS
 from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.plan.absorb import ABSORBED, absorbed
-from tensornet_attn.plan.cache import Cache
+from tensornet_attn.plan.cache import LruCache
 from tensornet_attn.plan.demands import backend_of, strictly
-from tensornet_attn.plan.implementations import BESIDE_FUSED, CPP, TORCH, TRITON_ALONE, Table
+from tensornet_attn.plan.implementations import BESIDE_FUSED, CPP, TORCH, TRITON_ALONE, ImplementationTable
 from tensornet_attn.plan.plan import Lowering, Plan, Region
 from tensornet_attn.plan.ways import AS_PRICED, WAYS, Way, alternatives, chosen
 from tensornet_attn.rewrite.whole import gone, simplified
@@ -30,7 +30,7 @@ from tensornet_attn.tiles.legs import quadratic
 
 BACKENDS = ("auto", "reference", "torch", "inductor", "cpp", "triton")
 LONGER = 1.2  # times the time of torch that cached C++ kernels may be predicted to take: predictions err by as much
-PLANS: Cache[Plan] = Cache(most=256)  # by the text of the graph, which includes its names; backend; target
+PLANS: LruCache[Plan] = LruCache(most=256)  # by the text of the graph, which includes its names; backend; target
 
 
 def plan_of(graph: Graph, backend: str = "auto", target: Target = TRAINING) -> Plan:
@@ -80,7 +80,9 @@ def candidates(graph: Graph, target: Target = TRAINING, only: Container[str] | N
     return {name: plan for name, plan in plans.items() if name in first_names.values()}
 
 
-def _in_ways(graph: Graph, backend: str, target: Target, table: Table, ways: Iterable[Way]) -> dict[str, Plan]:
+def _in_ways(
+    graph: Graph, backend: str, target: Target, table: ImplementationTable, ways: Iterable[Way]
+) -> dict[str, Plan]:
     context = Context(target.sizes(graph), target, backend, table.rows)
     start, left_out = _simpler(graph, backend)
     return {way.name: _planned(graph, start, table, context, way, left_out) for way in ways}
@@ -101,7 +103,7 @@ def _simpler(graph: Graph, backend: str) -> tuple[Graph, tuple[Region, ...]]:
 
 
 def _planned(
-    written: Graph, start: Graph, table: Table, context: Context, way: Way, left_out: tuple[Region, ...]
+    written: Graph, start: Graph, table: ImplementationTable, context: Context, way: Way, left_out: tuple[Region, ...]
 ) -> Plan:
     """The plan of the diagram `written` in one way to plan; `start`: the diagram after the first rewrites."""
     torch_context = replace(context, backend="torch", rows=TORCH.rows)  # Triton fuses all maps that torch fuses

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensornet_attn.graph.attention import Normalize, attentions
+from tensornet_attn.graph.attention import NormalizedScores, attentions
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import Number
@@ -48,7 +48,7 @@ def _blend(graph: Graph, box: Step) -> Blend | None:
     """The blend that a box normalises, read as if the box did not exist; None if there is none."""
     reader = read_once(graph, box.name)
     attention = attentions(graph).get(box.name)
-    if reader is None or attention is None or not isinstance(attention.weighting, Normalize):
+    if reader is None or attention is None or not isinstance(attention.weighting, NormalizedScores):
         return None
     of, scores = attention.of, attention.scores
     if scores is None or of.legs != scores.legs or box.legs != of.legs or read_once(graph, of.name) is None:
@@ -79,7 +79,7 @@ def _divided(graph: Graph, box: Step) -> Graph | None:
     legs = tuple(leg for leg in box.legs if leg != key)
     (value,) = blend.reader.values
     read_legs = legs + tuple(leg for leg in value.legs if leg not in box.legs)
-    eps = weighting.eps if isinstance(weighting, Normalize) else Number(0)
+    eps = weighting.eps if isinstance(weighting, NormalizedScores) else Number(0)
     eps_terms = () if eps == Number(0) else (Term(eps, ()),)
     rows = [replace(term, factors=(*term.factors, Use(ones.name, ones.legs))) for term, _ in blend.terms]
     before = [

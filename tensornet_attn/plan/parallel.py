@@ -15,11 +15,11 @@ from tensornet_attn.rewrite.whole import simplified
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitLeg:
     """A leg that is split over processes. Each has its shard of the weights on the leg; all-reduce sums the output.
 
     `shards`: (weight, dimension as stored). `whole`: replicated weights; their gradients, like those of the inputs,
-    are summed over processes. `reduce`: the steps that are all-reduced. `own`: the slots that have the leg.
+    are summed over processes. `reduce`: the steps that are all-reduced. `slots`: the slots that have the leg.
     `shared`: (step, number of the term) of terms in a partial sum that all processes have, so that each adds a share.
     `alike`: the losses that all processes compute in full, so that each adds a share.
     """
@@ -30,7 +30,7 @@ class Split:
     shards: tuple[tuple[str, int], ...]
     whole: tuple[str, ...]
     reduce: tuple[str, ...]
-    own: frozenset[Slot] = field(repr=False)
+    slots: frozenset[Slot] = field(repr=False)
     shared: frozenset[tuple[str, int]] = frozenset()
     alike: tuple[str, ...] = ()
 
@@ -57,7 +57,7 @@ class Split:
         return "\n".join([*lines, f"  all-reduced: {named(self.reduce)}, and the gradients of {leaves}"])
 
 
-def split_of(graph: Graph, processes: int | None = None, leg: str | None = None) -> Split:
+def split_of(graph: Graph, processes: int | None = None, leg: str | None = None) -> SplitLeg:
     """The split of a design over processes, along the leg that leaves the fewest weight elements replicated.
 
     By default, the leg's size must be a multiple of `processes`, no process repeats work of queries x keys, and no step
@@ -74,15 +74,15 @@ def split_of(graph: Graph, processes: int | None = None, leg: str | None = None)
     return min(splits, key=_kept_whole)
 
 
-def _kept_whole(split: Split) -> int:
+def _kept_whole(split: SplitLeg) -> int:
     """The number of replicated elements."""
     return sum(prod(size or 1 for size in split.graph.shape_of(name)) for name in split.whole)
 
 
-def _splits(graph: Graph, processes: int | None, leg: str | None) -> list[Split] | str:
+def _splits(graph: Graph, processes: int | None, leg: str | None) -> list[SplitLeg] | str:
     """The possible splits of a graph, or why there is none."""
     cuts = [cut for cut in (Cut(graph, slots) for slots in glued(graph)) if cut.possible]
-    cuts.sort(key=lambda cut: cut.place)
+    cuts.sort(key=lambda cut: cut.first_position)
     if leg is not None and not any(leg in cut.names for cut in cuts):
         names = (name for cut in cuts for name in cut.names)
         return f"no weight has a leg '{leg}' inside the diagram; {nearest(leg, names)}"
@@ -100,7 +100,7 @@ def _splits(graph: Graph, processes: int | None, leg: str | None) -> list[Split]
     return f"no leg can be split over processes: {clauses}."
 
 
-def _split(cut: Cut, processes: int | None, strict: bool) -> Split:
+def _split(cut: Cut, processes: int | None, strict: bool) -> SplitLeg:
     """The split along a leg. Raises Unsplit; `strict`: also if processes would repeat work."""
     size = cut.graph.leg[cut.leg].size or 0
     if processes is not None and size % processes:
@@ -112,4 +112,4 @@ def _split(cut: Cut, processes: int | None, strict: bool) -> Split:
     replicated = (tensor.name for tensor in cut.graph.of_role("weight") if tensor.name not in dict(shards))
     reduce = tuple(dict.fromkeys((cut.graph.output, *(loss.step for loss in cut.graph.losses))))
     alike = tuple(loss.name for loss in cut.graph.losses if kinds[loss.step] == "whole")
-    return Split(cut.graph, cut.leg, size, shards, tuple(replicated), reduce, cut.own, shared, alike)
+    return SplitLeg(cut.graph, cut.leg, size, shards, tuple(replicated), reduce, cut.slots, shared, alike)

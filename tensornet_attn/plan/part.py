@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.graph import Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
-from tensornet_attn.graph.wires import Wire, joints
+from tensornet_attn.graph.wires import StepLeg, joints
 from tensornet_attn.ir.arithmetic import ONE, Binary, Number, times
-from tensornet_attn.plan.parallel import Split
+from tensornet_attn.plan.parallel import SplitLeg
 from tensornet_attn.rewrite.change import fresh, leg_like, with_legs, with_uses
 
 ZEROS = Function("zeros")
 
 
 @dataclass(frozen=True)
-class Part:
+class ProcessDiagram:
     """The diagram of one process. `chooser`: the weight [whole leg, its part] that selects the process's entries.
 
     Every process creates constants and noise in full, so that their values do not depend on the number of processes.
@@ -32,25 +32,25 @@ class Part:
     chooser: str | None
 
 
-def part_of(split: Split, processes: int) -> Part:
+def part_of(split: SplitLeg, processes: int) -> ProcessDiagram:
     """The diagram of one of several processes. Raises InputError if they do not divide the leg."""
     if processes < 1 or split.size % processes:
         raise InputError(
             f"{split.graph.name}: leg '{split.leg}' ({split.size}) cannot be split over {processes} processes: use a "
             "number of processes that divides its size."
         )
-    return _Parts(split, processes).part()
+    return _SplitPlaces(split, processes).diagram()
 
 
 @dataclass
-class _Parts:
+class _SplitPlaces:
     """The split places and their new leg; `picked`: the replacement of each split constant and noise tensor."""
 
-    split: Split
+    split: SplitLeg
     processes: int
     picked: dict[str, str] = field(default_factory=dict)
 
-    def part(self) -> Part:
+    def diagram(self) -> ProcessDiagram:
         graph = self.split.graph
         self.leg = self._leg()
         self.chooser = fresh(graph, "own")
@@ -61,7 +61,7 @@ class _Parts:
             tensors += (Tensor(self.chooser, "weight", legs, ZEROS, frozen=True),)
         steps = (*picks, *map(self._step, graph.steps))
         divided = with_legs(replace(graph, tensors=tensors, steps=steps), [self.leg])
-        return Part(divided, self.chooser if picks else None)
+        return ProcessDiagram(divided, self.chooser if picks else None)
 
     def _leg(self) -> Leg:
         old, graph = self.split.leg, self.split.graph
@@ -69,7 +69,7 @@ class _Parts:
 
     def _own(self, name: str, legs: tuple[str, ...]) -> tuple[str, ...]:
         """The legs of a tensor or result, with the split leg replaced."""
-        return tuple(self.leg.name if (name, Wire(leg)) in self.split.own else leg for leg in legs)
+        return tuple(self.leg.name if (name, StepLeg(leg)) in self.split.slots else leg for leg in legs)
 
     def _tensor(self, tensor: Tensor) -> Tensor:
         legs = self._own(tensor.name, tensor.legs)
@@ -91,7 +91,7 @@ class _Parts:
                 yield Step(self.picked[tensor.name], Contraction((Term(ONE, uses),)), legs)
 
     def _step(self, step: Step) -> Step:
-        slots, leg = self.split.own, self.leg.name
+        slots, leg = self.split.slots, self.leg.name
         uses = iter(
             Use(
                 self.picked.get(joint.use.name, joint.use.name),
@@ -100,7 +100,7 @@ class _Parts:
             for joint in joints(step)
         )
         step = replace(with_uses(step, lambda use: next(uses)), legs=self._own(step.name, step.legs))
-        if step.box is not None and step.box.leg is not None and (step.name, Wire(step.box.leg)) in slots:
+        if step.box is not None and step.box.leg is not None and (step.name, StepLeg(step.box.leg)) in slots:
             return replace(step, op=replace(step.box, leg=leg))  # a sum over the leg
         return self._shared(step)
 

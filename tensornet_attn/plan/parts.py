@@ -31,7 +31,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Given:
+class PartInput:
     """An input of a part: a value of the design.
 
     `how`: of the `chunk`; `kept`: cached positions and the chunk; a `state` of the past, or a `level`, a state that is
@@ -41,23 +41,23 @@ class Given:
     """
 
     name: str
-    value: str
+    value_name: str
     how: str
     axis: int  # of the sequence leg, counted from the end
     hides: bool = False
 
 
 @dataclass(frozen=True)
-class Part:
+class DecodingPart:
     """A diagram that computes one value of the chunk. `reach`: cached positions that its keys include; None: all.
 
     `wide`: it is computed in at least float32, and its readers get it so, because it reads a state or by
     `graph/precision.py`.
     """
 
-    value: str
+    value_name: str
     graph: Graph
-    inputs: tuple[Given, ...]
+    inputs: tuple[PartInput, ...]
     reach: int | None = None
     wide: bool = False
 
@@ -74,7 +74,7 @@ class Decoding:
     """
 
     graph: Graph
-    parts: tuple[Part, ...]
+    parts: tuple[DecodingPart, ...]
     kept: tuple[Kept, ...]
     memory: bool = False
 
@@ -97,7 +97,7 @@ class Decoding:
     def as_dict(self) -> dict[str, object]:
         """The contents of `to_text` as data; `numbers`: elements per position, or of a state, whose `leg` is None."""
         kept = [asdict(cached) | {"numbers": self.elements(cached)} for cached in self.kept]
-        return {"design": self.graph.name, "kept": kept, "computed": [part.value for part in self.parts]}
+        return {"design": self.graph.name, "kept": kept, "computed": [part.value_name for part in self.parts]}
 
     def to_text(self) -> str:
         """The cached results, one per line, and the values computed for each chunk.
@@ -114,4 +114,4 @@ class Decoding:
             which = "per position" if cached.reach is None else f"for each of the last {cached.reach + 1:,} positions"
             unit = f" {which}{' of the memory' * self.memory}" if cached.leg else " at any length"
             lines.append(f"  {cached.name}[{' '.join(cached.legs)}]: {self.elements(cached):,} elements{unit}")
-        return "\n".join([*lines, f"for each chunk it computes {', '.join(part.value for part in self.parts)}"])
+        return "\n".join([*lines, f"for each chunk it computes {', '.join(part.value_name for part in self.parts)}"])

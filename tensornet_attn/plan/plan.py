@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from tensornet_attn.cost.figures import duration
-from tensornet_attn.cost.price import Price, price_of
+from tensornet_attn.cost.price import PlanPrice, price_of
 from tensornet_attn.cost.sizes import human
 from tensornet_attn.cost.target import TRAINING, Target
 from tensornet_attn.graph.graph import Graph
@@ -80,7 +80,7 @@ class Plan:
         return {region.name: region.backend for region in self.regions if not region.removed}
 
     @property
-    def price(self) -> Price:
+    def price(self) -> PlanPrice:
         """The predicted time and memory of the schedule at the sizes of the target."""
         return price_of(self.schedule, self.target.sizes(self.graph), self.target)
 

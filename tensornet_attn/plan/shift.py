@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensornet_attn.cost.figures import duration
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.kernels.apart import seconds_apart, where_of
-from tensornet_attn.kernels.implementation import Context, Cost, Lowered, Rewriting
+from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, Rewriting
 from tensornet_attn.rewrite.engine import everywhere
 from tensornet_attn.rewrite.shift import SHIFT
 
@@ -18,7 +18,7 @@ def shifted_products(graph: Graph, context: Context) -> Lowered:
     tables = [step.name for step in graph.steps if step.name not in shifted.step]
     shifted_seconds, seconds = seconds_apart(shifted, graph, context.sizes, context.target)
     if shifted_seconds > seconds:
-        cost = Cost(
+        cost = FormCost(
             shifted_seconds, seconds, duration, "it would take", where=where_of(graph, context.sizes, context.target)
         )
         return Lowered(graph, refused=dict.fromkeys(tables, (f"{cost.but} {cost}",)))

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 
 from tensornet_attn.graph.graph import Contraction, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import ONES
+from tensornet_attn.graph.visibility import lookahead
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ops import OPS
-from tensornet_attn.plan.parts import Decoding, Given, Part
+from tensornet_attn.plan.parts import Decoding, DecodingPart, PartInput
 
 AT_ONE = ("visible", "place")  # inputs that are 1 in a chunk of one visible position
 
@@ -29,14 +30,14 @@ class Stage:
 
     values: tuple[str, ...]
     graph: Graph
-    inputs: tuple[Given, ...]
+    inputs: tuple[PartInput, ...]
     reach: int | None
     wide: bool
 
 
 def single(decoding: Decoding) -> tuple[Stage, ...]:
     """Each part as a stage of its own."""
-    return tuple(Stage((part.value,), part.graph, part.inputs, part.reach, part.wide) for part in decoding.parts)
+    return tuple(Stage((part.value_name,), part.graph, part.inputs, part.reach, part.wide) for part in decoding.parts)
 
 
 def merged(decoding: Decoding, apart: bool) -> tuple[Stage, ...]:
@@ -50,15 +51,15 @@ def merged(decoding: Decoding, apart: bool) -> tuple[Stage, ...]:
     for part in decoding.parts:
         first = 0
         for source in part.inputs:
-            if source.value in stage_of and source.how in ("chunk", "kept"):
-                first = max(first, stage_of[source.value] + (source.how == "kept" or (apart and source.hides)))
-        computed_once = decoding.memory and part.value in {cached.name for cached in decoding.kept}
+            if source.value_name in stage_of and source.how in ("chunk", "kept"):
+                first = max(first, stage_of[source.value_name] + (source.how == "kept" or (apart and source.hides)))
+        computed_once = decoding.memory and part.value_name in {cached.name for cached in decoding.kept}
         kind = (computed_once, apart and part.wide)
         index = next((index for index in range(first, len(groups)) if groups[index].takes(part, kind)), len(groups))
         if index == len(groups):
             groups.append(_Group(decoding, kind))
         groups[index].parts.append(part)
-        stage_of[part.value] = index
+        stage_of[part.value_name] = index
     return tuple(group.stage(groups, apart) for group in groups)
 
 
@@ -68,9 +69,9 @@ class _Group:
 
     decoding: Decoding
     kind: tuple[bool, bool]
-    parts: list[Part] = field(default_factory=list)
+    parts: list[DecodingPart] = field(default_factory=list)
 
-    def takes(self, part: Part, kind: tuple[bool, bool]) -> bool:
+    def takes(self, part: DecodingPart, kind: tuple[bool, bool]) -> bool:
         """Whether a part is of the same kind and its keys, if any, are those of the other parts."""
         reaches = {member.reach for member in self.parts if _has_keys(member)}
         return kind == self.kind and (not reaches or not _has_keys(part) or reaches == {part.reach})
@@ -79,10 +80,10 @@ class _Group:
         """The parts as one diagram."""
         kept = {cached.name for cached in self.decoding.kept} | {self.decoding.graph.output}
         read_elsewhere = {
-            source.value for group in groups if group is not self for part in group.parts for source in part.inputs
+            source.value_name for group in groups if group is not self for part in group.parts for source in part.inputs
         }
         merge = _Merge(apart)
-        outputs = {part.value: merge.add(part) for part in self.parts}
+        outputs = {part.value_name: merge.add(part) for part in self.parts}
         exported = [value for value in outputs if value in kept | read_elsewhere]
         last = exported[-1]
         template = self.parts[-1].graph
@@ -101,7 +102,7 @@ class _Group:
         return Stage((last, *exported[:-1]), graph, tuple(merge.inputs.values()), reach, wide)
 
 
-def _has_keys(part: Part) -> bool:
+def _has_keys(part: DecodingPart) -> bool:
     """Whether a part uses the key leg."""
     graph = part.graph
     legs = {leg for tensor in graph.tensors for leg in tensor.legs} | {leg for step in graph.steps for leg in step.legs}
@@ -109,7 +110,7 @@ def _has_keys(part: Part) -> bool:
 
 
 def _at_one(graph: Graph) -> Graph:
-    """The diagram for one position that is both query and key; unchanged if a box along the keys needs the key leg."""
+    """The diagram for one position, both query and key; unchanged if a box needs the key leg or hides that key."""
     query, key = str(graph.query), str(graph.key)
     if any(key in tensor.legs for tensor in graph.tensors if tensor.role != "constant" or query in tensor.legs):
         return graph
@@ -126,7 +127,7 @@ def _at_one(graph: Graph) -> Graph:
         new, box = with_uses(step, change), step.box
         legs = on(step.legs, pairs.get(step.name))
         if box is not None and key in (box.leg, box.other):
-            if not OPS[box.kind].same_of_one or box.numbers:
+            if not OPS[box.kind].same_of_one or box.numbers or (graph.masks(step) and lookahead(graph, step) < 0):
                 return graph
             new = replace(new, op=Contraction((Term(ONE, (new.op.uses[0],)),)))
         steps.append(replace(new, legs=legs))
@@ -140,11 +141,11 @@ class _Merge:
     def __init__(self, apart: bool):
         self.apart = apart
         self.legs, self.tensors = dict[str, Leg](), dict[str, Tensor]()
-        self.steps, self.inputs = dict[str, Step](), dict[str, Given]()
-        self.made = dict[str, str]()  # the step that computes a value
+        self.steps, self.inputs = dict[str, Step](), dict[str, PartInput]()
+        self.step_of_value = dict[str, str]()  # the step that computes a value
         self.wide: list[str] = []
 
-    def add(self, part: Part) -> str:
+    def add(self, part: DecodingPart) -> str:
         """Adds a part and returns the name of its output in the merged diagram."""
         names: dict[str, str] = {}
         graph = part.graph
@@ -159,16 +160,16 @@ class _Merge:
         for step in graph.steps:
             names[step.name] = self._step(with_uses(step, change))
         self.wide += [names[name] for name in graph.wide]
-        self.made[part.value] = names[graph.output]
+        self.step_of_value[part.value_name] = names[graph.output]
         return names[graph.output]
 
-    def _tensor(self, tensor: Tensor, source: Given | None) -> str:
+    def _tensor(self, tensor: Tensor, source: PartInput | None) -> str:
         if source is None:
             free = self._free(tensor.name, lambda name: self.tensors.get(name) == replace(tensor, name=name))
             self.tensors[free] = replace(tensor, name=free)
             return free
-        if source.how == "chunk" and source.value in self.made and not (self.apart and source.hides):
-            return self.made[source.value]
+        if source.how == "chunk" and source.value_name in self.step_of_value and not (self.apart and source.hides):
+            return self.step_of_value[source.value_name]
         if source.how in AT_ONE and not self.apart:
             return self._tensor(Tensor(tensor.name, "constant", tensor.legs, ONES), None)
         free = self._free(

@@ -11,7 +11,14 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 
-from tensornet_attn.graph.attention import Attention, Masked, Normalize, Reader, attentions, readers_of
+from tensornet_attn.graph.attention import (
+    Attention,
+    MapReader,
+    NormalizedScores,
+    UnnormalizedScores,
+    attentions,
+    readers_of,
+)
 from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.kernels.decay import decay_alone
@@ -32,7 +39,7 @@ def through_maps(graph: Graph, context: Context) -> Lowered:
         scores = product(attention.scores)
         if (
             scores is None
-            or not isinstance(attention.weighting, Masked | Normalize)
+            or not isinstance(attention.weighting, UnnormalizedScores | NormalizedScores)
             or attention.of.legs != attention.box.legs
         ):
             continue
@@ -50,7 +57,7 @@ THROUGH = Rewriting("queries through maps", through_maps, compared=True)
 
 def _rows(graph: Graph, attention: Attention, scores: Term) -> tuple[Graph, tuple[Use, ...]]:
     """The graph with 1 / (row sums + eps) of a normalized map, and their use; none for other maps."""
-    if not isinstance(attention.weighting, Normalize):
+    if not isinstance(attention.weighting, NormalizedScores):
         return graph, ()
     name = attention.box.name
     steps = _sum(attention, fresh(graph, f"{name}.sums"), scores, attention.box.legs)
@@ -82,7 +89,7 @@ def _all_moved(graph: Graph, rows: tuple[Use, ...], attention: Attention, scores
     return None
 
 
-def _moved(graph: Graph, rows: tuple[Use, ...], attention: Attention, scores: Term, reader: Reader) -> Graph | None:
+def _moved(graph: Graph, rows: tuple[Use, ...], attention: Attention, scores: Term, reader: MapReader) -> Graph | None:
     """The graph in which a product of the map is a map of its own, with the queries that read the product."""
     legs, values = attention.box.legs, reader.values
     if (

@@ -31,7 +31,7 @@ class Firing:
 
     rule: Rule
     graph: Graph
-    place: str = ""
+    step_name: str = ""
 
 
 Trace = tuple[Firing, ...]
@@ -79,4 +79,4 @@ def _first(graph: Graph, step_name: str, rules: Sequence[Rule]) -> Firing | None
 
 def _refuse(firing: Firing) -> NoReturn:
     name = firing.graph.name
-    raise RuntimeError(f"the rewrite '{firing.rule.name}' never stops firing at '{firing.place}' of '{name}'.")
+    raise RuntimeError(f"the rewrite '{firing.rule.name}' never stops firing at '{firing.step_name}' of '{name}'.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensornet_attn.graph.attention import Attention, Reader, Softmax, attentions
+from tensornet_attn.graph.attention import Attention, MapReader, SoftmaxOfScores, attentions
 from tensornet_attn.graph.graph import Contraction, Function, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, times
 from tensornet_attn.rewrite.change import leaf, with_steps
@@ -40,7 +40,7 @@ class FusedAttention:
 
 def softmaxes(graph: Graph) -> list[str]:
     """The names of the softmax boxes over the key leg."""
-    return [name for name, attention in attentions(graph).items() if isinstance(attention.weighting, Softmax)]
+    return [name for name, attention in attentions(graph).items() if isinstance(attention.weighting, SoftmaxOfScores)]
 
 
 def operation(attention: Attention) -> FusedAttention | str:
@@ -63,7 +63,7 @@ def operation(attention: Attention) -> FusedAttention | str:
         return "no leg is contracted between query and key"
     if isinstance(reader, str):
         return reader
-    assert isinstance(attention.weighting, Softmax)
+    assert isinstance(attention.weighting, SoftmaxOfScores)
     (value,), (leg, *beside) = reader.values, attention.weighting.legs
     if {*beside} & {*value.legs, *query.legs, *reader.step.legs}:
         return "the values depend on the key's component"
@@ -84,7 +84,7 @@ def fuse(graph: Graph, box: str) -> Graph:
 def placed(attention: Attention, op: FusedAttention, kind: str, form: object) -> Graph:
     """The graph with one kernel in place of a box, its scores and its product with the values."""
     reader, name = attention.reader(), f"{attention.box.name}.o"
-    assert isinstance(reader, Reader)
+    assert isinstance(reader, MapReader)
     heads_and_query = (leg for leg in op.scores if leg not in (op.leg, *op.beside))
     legs = (*heads_and_query, *(leg for leg in op.value.legs if leg not in op.scores))
     product = Contraction((Term(ONE, (Use(attention.box.name, attention.box.legs), op.value)),))

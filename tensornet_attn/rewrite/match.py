@@ -10,20 +10,20 @@ from tensornet_attn.graph.graph import Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import ONE, Arith
 from tensornet_attn.rewrite.change import is_map, legs_in, read_once
-from tensornet_attn.rewrite.notation import BoxOf, Item, Product, Side, Sum
+from tensornet_attn.rewrite.notation import BoxOf, PatternItem, PatternProduct, PatternSum, Side
 
 Places = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Spot:
+class ProductLocation:
     """The location of a product of a pattern: its term, and the places of each item's factors in it."""
 
     term: int
     factors: Mapping[str, Places]
 
 
-class Name(str):
+class PatternName(str):
     """A name such as `A.of`, whose root is `A`."""
 
     @property
@@ -39,16 +39,16 @@ class Match:
     steps: Mapping[str, Step] = field(default_factory=dict)
     uses: Mapping[str, tuple[Use, ...]] = field(default_factory=dict)
     numbers: Mapping[str, tuple[Arith, ...]] = field(default_factory=dict)
-    spots: Mapping[str, tuple[Spot, ...]] = field(default_factory=dict)
+    spots: Mapping[str, tuple[ProductLocation, ...]] = field(default_factory=dict)
     label: str = ""
-    known: dict[str, frozenset[str]] = field(default_factory=dict)  # cached values
+    cache: dict[str, frozenset[str]] = field(default_factory=dict)  # cached values
 
     def but(
         self,
         steps: Mapping[str, Step] | None = None,
         uses: Mapping[str, tuple[Use, ...]] | None = None,
         numbers: Mapping[str, tuple[Arith, ...]] | None = None,
-        spots: Mapping[str, tuple[Spot, ...]] | None = None,
+        spots: Mapping[str, tuple[ProductLocation, ...]] | None = None,
         label: str = "",
     ) -> Match:
         """The match with further bindings."""
@@ -59,16 +59,20 @@ class Match:
             {**self.numbers, **numbers} if numbers else self.numbers,
             {**self.spots, **spots} if spots else self.spots,
             label or self.label,
-            self.known,
+            self.cache,
         )
 
     @property
-    def names(self) -> dict[str, Name]:
+    def names(self) -> dict[str, PatternName]:
         """The bindings as text."""
-        use_names = {key: Name(" ".join(use.name for use in uses)) for key, uses in self.uses.items()}
-        return {"label": Name(self.label)} | use_names | {key: Name(step.name) for key, step in self.steps.items()}
+        use_names = {key: PatternName(" ".join(use.name for use in uses)) for key, uses in self.uses.items()}
+        return (
+            {"label": PatternName(self.label)}
+            | use_names
+            | {key: PatternName(step.name) for key, step in self.steps.items()}
+        )
 
-    def one(self, name: str) -> Use:
+    def first_use(self, name: str) -> Use:
         return self.uses[name][0]
 
     def legs(self, *names: str) -> set[str]:
@@ -79,17 +83,17 @@ class Match:
     @property
     def keys(self) -> frozenset[str]:
         """The key leg, and a further leg that the softmax runs over."""
-        if "keys" not in self.known:
+        if "keys" not in self.cache:
             boxes = [step.box for step in self.steps.values()]
             others = [box.other for box in boxes if box is not None and box.other is not None]
-            self.known["keys"] = frozenset({str(self.graph.key), *others})
-        return self.known["keys"]
+            self.cache["keys"] = frozenset({str(self.graph.key), *others})
+        return self.cache["keys"]
 
     @property
     def batched(self) -> frozenset[str]:
-        if "batched" not in self.known:
-            self.known["batched"] = frozenset(batched(self.graph))
-        return self.known["batched"]
+        if "batched" not in self.cache:
+            self.cache["batched"] = frozenset(batched(self.graph))
+        return self.cache["batched"]
 
 
 WORDS: dict[str, Callable[[Match, Use], bool]] = {
@@ -116,7 +120,7 @@ class Matcher:
         body = self.side[name]
         if isinstance(body, BoxOf):
             yield from self.box(match, name, body, step)
-        elif isinstance(body, Sum) and step.contraction is not None:
+        elif isinstance(body, PatternSum) and step.contraction is not None:
             terms, count = step.contraction.terms, len(body.products)
             if len(terms) == count or (len(terms) > count and body.rest):
                 yield from self.sum(match.but(steps={name: step}), name, body, terms)
@@ -132,12 +136,12 @@ class Matcher:
         elif source is not None and source.op is not None and read_once(match.graph, use.name) is not None:
             yield from self.step(match.but({name: step}, {body.of: (use,)}), body.of, source)
 
-    def sum(self, match: Match, name: str, body: Sum, terms: tuple[Term, ...]) -> Iterator[Match]:
+    def sum(self, match: Match, name: str, body: PatternSum, terms: tuple[Term, ...]) -> Iterator[Match]:
         """The matches of a sum; the last product varies slowest."""
         count = len(body.products)
         if self.choose and count and body.products[0].items[0].words == ("terms",):
             for _, chosen in self.choose(match, match.steps[name], 0):
-                yield match.but(spots={name: tuple(Spot(i, {}) for i in chosen)})
+                yield match.but(spots={name: tuple(ProductLocation(i, {}) for i in chosen)})
         elif count == 1:
             for term_index, term in enumerate(terms):
                 yield from self.product(match, name, body.products[0], term_index, term)
@@ -146,7 +150,7 @@ class Matcher:
                 yield from self.products(match, name, body.products, [(i, terms[i]) for i in indices])
 
     def products(
-        self, match: Match, name: str, bodies: Sequence[Product], terms: Sequence[tuple[int, Term]]
+        self, match: Match, name: str, bodies: Sequence[PatternProduct], terms: Sequence[tuple[int, Term]]
     ) -> Iterator[Match]:
         if not bodies:
             yield match
@@ -154,7 +158,7 @@ class Matcher:
         for bound in self.product(match, name, bodies[-1], *terms[-1]):
             yield from self.products(bound, name, bodies[:-1], terms[:-1])
 
-    def product(self, match: Match, name: str, body: Product, term_index: int, term: Term) -> Iterator[Match]:
+    def product(self, match: Match, name: str, body: PatternProduct, term_index: int, term: Term) -> Iterator[Match]:
         """The matches of a term with a product of the pattern; `X..` takes the factors that single items leave."""
         left = len(term.factors) - len(body.single)
         if left < 0 or (left and not body.many) or (not body.numbers and term.coefficient != ONE):
@@ -162,7 +166,7 @@ class Matcher:
         for taken in self.singles(match, body.single, term):
             for label, factors in self.many(match, name, body, term_index, taken, term):
                 uses = {key: tuple([term.factors[i] for i in indices]) for key, indices in factors.items()}
-                spots = (Spot(term_index, factors), *match.spots.get(name, ()))
+                spots = (ProductLocation(term_index, factors), *match.spots.get(name, ()))
                 numbers = dict.fromkeys(body.numbers, (term.coefficient,))
                 bound = match.but(uses=uses, numbers=numbers, spots={name: spots}, label=label)
                 inner = next((single.name for single in body.single if single.name in self.side), None)
@@ -171,7 +175,7 @@ class Matcher:
                 else:
                     yield bound
 
-    def singles(self, match: Match, items: tuple[Item, ...], term: Term) -> list[Places]:
+    def singles(self, match: Match, items: tuple[PatternItem, ...], term: Term) -> list[Places]:
         """The places of factors that match the single items, in order."""
         candidates = [[i for i, use in enumerate(term.factors) if self.fits(match, item, use)] for item in items]
         if len(items) < 2:
@@ -184,7 +188,7 @@ class Matcher:
         ]
         return sorted(assignments, key=lambda assignment: (max(assignment), assignment))
 
-    def fits(self, match: Match, item: Item, use: Use) -> bool:
+    def fits(self, match: Match, item: PatternItem, use: Use) -> bool:
         if item.name in match.steps and match.steps[item.name].name != use.name:
             return False
         if item.name in self.side and item.name not in match.steps:
@@ -196,7 +200,7 @@ class Matcher:
         return all(holds(match, word, use) for word in item.words)
 
     def many(
-        self, match: Match, name: str, body: Product, term_index: int, taken: Places, term: Term
+        self, match: Match, name: str, body: PatternProduct, term_index: int, taken: Places, term: Term
     ) -> Iterator[tuple[str, dict[str, Places]]]:
         """(label, places by item): each remaining factor goes to the first `X..` whose words hold, or as chosen."""
         single = {item.name: (i,) for item, i in zip(body.single, taken, strict=True)}
@@ -218,7 +222,7 @@ class Matcher:
             else:
                 yield label, single | {key: tuple(indices) for key, indices in spots.items()}
 
-    def takes(self, match: Match, item: Item, use: Use, chosen: bool) -> bool:
+    def takes(self, match: Match, item: PatternItem, use: Use, chosen: bool) -> bool:
         return chosen if item.words == ("chosen",) else all(holds(match, word, use) for word in item.words)
 
 

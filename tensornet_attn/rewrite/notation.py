@@ -28,41 +28,41 @@ ITEM = re.compile(r"\{([^}]*)\}|\((\w+)\)|(\w+)(?:\[([^\]]*)\])?(\.\.)?|\.\.")
 
 
 @dataclass(frozen=True)
-class Item:
+class PatternItem:
     """An item of a product: `X[k]`, `X..`, `..`, `(X)` or `{sum}`."""
 
     name: str = ""
     many: bool = False
     words: tuple[str, ...] = ()
     out: bool = False
-    group: Sum | None = None
+    group: PatternSum | None = None
 
 
-REST = Item("..", many=True)
+REST = PatternItem("..", many=True)
 
 
 @dataclass(frozen=True)
-class Product:
+class PatternProduct:
     """`numbers` are names; the coefficient is their product."""
 
-    items: tuple[Item, ...]
+    items: tuple[PatternItem, ...]
     numbers: tuple[str, ...] = ()
     negative: bool = False
 
     @cached_property
-    def single(self) -> tuple[Item, ...]:
+    def single(self) -> tuple[PatternItem, ...]:
         return tuple(item for item in self.items if not item.many)
 
     @cached_property
-    def many(self) -> tuple[Item, ...]:
+    def many(self) -> tuple[PatternItem, ...]:
         return tuple(item for item in self.items if item.many)
 
 
 @dataclass(frozen=True)
-class Sum:
+class PatternSum:
     """`rest` is the place of the other terms, `first` or `last`; empty if there are none."""
 
-    products: tuple[Product, ...]
+    products: tuple[PatternProduct, ...]
     rest: str = ""
 
 
@@ -81,7 +81,7 @@ class Same:
     name: str
 
 
-Side = dict[str, Sum | BoxOf | Same]
+Side = dict[str, PatternSum | BoxOf | Same]
 
 
 def read_side(text: str) -> Side:
@@ -99,19 +99,21 @@ def read_side(text: str) -> Side:
     return side
 
 
-def read_sum(text: str) -> Sum:
+def read_sum(text: str) -> PatternSum:
     products = PLUS.split(text)
     rest = "first" if products[0] == ".." else "last" if products[-1] == ".." else ""
-    return Sum(tuple(read_product(product_text) for product_text in products if product_text != ".."), rest)
+    return PatternSum(tuple(read_product(product_text) for product_text in products if product_text != ".."), rest)
 
 
-def read_product(text: str) -> Product:
+def read_product(text: str) -> PatternProduct:
     sign, numbers, factors = PRODUCT.fullmatch(text).groups()  # type: ignore[union-attr]  # it matches any text
     items = []
     for group, out, name, words, many in (token.groups() for token in ITEM.finditer(factors)):
         if group or out or name:
             holds = tuple(re.findall(r"no \w+|\w+", words or ""))
-            items.append(Item(out or name or "", bool(many), holds, bool(out), read_sum(group) if group else None))
+            items.append(
+                PatternItem(out or name or "", bool(many), holds, bool(out), read_sum(group) if group else None)
+            )
         else:
             items.append(REST)
-    return Product(tuple(items), tuple((numbers or "").split()), bool(sign))
+    return PatternProduct(tuple(items), tuple((numbers or "").split()), bool(sign))

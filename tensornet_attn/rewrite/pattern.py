@@ -24,7 +24,7 @@ from tensornet_attn.rewrite.change import (
 )
 from tensornet_attn.rewrite.engine import Rule
 from tensornet_attn.rewrite.match import Choices, Choose, Match, Matcher
-from tensornet_attn.rewrite.notation import REST, BoxOf, Item, Product, Same, Side, Sum, read_side
+from tensornet_attn.rewrite.notation import REST, BoxOf, PatternItem, PatternProduct, PatternSum, Same, Side, read_side
 
 __all__ = ["Choices", "Match", "Pattern", "pattern"]
 
@@ -100,11 +100,11 @@ class Pattern:
                 continue
             step = match.steps[name]
             if isinstance(body, Same):
-                replacement = match.one(body.name)
+                replacement = match.first_use(body.name)
                 graph = read_instead(
                     graph, step.name, replacement.name, tuple(step.legs.index(leg) for leg in replacement.legs)
                 )
-            elif isinstance(body, Sum):
+            elif isinstance(body, PatternSum):
                 graph = self.with_sum(graph, match, name, body)
         if graph is None:
             return None
@@ -113,19 +113,19 @@ class Pattern:
         cleaned = without_dead(graph, lost) if graph is not None else None
         return settled(match.graph, cleaned) if cleaned is not None else None
 
-    def with_sum(self, graph: Graph, match: Match, name: str, body: Sum) -> Graph | None:
+    def with_sum(self, graph: Graph, match: Match, name: str, body: PatternSum) -> Graph | None:
         """The graph with a sum of the right side. A removed step inside the sum is inlined first."""
         spots, step = match.spots.get(name, ()), match.steps[name]
         removed = [key for key in self.sides[0] if key not in self.sides[1] and spots and key in spots[0].factors]
         inner = removed[0] if removed else ""
         if inner:
-            inlined = spread(graph, step.name, spots[0].term, match.one(inner), match.steps[inner])
+            inlined = spread(graph, step.name, spots[0].term, match.first_use(inner), match.steps[inner])
             if inlined is None or any(item.out for product in body.products for item in product.items):
                 return inlined
             graph = inlined
         terms = terms_of(graph.step[step.name])
         new_steps = list[Step]()
-        built_terms = [_Term(graph, match, name, inner, self.new).made(product) for product in body.products]
+        built_terms = [_Term(graph, match, name, inner, self.new).rewritten_term(product) for product in body.products]
         for built_term in built_terms:
             if built_term is None:
                 return None
@@ -148,11 +148,11 @@ class _Term:
     inner: str
     new: tuple[tuple[str, str], ...]
 
-    def made(self, body: Product) -> tuple[Term, list[Step]] | None:
+    def rewritten_term(self, body: PatternProduct) -> tuple[Term, list[Step]] | None:
         """(term, new steps). Returns None if legs would be lost."""
         named = {item.name for item in _flat(body.items)}
         dropped = [i for key, placed in self.places.items() if key not in named and key != ".." for i, _ in placed]
-        slots: list[tuple[int, tuple[Use, ...], Item]] = []
+        slots: list[tuple[int, tuple[Use, ...], PatternItem]] = []
         for item in body.items:
             keys = (
                 [item.name] if item.group is None else [nested.name for nested in _flat((item,)) if nested is not item]
@@ -196,7 +196,7 @@ class _Term:
                     by_name.setdefault(key, [(order[i], factors[order[i]]) for i in indices])
         return by_name
 
-    def group(self, item: Item, uses: tuple[Use, ...], others: list[Use], name: str, order: str) -> Step | None:
+    def group(self, item: PatternItem, uses: tuple[Use, ...], others: list[Use], name: str, order: str) -> Step | None:
         """The step of `{..}`, under a fresh name. Returns None if a single-factor term of a sum would sum a leg."""
         match, products = self.match, item.group.products if item.group is not None else ()
         factors = [uses] if len(products) == 1 else [_uses(match, product) for product in products]
@@ -220,7 +220,7 @@ def _kind(step: Step) -> str | None:
     return step.box.kind if step.box is not None else "" if step.contraction is not None else None
 
 
-def _number(match: Match, body: Product) -> Arith:
+def _number(match: Match, body: PatternProduct) -> Arith:
     """The coefficient of a product: the product of the bound numbers; unbound names such as 1 count as 1."""
     coefficient: Arith = ONE
     for number in (number for name in body.numbers for number in match.numbers.get(name, ())):
@@ -230,7 +230,7 @@ def _number(match: Match, body: Product) -> Arith:
     return coefficient
 
 
-def _flat(items: tuple[Item, ...]) -> Iterator[Item]:
+def _flat(items: tuple[PatternItem, ...]) -> Iterator[PatternItem]:
     """Items, including those in braces."""
     for item in items:
         yield item
@@ -238,7 +238,7 @@ def _flat(items: tuple[Item, ...]) -> Iterator[Item]:
             yield from _flat(product.items)
 
 
-def _uses(match: Match, body: Product) -> tuple[Use, ...]:
+def _uses(match: Match, body: PatternProduct) -> tuple[Use, ...]:
     return tuple(use for item in body.items for use in match.uses[item.name])
 
 

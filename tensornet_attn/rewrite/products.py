@@ -72,7 +72,7 @@ def projected_value(match: Match) -> Match | None:
 def projected_twice(match: Match) -> Match | None:
     """Z and Y both multiply by weights, and together they have one factor with batch dimensions."""
     graph, batched = match.graph, match.batched
-    inner, outer = match.uses["X"], (match.one("Z"), *match.uses[".."])
+    inner, outer = match.uses["X"], (match.first_use("Z"), *match.uses[".."])
     maps = any({graph.query, graph.key} <= {*use.legs} for use in (*inner, *outer))
     held = _held(match, inner) and _held(match, outer) and len(outer) > 1 and not maps
     return match if held and sum(use.name in batched for use in (*inner, *outer)) == 2 else None  # the tensor and Z
@@ -86,7 +86,7 @@ def _factors(match: Match) -> tuple[Use, ...]:
     alone = len(term.factors) < 2 or graph.key not in step.legs or graph.query in step.legs
     if alone or not _held(match, (*match.uses["P"], *match.uses["W"])):
         return ()
-    expansion = inlined(graph, match.steps["S"].legs, term, match.one("K"), step)
+    expansion = inlined(graph, match.steps["S"].legs, term, match.first_use("K"), step)
     return expansion[0][0].factors if expansion is not None else ()
 
 

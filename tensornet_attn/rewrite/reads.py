@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tensornet_attn.graph.attention import Reader, readers_of
+from tensornet_attn.graph.attention import MapReader, readers_of
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import ONES, cumulative
@@ -21,7 +21,7 @@ class Read:
     """
 
     box: Step
-    reader: Reader
+    reader: MapReader
     coefficient: Arith
     query: tuple[Use, ...]
     key: tuple[Use, ...]

@@ -68,14 +68,14 @@ def _plain(graph: Graph, box: Box) -> bool:
 
 def own_names(match: Match) -> Match | None:
     """The softmax reads the scores under their own leg names."""
-    return match if match.one("S").legs == match.steps["S"].legs else None
+    return match if match.first_use("S").legs == match.steps["S"].legs else None
 
 
 def of_two_sides(match: Match) -> Match | None:
     """D is the distance, or its absolute value if causal; N and M are the positions of query and key."""
     (spot,), scores, graph = match.spots["S"], match.steps["S"], match.graph
     causal = Function("causal") in graph.masks(match.steps["A"])
-    if gap_of(graph, match.one("D"), causal) is None:
+    if gap_of(graph, match.first_use("D"), causal) is None:
         return None
     separated = two_sides(graph, terms_of(scores)[spot.term], causal)
     if separated is None:

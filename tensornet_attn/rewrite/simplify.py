@@ -102,7 +102,7 @@ def filled(match: Match) -> Match | None:
 
     A key mask decides how many keys are summed.
     """
-    graph, use, legs = match.graph, match.one("F"), match.steps["Z"].legs
+    graph, use, legs = match.graph, match.first_use("F"), match.steps["Z"].legs
     number, rest = _filled(graph.tensor.get(use.name)), match.uses["R"]
     lost = {*use.legs} - legs_in(rest)
     if number is None or not rest or any(graph.leg[leg].kind == "relative" for leg in lost):
@@ -114,7 +114,7 @@ def filled(match: Match) -> Match | None:
 
 def identity(match: Match) -> Match | None:
     """I is square with a summed leg; D is R with this leg renamed to the other leg of I."""
-    graph, use, legs = match.graph, match.one("I"), match.steps["Z"].legs
+    graph, use, legs = match.graph, match.first_use("I"), match.steps["Z"].legs
     tensor, rest = graph.tensor.get(use.name), match.uses["R"]
     if tensor is None or tensor.role != "constant" or tensor.init is None or tensor.init.name != "eye":
         return None

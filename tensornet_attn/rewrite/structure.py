@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.labelling import Classes
-from tensornet_attn.graph.wires import WHOLE, Wire, joints
+from tensornet_attn.graph.wires import WHOLE, StepLeg, joints
 from tensornet_attn.ir.arithmetic import Arith, Name, evaluate
 from tensornet_attn.rewrite.change import fresh, kept, leg_like, terms_of, with_legs
 from tensornet_attn.rewrite.engine import Rule
@@ -42,7 +42,9 @@ def _glued(graph: Graph) -> Classes[Slot]:
         for joint in joints(step):
             name = joint.use.name
             pairs = zip(graph.legs_of(name), joint.wires, strict=True)
-            classes.join(((name, leg if name in graph.tensor else Wire(leg)), (step.name, wire)) for leg, wire in pairs)
+            classes.join(
+                ((name, leg if name in graph.tensor else StepLeg(leg)), (step.name, wire)) for leg, wire in pairs
+            )
     return classes
 
 
@@ -89,14 +91,14 @@ class _Splits:
     wanted: dict[Slot, tuple[Part, ...]]
     legs: dict[str, Leg] = field(default_factory=dict)
 
-    def parts(self, slot: Slot) -> tuple[Part, ...] | None:
+    def parts_of_slot(self, slot: Slot) -> tuple[Part, ...] | None:
         return self.wanted.get(self.classes.find(slot))
 
     def possible(self) -> bool:
         return all(map(self._tensor_fits, self.old.tensors)) and all(map(self._step_fits, self.old.steps))
 
     def _tensor_fits(self, tensor: Tensor) -> bool:
-        sides = [self.parts((tensor.name, leg)) for leg in tensor.legs]
+        sides = [self.parts_of_slot((tensor.name, leg)) for leg in tensor.legs]
         if not any(sides) or tensor.init is None:
             return not any(sides)
         if tensor.role == "weight":
@@ -107,8 +109,8 @@ class _Splits:
         return tensor.role == "constant" and tensor.init.name in UNIFORM
 
     def _step_fits(self, step: Step) -> bool:
-        wires = [wire for joint in joints(step) for wire in joint.wires] + [Wire(leg) for leg in step.legs]
-        split = {wire.leg for wire in wires if self.parts((step.name, wire))}
+        wires = [wire for joint in joints(step) for wire in joint.wires] + [StepLeg(leg) for leg in step.legs]
+        split = {wire.leg for wire in wires if self.parts_of_slot((step.name, wire))}
         if not split or step.contraction is not None:
             return not split or not (kept(self.old, step.name) and split & {*step.legs})
         box = step.box
@@ -135,7 +137,7 @@ class _Splits:
         return tuple(names)
 
     def _tensor(self, tensor: Tensor) -> list[Tensor]:
-        sides = [self.parts((tensor.name, leg)) for leg in tensor.legs]
+        sides = [self.parts_of_slot((tensor.name, leg)) for leg in tensor.legs]
         if not any(sides):
             return [tensor]
         taken = {leg for leg, parts in zip(tensor.legs, sides, strict=True) if not parts}
@@ -160,21 +162,21 @@ class _Splits:
 
     def _step(self, step: Step) -> Step:
         wires = dict.fromkeys(
-            [Wire(leg) for leg in step.legs] + [wire for joint in joints(step) for wire in joint.wires]
+            [StepLeg(leg) for leg in step.legs] + [wire for joint in joints(step) for wire in joint.wires]
         )
-        split = {wire: parts for wire in wires if (parts := self.parts((step.name, wire)))}
+        split = {wire: parts for wire in wires if (parts := self.parts_of_slot((step.name, wire)))}
         taken = {wire.leg for wire in wires if wire not in split} | ({wire.leg for wire in wires if not split})
         names = {wire: self._named(parts, wire.leg, taken) for wire, parts in split.items()}
 
         def uses(use: Use, number: int) -> list[Use]:
-            use_wires = [Wire(leg, WHOLE if leg in step.legs else number) for leg in use.legs]
+            use_wires = [StepLeg(leg, WHOLE if leg in step.legs else number) for leg in use.legs]
             groups = [names.get(wire, (wire.leg,)) for wire in use_wires]
             tensor = self.old.tensor.get(use.name)
             if tensor is not None and _kron(tensor) and use_wires[0] in names:
                 return [Use(name, tuple(legs)) for name, *legs in zip(self._pieces(tensor), *groups, strict=True)]
             return [Use(use.name, sum(groups, ()))]
 
-        return replace(step, legs=sum((names.get(Wire(leg), (leg,)) for leg in step.legs), ()), op=_with(step, uses))
+        return replace(step, legs=sum((names.get(StepLeg(leg), (leg,)) for leg in step.legs), ()), op=_with(step, uses))
 
 
 def _with(step: Step, uses: Callable[[Use, int], list[Use]]) -> Contraction | Box:

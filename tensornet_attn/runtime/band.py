@@ -5,6 +5,7 @@ past its last, and to a prefix of first keys, if they are visible from everywher
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,26 @@ from tensornet_attn.runtime.maps import with_padding
 from tensornet_attn.runtime.masks import run_time_mask, visible_and_bias
 from tensornet_attn.runtime.precision import row_bias
 from tensornet_attn.runtime.softmax import fused_attention
+
+
+class Spans(NamedTuple):
+    """Blocks of `block` queries, of `n` queries whose first is at the position `first`, and their spans of keys.
+
+    A span has the keys from `before` positions ahead of the first query of its block to `after` positions past the
+    last, behind the first `prefix` keys of all.
+    """
+
+    n: int
+    first: int
+    block: int
+    before: int
+    after: int
+    prefix: int
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks."""
+        return max(2, (self.n + self.block - 1) // self.block)
 
 
 def attend_band(
@@ -42,21 +63,23 @@ def attend_band(
     and `call` as in `attend`.
     """
     n, m = q.shape[-3], k.shape[-3]
-    layout = (n, 0 if tied else m - n, block, max(left, 0), max(right, 0))  # second entry: position of the first query
-    keep = band_keep(k, key_mask, left, right, layout) if sees is None else seen_keep(k, key_mask, sees, prefix, layout)
+    spans = Spans(n, 0 if tied else m - n, block, max(left, 0), max(right, 0), prefix)
+    present = k.new_ones(m, dtype=torch.bool) if key_mask is None else key_mask
+    present = in_spans(present[..., None, None], spans)[..., 0, 0][..., None, None, :]
+    keep = present & (band_keep(left, right, spans, k.device) if sees is None else seen_keep(sees, spans, k.device))
     bias = None
     if mask is not None:
-        allowed, bias = visible_and_bias(mask_in_spans(run_time_mask(mask, batch, 1), m, prefix, layout))
+        allowed, bias = visible_and_bias(mask_in_spans(run_time_mask(mask, batch, 1), m, spans))
         keep = keep if allowed is None else keep & allowed
     sees_any = keep.any(-1, keepdim=True)  # ... blocks 1 block 1; the last block may have rows beyond the queries
     bounds = keep | ~sees_any
-    count = max(2, (n + block - 1) // block)
-    sink = None if sink is None else sink_in_blocks(sink, n, count, block)
+    count = spans.blocks
+    sink = None if sink is None else sink_in_blocks(sink, spans)
     if bias is not None:
         bias, sink = row_bias(bias, keep, q.dtype, sink)
         bounds = torch.where(bounds, bias, float("-inf"))
     q = with_padding(q, (0, 0, 0, 0, 0, count * block - n)).unflatten(-3, (count, block))  # ... blocks block h d
-    operands = [q, with_prefix(k, prefix, layout), with_prefix(v, prefix, layout), bounds]
+    operands = [q, in_spans(k, spans), in_spans(v, spans), bounds]
     operands += [] if sink is None else [sink]
     lead = q.shape[:-4]
     if any(t.ndim != q.ndim or t.shape[:-4] != lead for t in operands):  # as in `fused_attention`
@@ -73,17 +96,17 @@ def attend_band(
     return with_padding(out, (0, 0, 0, 0, 0, n - count * block))  # a negative width crops
 
 
-def sink_in_blocks(sink: Tensor, n: int, count: int, block: int) -> Tensor:
+def sink_in_blocks(sink: Tensor, spans: Spans) -> Tensor:
     """A sink [..., h, n or 1, 1] as [..., blocks, h, block or 1, 1]."""
+    count, block = spans.blocks, spans.block
     if sink.shape[-2] == 1:
         return sink.unsqueeze(-4).expand(*sink.shape[:-3], count, *sink.shape[-3:])
-    return with_padding(sink, (0, 0, 0, count * block - n)).unflatten(-2, (count, block)).transpose(-3, -4)
+    return with_padding(sink, (0, 0, 0, count * block - spans.n)).unflatten(-2, (count, block)).transpose(-3, -4)
 
 
-def key_spans(x: Tensor, layout: tuple[int, int, int, int, int]) -> Tensor:
+def key_spans(x: Tensor, spans: Spans) -> Tensor:
     """The keys of each block of queries, zeros past both ends: [..., m, g, d] -> [..., blocks, span, g, d]."""
-    n, first, block, before, after = layout
-    count = max(2, (n + block - 1) // block)
+    (_, first, block, before, after, _), count = spans, spans.blocks
     extra_blocks = (before + after + block - 1) // block  # blocks that a span covers after its first
     ahead = before - first
     beyond = (count + extra_blocks) * block - ahead - x.shape[-3]
@@ -94,13 +117,13 @@ def key_spans(x: Tensor, layout: tuple[int, int, int, int, int]) -> Tensor:
     return torch.cat(parts, -3)
 
 
-def with_prefix(x: Tensor, prefix: int, layout: tuple[int, int, int, int, int]) -> Tensor:
+def in_spans(x: Tensor, spans: Spans) -> Tensor:
     """`key_spans` after the first keys: [..., m, g, d] -> [..., blocks, prefix + span, g, d]."""
-    spans = key_spans(x, layout)
+    near, prefix = key_spans(x, spans), spans.prefix
     if prefix == 0:
-        return spans
+        return near
     x = F.pad(x, (0, 0, 0, 0, 0, prefix))[..., :prefix, :, :].unsqueeze(-4)  # a shorter slice would fix a traced length
-    return torch.cat((x.expand(*x.shape[:-4], spans.shape[-4], *x.shape[-3:]), spans), -3)
+    return torch.cat((x.expand(*x.shape[:-4], near.shape[-4], *x.shape[-3:]), near), -3)
 
 
 def blocks_together(x: Tensor, batch: tuple[int, ...]) -> Tensor:
@@ -116,43 +139,33 @@ def blocks_together(x: Tensor, batch: tuple[int, ...]) -> Tensor:
     return x.reshape(-1).view(math.prod(x.shape[:-3]), inner).unflatten(1, x.shape[-3:])
 
 
-def band_keep(
-    k: Tensor, key_mask: Tensor | None, left: int, right: int, layout: tuple[int, int, int, int, int]
-) -> Tensor:
-    """Where band and key mask both allow attention: [..., blocks, 1, block, span]."""
-    _, _, block, before, after = layout
-    present = k.new_ones(k.shape[-3], dtype=torch.bool) if key_mask is None else key_mask
-    present = key_spans(present[..., None, None], layout)[..., 0, 0][..., None, None, :]
-    past = torch.arange(-before, block + after, device=k.device) - torch.arange(block, device=k.device)[:, None]
-    return present & (past >= -left) & (past <= right)
+def band_keep(left: int, right: int, spans: Spans, device: torch.device) -> Tensor:
+    """Where the band allows attention: [block, span]."""
+    past = torch.arange(-spans.before, spans.block + spans.after, device=device)
+    past = past - torch.arange(spans.block, device=device)[:, None]
+    return (past >= -left) & (past <= right)
 
 
-def seen_keep(k: Tensor, key_mask: Tensor | None, sees, prefix: int, layout: tuple[int, int, int, int, int]) -> Tensor:
-    """Where the masks of the design and the key mask allow attention: [..., blocks, 1, block, prefix + span]."""
-    present = k.new_ones(k.shape[-3], dtype=torch.bool) if key_mask is None else key_mask
-    present = with_prefix(present[..., None, None], prefix, layout)[..., 0, 0][..., None, None, :]
-    query, key = places_in_spans(prefix, layout, k.device)
+def seen_keep(sees, spans: Spans, device: torch.device) -> Tensor:
+    """Where the masks of the design allow attention: [blocks, 1, block, prefix + span]."""
+    (query, key), prefix = places_in_spans(spans, device), spans.prefix
     near, far = key[:, prefix : prefix + 1], key[:, -1:]
-    single = (torch.arange(key.shape[1], device=k.device) >= prefix) | (key < near) | (key > far)  # not in both
-    return present & (sees(query[:, :, None], key[:, None]) & single[:, None])[:, None]
+    single = (torch.arange(key.shape[1], device=device) >= prefix) | (key < near) | (key > far)  # not in both
+    return (sees(query[:, :, None], key[:, None]) & single[:, None])[:, None]
 
 
-def places_in_spans(
-    prefix: int, layout: tuple[int, int, int, int, int], device: torch.device | None
-) -> tuple[Tensor, Tensor]:
+def places_in_spans(spans: Spans, device: torch.device) -> tuple[Tensor, Tensor]:
     """The positions of the queries and keys of each block: [blocks, block] and [blocks, prefix + span]."""
-    n, start, block, before, after = layout
-    count = max(2, (n + block - 1) // block)
+    (_, start, block, before, after, prefix), count = spans, spans.blocks
     query = torch.arange(count * block, device=device).unflatten(0, (count, block)) + start
     key = query[:, :1] + torch.arange(-before, block + after, device=device)
     return query, torch.cat((torch.arange(prefix, device=device).expand(count, prefix), key), 1) if prefix else key
 
 
-def mask_in_spans(mask: Tensor, m: int, prefix: int, layout: tuple[int, int, int, int, int]) -> Tensor:
+def mask_in_spans(mask: Tensor, m: int, spans: Spans) -> Tensor:
     """A mask [n, m] or [..., h, n, m] at the pairs of each block: [..., blocks, h, block, prefix + span]."""
-    n, start, *_ = layout
-    query, key = places_in_spans(prefix, layout, mask.device)
-    query = query - start
+    n, (query, key) = spans.n, places_in_spans(spans, mask.device)
+    query = query - spans.first
     if n == 0 or m == 0:  # one dummy pair that no query sees
         mask = F.pad(mask, (0, int(m == 0), 0, int(n == 0)))
     pairs = mask[

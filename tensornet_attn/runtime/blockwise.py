@@ -7,7 +7,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.runtime.operations import applied, exports_onnx, one_by_one, operation, own_name, surely
+from tensornet_attn.runtime.operations import (
+    applied,
+    exports_onnx,
+    gradients_at,
+    one_by_one,
+    operation,
+    own_name,
+    surely,
+    wanted_places,
+)
 from tensornet_attn.runtime.products import autocast_dtype, autocast_kind
 
 KEEP = 8  # a call is differentiated by torch, which keeps maps, if a block could be this many times as large
@@ -82,6 +91,22 @@ class KeysSeen(NamedTuple):
     near: int
 
 
+class Block(NamedTuple):
+    """A piece of a call, and the keys that it sees."""
+
+    piece: Piece
+    keys: KeysSeen
+    call: Call
+
+
+class Slice(NamedTuple):
+    """A part of a dimension."""
+
+    dim: int
+    first: int
+    length: int
+
+
 class BlockFunction(NamedTuple):
     """A function of a block, the legs of its operands, and the query dimension of its result."""
 
@@ -98,14 +123,8 @@ class Rows:
     `batch`: batch dimensions of the block; `sizes`: sizes that no operand shows; `random`: random number generator.
     """
 
-    def __init__(
-        self,
-        piece: Piece,
-        call: Call,
-        keys: KeysSeen,
-        random: torch.Generator | None,
-        device: torch.device,
-    ):
+    def __init__(self, block: Block, random: torch.Generator | None, device: torch.device):
+        piece, keys, call = block
         self.n, self.keys, self.training, self.sizes = call.n, call.m, call.training, call.sizes
         self.prefix, self.begin = keys.prefix, keys.begin
         self.m = keys.prefix + keys.near
@@ -206,9 +225,10 @@ def blockwise(
     if dense or (seed is None and (is_step(call) if traced else is_small(call))):
         piece, all_keys = Piece(0, call.elements, 0, n), KeysSeen(0, 0, m)
         keys = all_keys if dense else keys_seen(legs, piece, call)
-        block_tensors = tensors if keys == all_keys else [seen(x, i, legs, piece, call) for i, x in enumerate(tensors)]
-        rows = Rows(piece, call, keys, None, tensors[0].device)
-        return FUNCTIONS[tile].function(rows, *operands_of(block_tensors, call))
+        whole = Block(piece, keys, call)
+        parts = tensors if keys == all_keys else [seen(x, leg, whole) for x, leg in zip(tensors, legs, strict=True)]
+        rows = Rows(whole, None, tensors[0].device)
+        return FUNCTIONS[tile].function(rows, *operands_of(parts, call))
     if traced:
         return blockwise_forward(tensors, seed, tile, *call)
     return applied(Blockwise, seed, (tile, *call), *tensors)
@@ -238,15 +258,16 @@ def operands_of(tensors: list[Tensor] | tuple[Tensor, ...], call: Call) -> list[
 
 
 def blocks(tile: str, tensors: list[Tensor], seed: Tensor | None, call: Call):
-    """Yields (piece, Rows, parts of the operands)."""
+    """Yields (Block, Rows, parts of the operands)."""
     legs, random = legs_of(tile, call), None if seed is None else torch.Generator(tensors[0].device)
     # operands that every block reads whole are made contiguous once
     tensors = [x if leg.rows or x.dtype == torch.bool else x.contiguous() for x, leg in zip(tensors, legs, strict=True)]
     for number, piece in enumerate(pieces_of(tensors, legs, call)):
         if random is not None and seed is not None:
             random.manual_seed(int(seed.item()) + number)
-        block_tensors = [seen(x, i, legs, piece, call) for i, x in enumerate(tensors)]
-        yield piece, Rows(piece, call, keys_seen(legs, piece, call), random, tensors[0].device), block_tensors
+        block = Block(piece, keys_seen(legs, piece, call), call)
+        parts = [seen(x, leg, block) for x, leg in zip(tensors, legs, strict=True)]
+        yield block, Rows(block, random, tensors[0].device), parts
 
 
 def pieces_of(tensors: list[Tensor], legs: list[OperandLegs], call: Call) -> list[Piece]:
@@ -284,50 +305,47 @@ def keys_seen(legs: list[OperandLegs], piece: Piece, call: Call) -> KeysSeen:
     return KeysSeen(prefix if prefix < begin else 0, begin, end - begin)
 
 
-def places(
-    x: Tensor, index: int, legs: list[OperandLegs], piece: Piece, call: Call
-) -> list[list[tuple[int, int, int]]]:
-    """The slices (dimension, first, length) of an operand that a piece sees; dimensions of size 1 are not sliced.
+def places(x: Tensor, leg: OperandLegs, block: Block) -> list[list[Slice]]:
+    """The slices of an operand that a block sees; dimensions of size 1 are not sliced.
 
     Two lists, for the first keys and for the nearby ones, if keys between them are skipped.
     """
-    leg, keys = legs[index], keys_seen(legs, piece, call)
-    span = leg.span, piece.first + call.m - keys.begin - keys.near, piece.rows + keys.near - 1
-    slices = [(leg.rows, piece.first, piece.rows), span]
-    slices = [(dim, first, length) for dim, first, length in slices if dim and x.shape[dim] > 1]
-    slices += [(-x.ndim, piece.element, piece.elements)] if in_batch(x, leg.own, call.batch) else []
+    piece, keys, call = block
+    span = Slice(leg.span, piece.first + call.m - keys.begin - keys.near, piece.rows + keys.near - 1)
+    slices = [Slice(leg.rows, piece.first, piece.rows), span]
+    slices = [bounds for bounds in slices if bounds.dim and x.shape[bounds.dim] > 1]
+    slices += [Slice(-x.ndim, piece.element, piece.elements)] if in_batch(x, leg.own, call.batch) else []
     if not leg.keys or x.shape[leg.keys] == 1:
         return [slices]
-    near = [(leg.keys, keys.begin, keys.near), *slices]
-    return [[(leg.keys, 0, keys.prefix), *slices], near] if keys.prefix else [near]
+    near = [Slice(leg.keys, keys.begin, keys.near), *slices]
+    return [[Slice(leg.keys, 0, keys.prefix), *slices], near] if keys.prefix else [near]
 
 
-def seen(x: Tensor, index: int, legs: list[OperandLegs], piece: Piece, call: Call) -> Tensor:
-    """The part of an operand that a piece sees."""
-    segments = views(x, index, legs, piece, call)
-    return segments[0] if len(segments) == 1 else torch.cat(segments, legs[index].keys)
+def seen(x: Tensor, leg: OperandLegs, block: Block) -> Tensor:
+    """The part of an operand that a block sees."""
+    segments = views(x, leg, block)
+    return segments[0] if len(segments) == 1 else torch.cat(segments, leg.keys)
 
 
-def views(x: Tensor, index: int, legs: list[OperandLegs], piece: Piece, call: Call) -> list[Tensor]:
+def views(x: Tensor, leg: OperandLegs, block: Block) -> list[Tensor]:
     """The same part as views of x."""
     segments = []
-    for slices in places(x, index, legs, piece, call):
+    for slices in places(x, leg, block):
         segments.append(x)
         for bounds in slices:
             segments[-1] = segments[-1].narrow(*bounds)
     return segments
 
 
-def split_as_seen(
-    joined: Tensor, x: Tensor, index: int, legs: list[OperandLegs], piece: Piece, call: Call
-) -> tuple[Tensor, ...]:
+def split_as_seen(joined: Tensor, x: Tensor, leg: OperandLegs, block: Block) -> tuple[Tensor, ...]:
     """Splits a tensor shaped like the result of `seen` into parts shaped like the `views` of x."""
-    segments = places(x, index, legs, piece, call)
-    return joined.split([slices[0][2] for slices in segments], legs[index].keys) if len(segments) > 1 else (joined,)
+    segments = places(x, leg, block)
+    return joined.split([slices[0].length for slices in segments], leg.keys) if len(segments) > 1 else (joined,)
 
 
-def result_part(out: Tensor, tile: str, piece: Piece, call: Call) -> Tensor:
-    """The part of the result that a piece computes."""
+def result_part(out: Tensor, tile: str, block: Block) -> Tensor:
+    """The part of the result that a block computes."""
+    piece, _, call = block
     out = out.narrow(FUNCTIONS[tile].out, piece.first, piece.rows)
     return out.narrow(0, piece.element, piece.elements) if call.batch and piece.elements < call.elements else out
 
@@ -340,15 +358,16 @@ def result_part(out: Tensor, tile: str, piece: Piece, call: Call) -> Tensor:
 def blockwise_forward(given, seed, tile, *call):
     """`blockwise` as a custom operation; `given`: the operands that are `present`."""
     call, out = Call(*call), None
-    for piece, rows, block_tensors in blocks(tile, given, seed, call):
-        block_out = computed(tile, block_tensors, call, rows)
-        out = result_like(block_out, tile, piece, call) if out is None else out
-        result_part(out, tile, piece, call).copy_(block_out)
+    for block, rows, parts in blocks(tile, given, seed, call):
+        block_out = computed(tile, parts, call, rows)
+        out = result_like(block_out, tile, block) if out is None else out
+        result_part(out, tile, block).copy_(block_out)
     return out
 
 
-def result_like(block_out: Tensor, tile: str, piece: Piece, call: Call) -> Tensor:
+def result_like(block_out: Tensor, tile: str, block: Block) -> Tensor:
     """An empty tensor for all rows and the whole batch."""
+    piece, _, call = block
     shape = list(block_out.shape)
     shape[FUNCTIONS[tile].out] = call.n
     if call.batch and piece.elements < call.elements:
@@ -360,19 +379,19 @@ def result_like(block_out: Tensor, tile: str, piece: Piece, call: Call) -> Tenso
 def blockwise_shape(given, seed, tile, *call):
     """The shape of the result, from one row on fake tensors: as many rows as keys would compare traced sizes."""
     call = Call(*call)
-    piece = Piece(0, call.elements, 0, 1)
-    rows = Rows(piece, call, KeysSeen(0, 0, call.m), None, given[0].device)
-    block_tensors = [x.new_empty(shape_of_row(x, leg, call)) for x, leg in zip(given, legs_of(tile, call), strict=True)]
+    block = Block(Piece(0, call.elements, 0, 1), KeysSeen(0, 0, call.m), call)
+    rows = Rows(block, None, given[0].device)
+    parts = [x.new_empty(shape_of_row(x, leg, call)) for x, leg in zip(given, legs_of(tile, call), strict=True)]
     with CastEinsum(call.cast):
-        return result_like(computed(tile, block_tensors, call, rows), tile, piece, call)
+        return result_like(computed(tile, parts, call, rows), tile, block)
 
 
 def shape_of_row(x: Tensor, leg: OperandLegs, call: Call) -> list[int]:
     """The shape of what one row sees of an operand."""
-    return [
-        1 if leg.rows == dim else call.m if leg.span == dim and size != 1 else size
-        for dim, size in enumerate(x.shape, -x.ndim)
-    ]
+    sizes = dict(enumerate(x.shape, -x.ndim))
+    sizes |= {leg.span: call.m} if sizes.get(leg.span, 1) != 1 else {}
+    sizes |= {leg.rows: 1} if leg.rows else {}
+    return [*sizes.values()]
 
 
 class CastEinsum(torch.overrides.TorchFunctionMode):
@@ -404,13 +423,11 @@ def blockwise_backward(gradient, wanted, given, seed, tile, *call):
         for i, dtype in zip(wanted, dtypes, strict=True)
     ]
     gradient = gradient.contiguous()  # derived blocks inherit its layout
-    for piece, rows, block_tensors in blocks(tile, given, seed, call):
-        out_gradient = result_part(gradient, tile, piece, call)
-        for i, total, operand_gradient in zip(
-            wanted, totals, backward_of_block(out_gradient, block_tensors, wanted, tile, call, rows), strict=True
-        ):
-            shares = split_as_seen(operand_gradient, total, i, legs, piece, call)
-            for segment, share in zip(views(total, i, legs, piece, call), shares, strict=True):
+    for block, rows, parts in blocks(tile, given, seed, call):
+        gradients = backward_of_block(result_part(gradient, tile, block), parts, wanted, tile, call, rows)
+        for i, total, operand_gradient in zip(wanted, totals, gradients, strict=True):
+            shares = split_as_seen(operand_gradient, total, legs[i], block)
+            for segment, share in zip(views(total, legs[i], block), shares, strict=True):
                 segment.add_(share)
     return [total.to(given[i].dtype) for i, total in zip(wanted, totals, strict=True)]
 
@@ -454,9 +471,9 @@ def blockwise_setup_context(ctx, inputs, output):
 def blockwise_autograd(ctx, gradient):
     """The gradients of the operands that require one."""
     *tensors, seed = ctx.saved_tensors
-    wanted = [i for i in range(len(tensors)) if ctx.needs_input_grad[0][i]]
+    wanted = wanted_places(ctx.needs_input_grad[0])
     gradients = blockwise_backward(gradient, wanted, tensors, seed, *ctx.call)
-    by_operand = [gradients[wanted.index(i)] if i in wanted else None for i in range(len(tensors))]
+    by_operand = gradients_at(gradients, wanted, len(tensors))
     # an empty list could be a list of tensors
     return by_operand, None, *([] if field == [] else None for field in ctx.call)
 
@@ -483,9 +500,9 @@ class Blockwise(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         *tensors, seed = ctx.saved_tensors
-        wanted = [i for i in range(len(tensors)) if ctx.needs_input_grad[2 + i]]
+        wanted = wanted_places(ctx.needs_input_grad[2:])
         gradients = applied(BlockwiseGradient, gradient, wanted, seed, ctx.call, *tensors)
-        return None, None, *(gradients[wanted.index(i)] if i in wanted else None for i in range(len(tensors)))
+        return None, None, *gradients_at(gradients, wanted, len(tensors))
 
 
 class BlockwiseGradient(torch.autograd.Function):
@@ -505,15 +522,9 @@ class BlockwiseGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *seconds):
         gradient, *tensors, seed = ctx.saved_tensors
-        wanted_twice = [i for i in range(len(tensors)) if ctx.needs_input_grad[4 + i]]
+        wanted_twice = wanted_places(ctx.needs_input_grad[4:])
         d_gradient, *d_tensors = rows_twice(seconds, gradient, ctx.wanted, wanted_twice, tensors, seed, *ctx.call)
-        return (
-            d_gradient,
-            None,
-            None,
-            None,
-            *(d_tensors[wanted_twice.index(i)] if i in wanted_twice else None for i in range(len(tensors))),
-        )
+        return d_gradient, None, None, None, *gradients_at(d_tensors, wanted_twice, len(tensors))
 
 
 def rows_twice(seconds, gradient, wanted, wanted_twice, tensors, seed, tile, *call) -> list[Tensor]:
@@ -524,28 +535,25 @@ def rows_twice(seconds, gradient, wanted, wanted_twice, tensors, seed, tile, *ca
     call = Call(*call)
     legs, totals = legs_of(tile, call), [torch.zeros_like(tensors[i]) for i in wanted_twice]
     by_element: dict[int, list[Tensor]] = {}
-    for piece, rows, block_tensors in blocks(tile, tensors, seed, call):
+    for block, rows, parts in blocks(tile, tensors, seed, call):
 
-        def again(out_gradient, *asked_tensors, block_tensors=block_tensors, rows=rows):
+        def again(out_gradient, *asked_tensors, parts=parts, rows=rows):
             replaced = dict(zip(wanted_twice, asked_tensors, strict=True))
-            block_tensors = [replaced.get(i, tensor) for i, tensor in enumerate(block_tensors)]
-            return backward_of_block(out_gradient, block_tensors, wanted, tile, call, rows)
+            parts = [replaced.get(i, tensor) for i, tensor in enumerate(parts)]
+            return backward_of_block(out_gradient, parts, wanted, tile, call, rows)
 
-        out_gradient = result_part(gradient, tile, piece, call)
-        pullback = torch.func.vjp(again, out_gradient, *(block_tensors[i] for i in wanted_twice))[1]
-        gradient_share, *shares = pullback(
-            tuple(seen(x, i, legs, piece, call) for x, i in zip(seconds, wanted, strict=True))
-        )
-        by_element.setdefault(piece.element, []).append(gradient_share)
+        pullback = torch.func.vjp(again, result_part(gradient, tile, block), *(parts[i] for i in wanted_twice))[1]
+        gradient_share, *shares = pullback(tuple(seen(x, legs[i], block) for x, i in zip(seconds, wanted, strict=True)))
+        by_element.setdefault(block.piece.element, []).append(gradient_share)
         contributions = zip(totals, wanted_twice, shares, strict=True)
-        totals = [total + among_zeros(share, tensors[i], i, legs, piece, call) for total, i, share in contributions]
+        totals = [total + among_zeros(share, tensors[i], legs[i], block) for total, i, share in contributions]
     return [torch.cat([torch.cat(shares, FUNCTIONS[tile].out) for shares in by_element.values()]), *totals]
 
 
-def among_zeros(share: Tensor, x: Tensor, index: int, legs: list[OperandLegs], piece: Piece, call: Call) -> Tensor:
-    """The contribution of a piece to x, padded with zeros to the shape of x: the adjoint of `seen`."""
+def among_zeros(share: Tensor, x: Tensor, leg: OperandLegs, block: Block) -> Tensor:
+    """The contribution of a block to x, padded with zeros to the shape of x: the adjoint of `seen`."""
     padded = []
-    segments = zip(places(x, index, legs, piece, call), split_as_seen(share, x, index, legs, piece, call), strict=True)
+    segments = zip(places(x, leg, block), split_as_seen(share, x, leg, block), strict=True)
     for slices, segment in segments:
         for dim, first, length in slices:
             segment = F.pad(segment, [0, 0] * (-1 - dim) + [first, x.shape[dim] - first - length])

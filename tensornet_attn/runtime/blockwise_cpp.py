@@ -13,7 +13,7 @@ from tensornet_attn.runtime.native import (
     for_mask,
     runs_cpp,
 )
-from tensornet_attn.runtime.operations import asks_gradients, for_each_gradient, operation
+from tensornet_attn.runtime.operations import asks_gradients, for_each_gradient, gradients_at, operation, wanted_places
 from tensornet_attn.runtime.precision import rounded_to
 from tensornet_attn.runtime.products import autocast_dtype
 
@@ -102,9 +102,9 @@ def cpp_setup_context(ctx, inputs, output):
 def cpp_autograd(ctx, gradient, _):
     """The gradients of the operands that require one."""
     *tensors, out, rows, seed = ctx.saved_tensors
-    wanted = [i for i in range(len(tensors)) if ctx.needs_input_grad[0][i]]
+    wanted = wanted_places(ctx.needs_input_grad[0])
     gradients = blockwise_cpp_backward(gradient, out, rows, wanted, tensors, seed, ctx.cpp, *ctx.call)
-    by_operand = [gradients[wanted.index(i)] if i in wanted else None for i in range(len(tensors))]
+    by_operand = gradients_at(gradients, wanted, len(tensors))
     return by_operand, None, None, None, *([] if field == [] else None for field in ctx.call)
 
 
@@ -125,13 +125,13 @@ class BlockwiseCpp(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         if torch._C._functorch.is_legacy_batchedtensor(gradient):
-            wanted = [i for i, need in enumerate(ctx.needs_input_grad) if need]
+            wanted = wanted_places(ctx.needs_input_grad)
             gradients = for_each_gradient(
                 lambda out_gradient: [BlockwiseCpp.backward(ctx, out_gradient)[i] for i in wanted], gradient
             )
-            return tuple(gradients[wanted.index(i)] if need else None for i, need in enumerate(ctx.needs_input_grad))
+            return tuple(gradients_at(gradients, wanted, len(ctx.needs_input_grad)))
         *tensors, out, rows, saved, seed = ctx.saved_tensors
-        wanted = [i for i in range(len(tensors)) if ctx.needs_input_grad[3 + i]]
+        wanted = wanted_places(ctx.needs_input_grad[3:])
         if torch.is_grad_enabled():
             if seed is not None:
                 raise RuntimeError(
@@ -139,7 +139,7 @@ class BlockwiseCpp(torch.autograd.Function):
                     "derivatives; compile with backend='torch' for second derivatives."
                 )
             gradients = BlockwiseGradient.apply(gradient, wanted, seed, (ctx.tile, *ctx.call), *tensors)
-            return None, None, None, *(gradients[wanted.index(i)] if i in wanted else None for i in range(len(tensors)))
+            return None, None, None, *gradients_at(gradients, wanted, len(tensors))
         gradient, ctx.held = for_cpp(ctx.cpp, gradient), None
         by_operand = cpp_gradients(ctx.cpp, operands_of(tensors, ctx.call), ctx.call, out, rows, saved, gradient, seed)
         indices = [index for index, is_present in enumerate(ctx.call.present) if is_present]

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.fading import middle_of
-from tensornet_attn.runtime.linear import added_reads, causal_reads, key_reads, seen_terms, stretch_of
+from tensornet_attn.runtime.linear import Term, added_reads, causal_reads, key_reads, seen_terms, stretch_of
 from tensornet_attn.runtime.maps import kept, normalized, running_least, with_padding
-from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
+from tensornet_attn.runtime.masks import causal_mask, visible
 from tensornet_attn.runtime.operations import is_plain, largest_number
 from tensornet_attn.runtime.positions import is_known
 from tensornet_attn.runtime.products import total_of
@@ -26,7 +26,7 @@ GROUP = 4  # chunks
 
 
 def decay_attention(
-    terms: list[tuple[Tensor, ...]],
+    terms: list[Term],
     v: Tensor,
     mask: Tensor | None = None,
     key_mask: Tensor | None = None,
@@ -38,52 +38,48 @@ def decay_attention(
     causal: bool = False,
     chunk: int = 64,
     reads=None,
+    shift: int = 0,
 ) -> Tensor:
-    """`linear_attention` with terms (q, k, a, b), a [..., n, w] and b [..., m, w], and terms (q, k) without decay.
+    """`linear_attention` with terms that may decay, and have no core.
 
-    `softmax`: computes softmax(a - b), which does not depend on a, for a single term whose q and k are ones. In a term
-    (q, k, a, b, c), c [..., m, 1], the score of a causal query at its own position is a - b + c. `reads`: how terms
-    read values, by default as `decay_reads`.
+    `softmax`: computes softmax(a - b), which does not depend on a, for a single term whose q and k are ones. `reads`:
+    how terms read values, by default as `decay_reads`. `shift`: causal queries see keys that are so many positions
+    before them.
     """
     if mask is not None:
-        causal_keep = causal_mask(terms[0][0].shape[-2], v.shape[-2], v.device) if causal else None
+        causal_keep = causal_mask(terms[0].q.shape[-2], v.shape[-2], v.device, shift) if causal else None
         keep, bias = visible(causal_keep, mask, key_mask, batch, heads)
         if softmax:
-            return masked_softmax(compared(*terms[0][2:]), keep, bias).to(v.dtype) @ v
-        scores = total_of([decayed_scores(q, k, ab[0], ab[1], keep) if ab else q @ k.mT for q, k, *ab in terms])
+            return masked_softmax(compared(terms[0]), keep, bias).to(v.dtype) @ v
+        scores = total_of([q @ k.mT if a is None else decayed_scores(q, k, a, b, keep) for q, k, a, b, *_ in terms])
         return (normalized(scores, keep, eps) if normalize else kept(scores, keep)) @ v
     terms = seen_terms(terms, key_mask, heads)
-    if key_mask is not None:  # a hidden key decays completely, whatever its b
-        seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
-        terms = [hidden_apart(seen, *term) for term in terms]
     if softmax:
-        ((q, k, a, b, *diagonal),) = terms
-        least = running_least((at_next(b, torch.inf) if diagonal else b).detach()) if causal else least_of(b)
-        least = torch.minimum(least, b.detach() - diagonal[0].detach()) if diagonal else least
+        (term,) = terms
+        a, b, diagonal = term.a, term.b, term.diagonal
+        least = running_least((b if diagonal is None else at_next(b, torch.inf)).detach()) if causal else least_of(b)
+        least = least if diagonal is None else torch.minimum(least, b.detach() - diagonal.detach())
         least = torch.where(least < largest_number(b), least, 0)  # no visible key: any finite value
         least = with_padding(least, (0, 0, a.shape[-2] - b.shape[-2], 0)) if causal else least
-        terms = [(q, k, a - a.detach() + least, b, *diagonal)]  # no exp(a - b) that matters is above 1
+        terms = [term._replace(a=a - a.detach() + least)]  # no exp(a - b) that matters is above 1
+    for _ in range(shift):
+        v, terms = at_next(v, 0), [shifted_keys(term) for term in terms]
     reads = reads or decay_reads
-    reads = functools.partial(own_reads, reads) if len(terms[0]) > 4 else reads
+    reads = reads if terms[0].diagonal is None else functools.partial(own_reads, reads)
     return added_reads(reads, terms, v, eps, normalize, causal, chunk)
 
 
-def hidden_apart(seen: Tensor, q: Tensor, k: Tensor, a=None, b=None, diagonal=None) -> tuple[Tensor, ...]:
-    """A term whose hidden keys decay completely, whatever their b."""
-    if b is None:
-        return q, k
-    hidden = q, k, a, torch.where(seen, b, torch.inf)
-    return hidden if diagonal is None else (*hidden, torch.where(seen, diagonal, 0))
+def shifted_keys(term: Term) -> Term:
+    """A term whose keys are one position later; the first has none."""
+    return term._replace(k=at_next(term.k, 0), b=None if term.b is None else at_next(term.b, torch.inf))
 
 
-def own_reads(
-    reads, terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool
-) -> list[tuple[Tensor, Tensor]]:
-    """`reads` of one term (q, k, a, b, c), q and k ones: of the keys before the query's own, and of that one."""
-    ((q, k, a, b, c),) = terms
+def own_reads(reads, terms: list[Term], v: Tensor, causal: bool, chunk: int, rows: bool) -> list[tuple[Tensor, Tensor]]:
+    """`reads` of one term with a `diagonal`: of the keys before the query's own, and of that one."""
+    ((q, k, a, b, diagonal, _),) = terms
     n, wide = q.shape[-2], torch.promote_types(q.dtype, torch.float32)
-    before = reads([(q, at_next(k, 0), a, at_next(b, torch.inf))], at_next(v, 0), causal, chunk, rows)
-    pads = zip((v, b - c), (0, torch.inf), strict=True)
+    before = reads([Term(q, at_next(k, 0), a, at_next(b, torch.inf))], at_next(v, 0), causal, chunk, rows)
+    pads = zip((v, b - diagonal), (0, torch.inf), strict=True)
     v, b = (with_padding(x, (0, 0, n - x.shape[-2], 0), value=fill) for x, fill in pads)  # at the queries
     weight = q * exp((a - b).to(wide)).to(q.dtype)
     return [*before, (weight * v, weight)]
@@ -94,32 +90,30 @@ def at_next(x: Tensor, first: float) -> Tensor:
     return F.pad(x, (0, 0, 1, 0), value=first).narrow(-2, 0, x.shape[-2])
 
 
-def compared(a: Tensor, b: Tensor, diagonal: Tensor | None = None) -> Tensor:
-    """The scores a - b [..., n, m], at a query's own position with `diagonal` beside them."""
-    if diagonal is None:
-        return a - b.mT
-    n, m = a.shape[-2], b.shape[-2]
-    on_diagonal = torch.arange(m, device=b.device) == torch.arange(m - n, m, device=b.device)[:, None]
-    return a - b.mT + torch.where(on_diagonal, diagonal.mT, 0)
+def compared(term: Term) -> Tensor:
+    """The scores a - b [..., n, m], at a query's own position plus `diagonal`."""
+    scores = term.a - term.b.mT
+    if term.diagonal is None:
+        return scores
+    n, m = scores.shape[-2:]
+    on_diagonal = torch.arange(m, device=scores.device) == torch.arange(m - n, m, device=scores.device)[:, None]
+    return scores + torch.where(on_diagonal, term.diagonal.mT, 0)
 
 
-def decay_reads(
-    terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool
-) -> list[tuple[Tensor, Tensor]]:
+def decay_reads(terms: list[Term], v: Tensor, causal: bool, chunk: int, rows: bool) -> list[tuple[Tensor, Tensor]]:
     """The values that each term reads, and its row sums; decaying terms compute these only if `rows`."""
     reads, width = [], v.shape[-1]
     wider = torch.cat((v, torch.ones_like(v[..., :1])), -1) if rows else v
-    for q, k, *decay in terms:
-        if not decay:
+    for q, k, a, b, *_ in terms:
+        if a is None:
             reads.append(causal_reads(q, k, v, chunk) if causal else key_reads(q, k, v))
         elif not causal:
-            reads.append(key_reads(*faded(q, k, *decay), v))
-        elif not rows and decays_values(q, k, v, *decay):
-            wide_v, a, b = (x.squeeze(-1).mT for x in (v, *decay))
+            reads.append(key_reads(*faded(q, k, a, b), v))
+        elif not rows and decays_values(q, k, v, a, b):
+            wide_v, a, b = (x.squeeze(-1).mT for x in (v, a, b))
             read = in_stretches(q.squeeze(-3), k.squeeze(-3), wide_v, a, b, chunk, of_values=True)
             reads.append((read.mT[..., None], v[..., :0]))
         else:
-            a, b = decay
             read = in_stretches(q, k, wider, a, b, chunk)
             reads.append((read[..., :width], read[..., width:]))
     return reads

@@ -17,7 +17,7 @@ from tensornet_attn.runtime.fading import faded_gradients, faded_products
 from tensornet_attn.runtime.operations import batch_first, operation
 from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.recomputed import recomputed
-from tensornet_attn.runtime.scan import chunks_of, from_chunks, held_before, in_chunks, one_at_a_time
+from tensornet_attn.runtime.scan import chunks_of, from_chunks, held_before, in_chunks, last_state, one_at_a_time
 
 LEAST = {torch.float32: -100.0, torch.float64: -750.0}  # smaller ones underflow to 0; clamping keeps sums finite
 
@@ -77,16 +77,13 @@ def gated_delta_state(
         operands = gated_operands(k, v, rate, decay, erase, write, key_mask)
         if k.shape[-2] == 1:
             return after_one_gated_key(past[0].to(operands[0]), *operands, undecayed).to(past[0].dtype)
-        batch, inputs = expanded(*operands, past[0].to(operands[0]))
+        batch, inputs = expanded(*operands, past[0])
         *inputs, first = inputs
         chunk = chunk_size(k.shape[-2], chunk)
         chunks = chunks_of(k, chunk)
         with exact_products(k):
-            S = first.reshape(-1, *first.shape[-2:])
             effects = Chunks([None if x is None else in_chunks(x, chunks, chunk) for x in inputs], undecayed)
-            for keep, add in zip(effects.keeps.unbind(1), effects.adds.unbind(1), strict=True):
-                S = torch.baddbmm(add, keep, S)
-    return S.reshape(*batch, *S.shape[-2:]).to(past[0].dtype)
+            return last_state(effects.keeps, effects.adds, first, batch)
 
 
 def by_steps(decay: Tensor | None, key_mask: Tensor | None, steps: int) -> tuple[Tensor | None, Tensor | None]:

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,7 +56,7 @@ def attend_chosen(
     wide = q.dtype == k.dtype == v.dtype and q.dtype in (torch.float32, torch.float64)
     if causal and bias is None and n <= m and not dropout and wide and not torch.is_autocast_enabled("cpu"):
         at = query + (m - n)
-        out = CausalRows.apply(rows * scale, keys, values, at, keep, causal_parts(counts, at), heads)
+        out = CausalRows.apply(rows * scale, keys, values, at, keep, causal_parts(counts, at, heads))
         return out.index_select(0, inverse).view(*lead, n, slots, v.shape[-1])
     outs = []
     for group, (group_rows, at) in enumerate(zip(rows.split(counts), query.split(counts), strict=True)):
@@ -68,23 +69,33 @@ def attend_chosen(
     return torch.cat(outs).index_select(0, inverse).view(*lead, n, slots, v.shape[-1])
 
 
-def causal_parts(counts: list[int], at: Tensor) -> list[tuple[int, slice, int, int]]:
-    """Rows of one group that are done together: the group, which they are, how many keys the first and the last see."""
-    blocks, first = [], 0
+class HeadRows(NamedTuple):
+    """Rows of one head that are done together, and how many keys the first and the last of them see."""
+
+    batch: int
+    head: int
+    rows: slice
+    first: int
+    seen: int
+
+
+def causal_parts(counts: list[int], at: Tensor, heads: int) -> list[HeadRows]:
+    """The parts of sorted rows, of which each head of each batch element has a count."""
+    parts, first = [], 0
     for group, count in enumerate(counts):
         starts = range(first, first + count, FEW_ROWS)
-        blocks += [(group, slice(start, min(start + FEW_ROWS, first + count))) for start in starts]
+        parts += [(*divmod(group, heads), slice(start, min(start + FEW_ROWS, first + count))) for start in starts]
         first += count
-    ends = torch.tensor([(rows.start, rows.stop - 1) for _, rows in blocks], device=at.device)
-    return [(*block, *seen) for block, seen in zip(blocks, (at[ends] + 1).tolist(), strict=True)]
+    ends = torch.tensor([(rows.start, rows.stop - 1) for _, _, rows in parts], device=at.device)
+    return [HeadRows(*block, *seen) for block, seen in zip(parts, (at[ends] + 1).tolist(), strict=True)]
 
 
-def plain_rows(at, keep, blocks, heads: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def plain_rows(at, keep, parts, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The result of `CausalRows` by operations that have derivatives."""
     outs = []
-    for block in blocks:
-        keys, values = of_group((k, v), block, heads)
-        outs.append(seen_weights(q, keys, at, block, shown(keep, at, block, heads)) @ values)
+    for block in parts:
+        keys, values = of_head((k, v), block)
+        outs.append(seen_weights(q, keys, at, block, shown(keep, at, block)) @ values)
     return torch.cat(outs)
 
 
@@ -92,32 +103,32 @@ class CausalRows(torch.autograd.Function):
     """Causal attention of sorted rows [r, d] of all groups: k [b, h or 1, m, d], v [b, h or 1, m, e].
 
     `at` is the key at each row's own position. The backward recomputes the weights, and adds up gradients of keys in
-    place: autograd would make a gradient of all keys for each part.
+    place: autograd would make a gradient of all keys for each block.
     """
 
     @staticmethod
-    def forward(ctx, q, k, v, at, keep, blocks, heads):
+    def forward(ctx, q, k, v, at, keep, parts):
         """The rows of values."""
         ctx.save_for_backward(q, k, v, at, keep)
-        ctx.parts, ctx.heads = blocks, heads
+        ctx.parts = parts
         out = q.new_empty(len(q), v.shape[-1])
-        for block in blocks:
-            keys, values = of_group((k, v), block, heads)
-            torch.mm(seen_weights(q, keys, at, block, shown(keep, at, block, heads)), values, out=out[block[1]])
+        for block in parts:
+            keys, values = of_head((k, v), block)
+            torch.mm(seen_weights(q, keys, at, block, shown(keep, at, block)), values, out=out[block.rows])
         return out
 
     @staticmethod
     def backward(ctx, g):
         """The gradients of rows, keys and values, by differentiable code if they need gradients themselves."""
         q, k, v, at, keep = ctx.saved_tensors
-        wanted, none = ctx.needs_input_grad[:3], (None,) * 4
+        wanted, none = ctx.needs_input_grad[:3], (None,) * 3
         if torch.is_grad_enabled():
-            plain = functools.partial(plain_rows, at, keep, ctx.parts, ctx.heads)
+            plain = functools.partial(plain_rows, at, keep, ctx.parts)
             return *plain_gradients(plain, (q, k, v), wanted, g), *none
         sums = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         for block in ctx.parts:
-            rows, seen = block[1], shown(keep, at, block, ctx.heads)
-            (keys, values), (of_keys, of_values) = (of_group(pair, block, ctx.heads) for pair in ((k, v), sums[1:]))
+            rows, seen = block.rows, shown(keep, at, block)
+            (keys, values), (of_keys, of_values) = (of_head(pair, block) for pair in ((k, v), sums[1:]))
             weights = seen_weights(q, keys, at, block, seen)
             of_values.addmm_(weights.mT, g[rows])
             of_scores = softmax_gradient(weights, g[rows] @ values.mT, seen)
@@ -126,27 +137,25 @@ class CausalRows(torch.autograd.Function):
         return *(x if is_wanted else None for x, is_wanted in zip(sums, wanted, strict=True)), *none
 
 
-def of_group(sides: tuple[Tensor, ...], block: tuple, heads: int) -> list[Tensor]:
-    """Keys and values of a part's group, up to the last that it sees: [b, h or 1, m, d] -> [seen, d]."""
-    (batch, head), seen = divmod(block[0], heads), block[3]
-    return [x[batch, head % x.shape[1], :seen] for x in sides]
+def of_head(sides: tuple[Tensor, ...], block: HeadRows) -> list[Tensor]:
+    """Keys and values of a block's head, up to the last that it sees: [b, h or 1, m, d] -> [seen, d]."""
+    return [x[block.batch, block.head % x.shape[1], : block.seen] for x in sides]
 
 
-def seen_weights(q: Tensor, keys: Tensor, at: Tensor, block: tuple, keep: Tensor | None) -> Tensor:
-    """The weights of a part's rows: [rows, seen]."""
-    _, rows, first, seen = block
-    scores = q[rows] @ keys.mT
-    later = torch.arange(first, seen, device=at.device) > at[rows, None]  # all see the keys before
-    scores[:, first:].masked_fill_(later, -torch.inf)
+def seen_weights(q: Tensor, keys: Tensor, at: Tensor, block: HeadRows, keep: Tensor | None) -> Tensor:
+    """The weights of a block's rows: [rows, seen]."""
+    scores = q[block.rows] @ keys.mT
+    later = torch.arange(block.first, block.seen, device=at.device) > at[block.rows, None]  # all see the keys before
+    scores[:, block.first :].masked_fill_(later, -torch.inf)
     return scores.softmax(-1) if keep is None else masked_softmax(scores, keep)
 
 
-def shown(keep: Tensor | None, at: Tensor, block: tuple, heads: int) -> Tensor | None:
-    """What a mask [batch, h or 1, n or 1, m] shows a part's rows: [rows or 1, seen]."""
+def shown(keep: Tensor | None, at: Tensor, block: HeadRows) -> Tensor | None:
+    """What a mask [batch, h or 1, n or 1, m] shows a block's rows: [rows or 1, seen]."""
     if keep is None:
         return None
-    (batch, head), rows, (n, m) = divmod(block[0], heads), block[1], keep.shape[-2:]
-    return of_rows(keep[batch, head % keep.shape[1]], at[rows] - (m - n))[:, : block[3]]
+    n, m = keep.shape[-2:]
+    return of_rows(keep[block.batch, block.head % keep.shape[1]], at[block.rows] - (m - n))[:, : block.seen]
 
 
 def attend_rows(

@@ -1,6 +1,7 @@
 """Attention whose scores are products of query and key features: sums over keys first, no n by m tensor."""
 
 import math
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -8,9 +9,11 @@ from torch import Tensor
 
 from tensornet_attn.constants import STRETCH
 from tensornet_attn.runtime.maps import added, has_few, kept, masked_sum, normalized, with_padding
-from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
+from tensornet_attn.runtime.masks import causal_mask, hide, key_keep, visible
+from tensornet_attn.runtime.operations import place_among
 from tensornet_attn.runtime.products import exact_products, total_of, wide_products
 from tensornet_attn.runtime.tiled_linear import (
+    LinearKernel,
     fills_tiles,
     inputs_of,
     map_applied,
@@ -21,8 +24,28 @@ from tensornet_attn.runtime.tiled_linear import (
 )
 
 
+class Term(NamedTuple):
+    """A summand of scores, q k^T: q [..., n, d], k [..., m, d]. With a [..., n, w] and b [..., m, w], q k exp(a - b).
+
+    `diagonal` [..., m, 1]: what is added to a - b at a query's own position. `core` [..., g, h]: features are g groups,
+    and values h heads; the scores of head h are the sum over g of core[g, h] times those of group g.
+    """
+
+    q: Tensor
+    k: Tensor
+    a: Any = None
+    b: Any = None
+    diagonal: Any = None
+    core: Tensor | None = None
+
+    def each(self, change):
+        """The term with a change of each tensor."""
+        fields: list = [None if x is None else change(x) for x in self]
+        return Term(*fields)
+
+
 def linear_attention(
-    terms: list[tuple[Tensor, ...]],
+    terms: list[Term],
     v: Tensor,
     mask: Tensor | None = None,
     key_mask: Tensor | None = None,
@@ -37,28 +60,28 @@ def linear_attention(
 ) -> Tensor:
     """Scores, divided by (row sum + eps) if `normalize`, times values: v [..., m, e] -> [..., n, e].
 
-    The scores are the sum over `terms` (q, k) of q k^T, with q [..., n, d] and k [..., m, d]. In a term (q, k, core),
-    with core [..., g, h], the features are g concatenated groups and the values h concatenated heads: the scores of
-    head h are the sum over g of core[g, h] times those of group g. `batch` and `heads` count dimensions before the
-    sequence. With a `mask`, which may hide any pair, the scores are materialised. `maps`: functions to apply to the q
-    and the k of the only term, or None. `cpp`: a `LinearCpp` for the only term; with it, q and k may be tuples of the
-    arguments of their map, [..., rows, columns] with the same further dimensions behind, all without batch or with it.
+    The scores are the sum over `terms`, none of which decays. `batch` and `heads` count dimensions before the sequence.
+    With a `mask`, which may hide any pair, the scores are materialised. `maps`: functions to apply to the q and the k
+    of the only term, or None. `cpp`: a `LinearCpp` for the only term; with it, q and k may be tuples of the arguments
+    of their map, [..., rows, columns] with the same further dimensions behind, all without batch or with it.
     """
-    if not causal and len(terms) == 1 and len(terms[0]) == 2:
-        kernel = (*terms[0], *(maps or (None, None)), eps if normalize else None)
+    if not causal and len(terms) == 1 and terms[0].core is None:
+        of_q, of_k = maps or (None, None)
+        kernel = LinearKernel(terms[0].q, terms[0].k, of_q, of_k, eps if normalize else None)
         out = in_tiles([kernel], v, mask, key_mask, batch, heads, cpp)
         if out is not None:
             return out
     if maps is not None:
-        (q, k), (of_q, of_k) = terms[0], maps
-        terms = [(map_applied(of_q, *inputs_of(q)), map_applied(of_k, *inputs_of(k)))]
+        terms = [
+            Term(*(map_applied(of, *inputs_of(side)) for of, side in zip(maps, (terms[0].q, terms[0].k), strict=True)))
+        ]
     if mask is not None:
         return dense_linear(terms, v, mask, key_mask, batch, heads, eps, normalize, causal)
     return added_reads(term_reads, seen_terms(terms, key_mask, heads), v, eps, normalize, causal, chunk)
 
 
 def linear_attentions(
-    kernels: list[tuple],
+    kernels: list[LinearKernel],
     v: Tensor,
     mask: Tensor | None = None,
     key_mask: Tensor | None = None,
@@ -66,41 +89,42 @@ def linear_attentions(
     heads: int = 0,
     cpp=None,
 ) -> Tensor:
-    """The sum of `linear_attention` by kernels (q, k, map of q, map of k, eps), where eps None means not normalized."""
+    """The sum of `linear_attention` by kernels, each of one term."""
     out = in_tiles(kernels, v, mask, key_mask, batch, heads, cpp)
     if out is not None:
         return out
     masking = (mask, key_mask, batch, heads)
     outs = [
-        linear_attention([(q, k)], v, *masking, eps or 0.0, eps is not None, maps=(of_q, of_k))
+        linear_attention([Term(q, k)], v, *masking, eps or 0.0, eps is not None, maps=(of_q, of_k))
         for q, k, of_q, of_k, eps in kernels
     ]
     return total_of(outs)
 
 
 def in_tiles(
-    kernels: list[tuple], v: Tensor, mask: Tensor | None, key_mask: Tensor | None, batch: int, heads: int, cpp
+    kernels: list[LinearKernel], v: Tensor, mask: Tensor | None, key_mask: Tensor | None, batch: int, heads: int, cpp
 ) -> Tensor | None:
     """`linear_attentions` by `tiled_linear`; None if that does not take the operands."""
     if mask is not None or torch.compiler.is_compiling() or (cpp is None and not fills_tiles(v)):
         return None
     seen = None if key_mask is None else key_keep(key_mask, heads, query=False)[..., None]
-    sides = [side for kernel in kernels for side in kernel[:2]]
-    inputs = {id(x): x for side in sides if isinstance(side, tuple) for x in side}
+    sides = [side for kernel in kernels for side in (kernel.q, kernel.k)]
+    inputs: list[Tensor] = []
+    places = [[place_among(inputs, x) for x in side] if isinstance(side, tuple) else None for side in sides]
     if not inputs:
         return tiled_linear(kernels, seen, batch, v, cpp) if tiled_takes(seen, *sides, v, cpp=cpp) else None
     if cpp is None or not cpp.takes(v):
         return None
-    laid = {input_id: laid_input(x, v, heads, len(cpp.small)) for input_id, x in inputs.items()}
-    if tuple(map(max, zip(*(x.shape[v.ndim :] for x in laid.values()), strict=True))) != cpp.small:
+    laid = [laid_input(x, v, heads, len(cpp.small)) for x in inputs]
+    if tuple(map(max, zip(*(x.shape[v.ndim :] for x in laid), strict=True))) != cpp.small:
         return None
     first_entry: list = [0] * len(cpp.small)
-    operands = [*(x for x in sides if not isinstance(x, tuple)), *(x[(..., *first_entry)] for x in laid.values())]
+    operands = [*(x for x in sides if not isinstance(x, tuple)), *(x[(..., *first_entry)] for x in laid)]
     if not tiled_takes(seen, *operands, v, cpp=cpp):
         return None
-    sides = [tuple(laid[id(x)] for x in side) if isinstance(side, tuple) else side for side in sides]
-    kernels = [(*pair, *kernel[2:]) for *pair, kernel in zip(sides[::2], sides[1::2], kernels, strict=True)]
-    return tiled_linear(kernels, seen, batch, v, cpp)
+    sides = [side if at is None else tuple(laid[i] for i in at) for side, at in zip(sides, places, strict=True)]
+    pairs = zip(sides[::2], sides[1::2], kernels, strict=True)
+    return tiled_linear([kernel._replace(q=q, k=k) for q, k, kernel in pairs], seen, batch, v, cpp)
 
 
 def laid_input(x: Tensor, v: Tensor, heads: int, small: int) -> Tensor:
@@ -109,17 +133,31 @@ def laid_input(x: Tensor, v: Tensor, heads: int, small: int) -> Tensor:
     return x.expand(*lead, *v.shape[-heads - 2 : -2], *x.shape[-2 - small :])
 
 
-def seen_terms(terms: list[tuple[Tensor, ...]], key_mask: Tensor | None, heads: int) -> list[tuple[Tensor, ...]]:
-    """The terms with hidden keys set to 0."""
+def seen_terms(terms: list[Term], key_mask: Tensor | None, heads: int) -> list[Term]:
+    """The terms with hidden keys set to 0; such a key decays completely, whatever its b."""
     if key_mask is None:
         return terms
     seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
-    return [(q, torch.where(seen, k, 0), *rest) for q, k, *rest in terms]
+
+    def shown(x: Tensor | None, fill: float) -> Tensor | None:
+        return None if x is None else torch.where(seen, x, fill)
+
+    return [
+        Term(q, torch.where(seen, k, 0), a, shown(b, torch.inf), shown(diagonal, 0), core)
+        for q, k, a, b, diagonal, core in terms
+    ]
 
 
-def added_reads(
-    reads, terms: list[tuple[Tensor, ...]], v: Tensor, eps: float, normalize: bool, causal: bool, chunk: int
-) -> Tensor:
+def by_head(term: Term) -> Term:
+    """A term as one for each head [..., h, n, (g d)]; its core is multiplied into q."""
+    q, k, core = term.q.unsqueeze(-3), term.k.unsqueeze(-3), term.core
+    if core is None:
+        return Term(q, k)
+    grouped = q.unflatten(-1, (core.shape[-2], -1))  # ... 1 n g d
+    return Term((grouped * core.mT[..., :, None, :, None]).flatten(-2), k)
+
+
+def added_reads(reads, terms: list[Term], v: Tensor, eps: float, normalize: bool, causal: bool, chunk: int) -> Tensor:
     """The sum of the values that terms read by `reads`, divided by the row sums if `normalize`."""
     if not normalize:
         return total_of([read for read, _ in reads(terms, v, causal, chunk, False)])
@@ -127,15 +165,15 @@ def added_reads(
         return divided_reads(reads(terms, v, causal, chunk, True), eps)
     with exact_products(v):  # products and row sums nearly cancel in the gradient, so neither may be rounded first
         wide = torch.promote_types(v.dtype, torch.float32)
-        terms = [tuple(x.to(torch.promote_types(x.dtype, wide)) for x in term) for term in terms]
+        terms = [term.each(lambda x: x.to(torch.promote_types(x.dtype, wide))) for term in terms]
         return divided_reads(reads(terms, v.to(wide), causal, chunk, True), eps).to(v.dtype)
 
 
-def term_reads(
-    terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool
-) -> list[tuple[Tensor, Tensor]]:
+def term_reads(terms: list[Term], v: Tensor, causal: bool, chunk: int, rows: bool) -> list[tuple[Tensor, Tensor]]:
     """The values that each term reads, and its row sums."""
-    return [causal_reads(q, k, v, chunk, *core) if causal else key_reads(q, k, v, *core) for q, k, *core in terms]
+    if causal:
+        return [causal_reads(term.q, term.k, v, chunk, term.core) for term in terms]
+    return [key_reads(term.q, term.k, v, term.core) for term in terms]
 
 
 def joint_reads(q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
@@ -207,7 +245,7 @@ def chunk_reads(
     q, k, v = (with_padding(t, (0, 0, 0, chunks * chunk - m)).contiguous() for t in (q, k, v))  # each is read twice
     q, k, v = (t.unflatten(-2, (chunks, chunk)) for t in (q, k, v))
     core = None if core is None else core.unsqueeze(-3)
-    scores = linear_scores(q, k, core).tril()
+    scores = linear_scores(q, k, core, torch.tril)
     (S, S_after), (z, z_after) = (
         sums(chunk_sums, earlier)
         for chunk_sums, earlier in zip((k.mT @ v, k.sum(-2, keepdim=True)), before or (None, None), strict=True)
@@ -247,12 +285,12 @@ def row_sums(q: Tensor, z: Tensor, core: Tensor | None = None) -> Tensor:
     return (q * z).unflatten(-1, (core.shape[-2], -1)).sum(-1) @ core
 
 
-def linear_scores(q: Tensor, k: Tensor, core: Tensor | None = None) -> Tensor:
-    """The scores [..., n, m], with a core [..., h, n, m]."""
+def linear_scores(q: Tensor, k: Tensor, core: Tensor | None, masked=lambda scores: scores) -> Tensor:
+    """The scores [..., n, m], with a core [..., h, n, m]. `masked` sets hidden ones to zero, before a core."""
     if core is None:
-        return q @ k.mT
+        return masked(q @ k.mT)
     q, k = (t.unflatten(-1, (core.shape[-2], -1)).movedim(-2, -3) for t in (q, k))  # ... g n d
-    scores = q @ k.mT
+    scores = masked(q @ k.mT)
     return (core.mT @ scores.flatten(-2)).unflatten(-1, scores.shape[-2:])
 
 
@@ -265,7 +303,7 @@ def scores_read(scores: Tensor, v: Tensor, core: Tensor | None) -> Tensor:
 
 
 def dense_linear(
-    terms: list[tuple[Tensor, ...]],
+    terms: list[Term],
     v: Tensor,
     mask: Tensor,
     key_mask: Tensor | None,
@@ -276,22 +314,26 @@ def dense_linear(
     causal: bool,
 ) -> Tensor:
     """Materialises the scores, for a mask [n, m], [batch..., n, m] or [batch..., heads..., n, m]."""
-    cores = [core for _, _, *rest in terms for core in rest]
-    by_term = [linear_scores(q, k, *core) for q, k, *core in terms]
+    cores = [term.core for term in terms if term.core is not None]
+    causal_keep = causal_mask(terms[0].q.shape[-2], terms[0].k.shape[-2], v.device) if causal else None
+    keep, _ = visible(causal_keep, mask, key_mask, batch, heads + bool(cores))
+    of_any_head = keep if keep is None or keep.ndim < 3 else keep.any(-3, keepdim=True)
+    by_term = [
+        linear_scores(q, k, None) if core is None else linear_scores(q, k, core, lambda x: hide(x, of_any_head, 0))
+        for q, k, *_, core in terms
+    ]
     if cores:
         by_term = [
-            term_scores if len(term) > 2 else term_scores.unsqueeze(-3)
+            term_scores.unsqueeze(-3) if term.core is None else term_scores
             for term_scores, term in zip(by_term, terms, strict=True)
         ]
     scores = total_of(by_term)
-    causal_keep = causal_mask(scores.shape[-2], scores.shape[-1], v.device) if causal else None
-    keep, _ = visible(causal_keep, mask, key_mask, batch, heads + bool(cores))
     maps = normalized(scores, keep, eps) if normalize else kept(scores, keep)
     return scores_read(maps, v, cores[0] if cores else None)
 
 
 def cumulative_sums(
-    terms: list[tuple[Tensor, ...]],
+    terms: list[Term],
     mask: Tensor | None = None,
     key_mask: Tensor | None = None,
     batch: int = 0,
@@ -307,17 +349,17 @@ def cumulative_sums(
     and the result has one.
     """
     if one_row:
-        terms = [(q[..., :1, :], k) for q, k in terms]
+        terms = [term._replace(q=term.q[..., :1, :]) for term in terms]
     if wide:
-        terms = [tuple(x.to(torch.promote_types(x.dtype, torch.float32)) for x in term) for term in terms]
+        terms = [term.each(lambda x: x.to(torch.promote_types(x.dtype, torch.float32))) for term in terms]
     if mask is not None:
-        scores = total_of([q @ k.mT for q, k in terms])
+        scores = total_of([term.q @ term.k.mT for term in terms])
         causal_keep = causal_mask(scores.shape[-2], scores.shape[-1], scores.device) if causal else None
         keep, bias = visible(causal_keep, mask, key_mask, batch, heads)
         return masked_sum(added(scores, bias), keep)
     terms = seen_terms(terms, key_mask, heads)
     return total_of(
-        [(q * (summed_so_far(k, q.shape[-2]) if causal else k.sum(-2, keepdim=True))).sum(-1) for q, k in terms]
+        [(q * (summed_so_far(k, q.shape[-2]) if causal else k.sum(-2, keepdim=True))).sum(-1) for q, k, *_ in terms]
     )
 
 
@@ -336,7 +378,7 @@ def outer_sums(
     """
     if mask is not None:
         k = (a[..., None] * b[..., None, :]).movedim(-3, -1)[..., None]  # ... d e m 1
-        return cumulative_sums([(each[:, None], k)], mask, key_mask, batch, heads)
+        return cumulative_sums([Term(each[:, None], k)], mask, key_mask, batch, heads)
     if key_mask is not None:
         seen = key_keep(key_mask, heads - 2, query=False)[..., None]  # ... m 1
         a, b = (torch.where(seen, x, 0) for x in (a, b))

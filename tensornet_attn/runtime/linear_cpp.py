@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.cpp import cpp_library
 from tensornet_attn.runtime.native import blas_threads, in_rows
+from tensornet_attn.runtime.operations import place_among
 
 
 class LinearCpp:
@@ -68,19 +69,19 @@ class LinearCpp:
         `rows`: those of `reads`, or the gradients of row sums.
         """
         states, totals = ([x.contiguous() for x in tensors] for tensors in (states, totals))
-        d_queries = gradients_like(queries)
+        d_queries, d_inputs = gradients_like(queries)
         d_states, d_totals = ([torch.empty_like(x) for x in tensors] for tensors in (states, totals))
         lists = [states, totals, rows, d_states, d_totals]
-        self.run(self.READ_GRADIENTS, queries, [self.laid(g), None, None], lists, d_queries, eps)
-        return [*d_queries.values()], d_states, d_totals
+        self.run(self.READ_GRADIENTS, queries, [self.laid(g), None, None], lists, d_inputs, eps)
+        return d_queries, d_states, d_totals
 
     def sum_gradients(
         self, keys: list[list[Tensor]], v: Tensor, seen: Tensor | None, d_states, d_totals
     ) -> list[Tensor]:
         """The gradients of keys, one for each tensor, and values."""
-        d_keys, (d_v,) = gradients_like(keys), gradients_like([[v]]).values()
-        self.run(self.SUM_GRADIENTS, keys, [v, d_v, seen], [d_states, d_totals], d_keys)
-        return [*d_keys.values(), d_v]
+        (d_keys, d_inputs), ((d_v,), _) = gradients_like(keys), gradients_like([[v]])
+        self.run(self.SUM_GRADIENTS, keys, [v, d_v, seen], [d_states, d_totals], d_inputs)
+        return [*d_keys, d_v]
 
     def run(self, number: int, sides: list[list[Tensor]], values: list, lists: list, gradients=None, eps=None):
         """Calls a pass. `lists`: lists by kernel; later ones are absent. `eps`: none for row sums as a result."""
@@ -89,9 +90,9 @@ class LinearCpp:
         for i, side in enumerate(sides):
             tensors += [by_kernel[i] for by_kernel in lists] + [None] * (5 - len(lists))
             widths.append(max(x.shape[3] for x in side))
-            for x in side:
+            for x, d_x in zip(side, gradients[i] if gradients else [None] * len(side), strict=True):
                 inputs = inputs_apart(x, v.shape[2])
-                input_gradients = inputs_apart(gradients[id(x)], v.shape[2]) if gradients else [None] * len(inputs)
+                input_gradients = [None] * len(inputs) if d_x is None else inputs_apart(d_x, v.shape[2])
                 tensors += [tensor for pair in zip(inputs, input_gradients, strict=True) for tensor in pair]
                 widths += [x.shape[3]] * len(inputs)
         sizes = [*v.shape, *widths]
@@ -117,15 +118,17 @@ def inputs_apart(x: Tensor, rows: int = -1) -> list[Tensor]:
     return [x] if rows in (-1, x.shape[2]) else [x.expand(-1, -1, rows, -1)]  # `expand` takes long in small calls
 
 
-def gradients_like(sides: list[list[Tensor]]) -> dict[int, Tensor]:
-    """Memory for the gradient of each tensor, by its id: heads of a row side by side, behind small dimensions.
+def gradients_like(sides: list[list[Tensor]]) -> tuple[list[Tensor], list[list[Tensor]]]:
+    """Memory for the gradient of each tensor, and that of each side: heads of a row side by side, behind small
+    dimensions.
 
     Zeros for an input that rows share, whose gradient is added up.
     """
-    gradients = {}
-    for x in (x for side in sides for x in side):
+    tensors, gradients = list[Tensor](), list[Tensor]()
+    places = [[place_among(tensors, x) for x in side] for side in sides]
+    for x in tensors:
         batch, heads, rows, width, *small = x.shape
         allocate = x.new_zeros if rows == 1 else x.new_empty
         memory = allocate(batch, rows, *small, heads, width)
-        gradients[id(x)] = memory.permute(0, -2, 1, -1, *range(2, 2 + len(small)))
-    return gradients
+        gradients.append(memory.permute(0, -2, 1, -1, *range(2, 2 + len(small))))
+    return gradients, [[gradients[at] for at in side_places] for side_places in places]

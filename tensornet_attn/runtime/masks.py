@@ -6,9 +6,9 @@ from torch import Tensor
 from tensornet_attn.runtime.positions import distance, query_positions
 
 
-def causal_mask(n: int, m: int, device: torch.device | None = None) -> Tensor:
-    """True if the key is not later than the query: [n, m]."""
-    return distance(n, m, device) >= 0
+def causal_mask(n: int, m: int, device: torch.device | None = None, shift: int = 0) -> Tensor:
+    """True if the key is not later than `shift` positions before the query: [n, m]."""
+    return distance(n, m, device) >= shift
 
 
 def up_to(m: int, longest: int) -> bool:

@@ -72,6 +72,23 @@ def largest_number(x: torch.Tensor) -> float:
     return min(bound, torch.finfo(torch.float32).max) if torch.compiler.is_compiling() and exports_onnx() else bound
 
 
+def place_among(tensors: list, x) -> int:
+    """The place of a tensor in a list, at whose end it is put if it is not there."""
+    index = next((i for i, tensor in enumerate(tensors) if tensor is x), len(tensors))
+    tensors += [x] if index == len(tensors) else []
+    return index
+
+
+def wanted_places(needs) -> list[int]:
+    """The places of the arguments that need a gradient."""
+    return [i for i, is_needed in enumerate(needs) if is_needed]
+
+
+def gradients_at(gradients, wanted: list[int], count: int) -> list:
+    """The gradients of `count` arguments, from those of the arguments at places `wanted`."""
+    return [gradients[wanted.index(i)] if i in wanted else None for i in range(count)]
+
+
 def asks_gradients(*tensors) -> bool:
     """Whether a call with these tensors, some of them None, is part of a graph."""
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
@@ -102,14 +119,13 @@ def applied(function, *arguments):
 
 def element(arguments, dims, i: int) -> list:
     """Element i of the mapped arguments; lists of tensors are mapped entry by entry."""
-    return [
-        element(argument, dim, i)
-        if isinstance(dim, list | tuple)
-        else argument
-        if dim is None
-        else argument.select(dim, i)
-        for argument, dim in zip(arguments, dims, strict=True)
-    ]
+
+    def at(argument, dim):
+        if isinstance(dim, list | tuple):
+            return element(argument, dim, i)
+        return argument if dim is None else argument.select(dim, i)
+
+    return list(map(at, arguments, dims))
 
 
 def one_by_one(op):
@@ -137,14 +153,13 @@ def batch_first(op):
 
 def mapped_first(info, dims, arguments) -> list:
     """The arguments of a vmap rule, with the mapped dimension first in each tensor."""
-    return [
-        x
-        if not isinstance(x, torch.Tensor)
-        else x.movedim(dim, 0)
-        if dim is not None
-        else x.expand(info.batch_size, *x.shape)
-        for x, dim in zip(arguments, dims, strict=True)
-    ]
+
+    def first(x, dim):
+        if not isinstance(x, torch.Tensor):
+            return x
+        return x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+
+    return list(map(first, arguments, dims))
 
 
 def differentiable(op, keep, backward, mapped):

@@ -13,12 +13,12 @@ from torch import Tensor
 from tensornet_attn.runtime.decay import faded, least_of
 from tensornet_attn.runtime.fading import fading, later
 from tensornet_attn.runtime.gated import gated_reads_by_chunks
-from tensornet_attn.runtime.linear import seen_terms
+from tensornet_attn.runtime.linear import Term, by_head, seen_terms
 from tensornet_attn.runtime.maps import divided
 from tensornet_attn.runtime.masks import causal_mask
 from tensornet_attn.runtime.positions import angles_of
 from tensornet_attn.runtime.products import exact_products, total_of
-from tensornet_attn.runtime.scan import chunk_keeps, chunk_writes, chunks_of, from_chunks, held_before, in_chunks
+from tensornet_attn.runtime.scan import reads_by_chunks
 from tensornet_attn.runtime.scan_reads import read_sums
 from tensornet_attn.runtime.softmax import masked_softmax, sink_softmax
 from tensornet_attn.runtime.states import mapped_sides, mixed_states, read_too
@@ -245,41 +245,31 @@ def linear_attention(
 ) -> Tensor:  # fmt: skip
     """Scores, divided by (row sum + eps) if `normalize`, times values: v [..., m, e] -> [..., n, e].
 
-    The scores are the sum over `terms` (q, k) of q k^T, with q [..., n, d] and k [..., m, d]. In a term (q, k, core),
-    with core [..., g, h], the features are g concatenated groups and the values h concatenated heads: the scores of
-    head h are the sum over g of core[g, h] times those of group g. `batch` and `heads` count dimensions before the
-    sequence. With a `mask`, which may hide any pair, the scores are materialised. `maps`: of q and k of the only term.
+    The scores are the sum over `terms`. `batch` and `heads` count dimensions before the sequence. With a `mask`, which
+    may hide any pair, the scores are materialised. `maps`: of q and k of the only term.
     """
     if maps is not None:
-        terms = [tuple(map_applied(of, *inputs_of(x)) for of, x in zip(maps, terms[0], strict=True))]
-    cores = [core for _, _, *rest in terms for core in rest]
+        terms = [Term(*(map_applied(of, *inputs_of(x)) for of, x in zip(maps, (terms[0].q, terms[0].k), strict=True)))]
+    cores = [term.core for term in terms if term.core is not None]
     if cores:
-        terms = [by_head(*term) for term in terms]
+        terms = [by_head(term) for term in terms]
         v = v.unflatten(-1, (cores[0].shape[-1], -1)).movedim(-2, -3)
         read = linear_attention(terms, v, mask, key_mask, batch, heads + 1, eps, normalize, causal, chunk)
         return read.movedim(-3, -2).flatten(-2)
     wide = torch.promote_types(v.dtype, torch.float32)  # half precision would round sums whose differences matter
     with torch.autocast(v.device.type, enabled=False):
-        terms = [(q.to(wide), k.to(wide)) for q, k in terms]
+        terms = [term.each(lambda x: x.to(wide)) for term in terms]
         values = F.pad(v.to(wide), (0, 1), value=1.0)  # ones: what they read are the row sums
         if mask is None:
-            pairs = seen_terms(terms, key_mask, heads)
-            read = total_of([earlier_reads(q, k, values, chunk) if causal else q @ (k.mT @ values) for q, k in pairs])
+            reads = earlier_reads if causal else lambda q, k, values, _: q @ (k.mT @ values)
+            read = total_of([reads(term.q, term.k, values, chunk) for term in seen_terms(terms, key_mask, heads)])
         else:
-            scores = total_of([q @ k.mT for q, k in terms])
+            scores = total_of([term.q @ term.k.mT for term in terms])
             earlier = causal_mask(scores.shape[-2], scores.shape[-1], v.device) if causal else None
             keep, _ = visible(earlier, mask, key_mask, batch, heads)
             read = scores.where(keep, 0) @ values
         out, rows = read[..., :-1], read[..., -1:]
         return (divided(out, rows + eps) if normalize else out).to(v.dtype)
-
-
-def by_head(q: Tensor, k: Tensor, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """A term whose features are groups, mixed into heads by a core [..., g, h], as a term of each head."""
-    if core is None:
-        return q.unsqueeze(-3), k.unsqueeze(-3)
-    q = q.unflatten(-1, (core.shape[-2], -1)).unsqueeze(-4)  # ... 1 n g d
-    return (q * core.mT[..., :, None, :, None]).flatten(-2), k.unsqueeze(-3)
 
 
 def earlier_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int) -> Tensor:
@@ -293,10 +283,11 @@ def earlier_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int) -> Tensor:
 
 
 def linear_attentions(kernels: list, v: Tensor, mask=None, key_mask=None, batch: int = 0, heads: int = 0) -> Tensor:
-    """The sum of `linear_attention` by kernels (q, k, map of q, map of k, eps), where eps None means not normalized."""
+    """The sum of `linear_attention` by kernels, each of one term."""
     masks = mask, key_mask, batch, heads
     return total_of([
-        linear_attention([(q, k)], v, *masks, eps or 0.0, eps is not None, maps=maps) for q, k, *maps, eps in kernels
+        linear_attention([Term(q, k)], v, *masks, eps or 0.0, eps is not None, maps=maps)
+        for q, k, *maps, eps in kernels
     ])  # fmt: skip
 
 
@@ -309,11 +300,11 @@ def divided_reads(reads: list, eps: float) -> Tensor:
 def decay_reads(terms: list, v: Tensor, causal: bool, chunk: int, rows: bool) -> list[tuple[Tensor, Tensor]]:
     """The values that each term reads, and its row sums."""
     reads, values = [], F.pad(v, (0, 1), value=1.0)
-    for q, k, *decay in terms:
-        if decay and causal:
-            read = decayed_reads(q, k, values, decay[0], decay[1], chunk)
+    for q, k, a, b, *_ in terms:
+        if a is not None and causal:
+            read = decayed_reads(q, k, values, a, b, chunk)
         else:
-            q, k = faded(q, k, *decay) if decay else (q, k)
+            q, k = (q, k) if a is None else faded(q, k, a, b)
             read = earlier_reads(q, k, values, chunk) if causal else q @ (k.mT @ values)
         reads.append((read[..., :-1], read[..., -1:]))
     return reads
@@ -384,16 +375,9 @@ def scan_reads(x: tuple, decay: tuple, read: Tensor, dims: int, key_mask: Tensor
 
 
 def read_delta(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, first: Tensor | None, chunk: int) -> Tensor:
-    """The values read: q [..., n, d], k [..., m, d], v [..., m, e], rate [..., m, 1] -> [..., n, e].
-
-    `first`: the fast weights before the first key, [..., d, e], zeros if None.
-    """
-    shape, chunks = (*q.shape[:-1], v.shape[-1]), chunks_of(k, chunk)
+    """The values read, see `reads_by_chunks`."""
     with exact_products(k):
-        q, k, v, rate = (in_chunks(x, chunks, chunk) for x in (q, k, v, rate))
-        undone, writes, _ = chunk_writes(k, v, rate)
-        states = held_before(chunk_keeps(k, undone), k.mT @ writes, first)
-        return from_chunks(q @ states + (q @ k.mT).tril() @ (writes - undone @ states), shape)
+        return reads_by_chunks(q, k, v, rate, first, chunk)
 
 
 def read_gated(q, e, k, w, v, decay, first, undecayed: bool, chunk: int) -> Tensor:

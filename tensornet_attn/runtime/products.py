@@ -33,6 +33,12 @@ def projected(x: Tensor, weight: Tensor, exact: bool = False) -> Tensor:
     return onednn_product(x, weight.mT, exact)
 
 
+def projected_by_each(x: Tensor, weights: Tensor) -> Tensor:
+    """x [..., n, f] times each of the weights [e, f, l], which are not copied: [..., n, e, l]."""
+    rows = x.flatten(0, -2).expand(len(weights), -1, -1)  # e n f
+    return torch.bmm(rows, weights).movedim(0, -2).unflatten(0, x.shape[:-1])
+
+
 def wide_products(x: Tensor, y: Tensor) -> Tensor:
     """x [..., n, f] times y [..., f, e], exactly `projected`, if the matrices are wide enough."""
     (*lead, n, f), e = x.shape, y.shape[-1]

@@ -67,10 +67,15 @@ def delta_state(
         k, v, rate = (in_chunks(x.expand(*batch, -1, -1), chunks_of(k, chunk), chunk) for x in operands)
         with exact_products(k):
             undone, writes, _ = chunk_writes(k, v, rate)
-            S = past[0].to(k).expand(*batch, -1, -1).reshape(k.shape[0], k.shape[-1], v.shape[-1])
-            for keep, add in zip(chunk_keeps(k, undone).unbind(1), (k.mT @ writes).unbind(1), strict=True):
-                S = torch.baddbmm(add, keep, S)
-    return S.reshape(*batch, *S.shape[-2:]).to(past[0].dtype)
+            return last_state(chunk_keeps(k, undone), k.mT @ writes, past[0], batch)
+
+
+def last_state(keeps: Tensor, adds: Tensor, first: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """The fast weights [batch..., d, e] after the last chunk, see `held_before`."""
+    S = first.to(adds).expand(*batch, -1, -1).reshape(adds[:, 0].shape)
+    for keep, add in zip(keeps.unbind(1), adds.unbind(1), strict=True):
+        S = torch.baddbmm(add, keep, S)
+    return S.reshape(*batch, *S.shape[-2:]).to(first.dtype)
 
 
 def delta_operands(
@@ -149,12 +154,17 @@ def delta_reads(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, first: Tensor | N
 
     `first`: the fast weights before the first key, [..., d, e], zeros if None.
     """
+    with exact_products(k):
+        return reads_by_chunks(q, k, v, rate, first, chunk)
+
+
+def reads_by_chunks(q, k, v, rate, first, chunk: int) -> Tensor:
+    """`delta_reads` as plain tensor code."""
     shape, chunks = (*q.shape[:-1], v.shape[-1]), chunks_of(k, chunk)
     q, k, v, rate = (in_chunks(x, chunks, chunk) for x in (q, k, v, rate))
-    with exact_products(k):
-        undone, writes, _ = chunk_writes(k, v, rate)
-        states = held_before(chunk_keeps(k, undone), k.mT @ writes, first)
-        return from_chunks(q @ states + (q @ k.mT).tril_() @ (writes - undone @ states), shape)
+    undone, writes, _ = chunk_writes(k, v, rate)
+    states = held_before(chunk_keeps(k, undone), k.mT @ writes, first)
+    return from_chunks(q @ states + (q @ k.mT).tril_() @ (writes - undone @ states), shape)
 
 
 @torch.library.custom_op(operation("delta_gradients"), mutates_args=())

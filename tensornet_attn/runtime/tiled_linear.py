@@ -2,22 +2,36 @@
 
     S, z = sum over the keys of phi(k)^T [v, 1];    out = phi(q) S / (phi(q) z + eps), summed over kernels
 
-A kernel is (map of the query, map of the key, eps); with eps None, rows are not divided by their sums. The backward
-computes features again from what they are maps of, except for slow maps, whose features are saved.
+The backward computes features again from what they are maps of, except for slow maps, whose features are saved.
 """
 
 import math
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from tensornet_attn.runtime.maps import SLOPES
-from tensornet_attn.runtime.operations import asks_gradients, is_plain, plain_gradients
+from tensornet_attn.runtime.operations import asks_gradients, is_plain, place_among, plain_gradients
 
 LINEAR_TILE = 1 << 17  # elements of a tile per thread: the tensors of a tile fit into the L2 cache
 LINEAR_LEAST = 1 << 17  # elements of values up to which plain operations are faster
 SLOW = {torch.tanh}  # maps that take longer to compute than to save and read
 LINEAR_ROWS = 64  # rows of a tile, if there are as many: products of few rows are slow
+
+
+class LinearKernel(NamedTuple):
+    """A linear attention: q [..., n, d] and k [..., m, d], their maps, and what is added to row sums.
+
+    A side may be a tuple of the arguments of its map; inside, it is a tuple of their places among the operands. A map
+    None is none, and with eps None rows are not divided by their sums.
+    """
+
+    q: Any
+    k: Any
+    of_q: object = None
+    of_k: object = None
+    eps: float | None = None
 
 
 def fills_tiles(x: Tensor) -> bool:
@@ -45,8 +59,8 @@ def tiled_takes(seen: Tensor | None, *operands: Tensor, cpp=None) -> bool:
     return is_plain((seen, *operands))
 
 
-def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tensor, cpp=None) -> Tensor:
-    """The sum over kernels (q [..., n, d], k [..., m, d], map of q, map of k, eps) of what they read of v [..., m, e].
+def tiled_linear(kernels: list[LinearKernel], seen: Tensor | None, batch: int, v: Tensor, cpp=None) -> Tensor:
+    """The sum over kernels of what they read of v [..., m, e].
 
     `seen`: the visible keys, [..., m, 1]. `batch`: the number of dimensions before the heads. `cpp`: the C++ of the
     kernels, a `LinearCpp`, if there is one. With it, q and k may be tuples of arguments of their maps, with further
@@ -54,12 +68,11 @@ def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tenso
     """
     lead = v.shape[:-2]
     seen = None if seen is None else heads_apart(seen.expand(*lead, *seen.shape[-2:]), batch)
-    sides = {(i, id(x)): x for i in (0, 1) for kernel in kernels for x in inputs_of(kernel[i])}
-    indices = {key: index for index, key in enumerate(sides)}
-    plan = tuple(
-        (*(tuple(indices[i, id(x)] for x in inputs_of(kernel[i])) for i in (0, 1)), *kernel[2:]) for kernel in kernels
-    )
-    operands = [heads_apart(x, batch, cpp, len(lead)) for x in (*sides.values(), v)]
+    queries, keys = list[Tensor](), list[Tensor]()
+    at_q = [tuple(place_among(queries, x) for x in inputs_of(kernel.q)) for kernel in kernels]
+    at_k = [tuple(len(queries) + place_among(keys, x) for x in inputs_of(kernel.k)) for kernel in kernels]
+    plan = tuple(kernel._replace(q=q, k=k) for kernel, q, k in zip(kernels, at_q, at_k, strict=True))
+    operands = [heads_apart(x, batch, cpp, len(lead)) for x in (*queries, *keys, v)]
     if asks_gradients(*operands):
         out = TiledLinear.apply(plan, seen, cpp, *operands)
     else:
@@ -95,7 +108,9 @@ class TiledLinear(torch.autograd.Function):
         """The gradients of the operands; plain operations if they are differentiated in turn, or batched."""
         seen, *rest = ctx.saved_tensors
         operands, saved, wanted = rest[: ctx.count], rest[ctx.count :], ctx.needs_input_grad[3:]
-        several = any(len(side) > 1 or operands[side[0]].ndim > 4 for kernel in ctx.kernels for side in kernel[:2])
+        several = any(
+            len(side) > 1 or operands[side[0]].ndim > 4 for kernel in ctx.kernels for side in (kernel.q, kernel.k)
+        )
         if torch.is_grad_enabled() or not is_plain((g,)) or (several and not ctx.cpp.takes(operands[-1])):
             gradients = plain_gradients(lambda *views: untiled_reads(ctx.kernels, seen, views), operands, wanted, g)
         else:
@@ -104,13 +119,11 @@ class TiledLinear(torch.autograd.Function):
 
 
 def untiled_reads(kernels: tuple, seen: Tensor | None, operands) -> Tensor:
-    """The same by operations that have all derivatives. A kernel: places of the arguments of maps, the maps, eps."""
+    """The same by operations that have all derivatives."""
     *sides, v = operands
     total = v.new_zeros(())
-    for at_q, at_k, query, key, eps in kernels:
-        q, k = (
-            map_applied(function, *(sides[at] for at in indices)) for function, indices in ((query, at_q), (key, at_k))
-        )
+    for at_q, at_k, of_q, of_k, eps in kernels:
+        q, k = (map_applied(of, *(sides[at] for at in places)) for of, places in ((of_q, at_q), (of_k, at_k)))
         k = k if seen is None else torch.where(seen, k, 0)
         read = q @ (k.mT @ v)
         total = total + (read if eps is None else read * row_shares(q @ k.sum(-2)[..., None], eps))
@@ -136,18 +149,20 @@ def tiled_forward(kernels: tuple, seen: Tensor | None, cpp, operands, saves: boo
     """
     *sides, v = operands
     if cpp is not None and cpp.takes(v):
-        states, totals = cpp.sums(kernel_inputs(kernels, sides, 1), v, seen)
-        out, rows = cpp.reads(kernel_inputs(kernels, sides, 0), states, totals, [kernel[4] for kernel in kernels])
+        queries, keys = side_inputs(kernels, sides)
+        states, totals = cpp.sums(keys, v, seen)
+        out, rows = cpp.reads(queries, states, totals, [kernel.eps for kernel in kernels])
         return out, [*states, *totals, *rows, *[None] * (2 * len(kernels))]
     (batch, heads, _, e), (at_q, at_k) = v.shape, tile_places(kernels)
     out = v.new_empty(batch, sides[at_q[0]].shape[2], heads, e).transpose(1, 2)
-    widths = [sides[at].shape[3] for _, (at,), *_ in kernels]
+    widths = [sides[kernel.k[0]].shape[3] for kernel in kernels]
     states = [v.new_zeros(batch, heads, width, e) for width in widths]
     totals = [v.new_zeros(batch, heads, 1, width) for width in widths]
     rows = [v.new_empty(*out.shape[:-1], 1) for _ in kernels]
-    saved = [[saved_features(kernel, sides, which) if saves else None for kernel in kernels] for which in (0, 1)]
+    saved_q = [feature_space(kernel.of_q, sides[kernel.q[0]]) if saves else None for kernel in kernels]
+    saved_k = [feature_space(kernel.of_k, sides[kernel.k[0]]) if saves else None for kernel in kernels]
     for (v_tile, keep), ks, phis, Ss, zs in linear_tiles(
-        v, ([v, seen], [sides[at] for at in at_k], saved[1]), (states, totals)
+        v, ([v, seen], [sides[at] for at in at_k], saved_k), (states, totals)
     ):
         ks = heads_first(at_k, ks)
         for (_, (at,), _, key, eps), saved_phi, S, z in zip(kernels, phis, Ss, zs, strict=True):
@@ -156,7 +171,7 @@ def tiled_forward(kernels: tuple, seen: Tensor | None, cpp, operands, saves: boo
             if eps is not None:
                 z.add_(phi.sum(-2, keepdim=True))
     for (out_tile,), qs, phis, shares, Ss, zs in linear_tiles(
-        out, ([out], [sides[at] for at in at_q], saved[0], rows), (states, totals)
+        out, ([out], [sides[at] for at in at_q], saved_q, rows), (states, totals)
     ):
         sums: dict[int, Tensor] = {}
         qs = heads_first(at_q, qs)
@@ -168,7 +183,7 @@ def tiled_forward(kernels: tuple, seen: Tensor | None, cpp, operands, saves: boo
                 read.mul_(shares[i].copy_(row_shares(phi.sum(-1, keepdim=True), eps)))
             add_to(sums, 0, read)
         out_tile.copy_(sums[0])
-    return out, [*states, *totals, *rows, *saved[0], *saved[1]]
+    return out, [*states, *totals, *rows, *saved_q, *saved_k]
 
 
 def tiled_backward(
@@ -176,18 +191,18 @@ def tiled_backward(
 ) -> list[Tensor | None]:
     """The gradients of the `wanted` operands."""
     *sides, v = operands
-    states, totals, rows, *saved = (
+    states, totals, rows, saved_q, saved_k = (
         forward_saved[i : i + len(kernels)] for i in range(0, len(forward_saved), len(kernels))
     )
     if cpp is not None and cpp.takes(v):
-        eps, queries = [kernel[4] for kernel in kernels], kernel_inputs(kernels, sides, 0)
-        of_q, *d_sums = cpp.read_gradients(queries, g, states, totals, rows, eps)
-        gradients = [*of_q, *cpp.sum_gradients(kernel_inputs(kernels, sides, 1), v, seen, *d_sums)]
+        queries, keys = side_inputs(kernels, sides)
+        d_queries, *d_sums = cpp.read_gradients(queries, g, states, totals, rows, [kernel.eps for kernel in kernels])
+        gradients = [*d_queries, *cpp.sum_gradients(keys, v, seen, *d_sums)]
         return [x if is_wanted else None for x, is_wanted in zip(gradients, wanted, strict=True)]
     gradients = [laid_like(x) for x in operands]
     (at_q, at_k), of_v = tile_places(kernels), len(sides)
     d_states = [S.new_zeros(*S.shape[:-1], S.shape[-1] + 1) for S in states]  # and a column for z
-    by_rows = ([g], *([x[at] for at in at_q] for x in (sides, gradients)), saved[0], rows)
+    by_rows = ([g], *([x[at] for at in at_q] for x in (sides, gradients)), saved_q, rows)
     for (g_tile,), qs, to_q, phis, shares, Ss, zs, d_Ss in linear_tiles(g, by_rows, (states, totals, d_states)):
         sums: dict[int, Tensor] = {}
         qs = heads_first(at_q, qs)
@@ -205,7 +220,7 @@ def tiled_backward(
             add_to(sums, at, slope(d_phi))
         for at, gradient_tile in zip(at_q, to_q, strict=True):
             gradient_tile.copy_(sums[at])
-    by_rows = ([v, gradients[of_v], seen], *([x[at] for at in at_k] for x in (sides, gradients)), saved[1])
+    by_rows = ([v, gradients[of_v], seen], *([x[at] for at in at_k] for x in (sides, gradients)), saved_k)
     for (v_tile, to_v, keep), ks, to_k, phis, d_Ss in linear_tiles(v, by_rows, (d_states,)):
         ks, sums = heads_first(at_k, ks), {}
         for (_, (at,), _, key, eps), saved_phi, d_Sz in zip(kernels, phis, d_Ss, strict=True):
@@ -220,7 +235,8 @@ def tiled_backward(
 
 def tile_places(kernels: tuple) -> list[list[int]]:
     """The places of all queries, and of all keys."""
-    return [list(dict.fromkeys(kernel[which][0] for kernel in kernels)) for which in (0, 1)]
+    firsts = zip(*((kernel.q[0], kernel.k[0]) for kernel in kernels), strict=True)
+    return [list(dict.fromkeys(places)) for places in firsts]
 
 
 def heads_first(indices: list[int], tiles) -> dict[int, Tensor]:
@@ -236,15 +252,15 @@ def add_to(sums: dict, index, x: Tensor) -> None:
     sums[index] = sums[index].add_(x) if index in sums else x
 
 
-def saved_features(kernel: tuple, sides, which: int) -> Tensor | None:
-    """Space for the features of the queries (0) or keys (1) of a kernel, if their map is slow."""
-    x = sides[kernel[which][0]]
-    return x.new_empty(x.shape) if kernel[2 + which] in SLOW else None
+def feature_space(function, x: Tensor) -> Tensor | None:
+    """Space for the features of x, if their map is slow."""
+    return x.new_empty(x.shape) if function in SLOW else None
 
 
-def kernel_inputs(kernels: tuple, sides, which: int) -> list[list[Tensor]]:
-    """The arguments of the maps of the queries (0) or keys (1) of all kernels."""
-    return [[sides[at] for at in kernel[which]] for kernel in kernels]
+def side_inputs(kernels: tuple, sides) -> list[list[list[Tensor]]]:
+    """The arguments of the maps of the queries, and those of the keys, by kernel."""
+    by_side = [kernel.q for kernel in kernels], [kernel.k for kernel in kernels]
+    return [[[sides[at] for at in places] for places in by_kernel] for by_kernel in by_side]
 
 
 def linear_tiles(x: Tensor, by_rows: tuple, wholes: tuple):

@@ -85,12 +85,12 @@ def draft(
 
 @dataclass(frozen=True)
 class _Source:
-    """The generators of proposals for a slot; `own`: the finished trials of its arm, by slot."""
+    """The generators of proposals for a slot; `arm_trials`: the finished trials of its arm, by slot."""
 
     study: Study
     space: Space
     slot: int
-    own: Sequence[Trial]
+    arm_trials: Sequence[Trial]
     hopeful: bool  # an earlier proposal shows that the space is not empty
 
     def luck(self, purpose: str, attempt: int) -> Luck:
@@ -118,11 +118,11 @@ class _Source:
 
     def bred(self) -> Iterator[Found]:
         """The candidates of each generation by acquisition value, once there are enough trials."""
-        if len(self.own) >= self.study.population:
-            pool, evaluated = self.pool(), {trial.essence for trial in self.own}
+        if len(self.arm_trials) >= self.study.population:
+            pool, evaluated = self.pool(), {trial.essence for trial in self.arm_trials}
             for number in range(ATTEMPTS // OFFSPRING):
                 litter = [candidate for candidate in self.litter(pool, number) if candidate[1].essence not in evaluated]
-                ranking = promising(self.study, self.own, [proposal for _, proposal, _ in litter])
+                ranking = promising(self.study, self.arm_trials, [proposal for _, proposal, _ in litter])
                 yield from (litter[index] for index in ranking)
 
     def litter(self, pool: Sequence[Trial], number: int) -> Iterator[Found]:
@@ -138,11 +138,14 @@ class _Source:
 
     def pool(self) -> list[Trial]:
         """The possible parents, the best first: the last trials, and the best of all trials."""
-        size, qualities = self.study.population, [trial.quality for trial in self.own if trial.quality is not None]
+        size, qualities = (
+            self.study.population,
+            [trial.quality for trial in self.arm_trials if trial.quality is not None],
+        )
         finite = [quality for quality in qualities if isfinite(quality)]
         grain = GRAIN * (max(finite) - min(finite)) if finite else 0.0
-        young = {trial.slot for trial in self.own[-size:]}
-        best = enumerate(order(self.study, self.own, grain))
+        young = {trial.slot for trial in self.arm_trials[-size:]}
+        best = enumerate(order(self.study, self.arm_trials, grain))
         return [trial for rank, trial in best if rank < size // 4 or trial.slot in young]
 
     def offspring(self, pool: Sequence[Trial], attempt: int) -> Found:

@@ -252,7 +252,7 @@ def lead(volumes: Mapping[str, Sequence[float]]) -> str:
 
 
 @dataclass(frozen=True)
-class Row:
+class ForestRow:
     """A row of a forest plot: `kind` is gain, loss or unsure; `low` and `high` are the ends of the bar on the page.
 
     `cuts`: (position, direction) of the marks where an interval exceeds the plot.
@@ -276,7 +276,7 @@ class Forest:
     number: Callable[[float], str]
     compared: str
     axis: Scale
-    rows: Sequence[Row]
+    rows: Sequence[ForestRow]
 
 
 def forests_of(findings: Findings, metric: str, rung: int) -> list[Forest]:
@@ -304,11 +304,11 @@ def forest(effects: Sequence[Effect], title: str) -> Forest:
     return Forest(title, number, compared, axis, [_row(effect, axis, better) for effect in ordered])
 
 
-def _row(effect: Effect, axis: Scale, better: int) -> Row:
+def _row(effect: Effect, axis: Scale, better: int) -> ForestRow:
     kind = "unsure" if effect.low <= 0 <= effect.high else "gain" if effect.difference * better > 0 else "loss"
     low, high = max(axis.at(effect.low), BEGIN), min(axis.at(effect.high), END)
     cuts = [(low, 5)] * (low > axis.at(effect.low)) + [(high, -5)] * (high < axis.at(effect.high))
-    return Row(effect, kind, low, high, cuts)
+    return ForestRow(effect, kind, low, high, cuts)
 
 
 def _signed(number: float) -> str:

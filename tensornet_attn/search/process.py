@@ -104,7 +104,7 @@ class LostError(Exception):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """The outcome of a job: its value, or a state other than complete and a reason."""
 
     state: str
@@ -129,7 +129,7 @@ class Nursery:
         self.context = get_context("forkserver")
         self.context.set_forkserver_preload(list(modules))
 
-    def run(self, job: Job, log: Path, bound: Bound) -> Outcome:
+    def run(self, job: Job, log: Path, bound: Bound) -> JobOutcome:
         """Runs a job in a child and returns its outcome, whatever happens to the child. Raises LostError."""
         receive, send = self.context.Pipe(duplex=False)
         child = self.context.Process(target=main, args=(send, job, str(log)), daemon=True)
@@ -142,17 +142,19 @@ class Nursery:
             while not wait([receive, child.sentinel], timeout=_LOOK):
                 if time.monotonic() > bound.end:
                     reason = f"it took longer than {bound.seconds:g} s: raise 'seconds', or train for fewer steps"
-                    return Outcome(LATE, reason=f"{reason}.")
+                    return JobOutcome(LATE, reason=f"{reason}.")
                 resident_gib = resident(pid) / _GIB
                 if bound.gibibytes is not None and resident_gib > bound.gibibytes:
-                    return Outcome(MEMORY, reason=f"it used {resident_gib:.3g} GiB, more than {bound.gibibytes:g} GiB.")
+                    return JobOutcome(
+                        MEMORY, reason=f"it used {resident_gib:.3g} GiB, more than {bound.gibibytes:g} GiB."
+                    )
                 if time.monotonic() - looked > 1:
                     looked = time.monotonic()
                     if bound.lost():
                         raise LostError
             with suppress(EOFError):
                 if receive.poll():
-                    return cast(Outcome, receive.recv())
+                    return cast(JobOutcome, receive.recv())
             child.join()
             return _ended_by_itself(child.exitcode or 0, log)
         finally:
@@ -161,14 +163,14 @@ class Nursery:
             receive.close()
 
 
-def _ended_by_itself(code: int, log: Path) -> Outcome:
+def _ended_by_itself(code: int, log: Path) -> JobOutcome:
     """The outcome of a child that ended without sending one."""
     last = last_line(log)
     log_hint = f"; the last line of '{log}': {last}" if last else f"; '{log}' is empty"
     if code == -signal.SIGKILL:
-        return Outcome(MEMORY, reason=f"its process was killed, probably because memory was full{log_hint}")
+        return JobOutcome(MEMORY, reason=f"its process was killed, probably because memory was full{log_hint}")
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    return Outcome(FAILED, reason=f"its process {how}{log_hint}")
+    return JobOutcome(FAILED, reason=f"its process {how}{log_hint}")
 
 
 def last_line(log: Path) -> str:
@@ -194,14 +196,14 @@ def main(send: Connection, job: Job, log: str) -> None:
     threading.Thread(target=_end_with_the_worker, daemon=True).start()
     try:
         if job.kind == CLIMB and job.study.rungs[job.rung - 1].calls:
-            outcome = Outcome(COMPLETE, called(job))
+            outcome = JobOutcome(COMPLETE, called(job))
         else:
             from tensornet_attn.search.training import compute  # imports torch, which user functions may not need
 
-            outcome = Outcome(COMPLETE, compute(job))
+            outcome = JobOutcome(COMPLETE, compute(job))
     except Exception as error:  # any error ends this trial only
         traceback.print_exc()
-        outcome = Outcome(state_of(error), reason=sentence(error))
+        outcome = JobOutcome(state_of(error), reason=sentence(error))
     send.send(outcome)
     send.close()
 

@@ -12,7 +12,7 @@ from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.search.build import Proposal, Refused, Walk, built, start, walked
 from tensornet_attn.search.roles import maps
 from tensornet_attn.search.space import SECTIONS, Choice, Path, Space, Value, Values, base_of, fitting, missing, of_kind
-from tensornet_attn.tasks.chance import Stream
+from tensornet_attn.tasks.chance import RandomStream
 
 ATTEMPTS = 160  # drafts of one proposal before the space counts as empty
 SEED_DRAFTS = 64  # drafts with a base that violates a bound
@@ -285,7 +285,7 @@ class Luck:
     """A sequence of random choices for one attempt at one proposal."""
 
     def __init__(self, purpose: str, seed: int, number: int, attempt: int):
-        self._draws = Stream(f"space/{purpose}", _VERSION, "proposals", seed).at([number], [attempt])
+        self._draws = RandomStream(f"space/{purpose}", _VERSION, "proposals", seed).at([number], [attempt])
         self._place = 0
 
     def unit(self) -> float:

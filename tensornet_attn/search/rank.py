@@ -8,7 +8,7 @@ from math import ceil, inf, isfinite, log1p
 
 import numpy as np
 
-from tensornet_attn.compare.section import Mean, mean_of
+from tensornet_attn.compare.section import SeedMean, mean_of
 from tensornet_attn.search.study import ARMS, Study
 from tensornet_attn.search.trial import BOUND, COMPLETE, Point, Trial, broken, excess, on_rung, point, points, values_at
 
@@ -206,7 +206,7 @@ class Confirmed:
 
     of: int
     search: float
-    mean: Mean
+    mean: SeedMean
     drop: float
     failed: int = 0
 

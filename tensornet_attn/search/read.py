@@ -118,7 +118,7 @@ class _Reading:
             design, graph = reading.design, examine(reading) if reading.design is not None else None
             errors = _errors(reading.reporter.problems())
             if isinstance(base, Mapping):
-                self.reporter.found += errors
+                self.reporter.reported += errors
             elif errors:
                 self.error(errors[0].code, f"this design is invalid: {errors[0].message}", path, errors[0].hint)
             if graph is None or design is None:
@@ -198,11 +198,11 @@ class _Reading:
             merged = merge(design.document.copy(design.as_dict()), child.copy({**child.data, "name": base}), reporter)
             reading = read_document(merged, Reporter(merged))
             examine(reading)
-            problems = _errors([*reporter.found, *reading.reporter.problems()])
+            problems = _errors([*reporter.reported, *reading.reporter.problems()])
             if problems:
                 refused[base] = problems
         if refused and len(refused) == len(owners):
-            self.reporter.found += refused[owners[0]]
+            self.reporter.reported += refused[owners[0]]
         return tuple(base for base in owners if base not in refused)
 
     def moves(self) -> dict[str, dict[str, Values]]:

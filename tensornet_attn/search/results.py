@@ -158,7 +158,7 @@ FEW = 12  # lines with fewer points have markers
 
 
 @dataclass(frozen=True)
-class Curve:
+class TrainingCurve:
     """A run on a rung; `fresh`: the seed, if the run is a confirmation."""
 
     rung: int
@@ -176,7 +176,7 @@ def draw(study: Study, trials: Sequence[Trial], out: Path, title: str) -> bytes:
     ]
     if not run_folders:
         raise InputError("there are no runs, because the task is a user function.")
-    curves = [Curve(rung, record(out / name), fresh) for rung, fresh, name in run_folders]
+    curves = [TrainingCurve(rung, record(out / name), fresh) for rung, fresh, name in run_folders]
     rungs = sorted({curve.rung for curve in curves})
     figure = blank(9, HEIGHT * len(rungs) + 0.4)
     axes = figure.subplots(len(rungs), 2, squeeze=False)
@@ -191,7 +191,7 @@ def draw(study: Study, trials: Sequence[Trial], out: Path, title: str) -> bytes:
     return picture.getvalue()
 
 
-def _panel(axis: Axes, curves: Sequence[Curve], key: str, title: str) -> None:
+def _panel(axis: Axes, curves: Sequence[TrainingCurve], key: str, title: str) -> None:
     fresh, searched = ([curve for curve in curves if (curve.fresh is None) == chosen] for chosen in (False, True))
     lines = [(curve, GREY, 0.8, "" if index else "fresh seeds") for index, curve in enumerate(fresh)]
     lines += [

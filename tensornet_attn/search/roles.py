@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tensornet_attn.graph.attention import Normalize, Softmax, weighting_of
+from tensornet_attn.graph.attention import NormalizedScores, SoftmaxOfScores, weighting_of
 from tensornet_attn.graph.graph import Step, Use
 from tensornet_attn.ops import OPS
 from tensornet_attn.search.sketch import Legs, Sketch, T
 
 
 @dataclass(frozen=True)
-class Place:
+class OperandPlace:
     """A use inside a product: the step, the index of the term, and the use."""
 
     step: str
@@ -21,7 +21,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Map:
+class AttentionMap:
     """An attention map: a box over the key leg, and the product of queries and keys inside it.
 
     `box`: the softmax or normalize step. `scores`: the contraction inside it. `term`: the index of the product.
@@ -40,7 +40,7 @@ class Map:
 
 
 @dataclass(frozen=True)
-class Reader:
+class ValueProduct:
     """The product of a map and the value; `map` is its use there, possibly after mixing or blending."""
 
     step: str
@@ -55,10 +55,12 @@ def only(candidates: Iterable[T]) -> T | None:
     return listed[0] if len(listed) == 1 else None
 
 
-def maps(sketch: Sketch) -> list[Map]:
+def maps(sketch: Sketch) -> list[AttentionMap]:
     """The maps whose scores have a product of a factor on the query leg and a factor on the key leg."""
     steps = (step for step in sketch.step.values() if sketch.query in step.legs)
-    over_keys = (step for step in steps if isinstance(weighting_of(step, sketch.key), Softmax | Normalize))
+    over_keys = (
+        step for step in steps if isinstance(weighting_of(step, sketch.key), SoftmaxOfScores | NormalizedScores)
+    )
     return [attention_map for step in over_keys if (attention_map := _map(sketch, step)) is not None]
 
 
@@ -68,7 +70,7 @@ def keeps_legs(step: Step) -> bool:
     return box is not None and [{*use.legs} for use in box.uses] == [{*step.legs}] and not OPS[box.kind].masked
 
 
-def _map(sketch: Sketch, step: Step) -> Map | None:
+def _map(sketch: Sketch, step: Step) -> AttentionMap | None:
     """Follows the operands of a normaliser to the product of its scores."""
     at: Step | None = sketch.step.get(step.op.uses[0].name)
     while at is not None:
@@ -77,7 +79,7 @@ def _map(sketch: Sketch, step: Step) -> Map | None:
             continue
         product = only(_products(sketch, at))
         if product is not None:
-            return Map(step.name, at.name, *product)
+            return AttentionMap(step.name, at.name, *product)
         pairs = {use.name for use in at.op.uses if {sketch.query, sketch.key} <= {*use.legs}}
         name = only(pairs & sketch.step.keys())
         at = None if name is None else sketch.step[name]
@@ -93,14 +95,14 @@ def _products(sketch: Sketch, step: Step) -> Iterator[tuple[int, Use, Use]]:
             yield number, query, key
 
 
-def heads(sketch: Sketch, at: Map) -> Legs:
+def heads(sketch: Sketch, at: AttentionMap) -> Legs:
     """The legs of the map other than the sequence legs."""
     return tuple(leg for leg in sketch.step[at.box].legs if leg not in (sketch.query, sketch.key))
 
 
-def reader(sketch: Sketch, box: str) -> Reader | None:
+def reader(sketch: Sketch, box: str) -> ValueProduct | None:
     """The only product that sums a map, possibly mixed or blended, with a value over the keys, or None."""
-    forms, candidates, readers = [box], list[Reader](), sketch.readers()
+    forms, candidates, readers = [box], list[ValueProduct](), sketch.readers()
     for form in forms:  # the list grows during the loop
         for name in readers.get(form, ()):
             if not sketch.terms_of(name):
@@ -112,12 +114,12 @@ def reader(sketch: Sketch, box: str) -> Reader | None:
     return only(candidates)
 
 
-def _reads(sketch: Sketch, step: str, form: str) -> Iterator[Reader]:
+def _reads(sketch: Sketch, step: str, form: str) -> Iterator[ValueProduct]:
     for number, term in enumerate(sketch.terms_of(step)):
         use = only(use for use in term.factors if use.name == form)
         value = only(use for use in term.factors if sketch.key in use.legs and use.name != form)
         if use is not None and value is not None and sketch.query not in value.legs:
-            yield Reader(step, number, use, value)
+            yield ValueProduct(step, number, use, value)
 
 
 def chain(sketch: Sketch, use: Use) -> list[str]:
@@ -134,21 +136,21 @@ def chain(sketch: Sketch, use: Use) -> list[str]:
     return []
 
 
-def projection(sketch: Sketch, use: Use) -> Place | None:
+def projection(sketch: Sketch, use: Use) -> OperandPlace | None:
     """The weight that projects a source on a sequence leg to a use; None if there is none."""
     weights = (weight for step in chain(sketch, use)[-1:] for weight in weights_in(sketch, step))
     return only(weight for weight in weights if source(sketch, weight) is not None)
 
 
-def weights_in(sketch: Sketch, step: str) -> Iterator[Place]:
+def weights_in(sketch: Sketch, step: str) -> Iterator[OperandPlace]:
     """The weights in the products of a step."""
     for number, term in enumerate(sketch.terms_of(step)):
         for use in term.factors:
             if use.name in sketch.tensors and sketch.tensors[use.name].role == "weights":
-                yield Place(step, number, use)
+                yield OperandPlace(step, number, use)
 
 
-def source(sketch: Sketch, weight: Place) -> Use | None:
+def source(sketch: Sketch, weight: OperandPlace) -> Use | None:
     """The input of a projection: the factor on a sequence leg with which the weight shares a summed leg."""
     factors = sketch.terms_of(weight.step)[weight.term].factors
     summed, sequences = {*weight.use.legs} - {*sketch.step[weight.step].legs}, {sketch.query, sketch.key}
@@ -156,7 +158,7 @@ def source(sketch: Sketch, weight: Place) -> Use | None:
     return factor if len(factors) == 2 else None
 
 
-def output(sketch: Sketch, at: Reader) -> Place | None:
+def output(sketch: Sketch, at: ValueProduct) -> OperandPlace | None:
     """The output projection: the first weight after a reader that sums legs of the map or value, or None."""
     legs, name, readers = {*at.map.legs, *at.value.legs}, at.step, sketch.readers()
     while True:

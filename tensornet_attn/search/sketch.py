@@ -101,7 +101,7 @@ class Sketch:
         """The product of the sizes of legs; 0 if a size is known only at run time."""
         return prod(int(self.sizes[leg] or 0) for leg in legs)
 
-    def free(self, *wires: Wire) -> bool:
+    def free(self, *wires: SlotWire) -> bool:
         """Whether a move can change these wires: none has an input or a state."""
         owners = (self.tensors.get(name) for wire in wires for name in wire.owners)
         return not any(declared is not None and declared.role in FIXED for declared in owners)
@@ -361,7 +361,7 @@ FIXED = ("inputs", "state")  # moves never change the legs of these
 
 
 @dataclass(frozen=True)
-class Wire:
+class SlotWire:
     """Connected slots; `inner`: the (step, leg) pairs that connect them."""
 
     slots: frozenset[Slot]
@@ -372,7 +372,7 @@ class Wire:
         return frozenset(name for name, _ in self.slots)
 
 
-def wire(sketch: Sketch, starts: Iterable[Slot], cut: Cut = frozenset()) -> Wire:
+def wire(sketch: Sketch, starts: Iterable[Slot], cut: Cut = frozenset()) -> SlotWire:
     """The wire through the slots `starts`."""
     starts, bonds = list(starts), networkx.Graph()  # nodes: slots, and (step, leg) pairs that connect them
     bonds.add_nodes_from(starts)
@@ -382,14 +382,14 @@ def wire(sketch: Sketch, starts: Iterable[Slot], cut: Cut = frozenset()) -> Wire
             bonds.add_edges_from(((name, position), (step.name, leg)) for position, leg in enumerate(legs))
     connected = set[Any]().union(*(networkx.node_connected_component(bonds, slot) for slot in starts))
     slots = frozenset((name, at) for name, at in connected if isinstance(at, int))
-    return Wire(slots, frozenset(connected - slots))
+    return SlotWire(slots, frozenset(connected - slots))
 
 
 def slot_of(use: Use, leg: str) -> Slot:
     return use.name, use.legs.index(leg)
 
 
-def relabel(sketch: Sketch, *changes: tuple[Wire, Legs]) -> None:
+def relabel(sketch: Sketch, *changes: tuple[SlotWire, Legs]) -> None:
     """Replaces the leg of each wire by other legs. Raises Nowhere if a box acts along the leg and cannot use them.
 
     A use has the new legs if its slot is on the wire, even if the wire is cut right after it.

@@ -100,7 +100,7 @@ class Store:
     optuna: optuna.Study
     storage: Storage
     shown: str
-    known: dict[int, Trial] = field(default_factory=dict)
+    trials: dict[int, Trial] = field(default_factory=dict)
 
     def look(self) -> tuple[list[Trial], list[Running]]:
         """The finished trials by slot, and the running trials by number."""
@@ -108,9 +108,9 @@ class Store:
         running = []
         for trial in self.optuna.get_trials(deepcopy=False):
             if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and RECORD in trial.user_attrs:
-                if trial.number not in self.known:
-                    self.known[trial.number] = trial_from(trial.user_attrs[RECORD])
-                by_slot.setdefault(self.known[trial.number].slot, self.known[trial.number])
+                if trial.number not in self.trials:
+                    self.trials[trial.number] = trial_from(trial.user_attrs[RECORD])
+                by_slot.setdefault(self.trials[trial.number].slot, self.trials[trial.number])
             elif trial.state == TrialState.RUNNING:
                 running.append(_running(trial))
         return [by_slot[slot] for slot in sorted(by_slot)], running

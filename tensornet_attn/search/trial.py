@@ -28,7 +28,7 @@ HINTS = {  # what to do if all trials end in a state
 
 
 @dataclass(frozen=True)
-class Result:
+class RungResult:
     """The result of one rung: the quality for each learning rate, None if not finite. Rung 0 is the static check.
 
     `score`: how qualities are combined, `best` or `mean`. `folders`: the folders of the runs, relative to the study's
@@ -76,7 +76,7 @@ class Trial:
     essence: str
     design: str
     price: Price
-    results: tuple[Result, ...] = ()
+    results: tuple[RungResult, ...] = ()
     values: Mapping[str, float] | None = None
     state: str = COMPLETE
     reason: str = ""

@@ -33,7 +33,7 @@ from tensornet_attn.search.space import Space, to_text
 from tensornet_attn.search.store import CLAIM, RECORD, RUNG, STALE, Running, Store, open_store, reached
 from tensornet_attn.search.study import CLIMB, CONFIG, LATENCY, STATIC, Job, Study, log_of, read_study
 from tensornet_attn.search.study_file import trained
-from tensornet_attn.search.trial import BOUND, COMPLETE, DIVERGED, HINTS, Result, Trial, broken, values_of
+from tensornet_attn.search.trial import BOUND, COMPLETE, DIVERGED, HINTS, RungResult, Trial, broken, values_of
 
 PAUSE = 0.5  # seconds between polls while there is no open slot
 HOPELESS = 8  # the search ends if the first trials, this many, all fail
@@ -255,20 +255,20 @@ class Evaluation:
         if reason is not None:
             raise EndedError(BOUND, f"{reason}.")
 
-    def static(self) -> Result:
+    def static(self) -> RungResult:
         """The static check: the loss of the first rung's model before its first step."""
         start = time.monotonic()
         rung, first = next(trained(self.study))
         loss = self.done(STATIC, rung=rung, rates=first.rates[:1])
-        return Result(0, (-loss,), (0.0,), time.monotonic() - start)
+        return RungResult(0, (-loss,), (0.0,), time.monotonic() - start)
 
-    def runs(self, rung: int, rates: tuple[float, ...]) -> Result:
+    def runs(self, rung: int, rates: tuple[float, ...]) -> RungResult:
         """Trains with each learning rate: with one seed for the score `best`, with different seeds for `mean`."""
         start, score = time.monotonic(), self.study.rungs[rung - 1].score
         seeds = tuple(self.seeds(index if score == "mean" else 0) for index in range(len(rates)))
         outcomes = self.done(CLIMB, rung=rung, rates=rates, seeds=seeds)
         quality, folders = zip(*outcomes, strict=True)
-        return Result(
+        return RungResult(
             rung, quality, rates[: len(outcomes)], time.monotonic() - start, tuple(filter(None, folders)), score
         )
 
@@ -282,7 +282,7 @@ class Evaluation:
         return outcome.value
 
 
-def _with_result(trial: Trial, result: Result) -> Trial:
+def _with_result(trial: Trial, result: RungResult) -> Trial:
     """The trial with another result, and with its quality above the static check."""
     trial = replace(trial, results=(*trial.results, result))
     quality = {"quality": trial.quality} if trial.rung > 0 and trial.quality is not None else {}

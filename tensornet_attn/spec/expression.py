@@ -10,7 +10,7 @@ from functools import lru_cache
 from tensornet_attn import limits
 from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, Negative, literal, parse_arguments, parse_sum
 from tensornet_attn.ir.steps import LOGIC
-from tensornet_attn.ir.tokens import Refusal, Span, Stream
+from tensornet_attn.ir.tokens import Refusal, Span, TokenStream
 
 EXPRESSION = "e.g. 'x[n f] W[f d] -> n d'."
 FACTOR = "give each tensor its legs, and write factors first, e.g. '(d ** -0.5) * S[h n m] D[h n m] -> h n m'."
@@ -90,7 +90,7 @@ def parse_operand(text: str) -> SumText | UseText:
     """Parses the value of `of` or of a step: an expression with `->`, a use `Q[n g d]`, or a name."""
     if "->" in text:
         return parse_sum_text(text, joined=True)
-    stream = Stream(text, EXPRESSION)
+    stream = TokenStream(text, EXPRESSION)
     if stream.next.kind == "name":
         use = _use(stream, need_legs=False, joined=True)
         if stream.next.kind == "end":
@@ -101,7 +101,7 @@ def parse_operand(text: str) -> SumText | UseText:
 
 def parse_sum_text(text: str, joined: bool = False) -> SumText:
     """Parses a sum of products; `joined` allows joined legs, as in `x[n (h d)]`."""
-    stream = Stream(text, EXPRESSION)
+    stream = TokenStream(text, EXPRESSION)
     terms = [_term(stream, first=True, joined=joined)]
     while stream.at("+", "-"):
         if len(terms) == limits.TERMS:
@@ -119,12 +119,12 @@ def parse_sum_text(text: str, joined: bool = False) -> SumText:
 
 def parse_legs(text: str) -> tuple[LegToken, ...]:
     """Parses the legs of a declaration: names separated by spaces."""
-    return _legs(Stream(text, LEGS), closing="end")
+    return _legs(TokenStream(text, LEGS), closing="end")
 
 
 def parse_call(text: str) -> CallText:
     """Parses a name with arguments, such as a mask, a map or an initialiser."""
-    stream = Stream(text, CALL)
+    stream = TokenStream(text, CALL)
     call = _call(stream)
     if stream.next.kind != "end":
         raise stream.unexpected("nothing more")
@@ -133,14 +133,14 @@ def parse_call(text: str) -> CallText:
 
 def parse_mask(text: str) -> CallText:
     """Parses a formula of masks, `causal and not (band(5) or prefix(2))`; its operators become calls too."""
-    stream = Stream(text, CALL, JOINED)
+    stream = TokenStream(text, CALL, JOINED)
     mask = _joined(stream, "or")
     if stream.next.kind != "end":
         raise stream.unexpected("'and', 'or' or nothing more")
     return mask
 
 
-def _joined(stream: Stream, word: str) -> CallText:
+def _joined(stream: TokenStream, word: str) -> CallText:
     """Parses parts joined by `and` or `or`; `and` binds tighter."""
     masks = [_joined(stream, "and") if word == "or" else _part(stream)]
     while stream.next.text == word:
@@ -150,7 +150,7 @@ def _joined(stream: Stream, word: str) -> CallText:
     return masks[0] if len(masks) == 1 else CallText(word, tuple(masks), span)
 
 
-def _part(stream: Stream) -> CallText:
+def _part(stream: TokenStream) -> CallText:
     """Parses a mask, a negated mask, or a formula in parentheses."""
     start = stream.next.start
     if stream.next.text not in ("not", "(") and stream.next.text not in LOGIC:
@@ -170,7 +170,7 @@ def _part(stream: Stream) -> CallText:
     return mask
 
 
-def _term(stream: Stream, first: bool, joined: bool) -> TermText:
+def _term(stream: TokenStream, first: bool, joined: bool) -> TermText:
     start = stream.next.start
     negative = False
     if stream.at("+", "-") and (not first or stream.at("-", "+")):
@@ -200,7 +200,7 @@ def _term(stream: Stream, first: bool, joined: bool) -> TermText:
     return TermText(Negative(magnitude) if negative else magnitude, tuple(factors), (start, stream.last.span[1]))
 
 
-def _coefficient(stream: Stream) -> Arith | None:
+def _coefficient(stream: TokenStream) -> Arith | None:
     """Parses a number, or a product of numbers and parentheses before a `*`. Returns None if a tensor comes first."""
     if stream.next.kind == "name":
         return None
@@ -212,7 +212,7 @@ def _coefficient(stream: Stream) -> Arith | None:
     return coefficient
 
 
-def _scalar(stream: Stream) -> Arith:
+def _scalar(stream: TokenStream) -> Arith:
     """Parses a number or arithmetic in parentheses, with an optional power."""
     if stream.at("("):
         stream.take()
@@ -232,7 +232,7 @@ def _scalar(stream: Stream) -> Arith:
     return scalar
 
 
-def _use(stream: Stream, need_legs: bool, joined: bool) -> UseText:
+def _use(stream: TokenStream, need_legs: bool, joined: bool) -> UseText:
     token = stream.take()
     if not stream.at("["):
         if need_legs:
@@ -249,7 +249,7 @@ def _use(stream: Stream, need_legs: bool, joined: bool) -> UseText:
     return UseText(token.text, legs, (token.start, end.span[1]))
 
 
-def _legs(stream: Stream, closing: str, joined: bool = False) -> tuple[LegToken, ...]:
+def _legs(stream: TokenStream, closing: str, joined: bool = False) -> tuple[LegToken, ...]:
     legs: list[LegToken] = []
     while stream.next.kind == "name" or (joined and stream.at("(")):
         token = stream.take()
@@ -266,7 +266,7 @@ def _legs(stream: Stream, closing: str, joined: bool = False) -> tuple[LegToken,
     return tuple(legs)
 
 
-def _joined_legs(stream: Stream, start: int) -> LegToken:
+def _joined_legs(stream: TokenStream, start: int) -> LegToken:
     """Parses a joined leg such as `(h d)`, after its opening parenthesis."""
     legs = list[LegToken]()
     while stream.next.kind == "name":
@@ -278,7 +278,7 @@ def _joined_legs(stream: Stream, start: int) -> LegToken:
     return LegToken("_".join(token.name for token in legs), (start, end.span[1]), tuple(legs))
 
 
-def _call(stream: Stream) -> CallText:
+def _call(stream: TokenStream) -> CallText:
     if stream.next.kind != "name":
         raise stream.unexpected("a name")
     token = stream.take()
@@ -291,6 +291,6 @@ def _call(stream: Stream) -> CallText:
     return CallText(token.text, tuple(arguments), (token.start, stream.last.span[1]))
 
 
-def _argument(stream: Stream) -> CallText | Arith:
+def _argument(stream: TokenStream) -> CallText | Arith:
     matrix = stream.next.text in MATRICES and stream.after.text == "("
     return _call(stream) if matrix else parse_sum(stream)

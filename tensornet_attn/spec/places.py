@@ -23,7 +23,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceRange:
     """A range of characters in a file; for a scalar, `value` is its text after YAML's quoting and folding."""
 
     file: File
@@ -92,8 +92,8 @@ class Document:
 
     data: dict[str, Any]
     name: str  # the file's name in messages
-    keys: dict[Path, Place] = field(default_factory=dict)
-    values: dict[Path, Place] = field(default_factory=dict)
+    keys: dict[Path, SourceRange] = field(default_factory=dict)
+    values: dict[Path, SourceRange] = field(default_factory=dict)
     path: str | None = None  # the file's absolute path; `extends` is relative to it
 
     def beside(self, room: Room) -> Room:
@@ -124,7 +124,7 @@ class Document:
         self.keys = {_renamed(path, old, new): place for path, place in self.keys.items()}
         self.values = {_renamed(path, old, new): place for path, place in self.values.items()}
 
-    def place(self, path: Path, key: bool) -> Place | None:
+    def place(self, path: Path, key: bool) -> SourceRange | None:
         """The location of a path, or of its nearest parent if it has none, as a missing key."""
         preferred, fallback = (self.keys, self.values) if key else (self.values, self.keys)
         while True:

@@ -13,20 +13,20 @@ from pydantic import ValidationError
 from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.spec.design import SECTIONS, Design
-from tensornet_attn.spec.places import ALONE, Document, File, Path, Place, Room
+from tensornet_attn.spec.places import ALONE, Document, File, Path, Room, SourceRange
 from tensornet_attn.spec.report import Reporter, meant, printable
 from tensornet_attn.spec.sizes import KINDS, SPELLINGS
 from tensornet_attn.spec.sources import Source, document_of, file_document, location, text_document
 from tensornet_attn.spec.translate import TOP, report_validation
 
-__all__ = ["Reading", "Source", "load", "merge", "read", "read_document", "read_text"]
+__all__ = ["ReadDesign", "Source", "load", "merge", "read", "read_document", "read_text"]
 _WORD = re.compile(r"\w+")
 OWN = ("name", "contains")  # not inherited: a child may lack the special cases of its parent
 _FILLED: dict[str, Any] = {"tensornet": 1, "name": "unnamed", "legs": {}, "inputs": {}, "diagram": {}, "output": ""}
 
 
 @dataclass
-class Reading:
+class ReadDesign:
     """The result of reading: a Design without its broken parts, the paths of the broken parts, and the problems."""
 
     design: Design | None
@@ -48,7 +48,7 @@ def read(
     legs: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     kind: type[Design] = Design,
-) -> Reading:
+) -> ReadDesign:
     """Like `load`, but returns the readable part, of class `kind`, together with the problems."""
     for name, values in (("legs", legs), ("settings", settings)):
         if values is not None and not isinstance(values, Mapping):
@@ -56,7 +56,7 @@ def read(
     return read_document(*document_of(source), legs, settings, kind)
 
 
-def read_text(data: bytes | str, name: str) -> Reading:
+def read_text(data: bytes | str, name: str) -> ReadDesign:
     """Reads YAML text; `name` is its name in messages."""
     return read_document(*text_document(data, name, None))
 
@@ -67,7 +67,7 @@ def read_document(
     legs: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     kind: type[Design] = Design,
-) -> Reading:
+) -> ReadDesign:
     """Reads a parsed document, such as a design inside another file, with its locations."""
     if document.data:
         document = _extended(document, reporter, ())
@@ -75,9 +75,9 @@ def read_document(
     if "model" in document.data and not {"diagram", "extends"} & document.data.keys():
         hint = "use 'tensornet-attn check' or ta.models for models."
         reporter.error("unknown-key", "this is a model, not a design.", ("model",), key=True, hint=hint)
-        return Reading(None, reporter)
+        return ReadDesign(None, reporter)
     if not document.data:
-        return Reading(None, reporter)
+        return ReadDesign(None, reporter)
     _mend_keys(document, reporter)
     _override(document, "legs", legs or {}, reporter)
     _override(document, "settings", settings or {}, reporter)
@@ -115,7 +115,7 @@ def _extended(document: Document, reporter: Reporter, chain: tuple[str, ...], ro
         _no_parent(name, parent_reporter, reporter)
         return nothing
     parent = _extended(parent, parent_reporter, chain, room)
-    reporter.found += parent_reporter.found
+    reporter.reported += parent_reporter.reported
     return merge(parent, document, reporter) if parent.data else nothing
 
 
@@ -232,7 +232,7 @@ def _override(document: Document, section: str, values: Mapping[str, Any], repor
         name, written = printable(str(key), limits.NAME_LENGTH), _written(value)
         source_line = printable(f"{name}: {written}", 200)
         file, start = File(f"{section}= argument", source_line, (source_line,)), len(name) + 2
-        place = Place(file, 0, len(source_line), 0, 0)
+        place = SourceRange(file, 0, len(source_line), 0, 0)
         if not isinstance(declared, dict) or name not in declared:
             what = "leg" if section == "legs" else "setting"
             hint = reporter.nearest(name, declared if isinstance(declared, dict) else ())
@@ -245,7 +245,7 @@ def _override(document: Document, section: str, values: Mapping[str, Any], repor
             continue
         declared[name] = f"{declared_kind} {written}" if declared_kind and not new_kind else value
         document.keys[(section, name)] = place
-        document.values[(section, name)] = Place(
+        document.values[(section, name)] = SourceRange(
             file, start, len(source_line), 0, start, str(declared[name]) if declared_kind else written
         )
 
@@ -277,9 +277,9 @@ def _written(value: Any) -> str:
     return str(value)
 
 
-def _validated(document: Document, reporter: Reporter, kind: type[Design]) -> Reading:
+def _validated(document: Document, reporter: Reporter, kind: type[Design]) -> ReadDesign:
     """Validates the data. Broken parts are reported and removed, and the rest is validated again."""
-    reading = Reading(None, reporter)
+    reading = ReadDesign(None, reporter)
     entries = {key: value for key, value in document.data.items() if value is not None}
     for _ in range(3):
         try:
@@ -293,7 +293,7 @@ def _validated(document: Document, reporter: Reporter, kind: type[Design]) -> Re
     return reading
 
 
-def _prune(entries: dict[str, Any], paths: list[Path], reading: Reading) -> None:
+def _prune(entries: dict[str, Any], paths: list[Path], reading: ReadDesign) -> None:
     """Removes the values at these paths, and fills in required keys."""
     lost: dict[str, set[str | int]] = {}
     for path in paths:

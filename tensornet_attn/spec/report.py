@@ -10,7 +10,7 @@ from typing import Any
 from tensornet_attn import limits
 from tensornet_attn.errors import Problem, nearest
 from tensornet_attn.ir.tokens import Refusal, Span
-from tensornet_attn.spec.places import Document, Path, Place
+from tensornet_attn.spec.places import Document, Path, SourceRange
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _MESSAGE = 400  # characters of a message or a hint; names in it may be long
@@ -23,13 +23,13 @@ class Reporter:
     """The problems of one document."""
 
     document: Document
-    found: list[Problem] = field(default_factory=list)
+    reported: list[Problem] = field(default_factory=list)
     compared: int = 0
     dropped: set[str] = field(default_factory=set)  # names in the values of duplicate keys
 
     @property
     def failed(self) -> bool:
-        return any(problem.severity == "error" for problem in self.found)
+        return any(problem.severity == "error" for problem in self.reported)
 
     def syntax(self, problem: Refusal, path: Path, shift: int = 0) -> None:
         span = None if problem.span is None else (problem.span[0] + shift, problem.span[1] + shift)
@@ -45,7 +45,7 @@ class Reporter:
         span: Span | None = None,
         key: bool = False,
         severity: str = "error",
-        place: Place | None = None,
+        place: SourceRange | None = None,
     ) -> None:
         """Adds a problem at the key of a path, at its value, or at a span of its text."""
         exact = place is not None or path in self.document.keys or path in self.document.values
@@ -62,7 +62,7 @@ class Reporter:
         message, hint = printable(message, _MESSAGE), printable(hint, _MESSAGE)
         location = (line or None, column or None, source, caret, width, severity)
         dotted = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
-        self.found.append(Problem(code, message, hint, file, printable(dotted, 200), *location))
+        self.reported.append(Problem(code, message, hint, file, printable(dotted, 200), *location))
 
     def unknown_key(self, path: Path, candidates: Iterable[str]) -> str:
         """Reports an unknown key; returns the hint, which suggests the closest known key."""
@@ -90,7 +90,7 @@ class Reporter:
     def problems(self) -> list[Problem]:
         """All distinct problems by file and line, at most `limits.PROBLEMS`."""
         unique: dict[tuple[object, ...], Problem] = {}
-        twice = any(problem.code == "duplicate-key" for problem in self.found)
+        twice = any(problem.code == "duplicate-key" for problem in self.reported)
         for problem in self._with_causes():
             if twice and self._follows(problem):
                 continue
@@ -116,15 +116,15 @@ class Reporter:
         """
         place = self.document.place(("name",), key=False)
         own_file = place.file.name if place is not None else self.document.name
-        if all(problem.file == own_file for problem in self.found):
-            return self.found
-        own_errors = any(problem.file == own_file and problem.severity == "error" for problem in self.found)
+        if all(problem.file == own_file for problem in self.reported):
+            return self.reported
+        own_errors = any(problem.file == own_file and problem.severity == "error" for problem in self.reported)
         own_paths: list[Path] = [
             path for path, key_place in self.document.keys.items() if len(path) == 2 and key_place.file.name == own_file
         ]
         own_paths += [] if place is not None else _changed(self.document, own_file)
         problems = []
-        for problem in self.found:
+        for problem in self.reported:
             inherited = problem.file not in (own_file, self.document.name)
             if inherited and problem.code == "unused":
                 if own_errors:

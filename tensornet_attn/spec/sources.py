@@ -70,7 +70,7 @@ def file_document(source: str, room: Room = ALONE, what: str = "design") -> tupl
     if _is_name(source):
         shipped, reporter = _shipped(data, name, path)
         within_limits = len(data) <= room.bytes and len(shipped.keys) + len(shipped.values) <= room.nodes
-        if within_limits and not reporter.found:
+        if within_limits and not reporter.reported:
             document = shipped.copy(deepcopy(shipped.data))
             return document, Reporter(document)
     return text_document(data, name, path, room)
@@ -114,7 +114,7 @@ def unreadable(name: str, code: str, message: str, hint: str, line: int | None =
     document = Document({}, printable(name, 200))
     reporter = Reporter(document)
     where = (line, None if line is None else 1)
-    reporter.found.append(Problem(code, message, hint, document.name, "", *where))
+    reporter.reported.append(Problem(code, message, hint, document.name, "", *where))
     return document, reporter
 
 

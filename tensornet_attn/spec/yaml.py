@@ -14,7 +14,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent, MappingStartEvent, NodeEvent, ScalarEvent
 
 from tensornet_attn import limits
-from tensornet_attn.spec.places import Document, File, Path, Place
+from tensornet_attn.spec.places import Document, File, Path, SourceRange
 from tensornet_attn.spec.report import Reporter, printable, words
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,40}\Z")
@@ -25,18 +25,18 @@ Data = dict[str, Any]  # of `Design.as_dict()`
 QUOTE = "inside {...} and [...] quote text with commas or brackets"
 
 
-class Unreadable(Exception):
+class UnreadableText(Exception):
     """The text cannot be read any further. The reporter has the problems found so far."""
 
 
 def parse(text: str, name: str, nodes: int = limits.YAML_NODES) -> tuple[Document, Reporter]:
     """The document, empty if it cannot be read, and its YAML problems. `nodes` limits the number of keys and values."""
     file = File(name, text, tuple(text.split("\n")))
-    document = Document({}, name, values={(): Place(file, 0, 1, 0, 0)})
+    document = Document({}, name, values={(): SourceRange(file, 0, 1, 0, 0)})
     reporter = Reporter(document)
     try:
         data = _Parser(file, document, reporter, nodes).document()
-    except Unreadable:
+    except UnreadableText:
         return document, reporter
     if data is None or data == {}:
         reporter.error("empty", "this text contains no design.", (), hint="start with 'tensornet: 1'.")
@@ -76,7 +76,7 @@ class _Parser:
         try:
             self.event = next(self.events)
         except StopIteration:
-            raise Unreadable from None
+            raise UnreadableText from None
         except MarkedYAMLError as error:
             starts = _sentence(error).startswith(("while scanning a quoted", "while scanning a simple key"))
             mark = error.context_mark if starts else error.problem_mark or error.context_mark
@@ -91,16 +91,16 @@ class _Parser:
             self._stop("too-deep", "this is nested too deeply.", hint, self._at(0, 1))
         return self.event
 
-    def _stop(self, code: str, message: str, hint: str, place: Place | None = None) -> NoReturn:
+    def _stop(self, code: str, message: str, hint: str, place: SourceRange | None = None) -> NoReturn:
         self.reporter.error(code, message, (), hint=hint, place=place or self._place())
-        raise Unreadable
+        raise UnreadableText
 
-    def _place(self, value: str | None = None) -> Place:
+    def _place(self, value: str | None = None) -> SourceRange:
         return self._at(self.event.start_mark.index, self.event.end_mark.index, value)
 
-    def _at(self, start: int, end: int, value: str | None = None) -> Place:
+    def _at(self, start: int, end: int, value: str | None = None) -> SourceRange:
         line = bisect_right(self.starts, start) - 1
-        return Place(self.file, start, end, line, start - self.starts[line], value)
+        return SourceRange(self.file, start, end, line, start - self.starts[line], value)
 
     def _count(self) -> None:
         self.nodes += 1

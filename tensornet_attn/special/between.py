@@ -14,7 +14,7 @@ from typing import Any
 
 from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.graph import build
-from tensornet_attn.graph.attention import Reader, attentions, behind, map_of
+from tensornet_attn.graph.attention import MapReader, attentions, behind, map_of
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ops import OPS
@@ -139,7 +139,7 @@ def _without_projections(design: Design, graph: Graph) -> Data:
     return {key: section for key, section in out.items() if key not in ("weights", "contains")}
 
 
-def _sides(graph: Graph, reader: Reader) -> dict[tuple[str, ...], str]:
+def _sides(graph: Graph, reader: MapReader) -> dict[tuple[str, ...], str]:
     """The side (query, key or value) of each projection (input, weight)."""
     scores = behind(graph, [reader.use.name])
     sides_of: dict[tuple[str, ...], set[str]] = {}

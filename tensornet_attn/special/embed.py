@@ -26,7 +26,7 @@ from tensornet_attn.spec import Design
 from tensornet_attn.spec.design import Special
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.read import load
-from tensornet_attn.special.value import Shaped, Value, matrix_shape, numbers_of, parse_value, shape_of, stored
+from tensornet_attn.special.value import Shaped, WeightFormula, matrix_shape, numbers_of, parse_value, shape_of, stored
 
 Numbers = Mapping[str, int | float]
 Sizes = dict[str, int | float]
@@ -46,7 +46,7 @@ class Embedding:
 
     general: Design
     special: Design
-    values: dict[str, Value]
+    values: dict[str, WeightFormula]
     causal: bool
     graph: Graph  # of `general`
     special_graph: Graph
@@ -159,7 +159,7 @@ def _evaluated(expression: int | float | str, special: Graph, path: Path) -> int
         raise Misfit(refusal, path) from None
 
 
-def _values(graph: Graph, entry: Special, special: Graph, name: str) -> dict[str, Value]:
+def _values(graph: Graph, entry: Special, special: Graph, name: str) -> dict[str, WeightFormula]:
     values = {}
     for tensor in graph.tensors:
         if tensor.role not in ("weight", "state"):
@@ -189,7 +189,7 @@ def _sizes(graph: Graph) -> dict[str, int]:
     return {leg.name: leg.stored for leg in graph.legs if leg.stored is not None}
 
 
-def _check_names(embedded: Embedding, value: Value, path: Path) -> None:
+def _check_names(embedded: Embedding, value: WeightFormula, path: Path) -> None:
     general, special = embedded.graph.values, embedded.special_graph.values
     for name in numbers_of(value):
         if name not in general and name not in special:

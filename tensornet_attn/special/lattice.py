@@ -11,7 +11,7 @@ from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, InputError, nearest
 from tensornet_attn.graph import problems_of
 from tensornet_attn.spec import Design, library
-from tensornet_attn.spec.read import Reading, Source, load, read
+from tensornet_attn.spec.read import ReadDesign, Source, load, read
 from tensornet_attn.special.embed import Misfit, embedding, keeps_sizes, path_of, special_of
 
 
@@ -113,7 +113,7 @@ def is_shipped(design: Design) -> bool:
     return design.name in library.names() and path is not None and Path(path) == library.path_of(design.name)
 
 
-def check_contains(reading: Reading) -> None:
+def check_contains(reading: ReadDesign) -> None:
     """Reports each entry that does not fit; runs if the diagram has no errors.
 
     Equality of the functions is left to tests. Entries of a shipped design loaded by name are proven by the tests of

@@ -19,27 +19,27 @@ EXAMPLE = "e.g. 'Wk', 'zeros', 'sqrt(h) * kron(eye(h), ones(d, d))' or 'Wk[f h d
 
 
 @dataclass(frozen=True)
-class Value:
+class WeightFormula:
     """coefficient * (a tensor of the special case, an initialiser, or a contraction of its tensors)."""
 
     coefficient: Arith
     source: str | Function | SumText
 
 
-def parse_value(text: str, special: Graph) -> Value:
+def parse_value(text: str, special: Graph) -> WeightFormula:
     """Parses the value of a weight. Raises Refusal."""
     if "->" in text:
-        return Value(ONE, parse_sum_text(text))
+        return WeightFormula(ONE, parse_sum_text(text))
     left, right = _split(text)
     coefficient = arithmetic.parse(left) if left else ONE
     call = parse_call(right)
     if call.name in special.tensor and not call.arguments:
-        return Value(coefficient, call.name)
+        return WeightFormula(coefficient, call.name)
     if call.name not in STARTS:
         names = [name for name in special.tensor if special.tensor[name].role in ("weight", "constant", "state")]
         message = f"'{special.name}' has no tensor '{call.name}', and no initialiser has this name."
         raise Refusal("unknown-value", message, _hint(call.name, [*names, *STARTS]))
-    return Value(coefficient, _function(call))
+    return WeightFormula(coefficient, _function(call))
 
 
 def _hint(name: str, candidates: list[str]) -> str:
@@ -62,7 +62,7 @@ def _function(call: CallText) -> Function:
     return Function(call.name, tuple(_function(a) if isinstance(a, CallText) else a for a in call.arguments))
 
 
-def numbers_of(value: Value) -> list[str]:
+def numbers_of(value: WeightFormula) -> list[str]:
     """The names of legs and settings in the arithmetic of a value."""
     trees = [value.coefficient]
     if isinstance(value.source, SumText):
@@ -88,7 +88,7 @@ class Shaped:
         return tuple(size for _, size in self.legs or ())
 
 
-def shape_of(value: Value, special: Graph, sizes: dict[str, int]) -> Shaped:
+def shape_of(value: WeightFormula, special: Graph, sizes: dict[str, int]) -> Shaped:
     """The legs of a value; `sizes`: leg sizes of both designs, for broadcast legs. Raises Refusal."""
     if isinstance(value.source, Function):
         return Shaped(None)

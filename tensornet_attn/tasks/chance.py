@@ -36,7 +36,7 @@ def scaled(bits: Words, bound: int | Integers) -> Integers:
 
 
 @dataclass(frozen=True)
-class Stream:
+class RandomStream:
     """The random numbers of one split of one task, by number of the sample, from 0."""
 
     task: str
@@ -60,7 +60,7 @@ class Stream:
 
 
 @lru_cache(maxsize=4)
-def _order(stream: Stream, epoch: int, size: int, block: int) -> Integers:
+def _order(stream: RandomStream, epoch: int, size: int, block: int) -> Integers:
     draws = stream.at([epoch], 2**32)  # larger than any number of attempts
     position = np.arange(size)
     blocks = draws.bits(0, -(-size // block))[0]
@@ -128,7 +128,7 @@ def by_content(texts: Iterable[str]) -> dict[str, list[int]]:
     return indices
 
 
-def settled(make: Make, stream: Stream, index: Integers) -> Rows:
+def settled(make: Make, stream: RandomStream, index: Integers) -> Rows:
     """Samples by index: for each sample, the first valid attempt whose content falls in the stream's split."""
     samples: Rows = {}
     missing, attempt = np.arange(len(index)), 0

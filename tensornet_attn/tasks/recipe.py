@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
-from tensornet_attn.tasks.chance import SPLITS, Integers, Make, Rows, Stream, settled
+from tensornet_attn.tasks.chance import SPLITS, Integers, Make, RandomStream, Rows, settled
 from tensornet_attn.tasks.reading import Cache
 
 Kind = Literal["language_model", "classification", "sequence_to_sequence"]
@@ -77,7 +77,7 @@ class Source:
     alphabet: Alphabet | Bytes
     length: int
     sizes: Mapping[str, int | None]
-    rows: Callable[[Stream, Integers], Rows]
+    rows: Callable[[RandomStream, Integers], Rows]
     classes: tuple[str, ...] | None = None
     padding: int | None = None
     groups: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class Recipe:
     files: str = ""
 
 
-def drawn(make: Make) -> Callable[[Stream, Integers], Rows]:
+def drawn(make: Make) -> Callable[[RandomStream, Integers], Rows]:
     """The `rows` of a source of generated samples, disjoint between splits."""
     return lambda stream, index: settled(make, stream, index)
 

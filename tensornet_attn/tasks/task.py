@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.named import name_of, named
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
-from tensornet_attn.tasks.chance import SPLITS, Integers, Rows, Stream
+from tensornet_attn.tasks.chance import SPLITS, Integers, RandomStream, Rows
 from tensornet_attn.tasks.reading import Cache, MissingFile, default_folder, fingerprint
 from tensornet_attn.tasks.recipe import BLOCK, Kind, Options, Recipe, Source
 from tensornet_attn.tasks.recipes import RECIPES
@@ -103,7 +103,7 @@ class Task:
         parts: list[bytes | str] = []
         for split, size in self.source.sizes.items():
             index = np.arange(_SHOWN if size is None else min(_SHOWN, size))
-            rows = self.source.rows(Stream(self.name, self.recipe.version, split, 0), index)
+            rows = self.source.rows(RandomStream(self.name, self.recipe.version, split, 0), index)
             for name, values in sorted(vars(batch_of(rows, self.source.padding)).items()):
                 if values is not None:
                     parts += [f"{split} {name} {list(values.shape)}", values.numpy().tobytes()]
@@ -120,7 +120,7 @@ class Task:
         from tensornet_attn.tasks.batch import batch_of
 
         index = self._places(split, start, count)
-        stream = Stream(self.name, self.recipe.version, split, self.seed)
+        stream = RandomStream(self.name, self.recipe.version, split, self.seed)
         in_blocks = self.recipe.drawn and self.cache.folder is not None
         rows = self._stored(stream, index) if in_blocks else self.source.rows(stream, index)
         return batch_of(rows, self.source.padding)
@@ -194,12 +194,12 @@ class Task:
         index = np.arange(start, start + count)
         if split != "train" or size is None:
             return index
-        stream = Stream(self.name, self.recipe.version, split, self.seed)
+        stream = RandomStream(self.name, self.recipe.version, split, self.seed)
         block = BLOCK if self.recipe.drawn else 1  # the cache stores generated samples in blocks
         epochs = {epoch: stream.order(epoch, size, block) for epoch in range(start // size, int(index[-1]) // size + 1)}
         return np.array([epochs[number // size][number % size] for number in index.tolist()])
 
-    def _stored(self, stream: Stream, index: Integers) -> Rows:
+    def _stored(self, stream: RandomStream, index: Integers) -> Rows:
         """Samples from their blocks."""
         block = index // BLOCK
         rows: Rows = {}
@@ -211,7 +211,7 @@ class Task:
                 target[in_block] = taken
         return rows
 
-    def _block(self, stream: Stream, number: int) -> Rows:
+    def _block(self, stream: RandomStream, number: int) -> Rows:
         """The samples from number * BLOCK on: from memory, from disk, or generated."""
         if (stream.split, number) not in self.held:
             key = self.as_dict() | {"split": stream.split, "block": number}

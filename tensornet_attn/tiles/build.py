@@ -12,7 +12,7 @@ from tensornet_attn.ops import OPS
 from tensornet_attn.tiles.conditions import MaskConditions, conditions_of
 from tensornet_attn.tiles.hidden import where_seen, with_hiding
 from tensornet_attn.tiles.legs import MOST, RESERVED, made_inside, relative, sides_of
-from tensornet_attn.tiles.program import ROWS, At, Axes, Exit, Node, Nodes, Operand, Program, Unfit, below, vanishes
+from tensornet_attn.tiles.program import ROWS, At, Axes, Exit, Node, Nodes, Program, TileOperand, Unfit, below, vanishes
 from tensornet_attn.tiles.steps import BoxTiles, Index, Steps
 
 
@@ -39,7 +39,7 @@ class Builder(Steps):
     places: tuple[str, ...]  # the leg of relative positions
     nodes: Nodes
     biased_calls: bool = False
-    operands: dict[Use, Operand] = field(default_factory=dict)
+    operands: dict[Use, TileOperand] = field(default_factory=dict)
     values: dict[tuple[str, At], Node] = field(default_factory=dict)
     maps: dict[str, Node] = field(default_factory=dict)
     masks: dict[MaskConditions, int] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Builder(Steps):
         return program
 
     def value(self, step: Step, index: Index) -> Node:
-        key = (step.name, self.place(step.legs, index))
+        key = (step.name, self.index_of(step.legs, index))
         if key not in self.values:
             self.values[key] = self.tile(step, index)
         return self.values[key]
@@ -71,7 +71,7 @@ class Builder(Steps):
         taken, wanted = {*(index or {}).values()}, {*legs}
         return {leg: self.nodes.variable(leg, size, taken) for leg, size in self.heads.items() if leg in wanted}
 
-    def place(self, legs: tuple[str, ...], index: Index) -> At:
+    def index_of(self, legs: tuple[str, ...], index: Index) -> At:
         return At(index[leg] for leg in self.heads if leg in legs)
 
     def axes(self, legs: tuple[str, ...]) -> Axes:
@@ -114,7 +114,7 @@ class Builder(Steps):
             numbers = {"zeros": Number(0), "ones": ONE}
             return self.nodes.number(numbers.get(tensor.init.name) or tensor.init.arguments[0])  # type: ignore[arg-type]
         axes, number = self.operand(use)
-        return self.nodes.node("load", (), axes, use.name, (number, self.place(use.legs, index)))
+        return self.nodes.node("load", (), axes, use.name, (number, self.index_of(use.legs, index)))
 
     def operand(self, use: Use) -> tuple[Axes, int]:
         """The axes of an operand, and its number."""
@@ -126,13 +126,13 @@ class Builder(Steps):
                 raise Unfit(f"'{use.name}' has only some of the legs of a width: it lacks '{missing[0]}'")
             if {*self.places} & {*axes} and {*self.nodes.pair} & {*axes}:
                 raise Unfit(f"'{use.name}' has both relative positions and the leg '{axes[0]}'")
-            self.operands[use] = Operand(use, heads, axes)
+            self.operands[use] = TileOperand(use, heads, axes)
         if self.operands[use].table:
             raise Unfit(f"'{use.name}' is read by the distance of query and key, and in another way too")
         return self.operands[use].axes, list(self.operands).index(use)
 
     def noise(self, use: Use, index: Index) -> Node:
-        tensor, variables = self.graph.tensor[use.name], self.place(use.legs, index)
+        tensor, variables = self.graph.tensor[use.name], self.index_of(use.legs, index)
         axes, number = self.operand(use)
         data = (number, variables, self.stream(use.name), tensor.std, tensor.always)
         return self.nodes.node("noise", (), axes, use.name, data)
@@ -164,7 +164,7 @@ class Builder(Steps):
 
     def exit(self, step: Step) -> Exit:
         index = self.indices(step.legs)
-        variables = self.place(step.legs, index)
+        variables = self.index_of(step.legs, index)
         if step.box is not None:
             operation = OPS[step.box.kind]
             maps = operation.tile_summed(_BoxTiles(self, step, index), step, step.box)
@@ -209,10 +209,10 @@ class _BoxTiles(BoxTiles[Builder]):
         if any(step.name == use.name for step in maker.op.body):
             raise Unfit(f"'{use.name}' is computed per block, but read by the distance of query and key")
         axes = (query, leg) if query in use.legs else (leg,)
-        operand = Operand(use, heads, axes, leg)
+        operand = TileOperand(use, heads, axes, leg)
         if maker.operands.setdefault(use, operand) != operand:
             raise Unfit(f"'{use.name}' is read by the distance of query and key, and in another way too")
-        variables, reach = maker.place(use.legs, self.index), maker.graph.leg[leg].reach
+        variables, reach = maker.index_of(use.legs, self.index), maker.graph.leg[leg].reach
         data = (list(maker.operands).index(use), variables, reach)
         return self.nodes.node("entry", (), (query, key), name, data)
 
@@ -246,7 +246,7 @@ class _BoxTiles(BoxTiles[Builder]):
     def divided(self, op: str, x: Node, visible: Node, last: object, name: str = "", sink: Node | None = None) -> Node:
         maps, step_name = self.maker.maps, self.step.name
         number = [*maps].index(step_name) if step_name in maps else len(maps)
-        data = (number, self.maker.place(self.step.legs, self.index), last)
+        data = (number, self.maker.index_of(self.step.legs, self.index), last)
         attention_map = self.nodes.node(op, (x, visible, *([sink] if sink else [])), x.axes, name or step_name, data)
         maps.setdefault(step_name, attention_map)
         return attention_map
@@ -258,7 +258,7 @@ class _BoxTiles(BoxTiles[Builder]):
         if x.axes != self.nodes.pair:
             raise Unfit(f"'{step.name}' drops entries of {' '.join(x.axes) or 'one number'}, not of queries x keys")
         heads = tuple(leg for leg in maker.heads if leg in step.legs)
-        data = (maker.stream(step.name), probability, heads, maker.place(heads, self.index))
+        data = (maker.stream(step.name), probability, heads, maker.index_of(heads, self.index))
         return self.nodes.node("drop", (x,), x.axes, step.name, data)
 
 
@@ -268,6 +268,6 @@ def _check(program: Program) -> None:
         inner_maps = [node for node in below(attention_map.args) if node.op in ROWS]
         if inner_maps:
             raise Unfit(f"'{attention_map.name}' is a {attention_map.op} of a result of '{inner_maps[0].name}'")
-    drawn = {node.data[0] for node in program.nodes.made.values() if node.op == "noise"}
+    drawn = {node.data[0] for node in program.nodes.interned.values() if node.op == "noise"}
     if len(drawn) == len(program.operands):
         raise Unfit("it reads nothing except noise")

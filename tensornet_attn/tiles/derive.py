@@ -32,7 +32,7 @@ class Gradients:
 
 def gradients(program: Program) -> Gradients:
     """The gradients of everything that a program loads."""
-    return _Blocks(program).found()
+    return _Blocks(program).gradients()
 
 
 class Backward:
@@ -43,7 +43,7 @@ class Backward:
 
     def __init__(self, nodes: Nodes, rules: Mapping[str, Rule]):
         self.nodes, self.pair, self.rules = nodes, nodes.pair, rules
-        self.parts: dict[Node, list[Node]] = {}
+        self.summands: dict[Node, list[Node]] = {}
         self.leaves: dict[Node, Node] = {}
 
     def give(self, node: Node, summand: Node, heads: tuple[str, ...] = ()) -> None:
@@ -51,12 +51,12 @@ class Backward:
         for variable in dict.fromkeys((*summand.heads, *heads)):
             if variable not in node.heads:
                 summand = self.nodes.over(summand, variable, "add", f"d_{node.name or node.op}")
-        self.parts.setdefault(node, []).append(summand)
+        self.summands.setdefault(node, []).append(summand)
 
-    def own(self, node: Node) -> Node | None:
-        if node not in self.parts:
+    def gradient_of(self, node: Node) -> Node | None:
+        if node not in self.summands:
             return None
-        return self.nodes.add(self.parts[node], f"d_{node.name or node.op}")
+        return self.nodes.add(self.summands[node], f"d_{node.name or node.op}")
 
     def back(self, node: Node, gradient: Node | None) -> None:
         """Passes the gradient d of a node to its arguments."""
@@ -100,7 +100,7 @@ class _Blocks(Backward):
         self.totals: dict[Node, Node] = {}
         self.maps: dict[Node, Node] = {}
 
-    def found(self) -> Gradients:
+    def gradients(self) -> Gradients:
         exit_ = self.program.exit
         gradient = self.nodes.node("gradient", (), self.program.axes, "d", (exit_.index,))
         maps, values = exit_.maps, exit_.values
@@ -116,9 +116,9 @@ class _Blocks(Backward):
         wide = [node for node in nodes if len(node.axes) == 2 and node.axes in pair_axes]
         narrow = [node for node in nodes if node not in wide]
         for node in reversed(wide):
-            self.back(node, self.own(node))
+            self.back(node, self.gradient_of(node))
         for node in reversed(narrow):
-            if node in self.parts:
+            if node in self.summands:
                 self.back(node, self.whole(node))
         self.check(nodes)
         row_sums = tuple((node, self.maps[node]) for node in self.program.maps if node in self.maps)
@@ -177,7 +177,7 @@ class _Blocks(Backward):
 
     def whole(self, node: Node) -> Node:
         """The gradient of a node without both query and key side; parts of readers with both are accumulated."""
-        summands = self.parts[node]
+        summands = self.summands[node]
         looped = [summand for summand in summands if self.loops(summand)]
         if not looped:
             return self.nodes.add(summands)

@@ -13,7 +13,7 @@ from tensornet_attn.graph.graph import Box, Graph, Step, Use
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.given import KernelTiles
 from tensornet_attn.tiles.derive import RULES, Backward
-from tensornet_attn.tiles.program import At, Axes, Node, Nodes, Operand, below
+from tensornet_attn.tiles.program import At, Axes, Node, Nodes, TileOperand, below
 from tensornet_attn.tiles.steps import BoxTiles, Index, Steps
 
 
@@ -25,7 +25,7 @@ class Feature:
     """
 
     nodes: Nodes
-    operands: tuple[Operand, ...]
+    operands: tuple[TileOperand, ...]
     result: Node
     sizes: dict[str, int]
     values: Mapping[str, int | float]
@@ -41,7 +41,7 @@ class Feature:
         backward = Backward(self.nodes, RULES)
         backward.give(self.result, self.nodes.node("gradient", (), (), "d"))
         for node in reversed(below([self.result])):
-            backward.back(node, backward.own(node))
+            backward.back(node, backward.gradient_of(node))
         return backward.leaves
 
 
@@ -68,7 +68,7 @@ class _Feature(Steps):
     heads: Collection[str]
     columns: tuple[str, ...]
     nodes: Nodes = field(default_factory=lambda: Nodes(()))
-    operands: dict[Use, Operand] = field(default_factory=dict)
+    operands: dict[Use, TileOperand] = field(default_factory=dict)
 
     def size(self, leg: str) -> int:
         return self.graph.leg[leg].size or 1
@@ -85,7 +85,7 @@ class _Feature(Steps):
         around = {self.row, *self.columns, *self.heads}
         small = tuple(leg for leg in self.graph.leg if leg in {*use.legs} - around)
         sides = {"row": self.row in use.legs, "column": bool({*self.columns} & {*use.legs})}
-        self.operands.setdefault(use, Operand(use, small, tuple(side for side, has in sides.items() if has)))
+        self.operands.setdefault(use, TileOperand(use, small, tuple(side for side, has in sides.items() if has)))
         number = [*self.operands].index(use)
         return self.nodes.node("load", (), (), use.name, (number, At(index[leg] for leg in small)))
 

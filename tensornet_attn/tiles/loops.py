@@ -24,7 +24,7 @@ Key = tuple[Node, int]  # a node, and the index of the loop over the `ranged` va
 
 
 @dataclass(eq=False)
-class Carried:
+class Accumulator:
     """A sum or maximum that is carried from block to block; `dims`: variables for whose values it has entries."""
 
     name: str
@@ -35,8 +35,8 @@ class Carried:
 class Statement:
     """Lines inside loops over `heads` that read nodes and make others.
 
-    `over`: the variable over which the node it makes is reduced, by `how`. `carried`: accumulators it updates. `parts`:
-    these are scalars in parts. `levels`: for each variable, the number of sums over it below what it reads.
+    `over`: the variable over which the node it makes is reduced, by `how`. `carried`: accumulators it updates.
+    `in_parts`: these are scalars in parts. `levels`: for each variable, the number of sums over it below what it reads.
     """
 
     heads: tuple[str, ...]
@@ -45,8 +45,8 @@ class Statement:
     makes: tuple[Node, ...] = ()
     over: str = ""
     how: str = ""
-    carried: tuple[Carried, ...] = ()
-    parts: bool = False
+    carried: tuple[Accumulator, ...] = ()
+    in_parts: bool = False
     levels: dict[str, int] = field(default_factory=dict)
     path: tuple[Loop, ...] = ()
 
@@ -55,14 +55,14 @@ class Statement:
         return tuple(loop.variable for loop in self.path)
 
     @property
-    def known(self) -> tuple[Loop, ...]:
+    def result_loops(self) -> tuple[Loop, ...]:
         """The loops inside which the node it makes is known."""
         return self.path[: self.variables.index(self.over)] if self.over else self.path
 
     @property
     def inner(self) -> tuple[str, ...]:
         """The variables inside the reducing loop: there is one sum for each of their values."""
-        return self.variables[len(self.known) + 1 :] if self.over else ()
+        return self.variables[len(self.result_loops) + 1 :] if self.over else ()
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ from math import log, prod
 from typing import Any
 
 from tensornet_attn.graph.graph import Step, Use
-from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, Call, Name, Number
+from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, FunctionCall, Name, Number
 from tensornet_attn.tiles.conditions import MaskConditions
 
 Axes = tuple[str, ...]
@@ -90,7 +90,7 @@ class Nodes:
     taken: frozenset[str] = frozenset()
     dynamic: bool = False
     sizes: dict[str, int] = field(default_factory=dict)
-    made: dict[Any, Node] = field(default_factory=dict)
+    interned: dict[Any, Node] = field(default_factory=dict)
 
     @property
     def pair(self) -> Axes:
@@ -103,11 +103,11 @@ class Nodes:
         args, wanted = tuple(args), frozenset(axes)
         sides = tuple(axis for axis in self.order if axis in wanted)
         key = (op, tuple(map(id, args)), sides, data)
-        if key not in self.made:
+        if key not in self.interned:
             free = {*variables(data)} | {head for arg in args for head in arg.heads}.difference(bound(op, data))
             heads = tuple(variable for variable in self.sizes if variable in free)
-            self.made[key] = Node(op, args, sides, name, data, heads)
-        return self.made[key]
+            self.interned[key] = Node(op, args, sides, name, data, heads)
+        return self.interned[key]
 
     def variable(self, leg: str, size: int, taken: Container[str] = ()) -> str:
         """An index variable of a leg: the leg's own name unless that is taken; empty if the leg has size 1."""
@@ -133,7 +133,7 @@ class Nodes:
     def count(self, variable: str, log_of: bool = False) -> Arith:
         """The size of an index variable, or its logarithm."""
         if self.dynamic:
-            return Call("log", (Name(variable),)) if log_of else Name(variable)
+            return FunctionCall("log", (Name(variable),)) if log_of else Name(variable)
         return Number(log(self.sizes[variable]) if log_of else self.sizes[variable])
 
     def over(self, x: Node, variable: str, how: str = "add", name: str = "") -> Node:
@@ -220,7 +220,7 @@ class Nodes:
 
 
 @dataclass(frozen=True)
-class Operand:
+class TileOperand:
     """An operand of a program: its legs with one tile per entry (`heads`), and the sides of these tiles.
 
     `table`: the leg of distances, the last of `axes`, if the operand is read by the distance of query and key.
@@ -261,7 +261,7 @@ class Program:
     heads: dict[str, int]
     whole: frozenset[str]
     widths: dict[str, tuple[str, ...]]
-    operands: tuple[Operand, ...]
+    operands: tuple[TileOperand, ...]
     exit: Exit
     legs: tuple[str, ...]  # of the result: heads, query, width
     maps: tuple[Node, ...]

@@ -73,7 +73,7 @@ class _Rows(Steps):
         wanted = {*legs}
         return tuple(axis for axis in self.nodes.order if axis in wanted)
 
-    def place(self, legs: Iterable[str]) -> At:
+    def index_of(self, legs: Iterable[str]) -> At:
         wanted = {*legs}
         return At(leg for leg in self.nodes.sizes if leg in wanted)
 
@@ -81,7 +81,7 @@ class _Rows(Steps):
         """x, broadcast to some legs."""
         if {*legs} == {*x.heads, *x.axes}:
             return x
-        return self.nodes.node("spread", (x,), self.axes(legs), x.name, (self.place(legs),))
+        return self.nodes.node("spread", (x,), self.axes(legs), x.name, (self.index_of(legs),))
 
     def use(self, use: Use, index: Index) -> Node:
         tile = self.values[use.name] if use.name in self.graph.step else self.leaf(use.name)
@@ -95,11 +95,11 @@ class _Rows(Steps):
     def leaf(self, name: str) -> Node:
         tensor = self.graph.tensor[name]
         per_block = tensor.role == "constant" and made_inside(self.graph, Use(name, tensor.legs))
-        data = (name, self.place(tensor.legs))
+        data = (name, self.index_of(tensor.legs))
         return self.nodes.node("constant" if per_block else "load", (), self.axes(tensor.legs), name, data)
 
     def indices(self, legs: Iterable[str], index: Index) -> dict[str, str]:
-        return {leg: leg for leg in self.place(legs)}
+        return {leg: leg for leg in self.index_of(legs)}
 
     def box(self, step: Step, box: Box, index: Index) -> Node:
         operation, leg = OPS[box.kind], str(box.leg)
@@ -115,7 +115,7 @@ class _Rows(Steps):
             args[0] = self.nodes.scaled(args[0], numbers["scale"], f"{step.name}.of")
             step = replace(step, op=replace(box, numbers=tuple((numbers | {"scale": ONE}).items())))
         reduced = tuple(leg for leg in box.acting if leg in self.nodes.sizes and leg not in step.legs)
-        data = (step, self.place(step.legs), reduced)
+        data = (step, self.index_of(step.legs), reduced)
         return self.nodes.node("box", args, self.axes(step.legs), step.name, data)
 
 
@@ -125,7 +125,7 @@ def rows_gradients(program: RowsProgram) -> list[tuple[Node, Node]]:
     backward = Backward(nodes, RULES | _RULES)
     backward.give(result, nodes.node("gradient", (), result.axes, "gradient", (At(result.heads),)))
     for node in reversed(below([result])):
-        backward.back(node, backward.own(node))
+        backward.back(node, backward.gradient_of(node))
     return list(backward.leaves.items())
 
 

@@ -60,13 +60,13 @@ Maker = TypeVar("Maker", bound=Steps)
 
 @dataclass(frozen=True)
 class BoxTiles(Generic[Maker]):
-    """The context in which the operation of a box creates its tile: see `ops.given.Tiles`. `index`: of its operands."""
+    """The context in which a box creates its tile, see `ops.given.TilesOfBox`. `index`: of its operands."""
 
     maker: Maker
     step: Step
     index: Index
     variable: str = ""
-    place: str = ""
+    result_index: str = ""
 
     @property
     def nodes(self) -> Nodes:

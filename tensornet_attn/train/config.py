@@ -165,7 +165,7 @@ def read(source: Source, options: Mapping[str, Any]) -> Run:
     if isinstance(document.data.get("model"), Mapping) and "model" not in options:  # reports problems at their places
         inner = Reporter(inside(document, ("model",)))
         read_model(inner.document, inner)
-        reporter.found += inner.found
+        reporter.reported += inner.reported
     refuse(reporter, "run")
     try:
         return Run(**{**document.data, **options})
@@ -212,7 +212,7 @@ def file_document(source: str | os.PathLike[str], kind: str) -> tuple[Document, 
     """Reads a file that begins with its kind and version, e.g. `run: 1`. Raises InputError if it is no mapping."""
     name = os.fspath(source)
     document, reporter = text_document(read_bytes(Path(name)), name, os.path.abspath(name))
-    if {problem.code for problem in reporter.found} & {"empty", "not-a-mapping"}:
+    if {problem.code for problem in reporter.reported} & {"empty", "not-a-mapping"}:
         raise InputError(f"'{name}' is not a {kind} file: it must be a mapping that begins with '{kind}: 1'.")
     if not reporter.failed and document.data.get(kind) != 1:
         version = written(document.data.get(kind))

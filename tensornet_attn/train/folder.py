@@ -274,7 +274,7 @@ def resume(session: Session, saved: Saved) -> None:
         session.optimizer.state[parameter][key] = tensor if key == "step" else like(parameter, tensor)
     if (saved.path / MEMORY).exists():
         stored = load_file(saved.path / MEMORY)
-        for part in range(session.share.parts):
+        for part in range(session.share.accumulations):
             rows = slice(*session.share.rows(part, session.run.batch))
             tensors = {name: tensor[rows].to(session.fabric.device, copy=True) for name, tensor in stored.items()}
             memory = session.memories[part]

@@ -34,25 +34,25 @@ Held = Memory | ModelCache | None  # the memory of earlier segments
 
 
 @dataclass(frozen=True)
-class Share:
-    """The rows of a batch that process `rank` of `world` computes, in `parts` accumulated parts."""
+class BatchShare:
+    """The rows of a batch that process `rank` of `world` computes, in `accumulations` accumulated parts."""
 
     rank: int
     world: int
-    parts: int
+    accumulations: int
 
     def rows(self, part: int, batch: int) -> tuple[int, int]:
         """The first row of a part and the row after its last.
 
-        >>> [Share(rank, 2, 2).rows(part, 10) for part in (0, 1) for rank in (0, 1)]
+        >>> [BatchShare(rank, 2, 2).rows(part, 10) for part in (0, 1) for rank in (0, 1)]
         [(0, 2), (2, 5), (5, 7), (7, 10)]
         """
-        piece, pieces = part * self.world + self.rank, self.parts * self.world
+        piece, pieces = part * self.world + self.rank, self.accumulations * self.world
         return batch * piece // pieces, batch * (piece + 1) // pieces
 
     def batches(self, task: Task, step: int, batch: int) -> list[Batch]:
         """The samples of this process at a step, counted from 0."""
-        spans = [self.rows(part, batch) for part in range(self.parts)]
+        spans = [self.rows(part, batch) for part in range(self.accumulations)]
         return [task.samples("train", step * batch + start, stop - start) for start, stop in spans]
 
     def judged(self, batch: Batch) -> Batch:
@@ -134,7 +134,7 @@ def judge(
 
     A language model computes logits of scored positions only. A memory is carried from batch to batch.
     """
-    share, total, seen = Share(fabric.global_rank, fabric.world_size, 1), Score({}), 0
+    share, total, seen = BatchShare(fabric.global_rank, fabric.world_size, 1), Score({}), 0
     memory, was_training = None, model.training
     module.eval()
     for batch in batches:
@@ -242,7 +242,7 @@ class Session:
     model: Model
     module: Any
     optimizer: torch.optim.Optimizer
-    share: Share
+    share: BatchShare
     memories: list[Held] = field(default_factory=list)
     step: int = 0
     seconds: float = 0.0
@@ -263,17 +263,17 @@ def begin(run: Run, task: Task, spec: ModelSpec, fabric: Fabric) -> Session:
 
     Raises InputError if the batch or an option does not fit processes, parts or memory.
     """
-    share = Share(fabric.global_rank, fabric.world_size, run.accumulate)
-    pieces, remembers = share.world * share.parts, bool(getattr(spec.config, "memory", 0))
+    share = BatchShare(fabric.global_rank, fabric.world_size, run.accumulate)
+    pieces, remembers = share.world * share.accumulations, bool(getattr(spec.config, "memory", 0))
     if run.batch < pieces:
         raise InputError(
-            f"a batch of {run.batch} is too small for {share.world} processes x {share.parts} parts: set 'batch' to at "
-            f"least {pieces}."
+            f"a batch of {run.batch} is too small for {share.world} processes x {share.accumulations} parts: "
+            f"set 'batch' to at least {pieces}."
         )
     if remembers and run.batch % pieces:
         raise InputError(
             f"'{spec.name}' has a memory, and its batch of {run.batch} is not a multiple of {share.world} processes x "
-            f"{share.parts} parts: change 'batch'."
+            f"{share.accumulations} parts: change 'batch'."
         )
     by_cache = getattr(spec.config, "memory_kind", "inputs") == "cache"
     excluded = [name for name in ("compile", "checkpoint_activations") if getattr(run, name)]

@@ -41,7 +41,7 @@ class Diverged(InputError):
 
 
 @dataclass(frozen=True)
-class Measured:
+class StepMetrics:
     """The metrics of a step: mean loss in nats, norm of the gradient before clipping, learning rate.
 
     `losses`: unweighted means of the auxiliary losses by name; `loss` does not include them. `wishes`: for each
@@ -55,7 +55,7 @@ class Measured:
     wishes: tuple[int, ...]
 
 
-def optimise(session: Session, wishes: tuple[bool, ...]) -> Measured:
+def optimise(session: Session, wishes: tuple[bool, ...]) -> StepMetrics:
     """Takes one step. Raises Diverged, with unchanged weights, if loss or gradient are not finite.
 
     The step synchronises with the device once: it reads loss, norm and wishes together, before the update.
@@ -81,7 +81,7 @@ def optimise(session: Session, wishes: tuple[bool, ...]) -> Measured:
         raise Diverged(_divergence(session, batches, {"": loss, **losses}, grad_norm))
     session.optimizer.step()
     session.step = number
-    return Measured(loss, losses, grad_norm, lr, tuple(map(round, counts[: len(wishes)])))
+    return StepMetrics(loss, losses, grad_norm, lr, tuple(map(round, counts[: len(wishes)])))
 
 
 def _batches(session: Session) -> tuple[list[Batch], list[Tensor | None]]:
@@ -99,7 +99,7 @@ def _run_part(session: Session, part: int, batch: Batch, at: Tensor | None, weig
 
     Processes synchronise at the last part. An auxiliary loss is a mean over rows, so parts are weighted by rows.
     """
-    share, last = session.share, part == session.share.parts - 1
+    share, last = session.share, part == session.share.accumulations - 1
     weights, rows = session.spec.loss_weights, len(batch) / session.run.batch
     auxiliary: dict[str, Tensor] = {}
     seed_part(session.run.seed, session.step + 1, part * share.world + share.rank)

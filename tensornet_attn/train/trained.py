@@ -29,7 +29,7 @@ PART = 8  # samples per call of the model, which limits the memory of the logits
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainedRun:
     """A run with its task, its model, and the checkpoint of the weights."""
 
     run: Run
@@ -72,7 +72,7 @@ def open_run(
     checkpoint: str | None = None,
     accelerator: str | None = None,
     task: str | Recipe | None = None,
-) -> Trained:
+) -> TrainedRun:
     """Loads the model of a run's folder, with the last checkpoint or `checkpoint` (a step or a folder), on one process.
 
     `task`: the recipe of the run, or its new name `module:name`, if it is your own and has moved.
@@ -94,7 +94,7 @@ def open_run(
         raise InputError(f"'{saved.path}' is a checkpoint of another run: its configuration differs from '{out}'.")
     model = make(spec, backend=run.backend)
     load_model(model, saved)
-    return Trained(run, trained_on, spec, model.eval(), saved)
+    return TrainedRun(run, trained_on, spec, model.eval(), saved)
 
 
 def _saved(path: Path, checkpoint: str | None) -> Saved:
@@ -113,7 +113,7 @@ def _saved(path: Path, checkpoint: str | None) -> Saved:
 
 @torch.no_grad()
 def sample(
-    trained: Trained, prompt: str, tokens: int, temperature: float = 1.0, top_k: int | None = None, seed: int = 0
+    trained: TrainedRun, prompt: str, tokens: int, temperature: float = 1.0, top_k: int | None = None, seed: int = 0
 ) -> str:
     """The prompt and `tokens` more tokens of a language model; `temperature` 0 chooses the most probable token.
 
@@ -173,7 +173,7 @@ def run_sections(
     return sections_of(open_run(out, checkpoint, "cpu"), split, samples, seed, length)
 
 
-def sections_of(trained: Trained, split: str, samples: int, seed: int, length: int | None = None) -> list[Section]:
+def sections_of(trained: TrainedRun, split: str, samples: int, seed: int, length: int | None = None) -> list[Section]:
     """The sections of a run that `open_run` returned; see `run_sections`."""
     task = trained.task
     if length is not None and task.kind != "language_model":

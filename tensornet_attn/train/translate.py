@@ -12,7 +12,7 @@ from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.models.base import Model
 from tensornet_attn.tasks.recipe import Parallel
 from tensornet_attn.train.session import fabric_of
-from tensornet_attn.train.trained import Trained, cache_of
+from tensornet_attn.train.trained import TrainedRun, cache_of
 
 Tensor = torch.Tensor
 TOKENIZER = "13a"  # sacrebleu's default, mteval's tokenizer
@@ -28,7 +28,7 @@ class Bleu:
 
 
 def bleu(
-    trained: Trained, split: str, samples: int | None = None, batch: int | None = None, tokenizer: str = TOKENIZER
+    trained: TrainedRun, split: str, samples: int | None = None, batch: int | None = None, tokenizer: str = TOKENIZER
 ) -> Bleu:
     """BLEU of greedy translations of a split, or of its first `samples` samples, computed by sacrebleu.
 
@@ -40,7 +40,7 @@ def bleu(
     return compared(translated, parallel.references[split][: len(translated)], tokenizer)
 
 
-def check(trained: Trained, split: str, tokenizer: str = TOKENIZER) -> Parallel:
+def check(trained: TrainedRun, split: str, tokenizer: str = TOKENIZER) -> Parallel:
     """The parallel text of a task. Raises InputError for a task without one, or for a split without references.
 
     Raises InputError for an unknown tokenizer too, and MissingPartError if sacrebleu is not installed.
@@ -71,7 +71,7 @@ def compared(translated: Sequence[str], references: Sequence[str], tokenizer: st
     return Bleu(score, str(metric.get_signature()), len(translated))
 
 
-def translations(trained: Trained, split: str, samples: int | None, batch: int) -> list[str]:
+def translations(trained: TrainedRun, split: str, samples: int | None, batch: int) -> list[str]:
     """Greedy translations of a split, or of its first `samples` samples, `batch` at a time."""
     task, parallel = trained.task, trained.task.source.parallel
     assert parallel is not None

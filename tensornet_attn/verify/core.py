@@ -16,7 +16,7 @@ from tensornet_attn.graph.hidden import EVERYTHING, seen_by_readers
 from tensornet_attn.nn.made import Arguments
 from tensornet_attn.nn.runs import emitted_run
 from tensornet_attn.plan.plan import Plan
-from tensornet_attn.reference import Run, evaluate
+from tensornet_attn.reference import ReferenceRun, evaluate
 
 Tensor = torch.Tensor
 Values = dict[str, Tensor]
@@ -28,7 +28,7 @@ LEAST_VALUE, LEAST_GRADIENT = 1e-6, 1e-2  # entries count as this part of the la
 
 
 @dataclass(frozen=True)
-class Call:
+class VerifiedCall:
     """A call: inputs, weights, states and noise by name, lengths by sequence leg, and masks."""
 
     tensors: Values
@@ -36,7 +36,7 @@ class Call:
     mask: Tensor | None = None
     key_mask: Tensor | None = None
 
-    def to(self, dtype: torch.dtype) -> Call:
+    def to(self, dtype: torch.dtype) -> VerifiedCall:
         """The call in another dtype; boolean and integer tensors stay."""
         mask = None if self.mask is None else _cast(self.mask, dtype)
         return replace(self, tensors={name: _cast(x, dtype) for name, x in self.tensors.items()}, mask=mask)
@@ -59,12 +59,12 @@ class Observed(NamedTuple):
 class Difference:
     """The largest difference of a value or gradient, relative to its largest entry, and the tolerance.
 
-    `result`: it is an output or the gradient of an input or weight, not a step on the way.
+    `is_result`: it is an output or the gradient of an input or weight, not a step on the way.
     """
 
     name: str
     gradient: bool
-    result: bool
+    is_result: bool
     error: float
     allowed: float
 
@@ -80,7 +80,7 @@ class Difference:
 class Expected(NamedTuple):
     """What the reference gives for a call in float64: steps, gradients, what readers see, gradients of the outputs."""
 
-    call: Call
+    call: VerifiedCall
     dtype: torch.dtype
     values: Values
     gradients: Values
@@ -93,7 +93,7 @@ def named_steps(graph: Graph) -> list[str]:
     return [step.name for step in graph.steps if "." not in step.name]
 
 
-def expected(graph: Graph, call: Call, dtype: torch.dtype) -> Expected:
+def expected(graph: Graph, call: VerifiedCall, dtype: torch.dtype) -> Expected:
     """The results of the reference in float64 for a call of a layer in `dtype`."""
     wide = call.to(torch.float64)
     leaves = wide.leaves(graph)
@@ -102,7 +102,7 @@ def expected(graph: Graph, call: Call, dtype: torch.dtype) -> Expected:
     cotangents = {name: _drawn(values[name].shape, seed).to(values[name]) for seed, name in enumerate(outputs)}
     steps = {name: Observed(values[name], _same) for name in named_steps(graph)}
     gradients = gradients_of(steps, leaves, cotangents)
-    seen, run = seen_by_readers(graph), Run(graph, values, dict(call.lengths), False, wide.mask, wide.key_mask)
+    seen, run = seen_by_readers(graph), ReferenceRun(graph, values, dict(call.lengths), False, wide.mask, wide.key_mask)
     hidden = [name for name in steps if seen.get(name, EVERYTHING) not in (EVERYTHING, frozenset())]
     visible = {name: run.seen(seen[name], graph.step[name].legs) for name in hidden}
     return Expected(
@@ -218,7 +218,7 @@ def _shown(exact: Expected, name: str, x: Tensor) -> Tensor:
     return torch.where(exact.seen[name], x, 0) if name in exact.seen else x
 
 
-def _evaluated(graph: Graph, call: Call, leaves: Values) -> Values:
+def _evaluated(graph: Graph, call: VerifiedCall, leaves: Values) -> Values:
     return evaluate(graph, call.tensors | leaves, lengths=call.lengths, mask=call.mask, key_mask=call.key_mask)
 
 

@@ -23,7 +23,7 @@ from tensornet_attn.nn.call import Masks, Signature
 from tensornet_attn.nn.initial import initial
 from tensornet_attn.ops import OPS
 from tensornet_attn.plan.plan import Plan
-from tensornet_attn.reference import Run
+from tensornet_attn.reference import ReferenceRun
 from tensornet_attn.runtime.cpp import (
     CPP_CHECK,
     CPP_CHECKING,
@@ -34,7 +34,7 @@ from tensornet_attn.runtime.cpp import (
     cpp_version,
     reason_against_folder,
 )
-from tensornet_attn.verify.core import Call, Difference, expected, observed, observed_run
+from tensornet_attn.verify.core import Difference, VerifiedCall, expected, observed, observed_run
 from tensornet_attn.version import __version__
 
 Tensor = torch.Tensor
@@ -116,7 +116,7 @@ def mismatch(
             call, sizes = _call(plan, index, seed, dtype, device)
             compared = observed(plan, run, expected(plan.graph, call, dtype))
             wrong = [difference for difference in compared if not difference.agrees]
-            if not any(difference.result for difference in wrong):
+            if not any(difference.is_result for difference in wrong):
                 break
         else:
             return Mismatch(sizes, wrong)
@@ -138,7 +138,7 @@ def report_of(plan: Plan, difference: Mismatch, compiler: str = "") -> str:
     )
 
 
-def _call(plan: Plan, index: int, seed: int, dtype: torch.dtype, device: str) -> tuple[Call, str]:
+def _call(plan: Plan, index: int, seed: int, dtype: torch.dtype, device: str) -> tuple[VerifiedCall, str]:
     """A call of the plan's design with random numbers, and its sizes in words."""
     graph, signature = plan.graph, Signature.of(plan.graph, plan.schedule)
     lengths, batch = _lengths(graph, index)
@@ -148,22 +148,22 @@ def _call(plan: Plan, index: int, seed: int, dtype: torch.dtype, device: str) ->
         for tensor in graph.of_role("input"):
             if tensor.default is None or index != 1:
                 tensors[tensor.name] = torch.randn(
-                    batch, *Run(graph, tensors, lengths, False, None, None).sizes(tensor.legs)
+                    batch, *ReferenceRun(graph, tensors, lengths, False, None, None).sizes(tensor.legs)
                 )
         inputs = tuple(tensors.get(tensor.name) for tensor in graph.of_role("input"))
         lengths = signature.check(inputs, None, None, None)  # type: ignore[arg-type]
         for tensor in graph.of_role("noise"):
             tensors[tensor.name] = torch.randn(
-                batch, *Run(graph, tensors, lengths, False, None, None).sizes(tensor.legs)
+                batch, *ReferenceRun(graph, tensors, lengths, False, None, None).sizes(tensor.legs)
             )
         mask, key_mask = _masks(graph, signature.masks, index, batch, lengths)
-    call = Call({name: x.to(device, torch.float64) for name, x in tensors.items()}, lengths)
+    call = VerifiedCall({name: x.to(device, torch.float64) for name, x in tensors.items()}, lengths)
     masks = [x if x is None else x.to(device) for x in (mask, key_mask)]
     words = [f"{leg} {size}" for leg, size in lengths.items()]
     words += [f"batch {batch}", str(dtype).removeprefix("torch.")]
     words += [f"a {'boolean' if mask.dtype == torch.bool else 'float'} mask"] if mask is not None else []
     words += ["a key mask"] if key_mask is not None else []
-    return Call(call.tensors, lengths, *masks), ", ".join(words)
+    return VerifiedCall(call.tensors, lengths, *masks), ", ".join(words)
 
 
 def _lengths(graph: Graph, index: int) -> tuple[dict[str, int], int]:

@@ -9,12 +9,12 @@ import torch
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.module import CompiledDesign, leaves
-from tensornet_attn.reference import Run
+from tensornet_attn.reference import ReferenceRun
 from tensornet_attn.verify.core import (
-    Call,
     Difference,
     Expected,
     Observed,
+    VerifiedCall,
     differences,
     expected,
     gradients_of,
@@ -42,13 +42,13 @@ class Verification:
     @property
     def outputs_agree(self) -> bool:
         return all(
-            difference.agrees for difference in self.differences if difference.result and not difference.gradient
+            difference.agrees for difference in self.differences if difference.is_result and not difference.gradient
         )
 
     @property
     def gradients_agree(self) -> bool:
         """Whether the gradients of inputs and weights agree."""
-        return all(difference.agrees for difference in self.differences if difference.result and difference.gradient)
+        return all(difference.agrees for difference in self.differences if difference.is_result and difference.gradient)
 
     def __bool__(self) -> bool:
         return self.outputs_agree and self.gradients_agree
@@ -70,7 +70,7 @@ class Verification:
             kind = [
                 difference
                 for difference in self.differences
-                if (difference.result, difference.gradient) == (is_result, is_gradient)
+                if (difference.is_result, difference.gradient) == (is_result, is_gradient)
             ]
             if kind:
                 worst = max(kind, key=lambda difference: difference.error / difference.allowed)
@@ -114,11 +114,13 @@ def verify(
         batch = signature.batch(ordered)
         for tensor in graph.of_role("noise"):
             if tensor.always and tensor.name not in tensors:
-                sizes = Run(graph, tensors, lengths, False, mask, key_mask).sizes(tensor.legs)
+                sizes = ReferenceRun(graph, tensors, lengths, False, mask, key_mask).sizes(tensor.legs)
                 tensors[tensor.name] = first.new_empty(*batch, *sizes).normal_()
-        exact = expected(graph, Call(tensors, lengths, mask, key_mask), first.dtype)
+        exact = expected(graph, VerifiedCall(tensors, lengths, mask, key_mask), first.dtype)
         steps = [
-            difference for difference in observed(layer.plan, observed_run(layer.plan), exact) if not difference.result
+            difference
+            for difference in observed(layer.plan, observed_run(layer.plan), exact)
+            if not difference.is_result
         ]
         results = _called(layer, exact)
     values, gradients = ([difference for difference in steps if difference.gradient == side] for side in (False, True))

@@ -6,15 +6,15 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.bench.case import FORWARD, TRAINING, Case
-from tensornet_attn.bench.floor import Model, model_of
+from tensornet_attn.bench.floor import PassFloor, model_of
 from tensornet_attn.bench.machine import Rates
-from tensornet_attn.cost.products import Measured, Shape
+from tensornet_attn.cost.products import MeasuredRate, Shape
 
 RATES = Rates("float32", 1e6, 1e6, 512, 1 << 20)
 PROJECTIONS = 4 * 6 * 8 * 8  # multiply-adds of one sequence: four of 6 positions, 8 by 8
 
 
-def model(name: str, kind: str, rates: Rates | None = None, backend: str = "torch", **options: object) -> Model:
+def model(name: str, kind: str, rates: Rates | None = None, backend: str = "torch", **options: object) -> PassFloor:
     return model_of(Case(ta.load(name, legs={"f": 8, "h": 2}), 6, 2, **options), kind, backend, rates)
 
 
@@ -51,7 +51,7 @@ def test_the_floor_is_the_longer_of_both() -> None:
 
 
 def test_products_count_at_the_rate_of_their_shape_and_exponentials_are_added() -> None:
-    narrow = (Measured(Shape(1, 512, 512, 512), 5e5),)
+    narrow = (MeasuredRate(Shape(1, 512, 512, 512), 5e5),)
     found = model("mhsa", FORWARD, Rates("float32", 1e6, 1e6, 512, 1 << 20, narrow, 1e3))
     assert found.exponentials == 2 * 2 * 6 * 6
     assert found.floor == pytest.approx(found.flops / 5e5 + found.exponentials / 1e3)

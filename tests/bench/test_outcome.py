@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tensornet_attn.bench.case import FORWARD, TRAINING
-from tensornet_attn.bench.floor import Model
+from tensornet_attn.bench.floor import PassFloor
 from tensornet_attn.bench.machine import Rates
 from tensornet_attn.bench.report import left_out, rates_text, remarks, target_row, target_table, text
-from tensornet_attn.bench.results import Entry, Result, Spread, ratio
-from tensornet_attn.bench.targets import Growth, Outcome, Ratio, Share, Target, outcomes
+from tensornet_attn.bench.results import Entry, PassResult, Spread, ratio
+from tensornet_attn.bench.targets import BenchmarkTarget, CriterionOutcome, Growth, RateShare, Ratio, outcomes
 
 RATES = Rates("bfloat16", 1e12, 1e12, 8192, 1 << 30)
 SKIPPED = Entry("flex", "skipped", "it mixes heads: no.")
@@ -22,14 +22,14 @@ def entry(name: str, milliseconds: float) -> Entry:
     return Entry(name, seconds=Spread(times[1], times[0], times[2]), ratio=over, peak_bytes=int(milliseconds * 100))
 
 
-def result(*entries: Entry, kind: str = TRAINING, n: int = 64, flops: int = 0) -> Result:
-    made = Result("thsa", kind, n, 4, "bfloat16", "cuda", False, {"n": n}, {}, "triton", list(entries))
-    made.model = Model(flops, 0, 2e-4)
+def result(*entries: Entry, kind: str = TRAINING, n: int = 64, flops: int = 0) -> PassResult:
+    made = PassResult("thsa", kind, n, 4, "bfloat16", "cuda", False, {"n": n}, {}, "triton", list(entries))
+    made.model = PassFloor(flops, 0, 2e-4)
     return made
 
 
-def one(criterion: Ratio | Share | Growth, *results: Result, rates: Rates | None = RATES) -> Outcome:
-    target = Target("thsa", (criterion,), {"r": 2})
+def one(criterion: Ratio | RateShare | Growth, *results: PassResult, rates: Rates | None = RATES) -> CriterionOutcome:
+    target = BenchmarkTarget("thsa", (criterion,), {"r": 2})
     (found,) = outcomes([(target, made) for made in results], rates)
     return found
 
@@ -48,7 +48,7 @@ def test_a_ratio_is_over_the_fastest_that_could_run() -> None:
 
 
 def test_ours_is_no_peer_of_its_own() -> None:
-    (mine,) = outcomes([(Target("thsa", (Ratio(1.0, ("triton",)),)), result(entry("triton", 1)))], RATES)
+    (mine,) = outcomes([(BenchmarkTarget("thsa", (Ratio(1.0, ("triton",)),)), result(entry("triton", 1)))], RATES)
     assert (mine.reached, mine.met, mine.reason) == (None, None, "there is no contestant to compare with.")
 
 
@@ -63,12 +63,12 @@ def test_without_ours_or_without_peers_there_is_no_ratio() -> None:
 
 def test_a_share_is_of_the_measured_rate_and_forward() -> None:
     forward = result(entry("triton", 1), kind=FORWARD, flops=4 * 10**8)
-    found = one(Share(0.4), forward, result(entry("triton", 9), flops=10**9))
+    found = one(RateShare(0.4), forward, result(entry("triton", 9), flops=10**9))
     assert (found.reached.median, found.met, found.peak_ours) == (pytest.approx(0.4), True, 100)
     assert found.reached.low < found.reached.median < found.reached.high
     assert target_row(found)[2:5] == ("the matmul rate", "40.0 %", "40.0 %")
-    assert one(Share(0.4), forward, rates=None).reason == "rates of the machine were not measured."
-    assert one(Share(0.4), result(SKIPPED, kind=TRAINING)).reason == "not measured yet."
+    assert one(RateShare(0.4), forward, rates=None).reason == "rates of the machine were not measured."
+    assert one(RateShare(0.4), result(SKIPPED, kind=TRAINING)).reason == "not measured yet."
     assert forward.share == pytest.approx(0.2)
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from tensornet_attn import compiler
 from tensornet_attn.bench import targets
-from tensornet_attn.bench.bench import Options
+from tensornet_attn.bench.bench import BenchmarkOptions
 from tensornet_attn.bench.run import Setting, cases_of, options_of
-from tensornet_attn.bench.targets import BATCH, GPU_TARGETS, PEERS, TARGETS, Growth, Ratio, Share, Target
+from tensornet_attn.bench.targets import BATCH, GPU_TARGETS, PEERS, TARGETS, BenchmarkTarget, Growth, RateShare, Ratio
 from tensornet_attn.cost.sizes import parameters
 from tensornet_attn.graph import build
 from tests.bench.schema import SCHEMA
@@ -37,7 +37,7 @@ GPU_CRITERIA = {
     "hard_fish f 512 h 8 g 2": (4096, Ratio(1.3, PEERS), Ratio(1.0, ("softmax",))),
     "gfish f 512 h 8 g 4": (4096, Ratio(3.0, PEERS)),
     "mgk f 512 h 8 r 2": (4096, Ratio(1.25, PEERS)),
-    "thsa f 512 r 256 s 256": (2048, Ratio(2.0, PEERS), Share(0.4)),
+    "thsa f 512 r 256 s 256": (2048, Ratio(2.0, PEERS), RateShare(0.4)),
     "talking_heads f 512 g 8 h 8 e 8": (4096, Ratio(1.5, PEERS)),
     "band f 512 h 8 k 257": (32768, Ratio(1.0, ("flex",))),
     "linear f 512 h 8": (65536, Ratio(20.0, ("softmax",)), Growth(2.2)),
@@ -92,7 +92,7 @@ def test_ratios_of_the_page_are_those_of_the_recorded_runs() -> None:
             assert row[4:6] == [ratio_of(runs[run], target, criterion) for run in ("first", "now")], row[0]
 
 
-def ratio_of(results: list[dict[str, Any]], target: Target, criterion: Ratio) -> str:
+def ratio_of(results: list[dict[str, Any]], target: BenchmarkTarget, criterion: Ratio) -> str:
     """The ratio to the fastest, as the page has it; nothing if the design was not measured at its length."""
     for result in results:
         if (result["design"], result["n"], result["pass"]) == (target.design, target.n, "forward+backward"):
@@ -101,27 +101,27 @@ def ratio_of(results: list[dict[str, Any]], target: Target, criterion: Ratio) ->
     return ""
 
 
-def words(criterion: Ratio | Share | Growth) -> tuple[str, str]:
+def words(criterion: Ratio | RateShare | Growth) -> tuple[str, str]:
     if isinstance(criterion, Growth):
         return "its time at half of n", f"at most {criterion.most:.2f}"
-    if isinstance(criterion, Share):
+    if isinstance(criterion, RateShare):
         return "the matmul rate, forward", f"{criterion.least:.0%}"
     against = "the best of all" if len(criterion.against) > 1 else f"`{criterion.against[0]}`"
     return against, f"{criterion.least:.2f}"
 
 
 @pytest.mark.parametrize("target", [*TARGETS, *GPU_TARGETS], ids=lambda target: f"{target.label} n {target.n}")
-def test_each_can_be_asked_for(target: Target) -> None:
+def test_each_can_be_asked_for(target: BenchmarkTarget) -> None:
     case, *half = cases_of(target, Setting())
     assert (case.n, [one.n for one in half]) == (target.n, [target.n // 2] * target.grows)
-    own = options_of(target, Options(), Setting(backends=("triton", "torch")))
+    own = options_of(target, BenchmarkOptions(), Setting(backends=("triton", "torch")))
     assert own.backends == ("triton", "torch")
     assert {*own.against} == {*target.against} - {"torch"}
 
 
 def test_a_peer_of_ours_is_measured_though_it_was_not_asked_for() -> None:
-    target = Target("mhsa", (Ratio(1.0, ("torch", "eager")),))
-    own = options_of(target, Options(), Setting(backends=("triton",)))
+    target = BenchmarkTarget("mhsa", (Ratio(1.0, ("torch", "eager")),))
+    own = options_of(target, BenchmarkOptions(), Setting(backends=("triton",)))
     assert (own.backends, list(own.against)) == (("triton", "torch"), ["eager"])
 
 
@@ -135,9 +135,9 @@ def test_experts_have_no_more_parameters_than_the_dense_layer_they_are_matched_w
 
 def test_the_table_of_targets(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = (
-        Target("mhsa", (Ratio(1e-9, ("sdpa",)),), {"f": 8, "h": 2}, n=4),
-        Target("thsa", (Ratio(1e9, ("eager",)),), {"f": 8, "r": 4, "s": 4}, n=4),
-        Target("thsa", (Ratio(1.0, ("sdpa",)),), {"f": 8, "r": 4, "s": 4}, n=4),
+        BenchmarkTarget("mhsa", (Ratio(1e-9, ("sdpa",)),), {"f": 8, "h": 2}, n=4),
+        BenchmarkTarget("thsa", (Ratio(1e9, ("eager",)),), {"f": 8, "r": 4, "s": 4}, n=4),
+        BenchmarkTarget("thsa", (Ratio(1.0, ("sdpa",)),), {"f": 8, "r": 4, "s": 4}, n=4),
     )
     monkeypatch.setattr(targets, "TARGETS", few)
     target = tmp_path / "targets.json"

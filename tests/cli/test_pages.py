@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
+from tensornet_attn.cli.generate.catalogue import Catalogue, CatalogueEntry
 from tensornet_attn.cli.generate.costs import PLOT, TABLE, picture, points
 from tensornet_attn.cli.generate.files import ROOT
 from tensornet_attn.cli.generate.page import page
@@ -208,7 +208,7 @@ def test_a_layer_without_keys_stands_beside_mlp_and_mlp_alone(shipped: Catalogue
 
 
 def test_a_width_that_eight_heads_do_not_divide(shipped: Catalogue) -> None:
-    other = shipped.against(Entry(ta.load("gqa_rope", legs={"f": 412, "d": 4})))
+    other = shipped.against(CatalogueEntry(ta.load("gqa_rope", legs={"f": 412, "d": 4})))
     assert other is not None
     assert other.design.legs == {"n": None, "m": None, "f": 412, "h": 4, "d": 103}
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.compare.section import Section, mean_of
+from tensornet_attn.compare.section import TaskSection, mean_of
 from tests.compare.folders import folder, model, several
 from tests.refusals import refusal
 
 
-def section(paths: list[Path], by: str | None = None) -> Section:
+def section(paths: list[Path], by: str | None = None) -> TaskSection:
     (found,) = ta.compare(paths, by).sections
     return found
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tensornet_attn.convert.trained import Trained
+from tensornet_attn.convert.trained import TrainedAttention
 
 
-def attention(t: Trained, x: Tensor) -> Tensor:
+def attention(t: TrainedAttention, x: Tensor) -> Tensor:
     """The output of a trained self-attention for x [batch, n, f]; several heads may share keys and values."""
     n, (heads, width) = x.shape[1], t.weights["Wq"].shape[1:]
     bias = {name: t.biases.get(name, torch.zeros(())) for name in ("bq", "bk", "bv", "bo")}
@@ -23,7 +23,7 @@ def attention(t: Trained, x: Tensor) -> Tensor:
     return torch.einsum("bnhd,hdf->bnf", y, t.weights["Wo"]) + bias["bo"]
 
 
-def turned(z: Tensor, t: Trained) -> Tensor:
+def turned(z: Tensor, t: TrainedAttention) -> Tensor:
     """Rotary positions, halves paired, on [batch, n, heads, d]."""
     width = round(z.shape[-1] * t.rope_fraction)
     angle = torch.arange(z.shape[1])[:, None, None] * t.rope_base ** (-2 * torch.arange(width // 2) / width)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import tensornet_attn as ta
 from tensornet_attn.convert.make import made_from
-from tensornet_attn.convert.trained import Trained
+from tensornet_attn.convert.trained import TrainedAttention
 from tests.convert.by_hand import attention
 from tests.refusals import refusal
 
@@ -23,14 +23,14 @@ def draw(*shape: int) -> Tensor:
     return 0.2 * torch.randn(*shape)
 
 
-def trained(g: int = H, bias: bool = True, causal: bool = False, **more: float) -> Trained:
+def trained(g: int = H, bias: bool = True, causal: bool = False, **more: float) -> TrainedAttention:
     torch.manual_seed(g)
     weights = {"Wq": draw(F, H, D), "Wk": draw(F, g, D), "Wv": draw(F, g, D), "Wo": draw(H, D, F)}
     biases = {"bq": draw(H, D), "bk": draw(g, D), "bv": draw(g, D), "bo": draw(F)} if bias else {}
-    return Trained("layer (Test)", weights, biases, causal, **more)
+    return TrainedAttention("layer (Test)", weights, biases, causal, **more)
 
 
-def close(module: nn.Module, t: Trained, tolerance: float = 1e-5) -> None:
+def close(module: nn.Module, t: TrainedAttention, tolerance: float = 1e-5) -> None:
     x = torch.randn(2, N, F)
     needed = [tensor for tensor in module.plan.graph.of_role("input") if tensor.default is None]
     difference = (module.eval()(*[x] * len(needed)) - attention(t, x)).abs().max()

@@ -60,16 +60,19 @@ def test_keys_of_multihead_attention() -> None:
     )
 
 
+def rows_are_as_alone(model: nn.Module, given: dict[str, torch.Tensor]) -> None:
+    y = model(**given, use_cache=False)[0]
+    for ids, keep, found in zip(given["input_ids"], given["attention_mask"].bool(), y, strict=True):
+        alone = model(ids[None, keep], use_cache=False)[0][0]
+        torch.testing.assert_close(found[keep], alone, rtol=1e-9, atol=1e-10)
+
+
 @pytest.mark.parametrize("side", ["left", "right", "between"])
 @pytest.mark.parametrize("name", DESIGNS)
 def test_converted_models(name: str, side: str) -> None:
     """GPT-2, whose own positions follow the mask."""
     model = models.drawn(convert_model(models.model_of("gpt2"), DESIGNS[name], init="fresh")).double().eval()
-    given = given_by(side)
-    y = model(**given, use_cache=False)[0]
-    for ids, keep, found in zip(given["input_ids"], given["attention_mask"].bool(), y, strict=True):
-        alone = model(ids[None, keep], use_cache=False)[0][0]
-        torch.testing.assert_close(found[keep], alone, rtol=1e-9, atol=1e-10)
+    rows_are_as_alone(model, given_by(side))
 
 
 @pytest.mark.parametrize("side", ["left", "right", "between"])
@@ -77,11 +80,7 @@ def test_converted_models(name: str, side: str) -> None:
 def test_a_design_as_attn_implementation(name: str, side: str) -> None:
     """In a causal model queries and keys are one sequence."""
     model = models.made("gpt2", attn_implementation=ta.register_attention(DESIGNS[name])).double()
-    given = given_by(side)
-    y = model(**given, use_cache=False)[0]
-    for ids, keep, found in zip(given["input_ids"], given["attention_mask"].bool(), y, strict=True):
-        alone = model(ids[None, keep], use_cache=False)[0][0]
-        torch.testing.assert_close(found[keep], alone, rtol=1e-9, atol=1e-10)
+    rows_are_as_alone(model, given_by(side))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -41,7 +40,7 @@ from torch.utils.flop_counter import flop_registry
 import tensornet_attn as ta
 from tensornet_attn.cost.kernels import KERNELS, cost_of, inside
 from tensornet_attn.cost.memory import moved, saved
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.sizes import sizes_at
 from tensornet_attn.cost.work import gradient_macs, macs
 from tensornet_attn.graph.graph import Graph, Step
@@ -94,10 +93,10 @@ def predicted(schedule: Graph, lengths: Mapping[str, int]) -> dict[str, Work]:
     return work
 
 
-def scene_at(schedule: Graph, lengths: Mapping[str, int]) -> Scene:
+def scene_at(schedule: Graph, lengths: Mapping[str, int]) -> SizedGraph:
     """A plan in primitive steps and kernels, at these lengths."""
     graph = split_products(schedule)
-    return Scene(graph, sizes_at(graph, lengths), BATCH)
+    return SizedGraph(graph, sizes_at(graph, lengths), BATCH)
 
 
 def of_nodes(schedule: Graph, lengths: Mapping[str, int]) -> dict[str, Work]:
@@ -117,7 +116,7 @@ def of_nodes(schedule: Graph, lengths: Mapping[str, int]) -> dict[str, Work]:
     return work
 
 
-def multiplied(scene: Scene, program: Program, node: Node) -> int:
+def multiplied(scene: SizedGraph, program: Program, node: Node) -> int:
     """The multiply-adds of a node in one program: a product, or a sum of products of elements."""
     summed_node, axes = node, (*node.axes, *node.data) if node.op == "dot" else ()
     if node.op == "sum" or node.data[1:] == ("add",):
@@ -127,13 +126,13 @@ def multiplied(scene: Scene, program: Program, node: Node) -> int:
     return scene.size(legs) * program.tiles(summed_node.heads) if axes else 0
 
 
-def few_keys(scene: Scene, step: Step) -> Scene:
+def few_keys(scene: SizedGraph, step: Step) -> SizedGraph:
     """The scene of the steps inside a kernel, with the keys that its queries meet."""
     inner, met = inside(scene, step)[0], cost_of(step).keys_met(scene, step)
-    return inner if met is None else replace(inner, sizes={**inner.sizes, str(inner.graph.key): met})
+    return inner if met is None else inner.at({inner.key: met})
 
 
-def again(scene: Scene, step: Step) -> int:
+def again(scene: SizedGraph, step: Step) -> int:
     """Multiply-adds of blocks of queries and tiles that their backward computes again: all but the last product."""
     if step.kernel is None or step.name not in scene.learned or step.kernel.kind not in IN_BLOCKS:
         return 0

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tensornet_attn.cost import cost, sizes_at
 from tensornet_attn.cost.order import split_best
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.work import macs
 from tensornet_attn.graph import build
 from tensornet_attn.graph.graph import Box, Contraction
@@ -55,7 +55,7 @@ def test_flops_are_those_that_torch_counts(name):
     sizes = sizes_at(design, lengths)
     for graph in (split_products(design), split_best(design, sizes)[0]):
         steps = dict(counted(graph, sizes))
-        scene = Scene(graph, sizes, BATCH)
+        scene = SizedGraph(graph, sizes, BATCH)
         assert {s.name: 2 * macs(scene, s) for s in graph.steps if s.name in steps} == steps
         rule = sum(2 * macs(scene, s) for s in graph.steps if isinstance(s.op, Box) and s.op.kind == "delta_rule")
         assert cost(graph, lengths, BATCH).flops == sum(steps.values()) + rule
@@ -76,7 +76,7 @@ def run(scene, tensors):
 def test_saved_floats_of_mhsa_are_those_that_autograd_keeps():
     graph = split_products(build(load("mhsa", legs={"f": 32, "h": 4})))
     lengths = {"n": 7, "m": 7}
-    scene = Scene(graph, sizes_at(graph, lengths), BATCH)
+    scene = SizedGraph(graph, sizes_at(graph, lengths), BATCH)
     tensors = {}
     for tensor in graph.tensors:
         shape = [BATCH] * (tensor.role == "input") + [scene.sizes[leg] for leg in tensor.legs]

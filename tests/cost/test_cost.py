@@ -10,7 +10,7 @@ import pytest
 
 from tensornet_attn.cost import Cost, StepCost, cost, cost_of, device_named, dtype_bytes, sizes_at
 from tensornet_attn.cost.price import price_of
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.target import Target
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
@@ -151,7 +151,7 @@ def test_a_plan_stores_no_states_of_a_scan_that_one_product_reads():
     assert saved[0]["H"] == 2 * length * states
     assert not {"H", "decay"} & saved[1].keys()
     schedule = make_plan(graph).schedule
-    scene = Scene(split_products(schedule), {**graph.values, "n": length, "m": length})
+    scene = SizedGraph(split_products(schedule), {**graph.values, "n": length, "m": length})
     assert SCAN.saved(scene, schedule.step["Y.p1"]) == {"Y.p1: states": states}
     assert sum(saved[1].values()) < length * states
     peaks = [

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import tensornet_attn as ta
 from tensornet_attn.cost import sizes_at
 from tensornet_attn.cost.order import split_best
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.target import TRAINING
 from tensornet_attn.cost.work import macs, polynomial, products
 from tensornet_attn.graph import build
@@ -34,16 +34,16 @@ def summed_first(graph: Graph) -> Graph:
     return LINEAR.lowered(graph, Context({"n": 1024, "m": 1024}, TRAINING, "torch", TORCH.rows)).graph
 
 
-def scene_of(name: str, causal: bool, n: int) -> Scene:
+def scene_of(name: str, causal: bool, n: int) -> SizedGraph:
     graph = summed_first(build(ta.load(name, SMALL[name]), causal))
     sizes = sizes_at(graph, {"n": n, "m": n})
-    return Scene(split_best(graph, sizes)[0], sizes)
+    return SizedGraph(split_best(graph, sizes)[0], sizes)
 
 
 @pytest.mark.parametrize(("name", "causal"), FORMULAS)
 def test_formulas(name: str, causal: bool) -> None:
     graph = summed_first(build(ta.load(name), causal))
-    scene = Scene(split_products(graph), sizes_at(graph, {"n": 512, "m": 512}))
+    scene = SizedGraph(split_products(graph), sizes_at(graph, {"n": 512, "m": 512}))
     assert polynomial(products(scene, graph.step["A.o"])) == FORMULAS[name, causal]
 
 

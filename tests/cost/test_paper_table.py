@@ -11,11 +11,11 @@ from tensornet_attn.cost.paper import (
     PLAIN,
     TABLES,
     Adjustment,
+    CostTerm,
     Count,
-    Part,
+    PaperTable,
+    PrintedRow,
     Rounding,
-    Row,
-    Table,
     as_printed,
     compare,
     number,
@@ -34,10 +34,10 @@ LINEAR = {
     "output": "y",
 }
 PARTS = (
-    Part(LINEAR, {"f": "F", "g": "F / 2"}, {"n": "N"}, batch="2"),
-    Part(LINEAR, {"f": "F"}, {"n": "N"}, times="3"),
+    CostTerm(LINEAR, {"f": "F", "g": "F / 2"}, {"n": "N"}, batch="2"),
+    CostTerm(LINEAR, {"f": "F"}, {"n": "N"}, times="3"),
 )
-SMALL = Row(
+SMALL = PrintedRow(
     "two layers",
     "table 9",
     {"N": 500, "F": 40},
@@ -49,7 +49,7 @@ SMALL = Row(
         Count("time", printed="12ms", source="measured", note="on some machine."),
     ),
 )
-TABLE = Table("small", "A paper (2020)", "all of it", (SMALL,), "N rows")
+TABLE = PaperTable("small", "A paper (2020)", "all of it", (SMALL,), "N rows")
 
 
 def test_parts_add_up():

@@ -24,7 +24,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def mine() -> rates.Table:
+def mine() -> rates.RateTable:
     return replace(shipped(), machine=machine(1))
 
 

@@ -9,7 +9,7 @@ import tensornet_attn as ta
 from tensornet_attn.cost import cost, device_named, sizes_at
 from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.routing import Routing, routed_products
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.work import products
 from tensornet_attn.graph import build
 from tensornet_attn.graph.graph import Box, Contraction
@@ -75,7 +75,7 @@ def test_routed_products_are_those_that_matter(name, legs, order):
     lengths = {"n": 4, "m": 4}
     design = build(load(name, legs))
     graph = orders(design, sizes_at(design, lengths))[order]
-    scene, routing = Scene(graph, sizes_at(graph, lengths)), Routing.of(graph)
+    scene, routing = SizedGraph(graph, sizes_at(graph, lengths)), Routing.of(graph)
     values, gradients = run(graph, lengths)
     checked = 0
     for step in graph.steps:

@@ -11,9 +11,9 @@ import tensornet_attn as ta
 from tensornet_attn.cost.devices import device_of
 from tensornet_attn.cost.kernels import steps_of
 from tensornet_attn.cost.price import price_of, scene_of
-from tensornet_attn.cost.products import Measured, Shape
-from tensornet_attn.cost.rates import Each, Efficiency, Machine, Pair, Table
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.products import MeasuredRate, Shape
+from tensornet_attn.cost.rates import Each, Efficiency, Machine, Pair, RateTable
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import parts_of, seconds_of
 from tensornet_attn.cost.shapes import matmuls
 from tensornet_attn.cost.target import Target
@@ -26,12 +26,12 @@ from tensornet_attn.plan.make import candidates, make_plan
 FLOPS, BYTES = 1e9, 1e12
 
 
-def table(*efficiency: Efficiency) -> Table:
-    return Table(
+def table(*efficiency: Efficiency) -> RateTable:
+    return RateTable(
         Machine("a processor", 1, 1, "2.0"),
         "2026-01-01",
         "by hand",
-        (Measured(Shape(1, 512, 512, 512), FLOPS),),
+        (MeasuredRate(Shape(1, 512, 512, 512), FLOPS),),
         (1 << 19, 2 * FLOPS),
         ((1024, BYTES),),
         BYTES,
@@ -44,7 +44,7 @@ def table(*efficiency: Efficiency) -> Table:
     )
 
 
-def scene_of_plan(name: str, n: int, backward: bool = False, way: str = "", **legs: int) -> Scene:
+def scene_of_plan(name: str, n: int, backward: bool = False, way: str = "", **legs: int) -> SizedGraph:
     """The scene of the plan that is made in one way, or of the cheapest plan."""
     target = Target("training" if backward else "prefill", n=n)  # the plan does not depend on the table
     graph = build(ta.load(name, legs=legs))
@@ -52,7 +52,9 @@ def scene_of_plan(name: str, n: int, backward: bool = False, way: str = "", **le
     return scene_of(split_products(plan.schedule), target.sizes(graph), target)
 
 
-def parts(name: str, rates: Table, backward: bool = False, n: int = 256, **legs: Any) -> dict[str, dict[str, float]]:
+def parts(
+    name: str, rates: RateTable, backward: bool = False, n: int = 256, **legs: Any
+) -> dict[str, dict[str, float]]:
     scene = scene_of_plan(name, n, backward, **legs)
     return {step.name: dict(parts_of(scene, step, rates, backward)) for step in scene.graph.steps}
 

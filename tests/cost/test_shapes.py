@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.cost.blocks import Block
-from tensornet_attn.cost.products import Measured, Shape, rate_at
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.blocks import BlockedSteps
+from tensornet_attn.cost.products import MeasuredRate, Shape, rate_at
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.shapes import exponentials, matmuls
 from tensornet_attn.cost.sizes import sizes_at
 from tensornet_attn.cost.work import macs
@@ -19,14 +19,14 @@ from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.kernels.blockwise import BLOCKWISE
 from tensornet_attn.spec import library
 
-RATES = [Measured(Shape(1, 512, 512, 512), 8e10), Measured(Shape(1, 512, 512, 8), 2e10)]
+RATES = [MeasuredRate(Shape(1, 512, 512, 512), 8e10), MeasuredRate(Shape(1, 512, 512, 8), 2e10)]
 SIZES = {"f": 32, "h": 4}
 
 
-def scene_of(name: Any, backend: str = "torch", batch: int = 2, n: int = 64, **legs: int) -> Scene:
+def scene_of(name: Any, backend: str = "torch", batch: int = 2, n: int = 64, **legs: int) -> SizedGraph:
     graph = build(ta.load(name, legs=legs))
     graph = split_products(ta.compiler.plan_of(graph, backend).schedule)
-    return Scene(graph, sizes_at(graph, {leg.name: n for leg in graph.legs if leg.sequence}), batch)
+    return SizedGraph(graph, sizes_at(graph, {leg.name: n for leg in graph.legs if leg.sequence}), batch)
 
 
 def test_a_projection_and_a_fused_attention() -> None:
@@ -94,7 +94,7 @@ def test_all_multiply_adds_have_a_shape(name: str) -> None:
     scene = scene_of(name)
     for step in scene.graph.steps:
         counted, every = sum(macs for _, _, macs in matmuls(scene, step)), macs(scene, step)
-        if isinstance(step.form, Block) and any(leg.kind == "relative" for leg in scene.graph.legs):
+        if isinstance(step.form, BlockedSteps) and any(leg.kind == "relative" for leg in scene.graph.legs):
             assert counted <= 1.02 * every, step.name  # a block meets some of the relative positions
         else:
             assert counted == pytest.approx(every, rel=0.02), step.name

@@ -13,6 +13,7 @@ from .plain import loops
 from .sizes import CASES
 
 BACKENDS = ("reference", "torch")
+Oracle = Callable[[dict[str, Tensor], list[Tensor]], Tensor]  # of weights and inputs
 ATTENTION = [name for name, case in CASES.items() if case.causal != (None,)]
 
 
@@ -55,13 +56,18 @@ def looped(name: str, weights: dict[str, Tensor], inputs: list[Tensor], **see: T
 
 
 def check(name: str, module: nn.Module, inputs: list[Tensor], causal: bool | None = None, **see: Tensor | None) -> None:
-    """Output, and gradients of all inputs and weights of a random projection of it, equal those of the plain loops."""
+    """The module equals the plain loops."""
+    equal(module, lambda w, xs: looped(name, w, xs, causal=causal, **see), inputs, **see)
+
+
+def equal(module: nn.Module, oracle: Oracle, inputs: list[Tensor], **see: Tensor | None) -> None:
+    """Output, and gradients of all inputs and weights of a random projection of it, equal those of the oracle."""
     mine = [x.clone().requires_grad_() for x in inputs]
     theirs = [x.clone().requires_grad_() for x in inputs]
     weights = {key: value.clone().requires_grad_() for key, value in module.state_dict().items()}
     module.zero_grad()
     got = module(*mine, **see)
-    want = looped(name, weights, theirs, causal=causal, **see)
+    want = oracle(weights, theirs)
     same(got, want, "output")
     projection = normal(torch.Generator().manual_seed(7), *want.shape)
     (got * projection).sum().backward()

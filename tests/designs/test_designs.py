@@ -11,7 +11,7 @@ from tests.shipped import shipped
 
 from .case import N
 from .cases import ATTENTION, BACKENDS, CASES, check, compiled, inputs_of, looped, normal, same
-from .plain.mgk import mgk_em_prior
+from .plain import loops
 
 pytestmark = pytest.mark.usefixtures("in_blocks")
 
@@ -101,5 +101,5 @@ def test_the_mean_responsibility_of_a_training_call_is_stored_after_it(name, cau
     module.train()
     y = module(x)
     same(y, looped(name, before, [x], causal=causal), "output, by the old prior")
-    priors = [mgk_em_prior(before, sequence, sequence, causal=causal) for sequence in x]
+    priors = [loops("mgk_em_prior")(before, sequence, causal=causal) for sequence in x]
     same(module.state_dict()["pi"], torch.stack(priors).mean(0), "prior after a training call")

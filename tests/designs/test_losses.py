@@ -10,20 +10,17 @@ import tensornet_attn as ta
 
 from .case import N
 from .cases import BACKENDS, CASES, compiled, gradient, inputs_of, looped, normal, same
-from .plain.epa import moa_regularised_losses, sigma_moe_regularised_losses
+from .plain import loops
 
-LOOPS = {"moa_regularised": moa_regularised_losses, "sigma_moe_regularised": sigma_moe_regularised_losses}
 SEEN = torch.tensor([[True, True, False, True, False], [False, True, True, True, True]])
-each = pytest.mark.parametrize("name", LOOPS)
+each = pytest.mark.parametrize("name", ["moa_regularised", "sigma_moe_regularised"])
 backends = pytest.mark.parametrize("backend", BACKENDS)
 
 
 def looped_losses(name: str, weights: dict[str, Tensor], x: Tensor, key_mask: Tensor | None) -> dict[str, Tensor]:
     """The losses of a batch: the mean of those of its sequences."""
-    rows = [
-        LOOPS[name](weights, row, **CASES[name].settings, key_mask=None if key_mask is None else key_mask[b])
-        for b, row in enumerate(x)
-    ]
+    losses, masks = loops(f"{name}_losses"), [None] * len(x) if key_mask is None else key_mask
+    rows = [losses(weights, row, key_mask=mask, **CASES[name].settings) for row, mask in zip(x, masks, strict=True)]
     return {key: torch.stack([row[key] for row in rows]).mean() for key in rows[0]}
 
 

@@ -16,7 +16,7 @@ from torch.nn.functional import elu
 import tensornet_attn as ta
 
 from .case import FH, N
-from .cases import BACKENDS, drawn, gradient, normal, same
+from .cases import BACKENDS, drawn, equal, normal
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reproduce" / "readings"
 SEEN = {False: torch.ones(N, N), True: torch.ones(N, N).tril()}  # by whether it is causal
@@ -33,9 +33,9 @@ def rows(pair: Tensor, see: Tensor) -> Tensor:
     return seen / seen.sum(-1, keepdim=True)
 
 
-def heads(w: Weights, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def heads(w: Weights, x: Tensor, letters: str = "qkv") -> tuple[Tensor, ...]:
     """Queries, keys and values, [batch, position, head, width]."""
-    return tuple(einsum("bnf,fhd->bnhd", x, w[name]) for name in ("Wq", "Wk", "Wv"))  # type: ignore[return-value]
+    return tuple(einsum("bnf,fhd->bnhd", x, w[f"W{letter}"]) for letter in letters)
 
 
 def merged(A: Tensor, V: Tensor, w: Weights) -> Tensor:
@@ -74,7 +74,7 @@ def linear_lra_release(w: Weights, x: Tensor, see: Tensor) -> Tensor:
 
 def mlk_lra_release(w: Weights, x: Tensor, see: Tensor) -> Tensor:
     """K = pi_1 K_1 + pi_2 K_2 before the kernel, pi clamped to [0, 1]."""
-    Q, V = (einsum("bnf,fhd->bnhd", x, w[name]) for name in ("Wq", "Wv"))
+    Q, V = heads(w, x, "qv")
     each = w["keys"] if "keys" in w else einsum("bnf,frhd->rbnhd", x, w["Wk"])
     K = sum(p.clamp(0, 1) * key for p, key in zip(w["prior"], each, strict=True))
     return merged(over_root_of_length(Q, torch.as_tensor(K), see), V, w)
@@ -148,14 +148,14 @@ def mixture(Q: Tensor, K: Tensor, pi: Tensor, variance: float, see: Tensor) -> T
 
 def mgk_sigma_printed(w: Weights, x: Tensor, see: Tensor) -> Tensor:
     """sigma = sqrt(D), so that sigma^2 = D."""
-    Q, V = (einsum("bnf,fhd->bnhd", x, w[name]) for name in ("Wq", "Wv"))
+    Q, V = heads(w, x, "qv")
     pi = w["logpi"].exp().mT[..., None].expand(-1, -1, N)
     return merged(mixture(Q, einsum("bnf,frhd->rbnhd", x, w["Wk"]), pi, Q.shape[-1], see), V, w)
 
 
 def mgk_prior_by_key(w: Weights, x: Tensor, see: Tensor) -> Tensor:
     """pi_jr, of sum 1 over r at each position j."""
-    Q, V = (einsum("bnf,fhd->bnhd", x, w[name]) for name in ("Wq", "Wv"))
+    Q, V = heads(w, x, "qv")
     pi = w["logpi"][:N].softmax(-1).permute(2, 1, 0)
     return merged(mixture(Q, einsum("bnf,frhd->rbnhd", x, w["Wk"]), pi, Q.shape[-1] ** 0.5, see), V, w)
 
@@ -170,7 +170,7 @@ def smgk_mqa(w: Weights, x: Tensor, see: Tensor) -> Tensor:
 
 def epa_scale_printed(w: Weights, x: Tensor, see: Tensor) -> Tensor:
     """Eq. 10 with the scale of eq. 1, and a gate on the output."""
-    Q, K = (einsum("bnf,fhd->bnhd", x, w[name]) for name in ("Wq", "Wk"))
+    Q, K = heads(w, x, "qk")
     A = rows((dots(Q, K) / x.shape[-1] ** 0.5).exp(), see)
     source, destination = (chosen(einsum("bnf,fhe->bnhe", x, w[name]).sigmoid()) for name in ("Ss", "Sd"))
     V = einsum("bmhe,bmf,hefd->bmhd", source, x, w["Wv"])
@@ -205,16 +205,7 @@ def test_a_reading_is_its_equation(file: Path, causal: bool, backend: str) -> No
     generator = torch.Generator().manual_seed(1)
     x = normal(generator, 2, N, FH["f"])
     noise = {"noise": {"eps": normal(generator, 2, 2, N, N)}} if design.noise else {}
-    mine, theirs = (x.clone().requires_grad_() for _ in range(2))
-    weights = {name: value.clone().requires_grad_() for name, value in module.state_dict().items()}
-    output, wanted = module(mine, **noise), equation(weights, theirs, SEEN[causal].double(), **noise)
-    same(output, wanted, "output")
-    projection = normal(generator, *wanted.shape)
-    (output * projection).sum().backward()
-    (wanted * projection).sum().backward()
-    same(mine.grad, gradient(theirs), "gradient of x")
-    for name, parameter in module.named_parameters():
-        same(parameter.grad, gradient(weights[name]), f"gradient of {name}")
+    equal(module, lambda w, xs: equation(w, *xs, SEEN[causal].double(), **noise), [x], **noise)
 
 
 def test_the_noise_of_the_released_language_models_is_drawn_in_evaluation() -> None:

@@ -9,13 +9,13 @@ import pytest
 
 from tensornet_attn.cli.cost import sweep
 from tensornet_attn.cost.sweep import Sweep
-from tensornet_attn.draw.sweep import STYLES, Curve, Panel, curves, sweep_svg
+from tensornet_attn.draw.sweep import STYLES, Panel, SweepCurve, curves, sweep_svg
 
 XS = (128, 256, 512)
 
 
 def panel(*ys: tuple[float | None, ...], title: str = "a title") -> Panel:
-    drawn = tuple(Curve(f"curve {i}", XS, values) for i, values in enumerate(ys))
+    drawn = tuple(SweepCurve(f"curve {i}", XS, values) for i, values in enumerate(ys))
     return Panel(title, "length n", drawn, "the same for all n")
 
 
@@ -60,7 +60,7 @@ def test_a_value_that_is_missing_leaves_its_point_out():
 
 def test_a_flat_curve_and_one_point_have_axes_too():
     assert "nan" not in curves([panel((0.5, 0.5, 0.5))], "title", "about")
-    one = Panel("one", "n", (Curve("a", (8,), (0.25,)),))
+    one = Panel("one", "n", (SweepCurve("a", (8,), (0.25,)),))
     assert "nan" not in curves([one], "title", "about")
 
 

@@ -12,7 +12,7 @@ import pytest
 from tensornet_attn.draw import to_dot, to_mermaid, to_text
 from tensornet_attn.draw.flatten import flatten
 from tensornet_attn.draw.looks import kinds, node_look
-from tensornet_attn.draw.scene import Node
+from tensornet_attn.draw.scene import SceneNode
 from tensornet_attn.draw.words import KINDS
 from tensornet_attn.graph import build
 from tensornet_attn.graph.graph import Graph
@@ -40,7 +40,7 @@ def test_the_core_is_marked_by_more_than_colour(mixed: Graph) -> None:
 
 def test_kinds_differ_without_colour() -> None:
     """In shape, line and fill, where a colour is either white or not."""
-    looks = [node_look(Node("n", look, "", None, (), core=core)) for look in KINDS for core in (False, True)]
+    looks = [node_look(SceneNode("n", look, "", None, (), core=core)) for look in KINDS for core in (False, True)]
     greys = [{**look, "color": "", "fillcolor": look.get("fillcolor", "white") == "white"} for look in looks]
     assert all(one != other for one, other in combinations(greys, 2))
 

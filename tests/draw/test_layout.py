@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from tensornet_attn.draw.levels import GAP, Level, Order, level_of, spread
+from tensornet_attn.draw.levels import GAP, Level, LevelOrder, level_of, spread
 from tensornet_attn.draw.looks import ROOM, text_width
 from tensornet_attn.draw.scene import Edge
 
@@ -58,15 +58,15 @@ def test_what_is_joined_to_nothing_stands_where_room_is() -> None:
 
 def test_order_has_few_crossings() -> None:
     found = level("ad", "bc")
-    rows = Order([["a", "b"], ["c", "d"]], found.arrows, {}, dict.fromkeys("abcd", 0), False).best()
+    rows = LevelOrder([["a", "b"], ["c", "d"]], found.arrows, {}, dict.fromkeys("abcd", 0), False).best()
     assert rows in ([["a", "b"], ["d", "c"]], [["b", "a"], ["c", "d"]])
 
 
 def test_order_keeps_to_the_sides() -> None:
     found = level("ad", "bc")
-    rows = Order([["a", "b"], ["c", "d"]], found.arrows, {}, {"a": -1, "b": 1, "c": 0, "d": 0}, False).best()
+    rows = LevelOrder([["a", "b"], ["c", "d"]], found.arrows, {}, {"a": -1, "b": 1, "c": 0, "d": 0}, False).best()
     assert rows == [["a", "b"], ["d", "c"]]
-    assert Order([["a", "b"], ["c", "d"]], found.arrows, {}, {"a": -1, "b": 1, "c": 0, "d": 0}, True).best() == [
+    assert LevelOrder([["a", "b"], ["c", "d"]], found.arrows, {}, {"a": -1, "b": 1, "c": 0, "d": 0}, True).best() == [
         ["a", "b"],
         ["c", "d"],
     ]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tests.agreement import modules
+from tests.agreement import modules, same_outcome
 from tests.random_call import F64
 
 CASES = {
@@ -104,8 +104,6 @@ def test_products_of_several_maps(scores: str, key: str, read: str) -> None:
         },
         "output": "y",
     }
-    module, oracle = (ta.compile(one, backend, dtype=F64) for backend in ("torch", "reference"))
-    module.load_state_dict(oracle.state_dict())
+    oracle, module = modules(one)
     given = [torch.randn(2, 6, 4, dtype=F64), torch.randn(2, 7, 4, dtype=F64)]
-    found = [(y := f(*given), torch.autograd.grad(y.square().sum(), [*f.parameters()])) for f in (module, oracle)]
-    torch.testing.assert_close(*found)
+    same_outcome(module, oracle, given)

@@ -15,7 +15,7 @@ def test_linear_reads_as_one_would_write_it() -> None:
         "    k = K.transpose(-3, -2)  # ... h m d",
         "    v = V.transpose(-3, -2)  # ... h m d",
         "    o = linear_attention(",
-        "        [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)",
+        "        [Term(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)",
         "    )  # ... h n d",
         "",
         "    return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f",
@@ -23,7 +23,7 @@ def test_linear_reads_as_one_would_write_it() -> None:
 
 
 def test_mixed_heads_and_a_bias() -> None:
-    assert forward_of(ta.emit_source("kernel_gfish", causal=True, package=True)).splitlines()[-14:-2] == [
+    assert forward_of(ta.emit_source("kernel_gfish", causal=True, package=True)).splitlines()[-15:-2] == [
         "    A_c1 = mixture @ mixture2.transpose(-2, -1)  # g h",
         "",
         "    # A and A V: sums over m first; no n by m tensor is formed",
@@ -34,8 +34,9 @@ def test_mixed_heads_and_a_bias() -> None:
         "    core = bias2.unsqueeze(-2)  # 1 h",
         "    v = V.flatten(-2)  # ... m (h d)",
         "    o = linear_attention(",
-        "        [(q, k, A_c1), (q_2, k_2, core)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 0, causal=True,"
-        " chunk=128",
+        "        [Term(q, k, core=A_c1), Term(q_2, k_2, core=core)], v, mask, key_mask, "
+        "max(x.ndim, memory.ndim) - 2, 0,",
+        "        causal=True, chunk=128,",
         "    ).unflatten(-1, (self.Wv.shape[1], self.Wq.shape[2]))  # ... n h d",
     ]
 
@@ -53,14 +54,14 @@ def test_eps_and_keep_are_told() -> None:
 def test_a_sum_of_maps_is_one_call() -> None:
     lines = forward_of(ta.emit_source("linear2", package=True)).splitlines()
     (place,) = [i for i, line in enumerate(lines) if "linear_attentions(" in line]
-    assert lines[place - 4 : place + 2] == [
+    assert lines[place - 4 : place + 3] == [
         "    # the sum of far1, far2 times V: sums over m first; no n by m tensor is formed",
         "    q = Q.transpose(-3, -2)  # ... h n d",
         "    k = K.transpose(-3, -2)  # ... h m d",
         "    v = V.transpose(-3, -2)  # ... h m d",
         "    A_V = linear_attentions(",
-        "        [(q, k, elu1, elu1, 0), (q, k, elu1_neg, elu1_neg, 0)], v, mask, key_mask,"
-        " max(x.ndim, memory.ndim) - 2, 1",
+        "        [LinearKernel(q, k, elu1, elu1, 0), LinearKernel(q, k, elu1_neg, elu1_neg, 0)], v, mask, key_mask,",
+        "        max(x.ndim, memory.ndim) - 2, 1,",
     ]
     assert "phiQ" not in "\n".join(lines)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
+from tests.agreement import modules, same_outcome
 
 F64 = torch.float64
 
@@ -66,19 +67,11 @@ WHOLE = {
 
 
 def agree(given: dict[str, Any], n: int, m: int, hidden: float | None = None, **masks: Any) -> None:
-    layer, plain = (make(ta.load(given), dtype=F64).eval() for make in (ta.compile, ta.reference))
-    plain.load_state_dict(layer.state_dict())
+    plain, layer = (module.eval() for module in modules(ta.load(given)))
     x, memory = (torch.randn(2, size, 6, dtype=F64) for size in (n, m))
     if hidden is not None:
         memory[:, :1] = hidden
-    results = []
-    for own in (layer, plain):
-        leaves = [x.clone().requires_grad_(), memory.clone().requires_grad_()]
-        y = own(*leaves, **masks)
-        wanted = [*leaves, *(weight for weight in own.parameters() if weight.requires_grad)]
-        results.append([y, *torch.autograd.grad(y.square().sum(), wanted, materialize_grads=True)])
-    for found, wanted in zip(*results, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+    same_outcome(layer, plain, [x, memory], rtol=1e-10, **masks)
 
 
 @pytest.mark.parametrize("given", BROADCAST.values(), ids=BROADCAST)

@@ -14,7 +14,7 @@ import tensornet_attn as ta
 from tensornet_attn import compiler
 from tensornet_attn.emit.functions import library
 from tensornet_attn.plan import make
-from tensornet_attn.plan.cache import Cache
+from tensornet_attn.plan.cache import LruCache
 from tests.memory import slope, training_peak
 from tests.relations.generator import shipped
 from tests.relations.subject import NotApplicable, Subject
@@ -37,7 +37,7 @@ TOKENS = 150  # more than two chunks, and several blocks of queries
 @contextmanager
 def plain_files(pairs: int | None = None) -> Iterator[None]:
     """In this context, modules run the files that need only torch; a block of queries has so many pairs."""
-    sources, plans = patch.object(compiler, "_sources", Cache(most=4)), patch.object(make, "PLANS", Cache(most=4))
+    sources, plans = patch.object(compiler, "_sources", LruCache(most=4)), patch.object(make, "PLANS", LruCache(most=4))
     alone = patch.object(compiler, "_emitted", partial(compiler._emitted, alone=True))
     blocks = patch("tensornet_attn.kernels.blocks.budget_of", lambda device: pairs or 1 << 17)
     with alone, blocks, sources, plans:

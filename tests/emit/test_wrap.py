@@ -12,7 +12,7 @@ from tensornet_attn.emit.numbers import integer_text, number_text
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.graph import build
 from tensornet_attn.ir.arithmetic import parse
-from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Value, permuted
+from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, TensorText, permuted
 
 LINES = [
     "x = f(a, b)  # ... n m",
@@ -64,11 +64,11 @@ def test_permutations(have: str, want: str, text: str) -> None:
 
 
 def test_alignment_and_groups() -> None:
-    x = Value("x", ("n", "h", "d"), True)
+    x = TensorText("x", ("n", "h", "d"), True)
     assert x.aligned(("n", "r", "h", "d")).text == "x[..., None, :, :]"
-    assert Value("w", ("h",), False).aligned(("n", "h", "d")).text == "w[:, None]"
-    assert Value("w", ("h",), False).aligned(("n", "h"), whole=True).text == "w[None, :]"
-    assert Value("a + b", ("h",), True, SUM).aligned(("h", "d")).text == "(a + b)[..., None]"
+    assert TensorText("w", ("h",), False).aligned(("n", "h", "d")).text == "w[:, None]"
+    assert TensorText("w", ("h",), False).aligned(("n", "h"), whole=True).text == "w[None, :]"
+    assert TensorText("a + b", ("h",), True, SUM).aligned(("h", "d")).text == "(a + b)[..., None]"
     assert x.grouped((("h",), ("n",), ("d",))) == "x.transpose(-3, -2)"
     assert x.grouped((("h", "d"), ("n",))) == "x.flatten(-2).transpose(-2, -1)"
     assert x.grouped((("d", "h"), ("n",))) == "x.transpose(-3, -1).flatten(-3, -2)"
@@ -108,7 +108,7 @@ def test_integers() -> None:
 
 def test_names() -> None:
     names = Names(frozenset({"visible"}))
-    assert [names.own(name) for name in ("q", "torch", "visible", "q")] == ["q", "torch_", "visible_", "q_"]
+    assert [names.diagram_name(name) for name in ("q", "torch", "visible", "q")] == ["q", "torch_", "visible_", "q_"]
     assert [names.fresh(name) for name in ("q", "keep", "keep", "max")] == ["q_2", "keep", "keep_2", "max_2"]
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import tensornet_attn as ta
 from tensornet_attn.graph.canonical import canonical, graph_hash
 from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Step, Term, Use
-from tensornet_attn.ir.arithmetic import Binary, Call, Name, Negative, parse
+from tensornet_attn.ir.arithmetic import Binary, FunctionCall, Name, Negative, parse
 
 DESIGNS = ta.list_designs()
 POSITIONAL = ("kron", "sinusoid")  # values that say of each leg what stands on it
@@ -64,7 +64,11 @@ class Disguise:
             return Negative(self.tree(tree.of))
         if isinstance(tree, Binary):
             return Binary(tree.op, self.tree(tree.left), self.tree(tree.right))
-        return Call(tree.function, tuple(map(self.tree, tree.arguments))) if isinstance(tree, Call) else tree
+        return (
+            FunctionCall(tree.function, tuple(map(self.tree, tree.arguments)))
+            if isinstance(tree, FunctionCall)
+            else tree
+        )
 
     def function(self, function):
         if not isinstance(function, Function):

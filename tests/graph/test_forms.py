@@ -8,7 +8,17 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.graph.attention import Map, Normalize, Reduce, Score, Softmax, Terms, attentions, cached, score_of
+from tensornet_attn.graph.attention import (
+    MappedScores,
+    NormalizedScores,
+    Reduce,
+    Score,
+    SoftmaxOfScores,
+    Terms,
+    attentions,
+    cached,
+    score_of,
+)
 from tensornet_attn.graph.graph import Use
 from tensornet_attn.graph.recurrence import erases
 from tests.forms import randoms, recurrences, reductions
@@ -45,7 +55,7 @@ def test_the_fields_say_what_the_diagram_says() -> None:
             assert {*form.heads, *form.mixed} <= {*form.box.legs}
             assert (
                 form.value is None
-                or {*form.own} == {*form.value.legs} - {*form.box.legs} - {graph.key}
+                or {*form.value_legs} == {*form.value.legs} - {*form.box.legs} - {graph.key}
                 or erases(form.box)
             )
 
@@ -66,16 +76,16 @@ def test_scores_are_a_tree() -> None:
     """gfish: a linear map over the heads of the sum over global heads of relu of products."""
     graph = graph_of("gfish")
     found = attentions(graph)["A"]
-    assert isinstance(found.weighting, Softmax)
+    assert isinstance(found.weighting, SoftmaxOfScores)
     kinds, score = [Terms], found.score
     while inside := _inside(score):
         score = score_of(graph, inside)
         kinds.append(type(score))
-    assert kinds == [Terms, Reduce, Map, Terms]
+    assert kinds == [Terms, Reduce, MappedScores, Terms]
 
 
 def _inside(score: Score) -> Use | None:
-    if isinstance(score, Map | Reduce):
+    if isinstance(score, MappedScores | Reduce):
         return score.of
     assert isinstance(score, Terms)
     return next((use for term in score.terms for use in term.pairwise if use.name != "eps"), None)
@@ -83,4 +93,4 @@ def _inside(score: Score) -> Use | None:
 
 def test_what_divides_rows_has_its_eps() -> None:
     found = attentions(graph_of("fmm3"))
-    assert any(isinstance(one.weighting, Normalize) for one in found.values())
+    assert any(isinstance(one.weighting, NormalizedScores) for one in found.values())

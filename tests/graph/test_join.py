@@ -11,7 +11,7 @@ from torch import Tensor
 
 import tensornet_attn as ta
 from tests.agreement import in_chunks, modules
-from tests.random_call import F64, assert_same, results
+from tests.random_call import F64, same_results
 
 LEGS = {"n": "query", "m": "key", "f": 12, "g": "f", "h": "head 3", "d": "f / h"}
 JOINED: dict[str, Any] = {
@@ -64,7 +64,7 @@ def test_as_plain_pytorch_has_it() -> None:
 def test_values_and_gradients(options: dict[str, Any], causal: bool) -> None:
     oracle, layer = modules(JOINED | {"causal": causal}, **options)
     x = [torch.randn(2, 9, 12, dtype=F64)]
-    assert_same(results(layer, x, {}), results(oracle, x, {}))
+    same_results(layer, oracle, x)
 
 
 def test_chunks_are_the_same_as_at_once() -> None:
@@ -112,7 +112,7 @@ def test_norms_over_several_legs(name: str, legs: list[str]) -> None:
     x = torch.randn(2, 7, 12, dtype=F64)
     q = NORMS[name](torch.einsum("bnf,fhd->bnhd", x, oracle.Wq))
     torch.testing.assert_close(oracle(x), attended(oracle, x, q))
-    assert_same(results(layer, [x], {}), results(oracle, [x], {}))
+    same_results(layer, oracle, [x])
 
 
 def test_topk_over_several_legs() -> None:
@@ -121,7 +121,7 @@ def test_topk_over_several_legs() -> None:
     q = torch.einsum("bnf,fhd->bnhd", x, oracle.Wq)
     least = q.flatten(-2).topk(5, -1).values[..., -1, None, None]
     torch.testing.assert_close(oracle(x), attended(oracle, x, torch.where(q >= least, q, 0)))
-    assert_same(results(layer, [x], {}), results(oracle, [x], {}))
+    same_results(layer, oracle, [x])
 
 
 def test_groupnorm() -> None:
@@ -130,7 +130,7 @@ def test_groupnorm() -> None:
     q = torch.einsum("bnf,fhd->bnhd", x, oracle.Wq)
     q = F.group_norm(q.flatten(0, 2), 2).view_as(q)
     torch.testing.assert_close(oracle(x), attended(oracle, x, q))
-    assert_same(results(layer, [x], {}), results(oracle, [x], {}))
+    same_results(layer, oracle, [x])
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -151,7 +151,7 @@ def test_softmax_over_keys_and_heads(more: dict[str, Any], options: dict[str, An
     torch.testing.assert_close(oracle(x), torch.einsum("bnhm,bmhd,hdf->bnf", weights, v, oracle.Wo))
     keys = {"key_mask": torch.rand(2, 7, generator=torch.Generator().manual_seed(0)) < 0.7}
     for call in ({}, keys):
-        assert_same(results(layer, [x], call), results(oracle, [x], call))
+        same_results(layer, oracle, [x], call)
 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "max", "logsumexp"])
@@ -164,7 +164,7 @@ def test_reductions_over_several_legs(name: str) -> None:
     q = torch.einsum("bnf,fhd->bnhd", x, oracle.Wq)
     wanted = q.amax((-1, -2)) if name == "max" else getattr(q, name)((-1, -2))
     torch.testing.assert_close(oracle(x), wanted[..., None] * x)
-    assert_same(results(layer, [x], {}), results(oracle, [x], {}))
+    same_results(layer, oracle, [x])
 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "max", "logsumexp"])

@@ -31,6 +31,6 @@ def test_scores_are_exponents_of_queries_and_keys() -> None:
 
 
 def test_parts_that_read_no_state_are_wide_by_the_same_rule() -> None:
-    parts = {part.value: part for part in decoding_of(graph_of("fox")).parts}
+    parts = {part.value_name: part for part in decoding_of(graph_of("fox")).parts}
     assert {value for value, part in parts.items() if part.wide} == {"g", "c.chunk", "c", "c.state1"}
     assert {tensor.name for tensor in parts["y"].graph.tensors if tensor.wide} == {"c", "c.all"}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import tensornet_attn as ta
 from tensornet_attn.graph.graph import Contraction, Graph, Leg, Step, Tensor, Term
 from tensornet_attn.graph.text import to_text
-from tensornet_attn.ir.arithmetic import ONE, Binary, Call, Name, Negative, Number, parse
+from tensornet_attn.ir.arithmetic import ONE, Binary, FunctionCall, Name, Negative, Number, parse
 from tensornet_attn.rewrite.fused import fuse
 
 MHSA = """\
@@ -172,8 +172,8 @@ trees = st.recursive(
     lambda inner: st.one_of(
         inner.map(Negative),
         st.builds(Binary, st.sampled_from(["+", "-", "*", "/", "//", "**"]), inner, inner),
-        st.builds(lambda one: Call("sqrt", (one,)), inner),
-        st.builds(lambda one, other: Call("max", (one, other)), inner, inner),
+        st.builds(lambda one: FunctionCall("sqrt", (one,)), inner),
+        st.builds(lambda one, other: FunctionCall("max", (one, other)), inner, inner),
     ),
     max_leaves=8,
 )

@@ -11,7 +11,7 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.cost.memory import saved
 from tensornet_attn.cost.price import scene_of
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
@@ -69,7 +69,7 @@ class NormedMaps(OfBoxes[Normed]):
         graph = with_steps(form.graph, {form.norm.name: [], form.map.name: [step]})
         return Lowered(graph, {form.map.name: f"{self.name}: the rows and their map in one call"})
 
-    def saved(self, scene: Scene, step: Step) -> dict[str, int]:
+    def saved(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         return {f"{step.name}: scales": scene.elements(step, without=step.legs[-1])}
 
     def emit(self, writer: Writer, step: Step) -> None:

@@ -21,7 +21,7 @@ AROUND = (
     ),
     Mutation(
         "runtime/linear.py",
-        "scores = linear_scores(q, k, core).tril()",
+        "scores = linear_scores(q, k, core, torch.tril)",
         "scores = linear_scores(q, k, core)",
         "Causal linear attention sees later keys of the same chunk.",
         (f"{PLAIN}[linear-True-torch]",),

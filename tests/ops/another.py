@@ -10,11 +10,11 @@ from typing import Any
 
 from tensornet_attn.ir.areas import Area
 from tensornet_attn.ir.steps import Box, Step
-from tensornet_attn.ops import Map, Mask, Operation
+from tensornet_attn.ops import ElementwiseMap, Mask, Operation
 from tensornet_attn.ops.operation import axis_of, dim_of, without
 from tensornet_attn.ops.schema import BoxModel, LegName, Masks, Operand
 
-LOGSIGMOID = Map(
+LOGSIGMOID = ElementwiseMap(
     "log_of_sigmoid",
     lambda torch, x: torch.nn.functional.logsigmoid(x),
     "F.logsigmoid({x})",

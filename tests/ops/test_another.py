@@ -17,7 +17,7 @@ from tensornet_attn.spec import json_schema
 from tensornet_attn.special import embed
 from tests.agreement import modules
 from tests.ops.another import CUMMAX, LOGSIGMOID, TIMES
-from tests.random_call import assert_same, results
+from tests.random_call import same_results
 
 F64 = torch.float64
 DESIGN: dict[str, Any] = {
@@ -123,7 +123,7 @@ def test_code_is_the_reference_in_values_and_gradients(form: str, blockwise: boo
     oracle, module = modules(DESIGN, causal=form == "causal", **({} if blockwise else {"n": 1, "m": 1}))
     assert ("blockwise" in module.explain()) == blockwise
     inputs, options = call(form)
-    assert_same(results(module, inputs, options), results(oracle, inputs, options))
+    same_results(module, oracle, inputs, options)
 
 
 def test_in_blocks_every_operand_has_its_gradient() -> None:
@@ -133,7 +133,7 @@ def test_in_blocks_every_operand_has_its_gradient() -> None:
         oracle, module = modules(design, linear_memory=True)
         assert "blockwise" in module.explain()
         inputs, options = call("mask")
-        assert_same(results(module, inputs, options), results(oracle, inputs, options))
+        same_results(module, oracle, inputs, options)
 
 
 def test_the_oracle_is_right() -> None:

@@ -16,7 +16,7 @@ from tensornet_attn.plan.decoding import decoding_state
 from tensornet_attn.spec import json_schema
 from tests.agreement import in_chunks, modules
 from tests.ops.another import LATE
-from tests.random_call import F64, assert_same, results
+from tests.random_call import F64, same_results
 
 DESIGN: dict[str, Any] = {
     "tensornet": 1,
@@ -135,7 +135,7 @@ def test_code_is_the_reference_in_values_and_gradients(masks: tuple[str, ...], k
     assert ("blockwise" in module.explain()) == blockwise
     x = torch.randn(2, N, 6, dtype=F64)
     for options in ({}, {"mask": torch.rand(N, N) < 0.6}, {"key_mask": torch.rand(2, N) < 0.6}):
-        assert_same(results(module, [x], options), results(oracle, [x], options))
+        same_results(module, oracle, [x], options)
 
 
 def test_causality_is_what_their_areas_prove() -> None:

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.ops import MAPS, OPS, Operation
 from tensornet_attn.reference import evaluate
 from tests.agreement import modules
-from tests.random_call import assert_same, results
+from tests.random_call import same_results
 
 F64 = torch.float64
 N, M = 3, 4
@@ -127,7 +127,7 @@ def test_costs_words_and_code(kind: str) -> None:
     op, graph, step = box_of(kind)
     box = step.box
     assert box is not None
-    scene = Scene(graph, {"n": N, "m": M, "p": 5, "h": 2})
+    scene = SizedGraph(graph, {"n": N, "m": M, "p": 5, "h": 2})
     assert op.operations(scene, step, box) >= 0
     assert {*op.saved(box)} <= {"result", "row", "chosen", *dict(box.operands)}
     assert all(count > 0 for count in op.products(scene, step, box).values())
@@ -181,4 +181,4 @@ def test_code_of_maps_is_the_reference(name: str) -> None:
     for layer in (oracle, module):
         torch.nn.init.ones_(layer.w)
     x = [0.1 + 0.8 * torch.rand(2, 5, 6, dtype=F64)]
-    assert_same(results(module, x, {}), results(oracle, x, {}))
+    same_results(module, oracle, x)

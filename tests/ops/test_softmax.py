@@ -10,7 +10,7 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.errors import DesignError
 from tests.agreement import in_chunks, modules
-from tests.random_call import F64, assert_same, results
+from tests.random_call import F64, assert_same, results, same_results
 
 PLAIN = "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"
 SCORES: dict[str, Any] = {
@@ -74,7 +74,7 @@ def test_values_and_gradients(
     oracle, module = modules(design(scores, sink, mask, causal), **options)
     for n in (1, 7, 40):
         x, call = [torch.randn(2, n, 6, dtype=F64)], masks(kind, n, n)
-        assert_same(results(module, x, call), results(oracle, x, call))
+        same_results(module, oracle, x, call)
 
 
 @pytest.mark.parametrize(("scores", "sink", "mask", "causal"), CASES)
@@ -198,7 +198,7 @@ def test_a_gate_of_a_logsumexp_is_planned_as_a_sink() -> None:
     oracle, module = modules(gated(), n=512)
     assert "A.o: banded attention" in module.explain()
     x = [torch.randn(2, 23, 6, dtype=F64)]
-    assert_same(results(module, x, {}), results(oracle, x, {}))
+    same_results(module, oracle, x)
     sink = ta.reference(design(mask="causal and window(5, 0)"), dtype=F64)
     sink.load_state_dict(oracle.state_dict())
     torch.testing.assert_close(oracle(*x), sink(*x))

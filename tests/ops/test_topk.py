@@ -10,7 +10,7 @@ from torch import Tensor
 
 import tensornet_attn as ta
 from tests.agreement import modules
-from tests.random_call import F64, assert_same, results
+from tests.random_call import F64, same_results
 
 SCORES = {"map": "sigmoid", "of": "x[n f] Wg[f e] -> n e"}
 
@@ -63,7 +63,7 @@ def test_routers(design: dict[str, Any], gates: Any, backend: str) -> None:
     hidden = torch.nn.functional.silu(torch.einsum("bnf,efl->bnel", x, oracle.W1))
     wanted = torch.einsum("bne,bnel,elf->bnf", gates(oracle, x), hidden, oracle.W2)
     torch.testing.assert_close(oracle(x), wanted)
-    assert_same(results(layer, [x], {}), results(oracle, [x], {}))
+    same_results(layer, oracle, [x])
 
 
 @pytest.mark.parametrize("design", [DEEPSEEK, MIXTRAL], ids=["deepseek", "mixtral"])
@@ -96,7 +96,7 @@ def test_experts_with_biases(backend: str) -> None:
     gates = mixtral(oracle, x)
     wanted = torch.einsum("bne,bnel,elf->bnf", gates, hidden, oracle.W2) + gates @ oracle.b2
     torch.testing.assert_close(oracle(x), wanted)
-    assert_same(results(layer, [x], {}), results(oracle, [x], {}))
+    same_results(layer, oracle, [x])
 
 
 def test_gates_with_negative_scale_are_no_shares_of_the_chosen() -> None:
@@ -172,7 +172,7 @@ def test_hidden_keys_are_never_chosen(n: int, causal: bool, softmax: bool) -> No
     for call in ({}, {"key_mask": key_mask}, {"mask": mask}, {"key_mask": key_mask, "mask": mask}):
         keep = (call.get("mask", seen) & seen).expand(2, n, n) & call.get("key_mask", seen[-1:])[:, None]
         torch.testing.assert_close(oracle(x, **call), attends_to_the_best(oracle, x, keep[:, None], softmax))
-        assert_same(results(layer, [x], call), results(oracle, [x], call))
+        same_results(layer, oracle, [x], call)
 
 
 def test_nothing_chosen_gives_a_row_of_zeros() -> None:
@@ -184,7 +184,7 @@ def test_nothing_chosen_gives_a_row_of_zeros() -> None:
     x = torch.randn(2, 5, 4, dtype=F64)
     for call in ({}, {"key_mask": torch.tensor([[True, False, True, True, True]])}):
         assert oracle.capture(x, "A", **call)[:, :, 0].count_nonzero() == 0
-        assert_same(results(layer, [x], call), results(oracle, [x], call))
+        same_results(layer, oracle, [x], call)
 
 
 def test_the_best_keys_are_chosen_with_a_cache() -> None:

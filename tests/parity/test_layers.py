@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tensornet_attn.parity import LAYERS, Layer, compare
+from tensornet_attn.parity import LAYERS, ParityLayer, compare
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "parity.md"
 DOUBLE, SINGLE = 1e-12, 3e-6  # of differences, in units of the largest number: float64, and float32 within
@@ -19,7 +19,7 @@ DOUBLE, SINGLE = 1e-12, 3e-6  # of differences, in units of the largest number: 
     "ignore:Triton is not supported:UserWarning"
 )  # fla-core says so, which transformers asks for
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: f"{layer.package}: {layer.name}")
-def test_a_layer_and_its_design_agree(layer: Layer) -> None:
+def test_a_layer_and_its_design_agree(layer: ParityLayer) -> None:
     found = compare(layer)
     assert max(found.output, found.gradients, found.back) <= (SINGLE if layer.single else DOUBLE)
 

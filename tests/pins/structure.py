@@ -22,8 +22,8 @@ from functools import cache
 
 from tensornet_attn.compiler import plan_of
 from tensornet_attn.cost.memory import saved
-from tensornet_attn.cost.price import Price, price_of
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.price import PlanPrice, price_of
+from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.target import target_from
 from tensornet_attn.errors import DesignError
 from tensornet_attn.graph.graph import Box, Contraction, Function, Kernel, Step, Use
@@ -76,7 +76,7 @@ def saved_line(made: Plan) -> str:
     writer, sizes = _Writer(made), made.target.sizes(made.graph)
     known = {leg.name: leg.size for leg in made.schedule.legs if leg.size is not None}
     schedule = split_products(made.schedule)
-    scene = Scene(schedule, known | {leg: size for leg, size in sizes.items() if leg != BATCH}, made.target.batch)
+    scene = SizedGraph(schedule, known | {leg: size for leg, size in sizes.items() if leg != BATCH}, made.target.batch)
     kept: dict[str, int] = {}
     for step in schedule.steps:
         kept |= saved(scene, step)
@@ -85,7 +85,7 @@ def saved_line(made: Plan) -> str:
     return " ".join([*sorted(whole, key=_by_number), *(f"+{elements}" for elements in sorted(more))])
 
 
-def price(made: Plan) -> Price:
+def price(made: Plan) -> PlanPrice:
     """Predicted seconds and peak of bytes."""
     return price_of(made.schedule, made.target.sizes(made.graph), made.target)
 

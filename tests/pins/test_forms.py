@@ -8,13 +8,20 @@ from typing import Any
 
 import tensornet_attn as ta
 from tensornet_attn.graph import Graph, build
-from tensornet_attn.graph.attention import Attention, Reader, ScoreTerm
+from tensornet_attn.graph.attention import Attention, MapReader, ScoreTerm
 from tensornet_attn.graph.recurrence import Recurrence, erases, linear
 from tests.decay_designs import DECAYS
 from tests.forms import randoms, reductions
 from tests.pins.pinned import Pinned, joined
 from tests.shipped import graph_of
 
+WORDS = {
+    "SoftmaxOfScores": "softmax",
+    "NormalizedScores": "normalize",
+    "UnnormalizedScores": "masked",
+    "MappedScores": "map",
+    "OpaqueScores": "given",
+}
 HEAD: dict[str, Any] = {"tensornet": 1, "output": "y", "inputs": {"x": "m f"}}
 LEGS = {"n": "query", "m": "key", "f": 4, "h": "head 2", "d": 3}
 QKV = {"Q": "x[n f] Wq[f h d] -> n h d", "K": "x[m f] Wk[f h d] -> m h d", "V": "x[m f] Wv[f h d] -> m h d"}
@@ -87,16 +94,23 @@ def _words(form: Attention | Recurrence | str) -> str:
         return f"recurrence, {_recurrence(form)}"
     first = linear(form)
     more = f"; as a recurrence, {_recurrence(first)}" if isinstance(first, Recurrence) else ""
-    scores = " + ".join(map(_term, form.terms)) or type(form.score).__name__.lower()
+    scores = " + ".join(map(_term, form.terms)) or _word(form.score)
     reader = form.reader()
-    read = f"{reader.step.name} with {_names(reader.values)}" if isinstance(reader, Reader) else reader
-    return f"attention {form.box.name}, {type(form.weighting).__name__.lower()} of {scores}, read: {read}{more}"
+    read = f"{reader.step.name} with {_names(reader.values)}" if isinstance(reader, MapReader) else reader
+    return f"attention {form.box.name}, {_word(form.weighting)} of {scores}, read: {read}{more}"
+
+
+def _word(structure: object) -> str:
+    """The word in the pins for a class of `graph/attention.py`."""
+    name = type(structure).__name__
+    return WORDS.get(name, name.lower())
 
 
 def _recurrence(form: Recurrence) -> str:
     parts = [" + ".join(map(_term, form.terms))]
     parts += [f"value {form.value.name}"] if form.value else []
-    parts += [f"{name} {' '.join(legs)}" for name in ("heads", "mixed", "own") if (legs := getattr(form, name))]
+    legs_by_role = {"heads": form.heads, "mixed": form.mixed, "own": form.value_legs}
+    parts += [f"{role} {' '.join(legs)}" for role, legs in legs_by_role.items() if legs]
     parts += [f"decay {decay.box.name}" for decay in form.decays]
     operands = dict(form.box.box.operands) if form.box.box is not None else {}
     parts += [f"fades by {operands['decay'].name}"] if "decay" in operands else []

@@ -17,7 +17,8 @@ from tensornet_attn.plan.absorb import ABSORBED
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.plan import Plan
 from tensornet_attn.rewrite.fused import FusedAttention
-from tests.designs.cases import drawn, normal, same
+from tests.agreement import same_outcome
+from tests.designs.cases import drawn, normal
 
 TWO = {"x": "n f", "memory": "m f"}
 LATENT = "memory[m f] Wc[f c] -> m c"
@@ -192,19 +193,6 @@ def test_every_plan_is_the_same_function(title: str, workload: str, causal: bool
         pair = modules(title, workload, causal, device)
         assert workload != "decoding" or title == "gated" or absorbed(pair[0].plan)
         for n, m in ((1, 7), (5, 5), (3, 8), (6, 4)):
-            agree(pair, masks_of(masks, n, m), n, m)
-
-
-def agree(pair: list[CompiledDesign], masks: dict[str, torch.Tensor], n: int, m: int) -> None:
-    """Output, and gradients of both inputs and all weights."""
-    found = []
-    for module in pair:
-        module.zero_grad()
-        generator = torch.Generator().manual_seed(1)
-        inputs = [normal(generator, 2, length, 12).requires_grad_() for length in (n, m)]
-        out = module(*inputs, **masks)
-        (out * normal(generator, *out.shape)).sum().backward()
-        found.append({"output": out, **{str(i): x.grad for i, x in enumerate(inputs)}})
-        found[-1] |= {name: weight.grad for name, weight in module.named_parameters()}
-    for key, want in found[1].items():
-        same(found[0][key], want, key)
+            generator = torch.Generator().manual_seed(1)
+            inputs = [normal(generator, 2, length, 12) for length in (n, m)]
+            same_outcome(*pair, inputs, **masks_of(masks, n, m))

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import tensornet_attn as ta
+from tests.agreement import same_outcome
 
-from .test_linear import agree, check_refusal, draw, modules
+from .test_linear import check_refusal, draw, modules, same_with_masks
 
 WEIGHTS = {
     "Wq": "f h d", "Wk": "f h d", "Wv": "f h e", "Wo": "h e f", "Wg": "f g h d", "Ws": "f d", "Wt": "f e",
@@ -76,12 +77,9 @@ def test_blocks_and_the_result_is_the_same(name: str, causal: bool | None) -> No
     assert CHOSEN in ours.explain()
     heads = [ours.design.legs[leg] for leg in ours.plan.graph.step["A"].legs if leg not in ("n", "m")]
     for (n, m), batch in itertools.product([(5, 5), (40, 40), (3, 6), (6, 3), (1, 1)], [(), (2,), (0,)]):
-        inputs, keys = [draw(*batch, n, 4), draw(*batch, m, 4, seed=1)], draw(*batch, m, seed=2) > -0.3
-        agree(ours, oracle, inputs)
-        agree(ours, oracle, inputs, key_mask=keys)
-        agree(ours, oracle, inputs, key_mask=torch.zeros_like(keys))
-        agree(ours, oracle, inputs, mask=draw(n, m, seed=3) > -0.3, key_mask=keys)
-        agree(ours, oracle, inputs, mask=draw(*batch, *heads, n, m, seed=4))
+        same_with_masks(ours, oracle, n, m, batch, draw(*batch, *heads, n, m, seed=4))
+        inputs = [draw(*batch, n, 4), draw(*batch, m, 4, seed=1)]
+        same_outcome(ours, oracle, inputs, key_mask=torch.zeros(*batch, m, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -14,12 +14,13 @@ from tensornet_attn.graph import build
 from tensornet_attn.graph.graph import Kernel
 from tensornet_attn.kernels import blocks
 from tensornet_attn.kernels.blocks import block_of, keys_of, rows_of
-from tensornet_attn.plan.cache import Cache
+from tensornet_attn.plan.cache import LruCache
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.tiles.legs import quadratic
+from tests.agreement import same_outcome
 from tests.plan.blockwise_cases import MAPPED, READ, REFUSED, TAKEN, design
 
-from .test_linear import agree, draw
+from .test_linear import draw
 
 pytestmark = pytest.mark.usefixtures("in_blocks")
 
@@ -38,7 +39,7 @@ def modules(source: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     monkeypatch.setattr(blocks, "LEAST", 2)
     monkeypatch.setattr(blocks, "budget_of", lambda device: 4)
     for cache in ("plan.make.PLANS", "compiler._sources"):  # nothing of these blocks is left for others
-        monkeypatch.setattr(f"tensornet_attn.{cache}", Cache(most=4))
+        monkeypatch.setattr(f"tensornet_attn.{cache}", LruCache(most=4))
     loaded = ta.load(source)
     ours, oracle = (ta.compile(loaded, backend, dtype=torch.float64) for backend in ("torch", "reference"))
     state = {name: draw(*value.shape, seed=i) for i, (name, value) in enumerate(oracle.state_dict().items())}
@@ -61,10 +62,10 @@ def test_the_result_is_the_same(name: str, n: int, m: int, monkeypatch: pytest.M
     assert "(2, 1" in ours.source
     x, z, keys = draw(2, n, 6), draw(2, m, 6, seed=1), draw(2, m, seed=2) < 1
     noise = {"noise": {"eps": draw(2, 2, n, m, seed=4)}} if "eps" in str(TAKEN[name].get("noise")) else {}
-    agree(ours, oracle, [x, z], **noise)
+    same_outcome(ours, oracle, [x, z], **noise)
     if any(box in str(TAKEN[name]["diagram"]["A"]) for box in ("'softmax': 'm'", "normalize", "keep")):
-        agree(ours, oracle, [x, z], mask=draw(n, m, seed=3) < 1, key_mask=keys, **noise)
-        agree(ours, oracle, [x, z], mask=draw(2, 2, n, m, seed=3) < 1, **noise)
+        same_outcome(ours, oracle, [x, z], mask=draw(n, m, seed=3) < 1, key_mask=keys, **noise)
+        same_outcome(ours, oracle, [x, z], mask=draw(2, 2, n, m, seed=3) < 1, **noise)
 
 
 WRITTEN_OUT = [name for name in TAKEN if "positions" in name] + ["the most of each pair"]
@@ -93,7 +94,7 @@ def test_refusals(name: str) -> None:
 def test_what_is_refused_is_right_as_well(name: str, n: int, m: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, oracle = modules(REFUSED[name][0], monkeypatch)
     noise = {"noise": {"eps": draw(2, 2, n, m, seed=4)}} if name == "noise used twice" else {}
-    agree(ours, oracle, [draw(2, n, 6), draw(2, m, 6, seed=1)], **noise)
+    same_outcome(ours, oracle, [draw(2, n, 6), draw(2, m, 6, seed=1)], **noise)
 
 
 def test_a_state_that_reads_both_legs_is_updated_alike(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.plan.cache import Cache
+from tensornet_attn.plan.cache import LruCache
 
 
 def test_the_same_design_is_planned_and_emitted_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def test_what_is_refused_is_not_kept() -> None:
 
 
 def test_the_oldest_goes_first() -> None:
-    kept, made = Cache[int](most=2), list[int]()
+    kept, made = LruCache[int](most=2), list[int]()
 
     def get(key: int) -> int:
         return kept.get(key, lambda: made.append(key) or key)

@@ -17,10 +17,12 @@ from tensornet_attn.cost.target import Target
 from tensornet_attn.graph import build
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.runtime.decay import decay_attention, decayed_reads
+from tensornet_attn.runtime.linear import Term
 from tensornet_attn.runtime.softmax import masked_softmax
+from tests.agreement import same_outcome
 
 from .decay_cases import ALONE, FADED, FADING, SHARED, UNFADING, decayed, exp
-from .test_linear import CHOSEN, agree, check_refusal, draw, modules
+from .test_linear import CHOSEN, check_refusal, draw, modules, same_with_masks
 
 SHAPES = [(5, 5), (3, 40), (40, 3), (70, 70), (1, 1)]
 
@@ -31,12 +33,9 @@ def test_the_keys_are_summed_first_and_the_result_is_the_same(name: str) -> None
     assert f"A.o: {CHOSEN}" in ours.explain()
     shapes = [(n, m) for n, m in SHAPES if n == m or not build(ta.load(FADING[name])).tied]
     for (n, m), batch in zip(shapes, itertools.cycle([(2,), ()]), strict=False):
-        inputs, keys = [draw(*batch, n, 4), draw(*batch, m, 4, seed=1)], draw(*batch, m, seed=2) > -0.3
-        agree(ours, oracle, inputs)
-        agree(ours, oracle, inputs, key_mask=keys)
-    agree(ours, oracle, inputs, mask=draw(n, m, seed=3) > -0.3, key_mask=keys)
+        same_with_masks(ours, oracle, n, m, batch)
     inputs = [draw(2, 9, 4), draw(2, 9, 4, seed=1)]
-    agree(ours, oracle, inputs, mask=draw(9, 9, seed=3) > -0.3)
+    same_outcome(ours, oracle, inputs, mask=draw(9, 9, seed=3) > -0.3)
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -47,9 +46,9 @@ def test_what_fades_may_be_read_elsewhere_too(name: str) -> None:
     assert not any("queries at a time" in text or "dense keep" in text for text in told), told
     for n, batch in ((5, (2,)), (70, ()), (1, (2,))):
         inputs = [draw(*batch, n, 4), draw(*batch, n, 4, seed=1)]
-        agree(ours, oracle, inputs)
-        agree(ours, oracle, inputs, key_mask=draw(*batch, n, seed=2) > -0.3)
-    agree(ours, oracle, inputs, mask=draw(n, n, seed=3) > -0.3)
+        same_outcome(ours, oracle, inputs)
+        same_outcome(ours, oracle, inputs, key_mask=draw(*batch, n, seed=2) > -0.3)
+    same_outcome(ours, oracle, inputs, mask=draw(n, n, seed=3) > -0.3)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -62,12 +61,8 @@ def test_a_softmax_that_compares_nothing(name: str, causal: bool) -> None:
     assert (f"A.o: {CHOSEN}" in ours.explain()) == (causal or not name.endswith(("the distance", "own position")))
     shapes = [(n, m) for n, m in SHAPES if n == m or not build(ta.load(source)).tied]
     for n, m in shapes:
-        inputs, keys = [draw(2, n, 4), draw(2, m, 4, seed=1)], draw(2, m, seed=2) > -0.3
-        agree(ours, oracle, inputs)
-        agree(ours, oracle, inputs, key_mask=keys)
-    agree(ours, oracle, inputs, mask=draw(n, m, seed=3) > -0.3, key_mask=keys)
-    if "same" not in source["diagram"]:  # a keep box, which takes no float mask
-        agree(ours, oracle, inputs, mask=draw(n, m, seed=3))
+        floats = [] if "same" in source["diagram"] else [draw(n, m, seed=3)]  # a keep box takes no float mask
+        same_with_masks(ours, oracle, n, m, (2,), *floats)
 
 
 @pytest.mark.parametrize(("n", "m"), [(40, 40), (7, 40), (40, 7)])
@@ -83,7 +78,7 @@ def test_more_of_the_own_position_of_any_size(n: int, m: int, more: float) -> No
     found = []
     for mask in (None, torch.ones(n, m, dtype=torch.bool)):
         options = {"key_mask": seen.expand(2, m), "batch": 1, "heads": 1, "softmax": True, "causal": True, "chunk": 4}
-        y = decay_attention([(q, k, a, b, own)], v, mask, **options)
+        y = decay_attention([Term(q, k, a, b, own)], v, mask, **options)
         found.append([y, *torch.autograd.grad(y.square().sum(), leaves)])
     for ours, dense in zip(*found, strict=True):
         assert ours.isfinite().all()
@@ -97,7 +92,7 @@ def test_weights_of_any_size() -> None:
     for keys in (None, seen):
         for causal in (True, False):
             how = {"key_mask": keys, "batch": 1, "heads": 1, "softmax": True, "causal": causal, "chunk": 4}
-            found = decay_attention([(ones, ones, torch.zeros_like(b), b)], v, None, **how)
+            found = decay_attention([Term(ones, ones, torch.zeros_like(b), b)], v, None, **how)
             keep = torch.ones(100, 100, dtype=torch.bool).tril() if causal else torch.ones(100, 100, dtype=torch.bool)
             keep = keep if keys is None else keep & keys
             wanted = masked_softmax(-b.mT.double().expand(1, 1, 100, 100), keep) @ v.double()
@@ -114,7 +109,7 @@ BY_INDUCTOR += ["a softmax of numbers of keys", "with more of the own position"]
 def test_compiled(name: str) -> None:
     ours, oracle = modules((FADING | ALONE)[name], False, "inductor")
     for length in (5, 70, 40):
-        agree(ours, oracle, [draw(2, length, 4), draw(2, length, 4, seed=1)])
+        same_outcome(ours, oracle, [draw(2, length, 4), draw(2, length, 4, seed=1)])
 
 
 @pytest.mark.parametrize("name", UNFADING)
@@ -127,7 +122,7 @@ def test_over_all_keys() -> None:
     del source["diagram"]["A"]["mask"]
     ours, oracle = modules(source, False)
     assert f"A.o: {CHOSEN}" in ours.explain()
-    agree(ours, oracle, [draw(2, 5, 4), draw(2, 7, 4, seed=1)], key_mask=draw(2, 7, seed=2) > -0.3)
+    same_outcome(ours, oracle, [draw(2, 5, 4), draw(2, 7, 4, seed=1)], key_mask=draw(2, 7, seed=2) > -0.3)
 
 
 def exactly(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -161,7 +156,7 @@ def test_heads_with_a_decay_and_a_value_each(rate: float, shared: bool) -> None:
     q, k = (draw(2, 1, 70, 4, seed=i).requires_grad_() for i in range(2))
     v = draw(2, 5, 70, 1, seed=2).requires_grad_()
     b = (rate * draw(2, 1 if shared else 5, 70, 1, seed=3).abs()).cumsum(-2).neg().requires_grad_()
-    read = decay_attention([(q, k, b, b)], v, batch=1, heads=2, normalize=False, causal=True, chunk=16)
+    read = decay_attention([Term(q, k, b, b)], v, batch=1, heads=2, normalize=False, causal=True, chunk=16)
     found, wanted = (torch.autograd.grad(y.sin().sum(), (q, k, v, b)) for y in (read, exactly(q, k, v, b, b)))
     torch.testing.assert_close(read, exactly(q, k, v, b, b), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
@@ -179,7 +174,7 @@ def test_hidden_keys_count_for_nothing_whatever_they_fade_by(causal: bool, norma
     for number in (0, -1e4, 1e4):
         operands = [x.clone().requires_grad_() for x in (q.square(), k.square(), v, a, b)]
         own = torch.where(seen[:, None, :, None], operands[4], number)
-        y = decay_attention([(operands[0], operands[1], operands[3], own)], operands[2], None, seen, **how)
+        y = decay_attention([Term(operands[0], operands[1], operands[3], own)], operands[2], None, seen, **how)
         results.append([y, *torch.autograd.grad((y * draw(*y.shape, seed=7)).sum(), operands)])
     assert all(x.isfinite().all() for x in results[0])
     assert not results[0][0][2].any()

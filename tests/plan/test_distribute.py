@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests.agreement import same_outcome
+
 from .explained import ways
 from .linear_cases import READ, SCORES, diagram
-from .test_linear import agree, draw, modules
+from .test_linear import draw, modules
 
 NEAR = {"softmax": "m", "scale": "d ** -0.5", "of": SCORES}
 FAR, KEPT = {"normalize": "m", "of": SCORES}, {"keep": "m", "of": "Qc[n d] Kc[m d] -> n m"}
@@ -78,7 +80,7 @@ def test_each_map_reads_the_values(name: str) -> None:
     assert ways(ours.explain()) == wanted
     assert "not distribution" not in ours.explain()
     assert not any({"n", "m"} <= {*step.legs} for step in ours.plan.schedule.steps)  # no map is stored, nor a blend
-    agree(ours, oracle, [draw(2, 5, 4), draw(2, 5, 4, seed=1)])
+    same_outcome(ours, oracle, [draw(2, 5, 4), draw(2, 5, 4, seed=1)])
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -86,4 +88,4 @@ def test_what_unlocks_nothing_stays_and_says_why(name: str) -> None:
     source, refused = WHOLE[name]
     ours, oracle = modules(diagram(source), False)
     assert all(f"\n    not distribution: {reason}" in ours.explain() for (reason,) in refused.values())
-    agree(ours, oracle, [draw(2, 5, 4), draw(2, 6, 4, seed=1)])
+    same_outcome(ours, oracle, [draw(2, 5, 4), draw(2, 6, 4, seed=1)])

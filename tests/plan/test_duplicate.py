@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
+from tests.agreement import modules, same_outcome
 
 from .explained import ways
 from .linear_cases import SCORES, diagram
@@ -59,15 +60,9 @@ def test_which_get_scores_of_their_own(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("causal", [False, True])
 def test_values_and_gradients(name: str, causal: bool) -> None:
-    design = ta.load(source(CASES[name][0]))
-    ours, plain = (ta.compile(design, backend=own, causal=causal).double() for own in ("torch", "reference"))
-    ours.load_state_dict(plain.state_dict())
+    plain, ours = modules(ta.load(source(CASES[name][0])), causal=causal)
     x, z = (torch.randn(2, 37, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(own)) for own in (0, 1))
-    found = []
-    for module in (ours, plain):
-        y = module(x, z)
-        found.append([y, *torch.autograd.grad(y.square().sum(), list(module.parameters()))])
-    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
+    same_outcome(ours, plain, [x, z])
 
 
 def test_what_the_plan_says() -> None:

@@ -14,6 +14,7 @@ from tensornet_attn.graph import build
 from tensornet_attn.graph.graph import Contraction, Kernel
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.plan import Plan
+from tests.agreement import outcome, same_outcome
 
 LETTERS = "v k q o vk vq kq ko vo qo vkq vko vqo kqo vkqo rope xl".split()
 EPA = ["epa", *(f"epa_{letters}" for letters in LETTERS if letters != "vo")]
@@ -42,18 +43,10 @@ def kernels(module: nn.Module) -> list[str]:
     return made_by(module.plan)
 
 
-def results(module: nn.Module, x: Tensor, **masks: Tensor) -> list[Tensor]:
-    """The output, and the gradients of its random sum: of the input and of every weight."""
-    x = x.clone().requires_grad_()
-    y = module(x, **masks)
-    direction = torch.randn(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(2))
-    return [y, *torch.autograd.grad((y * direction).sum(), [x, *module.parameters()])]
-
-
 def same(source: Any, x: Tensor, masks: dict[str, Tensor] | None = None, **options: Any) -> None:
     fast, plain = twins(source, **options)
     assert kernels(fast)
-    torch.testing.assert_close(results(fast, x, **(masks or {})), results(plain, x, **(masks or {})), **LOOSE)
+    same_outcome(fast, plain, [x], **(masks or {}))
 
 
 def normal(*shape: int) -> Tensor:
@@ -88,8 +81,8 @@ def test_of_equal_gates_the_first_win(name: str) -> None:
             if key in ("Ss", "Sd", "Ws"):
                 nn.init.zeros_(weight)
     x = normal(2, 5, 12)
-    found = results(fast, x)
-    torch.testing.assert_close(found, results(plain, x), **LOOSE)
+    found = outcome(fast, [x])
+    torch.testing.assert_close(found, outcome(plain, [x]), **LOOSE)
     for (key, _), gradient in zip(fast.named_parameters(), found[2:], strict=True):
         axes = [axis for axis, size in enumerate(gradient.shape) if size == 16]
         if axes and key.startswith("W") and key != "Ws":  # the others get exactly nothing
@@ -314,7 +307,7 @@ def test_rows_of_every_head_behind_a_map(mask: str) -> None:
     }
     fast, plain = twins(source, n=4096)
     assert kernels(fast) == ["y"] * (mask == "causal")
-    torch.testing.assert_close(results(fast, normal(2, 9, 3)), results(plain, normal(2, 9, 3)), **LOOSE)
+    same_outcome(fast, plain, [normal(2, 9, 3)])
 
 
 def test_a_product_in_a_sum() -> None:

@@ -14,6 +14,7 @@ from tensornet_attn.graph import build
 from tensornet_attn.graph.graph import Contraction
 from tensornet_attn.graph.pairs import primitive, split_products
 from tensornet_attn.plan.make import make_plan
+from tests.agreement import modules, same_outcome
 
 FUSED = "\n  A: fused attention: scaled_dot_product_attention, the scores are never stored"
 Q, K, V = "x[n f] Wq[f h d] -> n h d", "x[m f] Wk[f h d] -> m h d", "x[m f] Wv[f h e] -> m h e"
@@ -129,8 +130,7 @@ def test_any_layout_and_any_reader(scores: str, reader: str) -> None:
             "y": reader.replace("A[h n m]", f"A[{scores}]"),
         },
     }
-    module, oracle = (ta.compile(data, backend, dtype=torch.float64) for backend in ("torch", "reference"))
-    module.load_state_dict(oracle.state_dict())
+    oracle, module = modules(data)
     assert "attend(" in module.source
     x = torch.randn(2, 4, 2, dtype=torch.float64)
     torch.testing.assert_close(module(x), oracle(x), rtol=1e-10, atol=1e-12)
@@ -187,18 +187,10 @@ def test_query_key_and_value_on_head_legs_of_their_own(query: str, key: str, val
         },
         "output": "y",
     }
-    options = {"dtype": torch.float64, "n": 64}  # so short that blocks of queries do not pay off
-    module, oracle = (ta.compile(design, backend, causal, **options) for backend in ("torch", "reference"))
-    module.load_state_dict(oracle.state_dict())
+    oracle, module = modules(design, causal=causal, n=64)  # so short that blocks of queries do not pay off
     assert "attend(" in module.source
     for shape in ((2, 7, 6), (7, 6), (0, 7, 6)):
-        x = torch.randn(*shape, dtype=torch.float64)
-        pair = [x.clone().requires_grad_() for _ in range(2)]
-        outputs = [made(own) for made, own in zip((module, oracle), pair, strict=True)]
-        torch.testing.assert_close(*outputs, rtol=1e-10, atol=1e-12)
-        grads = [torch.autograd.grad(y.square().sum(), (own, *made.parameters())) for y, own, made in
-                 zip(outputs, pair, (module, oracle), strict=True)]  # fmt: skip
-        torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-12)
+        same_outcome(module, oracle, [torch.randn(*shape, dtype=torch.float64)], 1e-10, 1e-12)
 
 
 def test_keys_that_are_spread_over_heads_are_paid_by_all_queries() -> None:

@@ -15,7 +15,7 @@ from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.kernels import KERNELS
 from tensornet_attn.kernels.attention import FUSED, Scored
-from tensornet_attn.kernels.implementation import Context, Cost, Lowered, OfBoxes
+from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes
 from tensornet_attn.plan import make
 from tensornet_attn.plan.implementations import TORCH
 from tensornet_attn.plan.make import make_plan
@@ -38,9 +38,9 @@ class Named(OfBoxes[Scored]):
     def unsupported(self, form: Scored, context: Context) -> tuple[str, ...]:
         return () if form.box == self.box else (f"it is called '{form.box}'",)
 
-    def cost(self, form: Scored, context: Context) -> Cost:
+    def cost(self, form: Scored, context: Context) -> FormCost:
         keys = context.sizes["m"]
-        return Cost(self.price * keys, 100 * keys, lambda coins, digits: f"{coins:,.0f} coins", "it would take")
+        return FormCost(self.price * keys, 100 * keys, lambda coins, digits: f"{coins:,.0f} coins", "it would take")
 
     def emit(self, writer: Writer, step: Step) -> None:
         FUSED.emit(writer, step)

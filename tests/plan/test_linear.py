@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import tensornet_attn as ta
+from tests.agreement import same_outcome
 
 from .linear_cases import LINEAR, REFUSED, SIZES
 
@@ -30,15 +31,12 @@ def modules(source: Any, causal: bool | None, backend: str = "torch", **options:
     return ours, oracle
 
 
-def agree(ours: Any, oracle: Any, inputs: list[Tensor], **see: Tensor) -> None:
-    """Equal values, and equal gradients of inputs and weights."""
-    results = []
-    for module in (ours, oracle):
-        leaves = [t.clone().requires_grad_() for t in inputs] + list(module.parameters())
-        y = module(*leaves[: len(inputs)], **see)
-        loss = (y * draw(*y.shape, seed=5)).sum()
-        results.append([y, *torch.autograd.grad(loss, leaves, materialize_grads=True)])
-    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-10)
+def same_with_masks(ours: Any, oracle: Any, n: int, m: int, batch: tuple[int, ...], *masks: Tensor) -> None:
+    """Equal outcomes without masks, with one of keys, with one of pairs beside it, and with each of `masks`."""
+    inputs, keys = [draw(*batch, n, 4), draw(*batch, m, 4, seed=1)], draw(*batch, m, seed=2) > -0.3
+    pairs = {"mask": draw(n, m, seed=3) > -0.3, "key_mask": keys}
+    for see in ({}, {"key_mask": keys}, pairs, *({"mask": mask} for mask in masks)):
+        same_outcome(ours, oracle, inputs, **see)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -48,11 +46,7 @@ def test_the_keys_are_summed_first_and_the_result_is_the_same(name: str, causal:
     assert f"  A.o: {CHOSEN}" in ours.explain()
     heads = [SIZES[leg] for leg in ours.plan.graph.step["A"].legs if leg not in ("n", "m")]
     for (n, m), batch in itertools.product([(5, 5), (3, 6), (6, 3), (1, 1)], [(), (2,)]):
-        inputs, keys = [draw(*batch, n, 4), draw(*batch, m, 4, seed=1)], draw(*batch, m, seed=2) > -0.3
-        agree(ours, oracle, inputs)
-        agree(ours, oracle, inputs, key_mask=keys)
-        agree(ours, oracle, inputs, mask=draw(n, m, seed=3) > -0.3, key_mask=keys)
-        agree(ours, oracle, inputs, mask=draw(*batch, *heads, n, m, seed=4) > -0.3)
+        same_with_masks(ours, oracle, n, m, batch, draw(*batch, *heads, n, m, seed=4) > -0.3)
 
 
 def check_refusal(source: Any, reason: str | None, causal: bool | None, chosen: str, row: str) -> None:
@@ -60,7 +54,7 @@ def check_refusal(source: Any, reason: str | None, causal: bool | None, chosen: 
     ours, oracle = modules(source, causal)
     assert (chosen if reason is None else f"\n    not {row}: {reason}") in ours.explain()
     assert (chosen in ours.explain()) == (reason is None)
-    agree(ours, oracle, [draw(2, 5, 4), draw(2, 6, 4, seed=1)])
+    same_outcome(ours, oracle, [draw(2, 5, 4), draw(2, 6, 4, seed=1)])
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -90,4 +84,4 @@ def test_inputs_of_any_batch_even_none(name: str) -> None:
     for causal in (False, True):
         ours, oracle = modules(ta.load(name, {"f": 8, "h": 2, "d": 4}), causal)
         for batch in ((), (0,), (2, 3)):
-            agree(ours, oracle, [draw(*batch, 5, 8)])
+            same_outcome(ours, oracle, [draw(*batch, 5, 8)])

@@ -13,7 +13,7 @@ import tensornet_attn as ta
 from tensornet_attn.kernels import blocks
 from tests.agreement import in_chunks, modules
 from tests.masked import CAUSAL, MANY, MASKS, design, matrix
-from tests.random_call import F64, assert_same, results
+from tests.random_call import F64, same_results
 
 pytestmark = pytest.mark.usefixtures("in_blocks")
 
@@ -59,7 +59,7 @@ def test_code_is_the_reference_in_values_and_gradients(mask: str, plan: str) -> 
     for n, m in ((N, N), (4, N), (N, 9)):
         inputs = [torch.randn(2, length, 6, dtype=F64) for length in (n, m)]
         for options in ({}, {"mask": torch.rand(n, m) < 0.6}, {"key_mask": torch.rand(2, m) < 0.6}):
-            assert_same(results(module, inputs, options), results(oracle, inputs, options))
+            same_results(module, oracle, inputs, options)
 
 
 @pytest.mark.parametrize("kind", ["softmax", "normalize", "keep"])
@@ -72,7 +72,7 @@ def test_blocks_of_queries_are_the_reference(mask: str, kind: str, monkeypatch: 
     for n, m in ((N, N), (4, N), (N, 9)):
         inputs = [torch.randn(2, length, 6, dtype=F64) for length in (n, m)]
         options = {"mask": torch.rand(n, m) < 0.6} if n < m else {}
-        assert_same(results(module, inputs, options), results(oracle, inputs, options))
+        same_results(module, oracle, inputs, options)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_block_without_the_first_keys_knows_where_it_is(
     assert ("reach=(" in module.source) == ("prefix" not in mask or bias in ("gap", "place"))
     for n, m in ((N, N), (4, N), (N, 9)):
         inputs = [torch.randn(2, length, 6, dtype=F64) for length in (n, m)]
-        assert_same(results(module, inputs, {}), results(oracle, inputs, {}))
+        same_results(module, oracle, inputs)
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -190,7 +190,7 @@ def test_blocks_of_what_is_near_and_of_the_first_keys(mask: str) -> None:
     for n, m in ((100, 100), (40, 150), (150, 90)) if mask in BANDED else ():
         inputs = [torch.randn(2, length, 6, dtype=F64) for length in (n, m)]
         for options in ({"mask": torch.randn(n, m, dtype=F64)}, {"key_mask": torch.rand(2, m) < 0.6}):
-            assert_same(results(module, inputs, options), results(oracle, inputs, options))
+            same_results(module, oracle, inputs, options)
 
 
 def test_the_first_keys_and_those_nearby_are_blocks() -> None:

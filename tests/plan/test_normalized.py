@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 import tensornet_attn as ta
+from tests.agreement import same_outcome
 
 from .linear_cases import SCORES, design
 from .test_decay import SHAPES
-from .test_linear import agree, draw, modules
+from .test_linear import draw, modules
 
 pytestmark = pytest.mark.usefixtures("in_blocks")
 
@@ -47,9 +48,9 @@ def hold(source: dict[str, Any]) -> None:
     ours, oracle = modules(source, False)
     for (n, m), batch in zip([*SHAPES, (70, 70)], itertools.cycle([(2,), ()]), strict=False):
         inputs, keys = [draw(*batch, n, 4), draw(*batch, m, 4, seed=1)], draw(*batch, m, seed=2) > 0.5
-        agree(ours, oracle, inputs)
-        agree(ours, oracle, inputs, key_mask=keys)
-        agree(ours, oracle, inputs, mask=draw(*batch, 3, n, m, seed=3) > 0, key_mask=keys)
+        same_outcome(ours, oracle, inputs)
+        same_outcome(ours, oracle, inputs, key_mask=keys)
+        same_outcome(ours, oracle, inputs, mask=draw(*batch, 3, n, m, seed=3) > 0, key_mask=keys)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.plan.parallel import Split, split_of
+from tensornet_attn.plan.parallel import SplitLeg, split_of
 from tensornet_attn.plan.part import part_of
 from tests.refusals import refusal
 
@@ -38,7 +38,7 @@ AGAINST = {
 LEGS = {"n": "query", "f": 8, "g": "head 4", "h": "head 4", "l": 6}
 
 
-def split(design: object, processes: int | None = None, leg: str | None = None) -> Split:
+def split(design: object, processes: int | None = None, leg: str | None = None) -> SplitLeg:
     return split_of(ta.build(ta.load(design)), processes, leg)
 
 

@@ -21,14 +21,14 @@ from tensornet_attn.plan.stages import merged, single
 def test_values_of_a_call(name: str, stages: list[tuple[str, ...]]) -> None:
     decoding = decoding_of(build(load(name), causal=True))
     assert [stage.values for stage in merged(decoding, False)] == stages
-    assert [stage.values for stage in single(decoding)] == [(part.value,) for part in decoding.parts]
+    assert [stage.values for stage in single(decoding)] == [(part.value_name,) for part in decoding.parts]
 
 
 def test_what_reads_states_stands_apart() -> None:
     decoding = decoding_of(build(load("linear"), causal=True))
     for stage in merged(decoding, True):
         assert stage.wide == any("past" in tensor.name for tensor in stage.graph.of_role("input"))
-        hidden = {one.value for one in stage.inputs if one.hides}
+        hidden = {one.value_name for one in stage.inputs if one.hides}
         assert not hidden & {*stage.values}
 
 

@@ -15,7 +15,7 @@ from tests.refusals import refusal
 
 from .linear_cases import positive
 from .test_decay import SHAPES
-from .test_linear import CHOSEN, agree, draw, modules
+from .test_linear import CHOSEN, draw, modules, same_with_masks
 
 pytestmark = pytest.mark.usefixtures("in_blocks")
 
@@ -100,11 +100,7 @@ def causal_too(source: dict[str, Any], causal: bool) -> dict[str, Any]:
 def hold(source: dict[str, Any]) -> None:
     ours, oracle = modules(source, False)
     for (n, m), batch in zip([*SHAPES, (70, 70), (40, 90)], itertools.cycle([(2,), ()]), strict=False):
-        inputs, keys = [draw(*batch, n, 4), draw(*batch, m, 4, seed=1)], draw(*batch, m, seed=2) > -0.3
-        agree(ours, oracle, inputs)
-        agree(ours, oracle, inputs, key_mask=keys)
-        agree(ours, oracle, inputs, mask=draw(n, m, seed=3) > -0.3, key_mask=keys)
-        agree(ours, oracle, inputs, mask=draw(*batch, n, m, seed=4) > 0)
+        same_with_masks(ours, oracle, n, m, batch, draw(*batch, n, m, seed=4) > 0)
 
 
 @pytest.mark.parametrize("causal", [False, True])

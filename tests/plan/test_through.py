@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import tensornet_attn as ta
+from tests.agreement import same_outcome
 from tests.refusals import refusal
 
 from .linear_cases import positive
-from .test_linear import agree, draw, modules
+from .test_linear import draw, modules, same_with_masks
 
 MOVED = "  P: the queries that read its products with values move into the scores"
 SIZES = {"f": 4, "h": 2, "d": 3, "e": 32, "r": 16}
@@ -96,11 +97,7 @@ STAYS = {
 
 def hold(ours: Any, oracle: Any) -> None:
     for (n, m), batch in itertools.product([(5, 5), (3, 6), (6, 3), (40, 40), (1, 1)], [(), (2,)]):
-        inputs, keys = [draw(*batch, n, 4), draw(*batch, m, 4, seed=1)], draw(*batch, m, seed=2) > -0.3
-        agree(ours, oracle, inputs)
-        agree(ours, oracle, inputs, key_mask=keys)
-        agree(ours, oracle, inputs, mask=draw(n, m, seed=3) > -0.3, key_mask=keys)
-        agree(ours, oracle, inputs, mask=draw(*batch, n, m, seed=4) > 0.5)
+        same_with_masks(ours, oracle, n, m, batch, draw(*batch, n, m, seed=4) > 0.5)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -145,7 +142,7 @@ def test_hidden_values_reach_nothing() -> None:
     ours, oracle = modules(MOVES["both"], True)
     x, z = draw(6, 4), draw(6, 4, seed=1)
     keys = torch.tensor([False, False, True, True, False, True])
-    agree(ours, oracle, [x, z], key_mask=keys)
+    same_outcome(ours, oracle, [x, z], key_mask=keys)
     one, other = (ours(x, z.masked_fill(~keys[:, None], value), key_mask=keys) for value in (0.0, torch.inf))
     torch.testing.assert_close(one, other, rtol=0, atol=0)
 

@@ -14,7 +14,8 @@ from tensornet_attn.graph import build
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.plan import Plan
 from tensornet_attn.plan.ways import WAYS
-from tests.designs.cases import CASES, compiled, drawn, inputs_of, normal, same
+from tests.agreement import same_outcome
+from tests.designs.cases import CASES, compiled, drawn, inputs_of
 from tests.refusals import refusal
 
 pytestmark = pytest.mark.usefixtures("in_blocks")
@@ -29,16 +30,7 @@ def plan(name: str, backend: str = "torch", legs: dict[str, int] | None = None, 
 
 def agrees_with_the_reference(name: str, module: ta.CompiledDesign) -> None:
     """Output, and gradients of all inputs and weights, in float64."""
-    layers, grads = [drawn(module, 0, CASES[name].positive), compiled(name, "reference")], []
-    for layer in layers:
-        inputs = [x.requires_grad_() for x in inputs_of(name)]
-        out = layer(*inputs)
-        (out * normal(torch.Generator().manual_seed(7), *out.shape)).sum().backward()
-        found = {f"input {i}": x.grad for i, x in enumerate(inputs)}
-        found |= {key: weight.grad for key, weight in layer.named_parameters()}
-        grads.append({"output": out} | {k: torch.zeros(()) if g is None else g for k, g in found.items()})
-    for key, want in grads[1].items():
-        same(grads[0][key].expand_as(want), want.expand_as(grads[0][key]), key)
+    same_outcome(drawn(module, 0, CASES[name].positive), compiled(name, "reference"), inputs_of(name))
 
 
 @pytest.mark.parametrize("name", CASES)

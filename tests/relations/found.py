@@ -26,6 +26,19 @@ MIXED = {
     "constants": {"each": {"legs": "n", "value": "ones"}},
 }
 ATTEND = {"softmax": "m", "of": "x[n] k[m] -> n m"}
+GATES = {  # of each head
+    "Q": "x[n f] W[f h d] -> n h d",
+    "K": "x[m f] U[f h d] -> m h d",
+    "u": {"map": "softplus", "of": "x[m f] G[f h] -> m h"},
+    "g": "-1 * u[m h] -> m h",
+    "c": {"cumsum": "m", "of": "g"},
+    "D": {"map": "exp", "of": "c[n h] - c[m h] -> h n m"},
+}
+GATED: Data = {
+    "causal": True,
+    "legs": {"m": "key", "f": 4, "h": "head 2", "d": 2},
+    "weights": {"W": "f h d", "U": "f h d", "G": "f h"},
+}
 FOUND = (
     _design(
         "product_over_keys",
@@ -73,6 +86,16 @@ FOUND = (
         {"A": {"map": "sigmoid", "of": ATTEND}, "y": "A[n m] v[m] -> n"},
     ),
     _design(
+        "map_of_queries_and_keys",
+        MET,
+        {
+            "D": {"map": "tanh", "of": "x[n] + k[m] -> n m"},
+            "A": {"keep": "m", "of": "D[n m] w[] -> n m"},
+            "y": "A[n m] v[m] -> n",
+        },
+        weights={"w": ""},
+    ),
+    _design(
         "mixed_components",
         {"x": "n f"},
         {
@@ -114,6 +137,64 @@ FOUND = (
             "y": "A[h n m] V[m h d] -> n h d",
         },
         legs={"m": "key", "f": 4, "h": "head 2", "d": 2},
+        weights={"W": "f h d", "U": "f h d"},
+    ),
+    _design(
+        "sum_that_is_subtracted",
+        MET,
+        {
+            "E": "x[n] k[m] + 1 -> n m",
+            "A": {"map": "sigmoid", "of": "k[m] - E[n m] -> n m"},
+            "y": "A[n m] v[m] -> n",
+        },
+    ),
+    _design(
+        "map_that_a_sum_and_values_read",
+        {"x": "n f"},
+        GATES
+        | {
+            "S": {"keep": "m", "of": "Q[n h d] K[m h d] D[h n m] -> h n m"},
+            "s": {"sum": "m", "of": "S"},
+            "a": {"map": "clamp_min(1)", "of": {"map": "abs", "of": "s"}},
+            "r": {"map": "reciprocal", "of": "a"},
+            "o": "S[h n m] K[m h d] -> n h d",
+            "y": "o[n h d] r[h n] -> n h d",
+        },
+        **GATED,
+    ),
+    _design(
+        "gated_square",
+        {"x": "n f"},
+        GATES
+        | {
+            "S": {"map": "square", "of": "Q[n h d] K[m h d] -> h n m"},
+            "A": {"normalize": "m", "of": "S[h n m] D[h n m] -> h n m"},
+            "y": "A[h n m] K[m h d] -> n h d",
+        },
+        **GATED,
+    ),
+    _design(
+        "earlier_keys",
+        {"x": "n f"},
+        {name: GATES[name] for name in "QKugc"}
+        | {
+            "b": "c[n h] - g[n h] -> n h",
+            "D": {"map": "exp", "of": "b[n h] - c[m h] -> h n m"},
+            "A": {"keep": "m", "mask": "causal(1)", "of": "Q[n h d] K[m h d] D[h n m] -> h n m"},
+            "y": "A[h n m] K[m h d] + Q[n h d] -> n h d",
+        },
+        **GATED,
+    ),
+    _design(
+        "undecayed_earlier_keys",
+        {"x": "n f"},
+        {
+            "Q": {"map": "elu1", "of": GATES["Q"]},
+            "K": {"map": "elu1", "of": GATES["K"]},
+            "A": {"normalize": "m", "mask": "causal(1)", "of": "Q[n h d] K[m h d] -> h n m"},
+            "y": "A[h n m] K[m h d] -> n h d",
+        },
+        legs=GATED["legs"],
         weights={"W": "f h d", "U": "f h d"},
     ),
 )

@@ -16,7 +16,7 @@ import tensornet_attn as ta
 from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.nn.module import leaves
 from tensornet_attn.ops import OPS
-from tensornet_attn.reference import Run, add_leaves, box, contraction
+from tensornet_attn.reference import ReferenceRun, add_leaves, box, contraction
 from tests.designs.cases import drawn, normal, steadied
 from tests.designs.sizes import CASES
 from tests.shipped import graph_of
@@ -69,7 +69,7 @@ class Rounded:
         graph = self.oracle.plan.graph
         lengths = {graph.query: self.inputs[0].shape[1], graph.key: self.inputs[-1].shape[1]}
         tensors = leaves(self.oracle, tuple(self.inputs), None)
-        run = Run(graph, tensors, {leg: n for leg, n in lengths.items() if leg is not None}, False, None, None)
+        run = ReferenceRun(graph, tensors, {leg: n for leg, n in lengths.items() if leg is not None}, False, None, None)
         add_leaves(run)
         wide = kept_wide(graph)
         for step in graph.steps:

@@ -82,6 +82,13 @@ def test_joint_legs_in_cpp(seed: int) -> None:
     check(normal_form(joint(random.Random(seed))), "cpp", ("backends_agree",), seed, "file")
 
 
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("design", FOUND, ids=lambda design: design["name"])
+def test_found_designs_in_cpp(design: Data) -> None:
+    check(normal_form(design), "cpp", ("backends_agree", "hidden_rows"), 5, "file")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 5, 12, 27])
 def test_compiled_and_exported(seed: int) -> None:

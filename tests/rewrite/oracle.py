@@ -10,21 +10,21 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.graph.graph import Box, Contraction, Graph, Kernel, Step, Use
-from tensornet_attn.reference import Run, add_leaves, aligned, box, contraction
+from tensornet_attn.reference import ReferenceRun, add_leaves, aligned, box, contraction
 
 
 def values(
     graph: Graph, leaves: Mapping[str, Tensor], lengths: Mapping[str, int], **masks: Tensor
 ) -> dict[str, Tensor]:
     """Every tensor and step by name; weights are given as they are stored."""
-    run = Run(graph, dict(leaves), dict(lengths), False, masks.get("mask"), masks.get("key_mask"))
+    run = ReferenceRun(graph, dict(leaves), dict(lengths), False, masks.get("mask"), masks.get("key_mask"))
     add_leaves(run)
     for step in graph.steps:
         run.values[step.name] = _value(run, step)
     return run.values
 
 
-def _value(run: Run, step: Step) -> Tensor:
+def _value(run: ReferenceRun, step: Step) -> Tensor:
     if isinstance(step.op, Kernel):
         return _joined(run, step)
     if isinstance(step.op, Box) and step.op.kind == "softmax" and step.op.other is not None:
@@ -32,7 +32,7 @@ def _value(run: Run, step: Step) -> Tensor:
     return contraction(run, step) if isinstance(step.op, Contraction) else box(run, step)
 
 
-def _joint(run: Run, step: Step, op: Box) -> Tensor:
+def _joint(run: ReferenceRun, step: Step, op: Box) -> Tensor:
     """A softmax over two legs: over the keys of the logsumexp over the other, times the share of each entry in that."""
     use = op.operand("of")
     legs = tuple(leg for leg in use.legs if leg != op.other)
@@ -43,7 +43,7 @@ def _joint(run: Run, step: Step, op: Box) -> Tensor:
     return shares.exp() * aligned(box(run, Step(step.name, outer, legs)), legs, step.legs)
 
 
-def _joined(run: Run, step: Step) -> Tensor:
+def _joined(run: ReferenceRun, step: Step) -> Tensor:
     """The parts, each spread over the legs that all share, its own legs as one, along the last leg."""
     assert isinstance(step.op, Kernel)
     shared, found = step.legs[:-1], []

@@ -86,7 +86,7 @@ def test_latents_that_nothing_else_reads_are_absorbed_too_and_no_weight_is_lost(
     own = {"tensornet": 1, "name": "own", "extends": "mla", "weights": {"Wuv": None, "Wv": "f h d"}}
     graph = build(ta.load(own | {"diagram": {"V": "x[m f] Wv[f h d] -> m h d"}}))
     made, trace = everywhere(graph, ABSORPTIONS)
-    assert {firing.place for firing in trace} >= {"K", "V"}
+    assert {firing.step_name for firing in trace} >= {"K", "V"}
     assert made.tensors == graph.tensors
     assert {"K", "V", "C"} & made.step.keys() == set()
     assert {t.name for t in made.of_role("weight")} <= made.readers.keys()

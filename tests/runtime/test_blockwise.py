@@ -9,6 +9,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import tensornet_attn as ta
 from tensornet_attn.runtime.blockwise import (
+    Block,
     Call,
     OperandLegs,
     Piece,
@@ -141,7 +142,8 @@ def rows_of(dims: int) -> OperandLegs:
 )
 def test_what_a_block_gives_stands_where_the_block_sees(legs: tuple[int, ...], shape: tuple[int, ...]) -> None:
     row, span, key, dims = legs
-    where = 0, [OperandLegs(row, span, key, NO_LATER, dims)], Piece(1, 2, 4, 3), call_of(9, 6, [5])
+    leg, piece, call = OperandLegs(row, span, key, NO_LATER, dims), Piece(1, 2, 4, 3), call_of(9, 6, [5])
+    where = leg, Block(piece, keys_seen([leg], piece, call), call)
     x = some(*shape).detach()
     part = seen(x, *where)
     assert part.shape[-2] == (3 if legs[0] and shape[-2] > 1 else 2 if shape == (5, 3) else shape[-2])
@@ -156,7 +158,8 @@ def test_what_a_block_gives_stands_where_the_block_sees(legs: tuple[int, ...], s
 def test_rows_that_see_no_later_key_have_no_later_relative_position() -> None:
     x = torch.arange(14)  # of 9 queries and 6 keys: from the first query at the last key, -5, to 8
     legs = [OperandLegs(0, -1, 0, NO_LATER, 0), OperandLegs(0, 0, -2, NO_LATER, 0)]
-    assert seen(x, 0, legs, Piece(0, 1, 4, 3), call_of(9, 6, [1])).tolist() == list(range(6, 12))
+    piece, call = Piece(0, 1, 4, 3), call_of(9, 6, [1])
+    assert seen(x, legs[0], Block(piece, keys_seen(legs, piece, call), call)).tolist() == list(range(6, 12))
 
 
 @pytest.mark.parametrize(

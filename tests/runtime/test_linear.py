@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.runtime import maps, masks
-from tensornet_attn.runtime.linear import linear_attention
+from tensornet_attn.runtime.linear import Term, linear_attention
 from tensornet_attn.runtime.masks import heads_together
 from tests.agreement import agree, in_one_graph
 from tests.memory import kept
@@ -26,35 +26,36 @@ def rand(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.rand(shape, dtype=dtype, requires_grad=True)
 
 
-def plain(batch: tuple[int, ...], n: int, m: int, **kind: Any) -> tuple[list[tuple[Tensor, ...]], Tensor]:
+def plain(batch: tuple[int, ...], n: int, m: int, **kind: Any) -> tuple[list[Term], Tensor]:
     """One term, heads as a dimension."""
-    return [(rand(*batch, H, n, D, **kind), rand(*batch, H, m, D, **kind))], rand(*batch, H, m, E, **kind)
+    return [Term(rand(*batch, H, n, D, **kind), rand(*batch, H, m, D, **kind))], rand(*batch, H, m, E, **kind)
 
 
-def mixed(batch: tuple[int, ...], n: int, m: int, **kind: Any) -> tuple[list[tuple[Tensor, ...]], Tensor]:
+def mixed(batch: tuple[int, ...], n: int, m: int, **kind: Any) -> tuple[list[Term], Tensor]:
     """A term whose heads a core mixes, a bias, and a term that all heads share."""
-    features = (rand(*batch, n, G * D, **kind), rand(*batch, m, G * D, **kind), rand(G, H, **kind))
-    ones = (rand(n, 1, **kind), rand(m, 1, **kind), rand(1, H, **kind))
-    shared = (rand(*batch, n, D, **kind), rand(*batch, m, D, **kind))
+    features = Term(rand(*batch, n, G * D, **kind), rand(*batch, m, G * D, **kind), core=rand(G, H, **kind))
+    ones = Term(rand(n, 1, **kind), rand(m, 1, **kind), core=rand(1, H, **kind))
+    shared = Term(rand(*batch, n, D, **kind), rand(*batch, m, D, **kind))
     return [features, ones, shared], rand(*batch, m, H * E, **kind)
 
 
-def scores_of(terms: list[tuple[Tensor, ...]], mix: bool) -> Tensor:
+def scores_of(terms: list[Term], mix: bool) -> Tensor:
     """[..., h, n, m], as the docstring says."""
     total: Any = 0
-    for q, k, *core in terms:
+    for term in terms:
+        q, k, core = term.q, term.k, term.core
         if not mix:
             total = total + torch.einsum("...hnd,...hmd->...hnm", q, k)
-        elif not core:
+        elif core is None:
             total = total + torch.einsum("...nd,...md->...nm", q, k).unsqueeze(-3)
         else:
-            q, k = (t.unflatten(-1, (core[0].shape[0], -1)) for t in (q, k))
-            total = total + torch.einsum("gh,...ngd,...mgd->...hnm", core[0], q, k)
+            q, k = (t.unflatten(-1, (core.shape[0], -1)) for t in (q, k))
+            total = total + torch.einsum("gh,...ngd,...mgd->...hnm", core, q, k)
     return total
 
 
 def made(
-    terms: list[tuple[Tensor, ...]],
+    terms: list[Term],
     v: Tensor,
     mask: Tensor | None = None,
     key_mask: Tensor | None = None,
@@ -64,7 +65,7 @@ def made(
     causal: bool = False,
 ) -> Tensor:
     """The oracle: scores, masks, division, values."""
-    mix = any(len(term) > 2 for term in terms)
+    mix = any(term.core is not None for term in terms)
     scores = scores_of(terms, mix)
     own = masks.causal_mask(*scores.shape[-2:]) if causal else None
     keep, _ = masks.visible(own, mask, key_mask, batch, 1)
@@ -74,8 +75,8 @@ def made(
     return torch.einsum("...hnm,...mhe->...nhe", found, v.unflatten(-1, (H, -1))).flatten(-2)
 
 
-def leaves_of(terms: list[tuple[Tensor, ...]], v: Tensor) -> list[Tensor]:
-    return [v, *(part for term in terms for part in term)]
+def leaves_of(terms: list[Term], v: Tensor) -> list[Tensor]:
+    return [v, *(part for term in terms for part in term if part is not None)]
 
 
 KINDS = [(False, 0.0, True), (True, 0.25, True), (True, 0.0, False)]  # key mask, eps, normalized
@@ -158,7 +159,7 @@ def test_rows_whose_sum_is_zero_give_zeros_in_value_and_gradient(
     q = torch.zeros(9, 2, dtype=torch.float64, requires_grad=True)  # features that are all zero
     k, value = rand(9, 2), rand(9, 3)
     agree(
-        linear_attention([(q, k)], value, causal=causal, chunk=CHUNK),
+        linear_attention([Term(q, k)], value, causal=causal, chunk=CHUNK),
         torch.zeros(9, 3, dtype=torch.float64) + 0 * (q.sum() + k.sum() + value.sum()),
         [q, k, value],
     )
@@ -169,7 +170,7 @@ def test_rows_whose_sum_is_zero_give_zeros_in_value_and_gradient(
 def test_features_of_any_sign(causal: bool, operands: Any) -> None:
     torch.manual_seed(0)
     terms, v = operands((2,), 9, 9)
-    terms = [tuple((part - 0.4).detach().requires_grad_() for part in term) for term in terms]
+    terms = [term.each(lambda part: (part - 0.4).detach().requires_grad_()) for term in terms]
     found = linear_attention(terms, v, None, None, 1, int(operands is plain), 1e-3, causal=causal, chunk=CHUNK)
     agree(found, made(terms, v, None, None, 1, 1e-3, True, causal), leaves_of(terms, v))
 
@@ -180,7 +181,7 @@ def test_dtypes(dtype: torch.dtype, causal: bool) -> None:
     torch.manual_seed(0)
     terms, v = plain((2,), 70, 70, dtype=dtype)
     found = linear_attention(terms, v, None, None, 1, 1, causal=causal, chunk=16)
-    exact = made([tuple(part.double() for part in term) for term in terms], v.double(), batch=1, causal=causal)
+    exact = made([term.each(Tensor.double) for term in terms], v.double(), batch=1, causal=causal)
     naive = made(terms, v, batch=1, causal=causal)
     bound = 2 * (naive.double() - exact).abs().max() + torch.finfo(dtype).eps * exact.abs().max()
     assert found.dtype == dtype
@@ -192,11 +193,10 @@ def test_gradients_against_differences() -> None:
     torch.manual_seed(0)
     for causal in (False, True):
         terms, v = mixed((), 5, 6)
-        sizes = [len(term) for term in terms]
 
-        def function(v: Tensor, *parts: Tensor, causal: bool = causal, sizes: list[int] = sizes) -> Tensor:
+        def function(v: Tensor, *parts: Tensor, causal: bool = causal, terms: list[Term] = terms) -> Tensor:
             rest = iter(parts)
-            again = [tuple(itertools.islice(rest, size)) for size in sizes]
+            again = [term.each(lambda _, rest=rest: next(rest)) for term in terms]
             return linear_attention(again, v, causal=causal, chunk=2)
 
         assert torch.autograd.gradcheck(function, leaves_of(terms, v), fast_mode=True)
@@ -208,22 +208,24 @@ def test_tangents_and_second_gradients_of_a_core(width: int) -> None:
     operands = [rand(3, G * width), rand(4, G * width), rand(G, H), rand(4, H * width)]
 
     def function(q: Tensor, k: Tensor, core: Tensor, v: Tensor) -> Tensor:
-        return linear_attention([(q, k, core)], v)
+        return linear_attention([Term(q, k, core=core)], v)
 
     with torch.no_grad():
-        torch.testing.assert_close(function(*operands), made([tuple(operands[:3])], operands[3]))
+        torch.testing.assert_close(
+            function(*operands), made([Term(operands[0], operands[1], core=operands[2])], operands[3])
+        )
     assert torch.autograd.gradcheck(function, operands, check_forward_ad=True, check_batched_grad=True)
     assert torch.autograd.gradgradcheck(function, operands, fast_mode=True)
 
 
 def heads_apart(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor) -> Tensor:
-    full = linear_attention([(q, k)], v, None, key_mask, q.ndim - 3, 1)
-    return full + linear_attention([(q, k)], v, None, key_mask, q.ndim - 3, 1, causal=True, chunk=CHUNK)
+    full = linear_attention([Term(q, k)], v, None, key_mask, q.ndim - 3, 1)
+    return full + linear_attention([Term(q, k)], v, None, key_mask, q.ndim - 3, 1, causal=True, chunk=CHUNK)
 
 
 def traced_operands(batch: int, n: int, m: int) -> tuple[Tensor, ...]:
     (term,), v = plain((batch,), n, m, dtype=torch.float32)
-    return (*term, v, torch.rand(batch, m) < 0.8)
+    return (term.q, term.k, v, torch.rand(batch, m) < 0.8)
 
 
 @pytest.mark.slow

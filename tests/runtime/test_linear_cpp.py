@@ -16,11 +16,12 @@ from tensornet_attn.graph.graph import Use
 from tensornet_attn.runtime import cpp, linear_cpp, maps
 from tensornet_attn.runtime.linear import linear_attentions
 from tensornet_attn.runtime.states import mixed_states_and_blockwise
+from tensornet_attn.runtime.tiled_linear import LinearKernel
 from tensornet_attn.tiles.cpp.linear import linear_source
 from tensornet_attn.tiles.cpp.values import in_cpp
 from tensornet_attn.tiles.features import Feature
-from tensornet_attn.tiles.program import At, Nodes, Operand
-from tests.agreement import agree
+from tensornet_attn.tiles.program import At, Nodes, TileOperand
+from tests.agreement import agree, modules, same_outcome
 from tests.runtime import test_tiled_states
 from tests.runtime.test_tiled_linear import drawn, plain
 
@@ -32,7 +33,7 @@ def feature(name: str | None = None) -> Feature:
     nodes = Nodes(())
     x = nodes.node("load", (), (), "x", (0, At()))
     mapped = x if name is None else nodes.node("map", (x,), (), name, (name,))
-    return Feature(nodes, (Operand(Use("x", ()), (), ("row", "column")),), mapped, {}, {})
+    return Feature(nodes, (TileOperand(Use("x", ()), (), ("row", "column")),), mapped, {}, {})
 
 
 THREE = [(maps.elu1, maps.elu1, 0.0), (maps.elu1_neg, None, 0.5), (torch.erf, torch.exp, None)]
@@ -66,7 +67,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def called(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None = None) -> Tensor:
-    return linear_attentions([(q, k, *kernel) for kernel in THREE], v, None, keep, 1, 1, CPP)
+    return linear_attentions([LinearKernel(q, k, *kernel) for kernel in THREE], v, None, keep, 1, 1, CPP)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -214,10 +215,7 @@ def test_libraries_of_a_process_share_no_members() -> None:
 
 
 def test_features_of_several_operands(passes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    design = ta.load(MIXTURE)
-    made, plain = ta.compile(design, "cpp", dtype=torch.float64), ta.reference(design).double()
-    plain.load_state_dict(made.state_dict())
+    plain, made = modules(ta.load(MIXTURE), "cpp")
     x, keep = torch.randn(2, 5, 32, dtype=torch.float64), torch.rand(2, 150) < 0.6
     for key_mask in (None, keep):
         memory = torch.randn(2, 150, 32, dtype=torch.float64, requires_grad=True)
@@ -251,12 +249,7 @@ def test_other_sizes_of_summed_legs_take_torch(passes: list[int]) -> None:
 
 def test_a_row_that_all_queries_share_has_the_gradient_of_all(passes: list[int]) -> None:
     design = ta.load("abc", legs={"f": 8, "h": 2, "r": 3})
-    made, plain = (
-        ta.compile(design, backend, False, dtype=torch.float64, device_costs="generic")
-        for backend in ("cpp", "reference")
-    )
-    plain.load_state_dict(made.state_dict())
+    plain, made = modules(design, "cpp", False, device_costs="generic")
     x = torch.randn(2, 7, 8, dtype=torch.float64)
-    one, other = (torch.autograd.grad(run(x).square().sum(), [*run.parameters()]) for run in (made, plain))
-    torch.testing.assert_close(one, other)
+    same_outcome(made, plain, [x])
     assert passes

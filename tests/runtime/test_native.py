@@ -19,6 +19,7 @@ from tensornet_attn.bench.regret import candidates_of
 from tensornet_attn.cli.app import app
 from tensornet_attn.errors import InputError
 from tensornet_attn.runtime import blockwise_cpp, cpp, native
+from tests.agreement import modules, same_outcome
 from tests.refusals import refusal
 from tests.runtime.test_saved_products import NEAR, WIDE
 
@@ -62,14 +63,7 @@ def pair() -> tuple[nn.Module, nn.Module]:
 
 
 def agree(made: nn.Module, plain: nn.Module, given: list[Tensor], **options: Any) -> None:
-    found = []
-    for module in (made, plain):
-        leaves = [*(x.detach().requires_grad_() for x in given), *module.parameters()]
-        y = module(*leaves[: len(given)], **options)
-        weight = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).reshape(y.shape)
-        found.append([y, *torch.autograd.grad((y * weight).sum(), leaves, materialize_grads=True)])
-    for got, want in zip(*found, strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+    same_outcome(made, plain, given, 1e-10, 1e-12, **options)
 
 
 def masks(*batch: int, n: int, m: int) -> dict[str, Any]:
@@ -272,7 +266,5 @@ def test_subnormal_numbers_of_the_process_stay(calls: list[str]) -> None:
 def test_a_tensor_that_is_key_and_value() -> None:
     """With absorbed weights: the gradient of x has a part of each."""
     design = ta.load("cope", legs={"f": 12, "h": 3, "p": 3})
-    made = ta.compile(design, "cpp", dtype=F64, workload="decoding")
-    plain = ta.reference(design, dtype=F64)
-    plain.load_state_dict(made.state_dict())
+    plain, made = modules(design, "cpp", workload="decoding")
     agree(made, plain, inputs(2, n=9, width=12))

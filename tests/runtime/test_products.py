@@ -11,7 +11,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tensornet_attn as ta
 from tensornet_attn.runtime import products
-from tensornet_attn.runtime.products import PROJECTED, onednn_takes, projected, weighted_sum, wide_products
+from tensornet_attn.runtime.products import (
+    PROJECTED,
+    onednn_takes,
+    projected,
+    projected_by_each,
+    weighted_sum,
+    wide_products,
+)
+from tests.runtime.test_band import Live
 
 pytestmark = pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="torch without oneDNN")
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -74,6 +82,14 @@ def test_wide_products(batch: int, turned: bool) -> None:
     for one, other in zip(found, torch.autograd.grad(wanted, wide, g), strict=True):
         torch.testing.assert_close(one.double(), other, **CLOSE)
         assert batch > 1 or one.is_contiguous()
+
+
+def test_weights_of_experts_are_not_copied() -> None:
+    x, weights = drawn((2, 3, 64), (5, 64, 32))
+    with torch.no_grad(), Live() as live:
+        y = projected_by_each(x, weights)
+    assert live.most < weights.untyped_storage().nbytes()
+    torch.testing.assert_close(y, torch.einsum("bnf,efl->bnel", x, weights).detach(), **CLOSE)
 
 
 @pytest.mark.parametrize("wanted", [0, 1])

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 import tensornet_attn as ta
 from tensornet_attn.emit.load import load
 from tensornet_attn.runtime import cpp, native
+from tests import agreement
 from tests.random_call import F64
 
 pytestmark = pytest.mark.skipif(bool(cpp.reason_against_cpp()), reason="there is no C++ compiler")
@@ -46,9 +47,7 @@ NEAR = WIDE | {
 
 def layer(design: Any = WIDE, **options: Any) -> tuple[nn.Module, nn.Module]:
     """A design by C++ and by the reference."""
-    torch.manual_seed(0)
-    made, plain = ta.compile(design, "cpp", dtype=F64, strict=True, **options), ta.reference(design, dtype=F64)
-    plain.load_state_dict(made.state_dict())
+    plain, made = agreement.modules(design, "cpp", strict=True, **options)
     return made, plain
 
 
@@ -65,11 +64,9 @@ def numbers(made: nn.Module, *given: Tensor, **options: Any) -> int:
 
 
 def outcome(made: nn.Module, *given: Tensor, seed: int = 0, **options: Any) -> list[Tensor]:
-    """The result, and the gradients of inputs and weights."""
+    """With what is drawn by a seed."""
     torch.manual_seed(seed)
-    leaves = [*(x.detach().clone().requires_grad_() for x in given), *made.parameters()]
-    y = made(*leaves[: len(given)], **options)
-    return [y, *torch.autograd.grad((y * drawn(*y.shape, seed=5)).sum(), leaves)]
+    return agreement.outcome(made, given, **options)
 
 
 def same(found: list[Tensor], wanted: list[Tensor]) -> None:

@@ -10,7 +10,7 @@ from torch.func import grad, vmap
 import tensornet_attn as ta
 from tensornet_attn.runtime import scan_reads as code
 from tensornet_attn.runtime.scan_reads import scan_reads
-from tests.agreement import agree, modules
+from tests.agreement import agree, modules, same_outcome
 from tests.memory import peak
 
 DESIGN = """
@@ -123,9 +123,7 @@ def test_the_call_of_a_design_beside_the_reference() -> None:
 
 def beside_reference(design: str, x: Tensor, **given: Tensor) -> None:
     wanted, module = modules(design)
-    found = [(y := one(x, **given), torch.autograd.grad(y.square().sum(), [*one.parameters()]))
-             for one in (module, wanted)]  # fmt: skip
-    torch.testing.assert_close(*found)
+    same_outcome(module, wanted, [x], **given)
 
 
 @pytest.mark.parametrize("batch", [1, 8])

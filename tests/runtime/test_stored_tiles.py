@@ -10,7 +10,7 @@ from torch import nn
 
 import tensornet_attn as ta
 from tensornet_attn.runtime import native
-from tests.random_call import F64, assert_same, results
+from tests.random_call import F64, same_results
 from tests.tiles.test_cpp import SINK_AND_TABLE, compared, needs_compiler
 from tests.tiles.test_running import OF_MAPS
 
@@ -35,7 +35,7 @@ def agree(oracle: nn.Module, module: nn.Module) -> None:
     keep = torch.rand(2, 300, 300, generator=torch.Generator().manual_seed(2)) < 0.7
     keep[:, 3] = False
     for options in ({}, {"mask": keep}):
-        assert_same(results(module, [x], options), results(oracle, [x], options))
+        same_results(module, oracle, [x], options)
 
 
 @pytest.mark.parametrize("memory", ["none", "little", "much"])

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.runtime import maps, tiled_linear
-from tensornet_attn.runtime.linear import linear_attention, linear_attentions
+from tensornet_attn.runtime.linear import Term, linear_attention, linear_attentions
+from tensornet_attn.runtime.tiled_linear import LinearKernel
 from tests.agreement import agree
 
 ELU1, NEGATIVE, TANH = (maps.elu1, maps.elu1, 0.0), (maps.elu1_neg, maps.elu1_neg, 0.5), (torch.tanh, torch.tanh, None)
@@ -43,7 +44,7 @@ def plain(kernels: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None = N
 
 
 def called(kernels: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None = None) -> Tensor:
-    return linear_attentions([(q, k, *kernel) for kernel in kernels], v, None, keep, 1, 1)
+    return linear_attentions([LinearKernel(q, k, *kernel) for kernel in kernels], v, None, keep, 1, 1)
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
@@ -62,9 +63,9 @@ def test_the_same_queries_in_two_kernels_with_other_keys() -> None:
     torch.manual_seed(0)
     q, k, v = drawn(2, 3, 7, 5, 4, 3)
     other = torch.randn_like(k).requires_grad_()
-    found = linear_attentions([(q, k, *ELU1), (q, other, *NEGATIVE), (v, v, *ELU1)][:2], v, None, None, 1, 1)
+    found = linear_attentions([LinearKernel(q, k, *ELU1), LinearKernel(q, other, *NEGATIVE)], v, None, None, 1, 1)
     agree(found, plain([ELU1], q, k, v) + plain([NEGATIVE], q, other, v), [q, k, other, v])
-    found = linear_attention([(k, k)], v, None, None, 1, 1, maps=(maps.elu1, torch.exp))
+    found = linear_attention([Term(k, k)], v, None, None, 1, 1, maps=(maps.elu1, torch.exp))
     agree(found, plain([(maps.elu1, torch.exp, 0.0)], k, k, v), [k, v])
 
 
@@ -114,10 +115,10 @@ def test_other_numbers_of_dimensions() -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 3, 2, 2, rows, 3, dtype=torch.float64, requires_grad=True) for rows in (5, 4, 4))
     for batch in (0, 1, 2, 3, 4):
-        found = linear_attentions([(q, k, *ELU1)], v, None, None, batch, 4 - batch)
+        found = linear_attentions([LinearKernel(q, k, *ELU1)], v, None, None, batch, 4 - batch)
         agree(found, plain([ELU1], q, k, v), [q, k, v])
     flat = [x[0, 0, 0, 0].detach().requires_grad_() for x in (q, k, v)]
-    agree(linear_attentions([(*flat[:2], *ELU1)], flat[2]), plain([ELU1], *flat), flat)
+    agree(linear_attentions([LinearKernel(*flat[:2], *ELU1)], flat[2]), plain([ELU1], *flat), flat)
 
 
 def test_transforms_take_plain_operations() -> None:

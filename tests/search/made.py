@@ -8,7 +8,7 @@ from typing import Any
 from tensornet_attn.search import Choice, Price
 from tensornet_attn.search.space import Path
 from tensornet_attn.search.study import ARMS, Rung, Study
-from tensornet_attn.search.trial import Result, Trial, values_of
+from tensornet_attn.search.trial import RungResult, Trial, values_of
 
 SPACE: dict[str, Any] = {
     "space": 1,
@@ -51,7 +51,7 @@ def trial(
     listed = tuple(quality) if isinstance(quality, Sequence) else (quality,)
     own = (*listed, *[listed[-1]] * rung)[:rung]
     results = tuple(
-        Result(
+        RungResult(
             place,
             (0.0,) if place == 0 else (own[place - 1], None),
             (0.0,) if place == 0 else RATES,

@@ -11,7 +11,7 @@ import tensornet_attn as ta
 from tensornet_attn.search import Path, Proposal, Space, load, mutate, propose, seeds
 from tensornet_attn.search.rank import confirmations
 from tensornet_attn.search.study import Rung, Study
-from tensornet_attn.search.trial import COMPLETE, DIVERGED, FAILED, LATE, MEMORY, Result, Trial
+from tensornet_attn.search.trial import COMPLETE, DIVERGED, FAILED, LATE, MEMORY, RungResult, Trial
 
 SPACE: dict[str, Any] = {
     "space": 1,
@@ -64,17 +64,17 @@ def quality(path: Path, rung: int, luck: float) -> float:
     return round(min(1.0, learnt * (1 + 0.06 * luck)), 4)
 
 
-def results(proposal: Proposal, rung: int, key: object) -> Result:
+def results(proposal: Proposal, rung: int, key: object) -> RungResult:
     rates = RUNGS[rung - 1].rates
     found = tuple(
         quality(proposal.path, rung, noise(proposal.essence, rung, rate, key) - (1.5 if rate < 2e-3 else 0.0))
         for rate in rates
     )
     folders = tuple(f"trials/{proposal.essence[:12]}-{rung}-{rate:g}" for rate in rates)
-    return Result(rung, found, rates, 35.0 * rung**2 + 10 * noise(proposal.essence), folders)
+    return RungResult(rung, found, rates, 35.0 * rung**2 + 10 * noise(proposal.essence), folders)
 
 
-def trial(slot: int, arm: str, how: str, proposal: Proposal, done: tuple[Result, ...], **keys: Any) -> Trial:
+def trial(slot: int, arm: str, how: str, proposal: Proposal, done: tuple[RungResult, ...], **keys: Any) -> Trial:
     best = done[-1].counts if done else None
     values = {**proposal.price.as_dict(), **({} if best is None else {"quality": best})}
     made = (proposal.path, proposal.hash, proposal.essence, proposal.design.to_yaml(), proposal.price)
@@ -108,7 +108,7 @@ def _next(study: Study, space: Space, slot: int, trials: Sequence[Trial]) -> Tri
     if twin is not None:
         return trial(slot, arm, how, proposal, twin.results, parents=parents, same_as=twin.slot)
     rungs = (1, 2) if better <= len(own) // 3 else (1,)
-    done = (Result(0, (1.0,), (0.0,), 0.5), *(results(proposal, rung, "search") for rung in rungs))
+    done = (RungResult(0, (1.0,), (0.0,), 0.5), *(results(proposal, rung, "search") for rung in rungs))
     return trial(slot, arm, how, proposal, done, parents=parents)
 
 
@@ -134,5 +134,5 @@ def _again(slot: int, best: Trial, fresh: int) -> Trial:
     value = round(min(1.0, (best.quality or 0.0) - 0.02 + 0.02 * noise(best.essence, fresh)), 4)
     proposal = Proposal(ta.load(best.design), best.path, best.hash, best.essence, best.price)
     rate, folder = best.results[-1].rate or 0.0, f"trials/{best.essence[:12]}-fresh{fresh}"
-    done = (Result(len(RUNGS), (value,), (rate,), 130.0, (folder,)),)
+    done = (RungResult(len(RUNGS), (value,), (rate,), 130.0, (folder,)),)
     return trial(slot, "confirm", "confirm", proposal, done, of=best.slot, fresh=fresh)

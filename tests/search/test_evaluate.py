@@ -11,10 +11,10 @@ import pytest
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.search.evolve import Confirmation, draft
-from tensornet_attn.search.process import Bound, Outcome
+from tensornet_attn.search.process import Bound, JobOutcome
 from tensornet_attn.search.read import load
 from tensornet_attn.search.study import CLIMB, LATENCY, STATIC, Job, Rung, Study
-from tensornet_attn.search.trial import BOUND, COMPLETE, DIVERGED, FAILED, LATE, MEMORY, Result, Trial, trial_from
+from tensornet_attn.search.trial import BOUND, COMPLETE, DIVERGED, FAILED, LATE, MEMORY, RungResult, Trial, trial_from
 from tensornet_attn.search.worker import Evaluation, check_hope
 from tests.refusals import refusal
 from tests.search import made
@@ -29,10 +29,10 @@ class Children:
     answer: Callable[[Job], Any]
     jobs: list[Job] = field(default_factory=list)
 
-    def run(self, job: Job, log: Path, bound: Bound) -> Outcome:
+    def run(self, job: Job, log: Path, bound: Bound) -> JobOutcome:
         self.jobs.append(job)
         found = self.answer(job)
-        return found if isinstance(found, Outcome) else Outcome(COMPLETE, found)
+        return found if isinstance(found, JobOutcome) else JobOutcome(COMPLETE, found)
 
     @property
     def kinds(self) -> list[Any]:
@@ -84,7 +84,7 @@ def test_not_promoted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", [STATIC, CLIMB])
 def test_a_job_that_fails(tmp_path: Path, state: str, place: str) -> None:
     def answer(job: Job) -> Any:
-        return Outcome(state, reason="Why.") if job.kind == place else answered(job)
+        return JobOutcome(state, reason="Why.") if job.kind == place else answered(job)
 
     trial, _ = evaluated(made.study(rungs=TWO), tmp_path, answer)
     assert (trial.state, trial.reason) == (state, "Why.")
@@ -142,7 +142,7 @@ def test_failures_of_the_other_arm(tmp_path: Path) -> None:
 
 def test_a_confirmation(tmp_path: Path) -> None:
     study = made.study(rungs=TWO)
-    result = Result(2, (0.4, 0.6, 0.5), (1e-3, 2e-3, 4e-3), 1.0, ("a", "b", "c"))
+    result = RungResult(2, (0.4, 0.6, 0.5), (1e-3, 2e-3, 4e-3), 1.0, ("a", "b", "c"))
     of = made.trial(3, quality=(0.1, 0.6), rung=2, same_as=2)
     of = Trial(**{**vars(of), "results": (*of.results[:2], result)})
     trained = made.trial(2, design="its own text")
@@ -153,7 +153,7 @@ def test_a_confirmation(tmp_path: Path) -> None:
     assert (job.kind, job.rung, job.rates, job.seeds, job.design) == (CLIMB, 2, (2e-3,), (1000,), "its own text")
     assert (trial.slot, trial.arm, trial.of, trial.fresh, trial.same_as) == (-16, "confirm", 3, 1000, None)
     assert (trial.quality, trial.values and trial.values["quality"], trial.essence) == (0.1, 0.1, of.essence)
-    own.nursery = Children(lambda job: Outcome(LATE, reason="Late."))  # type: ignore[assignment]
+    own.nursery = Children(lambda job: JobOutcome(LATE, reason="Late."))  # type: ignore[assignment]
     late = own.confirmation(Confirmation(-16, of, 1000))
     assert (late.state, late.reason, late.results, late.quality) == (LATE, "Late.", (), None)
 
@@ -195,9 +195,9 @@ def test_the_mean_of_the_rates_where_each_has_a_seed_of_its_own(tmp_path: Path) 
     assert len({*children.jobs[-1].seeds}) == 3
     assert (trial.results[-1].counts, trial.results[-1].rate) == (pytest.approx(0.2), 4e-3)
     assert trial.quality == trial.results[-1].counts == (trial.values or {})["quality"]
-    part = Result(1, (None, 0.5, 0.25), (1e-3, 2e-3, 4e-3), 1.0, score="mean")
+    part = RungResult(1, (None, 0.5, 0.25), (1e-3, 2e-3, 4e-3), 1.0, score="mean")
     assert (part.counts, part.rate) == (0.375, 2e-3)
-    assert (Result(1, (None,), (1e-3,), 1.0).counts, Result(1, (None,), (1e-3,), 1.0, score="mean").rate) == (
+    assert (RungResult(1, (None,), (1e-3,), 1.0).counts, RungResult(1, (None,), (1e-3,), 1.0, score="mean").rate) == (
         None,
         None,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tensornet_attn.search.process import FUNCTIONS, Bound, LostError, Nursery, Outcome, state_of
+from tensornet_attn.search.process import FUNCTIONS, Bound, JobOutcome, LostError, Nursery, state_of
 from tensornet_attn.search.study import CLIMB, Job, NotFiniteError, Rung, Study
 from tensornet_attn.search.trial import COMPLETE, DIVERGED, FAILED, LATE, MEMORY
 from tests.search import functions, made
@@ -25,7 +25,7 @@ def job(task: str, folder: Path, **rest: object) -> Job:
     return Job(CLIMB, study, "mhsa", str(folder), **{"rates": (1e-3, 2e-3, 4e-3), "seeds": (0, 0, 0), **rest})  # type: ignore[arg-type]
 
 
-def outcome(nursery: Nursery, name: str, folder: Path, bound: Bound | None = None) -> Outcome:
+def outcome(nursery: Nursery, name: str, folder: Path, bound: Bound | None = None) -> JobOutcome:
     bound = bound or Bound(FAR, 1e6)
     return nursery.run(job(f"tests.search.functions:{name}", folder), folder / "log", bound)
 
@@ -41,21 +41,21 @@ def test_what_a_function_gives(nursery: Nursery, tmp_path: Path) -> None:
 
 def test_what_goes_wrong(nursery: Nursery, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    assert outcome(nursery, "raises", tmp_path) == Outcome(FAILED, reason=functions.RAISED)
+    assert outcome(nursery, "raises", tmp_path) == JobOutcome(FAILED, reason=functions.RAISED)
     assert "raise RuntimeError" in log.read_text()
     reason = "the task 'tests.search.functions:text' returned 'good'; return a number, larger is better."
-    assert outcome(nursery, "text", tmp_path) == Outcome(FAILED, reason=reason)
+    assert outcome(nursery, "text", tmp_path) == JobOutcome(FAILED, reason=reason)
     reason = f"its process was ended by SIGSEGV; the last line of '{log}': about to fall"
-    assert outcome(nursery, "dies", tmp_path) == Outcome(FAILED, reason=reason)
+    assert outcome(nursery, "dies", tmp_path) == JobOutcome(FAILED, reason=reason)
     log.unlink()
     reason = f"its process was killed, probably because memory was full; '{log}' is empty"
-    assert outcome(nursery, "killed", tmp_path) == Outcome(MEMORY, reason=reason)
+    assert outcome(nursery, "killed", tmp_path) == JobOutcome(MEMORY, reason=reason)
 
 
 def test_too_long(nursery: Nursery, tmp_path: Path) -> None:
     found = outcome(nursery, "sleeps", tmp_path, Bound(time.monotonic() + 0.5, 0.5))
     reason = "it took longer than 0.5 s: raise 'seconds', or train for fewer steps."
-    assert found == Outcome(LATE, reason=reason)
+    assert found == JobOutcome(LATE, reason=reason)
 
 
 def test_too_large(nursery: Nursery, tmp_path: Path) -> None:

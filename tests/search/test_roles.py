@@ -9,7 +9,16 @@ import pytest
 import tensornet_attn as ta
 from tensornet_attn.graph.graph import Use
 from tensornet_attn.search import MOVES, apply
-from tensornet_attn.search.roles import Map, Place, Reader, maps, output, projection, reader, source
+from tensornet_attn.search.roles import (
+    AttentionMap,
+    OperandPlace,
+    ValueProduct,
+    maps,
+    output,
+    projection,
+    reader,
+    source,
+)
 from tensornet_attn.search.sketch import sketch_of, slot_of, wire
 from tests.shipped import OWN_KEYS
 
@@ -37,12 +46,12 @@ OWN = STRANGE.replace("  d: {legs: k a, default: V}\n", "").replace("d[k a]", "V
 def test_the_roles_of_a_strange_design(text: str, origin: str) -> None:
     sketch = sketch_of(ta.load(text))
     (found,) = maps(sketch)
-    assert found == Map("Wk", "Wo", 0, Use("y", ("b", "q", "c")), Use("Wq", ("b", "k", "c")))
+    assert found == AttentionMap("Wk", "Wo", 0, Use("y", ("b", "q", "c")), Use("Wq", ("b", "k", "c")))
     at = reader(sketch, "Wk")
-    assert at == Reader("z", 0, Use("Wk", ("b", "q", "k")), Use("Wv", ("k", "b", "c")))
-    assert output(sketch, at) == Place("z", 0, Use("Q", ("b", "c", "a")))
+    assert at == ValueProduct("z", 0, Use("Wk", ("b", "q", "k")), Use("Wv", ("k", "b", "c")))
+    assert output(sketch, at) == OperandPlace("z", 0, Use("Q", ("b", "c", "a")))
     place = projection(sketch, found.key)
-    assert place == Place("Wq", 0, Use("x", ("a", "b", "c")))
+    assert place == OperandPlace("Wq", 0, Use("x", ("a", "b", "c")))
     assert source(sketch, place) == Use(origin, ("k", "a"))
 
 

@@ -6,9 +6,9 @@ import itertools
 
 import numpy as np
 
-from tensornet_attn.tasks.chance import Stream, mix
+from tensornet_attn.tasks.chance import RandomStream, mix
 
-DRAWS = Stream("chance", 1, "train", 0).at(np.arange(12_000))
+DRAWS = RandomStream("chance", 1, "train", 0).at(np.arange(12_000))
 
 
 def test_the_numbers_are_those_of_splitmix64() -> None:
@@ -29,8 +29,8 @@ def test_everything_that_names_a_stream_changes_it() -> None:
         ("a", 1, "test", 0),
         ("a", 1, "train", 1),
     ]
-    assert len({int(Stream(*name).key) for name in names}) == 5
-    stream = Stream(*names[0])
+    assert len({int(RandomStream(*name).key) for name in names}) == 5
+    stream = RandomStream(*names[0])
     drawn = {stream.at([i], a).bits(p, 1).item() for i in range(5) for a in range(5) for p in range(5)}
     assert len(drawn) == 125
 
@@ -48,7 +48,7 @@ def test_distinct_numbers_come_in_every_order_alike() -> None:
 
 
 def test_an_order_is_a_permutation_and_blocks_stay_together() -> None:
-    stream = Stream("order", 1, "train", 0)
+    stream = RandomStream("order", 1, "train", 0)
     assert sorted(stream.order(0, 100)) == list(range(100))
     assert stream.order(0, 100).tolist() != stream.order(1, 100).tolist()
     blocks = stream.order(3, 100, 16) // 16

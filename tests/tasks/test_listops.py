@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 
 from tensornet_attn.tasks import task_named
-from tensornet_attn.tasks.chance import Stream
+from tensornet_attn.tasks.chance import RandomStream
 from tensornet_attn.tasks.recipes import listops
 
 
@@ -62,7 +62,7 @@ def test_lengths_follow_the_law_of_the_arena() -> None:
         return 2 + sum(length(depth + 1) for _ in range(chance.randint(2, 10)))
 
     theirs = np.sort([length(1) for _ in range(4000)])
-    bits = Stream("law", 1, "train", 0).at(np.arange(4000)).bits(0, 1)[:, 0]
+    bits = RandomStream("law", 1, "train", 0).at(np.arange(4000)).bits(0, 1)[:, 0]
     ours = np.sort(listops.lengths(bits, 6, 10, 10**9))
     for share in (0.1, 0.25, 0.5, 0.75, 0.9):
         place = int(share * 4000)
@@ -71,7 +71,7 @@ def test_lengths_follow_the_law_of_the_arena() -> None:
 
 
 def test_a_length_is_that_of_the_tree_written_down() -> None:
-    bits = Stream("length", 1, "train", 0).at(np.arange(300)).bits(0, 1)[:, 0]
+    bits = RandomStream("length", 1, "train", 0).at(np.arange(300)).bits(0, 1)[:, 0]
     length = listops.lengths(bits, 5, 4, 200)
     whole = length < 200
     tokens = listops.written(listops.grown(bits[whole], 5, 4), 200, 1, 11, 15)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tensornet_attn.tasks.recipes.pictures import SIGNATURE, Unreadable, read_png
+from tensornet_attn.tasks.recipes.pictures import SIGNATURE, UnreadableImage, read_png
 
 MODES = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4}
 
@@ -48,7 +48,7 @@ BAD = [
 
 @pytest.mark.parametrize(("data", "reason"), BAD)
 def test_what_is_no_such_picture_is_refused(data: bytes, reason: str) -> None:
-    with pytest.raises(Unreadable) as error:
+    with pytest.raises(UnreadableImage) as error:
         read_png(data)
     assert str(error.value) == reason
 

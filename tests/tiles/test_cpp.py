@@ -13,12 +13,12 @@ import tensornet_attn as ta
 from tensornet_attn.compiler import plan_of
 from tensornet_attn.graph import build
 from tensornet_attn.runtime.cpp import reason_against_cpp
-from tensornet_attn.tiles.cpp.source import Region, region_of, source
+from tensornet_attn.tiles.cpp.source import RegionSource, region_of, source
 from tensornet_attn.tiles.program import Unfit
 from tests.agreement import modules
 from tests.masked import MASKS
 from tests.masked import design as masked
-from tests.random_call import F64, assert_same, results
+from tests.random_call import F64, same_results
 
 needs_compiler = pytest.mark.skipif(bool(reason_against_cpp()), reason="there is no C++ compiler")
 SINK_AND_TABLE = """
@@ -53,7 +53,7 @@ DESIGNS = [
 DESIGNS += ["gemma2", "epa_xl", "thsa", "l2_attention", "mish", "thsa_kron", "diffllama"]
 
 
-def regions(source: Any, **options: Any) -> list[Region]:
+def regions(source: Any, **options: Any) -> list[RegionSource]:
     """The C++ of all kernels of tiles of a design."""
     schedule = plan_of(build(ta.load(source), **options), "triton").schedule
     kinds = ("tiles", "blockwise")
@@ -127,7 +127,7 @@ def check(oracle: nn.Module, module: nn.Module, width: int, lengths: tuple[int, 
     keep = torch.rand(2, n, m if len(both) > 1 else n, generator=draw) < 0.7
     keep[:, 3] = False
     for options in ({}, {"mask": keep}):
-        assert_same(results(module, both, options), results(oracle, both, options))
+        same_results(module, oracle, both, options)
 
 
 def on_cpp(module: nn.Module) -> bool:
@@ -163,4 +163,4 @@ def test_masks_of_the_table(mask: str) -> None:
     for n, m in ((70, 60), (9, 70), (300, 300)):
         inputs = [torch.randn(1, length, 6, dtype=F64) for length in (n, m)]
         options = {"mask": torch.rand(n, m) < 0.6} if n < m else {}
-        assert_same(results(module, inputs, options), results(oracle, inputs, options))
+        same_results(module, oracle, inputs, options)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tests.random_call import F64, assert_same, results
+from tests.random_call import F64, same_results
 from tests.tiles.test_cpp import check, compared, needs_compiler, regions
 
 STEEP = """
@@ -78,4 +78,4 @@ def test_blocks_that_masks_of_the_call_hide(name: str, own: dict[str, int]) -> N
     place = torch.arange(700)
     padding, documents = torch.stack([place < 300, place >= 290]), place // 280
     for options in ({"key_mask": padding}, {"mask": documents[:, None] == documents}):
-        assert_same(results(module, [x], options), results(oracle, [x], options))
+        same_results(module, oracle, [x], options)

@@ -11,7 +11,7 @@ import tensornet_attn as ta
 from tensornet_attn.runtime.cpp import CPP_MORE
 from tensornet_attn.tiles.cpp import source
 from tests.agreement import modules
-from tests.random_call import Call, assert_same, results, usable
+from tests.random_call import Call, same_if_usable
 from tests.random_region import random_region
 from tests.tiles.test_cpp import needs_compiler, on_cpp
 
@@ -58,10 +58,7 @@ def check(data: Any, seed: int) -> None:
     for length in (1, 3, 20):
         call = Call(module.plan.graph, random.Random(seed), seed)
         call.lengths = dict.fromkeys(call.lengths, length)
-        inputs, options = call.arguments()
-        wanted = results(oracle, inputs, options)
-        if usable(wanted):
-            assert_same(results(module, inputs, options), wanted)
+        same_if_usable(module, oracle, *call.arguments())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 from tensornet_attn.models import LanguageModel
 from tensornet_attn.tasks import task_named
 from tensornet_attn.tasks.batch import UNSCORED, Batch
-from tensornet_attn.train.session import Share, answer, check_tokens, scored_places, seed_part
+from tensornet_attn.train.session import BatchShare, answer, check_tokens, scored_places, seed_part
 from tests.refusals import refusal
 
 TASK = task_named("copy", length=8)
@@ -19,7 +19,7 @@ TASK = task_named("copy", length=8)
 
 @pytest.mark.parametrize(("world", "parts"), [(1, 1), (1, 3), (2, 1), (3, 2), (5, 2)])
 def test_the_same_rows_however_spread(world: int, parts: int) -> None:
-    shares = [Share(rank, world, parts) for rank in range(world)]
+    shares = [BatchShare(rank, world, parts) for rank in range(world)]
     pieces = [share.batches(TASK, 4, 10) for share in shares]
     tokens = torch.cat([pieces[rank][part].tokens for part in range(parts) for rank in range(world)])
     assert torch.equal(tokens, TASK.samples("train", 40, 10).tokens)
@@ -27,7 +27,7 @@ def test_the_same_rows_however_spread(world: int, parts: int) -> None:
 
 def test_each_row_is_judged_once() -> None:
     batch = TASK.samples("test", 0, 2)
-    found = [Share(rank, 3, 1).judged(batch) for rank in range(3)]
+    found = [BatchShare(rank, 3, 1).judged(batch) for rank in range(3)]
     scored = [int((piece.targets != UNSCORED).sum()) for piece in found]
     assert scored[0] == 0
     assert [len(piece) for piece in found] == [1, 1, 1]

@@ -13,7 +13,7 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.tasks import task_named
 from tensornet_attn.train import translate
-from tensornet_attn.train.trained import Trained, open_run
+from tensornet_attn.train.trained import TrainedRun, open_run
 from tests.models import tiny
 from tests.refusals import refusal
 from tests.tasks.parallel import corpus
@@ -34,7 +34,7 @@ def run(folder: Path, steps: int = 2, width: int = 8) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     folder = tmp_path_factory.mktemp("parallel")
     ta.train(run(corpus(folder)), out=folder / "out")
     return open_run(folder / "out")
@@ -68,7 +68,7 @@ def test_logits_of_some_places_are_those_of_all() -> None:
     torch.testing.assert_close(model.decode(encoded, target, at=at), model.decode(encoded, target).flatten(0, 1)[at])
 
 
-def test_bleu_is_that_of_sacrebleu_over_the_split(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bleu_is_that_of_sacrebleu_over_the_split(trained: TrainedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """Translations that are wrong in every third sentence, whatever the batch, and of the first sentences alone."""
     parallel = trained.task.source.parallel
     assert parallel is not None
@@ -99,9 +99,9 @@ def test_right_translations_have_a_bleu_of_100() -> None:
     assert translate.compared(["x y z u v", "w w w w w"], lines).score < 5
 
 
-def test_what_bleu_is_not_of(trained: Trained) -> None:
+def test_what_bleu_is_not_of(trained: TrainedRun) -> None:
     other = replace(trained, task=task_named("reverse"))
-    wrong: Sequence[tuple[Trained, tuple[str, ...], str]] = (
+    wrong: Sequence[tuple[TrainedRun, tuple[str, ...], str]] = (
         (other, ("test",), "task 'reverse' has no parallel text for BLEU; use a translation task."),
         (trained, ("train",), "split 'train' has no reference translations for BLEU; choose split validation or test."),
     )

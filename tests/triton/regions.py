@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import tensornet_attn as ta
+from tensornet_attn.runtime.triton.kernels import region_launch
+from tests.agreement import outcome
+from tests.random_call import Call, same_results
 
 F64 = torch.float64
 
 
 def draw(*shape: int, seed: int = 0, dtype: torch.dtype = F64) -> Tensor:
     return torch.randn(shape, dtype=F64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def small_blocks(monkeypatch: pytest.MonkeyPatch, parts: int = 0) -> None:
+    """Kernels run in blocks of 16 queries and keys; in so many parts of the keys, if not 0."""
+    monkeypatch.setattr(region_launch, "blocks_for", lambda cores, target: ((16, 16, 4, 1, 160, 1),))
+    monkeypatch.setattr(region_launch, "CONFIGS", {})
+    if parts:
+        monkeypatch.setattr(region_launch, "parts_for", lambda programs, blocks, processors: parts)
 
 
 def pair(
@@ -39,14 +52,18 @@ def same(ours: nn.Module, oracle: nn.Module, inputs: list[Tensor], atol: float =
     found = []
     for module in (ours, oracle):
         kind = next(module.parameters()).dtype
-        leaves = [x.to(kind).requires_grad_() for x in inputs] + list(module.parameters())
         noise = {name: value.to(kind) for name, value in call.get("noise", {}).items()}
-        y = module(*leaves[: len(inputs)], **{**call, "noise": noise or None})
-        loss = (y * draw(*y.shape, seed=5).to(kind)).sum()
-        found.append([y, *torch.autograd.grad(loss, leaves, materialize_grads=True)])
+        found.append(outcome(module, [x.to(kind) for x in inputs], **{**call, "noise": noise or None}))
     for got, want in zip(*found, strict=True):
         scale = max(1.0, want.abs().max().item()) if want.numel() else 1.0
         torch.testing.assert_close(got.to(F64), want, rtol=0, atol=atol * scale)
+
+
+def same_in_calls(source: Any) -> None:
+    """In calls with lengths, batch dimensions and masks at random."""
+    ours, oracle = pair(source)
+    for seed in (1, 4):
+        same_results(ours, oracle, *Call(ours.plan.graph, random.Random(seed), seed).arguments())
 
 
 def same_mask_gradients(ours: nn.Module, oracle: nn.Module, width: int) -> None:

@@ -11,7 +11,7 @@ import tensornet_attn as ta
 from tensornet_attn.ops import another_map, another_operation
 from tests.ops.another import LOGSIGMOID, SQUARES
 from tests.ops.test_another import step
-from tests.random_call import assert_same, results
+from tests.random_call import same_results
 from tests.triton.regions import on_triton
 
 
@@ -22,7 +22,7 @@ def check(design: dict[str, Any], causal: bool = False, **options: Any) -> None:
     module.load_state_dict(oracle.state_dict())
     assert on_triton(module)
     inputs = [torch.randn(2, 9, 6, dtype=torch.float64) for _ in range(2)]
-    assert_same(results(module, inputs, options), results(oracle, inputs, options))
+    same_results(module, oracle, inputs, options)
 
 
 def test_a_map() -> None:

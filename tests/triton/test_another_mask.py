@@ -9,7 +9,7 @@ from tensornet_attn.ops import another_mask
 from tests.agreement import modules
 from tests.ops.another import LATE
 from tests.ops.test_another_mask import CASES, design
-from tests.random_call import assert_same, results
+from tests.random_call import same_results
 from tests.triton.regions import on_triton
 
 F64 = torch.float64
@@ -21,6 +21,6 @@ def test_values_and_gradients(masks: tuple[str, ...]) -> None:
         oracle, module = modules(design(*masks), "triton")
         assert on_triton(module)
         x = torch.randn(1, 70, 6, dtype=F64)
-        assert_same(results(module, [x], {}), results(oracle, [x], {}))
+        same_results(module, oracle, [x])
         options = {"mask": torch.rand(70, 70) < 0.6}
-        assert_same(results(module, [x], options), results(oracle, [x], options))
+        same_results(module, oracle, [x], options)

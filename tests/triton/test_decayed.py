@@ -10,6 +10,7 @@ from torch import Tensor
 
 import tensornet_attn as ta
 from tensornet_attn.runtime.decay import decay_attention
+from tensornet_attn.runtime.linear import Term
 from tensornet_attn.runtime.triton.kernels.decayed import (
     triton_decay,
     triton_decay_attention,
@@ -38,7 +39,7 @@ def operands(
 
 def both(given: list[Tensor], *options: Any) -> None:
     q, k, v, a, b = given
-    found, wanted = (f([(q, k, a, b)], v, *options) for f in (triton_decay_attention, decay_attention))
+    found, wanted = (f([Term(q, k, a, b)], v, *options) for f in (triton_decay_attention, decay_attention))
     agree(found, wanted, given)
 
 
@@ -90,7 +91,7 @@ def test_terms_of_every_kind() -> None:
     q, k, v, a, b = operands(20, 20, 4, 3)
     wide = [(x * torch.linspace(0.5, 1, 4, dtype=F64)).detach().requires_grad_() for x in (a, b)]
     shared = drawn(20, 4, positive=True)
-    terms = [(q, k, a, b), (q, shared, *wide), (shared, k)]
+    terms = [Term(q, k, a, b), Term(q, shared, *wide), Term(shared, k)]
     found, wanted = (
         f(terms, v, None, None, 1, 1, 0.25, True, False, True) for f in (triton_decay_attention, decay_attention)
     )
@@ -113,7 +114,7 @@ def test_gradients_against_differences(rates: int) -> None:
     given = [x.detach().requires_grad_() for x in operands(2, 3, 2, 1, rates=rates)]
 
     def function(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        return triton_decay_reads([(q, k, a, b)], v, True, 64, False)[0][0]
+        return triton_decay_reads([Term(q, k, a, b)], v, True, 64, False)[0][0]
 
     assert torch.autograd.gradcheck(function, given, fast_mode=True)
     assert torch.autograd.gradgradcheck(function, given, fast_mode=True)

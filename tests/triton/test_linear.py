@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.linear import linear_attention
+from tensornet_attn.runtime.linear import Term, linear_attention
 from tensornet_attn.runtime.triton.kernels.linear import triton_linear, triton_linear_attention, triton_linear_gradients
 from tensornet_attn.runtime.triton.kernels.masked import triton_masked_linear
 from tests.triton.agreement import SIZES, agree, drawn
@@ -23,10 +23,10 @@ def plain(n: int, m: int, d: int, e: int, dtype: torch.dtype = torch.float64) ->
     return [q, k, drawn(1, 1, m, e, dtype=dtype)]
 
 
-def both(operands: list[Tensor], **options: Any) -> None:
+def both(operands: list[Tensor], *options: Any, **more: Any) -> None:
     """The same values and gradients from kernels and tensor code."""
     q, k, v = operands
-    found, wanted = (f([(q, k)], v, None, **options) for f in (triton_linear_attention, linear_attention))
+    found, wanted = (f([Term(q, k)], v, *options, **more) for f in (triton_linear_attention, linear_attention))
     agree(found, wanted, operands)
 
 
@@ -40,9 +40,7 @@ def test_values_and_gradients(n: int, m: int, d: int, e: int, causal: bool) -> N
 @pytest.mark.parametrize("shape", [(1, 12), (9, 1), (1, 1, 12)])
 def test_a_mask_with_one_row_or_one_column(shape: tuple[int, ...]) -> None:
     mask = torch.rand(*shape, generator=torch.Generator().manual_seed(0)) < 0.6
-    q, k, v = plain(9, 12, 3, 5)
-    found, wanted = (f([(q, k)], v, mask, None, 1, 1, 0.25) for f in (triton_linear_attention, linear_attention))
-    agree(found, wanted, [q, k, v])
+    both(plain(9, 12, 3, 5), mask, None, 1, 1, 0.25)
 
 
 @pytest.mark.slow
@@ -78,17 +76,13 @@ def test_masks(n: int, m: int, d: int, e: int, shape: tuple[int, ...], causal: b
     if shape:
         mask = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
     for eps, normalize in ((0.25, True), (0.0, False)):
-        options = (mask, None if shape else keys, 1, 1, eps, normalize, causal)
-        found, wanted = (f([(q, k)], v, *options) for f in (triton_linear_attention, linear_attention))
-        agree(found, wanted, [q, k, v])
+        both([q, k, v], mask, None if shape else keys, 1, 1, eps, normalize, causal)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_a_mask_in_lower_precision(dtype: torch.dtype) -> None:
-    given, mask = plain(40, 40, 16, 3, dtype), torch.rand(40, 40, generator=torch.Generator().manual_seed(0)) < 0.5
-    q, k, v = given
-    found, wanted = (f([(q, k)], v, mask, None, 1, 1) for f in (triton_linear_attention, linear_attention))
-    agree(found, wanted, given)
+    mask = torch.rand(40, 40, generator=torch.Generator().manual_seed(0)) < 0.5
+    both(plain(40, 40, 16, 3, dtype), mask, None, 1, 1)
 
 
 def test_the_operations_of_masks_as_torch_checks_them() -> None:
@@ -103,7 +97,7 @@ def test_gradients_of_masks_against_differences() -> None:
     operands, mask = [drawn(2, 2, positive=True), drawn(3, 2, positive=True), drawn(3, 1)], torch.eye(2, 3) == 0
 
     def function(*given: Tensor) -> Tensor:
-        return triton_linear_attention([given[:2]], given[2], mask, eps=0.5)
+        return triton_linear_attention([Term(*given[:2])], given[2], mask, eps=0.5)
 
     assert torch.autograd.gradcheck(function, operands, fast_mode=True)
     assert torch.autograd.gradgradcheck(function, operands, fast_mode=True)
@@ -116,7 +110,7 @@ def test_cores_that_mix_heads_and_several_terms(causal: bool) -> None:
     features = [drawn(2, n, groups * width, positive=True), drawn(2, n, groups * width, positive=True)]
     core, ones = drawn(groups, heads, positive=True), [drawn(n, 1, positive=True), drawn(n, 1, positive=True)]
     one, shared = drawn(1, heads, positive=True), [drawn(2, n, width, positive=True) for _ in range(2)]
-    v, terms = drawn(2, n, heads * 5), [(*features, core), (*ones, one), tuple(shared)]
+    v, terms = drawn(2, n, heads * 5), [Term(*features, core=core), Term(*ones, core=one), Term(*shared)]
     found, wanted = (
         f(terms, v, mask, None, 1, 0, 0.25, True, causal) for f in (triton_linear_attention, linear_attention)
     )
@@ -153,7 +147,7 @@ def test_gradients_against_differences(causal: bool, normalize: bool) -> None:
     operands = [drawn(2, 2, positive=True), drawn(3, 2, positive=True), drawn(3, 1)]
 
     def function(*given: Tensor) -> Tensor:
-        return triton_linear_attention([given[:2]], given[2], eps=0.5, normalize=normalize, causal=causal)
+        return triton_linear_attention([Term(*given[:2])], given[2], eps=0.5, normalize=normalize, causal=causal)
 
     assert torch.autograd.gradcheck(function, operands, fast_mode=True)
     if causal and normalize:
@@ -176,7 +170,7 @@ def test_vmap() -> None:
     q, k, v = (drawn(3, 2, 9, width, positive=True).detach() for width in (3, 3, 2))
 
     def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return triton_linear_attention([(q, k)], v, causal=True)
+        return triton_linear_attention([Term(q, k)], v, causal=True)
 
     for k_dim in (0, None):
         given = q, k if k_dim == 0 else k[0], v
@@ -188,7 +182,7 @@ def test_one_graph_for_all_lengths() -> None:
     torch._dynamo.reset()
 
     def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return triton_linear_attention([(q, k)], v, causal=True)
+        return triton_linear_attention([Term(q, k)], v, causal=True)
 
     compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
     for length, stance in ((7, "default"), (9, "default"), (17, "fail_on_recompile")):

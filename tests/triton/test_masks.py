@@ -7,7 +7,7 @@ import torch
 
 from tests.agreement import in_chunks, modules
 from tests.masked import MASKS, design
-from tests.random_call import F64, assert_same, results
+from tests.random_call import F64, same_results
 from tests.triton.regions import on_triton
 
 
@@ -18,7 +18,7 @@ def test_values_and_gradients(mask: str) -> None:
     for n, m in ((70, 60), (9, 70)):
         inputs = [torch.randn(1, length, 6, dtype=F64) for length in (n, m)]
         options = {"mask": torch.rand(n, m) < 0.6} if n < m else {}
-        assert_same(results(module, inputs, options), results(oracle, inputs, options))
+        same_results(module, oracle, inputs, options)
 
 
 @pytest.mark.parametrize("mask", ["global(p)", "block(w)", "band(w) and not band(p - 1)"])
@@ -34,7 +34,7 @@ def test_blocks_between_the_first_keys_and_those_nearby_are_left_out(mask: str, 
     oracle, module = modules(design(mask, own=False), "triton")
     assert ("prefix = " in module.source) == ("or" in mask)
     inputs = [torch.randn(1, length, 6, dtype=F64) for length in (n, m)]
-    assert_same(results(module, inputs, {}), results(oracle, inputs, {}))
+    same_results(module, oracle, inputs)
 
 
 @pytest.mark.parametrize("mask", ["causal and (window(w, 0) or prefix(p))", "window(2 * w, 0) and dilated(2)"])

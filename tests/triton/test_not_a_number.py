@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tensornet_attn.runtime.triton.kernels import region_launch
 from tests.not_a_number import DESIGNS, MAPS, check, mapped
-from tests.triton.regions import on_triton
+from tests.triton.regions import on_triton, small_blocks
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, in the interpreter
 
@@ -14,9 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, in
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("name", DESIGNS)
 def test_softmax(name: str, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(region_launch, "blocks_for", lambda cores, target: ((16, 16, 4, 1, 160, 1),))
-    monkeypatch.setattr(region_launch, "CONFIGS", {})
-    monkeypatch.setattr(region_launch, "parts_for", lambda programs, blocks, processors: parts)
+    small_blocks(monkeypatch, parts)
     assert on_triton(check(DESIGNS[name], "triton", 3, 20))
 
 

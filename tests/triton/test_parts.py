@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.runtime.triton.kernels import region_launch
 from tensornet_attn.runtime.triton.kernels.region_parts import parts_for
 from tests.ops.test_softmax import design as with_sink
 from tests.ops.test_softmax import masks
 from tests.plan.blockwise_cases import TAKEN
-from tests.random_call import Call, assert_same, results
-from tests.triton.regions import F64, draw, on_triton, pair, same
+from tests.triton.regions import F64, draw, on_triton, pair, same, same_in_calls, small_blocks
 
 QUICK = ("divided by sums", "summed as exponentials", "kept", "heads mixed before and after", "a band", "dropout")
 DESIGNS: dict[str, tuple[Any, dict[str, int]]] = {
@@ -36,9 +33,7 @@ MASKED = {
 @pytest.fixture(autouse=True)
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three parts of small blocks, some of them without a key."""
-    monkeypatch.setattr(region_launch, "blocks_for", lambda cores, target: ((16, 16, 4, 1, 160, 1),))
-    monkeypatch.setattr(region_launch, "CONFIGS", {})
-    monkeypatch.setattr(region_launch, "parts_for", lambda programs, blocks, processors: 3)
+    small_blocks(monkeypatch, 3)
 
 
 @pytest.mark.parametrize("name", DESIGNS)
@@ -53,10 +48,7 @@ def test_values_and_gradients(name: str) -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of the root of zero where nothing is seen
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in TAKEN])
 def test_every_kind_of_call(name: str) -> None:
-    ours, oracle = pair(TAKEN[name])
-    for seed in (1, 4):
-        inputs, options = Call(ours.plan.graph, random.Random(seed), seed).arguments()
-        assert_same(results(ours, inputs, options), results(oracle, inputs, options))
+    same_in_calls(TAKEN[name])
 
 
 @pytest.mark.parametrize("kind", ["", "boolean", "float", "keys"])

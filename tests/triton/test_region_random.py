@@ -9,11 +9,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tensornet_attn.runtime.triton.kernels import region_launch
-from tests.random_call import Call, assert_same, results, usable
+from tests.random_call import Call, same_if_usable
 from tests.random_design import random_design
 from tests.random_region import random_region
 from tests.test_random_designs import causal_of, checked, filtered, pair
+from tests.triton.regions import small_blocks
 
 seeds = st.integers(0, 2**32)
 
@@ -26,11 +26,7 @@ def check(seed: int, data: dict[str, Any], length: int = 0) -> bool:
         return False
     call = Call(module.plan.graph, draw, seed)
     call.lengths = dict.fromkeys(call.lengths, length) if length else call.lengths
-    inputs, options = call.arguments()
-    wanted = results(oracle, inputs, options)
-    if usable(wanted):
-        assert_same(results(module, inputs, options), wanted)
-    return usable(wanted)
+    return same_if_usable(module, oracle, *call.arguments())
 
 
 @pytest.mark.parametrize("seed", [24, 45, 62, 183, 2186, 100515, 300311, 400381, 500225])
@@ -44,8 +40,7 @@ def test_some(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_maps_of_several_legs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In blocks of 16 queries and keys."""
-    monkeypatch.setattr(region_launch, "blocks_for", lambda cores, target: ((16, 16, 4, 1, 160, 1),))
-    monkeypatch.setattr(region_launch, "CONFIGS", {})
+    small_blocks(monkeypatch)
     check(seed, random_region(random.Random(seed)), 21)
 
 

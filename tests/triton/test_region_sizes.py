@@ -24,8 +24,9 @@ DTYPES = tuple(NEAR)
 # a number near zero, in another way.
 DTYPES_OF = dict.fromkeys(("fmm3", "fmm3_causal", "linear3"), 1)
 DTYPES_OF |= dict.fromkeys(("gla", "mgk_hard", "smgk_hard", "gfish_release"), 2)
-# The weight of an only key is 1, so gradients of its score are 0, to which features of products add up too late.
-ONLY_KEY = ("mhsa_poly", 1, torch.float32)
+# The weight of an only key is 1, so gradients of its score are 0, to which features of products add up too late; and a
+# norm divides by the size of (1 - lambda) V, so that gradients of lambda are 0, on torch with the same error.
+ONLY_KEY = {("mhsa_poly", 1, torch.float32), ("diffllama", 1, torch.float16)}
 # Nothing of these has kernels, whatever the sizes.
 BY_TORCH = "lfish hard_lfish glfish hard_glfish hgrn rg_lru mamba1 mingru stick_breaking cope".split()
 PICKED = [  # name, length, width, dtype
@@ -34,7 +35,7 @@ PICKED = [  # name, length, width, dtype
     if name not in BY_TORCH
     for j in sorted((i + more) % len(WIDTHS) for more in (0, 1, 3))
 ]
-PICKED = [(name, n, width, dtype) for name, n, width, dtype in PICKED if (name, n, dtype) != ONLY_KEY]
+PICKED = [(name, n, width, dtype) for name, n, width, dtype in PICKED if (name, n, dtype) not in ONLY_KEY]
 
 
 def sized(name: str, width: int, dtype: torch.dtype) -> ta.Design:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -14,8 +13,7 @@ from tensornet_attn.emit.load import load
 from tensornet_attn.runtime.triton.kernels import region_launch, regions
 from tests.plan.blockwise_cases import MAPPED, TAKEN, design
 from tests.plan.decay_cases import FORGETTING
-from tests.random_call import Call, assert_same, results
-from tests.triton.regions import F64, draw, on_triton, pair, same, same_mask_gradients
+from tests.triton.regions import F64, draw, on_triton, pair, same, same_in_calls, same_mask_gradients, small_blocks
 
 SMALL = {"f": 12, "h": 4, "g": 2}
 QUICK = (
@@ -70,8 +68,7 @@ def test_two_lengths(n: int, m: int, causal: bool) -> None:
 def test_blocks_at_no_edge(more: dict[str, Any], n: int, m: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small blocks, of which some are seen whole: these take no masks."""
     ours, oracle = pair(design(MAPPED, **more))
-    monkeypatch.setattr(region_launch, "blocks_for", lambda cores, target: ((16, 16, 4, 1, 160, 1),))
-    monkeypatch.setattr(region_launch, "CONFIGS", {})
+    small_blocks(monkeypatch)
     same(ours, oracle, [draw(1, n, 6), draw(1, m, 6, seed=1)])
 
 
@@ -86,10 +83,7 @@ def test_dtypes(dtype: torch.dtype, atol: float) -> None:
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in TAKEN])
 def test_every_kind_of_call(name: str) -> None:
     """Lengths, batch dimensions and masks at random; what has no kernels here runs as before."""
-    ours, oracle = pair(TAKEN[name])
-    for seed in (1, 4):
-        inputs, options = Call(ours.plan.graph, random.Random(seed), seed).arguments()
-        assert_same(results(ours, inputs, options), results(oracle, inputs, options))
+    same_in_calls(TAKEN[name])
 
 
 def test_most_of_these_have_kernels() -> None:

@@ -1,4 +1,4 @@
-"""The relations on Triton kernels, in the interpreter: random designs of fixed seeds."""
+"""The relations on Triton kernels, in the interpreter: random designs of fixed seeds, and those that broke one."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import random
 
 import pytest
 
+from tests.relations.found import FOUND
 from tests.relations.generator import drawn_design, joint
 from tests.relations.test_relations import check
-from tests.relations.text import normal_form
+from tests.relations.text import Data, normal_form
 
 
 @pytest.mark.parametrize("seed", [15])
@@ -19,3 +20,8 @@ def test_random_designs(seed: int) -> None:
 @pytest.mark.parametrize("seed", [3, 4])
 def test_joint_legs(seed: int) -> None:
     check(normal_form(joint(random.Random(seed))), "triton", ("backends_agree",), seed, "file")
+
+
+@pytest.mark.parametrize("design", FOUND, ids=lambda design: design["name"])
+def test_found_designs(design: Data) -> None:
+    check(normal_form(design), "triton", ("backends_agree",), 5, "file")

@@ -12,9 +12,10 @@ from torch import Tensor
 
 import tensornet_attn as ta
 from tensornet_attn.ops import MAPS
-from tensornet_attn.runtime.linear import linear_attention
+from tensornet_attn.runtime.linear import Term, linear_attention
 from tensornet_attn.runtime.triton.kernels.linear import triton_linear, triton_linear_attention
 from tensornet_attn.runtime.triton.kernels.tile_maps import tile_map
+from tests.agreement import outcome
 from tests.triton.agreement import agree, drawn, near
 
 F64 = torch.float64
@@ -71,12 +72,7 @@ def test_a_design_equals_its_reference(name: str, causal: bool) -> None:
     wanted.load_state_dict(module.state_dict())
     keys = torch.rand(2, 19, generator=draw) < 0.6
     for masks in ({}, {"key_mask": keys}, {"mask": torch.rand(19, 19, generator=draw) < 0.6}):
-        found = []
-        for one in (module, wanted):
-            given = x.clone().requires_grad_()
-            y = one(given, **masks)
-            found.append([y, *torch.autograd.grad(y.square().sum(), [given, *one.parameters()])])
-        for own, other in zip(*found, strict=True):
+        for own, other in zip(outcome(module, [x], **masks), outcome(wanted, [x], **masks), strict=True):
             near(own, other)
 
 
@@ -92,9 +88,9 @@ def test_a_map_without_tiles_is_left_to_torch() -> None:
 def test_values_and_gradients(maps: tuple[str, str], normalize: bool, causal: bool) -> None:
     q, k, v = (drawn(2, 3, length, width, positive=True) for length, width in ((5, 17), (70, 17), (70, 3)))
     keys, options = torch.arange(140).view(2, 70) % 3 > 0, (1, 1, 0.25, normalize, causal)
-    found = triton_linear_attention([(q, k)], v, None, keys, *options, maps=maps)
+    found = triton_linear_attention([Term(q, k)], v, None, keys, *options, maps=maps)
     whole = tuple(torch.exp if name else torch.Tensor.clone for name in maps)
-    agree(found, linear_attention([(q, k)], v, None, keys, *options, maps=whole), [q, k, v])
+    agree(found, linear_attention([Term(q, k)], v, None, keys, *options, maps=whole), [q, k, v])
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -103,7 +99,7 @@ def test_nothing_of_hidden_keys_is_read(causal: bool) -> None:
     keys = torch.arange(20)[None] % 3 > 0
 
     def of(*given: Tensor) -> Tensor:
-        return triton_linear_attention([given[:2]], given[2], None, keys, 1, 1, causal=causal, maps=(EXP, EXP))
+        return triton_linear_attention([Term(*given[:2])], given[2], None, keys, 1, 1, causal=causal, maps=(EXP, EXP))
 
     wanted = of(q, k, v)
     hidden = ~keys[:, None, :, None]
@@ -122,7 +118,7 @@ def test_heads_of_a_row_are_side_by_side() -> None:
     """So that flattening the result, and the gradients of projections, are views."""
     q, k, v = (drawn(2, 9, 3, 4).detach().transpose(1, 2).requires_grad_() for _ in range(3))
     for options in ({}, {"causal": True}, {"mask": torch.ones(9, 9, dtype=torch.bool)}):
-        out = triton_linear_attention([(q, k)], v, **options)
+        out = triton_linear_attention([Term(q, k)], v, **options)
         for x in (out, *torch.autograd.grad(out.square().sum(), [q, k, v])):
             assert x.transpose(1, 2).is_contiguous()
 
@@ -133,7 +129,9 @@ def test_gradients_against_differences(causal: bool) -> None:
     operands, keys = [drawn(1, 3, 2), drawn(1, 3, 2), drawn(1, 3, 1)], torch.tensor([[True, False, True]])
 
     def function(*given: Tensor) -> Tensor:
-        return triton_linear_attention([given[:2]], given[2], None, keys, 1, 0, 0.5, causal=causal, maps=(EXP, EXP))
+        return triton_linear_attention(
+            [Term(*given[:2])], given[2], None, keys, 1, 0, 0.5, causal=causal, maps=(EXP, EXP)
+        )
 
     assert torch.autograd.gradcheck(function, operands, fast_mode=True)
     assert torch.autograd.gradgradcheck(function, operands, fast_mode=True)

@@ -15,7 +15,7 @@ from weakref import ref
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import tensornet_attn as ta
 from tensornet_attn.errors import InputError
@@ -23,6 +23,7 @@ from tensornet_attn.plan.make import PLANS
 from tensornet_attn.runtime import blockwise, cpp, native
 from tensornet_attn.verify import kernels
 from tensornet_attn.verify.before_use import plan_of_library
+from tests.agreement import outcome
 from tests.refusals import refusal
 
 pytestmark = pytest.mark.skipif(bool(cpp.reason_against_cpp()), reason="there is no C++ compiler")
@@ -67,11 +68,6 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpp, "CPP_LOADED", {})
 
 
-def result(module: nn.Module, x: Tensor) -> list[Tensor]:
-    y = module(x)
-    return [y, *torch.autograd.grad(y.square().sum(), [*module.parameters()])]
-
-
 def test_a_library_is_compared_once_and_auto_takes_no_other(
     compared: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +83,7 @@ def test_a_library_is_compared_once_and_auto_takes_no_other(
     plain = ta.compile(design, "torch")
     for module in (auto, plain):
         module.load_state_dict(layer.state_dict())
-    torch.testing.assert_close(result(auto, x), result(plain, x))
+    torch.testing.assert_close(outcome(auto, [x]), outcome(plain, [x]))
     record.unlink()  # as earlier versions left it
     anew(monkeypatch)
     assert ta.compile(design, n=4096).plan.backend == "torch"
@@ -133,7 +129,7 @@ def test_a_wrong_library_is_reported_and_never_used(
     assert str(report) in layer.explain()
     plain = ta.compile(design, "torch")
     plain.load_state_dict(layer.state_dict())
-    for got, want in zip(result(layer, x), result(plain, x), strict=True):
+    for got, want in zip(outcome(layer, [x]), outcome(plain, [x]), strict=True):
         assert torch.equal(got, want)
     anew(monkeypatch)  # the record says what was found
     assert ta.compile(design, n=4096).plan.backend == "torch"
@@ -178,7 +174,7 @@ def test_a_file_alone_uses_a_library_beside_its_record(compared: list[str], monk
         own["KEEP"] = blockwise.KEEP  # small calls run in kernels too
         module = own["InAFile"]()
         module.load_state_dict(plain.state_dict())
-        return result(module, x)
+        return outcome(module, [x])
 
     def check(words: str | None) -> None:
         ran.clear()
@@ -189,7 +185,7 @@ def test_a_file_alone_uses_a_library_beside_its_record(compared: list[str], monk
                 found = alone()
             assert len(said) == 1
         assert bool(ran) == (words is None)
-        for got, want in zip(found, result(plain, x), strict=True):
+        for got, want in zip(found, outcome(plain, [x]), strict=True):
             torch.testing.assert_close(got, want)
 
     never = "so the blockwise path runs: none has been compared with the reference: run 'tensornet-attn warm'"

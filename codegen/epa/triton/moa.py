@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.masks import hide
-from tensornet_attn.runtime.products import joint_shape, projected
+from tensornet_attn.runtime.products import joint_shape, projected, projected_by_each
 from tensornet_attn.runtime.triton.kernels.choices import triton_top_entries
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, block_of, dot_of, in_sight, largest_of, load_1d, mask_2d, online, result_of_part, share_of, softened,
@@ -61,9 +61,7 @@ class MOA(nn.Module):
         G = triton_top_entries(G_of, G_of, 8, -1)  # ... n e
         del G_of
 
-        Q = projected(
-            x, self.Wq.transpose(-3, -2).flatten(1)
-        ).unflatten(-1, self.Wq.transpose(-3, -2).shape[1:])  # ... n e d
+        Q = projected_by_each(x, self.Wq)  # ... n e d
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
         K = projected(memory_hidden, self.Wk)  # ... m d
         V = projected(memory_hidden, self.Wv)  # ... m d

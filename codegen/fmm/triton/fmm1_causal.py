@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.linear import Term
 from tensornet_attn.runtime.maps import elu1
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
@@ -78,7 +79,7 @@ class Fmm1Causal(nn.Module):
         k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o = triton_linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64,
+            [Term(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64,
             maps=(elu1_map, elu1_map),
         )  # ... h n d
         del q, k, v

@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.linear import Term
 from tensornet_attn.runtime.maps import elu1, reciprocal
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
@@ -85,7 +86,7 @@ class Fmm1Rows(nn.Module):
         k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o = triton_linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_map, elu1_map)
+            [Term(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_map, elu1_map)
         )  # ... h n d
         del V, q, k, v
 
@@ -106,7 +107,7 @@ class Fmm1Rows(nn.Module):
         k_2 = K.transpose(-3, -2)  # ... h m d
         v_2 = A_m[None, :][..., None]  # 1 m 1
         o_2 = triton_linear_attention(
-            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_map, elu1_map)
+            [Term(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_map, elu1_map)
         )[..., 0]  # ... h n
         del Q, K, q_2, k_2
 

@@ -26,6 +26,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.linear import Term
 from tensornet_attn.runtime.maps import elu1, elu1_neg, reciprocal
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
@@ -88,7 +89,7 @@ class Fmm2Rows(nn.Module):
         k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o = triton_linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_map, elu1_map)
+            [Term(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_map, elu1_map)
         )  # ... h n d
         del q, k, v
 
@@ -99,7 +100,7 @@ class Fmm2Rows(nn.Module):
         k_2 = K.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
         o_2 = triton_linear_attention(
-            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg_map, elu1_neg_map)
+            [Term(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg_map, elu1_neg_map)
         )  # ... h n d
         del V, q_2, k_2, v_2
 
@@ -120,7 +121,7 @@ class Fmm2Rows(nn.Module):
         k_3 = K.transpose(-3, -2)  # ... h m d
         v_3 = A_m[None, :][..., None]  # 1 m 1
         o_3 = triton_linear_attention(
-            [(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_map, elu1_map)
+            [Term(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_map, elu1_map)
         )[..., 0]  # ... h n
         del q_3, k_3
 
@@ -131,7 +132,7 @@ class Fmm2Rows(nn.Module):
         k_4 = K.transpose(-3, -2)  # ... h m d
         v_4 = A_m[None, :][..., None]  # 1 m 1
         o_4 = triton_linear_attention(
-            [(q_4, k_4)], v_4, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg_map, elu1_neg_map)
+            [Term(q_4, k_4)], v_4, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg_map, elu1_neg_map)
         )[..., 0]  # ... h n
         del Q, K, q_4, k_4
 

@@ -29,6 +29,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.linear import Term
 from tensornet_attn.runtime.maps import elu1, l1_norm
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
@@ -94,7 +95,7 @@ class FmmFASTWeight2(nn.Module):
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m e
         o = triton_linear_attention(
-            [(q, k)], v, None, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
+            [Term(q, k)], v, None, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n e
         del phiQ1, phiK1, q, k, v
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.lengths import at_least_one
+from tensornet_attn.runtime.linear import Term
 from tensornet_attn.runtime.maps import elu1
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
@@ -77,7 +78,7 @@ class FmmLRARelease(nn.Module):
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o = triton_linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, normalize=False
+            [Term(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, normalize=False
         )  # ... h n d
         del phiK1, q, k, v
 

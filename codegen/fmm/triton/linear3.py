@@ -26,6 +26,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.linear import Term
 from tensornet_attn.runtime.maps import elu1, elu1_neg
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
@@ -65,7 +66,7 @@ class Linear3(nn.Module):
         k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o = triton_linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_map, elu1_map)
+            [Term(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_map, elu1_map)
         )  # ... h n d
         del q, k, v
 
@@ -74,7 +75,7 @@ class Linear3(nn.Module):
         k_2 = K.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
         o_2 = triton_linear_attention(
-            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg_map, elu1_neg_map)
+            [Term(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg_map, elu1_neg_map)
         )  # ... h n d
         del q_2, k_2, v_2
 
@@ -83,7 +84,7 @@ class Linear3(nn.Module):
         k_3 = K.transpose(-3, -2)  # ... h m d
         v_3 = V.transpose(-3, -2)  # ... h m d
         o_3 = triton_linear_attention(
-            [(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, eps=1e-06, maps=(tanh_map, tanh_map)
+            [Term(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, eps=1e-06, maps=(tanh_map, tanh_map)
         )  # ... h n d
         del Q, K, V, q_3, k_3, v_3
 

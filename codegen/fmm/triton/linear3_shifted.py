@@ -28,6 +28,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.linear import Term
 from tensornet_attn.runtime.maps import elu1, elu1_neg
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
@@ -73,7 +74,7 @@ class Linear3Shifted(nn.Module):
         k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o = triton_linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_map, elu1_map)
+            [Term(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_map, elu1_map)
         )  # ... h n d
         del q, k, v
 
@@ -82,7 +83,7 @@ class Linear3Shifted(nn.Module):
         k_2 = K.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
         o_2 = triton_linear_attention(
-            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg_map, elu1_neg_map)
+            [Term(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg_map, elu1_neg_map)
         )  # ... h n d
         del Q, K, q_2, k_2, v_2
 
@@ -90,7 +91,9 @@ class Linear3Shifted(nn.Module):
         q_3 = phiQ3.transpose(-3, -2)  # ... h n d
         k_3 = phiK3.transpose(-3, -2)  # ... h m d
         v_3 = V.transpose(-3, -2)  # ... h m d
-        o_3 = triton_linear_attention([(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
+        o_3 = triton_linear_attention(
+            [Term(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1
+        )  # ... h n d
         del V, phiQ3, phiK3, q_3, k_3, v_3
 
         A_V = o.transpose(-3, -2) + o_2.transpose(-3, -2) + o_3.transpose(-3, -2)  # ... n h d

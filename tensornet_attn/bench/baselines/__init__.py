@@ -7,15 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from tensornet_attn.bench.baselines import experts, kernels, lfish, mixed, multi_head, tuformer
-from tensornet_attn.bench.baselines.layer import Attend, Layer, eager
+from tensornet_attn.bench.baselines.layer import Attend, BaselineLayer, eager
 
 FAMILIES = (multi_head, mixed, tuformer, kernels, lfish, experts)
-LAYERS: dict[str, tuple[type[Layer], dict[str, Any]]] = {
+LAYERS: dict[str, tuple[type[BaselineLayer], dict[str, Any]]] = {
     name: entry for family in FAMILIES for name, entry in family.LAYERS.items()
 }
 
 
-def layer_of(name: str, sizes: Mapping[str, Any], causal: bool, attend: Attend = eager) -> Layer:
+def layer_of(name: str, sizes: Mapping[str, Any], causal: bool, attend: Attend = eager) -> BaselineLayer:
     """The handwritten layer of a shipped design, with empty weights. `sizes` has its legs and settings by name.
 
     >>> layer = layer_of("mhsa", {"f": 8, "h": 2, "d": 4}, causal=False)

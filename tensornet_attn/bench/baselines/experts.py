@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tensornet_attn.bench.baselines.layer import Layer, chosen, heads, out
+from tensornet_attn.bench.baselines.layer import BaselineLayer, chosen, heads, out
 from tensornet_attn.bench.baselines.multi_head import Relative, rotated
 
 
@@ -26,7 +26,7 @@ def gates(x: Tensor, S: Tensor, k: int) -> Tensor:
     return chosen((x @ S.flatten(1)).sigmoid().unflatten(-1, S.shape[1:]), k)
 
 
-class ExpertAttention(Layer):
+class ExpertAttention(BaselineLayer):
     """Expert projection attention (eq. 10 and table 1). `experts`: letters of the projections with experts.
 
     Keys and values share the gates of the source side, queries and output those of the destination side.
@@ -70,7 +70,7 @@ class ExpertRelative(Relative):
         return expert_out(self.mixed_values(x, memory, values), self.Wo, gates(x, self.Sd, self.size.k))
 
 
-class FeedForward(Layer):
+class FeedForward(BaselineLayer):
     """relu(x W1 + b1) W2 + b2 (Vaswani et al. 2017, eq. 2)."""
 
     mixed = "has no attention"
@@ -81,7 +81,7 @@ class FeedForward(Layer):
         return torch.relu(x @ self.W1 + self.b1) @ self.W2 + self.b2
 
 
-class ExpertFeedForward(Layer):
+class ExpertFeedForward(BaselineLayer):
     """A feed-forward layer of gated experts (sigma-MoE, Csordas et al. 2023)."""
 
     mixed = "has no attention"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tensornet_attn.bench.baselines.layer import Layer, Reach, elu1, heads, out, visible
+from tensornet_attn.bench.baselines.layer import BaselineLayer, Reach, elu1, heads, out, visible
 
 Kernel = tuple[Callable[[Tensor], Tensor], float]  # a feature map, and the epsilon that is added to row sums
 KERNELS: tuple[Kernel, ...] = ((elu1, 0.0), (lambda x: elu1(-x), 0.0), (torch.tanh, 1e-6))
@@ -35,7 +35,7 @@ def normalized(q: Tensor, k: Tensor, v: Tensor, causal: bool, eps: float = 0.0) 
     return q @ (k.transpose(-2, -1) @ v) / (total + eps)
 
 
-class Linear(Layer):
+class LinearKernelAttention(BaselineLayer):
     """Linear attention (Katharopoulos et al. 2020, eq. 5) with one kernel, or the sum of several (FMMformer)."""
 
     mixed = "has no softmax"
@@ -55,7 +55,7 @@ def far_field(q: Tensor, k: Tensor, v: Tensor, causal: bool, kernels: tuple[Kern
     return reduce(torch.add, (normalized(phi(q), phi(k), v, causal, eps) for phi, eps in kernels))
 
 
-class Polynomial(Layer):
+class Polynomial(BaselineLayer):
     """Attention with weights proportional to (q.k)^2; the features are products of pairs of entries."""
 
     mixed = "has no softmax"
@@ -78,7 +78,7 @@ def squared(scores: Tensor, causal: bool) -> Tensor:
     return scores / scores.sum(-1, keepdim=True)
 
 
-class MixtureOfLinearKeys(Layer):
+class MixtureOfLinearKeys(BaselineLayer):
     """Keys mixed after the feature map (MLK, eq. 13). `shifted`: copies of one key instead of r keys."""
 
     mixed = "has no softmax over the keys"
@@ -99,7 +99,7 @@ class MixtureOfLinearKeys(Layer):
         return out(normalized(elu1(heads(x, self.Wq)), mixed, heads(x, self.Wv), self.causal), self.Wo)
 
 
-class KernelFish(Layer):
+class KernelFish(BaselineLayer):
     """Kernel scores of g global heads, mixed into h local heads with positive weights. `two`: two maps in sequence."""
 
     mixed = "has no softmax"
@@ -130,7 +130,7 @@ class KernelFish(Layer):
         return above / below
 
 
-class NearAndFar(Layer):
+class NearAndFar(BaselineLayer):
     """sigmoid(w1) near + sigmoid(w2) (far1 + far2 + ...).
 
     `past`: all k diagonals are at or before the query. `rows`: rows are normalised.
@@ -172,7 +172,7 @@ class Release(NearAndFar):
         return out(self.w1[:, None, None] * near + (scale * self.w2)[:, None, None] * far, self.Wo)
 
 
-class FastWeights(Layer):
+class FastWeights(BaselineLayer):
     """Fast weights with the delta rule, one step per position (Schlag et al. 2021). `kernel`: added to a kernel."""
 
     mixed = "has no softmax"
@@ -230,10 +230,10 @@ def in_chunks(q: Tensor, k: Tensor, v: Tensor, rate: Tensor) -> Tensor:
 
 
 LAYERS = {
-    "linear": (Linear, {}),
-    "linear2": (Linear, {"kernels": KERNELS[:2]}),
-    "linear3": (Linear, {"kernels": KERNELS}),
-    "linear3_shifted": (Linear, {"kernels": SHIFTED}),
+    "linear": (LinearKernelAttention, {}),
+    "linear2": (LinearKernelAttention, {"kernels": KERNELS[:2]}),
+    "linear3": (LinearKernelAttention, {"kernels": KERNELS}),
+    "linear3_shifted": (LinearKernelAttention, {"kernels": SHIFTED}),
     "mhsa_poly": (Polynomial, {}),
     "mlk": (MixtureOfLinearKeys, {}),
     "smlk": (MixtureOfLinearKeys, {"shifted": True}),

@@ -107,7 +107,7 @@ def block_mask(n: int, m: int, causal: bool, reach: Reach | None, device: torch.
     return make(keep, None, None, n, m, device=str(device))
 
 
-class Layer(nn.Module):
+class BaselineLayer(nn.Module):
     """A layer in plain PyTorch. `size` has the leg sizes and settings of the design by name.
 
     Weights are uninitialised; their values come from the state dict of the design, which has the same keys and shapes.

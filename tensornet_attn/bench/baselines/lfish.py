@@ -8,14 +8,14 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from tensornet_attn.bench.baselines.kernels import causal_sums
-from tensornet_attn.bench.baselines.layer import Layer, elu1, heads, out
+from tensornet_attn.bench.baselines.layer import BaselineLayer, elu1, heads, out
 
 CHUNK = 64  # positions per chunk; scores are computed within it, and there is one state per chunk
 STATES = 16  # positions per batch of individual states
 Noise = tuple[Tensor, Tensor]  # of the states [b k d e] and of the key sums [b k d]
 
 
-class MixedStates(Layer):
+class MixedStates(BaselineLayer):
     """States of g global heads, mixed into h local heads. Key sums are mixed with positive weights.
 
     `noise`: added to both in training.

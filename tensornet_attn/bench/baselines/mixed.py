@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tensornet_attn.bench.baselines.layer import Layer, attention_map, eager, heads, out, visible
+from tensornet_attn.bench.baselines.layer import BaselineLayer, attention_map, eager, heads, out, visible
 
 BEFORE = "mixes scores before its softmax"
 MIXTURES = {  # weights of `Fish` by its `mixture`
@@ -19,7 +19,7 @@ MIXTURES = {  # weights of `Fish` by its `mixture`
 }
 
 
-class TalkingHeads(Layer):
+class TalkingHeads(BaselineLayer):
     """Heads mixed before and after the softmax (Shazeer et al. 2020)."""
 
     mixed = BEFORE
@@ -32,7 +32,7 @@ class TalkingHeads(Layer):
         return out(torch.einsum("bhnm,he->benm", maps, self.Pw) @ v, self.Wo)
 
 
-class Differential(Layer):
+class Differential(BaselineLayer):
     """The difference of two maps, with normalised heads (Ye et al. 2025, eq. 1 to 3)."""
 
     legs = "Wq1[f h d] Wq2[f h d] Wk1[f h d] Wk2[f h d] Wv[f h e] Wo[h e f] lq1[d] lk1[d] lq2[d] lk2[d]"
@@ -53,7 +53,7 @@ class Differential(Layer):
         return (maps[0] - weight * maps[1]) @ v
 
 
-class Fish(Layer):
+class Fish(BaselineLayer):
     """Local heads as mixtures of global scores (FiSHformer, eq. 8 to 10 and the generalised form).
 
     `mixture`: free weights, "simplex" (a softmax of logits), "one" for all heads, "one simplex", "relu" (generalised,
@@ -108,7 +108,7 @@ class Fish(Layer):
         return F.relu(self.P[..., None, None] * shares).sum(1)
 
 
-class MixtureOfKeys(Layer):
+class MixtureOfKeys(BaselineLayer):
     """logsumexp (or `hard`: maximum) over r keys of log prior - distance, then softmax (ICML 2022, eq. 10 to 12).
 
     `shifted`: copies of one key. `dots`: dot products instead of distances. `em`: in training, the prior is updated

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tensornet_attn.bench.baselines.layer import Layer, chosen, heads, out
+from tensornet_attn.bench.baselines.layer import BaselineLayer, chosen, heads, out
 
 
 def rotated(x: Tensor, fraction: float = 1.0) -> Tensor:
@@ -22,7 +22,7 @@ def rotated(x: Tensor, fraction: float = 1.0) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1)
 
 
-class MultiHead(Layer):
+class MultiHead(BaselineLayer):
     """softmax(Q K^T / sqrt(d)) V Wo (Vaswani et al. 2017, eq. 1), with keys and values from `memory` if given.
 
     `band`: only (k - 1) // 2 diagonals on each side of the main diagonal. `rope`: rotary positions on queries and keys
@@ -42,7 +42,7 @@ class MultiHead(Layer):
         return out(self.attend(q, k, v, self.size.d**-0.5, self.causal, self.reach), self.Wo)
 
 
-class MultiQuery(Layer):
+class MultiQuery(BaselineLayer):
     """All query heads share one key head and one value head (Shazeer 2019)."""
 
     legs = "Wq[f h d] Wk[f d] Wv[f d] Wo[h d f]"
@@ -52,7 +52,7 @@ class MultiQuery(Layer):
         return out(self.attend(heads(x, self.Wq), k, v, self.size.d**-0.5, self.causal), self.Wo)
 
 
-class GroupedQuery(Layer):
+class GroupedQuery(BaselineLayer):
     """The j query heads of a group share a key head and a value head (Ainslie et al. 2023); `rope` as above."""
 
     legs = "Wq[f g j d] Wk[f g d] Wv[f g d] Wo[g j d f]"
@@ -66,7 +66,7 @@ class GroupedQuery(Layer):
         return out(self.attend(q, k, v, self.size.d**-0.5, self.causal), self.Wo.flatten(0, 1))
 
 
-class Latent(Layer):
+class Latent(BaselineLayer):
     """Keys and values from one latent per position (DeepSeek-V2, eq. 9 to 11)."""
 
     legs = "Wq[f h d] Wc[f c] Wuk[c h d] Wuv[c h d] Wo[h d f]"
@@ -77,7 +77,7 @@ class Latent(Layer):
         return out(o, self.Wo)
 
 
-class Merged(Layer):
+class Merged(BaselineLayer):
     """Multi-head attention with the legs h d merged in its weights (Tuformer, Proposition 1).
 
     With the core kron(eye(h), ones(d, d)), the design is multi-head attention, which this layer computes directly.
@@ -91,7 +91,7 @@ class Merged(Layer):
         return out(self.attend(q, k, v, self.size.d**-0.5, self.causal), self.Wo.unflatten(0, shape))
 
 
-class HeadsOnly(Layer):
+class HeadsOnly(BaselineLayer):
     """Heads with one component each (Tuformer, table 2: C = I)."""
 
     legs = "Wq[f h] Wk[f h] Wv[f h] Wo[h f]"
@@ -101,7 +101,7 @@ class HeadsOnly(Layer):
         return out(self.attend(q, k, v, self.size.h**-0.5, self.causal), self.Wo.unsqueeze(1))
 
 
-class HeadGated(Layer):
+class HeadGated(BaselineLayer):
     """Each query selects k heads by gates (Few Heads Are Enough, eq. 4 to 6)."""
 
     legs = "Wq[f h d] Wk[f h d] Wv[f h d] Sg[f h] Wo[h d f]"
@@ -113,7 +113,7 @@ class HeadGated(Layer):
         return out(gate.transpose(1, 2).unsqueeze(-1) * o, self.Wo)
 
 
-class MixtureOfHeads(Layer):
+class MixtureOfHeads(BaselineLayer):
     """Each query selects k of e heads that share keys and values (Zhang et al. 2022). All heads are computed."""
 
     legs = "Sg[f e] Wq[e f d] Wk[f d] Wv[f d] Wo[e d f]"
@@ -129,7 +129,7 @@ class MixtureOfHeads(Layer):
         return out(gate.transpose(1, 2).unsqueeze(-1) * o, self.Wo)
 
 
-class Gaussian(Layer):
+class Gaussian(BaselineLayer):
     """Scores from the distance of query and key (MGK with one component). The query norm cancels in the softmax."""
 
     legs = "Wq[f h d] Wk[f h d] Wv[f h d] Wo[h d f]"
@@ -141,7 +141,7 @@ class Gaussian(Layer):
         return out(self.attend(q, k, v, scale, self.causal, bias=norms), self.Wo)
 
 
-class Alibi(Layer):
+class Alibi(BaselineLayer):
     """Scores minus slope times distance (Press et al. 2022)."""
 
     legs = MultiHead.legs
@@ -164,7 +164,7 @@ def slopes(h: int) -> list[float]:
     return first + [2 ** (-8 * i / (2 * power)) for i in range(1, 2 * (h - power), 2)]
 
 
-class Relative(Layer):
+class Relative(BaselineLayer):
     """q_i k_j + q_i r_{i-j} + u k_j + v r_{i-j}, over sqrt(d) (Dai et al. 2019, section 3.3)."""
 
     legs = "Wq[f h d] Wk[f h d] Wv[f h d] Wr[f h d] u[h d] v[h d] Wo[h d f]"

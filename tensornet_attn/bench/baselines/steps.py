@@ -14,18 +14,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.bench.baselines.kernels import shares
-from tensornet_attn.bench.baselines.layer import Layer, elu1, heads, out
+from tensornet_attn.bench.baselines.layer import BaselineLayer, elu1, heads, out
 
 Shape = tuple[int, ...]
 
 
-class Step(ABC):
+class BaselineStep(ABC):
     """A decoding step of a layer. `kept`: the cache tensors. `seen`: the number of positions, at most `room`."""
 
     of = ""  # the shipped design whose handwritten layer has the weights
     note = ""
 
-    def __init__(self, layer: Layer, batch: int, room: int):
+    def __init__(self, layer: BaselineLayer, batch: int, room: int):
         self.layer, self.seen = layer, 0
         like = next(layer.parameters())
         self.kept = [like.new_zeros(shape) for shape in self.shapes(layer.size, batch, room)]
@@ -51,7 +51,7 @@ class Step(ABC):
         return cache[..., : self.seen, :]
 
 
-class KeysAndValues(Step):
+class KeysAndValues(BaselineStep):
     """Softmax attention with cached keys and values in the layout of SDPA; query heads may share them."""
 
     of = "mhsa"
@@ -77,7 +77,7 @@ class GroupedKeysAndValues(KeysAndValues):
         return [(batch, size.g, room, size.d)] * 2
 
 
-class Unabsorbed(Step):
+class Unabsorbed(BaselineStep):
     """Caches the latent, and computes all keys and values from it at each step."""
 
     of = "mla"
@@ -94,7 +94,7 @@ class Unabsorbed(Step):
         return out(F.scaled_dot_product_attention(q, k, v, scale=layer.size.d**-0.5), layer.Wo)
 
 
-class LinearState(Step):
+class LinearState(BaselineStep):
     """S += k v^T and z += k, with output q S / q z."""
 
     of = "linear"
@@ -112,7 +112,7 @@ class LinearState(Step):
         return out((q @ S) / (q @ z), layer.Wo)
 
 
-class FastWeightState(Step):
+class FastWeightState(BaselineStep):
     """S += rate k (v - k S) and z += k, with output q S / q z."""
 
     of = "fast_weight1"
@@ -131,12 +131,12 @@ class FastWeightState(Step):
         return out((q @ S) / (q @ z), layer.Wo)
 
 
-class Retention(Step):
+class Retention(BaselineStep):
     """S = decay S + k v^T, with output q S. The decay of a head is exp(-slope)."""
 
     of = "mhsa"
 
-    def __init__(self, layer: Layer, batch: int, room: int):
+    def __init__(self, layer: BaselineLayer, batch: int, room: int):
         super().__init__(layer, batch, room)
         places = torch.arange(1, layer.size.h + 1, dtype=torch.float64)
         slopes = 2.0 ** (-8 * places / layer.size.h)  # as in ALiBi, for a power of two heads
@@ -153,7 +153,7 @@ class Retention(Step):
         return out((layer.size.d**-0.5 * q) @ S, layer.Wo)
 
 
-STEPS: Mapping[str, type[Step]] = {
+STEPS: Mapping[str, type[BaselineStep]] = {
     "mhsa": KeysAndValues,
     "gqa": GroupedKeysAndValues,
     "mla": Unabsorbed,

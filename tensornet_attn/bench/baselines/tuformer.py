@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.bench.baselines.kernels import causal_sums, squared
-from tensornet_attn.bench.baselines.layer import Layer, attention_map, elu1, heads, out
+from tensornet_attn.bench.baselines.layer import BaselineLayer, attention_map, elu1, heads, out
 from tensornet_attn.bench.baselines.mixed import BEFORE
 from tensornet_attn.bench.baselines.multi_head import shifted, sinusoid
 
 
-class TunableHeads(Layer):
+class TunableHeads(BaselineLayer):
     """softmax of sum over s of C[r s] Q[n s] K[m s], with one value component per head."""
 
     mixed = BEFORE
@@ -28,7 +28,7 @@ def attended(C: Tensor, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor
     return torch.einsum("brnm,bmr->bnr", maps, v)
 
 
-class RelativeHeads(Layer):
+class RelativeHeads(BaselineLayer):
     """The core mixes all four terms of Transformer-XL's scores (Dai et al. 2019, section 3.3)."""
 
     mixed = BEFORE
@@ -45,7 +45,7 @@ class RelativeHeads(Layer):
         return torch.einsum("brnm,bmr->bnr", attention_map(scores, self.causal), memory @ self.Wv) @ self.Wo
 
 
-class SquaredHeads(Layer):
+class SquaredHeads(BaselineLayer):
     """Row-normalised squares of mixed scores. Kernel features would be larger, s (s + 1) / 2 per position."""
 
     mixed = "has no softmax"
@@ -56,7 +56,7 @@ class SquaredHeads(Layer):
         return torch.einsum("brnm,bmr->bnr", squared(scores, self.causal), x @ self.Wv) @ self.Wo
 
 
-class TrainableHeads(Layer):
+class TrainableHeads(BaselineLayer):
     """Tunable heads with few heads (table 2, D = 1)."""
 
     mixed = BEFORE
@@ -66,7 +66,7 @@ class TrainableHeads(Layer):
         return attended(self.C1, x @ self.Wq, x @ self.Wk, x @ self.Wv, self.causal) @ self.Wo
 
 
-class LowRankCore(Layer):
+class LowRankCore(BaselineLayer):
     """C = C2^T C3: c score maps, mixed into r heads."""
 
     mixed = BEFORE
@@ -79,7 +79,7 @@ class LowRankCore(Layer):
         return torch.einsum("brnm,bmr->bnr", attention_map(mixed, self.causal), x @ self.Wv) @ self.Wo
 
 
-class SkipRight(Layer):
+class SkipRight(BaselineLayer):
     """C = C1 (x) 1 1^T: whole heads are mixed."""
 
     mixed = BEFORE
@@ -91,7 +91,7 @@ class SkipRight(Layer):
         return out(attention_map(mixed, self.causal) @ heads(x, self.Wv), self.Wo)
 
 
-class SkipLeft(Layer):
+class SkipLeft(BaselineLayer):
     """C = I_H (x) (C2^T C3): components are mixed within each head."""
 
     mixed = BEFORE
@@ -105,7 +105,7 @@ class SkipLeft(Layer):
         return out(torch.einsum("bhdnm,bhmd->bhnd", maps, heads(x, self.Wv)), self.Wo)
 
 
-class KroneckerCore(Layer):
+class KroneckerCore(BaselineLayer):
     """C = C1 (x) (C2^T C3): components are mixed within each head, then whole heads."""
 
     mixed = BEFORE
@@ -119,7 +119,7 @@ class KroneckerCore(Layer):
         return out(torch.einsum("bhdnm,bhmd->bhnd", maps, heads(x, self.Wv)), self.Wo)
 
 
-class KernelCore(Layer):
+class KernelCore(BaselineLayer):
     """Row-normalised C[r s] phi(Q)[n s] phi(K)[m s]; linear in n if not causal."""
 
     mixed = "has no softmax"

@@ -23,7 +23,7 @@ _REMARK = re.compile(r"\s#\s*(.*)$")
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogueEntry:
     """One design. `path` is its file, or None for a resized baseline."""
 
     design: Design
@@ -109,17 +109,17 @@ class Catalogue:
     """All shipped designs by name, in alphabetical order."""
 
     def __init__(self) -> None:
-        self.entries = {name: Entry(compiler.load(name), library.path_of(name)) for name in library.names()}
-        self._resized: dict[tuple[str, int], Entry] = {}
+        self.entries = {name: CatalogueEntry(compiler.load(name), library.path_of(name)) for name in library.names()}
+        self._resized: dict[tuple[str, int], CatalogueEntry] = {}
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[CatalogueEntry]:
         return iter(self.entries.values())
 
-    def families(self) -> dict[str, list[Entry]]:
+    def families(self) -> dict[str, list[CatalogueEntry]]:
         names = sorted({entry.family for entry in self})
         return {name: [entry for entry in self if entry.family == name] for name in names}
 
-    def ancestors(self, entry: Entry) -> Iterator[str]:
+    def ancestors(self, entry: CatalogueEntry) -> Iterator[str]:
         """The ancestors of a design, from the nearest."""
         while entry.parent in self.entries:
             entry = self.entries[entry.parent]
@@ -129,7 +129,7 @@ class Catalogue:
         """The designs with this design under `contains`."""
         return [entry.name for entry in self if name in entry.design.contains]
 
-    def against(self, entry: Entry) -> Entry | None:
+    def against(self, entry: CatalogueEntry) -> CatalogueEntry | None:
         """The baseline of a design's costs, at the width of its first input, or None for the baseline itself."""
         name = AGAINST if entry.graph.key else AGAINST_WITHOUT_KEYS
         if entry.name == name or name not in self.entries:
@@ -137,7 +137,7 @@ class Catalogue:
         sizes = [entry.graph.leg[leg].size for leg in entry.graph.of_role("input")[0].legs]
         width = [1, *(size for size in sizes if size is not None)][-1]
         if (name, width) not in self._resized:
-            self._resized[name, width] = Entry(_resized(self.entries[name].graph, width))
+            self._resized[name, width] = CatalogueEntry(_resized(self.entries[name].graph, width))
         return self._resized[name, width]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 
-from tensornet_attn.cli.generate.catalogue import Entry
+from tensornet_attn.cli.generate.catalogue import CatalogueEntry
 from tensornet_attn.cost.sizes import dtype_bytes, human
 from tensornet_attn.cost.sweep import Sweep
 from tensornet_attn.draw.sweep import WIDE, Axes, drawing
@@ -25,7 +25,7 @@ STYLES = (
 
 
 @dataclass(frozen=True)
-class Point:
+class SequenceCosts:
     """Costs of one sequence of length n in float32, as planned.
 
     `kept`: bytes saved for the backward. `peak`: peak bytes of the forward.
@@ -37,13 +37,13 @@ class Point:
     peak: int
 
 
-def points(entry: Entry, lengths: Sequence[int]) -> list[Point]:
+def points(entry: CatalogueEntry, lengths: Sequence[int]) -> list[SequenceCosts]:
     """The costs at these lengths. Lengths above the maximum of the design are replaced with the maximum."""
     totals = [(n, entry.cost(n).best.total) for n in sorted(set(map(entry.at, lengths)))]
-    return [Point(n, total.macs, FLOAT * total.saved_floats, total.live_bytes) for n, total in totals]
+    return [SequenceCosts(n, total.macs, FLOAT * total.saved_floats, total.live_bytes) for n, total in totals]
 
 
-def picture(entry: Entry, baseline: Entry | None) -> str:
+def picture(entry: CatalogueEntry, baseline: CatalogueEntry | None) -> str:
     """The SVG of MACs and of bytes kept for backward over the length, for a design and its baseline."""
     entry_points = points(entry, PLOT)
     lines = {entry.name: entry_points}
@@ -61,12 +61,12 @@ def picture(entry: Entry, baseline: Entry | None) -> str:
     return drawing(WIDTH, HEIGHT, f"Costs of {entry.name} over the length", about, body)
 
 
-def _ends(point: Point) -> str:
+def _ends(point: SequenceCosts) -> str:
     return f"at n = {point.n} {human(point.macs)} MACs and {human(point.kept)} bytes"
 
 
 def _panel(
-    title: str, unit: str, left: int, measure: Callable[[Point], int], lines: Sequence[Sequence[Point]]
+    title: str, unit: str, left: int, measure: Callable[[SequenceCosts], int], lines: Sequence[Sequence[SequenceCosts]]
 ) -> Iterator[str]:
     """A panel with logarithmic axes and the lines. The first line has markers at the lengths of the table."""
     decades = [log10(max(measure(point), 1)) for line in lines for point in line]

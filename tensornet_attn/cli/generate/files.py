@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tensornet_attn import compiler, models, spec
 from tensornet_attn.cli.cost import sweep
-from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
+from tensornet_attn.cli.generate.catalogue import Catalogue, CatalogueEntry
 from tensornet_attn.cli.generate.costs import FIGURES, picture
 from tensornet_attn.cli.generate.page import decoding_page, index, kernels_of_designs, page, parity_page
 from tensornet_attn.cli.output import as_json_text, write
@@ -66,7 +66,7 @@ def plots(catalogue: Catalogue) -> Files:
             yield Path("docs", "pictures", f"{name}.svg"), sweep_svg(sweep(request))
 
 
-def diagram_path(entry: Entry) -> Path:
+def diagram_path(entry: CatalogueEntry) -> Path:
     return Path("docs", "pictures", f"{entry.name}.svg")
 
 

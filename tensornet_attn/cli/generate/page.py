@@ -12,8 +12,8 @@ from typing import Any
 from jinja2 import Template
 
 from tensornet_attn import compiler
-from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
-from tensornet_attn.cli.generate.costs import TABLE, Point, points
+from tensornet_attn.cli.generate.catalogue import Catalogue, CatalogueEntry
+from tensornet_attn.cli.generate.costs import TABLE, SequenceCosts, points
 from tensornet_attn.cost.sizes import LENGTH, human
 from tensornet_attn.draw import to_text
 from tensornet_attn.draw.words import call_words
@@ -65,7 +65,7 @@ def template(name: str) -> Template:
     return environment(Path(__file__).parent / "templates", False, (prose, code, table)).get_template(name)
 
 
-def page(entry: Entry, catalogue: Catalogue) -> str:
+def page(entry: CatalogueEntry, catalogue: Catalogue) -> str:
     """The page of a design: description, diagram, tensors, costs, related designs and file."""
     design, graph, baseline = entry.design, entry.graph, catalogue.against(entry)
     report = entry.cost(entry.at(LENGTH))
@@ -117,7 +117,7 @@ def _size(leg: Leg) -> tuple[str, str]:
     return code(written) if written != str(leg.size) else "", f"{leg.size:,}"
 
 
-def _tensor(entry: Entry, tensor: Tensor) -> tuple[str, ...]:
+def _tensor(entry: CatalogueEntry, tensor: Tensor) -> tuple[str, ...]:
     """The row of a tensor: name, role, legs, shape, values, parameters, remark."""
     legs = [entry.graph.leg[name] for name in tensor.legs]
     shape = " × ".join(leg.name if leg.stored is None else f"{leg.stored:,}" for leg in legs) or "scalar"
@@ -137,7 +137,7 @@ def _values(tensor: Tensor) -> str:
     return f"{first}, then {code(tensor.update)}" if tensor.update else first
 
 
-def _cells(point: Point | None) -> tuple[str, str, str]:
+def _cells(point: SequenceCosts | None) -> tuple[str, str, str]:
     if point is None:
         return "", "", ""
     return human(point.macs), f"{human(point.kept)}B", f"{human(point.peak)}B"
@@ -213,7 +213,7 @@ def decoding_page(catalogue: Catalogue) -> str:
     return template("decoding.md.jinja").render(families=families, refused=refused, columns=CACHES, length=POSITIONS)
 
 
-def _cache_row(entry: Entry, decoding: Decoding) -> tuple[str, ...]:
+def _cache_row(entry: CatalogueEntry, decoding: Decoding) -> tuple[str, ...]:
     """The cells: design, cached tensors, elements per position, constant elements, elements at POSITIONS positions."""
     growing = sum(decoding.elements(tensor) for tensor in decoding.kept if _grows(tensor))
     fixed = sum(

@@ -8,7 +8,7 @@ from math import prod
 
 from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, FIRST, INSIDE, LAST, KernelText
 from tensornet_attn.emit.triton.nodes import row_at, shape, tile_at
-from tensornet_attn.emit.triton.region import Region
+from tensornet_attn.emit.triton.region import TritonRegion
 from tensornet_attn.emit.triton.totals import add_totals
 from tensornet_attn.tiles.derive import Gradients
 from tensornet_attn.tiles.program import At, Node, below, factored
@@ -18,7 +18,7 @@ TOGETHER = 72  # scalar gradients per kernel; more spill registers, as measured
 Leaves = list[tuple[Node, Node]]  # (what is loaded, its gradient)
 
 
-def row_sums(region: Region, grads: Gradients, leaves: Leaves) -> str:
+def row_sums(region: TritonRegion, grads: Gradients, leaves: Leaves) -> str:
     """The kernel for the rows of A dA of each map, and for the gradients of some scalars."""
     kernel, query = region.open(region.program.query), region.program.query
     for map_node, summand in grads.maps:
@@ -30,7 +30,7 @@ def row_sums(region: Region, grads: Gradients, leaves: Leaves) -> str:
     )
 
 
-def add_row_sums(region: Region, kernel: KernelText, node: Node, summand: Node, query: str) -> None:
+def add_row_sums(region: TritonRegion, kernel: KernelText, node: Node, summand: Node, query: str) -> None:
     sums = kernel.carry(f"sums_{node.data[0]}", BEFORE, f"tl.zeros({shape(region.program, summand.axes)}, SUMS)")
     kernel.add(
         INSIDE,
@@ -48,7 +48,7 @@ def add_row_sums(region: Region, kernel: KernelText, node: Node, summand: Node, 
     kernel.add(AFTER, stored, (), node.heads)
 
 
-def by_queries(region: Region, grads: Gradients, numbers: Leaves) -> str:
+def by_queries(region: TritonRegion, grads: Gradients, numbers: Leaves) -> str:
     """Gradients of operands with query rows, and of some scalars."""
     own_leaves = [
         (leaf, gradient)
@@ -58,7 +58,7 @@ def by_queries(region: Region, grads: Gradients, numbers: Leaves) -> str:
     return backward(region, grads, region.program.query, "rows", own_leaves)
 
 
-def by_numbers(region: Region, grads: Gradients) -> dict[str, Leaves]:
+def by_numbers(region: TritonRegion, grads: Gradients) -> dict[str, Leaves]:
     """Gradients of operands with neither side, by the kernel that adds them up: `rows` if there are few.
 
     Otherwise each kernel has as many as fit: those that need no rows of A dA are in the kernel that makes these, others
@@ -88,13 +88,13 @@ def summed(grads: Gradients, ends: Iterable[Node]) -> list[Node]:
     return below([*ends, *(summand for total, summand in grads.totals if total.data[0] in totals)])
 
 
-def by_keys(region: Region, grads: Gradients) -> str:
+def by_keys(region: TritonRegion, grads: Gradients) -> str:
     """Gradients of operands with keys."""
     own_leaves = [(leaf, gradient) for leaf, gradient in grads.leaves if leaf.axes[:1] == (region.program.key,)]
     return backward(region, grads, region.program.key, "keys", own_leaves)
 
 
-def by_places(region: Region, grads: Gradients) -> dict[str, str]:
+def by_places(region: TritonRegion, grads: Gradients) -> dict[str, str]:
     """Gradients of operands with relative positions: a program handles all pairs at about the same distance."""
     if not region.program.relative:
         return {}
@@ -103,7 +103,7 @@ def by_places(region: Region, grads: Gradients) -> dict[str, str]:
     return {"places": backward(region, grads, leg, "places", own_leaves)}
 
 
-def backward(region: Region, grads: Gradients, fixed: str, kind: str, leaves: Leaves) -> str:
+def backward(region: TritonRegion, grads: Gradients, fixed: str, kind: str, leaves: Leaves) -> str:
     kernel = gradient_text(region, grads, fixed, leaves)
     region.loops |= {kind: kernel.looped} if kernel.looped else {}
     names = [f"{name}_grad" for name in wanted(region, leaves)]
@@ -115,7 +115,7 @@ def backward(region: Region, grads: Gradients, fixed: str, kind: str, leaves: Le
     return region.source(kernel, kind, "gradients", ["lse", "gradient", "sums", *names], ["gradient", *strided])
 
 
-def gradient_text(region: Region, grads: Gradients, fixed: str, leaves: Leaves) -> KernelText:
+def gradient_text(region: TritonRegion, grads: Gradients, fixed: str, leaves: Leaves) -> KernelText:
     """The statements of a backward kernel."""
     sides = {region.program.query, region.program.key}
     held = any(sides & {*leaf.axes} for leaf, _ in leaves)  # avoids spilled registers, as measured
@@ -124,7 +124,7 @@ def gradient_text(region: Region, grads: Gradients, fixed: str, leaves: Leaves) 
     return kernel
 
 
-def add_gradients(region: Region, kernel: KernelText, grads: Gradients, leaves: Leaves) -> None:
+def add_gradients(region: TritonRegion, kernel: KernelText, grads: Gradients, leaves: Leaves) -> None:
     """Adds the sums that gradients need, and the lines that store them."""
     used = {
         node.data[0] if node.op == "sum_over_blocks" else node: node
@@ -154,7 +154,7 @@ def multiples(node: Node) -> list[Node]:
     return nodes
 
 
-def looped(region: Region, leaves: Iterable[Node]) -> str | None:
+def looped(region: TritonRegion, leaves: Iterable[Node]) -> str | None:
     """The head whose tiles a program handles one after another, because separate parts would take too much memory.
 
     Some leaf lacks the head, and its gradient once per tile would be larger than any other tensor.
@@ -171,36 +171,36 @@ def looped(region: Region, leaves: Iterable[Node]) -> str | None:
     return None
 
 
-def numbers_of(region: Region, legs: Iterable[str]) -> int:
+def numbers_of(region: TritonRegion, legs: Iterable[str]) -> int:
     """Elements of a tensor for one query and one key."""
     return prod(region.graph.leg[leg].size or 1 for leg in legs)
 
 
-def wanted(region: Region, leaves: Leaves) -> list[str]:
+def wanted(region: TritonRegion, leaves: Leaves) -> list[str]:
     """The operands to which the leaves belong."""
     return list(dict.fromkeys(leaf_name(region, leaf) for leaf, _ in leaves))
 
 
-def leaf_name(region: Region, leaf: Node) -> str:
+def leaf_name(region: TritonRegion, leaf: Node) -> str:
     return "mask" if leaf.op == "bias" else region.operands[leaf.data[0]]
 
 
-def heads_of(region: Region, leaf: Node) -> tuple[str, ...]:
+def heads_of(region: TritonRegion, leaf: Node) -> tuple[str, ...]:
     return region.program.others if leaf.op == "bias" else region.program.operands[leaf.data[0]].heads
 
 
-def in_loop(region: Region, leaf: Node) -> bool:
+def in_loop(region: TritonRegion, leaf: Node) -> bool:
     """Whether the gradient of a leaf is written in each block."""
     return len(leaf.axes) == 2 and leaf.axes[1] == region.program.key
 
 
-def by_strides(region: Region, leaf: Node) -> bool:
+def by_strides(region: TritonRegion, leaf: Node) -> bool:
     """Whether the gradient of a leaf is stored like its operand: rows of queries or of keys."""
     sides = {region.program.query, region.program.key, *region.program.relative} & {*leaf.axes}
     return leaf.op == "load" and len(sides) == 1 and not sides & {*region.program.relative}
 
 
-def over_all(region: Region, kernel: KernelText, leaf: Node) -> bool:
+def over_all(region: TritonRegion, kernel: KernelText, leaf: Node) -> bool:
     """Whether all tiles of a looped leg contribute to the gradient of a leaf."""
     sides = {region.program.query, region.program.key} & {*leaf.axes}
     lacks = kernel.looped is not None and kernel.looped not in heads_of(region, leaf)
@@ -208,7 +208,7 @@ def over_all(region: Region, kernel: KernelText, leaf: Node) -> bool:
 
 
 def store_gradient(
-    region: Region, kernel: KernelText, leaf: Node, gradient: Node, carried: tuple[list[Node], Node] | None
+    region: TritonRegion, kernel: KernelText, leaf: Node, gradient: Node, carried: tuple[list[Node], Node] | None
 ) -> None:
     """`carried`: the numbers and the total over all tiles of a looped leg, whose product is the gradient."""
     index = next(field for field in leaf.data if isinstance(field, At))
@@ -254,7 +254,7 @@ def reads_of(gradient: Node) -> list[Node]:
     return [] if gradient.op in ("sum_over_blocks", "number") else [gradient]
 
 
-def store_entries(region: Region, kernel: KernelText, leaf: Node, gradient: Node, index: At) -> None:
+def store_entries(region: TritonRegion, kernel: KernelText, leaf: Node, gradient: Node, index: At) -> None:
     """Stores one entry per query and distance: from one key, except at both ends, which are sums.
 
     If a leg is looped, all its tiles add to the same entries.

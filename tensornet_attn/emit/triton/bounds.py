@@ -16,7 +16,7 @@ EVERY = "0"  # begin of a loop that skips nothing before
 
 
 @dataclass(frozen=True)
-class Bounds:
+class LoopBounds:
     """`for start in range(begin, end)`; if keys are skipped, with lines before the loop and one inside it."""
 
     begin: str
@@ -25,7 +25,7 @@ class Bounds:
     inside: str = ""
 
 
-def bounds(areas: Areas, fixed: str, pair: tuple[str, str]) -> Bounds:
+def bounds(areas: Areas, fixed: str, pair: tuple[str, str]) -> LoopBounds:
     """The bounds of the loop over the other side of (query, key) that visit all pairs of these areas."""
     m, queries = pair[1], fixed == pair[0]
     straight, others = _by_distance(areas), [area for area in areas if not area.by_distance]
@@ -35,7 +35,7 @@ def bounds(areas: Areas, fixed: str, pair: tuple[str, str]) -> Bounds:
     prefixes = [area for area in others if queries and area.key[1] < inf and area.query == (-inf, inf)]
     near_begins = [begin for area, begin, _ in ranges if area not in prefixes]
     if not prefixes or not near_begins or EVERY in near_begins:
-        return Bounds(begin, end)
+        return LoopBounds(begin, end)
     count, nearby = int(max(area.key[1] for area in prefixes)) + 1, reduce(_least, near_begins)
     before = (
         f"prefix = tl.cdiv({count}, {m}_block) * {m}_block",
@@ -44,7 +44,7 @@ def bounds(areas: Areas, fixed: str, pair: tuple[str, str]) -> Bounds:
         "skipped = tl.maximum(nearby - prefix, 0)  # keys between prefix and nearby",
     )
     inside = "start = tl.where(visited < prefix, visited, visited + skipped)"
-    return Bounds("0", "last_key - skipped", before, inside)
+    return LoopBounds("0", "last_key - skipped", before, inside)
 
 
 def edge(area: Area, first: dict[str, str], pair: tuple[str, str]) -> str:

@@ -42,9 +42,9 @@ def arrange(kernel: KernelText) -> None:
     if variable and (kernel.lean or kernel.live > MOST_TILES):
         kernel.ranged, kernel.again = variable, kernel.live > MOST_TILES
         lay_out(kernel)
-        inside = [statement for statement in kernel.made.get(INSIDE, ()) if variable in statement.heads]
+        inside = [statement for statement in kernel.sections.get(INSIDE, ()) if variable in statement.heads]
         single_loop = len({statement.levels.get(variable, 0) for statement in inside}) == 1
-        if kernel.again and single_loop and not any(statement.parts for statement in inside):
+        if kernel.again and single_loop and not any(statement.in_parts for statement in inside):
             kernel.rolled, kernel.again = variable, False
             if draws(kernel) and kernel.program.nodes.sizes[variable] % WORDS == 0:
                 kernel.scope.fours = variable
@@ -75,22 +75,24 @@ def nest_results(kernel: KernelText, needed: list[Node]) -> None:
 def lay_out(kernel: KernelText) -> None:
     """Arranges the statements of a kernel in loops."""
     kernel.resident, kernel.streamed, kernel.temporaries, kernel.loops = [], [], [], {}
-    kernel.made = Demand(kernel).all()
+    kernel.sections = Demand(kernel).all()
     put_in_order(kernel)
 
 
 def put_in_order(kernel: KernelText) -> None:
     """Chooses the nesting order of variables: sums one after another if possible, which saves registers as measured,
     and then the fewest live tiles."""
-    used = {variable for statements in kernel.made.values() for statement in statements for variable in statement.heads}
+    used = {
+        variable for statements in kernel.sections.values() for statement in statements for variable in statement.heads
+    }
     variables = [variable for variable in kernel.program.nodes.sizes if variable in used and variable != kernel.ranged]
     least_price = (0, 0, 0)
     for order in islice(permutations(variables), MOST_ORDERS):
         loops = Loops([kernel.ranged, *order] if kernel.ranged else order, kernel.key)
-        loops_by_section = {section: loops.of(statements) for section, statements in kernel.made.items()}
+        loops_by_section = {section: loops.of(statements) for section, statements in kernel.sections.items()}
         parallel_sums = sum(
             statement.over != kernel.ranged and kernel.program.tiles(statement.inner) > 1
-            for statement in kernel.made.get(INSIDE, ())
+            for statement in kernel.sections.get(INSIDE, ())
         )
         price = (parallel_sums, *most_live(kernel, loops_by_section.get(INSIDE, [])))
         if not kernel.loops or price < least_price:
@@ -107,7 +109,7 @@ def without_unrolling(kernel: KernelText, needed: list[Node]) -> str:
         dependent = [node for node in needed if variable in node.heads]
         heavy = any(node.op in HEAVY or (len(node.axes) == 2 and node.axes != pair) for node in dependent)
         accumulated = any(
-            statement.carried and variable in statement.heads and not statement.parts for _, statement in kernel.ends
+            statement.carried and variable in statement.heads and not statement.in_parts for _, statement in kernel.ends
         )
         online = kernel.online and any(node.op in ROWS for node in dependent)
         if size >= RANGED and not (heavy or accumulated or online) and any(node.axes == pair for node in dependent):
@@ -157,14 +159,16 @@ def most_live(kernel: KernelText, children: list[Loop | Statement]) -> tuple[int
 def held_masks(kernel: KernelText) -> set[Node]:
     """Masks that more than two statements of a block read: they take registers, as measured."""
     readers = Counter(
-        node for statement in kernel.made.get(INSIDE, ()) for node in {*statement.reads} if node.op in MASKS
+        node for statement in kernel.sections.get(INSIDE, ()) for node in {*statement.reads} if node.op in MASKS
     )
     return {node for node, count in readers.items() if count > 2}
 
 
 def draws(kernel: KernelText) -> bool:
     """Whether a kernel generates random numbers."""
-    return any(node.op in ("noise", "drop") for statement in kernel.made.get(INSIDE, ()) for node in statement.makes)
+    return any(
+        node.op in ("noise", "drop") for statement in kernel.sections.get(INSIDE, ()) for node in statement.makes
+    )
 
 
 def steps(
@@ -201,7 +205,7 @@ class Demand:
 
     def __init__(self, kernel: KernelText):
         self.text = kernel
-        self.made: dict[int, list[Statement]] = {}
+        self.sections: dict[int, list[Statement]] = {}
         self.levels: dict[Node, dict[str, int]] = {}
         self.done: set[tuple[int, Key]] = set()
 
@@ -211,10 +215,10 @@ class Demand:
             statement.levels = self.most(statement.reads)
             for node in statement.reads:
                 self.need(node, section, statement)
-            self.made.setdefault(section, []).append(statement)
-        for section, statements in self.made.items():
+            self.sections.setdefault(section, []).append(statement)
+        for section, statements in self.sections.items():
             self.later(section, statements)
-        return self.made
+        return self.sections
 
     def need(self, node: Node, section: int, reader: Statement) -> None:
         """Adds the statements for a node that a statement reads, and for its arguments."""
@@ -234,7 +238,7 @@ class Demand:
         for arg in statement.reads:
             self.need(arg, section, statement)
         kernel.count(node, section)
-        self.made.setdefault(section, []).append(statement)
+        self.sections.setdefault(section, []).append(statement)
 
     def most(self, nodes: Iterable[Node]) -> dict[str, int]:
         levels: dict[str, int] = {}

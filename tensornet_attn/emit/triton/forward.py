@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, INSIDE, KernelText
 from tensornet_attn.emit.triton.nodes import row_at, shape
-from tensornet_attn.emit.triton.region import Region
+from tensornet_attn.emit.triton.region import TritonRegion
 from tensornet_attn.tiles.derive import one_map
-from tensornet_attn.tiles.loops import Carried
+from tensornet_attn.tiles.loops import Accumulator
 from tensornet_attn.tiles.program import Node
 
 
-def forward(region: Region) -> str:
+def forward(region: TritonRegion) -> str:
     kernel, exit_ = region.open(region.program.query, online=True), region.program.exit
     map_node = one_map(region.program)
     assert map_node is not None
@@ -55,7 +55,7 @@ def forward(region: Region) -> str:
     return region.source(kernel, "forward", "forward", ["out", "lse"], ["out"])
 
 
-def statistics(region: Region) -> str:
+def statistics(region: TritonRegion) -> str:
     """The first of two passes: the statistics of the rows of each map."""
     kernel = region.open(region.program.query, online=True)
     statistics_of(region, kernel)
@@ -64,7 +64,7 @@ def statistics(region: Region) -> str:
     return region.source(kernel, "statistics", "row statistics", ["lse"])
 
 
-def second(region: Region) -> str:
+def second(region: TritonRegion) -> str:
     kernel, summand = region.open(region.program.query), region.program.read()
     out = kernel.carry("acc", BEFORE, f"tl.zeros({shape(region.program, region.program.axes)}, SUMS)")
     add_read(kernel, out, summand)
@@ -72,7 +72,7 @@ def second(region: Region) -> str:
     return region.source(kernel, "forward", "recomputed maps times values", ["out", "lse"], ["out"])
 
 
-def add_read(kernel: KernelText, out: Carried, summand: Node) -> None:
+def add_read(kernel: KernelText, out: Accumulator, summand: Node) -> None:
     kernel.add(
         INSIDE,
         lambda: kernel.assign(out, kernel.scope.ref(summand, summand.axes), adds=True),
@@ -87,7 +87,9 @@ def sink_of(map_node: Node) -> tuple[Node, ...]:
     return map_node.args[2:]
 
 
-def store_out(region: Region, kernel: KernelText, expression: Callable[[], str], reads: tuple[Node, ...] = ()) -> None:
+def store_out(
+    region: TritonRegion, kernel: KernelText, expression: Callable[[], str], reads: tuple[Node, ...] = ()
+) -> None:
     index, axes = region.program.exit.index, region.program.axes
     heads = [variable for variable in index if variable]
     legs = region.program.legs[: len(index)]
@@ -99,17 +101,17 @@ def index_of(map_node: Node) -> dict[str, str]:
     return {variable: variable for variable in map_node.heads}
 
 
-def divisor(function: str, region: Region, kernel: KernelText, map_node: Node) -> str:
+def divisor(function: str, region: TritonRegion, kernel: KernelText, map_node: Node) -> str:
     """A function of the sum that the rows of a normalised map are divided by."""
     eps = region.number(Node("number", data=(map_node.data[2],)))
     return f"{function}({kernel.entry(kernel.scope.carried[f'l_i_{map_node.data[0]}'])}, {eps}, SPLIT)"
 
 
-def statistics_of(region: Region, kernel: KernelText) -> None:
+def statistics_of(region: TritonRegion, kernel: KernelText) -> None:
     """The row maximum and row sum of each map: initial values, updates, and stores."""
     query = region.program.query
     for number, map_node in enumerate(region.program.maps):
-        carried: dict[str, Carried] = kernel.scope.carried
+        carried: dict[str, Accumulator] = kernel.scope.carried
         if map_node.op == "softmax":
             carried[f"m_i_{number}"] = kernel.carry(
                 f"m_i_{number}", BEFORE, f'tl.full(({query}_block,), float("-inf"), SUMS)'
@@ -132,7 +134,7 @@ def add_rows(kernel: KernelText, map_node: Node) -> None:
     kernel.add(INSIDE, lines, [node, alpha], node.heads, [row_sum])
 
 
-def store_rows(region: Region, kernel: KernelText, map_node: Node) -> None:
+def store_rows(region: TritonRegion, kernel: KernelText, map_node: Node) -> None:
     number, query = map_node.data[0], region.program.query
 
     def stored(expression: str, largest: bool = False) -> str:

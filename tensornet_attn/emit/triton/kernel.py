@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tensornet_attn.emit.triton.nodes import Scope, arguments, flat
-from tensornet_attn.tiles.loops import Carried, Key, Loop, Statement, shared
+from tensornet_attn.emit.triton.nodes import KernelNames, arguments, flat
+from tensornet_attn.tiles.loops import Accumulator, Key, Loop, Statement, shared
 from tensornet_attn.tiles.program import Node, Program, scale_of
 
 BEFORE, INSIDE, AFTER, FIRST, LAST = range(5)
@@ -21,7 +21,7 @@ class KernelText:
     A `looped` leg adds an outer loop: its tiles add to the same accumulators, which are opened FIRST and stored LAST.
     """
 
-    scope: Scope
+    scope: KernelNames
     fixed: str
     looped: str | None = None
     online: bool = False  # maps are not yet divided by their row sums, which are accumulated online
@@ -31,9 +31,9 @@ class KernelText:
     again: bool = False  # a barrier before these loops keeps the compiler from reusing values
     rolled: str = ""  # the variable, if its only loop is not unrolled
     ends: list[tuple[int, Statement]] = field(default_factory=list)
-    made: dict[int, list[Statement]] = field(default_factory=dict)
+    sections: dict[int, list[Statement]] = field(default_factory=dict)
     loops: dict[int, list[Loop | Statement]] = field(default_factory=dict)
-    starts: dict[int, list[tuple[Carried, Callable[[], str]]]] = field(default_factory=dict)
+    starts: dict[int, list[tuple[Accumulator, Callable[[], str]]]] = field(default_factory=dict)
     names: dict[tuple[Node, int], str] = field(default_factory=dict)
     dims: dict[tuple[Node, int], tuple[str, ...]] = field(default_factory=dict)
     places: dict[Node, int] = field(default_factory=dict)
@@ -66,36 +66,38 @@ class KernelText:
         lines: Callable[[], list[str]],
         reads: Iterable[Node] = (),
         heads: Iterable[str] = (),
-        carried: Iterable[Carried] = (),
+        carried: Iterable[Accumulator] = (),
         parts: bool = False,
     ) -> None:
         """Adds lines that make no node, inside loops over `heads`."""
-        self.ends.append((section, Statement(tuple(heads), tuple(reads), lines, carried=tuple(carried), parts=parts)))
+        self.ends.append(
+            (section, Statement(tuple(heads), tuple(reads), lines, carried=tuple(carried), in_parts=parts))
+        )
 
-    def carry(self, wish: str, section: int, start: str | Callable[[], str]) -> Carried:
+    def carry(self, wish: str, section: int, start: str | Callable[[], str]) -> Accumulator:
         """Adds an accumulator that is initialised in a section."""
-        accumulator = Carried(self.scope.own(wish))
+        accumulator = Accumulator(self.scope.new_name(wish))
         self.starts.setdefault(section, []).append((accumulator, start if callable(start) else lambda: start))
         return accumulator
 
-    def entry(self, accumulator: Carried, index: dict[str, str] | None = None) -> str:
+    def entry(self, accumulator: Accumulator, index: dict[str, str] | None = None) -> str:
         """The entry of an accumulator for the variables of the surrounding loops, or for the variables in `index`."""
         indices = [(index or {}).get(variable, variable) for variable in accumulator.dims]
         sizes = [self.program.nodes.sizes[variable] for variable in accumulator.dims]
         return f"{accumulator.name}[{flat(indices, sizes)}]" if accumulator.dims else accumulator.name
 
-    def assign(self, accumulator: Carried, expression: str, adds: bool = False) -> list[str]:
+    def assign(self, accumulator: Accumulator, expression: str, adds: bool = False) -> list[str]:
         if accumulator.dims:
             return [
                 f"{accumulator.name}_next += ({f'{self.entry(accumulator)} + {expression}' if adds else expression},)"
             ]
         return [f"{accumulator.name} {'+' if adds else ''}= {expression}"]
 
-    def place(self, node: Node) -> int:
+    def section_of(self, node: Node) -> int:
         """The section of a node: the first in which all its arguments are known."""
         if node not in self.places:
             args = (self.scope.instead.get(arg, arg) for arg in node.args)
-            section = max(map(self.place, args), default=BEFORE)
+            section = max(map(self.section_of, args), default=BEFORE)
             if node.op in ("sum_over_blocks", "alpha"):
                 section = AFTER if node.op == "sum_over_blocks" else INSIDE
             self.places[node] = max(section, INSIDE if self.moving & {*node.axes} and section == BEFORE else section)
@@ -132,11 +134,11 @@ class KernelText:
     def name_all(self) -> None:
         """Names each node; a node that stays live for another loop is a tuple with one entry per value."""
         readers: dict[tuple[Node, int], list[tuple[int, Statement]]] = {}
-        for section, statements in self.made.items():
+        for section, statements in self.sections.items():
             for statement in statements:
                 for node in statement.reads:
                     readers.setdefault((node, self.section(node, section)), []).append((section, statement))
-        for section, statements in self.made.items():
+        for section, statements in self.sections.items():
             for statement in statements:
                 for node in statement.makes:
                     paths = [
@@ -144,8 +146,10 @@ class KernelText:
                         for reader_section, reader in readers.get((node, section), ())
                         if reader_section != section or self.key(reader, node) == self.key(statement, node)
                     ]
-                    shared_loops = min((shared(statement.known, path) for path in paths), default=len(statement.known))
-                    dims = (*(loop.variable for loop in statement.known[shared_loops:]), *statement.inner)
+                    shared_loops = min(
+                        (shared(statement.result_loops, path) for path in paths), default=len(statement.result_loops)
+                    )
+                    dims = (*(loop.variable for loop in statement.result_loops[shared_loops:]), *statement.inner)
                     if len(dims) >= len(self.dims.get((node, section), ())):
                         self.dims[node, section] = dims
                     if (node, section) not in self.names:
@@ -155,7 +159,7 @@ class KernelText:
 
     def section(self, node: Node, reader: int) -> int:
         """The section that computes a node read in section `reader`."""
-        return reader if self.late(node) else self.place(node)
+        return reader if self.late(node) else self.section_of(node)
 
     def refer(self, node: Node, section: int) -> str:
         """A node as referenced in a line of a section."""

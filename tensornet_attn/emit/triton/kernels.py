@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from tensornet_attn.emit.triton.backward import backward, by_keys, by_numbers, by_places, by_queries, row_sums
 from tensornet_attn.emit.triton.forward import forward, second, statistics
-from tensornet_attn.emit.triton.region import Region
+from tensornet_attn.emit.triton.region import TritonRegion
 from tensornet_attn.tiles.derive import gradients
 
 
-def kernels(region: Region) -> dict[str, str]:
+def kernels(region: TritonRegion) -> dict[str, str]:
     """The source by kernel: `forward`, `rows` and `keys`; `statistics` and `sums` for mixed maps, `numbers` for many
     scalars, `places` for relative positions."""
     _written(region)
     return _written(region)  # the second pass knows all coefficients
 
 
-def _written(region: Region) -> dict[str, str]:
+def _written(region: TritonRegion) -> dict[str, str]:
     grads = gradients(region.program)
     numbers = by_numbers(region, grads)
     sources = dict[str, str]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from tensornet_attn.emit.triton.bounds import Bounds, edge
+from tensornet_attn.emit.triton.bounds import LoopBounds, edge
 from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, FIRST, INSIDE, LAST, KernelText
 from tensornet_attn.emit.triton.nodes import WORDS, flat, shape
 from tensornet_attn.emit.wrap import wrapped
@@ -61,7 +61,7 @@ def added(kernel: KernelText, statement: Statement) -> list[str]:
 def sum_of(kernel: KernelText, statement: Statement) -> str:
     """The name of an accumulator: that of its node, unless that names a tuple."""
     (node,) = statement.makes
-    section = next(section for section, statements in kernel.made.items() if statement in statements)
+    section = next(section for section, statements in kernel.sections.items() if statement in statements)
     name, dims = kernel.names[node, section], kernel.dims[node, section]
     return f"{name}_sum" if len(dims) > len(statement.inner) else name
 
@@ -78,9 +78,9 @@ def loop_lines(kernel: KernelText, loop: Loop, path: tuple[Loop, ...], section: 
         for node in statement.makes:
             dims = kernel.dims[node, section]
             outer = dims[: len(dims) - len(statement.inner)]
-            if outer and statement.known[len(statement.known) - len(outer)] is loop:
+            if outer and statement.result_loops[len(statement.result_loops) - len(outer)] is loop:
                 before.append(f"{kernel.names[node, section]} = ()")
-        if statement.over and loop is statement.path[len(statement.known)]:
+        if statement.over and loop is statement.path[len(statement.result_loops)]:
             (node,) = statement.makes
             name, count = sum_of(kernel, statement), kernel.program.tiles(statement.inner)
             start = zeros(kernel, node, statement.how)
@@ -118,7 +118,7 @@ def source(
     name: str,
     about: str,
     parameters: Iterable[str],
-    bounds: Bounds,
+    bounds: LoopBounds,
     last: bool,
     parted: Sequence[str] = (),
 ) -> str:

@@ -9,7 +9,7 @@ from math import isinf
 
 from tensornet_attn.emit.names import Names
 from tensornet_attn.ops import MAPS
-from tensornet_attn.tiles.loops import Carried
+from tensornet_attn.tiles.loops import Accumulator
 from tensornet_attn.tiles.program import At, Axes, Node, Program, scale_of
 
 ENDS = ("next", "own", "sum", "total")
@@ -17,7 +17,7 @@ WORDS = 4  # random words that the generator makes at once
 
 
 @dataclass
-class Scope:
+class KernelNames:
     """The names in one kernel: those of nodes so far, operands, heads and coefficients."""
 
     program: Program
@@ -28,7 +28,7 @@ class Scope:
     inline: set[Node] = field(default_factory=set)  # nodes that are nested in their readers
     turned: bool = False  # whether tiles of queries x keys have keys as rows
     instead: dict[Node, Node] = field(default_factory=dict)  # nodes of this kernel that replace others
-    carried: dict[str, Carried] = field(default_factory=dict)  # row sums and row maxima of the online softmax
+    carried: dict[str, Accumulator] = field(default_factory=dict)  # row sums and row maxima of the online softmax
     totals: dict[int, Callable[[Node], str]] = field(default_factory=dict)  # accumulators by index
     before: list[str] = field(default_factory=list)  # lines before the loop
     constants: dict[str, str] = field(default_factory=dict)  # names of expressions that are constant in the loop
@@ -56,9 +56,9 @@ class Scope:
         name = re.sub(r"\.p(?=\d)", "_", (node.name or node.op).replace(".of", "_scores")).replace(".", "_")
         if node.op == "load":
             name = f"{self.operands[node.data[0]]}_{'tile' if node.axes else 'value'}"
-        return self.own(name)
+        return self.new_name(name)
 
-    def own(self, wish: str) -> str:
+    def new_name(self, wish: str) -> str:
         """A new local name; the names that lines derive from it are reserved too."""
         name = self.names.fresh(wish)
         while {f"{name}_{end}" for end in ENDS} & self.names.taken:
@@ -118,15 +118,18 @@ class Scope:
         """Whether a tile is still in the dtype it was loaded in."""
         return node.op in ("load", "gradient") and self.raw_axes(node.axes)
 
-    def ref(self, node: Node, axes: Axes, exact: bool = True) -> str:
-        """A node as an argument of a node with these sides; `exact`: in the dtype of sums."""
+    def ref(self, node: Node, axes: Axes, exact: bool = True, factor: bool = False) -> str:
+        """A node as an argument of a node with these sides; `exact`: in the dtype of sums.
+
+        `factor`: the node is multiplied or subtracted, so that a nested sum is put in parentheses.
+        """
         node = self.instead.get(node, node)
         if node.op == "number":
             return self.numbers(node)
         if node.op == "sum_over_blocks":
             expression = self.totals[node.data[0]](node)
         elif node in self.inline:
-            return self.text(node)
+            expression = f"({self.text(node)})" if factor and node.op == "add" else self.text(node)
         else:
             expression = self.refer(node) + (".to(SUMS)" if exact and self.raw(node) else "")
         if node.axes == axes or not node.axes or len(axes) < 2:
@@ -144,7 +147,7 @@ def shape(program: Program, axes: Axes) -> str:
     return f"({sides[0]},)" if len(sides) == 1 else f"({', '.join(sides)})"
 
 
-def _add(scope: Scope, node: Node) -> str:
+def _add(scope: KernelNames, node: Node) -> str:
     if scale_of(node):
         return scope.ref(node.args[0].args[1], node.axes)
     expression = ""
@@ -152,28 +155,23 @@ def _add(scope: Scope, node: Node) -> str:
         if arg.op == "bias":
             continue
         if expression and negative(scope, arg):
-            expression += f" - {scope.ref(arg.args[1], node.axes)}"
+            expression += f" - {scope.ref(arg.args[1], node.axes, factor=True)}"
             continue
         term = scope.ref(arg, node.axes)
         expression += f" + {term}" if expression else term
     return expression
 
 
-def negative(scope: Scope, node: Node) -> bool:
+def negative(scope: KernelNames, node: Node) -> bool:
     """Whether a node is another node times -1."""
     return node.op == "mul" and node.args[0].op == "number" and scope.numbers(node.args[0]) == "-1"
 
 
-def _mul(scope: Scope, node: Node) -> str:
-    a, b = (
-        f"({factor})" if arg in scope.inline and arg.op == "add" else factor
-        for arg in node.args
-        for factor in [scope.ref(arg, node.axes)]
-    )
-    return f"{a} * {b}"
+def _mul(scope: KernelNames, node: Node) -> str:
+    return " * ".join(scope.ref(arg, node.axes, factor=True) for arg in node.args)
 
 
-def _dot(scope: Scope, node: Node) -> str:
+def _dot(scope: KernelNames, node: Node) -> str:
     (axis,) = node.data
     a, b = (scope.ref(arg, arg.axes, exact=False) for arg in node.args)
     (a_sides, b_sides), first = (scope.sides(arg.axes) for arg in node.args), scope.sides(node.axes)[0]
@@ -184,34 +182,34 @@ def _dot(scope: Scope, node: Node) -> str:
     return f"dot_of({left}, {right}, DOT, SUMS)"
 
 
-def _sum(scope: Scope, node: Node) -> str:
+def _sum(scope: KernelNames, node: Node) -> str:
     (arg,), (axis,) = node.args, node.data
     expression = scope.ref(arg, arg.axes)
     return f"tl.sum({expression}, {scope.sides(arg.axes).index(axis)})"
 
 
-def _spread(scope: Scope, node: Node) -> str:
+def _spread(scope: KernelNames, node: Node) -> str:
     (arg,), sides = node.args, shape(scope.program, scope.sides(node.axes))
     if arg.op == "number":
         return f"tl.full({sides}, {scope.numbers(arg)}, SUMS)"
     return f"tl.broadcast_to({scope.ref(arg, node.axes)}, {sides})"
 
 
-def _shift(scope: Scope, node: Node) -> str:
+def _shift(scope: KernelNames, node: Node) -> str:
     n, m = node.axes
     return f"at_keys({scope.ref(node.args[0], node.args[0].axes)}, {n}_block, {m}_block)"
 
 
-def _unshift(scope: Scope, node: Node) -> str:
+def _unshift(scope: KernelNames, node: Node) -> str:
     (arg,), (n, m) = node.args, node.args[0].axes
     return f"at_places({scope.ref(arg, arg.axes)}, {n}_block, {m}_block, {node.axes[1]}_block)"
 
 
-def _distance(scope: Scope, node: Node) -> str:
+def _distance(scope: KernelNames, node: Node) -> str:
     return "distance.to(SUMS)"
 
 
-def _entry(scope: Scope, node: Node) -> str:
+def _entry(scope: KernelNames, node: Node) -> str:
     number, index, reach = node.data
     operand, name = scope.program.operands[number], scope.operands[number]
     first = 1 + len(operand.heads)
@@ -236,7 +234,7 @@ def arguments(node: Node) -> Iterator[Node]:
     yield from (arg for letter, arg in zip(letters, node.args, strict=False) if f"{{{letter}}}" in template)
 
 
-def _map(scope: Scope, node: Node) -> str:
+def _map(scope: KernelNames, node: Node) -> str:
     template, letters = template_of(node)
     refs = {}
     for letter, arg in zip(letters, node.args, strict=False):
@@ -248,7 +246,7 @@ def _map(scope: Scope, node: Node) -> str:
     return template.format(**refs)
 
 
-def _equal(scope: Scope, node: Node) -> str:
+def _equal(scope: KernelNames, node: Node) -> str:
     a, b = (scope.ref(arg, node.axes) for arg in node.args)
     return f"({a} == {b}).to(SUMS)"
 
@@ -267,7 +265,7 @@ def at(outer: str, count: int, index: str) -> str:
     return outer if count == 1 else f"({outer} * {count} + {index or 0})"
 
 
-def tile_at(scope: Scope, index: At, outer: str = "pair", count: int = 0, first: int = 0) -> str:
+def tile_at(scope: KernelNames, index: At, outer: str = "pair", count: int = 0, first: int = 0) -> str:
     """The index of a tile among those of a program, or among `count`."""
     sizes = scope.program.nodes.sizes
     variables = [variable for variable in index if variable]
@@ -276,12 +274,12 @@ def tile_at(scope: Scope, index: At, outer: str = "pair", count: int = 0, first:
     return at(outer, count or scope.program.tiles(variables), entry)
 
 
-def _gradient(scope: Scope, node: Node) -> str:
+def _gradient(scope: KernelNames, node: Node) -> str:
     (index,) = node.data
     return scope.loaded("gradient", scope.program.legs[: len(index)], index, node.axes)
 
 
-def row_at(scope: Scope, name: str, number: int, index: At, largest: bool = False) -> str:
+def row_at(scope: KernelNames, name: str, number: int, index: At, largest: bool = False) -> str:
     """The address of the saved statistics of a map's rows, or of their largest scores."""
     program = scope.program
     maps = program.first_of(len(program.maps))
@@ -289,21 +287,21 @@ def row_at(scope: Scope, name: str, number: int, index: At, largest: bool = Fals
     return f"{name} + {tile_at(scope, index, count=count, first=first)} * {program.query}_end"
 
 
-def _sums(scope: Scope, node: Node) -> str:
+def _sums(scope: KernelNames, node: Node) -> str:
     (axis,) = node.axes
     return f"load_1d({row_at(scope, 'sums', *node.data)}, {axis}, 1, {axis}_end)"
 
 
-def _statistic(scope: Scope, node: Node) -> str:
+def _statistic(scope: KernelNames, node: Node) -> str:
     (axis,), (number, index) = node.axes, node.data
     return f"load_1d({row_at(scope, 'lse', number, index, node.op == 'largest')}, {axis}, 1, {axis}_end)"
 
 
-def _sink_share(scope: Scope, node: Node) -> str:
+def _sink_share(scope: KernelNames, node: Node) -> str:
     return f"sink_share({', '.join(scope.ref(arg, node.axes) for arg in node.args)}, MASK)"
 
 
-def _lead(scope: Scope, heads: tuple[str, ...], index: At) -> str:
+def _lead(scope: KernelNames, heads: tuple[str, ...], index: At) -> str:
     """Two indices that are together unique per tile of these legs and equal in every program.
 
     The second is that of a tile among up to four, which share the work of the random number generator.
@@ -320,14 +318,14 @@ def _lead(scope: Scope, heads: tuple[str, ...], index: At) -> str:
     return f"{lead if any(index) or lead == 'batch' else scope.named(lead, 'lead')}, {word}"
 
 
-def most_tiles(scope: Scope, heads: tuple[str, ...]) -> str:
+def most_tiles(scope: KernelNames, heads: tuple[str, ...]) -> str:
     """The leg whose tiles share random words: the last of those with the most tiles in a program, if several."""
     sizes = {leg: min(scope.program.heads[leg], WORDS) for leg in heads}
     most = max(sizes.values(), default=1)
     return next((leg for leg in reversed(heads) if sizes[leg] == most > 1), "")
 
 
-def _noise(scope: Scope, node: Node) -> str:
+def _noise(scope: KernelNames, node: Node) -> str:
     number, index, stream, std, always = node.data
     operand, name = scope.program.operands[number], scope.operands[number]
     tile, deviation = scope.pair_at(name, operand.heads, index), scope.numbers(Node("number", data=(std,)))
@@ -335,7 +333,7 @@ def _noise(scope: Scope, node: Node) -> str:
     return f"noise_2d({tile}, {drawn}, {'True' if always else 'TRAIN'}, {name}_GIVEN, DOT, SUMS)"
 
 
-def _drop(scope: Scope, node: Node) -> str:
+def _drop(scope: KernelNames, node: Node) -> str:
     stream, tree, heads, index = node.data
     n, m = map(scope.along, node.axes)
     probability = scope.numbers(Node("number", data=(tree,)))
@@ -343,18 +341,18 @@ def _drop(scope: Scope, node: Node) -> str:
     return f"dropped({scores}, {n}, {m}, {lead}, {stream}, {_key(scope)}, {probability}, TRAIN)"
 
 
-def _key(scope: Scope) -> str:
+def _key(scope: KernelNames) -> str:
     return scope.named("key_of(seed, TRAIN)", "seed_key")
 
 
-def _keep(scope: Scope, node: Node) -> str:
+def _keep(scope: KernelNames, node: Node) -> str:
     x, visible = (scope.ref(arg, node.axes) for arg in node.args)
     fill = node.data[0].value if node.data else 0.0
     number = 'float("-inf")' if isinf(fill) else float(fill)
     return f"where_visible({x}, {visible}, edge, {number})"
 
 
-def _visible(scope: Scope, node: Node) -> str:
+def _visible(scope: KernelNames, node: Node) -> str:
     look, (n, m) = scope.program.masks[node.data[0]], scope.program.pair
     conditions = "visible"
     conditions += "" if look.left is None else f" & (distance <= {look.left})"
@@ -368,19 +366,19 @@ def _visible(scope: Scope, node: Node) -> str:
     return f"allowed({conditions}, {scope.ref(scope.program.nodes.mask_tile(node), node.axes)}, MASK)"
 
 
-def _bias(scope: Scope, node: Node) -> str:
+def _bias(scope: KernelNames, node: Node) -> str:
     return f"mask_2d({scope.pair_at('mask', scope.program.others, node.data[0])}, MASK)"
 
 
-def _both(scope: Scope, node: Node) -> str:
+def _both(scope: KernelNames, node: Node) -> str:
     return " & ".join(scope.ref(arg, node.axes) for arg in node.args) or "in_bounds"
 
 
-def _either(scope: Scope, node: Node) -> str:
+def _either(scope: KernelNames, node: Node) -> str:
     return " | ".join(scope.ref(arg, node.axes) for arg in node.args)
 
 
-def scores_of(scope: Scope, node: Node) -> str:
+def scores_of(scope: KernelNames, node: Node) -> str:
     """The arguments that turn scores into maps: the scale, and where they are visible."""
     scores, visible = node.args[:2]
     scale = scale_of(scores)
@@ -388,27 +386,27 @@ def scores_of(scope: Scope, node: Node) -> str:
     return f"{scope.ref(scores, node.axes)}, {number}, MASK, {scope.ref(visible, node.axes)}, edge"
 
 
-def _softened(scope: Scope, node: Node) -> str:
+def _softened(scope: KernelNames, node: Node) -> str:
     rows = ", ".join(scope.along(scope.program.query, scope.ref(arg, ())) for arg in node.args[2:])
     return f"softened({scores_of(scope, node)}, {rows})"
 
 
-def _scaled(scope: Scope, node: Node) -> str:
+def _scaled(scope: KernelNames, node: Node) -> str:
     return f"scaled({scores_of(scope, node)})"
 
 
-def _power(scope: Scope, node: Node) -> str:
+def _power(scope: KernelNames, node: Node) -> str:
     x, highest = (scope.ref(arg, arg.axes) for arg in node.args)
     return f"power({x}, 1.0, MASK, {highest})"
 
 
-def _inside(scope: Scope, node: Node) -> str:
+def _inside(scope: KernelNames, node: Node) -> str:
     in_bounds = " & ".join(scope.broadcast(f"({axis} < {scope.end(axis)})", axis, node.axes) for axis in node.axes)
     return f"where_visible({scope.ref(node.args[0], node.axes)}, {in_bounds}, edge, 0.0)"
 
 
-_TEXTS: dict[str, Callable[[Scope, Node], str]] = {
-    "load": Scope.load,
+_TEXTS: dict[str, Callable[[KernelNames, Node], str]] = {
+    "load": KernelNames.load,
     "add": _add,
     "mul": _mul,
     "dot": _dot,
@@ -444,7 +442,7 @@ _TEXTS: dict[str, Callable[[Scope, Node], str]] = {
 INSIDE_OF = {"mul": ("add", "over"), "add": ("mul", "over"), "map": ("over",)}  # readers that may nest a node
 
 
-def inlined(scope: Scope, ends: Iterable[Node], needed: Iterable[Node]) -> set[Node]:
+def inlined(scope: KernelNames, ends: Iterable[Node], needed: Iterable[Node]) -> set[Node]:
     """Nodes nested in their only reader with the same sides, and subtracted nodes everywhere."""
     readers: dict[Node, list[Node]] = {}
     for node in needed:

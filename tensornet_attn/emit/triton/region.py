@@ -9,11 +9,11 @@ from itertools import product as every
 from math import inf, prod
 
 from tensornet_attn.emit.names import Names
-from tensornet_attn.emit.triton.bounds import Bounds, bounds
+from tensornet_attn.emit.triton.bounds import LoopBounds, bounds
 from tensornet_attn.emit.triton.demand import arrange
 from tensornet_attn.emit.triton.kernel import KernelText
 from tensornet_attn.emit.triton.lines import source
-from tensornet_attn.emit.triton.nodes import Scope
+from tensornet_attn.emit.triton.nodes import KernelNames
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.ir.areas import EVERYWHERE, Areas, distances, union
 from tensornet_attn.ir.arithmetic import Arith, Negative, Number
@@ -25,7 +25,7 @@ MOST_NUMBERS = 40  # maximum coefficients that a program keeps in registers, and
 
 
 @dataclass
-class Region:
+class TritonRegion:
     """The kernels of a tile program; `numbers`: coefficients that the call passes, in order."""
 
     graph: Graph
@@ -42,7 +42,7 @@ class Region:
     streamed: dict[str, list[str]] = field(default_factory=dict)  # kernel: widths of operands streamed per block
     temporaries: dict[str, list[str]] = field(default_factory=dict)  # kernel: widths of temporaries derived from them
     loops: dict[str, str] = field(default_factory=dict)  # kernel: the head that its programs loop over
-    biased: Region | None = None  # the kernels of calls with a float mask, if these are not right for them
+    biased: TritonRegion | None = None  # the kernels of calls with a float mask, if these are not right for them
 
     def __post_init__(self) -> None:
         self.names = Names(self.taken | RESERVED)
@@ -98,7 +98,7 @@ class Region:
 
     @property
     def random(self) -> bool:
-        return any(node.op in ("noise", "drop") for node in self.program.nodes.made.values())
+        return any(node.op in ("noise", "drop") for node in self.program.nodes.interned.values())
 
     def number(self, node: Node) -> str:
         """A coefficient: a literal, or the name of a parameter."""
@@ -111,13 +111,20 @@ class Region:
             self.numbers.append(tree)
         return f"number_{self.numbers.index(tree)}"
 
-    def scope(self, fixed: str) -> Scope:
+    def scope(self, fixed: str) -> KernelNames:
         names = Names(self.names.functions, set(self.names.taken))
         turned = fixed == self.program.key and not self.program.relative
-        return Scope(self.program, self.operands, self.number, names, turned=turned)
+        return KernelNames(self.program, self.operands, self.number, names, turned=turned)
 
     def placed(
-        self, scope: Scope, name: str, heads: tuple[str, ...], index: At, axes: Axes, expression: str, looped: str = ""
+        self,
+        scope: KernelNames,
+        name: str,
+        heads: tuple[str, ...],
+        index: At,
+        axes: Axes,
+        expression: str,
+        looped: str = "",
     ) -> str:
         """Stores a tile by strides: of batch, heads, the programs of each head that the tensor lacks, and sides.
 
@@ -143,7 +150,7 @@ class Region:
     def open(self, fixed: str, online: bool = False, looped: str | None = None, held: bool = False) -> KernelText:
         """Opens a kernel; `held`: keeps scalars in registers even if there are many."""
         kernel = KernelText(self.scope(fixed), fixed, looped, online, self.crowded and not held, self.crowded and held)
-        for node in [node for node in self.program.nodes.made.values() if node.op in ROWS]:
+        for node in [node for node in self.program.nodes.interned.values() if node.op in ROWS]:
             if not online:
                 kernel.scope.instead[node] = self.program.divided(node)
             elif node.op == "softmax" and node.data[2]:
@@ -207,12 +214,12 @@ class Region:
     @property
     def noise(self) -> list[int]:
         """The indices of operands that are noise."""
-        return sorted({node.data[0] for node in self.program.nodes.made.values() if node.op == "noise"})
+        return sorted({node.data[0] for node in self.program.nodes.interned.values() if node.op == "noise"})
 
-    def bounds(self, fixed: str) -> Bounds:
+    def bounds(self, fixed: str) -> LoopBounds:
         """The bounds of the loop, without blocks that every mask hides."""
         if fixed in self.program.relative:
-            return Bounds("tl.maximum(first, 0)", self.last_of_far())
+            return LoopBounds("tl.maximum(first, 0)", self.last_of_far())
         return bounds(self.areas(), fixed, (self.program.query, self.program.key))
 
     def last_of_far(self) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tensornet_attn.emit.triton.kernel import BEFORE, FIRST, INSIDE, KernelText
 from tensornet_attn.emit.triton.nodes import shape
-from tensornet_attn.emit.triton.region import Region
+from tensornet_attn.emit.triton.region import TritonRegion
 from tensornet_attn.tiles.program import Node
 
 
 def add_totals(
-    region: Region, kernel: KernelText, totals: list[tuple[Node, Node]], carried: frozenset[Node] = frozenset()
+    region: TritonRegion, kernel: KernelText, totals: list[tuple[Node, Node]], carried: frozenset[Node] = frozenset()
 ) -> None:
     """Adds accumulators and the lines that add to them. `carried`: totals over all tiles of a looped leg."""
     for total, summand in totals:
@@ -19,7 +19,7 @@ def add_totals(
             add_total(region, kernel, total, summand, FIRST if total in carried else BEFORE)
 
 
-def add_total(region: Region, kernel: KernelText, total: Node, summand: Node, section: int) -> None:
+def add_total(region: TritonRegion, kernel: KernelText, total: Node, summand: Node, section: int) -> None:
     start = f"tl.zeros({shape(region.program, total.axes) if total.axes else '()'}, SUMS)"
     accumulator = kernel.carry(kernel.scope.label(total), section, start)
     kernel.add(
@@ -33,7 +33,7 @@ def add_total(region: Region, kernel: KernelText, total: Node, summand: Node, se
     kernel.accumulators += kernel.widths_of(total)
 
 
-def add_number(region: Region, kernel: KernelText, total: Node, tile: Node, section: int) -> None:
+def add_number(region: TritonRegion, kernel: KernelText, total: Node, tile: Node, section: int) -> None:
     """A scalar in parts."""
     rows, columns = shape(kernel.program, kernel.scope.pair)[1:-1].split(", ")
 

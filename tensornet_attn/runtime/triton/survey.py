@@ -150,22 +150,24 @@ def _leaves(count: int, *shape: int, dtype: torch.dtype) -> list[Tensor]:
 
 
 def _linear(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
+    from tensornet_attn.runtime.linear import Term
     from tensornet_attn.runtime.triton.kernels.linear import triton_linear_attention
 
     q, k, v = _leaves(3, 1, ROWS, width, dtype=dtype)
     for causal in (True, False):
         for normalize in (True, False):
-            yield triton_linear_attention([(q, k)], v, normalize=normalize, causal=causal)
-    yield triton_linear_attention([(q, k)], v, torch.ones(ROWS, ROWS, dtype=torch.bool), causal=True)
+            yield triton_linear_attention([Term(q, k)], v, normalize=normalize, causal=causal)
+    yield triton_linear_attention([Term(q, k)], v, torch.ones(ROWS, ROWS, dtype=torch.bool), causal=True)
 
 
 def _decayed(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
+    from tensornet_attn.runtime.linear import Term
     from tensornet_attn.runtime.triton.kernels.decayed import triton_decay_reads
 
     q, k, v = _leaves(3, 1, ROWS, width, dtype=dtype)
     for rates in (1, width):
         a, b = _leaves(2, 1, ROWS, rates, dtype=torch.promote_types(dtype, torch.float32))
-        yield triton_decay_reads([(q, k, a, b)], v, True, 64, False)[0][0]
+        yield triton_decay_reads([Term(q, k, a, b)], v, True, 64, False)[0][0]
 
 
 def _delta(width: int, dtype: torch.dtype) -> Iterator[Tensor]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from tensornet_attn.graph.attention import Softmax, weighting_of
+from tensornet_attn.graph.attention import SoftmaxOfScores, weighting_of
 from tensornet_attn.graph.graph import Box, Contraction, Function, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Binary, Negative, parse
 from tensornet_attn.ops import OPS
 from tensornet_attn.search.moves.scores import plain_product, set_scale, summed_legs
-from tensornet_attn.search.roles import Map, chain, heads, only, projection, reader, source
+from tensornet_attn.search.roles import AttentionMap, chain, heads, only, projection, reader, source
 from tensornet_attn.search.sketch import Legs, Sketch, added, mapped, need, product, relabel, slot_of, swapped, wire
 
 WAYS = ("gaussian", "products", "hard")
@@ -18,7 +18,7 @@ FEATURES = ("elu1", "elu1_neg", "exp", "softplus", "tanh")
 SIDES = ("both", "past")
 
 
-def mixture(sketch: Sketch, at: Map, r: int, way: str, keys: str) -> None:
+def mixture(sketch: Sketch, at: AttentionMap, r: int, way: str, keys: str) -> None:
     """softmax(c Q[n h d] K[m h d] -> h n m)  becomes the softmax of L, a logarithm of r summed probabilities:
 
     products  L = logsumexp_r(logpi[h r] + c Q[n h d] K[m r h d])
@@ -49,12 +49,12 @@ def mixture(sketch: Sketch, at: Map, r: int, way: str, keys: str) -> None:
         _sum_up(sketch, at, leg, way)
 
 
-def _key(sketch: Sketch, at: Map) -> Use:
+def _key(sketch: Sketch, at: AttentionMap) -> Use:
     """The use of the key in the scores, with its current legs."""
     return next(use for use in sketch.terms_of(at.scores)[at.term].factors if use.name == at.key.name)
 
 
-def _blend(sketch: Sketch, at: Map, leg: str) -> None:
+def _blend(sketch: Sketch, at: AttentionMap, leg: str) -> None:
     """phiK[m r h d]  becomes  pi[h r] phiK[m r h d] -> m h d, with pi = softmax_r(logits)."""
     key, legs = _key(sketch, at), sketch.step[at.scores].legs
     logits = sketch.weight(
@@ -66,7 +66,7 @@ def _blend(sketch: Sketch, at: Map, leg: str) -> None:
     sketch.refactor(at.scores, swapped(key, blend), at.term)
 
 
-def _sum_up(sketch: Sketch, at: Map, leg: str, way: str) -> None:
+def _sum_up(sketch: Sketch, at: AttentionMap, leg: str, way: str) -> None:
     """Adds the terms of the mixture to the scores, and a box over r before the softmax."""
     step, scale, key = sketch.step[at.scores], sketch.box_of(at.box).number("scale"), _key(sketch, at)
     (term,) = sketch.terms_of(at.scores)
@@ -86,7 +86,7 @@ def _sum_up(sketch: Sketch, at: Map, leg: str, way: str) -> None:
     set_scale(sketch, at.box, ONE)
 
 
-def kernel(sketch: Sketch, at: Map, map: str) -> None:
+def kernel(sketch: Sketch, at: AttentionMap, map: str) -> None:
     """softmax(c Q K)  becomes  normalize(phi(Q) phi(K)); softplus is applied to weights that mix the scores."""
     box = _softmax(sketch, at)
     scores, inside = _features(sketch, at, map, "", at.scores), sketch.step[at.scores]
@@ -100,7 +100,7 @@ def _normalise(like: Box, map: str, of: Use, masks: tuple[Function, ...] = ()) -
     return Box("normalize", like.leg, (("of", of),), (("eps", parse(1e-6 if map == "tanh" else 0)),), masks)
 
 
-def _softmax(sketch: Sketch, at: Map) -> Box:
+def _softmax(sketch: Sketch, at: AttentionMap) -> Box:
     """The softmax of a map. Raises Nowhere unless a kernel can replace it.
 
     Its operand must be a single product in which only query and key have sequence legs.
@@ -108,12 +108,12 @@ def _softmax(sketch: Sketch, at: Map) -> Box:
     box, term = sketch.box_of(at.box), need(only(sketch.terms_of(at.scores)))
     others = [use for use in term.factors if use not in (at.query, at.key)]
     weighting = weighting_of(sketch.step[at.box], sketch.key)
-    need(isinstance(weighting, Softmax) and weighting.sink is None and box.uses[0].name == at.scores)
+    need(isinstance(weighting, SoftmaxOfScores) and weighting.sink is None and box.uses[0].name == at.scores)
     need(not any({sketch.query, sketch.key} & {*use.legs} for use in others))
     return box
 
 
-def _features(sketch: Sketch, at: Map, map: str, number: str, before: str) -> Contraction:
+def _features(sketch: Sketch, at: AttentionMap, map: str, number: str, before: str) -> Contraction:
     """Adds phi(Q) and phi(K) before a step, and returns the product of the scores with them."""
     features: dict[Use, Use] = {}
     (term,) = sketch.terms_of(at.scores)
@@ -124,7 +124,7 @@ def _features(sketch: Sketch, at: Map, map: str, number: str, before: str) -> Co
     return product(*(features[use] for use in term.factors), times=term.coefficient)
 
 
-def split(sketch: Sketch, at: Map, band: int, maps: str, side: str) -> None:
+def split(sketch: Sketch, at: AttentionMap, band: int, maps: str, side: str) -> None:
     """A = softmax(Q K)  becomes  blend1[h] near + blend2[h] far1 + ..., each blend a learned sigmoid:
 
     near  the softmax over a band of `band` diagonals, on both sides of the query or only before it
@@ -153,7 +153,7 @@ def _blends(sketch: Sketch, legs: Legs, before: str) -> list[Use]:
     return [sketch.put(f"blend{n}", legs, before, mapped("sigmoid")(use)) for n, use in enumerate(weights, 1)]
 
 
-def delta(sketch: Sketch, at: Map, map: str) -> None:
+def delta(sketch: Sketch, at: AttentionMap, map: str) -> None:
     """O: A[h n m] V[m h e]  becomes  O: blend1[h] near[n h e] + blend2[h] far[n h e], far read from fast weights.
 
     Keys and queries are those of the map after a feature map, divided by their sum; the rate is a sigmoid of a
@@ -191,7 +191,7 @@ def delta(sketch: Sketch, at: Map, map: str) -> None:
 
 
 def _fast_weights(
-    sketch: Sketch, at: Map, source_use: Use, heads: Legs, leg: str, value: Use, map: str, before: str
+    sketch: Sketch, at: AttentionMap, source_use: Use, heads: Legs, leg: str, value: Use, map: str, before: str
 ) -> Use:
     """Adds the delta rule with its features and rate, and returns its use."""
 

@@ -8,14 +8,14 @@ from math import prod
 
 from tensornet_attn.graph.graph import Box, Use
 from tensornet_attn.ir.arithmetic import parse
-from tensornet_attn.search.roles import Map, Place, heads, output, projection, reader, source
+from tensornet_attn.search.roles import AttentionMap, OperandPlace, heads, output, projection, reader, source
 from tensornet_attn.search.sketch import Legs, Sketch, mapped, need, product, swapped
 
 PROJECTIONS = ("v", "k", "q", "o")
 _WIDEST = 64  # with more heads, all share one gate
 
 
-def experts(sketch: Sketch, at: Map, of: str, e: int, k: int) -> None:
+def experts(sketch: Sketch, at: AttentionMap, of: str, e: int, k: int) -> None:
     """V: x[m f] Wv[f h d]  becomes  V: Gs[m h e] x[m f] Wv[h e f d], Gs the k largest of e sigmoid gates.
 
     `of` names the projections: keys and values share the gate of the key side, queries and output the gate of the query
@@ -35,7 +35,7 @@ def experts(sketch: Sketch, at: Map, of: str, e: int, k: int) -> None:
             _choose(sketch, chosen, need(source_use), leg, setting, name)
 
 
-def _choose(sketch: Sketch, weights: list[Place], source_use: Use, leg: str, setting: str, name: str) -> None:
+def _choose(sketch: Sketch, weights: list[OperandPlace], source_use: Use, leg: str, setting: str, name: str) -> None:
     """Adds one gate for these projections, computed from a source that precedes them and has their sequence leg."""
     order = list(sketch.step)
     sequence = {sketch.query, sketch.key} & {*source_use.legs}
@@ -51,7 +51,7 @@ def _choose(sketch: Sketch, weights: list[Place], source_use: Use, leg: str, set
             _multiply(sketch, weight.step, weight.term, gate)
 
 
-def _head_legs(sketch: Sketch, weight: Place) -> Legs:
+def _head_legs(sketch: Sketch, weight: OperandPlace) -> Legs:
     """The head legs of a projection; empty if there are too many for separate gates."""
     head_legs = tuple(leg for leg in weight.use.legs if sketch.is_head(leg))
     return head_legs if sketch.size(*head_legs) <= _WIDEST else ()
@@ -93,7 +93,7 @@ def _init_by_fan_in(sketch: Sketch) -> None:
                 sketch.tensors[name] = replace(declared, rest={**declared.rest, "init": _by_fan_in(summed)})
 
 
-def gate(sketch: Sketch, at: Map, k: int) -> None:
+def gate(sketch: Sketch, at: AttentionMap, k: int) -> None:
     """A[h n m] V[m h d] Wo[h d f]  becomes  G[n h] A[h n m] V[m h d] Wo[h d f], G the k largest of the heads' gates."""
     map_reader, source_use = need(reader(sketch, at.box)), need(source(sketch, need(projection(sketch, at.query))))
     map_legs = heads(sketch, at)
@@ -105,7 +105,7 @@ def gate(sketch: Sketch, at: Map, k: int) -> None:
     _multiply(sketch, map_reader.step, map_reader.term, gates)
 
 
-def latent(sketch: Sketch, at: Map, c: int) -> None:
+def latent(sketch: Sketch, at: AttentionMap, c: int) -> None:
     """x[m f] Wk[f h d], x[m f] Wv[f h d]  becomes  C[m c] Wk[c h d], C[m c] Wv[c h d] with C: x[m f] Wc[f c] -> m c."""
     map_reader, readers = need(reader(sketch, at.box)), sketch.readers()
     weights = [need(projection(sketch, use)) for use in (at.key, map_reader.value)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tensornet_attn.graph.attention import Softmax, weighting_of
+from tensornet_attn.graph.attention import SoftmaxOfScores, weighting_of
 from tensornet_attn.graph.graph import Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, parse
 from tensornet_attn.ops import OPS
-from tensornet_attn.search.roles import Map, Reader, only, reader
-from tensornet_attn.search.sketch import Legs, Sketch, Wire, mapped, need, product, relabel, slot_of, swapped, wire
+from tensornet_attn.search.roles import AttentionMap, ValueProduct, only, reader
+from tensornet_attn.search.sketch import Legs, Sketch, SlotWire, mapped, need, product, relabel, slot_of, swapped, wire
 
 FORMS = ("full", "left", "right", "low_rank")
 
@@ -20,10 +20,10 @@ class Side:
     """A leg of the product of the scores, and its wire through queries and keys."""
 
     leg: str
-    wire: Wire
+    wire: SlotWire
 
 
-def side(sketch: Sketch, at: Map, leg: str) -> Side:
+def side(sketch: Sketch, at: AttentionMap, leg: str) -> Side:
     """The wire of a leg from the product of the scores upwards. Raises Nowhere if it reaches the map another way."""
     cut = frozenset((at.scores, use.name) for use in sketch.step[at.scores].op.uses)
     above = wire(sketch, [slot_of(use, leg) for use in (at.query, at.key)], cut)
@@ -31,17 +31,17 @@ def side(sketch: Sketch, at: Map, leg: str) -> Side:
     return Side(leg, above)
 
 
-def head_legs(sketch: Sketch, at: Map) -> list[str]:
+def head_legs(sketch: Sketch, at: AttentionMap) -> list[str]:
     """The common legs of query, key and scores: the score heads."""
     return [leg for leg in at.shared if leg in sketch.step[at.scores].legs]
 
 
-def summed_legs(sketch: Sketch, at: Map) -> list[str]:
+def summed_legs(sketch: Sketch, at: AttentionMap) -> list[str]:
     """The legs that the product of query and key sums."""
     return [leg for leg in at.shared if leg not in sketch.step[at.scores].legs]
 
 
-def plain_product(sketch: Sketch, at: Map) -> bool:
+def plain_product(sketch: Sketch, at: AttentionMap) -> bool:
     """Whether the operand of the box is a single product of query and key."""
     term = only(sketch.terms_of(at.scores))
     direct = sketch.step[at.box].op.uses[0].name == at.scores
@@ -55,7 +55,7 @@ def set_scale(sketch: Sketch, box: str, scale: Arith) -> None:
         sketch.rebox(box, numbers=tuple((name, scale if name == "scale" else number) for name, number in old.numbers))
 
 
-def share(sketch: Sketch, at: Map, g: int) -> None:
+def share(sketch: Sketch, at: AttentionMap, g: int) -> None:
     """Q[n h d] K[m h d] -> h n m  becomes  P[g h] Q[n g d] K[m g d] -> h n m, with g heads of queries and keys.
 
     With a kernel's normaliser, the mixture is softplus(P), which keeps the sum of each row positive.
@@ -63,7 +63,7 @@ def share(sketch: Sketch, at: Map, g: int) -> None:
     _mix_scores(sketch, at, side(sketch, at, need(only(head_legs(sketch, at)))), f"head {g}", "P")
 
 
-def _mix_scores(sketch: Sketch, at: Map, head: Side, size: str, name: str, init: str | None = None) -> None:
+def _mix_scores(sketch: Sketch, at: AttentionMap, head: Side, size: str, name: str, init: str | None = None) -> None:
     """Replaces the scores of `head.leg` by mixtures of global heads, a new leg of size `size`, with a new weight.
 
     Terms without a global head, such as a prior of each local head, do not change.
@@ -80,7 +80,7 @@ def _mix_scores(sketch: Sketch, at: Map, head: Side, size: str, name: str, init:
     sketch.refactor(at.scores, mixed)
 
 
-def mix(sketch: Sketch, at: Map, e: int) -> None:
+def mix(sketch: Sketch, at: AttentionMap, e: int) -> None:
     """A[h n m] V[m h d]  becomes  U[e n m] V[m e d] with U = A[h n m] Pw[h e] -> e n m."""
     map_reader = need(reader(sketch, at.box))
     leg = need(only(leg for leg in map_reader.map.legs if leg in map_reader.value.legs and leg != sketch.key))
@@ -94,7 +94,7 @@ def mix(sketch: Sketch, at: Map, e: int) -> None:
     sketch.refactor(map_reader.step, swapped(map_reader.map, mixed))
 
 
-def group(sketch: Sketch, at: Map, g: int) -> None:
+def group(sketch: Sketch, at: AttentionMap, g: int) -> None:
     """Q[n h d] K[m h d] V[m h d]  becomes  Q[n g j d] K[m g d] V[m g d]; with g = 1, Q[n h d] K[m d] V[m d]."""
     leg, map_reader = need(only(head_legs(sketch, at))), need(reader(sketch, at.box))
     size = sketch.size(leg)
@@ -113,7 +113,7 @@ def group(sketch: Sketch, at: Map, g: int) -> None:
     relabel(sketch, (above, (groups,)), (below, (groups, each)))
 
 
-def core(sketch: Sketch, at: Map, form: str, c: int) -> None:
+def core(sketch: Sketch, at: AttentionMap, form: str, c: int) -> None:
     """Q[n h d] K[m h d] -> h n m  becomes, with r and s of size h d each, or e of size d, or g of size h:
 
     full      C[r s] Q[n s] K[m s] -> r n m               values V[m r]
@@ -125,7 +125,7 @@ def core(sketch: Sketch, at: Map, form: str, c: int) -> None:
     low_rank.
     """
     weighting = weighting_of(sketch.step[at.box], sketch.key)
-    need(isinstance(weighting, Softmax) and weighting.sink is None)
+    need(isinstance(weighting, SoftmaxOfScores) and weighting.sink is None)
     head = side(sketch, at, need(only(head_legs(sketch, at))))
     inner = side(sketch, at, need(only(summed_legs(sketch, at))))
     need(plain_product(sketch, at) and {*sketch.step[at.scores].legs} == {head.leg, sketch.query, sketch.key})
@@ -139,7 +139,7 @@ def core(sketch: Sketch, at: Map, form: str, c: int) -> None:
     set_scale(sketch, at.box, parse(f"{rows} ** -0.5"))
 
 
-def _left(sketch: Sketch, at: Map, head: Side, inner: Side, c: int) -> None:
+def _left(sketch: Sketch, at: AttentionMap, head: Side, inner: Side, c: int) -> None:
     """Gives the map a row for each component of the values, and the components of the scores a separate leg."""
     map_reader = need(reader(sketch, at.box))
     need(map_reader.map.name == at.box and map_reader.map.legs[:1] == (head.leg,))  # the map is read directly
@@ -158,12 +158,12 @@ def _left(sketch: Sketch, at: Map, head: Side, inner: Side, c: int) -> None:
     sketch.refactor(map_reader.step, lambda factors: map(more_rows, factors))
 
 
-def _component(sketch: Sketch, map_reader: Reader) -> str:
+def _component(sketch: Sketch, map_reader: ValueProduct) -> str:
     """The only leg of the values that the map lacks."""
     return need(only(leg for leg in map_reader.value.legs if leg not in (*map_reader.map.legs, sketch.key)))
 
 
-def _merged(sketch: Sketch, at: Map, head: Side, inner: Side, c: int) -> str:
+def _merged(sketch: Sketch, at: AttentionMap, head: Side, inner: Side, c: int) -> str:
     """Merges heads and components to a leg s above the scores and a leg r below, joined by a core; returns r."""
     map_reader = need(reader(sketch, at.box))
     component = _component(sketch, map_reader)
@@ -180,7 +180,7 @@ def _merged(sketch: Sketch, at: Map, head: Side, inner: Side, c: int) -> str:
     return rows
 
 
-def _with_core(sketch: Sketch, at: Map, c: int, left: str, right: str, rows: Legs, init: str) -> None:
+def _with_core(sketch: Sketch, at: AttentionMap, c: int, left: str, right: str, rows: Legs, init: str) -> None:
     """Adds a core of rank c (0: full) between two legs to the product of the scores, whose result has `rows`."""
     if c:
         rank = sketch.leg("c", c)

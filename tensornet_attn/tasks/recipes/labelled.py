@@ -12,7 +12,7 @@ from pydantic import Field
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
-from tensornet_attn.tasks.chance import Integers, Rows, Stream, by_content, split_of_text
+from tensornet_attn.tasks.chance import Integers, RandomStream, Rows, by_content, split_of_text
 from tensornet_attn.tasks.reading import Cache, read_table, read_text, the_file, the_files
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipe import Recipe, Source, sizes_of
@@ -32,7 +32,7 @@ def labelled(
 ) -> Source:
     """The source of labelled tokens, truncated to `length`. Raises InputError for a split without samples."""
 
-    def rows(stream: Stream, index: Integers) -> Rows:
+    def rows(stream: RandomStream, index: Integers) -> Rows:
         chosen = [samples[stream.split][number] for number in index.tolist()]
         tokens = np.zeros((len(chosen), length), np.int64)
         for row, (text, _) in zip(tokens, chosen, strict=True):
@@ -68,7 +68,7 @@ def sorted_labels(labels: set[str]) -> tuple[str, ...]:
     return tuple(sorted(labels, key=lambda label: (int(label) if numbers else 0, label)))
 
 
-class Table(Base):
+class LabelledTable(Base):
     path: str = Field(description="a CSV file with a header")
     text: str = Field("text", description="the column of the texts")
     label: str = Field("label", description="the column of the labels")
@@ -78,7 +78,7 @@ class Table(Base):
     test_path: str | None = Field(None, description="a CSV file for test; needs validation_path")
 
 
-def _open_table(options: Table, cache: Cache) -> Source:
+def _open_table(options: LabelledTable, cache: Cache) -> Source:
     """text_classification: the label of a text in a CSV file with a header; texts are read as bytes.
 
     Without separate files, validation and test are an eighth of the texts each, chosen by content: equal texts are in
@@ -97,7 +97,7 @@ def _open_table(options: Table, cache: Cache) -> Source:
     return of_bytes("text_classification", pairs, options.length, more)
 
 
-def _read_table(path: str, options: Table) -> Pairs:
+def _read_table(path: str, options: LabelledTable) -> Pairs:
     rows = read_table(Path(path), [options.text, options.label], options.delimiter)
     for line, fields in rows:
         for column, field in zip((options.text, options.label), fields, strict=True):
@@ -110,7 +110,7 @@ TEXT_CLASSIFICATION = Recipe(
     "text_classification",
     1,
     "The label of a text in a CSV file, read as bytes.",
-    Table,
+    LabelledTable,
     _open_table,
     drawn=False,
     files="path, validation_path and test_path are CSV files with a header; text= and label= are the names of columns.",

@@ -33,7 +33,7 @@ _WITHOUT_PARENTHESES = str.maketrans("()", "  ")
 
 
 @dataclass(frozen=True)
-class Level:
+class TreeLevel:
     """The nodes of one depth of all trees, ordered by tree and parent."""
 
     bits: Words  # [nodes], random
@@ -52,14 +52,14 @@ class Level:
         return ((self.bits >> np.uint64(2)) % np.uint64(4)).astype(np.int64)
 
 
-def roots(bits: Words) -> Level:
+def roots(bits: Words) -> TreeLevel:
     """The root of each tree, always an operator."""
     nodes = len(bits)
     zero = np.zeros(nodes, np.int64)
-    return Level(bits, np.arange(nodes), zero, zero, np.ones(nodes, bool))
+    return TreeLevel(bits, np.arange(nodes), zero, zero, np.ones(nodes, bool))
 
 
-def below(level: Level, max_args: int, last: bool) -> Level:
+def below(level: TreeLevel, max_args: int, last: bool) -> TreeLevel:
     """The arguments of the operators of a level."""
     bits, tree = level.bits[level.operator], level.tree[level.operator]
     count = 2 + (((bits >> np.uint64(32)) * np.uint64(max_args - 1)) >> np.uint64(32)).astype(np.int64)
@@ -67,7 +67,7 @@ def below(level: Level, max_args: int, last: bool) -> Level:
     sibling = np.arange(len(parent)) - np.repeat(np.cumsum(count) - count, count)
     child_bits = mix(bits[parent] + (sibling.astype(np.uint64) + np.uint64(1)) * GOLDEN)
     operator = np.zeros(len(child_bits), bool) if last else child_bits % np.uint64(4) == 0
-    return Level(child_bits, tree[parent], parent, sibling, operator)
+    return TreeLevel(child_bits, tree[parent], parent, sibling, operator)
 
 
 def lengths(bits: Words, depth: int, max_args: int, room: int) -> Integers:
@@ -78,11 +78,11 @@ def lengths(bits: Words, depth: int, max_args: int, room: int) -> Integers:
         level = below(level, max_args, level_depth == depth)
         token_counts += np.bincount(level.tree, 1 + level.operator, len(bits)).astype(np.int64)
         keep = level.operator & (token_counts < room)[level.tree]
-        level = Level(level.bits, level.tree, level.parent, level.sibling, keep)
+        level = TreeLevel(level.bits, level.tree, level.parent, level.sibling, keep)
     return token_counts
 
 
-def grown(bits: Words, depth: int, max_args: int) -> list[Level]:
+def grown(bits: Words, depth: int, max_args: int) -> list[TreeLevel]:
     """The levels of the trees, starting with the roots."""
     levels = [roots(bits)]
     for level_depth in range(2, depth + 1):
@@ -92,7 +92,7 @@ def grown(bits: Words, depth: int, max_args: int) -> list[Level]:
     return levels
 
 
-def values(levels: list[Level]) -> Integers:
+def values(levels: list[TreeLevel]) -> Integers:
     """The value of each tree, 0 to 9; the median of an even count is the mean of the middle two, rounded down."""
     under = levels[-1].digit
     for level, arguments in reversed(list(pairwise(levels))):
@@ -111,7 +111,7 @@ def values(levels: list[Level]) -> Integers:
     return under
 
 
-def _median(under: Integers, arguments: Level, starts: Integers) -> Integers:
+def _median(under: Integers, arguments: TreeLevel, starts: Integers) -> Integers:
     count = np.diff(starts, append=len(under))
     sorted_rows = np.full((len(starts), int(count.max())), 10)
     sorted_rows[arguments.parent, arguments.sibling] = under
@@ -121,7 +121,7 @@ def _median(under: Integers, arguments: Level, starts: Integers) -> Integers:
     return middle // 2
 
 
-def written(levels: list[Level], width: int, first_digit: int, first_operator: int, close: int) -> Integers:
+def written(levels: list[TreeLevel], width: int, first_digit: int, first_operator: int, close: int) -> Integers:
     """The tokens of each tree (operator, arguments, bracket), padded with 0: [trees, width]."""
     sizes = _sizes(levels)
     tokens = np.zeros((len(levels[0].bits), width), np.int64)
@@ -137,7 +137,7 @@ def written(levels: list[Level], width: int, first_digit: int, first_operator: i
     return tokens
 
 
-def _sizes(levels: list[Level]) -> list[Integers]:
+def _sizes(levels: list[TreeLevel]) -> list[Integers]:
     """The number of tokens of the subtree of each node."""
     sizes = [np.ones(len(levels[-1].bits), np.int64)]
     for level, arguments in reversed(list(pairwise(levels))):

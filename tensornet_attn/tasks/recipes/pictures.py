@@ -17,8 +17,16 @@ from pydantic import Field
 
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.tasks.alphabet import Alphabet
-from tensornet_attn.tasks.chance import Integers, Rows, Stream
-from tensornet_attn.tasks.reading import Cache, MissingFile, fingerprint, read_bytes, read_text, the_file, the_files
+from tensornet_attn.tasks.chance import Integers, RandomStream, Rows
+from tensornet_attn.tasks.reading import (
+    Cache,
+    MissingFile,
+    fingerprint,
+    read_bytes,
+    read_text,
+    the_file,
+    the_files,
+)
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipe import Recipe, Source, sizes_of
 
@@ -98,31 +106,31 @@ def grey(planes: Bytes) -> Integers:
     return (2989 * red + 5870 * green + 1140 * blue) * 511 // 5_100_000
 
 
-class Unreadable(Exception):
+class UnreadableImage(Exception):
     """The reason why an image file cannot be read."""
 
 
 def read_png(content: bytes) -> Bytes:
-    """The pixels [height, width, channels] of a PNG file. Raises Unreadable, and MissingPartError without Pillow."""
+    """The pixels [height, width, channels] of a PNG file. Raises UnreadableImage; without Pillow, MissingPartError."""
     if find_spec("PIL") is None:
         raise MissingPartError("reading images needs Pillow: pip install 'tensornet-attn[train]'.")
     from PIL import Image
 
     if not content.startswith(SIGNATURE):
-        raise Unreadable("it is not a PNG file")
+        raise UnreadableImage("it is not a PNG file")
     if len(content) < _HEAD:
-        raise Unreadable("it is damaged")
+        raise UnreadableImage("it is damaged")
     width, height, depth = struct.unpack(">IIB", content[16:25])
     if not (0 < width <= _SIDE and 0 < height <= _SIDE):
-        raise Unreadable(f"it has {width} x {height} pixels")
+        raise UnreadableImage(f"it has {width} x {height} pixels")
     try:
         with Image.open(BytesIO(content), formats=["PNG"]) as picture:
             plain = depth == 8 and picture.mode in _MODES and not picture.info.get("interlace")
             pixels = np.asarray(picture) if plain else None
     except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for a damaged file
-        raise Unreadable("it is damaged") from error
+        raise UnreadableImage("it is damaged") from error
     if pixels is None:
-        raise Unreadable("it must be a PNG file of eight bits per channel without palette or interlacing")
+        raise UnreadableImage("it must be a PNG file of eight bits per channel without palette or interlacing")
     return pixels.reshape(height, width, -1)
 
 
@@ -132,13 +140,13 @@ def with_validation(train: Bytes, test: Bytes) -> dict[str, Bytes]:
     return {"train": train[:train_end], "validation": train[train_end:], "test": test}
 
 
-class Image(Base):
+class GreyImage(Base):
     path: str = Field(description="the folder of data_batch_*.bin and test_batch.bin")
     side: int = Field(32, ge=1, le=4096, description="pixels of a side; a sample has side * side tokens")
     classes: int = Field(10, ge=2, le=256, description="number of classes")
 
 
-def _open_image(options: Image, cache: Cache) -> Source:
+def _open_image(options: GreyImage, cache: Cache) -> Source:
     """lra_image: the Long Range Arena's image task: the class of a greyscale image, pixel by pixel.
 
     The folder has CIFAR-10's binary files data_batch_*.bin and test_batch.bin: a byte for the class, then the red,
@@ -149,7 +157,7 @@ def _open_image(options: Image, cache: Cache) -> Source:
     parts = with_validation(train, test)
     sizes = sizes_of("lra_image", parts, "give more images")
 
-    def rows(stream: Stream, index: Integers) -> Rows:
+    def rows(stream: RandomStream, index: Integers) -> Rows:
         chosen = parts[stream.split][index]
         return {"tokens": grey(chosen[:, 1:]), "targets": chosen[:, 0].astype(np.int64)}
 
@@ -161,7 +169,7 @@ LRA_IMAGE = Recipe(
     "lra_image",
     1,
     "The arena's image task: greyscale images, pixel by pixel.",
-    Image,
+    GreyImage,
     _open_image,
     drawn=False,
     files="path is the folder of data_batch_1.bin to data_batch_5.bin and test_batch.bin: CIFAR-10's binary version, "
@@ -187,7 +195,7 @@ def _open_generation(options: Generation, cache: Cache) -> Source:
     parts = with_validation(train, test)
     sizes = sizes_of("image_generation", parts, "give more images")
 
-    def rows(stream: Stream, index: Integers) -> Rows:
+    def rows(stream: RandomStream, index: Integers) -> Rows:
         targets = parts[stream.split][index].astype(np.int64)
         return {"tokens": np.pad(targets[:, :-1], ((0, 0), (1, 0)), constant_values=BEGIN), "targets": targets}
 
@@ -240,12 +248,12 @@ def _open_pathfinder(options: Pathfinder, cache: Cache) -> Source:
     facts = [f"{path.relative_to(folder)} {label} {size} {path.stat().st_mtime_ns}" for path, label, size in listed]
     key = {"task": "lra_pathfinder", "version": 1, "side": options.side, "files": fingerprint(facts)}
     arrays = cache.keep(key, lambda: _pathfinder_arrays(listed, options.side))
-    order = Stream("lra_pathfinder", 1, "train", 0).order(0, len(listed))
+    order = RandomStream("lra_pathfinder", 1, "train", 0).order(0, len(listed))
     cuts = [len(order) * 8 // 10, len(order) * 9 // 10]
     parts = dict(zip(("train", "validation", "test"), np.split(order, cuts), strict=True))
     sizes = sizes_of("lra_pathfinder", parts, "give more images")
 
-    def rows(stream: Stream, index: Integers) -> Rows:
+    def rows(stream: RandomStream, index: Integers) -> Rows:
         chosen = parts[stream.split][index]
         return {name: arrays[name][chosen] for name in ("tokens", "targets")}
 
@@ -279,7 +287,7 @@ def _pathfinder_arrays(listed: list[Picture], side: int) -> Rows:
     for row, (path, _, _) in zip(tokens, listed, strict=True):
         try:
             pixels = read_png(read_bytes(path))
-        except Unreadable as error:
+        except UnreadableImage as error:
             raise InputError(f"'{path}' cannot be read: {error}.") from error
         if pixels.shape != (side, side, 1):
             height, width, depth = pixels.shape

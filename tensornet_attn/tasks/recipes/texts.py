@@ -13,7 +13,7 @@ from pydantic import Field
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
-from tensornet_attn.tasks.chance import SPLITS, Integers, Rows, Stream
+from tensornet_attn.tasks.chance import SPLITS, Integers, RandomStream, Rows
 from tensornet_attn.tasks.reading import Arrays, Cache, fingerprint, read_bytes, read_text
 from tensornet_attn.tasks.recipe import Measure, Options, Recipe, Source
 
@@ -111,7 +111,7 @@ def windowed(
             )
     lanes = {split: Lanes(len(text), options.length, max(1, options.streams)) for split, text in texts.items()}
 
-    def rows(stream: Stream, index: Integers) -> Rows:
+    def rows(stream: RandomStream, index: Integers) -> Rows:
         text, lane = texts[stream.split], lanes[stream.split]
         if stream.split == "train" and not options.streams:
             start = stream.at(index).below(0, 1, len(text) - options.length)[:, 0]
@@ -147,7 +147,7 @@ def made_up() -> str:
 
     Verbs agree with their subjects a few words before. The text is the same on every machine.
     """
-    bits = Stream("sentences", 1, "train", 0).at(range(SENTENCES)).below(0, 8, 2**20).tolist()
+    bits = RandomStream("sentences", 1, "train", 0).at(range(SENTENCES)).below(0, 8, 2**20).tolist()
     return "".join(_sentence(*row) for row in bits)
 
 

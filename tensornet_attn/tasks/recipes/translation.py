@@ -22,7 +22,7 @@ from pydantic import Field
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet
-from tensornet_attn.tasks.chance import SPLITS, Integers, Rows, Stream
+from tensornet_attn.tasks.chance import SPLITS, Integers, RandomStream, Rows
 from tensornet_attn.tasks.reading import Arrays, Cache, fingerprint, read_text
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipe import Parallel, Recipe, Source
@@ -56,7 +56,7 @@ def _open(options: Options, cache: Cache) -> Source:
     alphabet = Alphabet(words, "" if options.unit == "character" else " ")
     sizes: dict[str, int | None] = {split: len(arrays[f"{split}_source_ends"]) for split in SPLITS}
 
-    def rows(stream: Stream, index: Integers) -> Rows:
+    def rows(stream: RandomStream, index: Integers) -> Rows:
         source, target = (_padded(arrays, f"{stream.split}_{side}", index, options.length) for side in SIDES)
         begun = np.concatenate([np.full((len(target), 1), EDGE), target[:, :-1]], 1)
         tokens = np.where(target == PADDING, PADDING, begun)

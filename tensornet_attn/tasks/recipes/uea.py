@@ -18,7 +18,7 @@ from pydantic import Field
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet
-from tensornet_attn.tasks.chance import Integers, Rows, Stream
+from tensornet_attn.tasks.chance import Integers, RandomStream, Rows
 from tensornet_attn.tasks.reading import Cache, read_text, the_file
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipe import Recipe, Source, sizes_of
@@ -145,7 +145,7 @@ def _open(options: Options, cache: Cache) -> Source:
         indices["validation"], rows_of["validation"] = indices["test"], arrays[1]
     sizes = sizes_of("uea", indices, "change 'validation', the share of each class")
 
-    def rows(stream: Stream, index: Integers) -> Rows:
+    def rows(stream: RandomStream, index: Integers) -> Rows:
         chosen = indices[stream.split][index]
         return {
             name: values[chosen]
@@ -175,7 +175,7 @@ def _held_out(labels: list[str], share: float) -> npt.NDArray[np.bool_]:
     """A mask of the training series for validation: the same share of every class, in a fixed order."""
     quota = {label: int(count * share) for label, count in Counter(labels).items()}
     held_out, taken = np.zeros(len(labels), bool), Counter[str]()
-    for index in Stream("uea", 1, "train", 0).order(0, len(labels)).tolist():
+    for index in RandomStream("uea", 1, "train", 0).order(0, len(labels)).tolist():
         label = labels[index]
         held_out[index] = taken[label] < quota[label]
         taken[label] += 1

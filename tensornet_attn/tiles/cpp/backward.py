@@ -12,10 +12,10 @@ from functools import partial
 
 from tensornet_attn.tiles.cpp.chain import in_turn
 from tensornet_attn.tiles.cpp.faded import fading
-from tensornet_attn.tiles.cpp.lines import Lines, indented, nested
-from tensornet_attn.tiles.cpp.places import Env, Places, Where
+from tensornet_attn.tiles.cpp.lines import PassPrinter, indented, nested
+from tensornet_attn.tiles.cpp.places import Addresses, Env, Where
 from tensornet_attn.tiles.cpp.region import RegionText
-from tensornet_attn.tiles.cpp.totals import Target, add, add_between, add_entries, add_pairs
+from tensornet_attn.tiles.cpp.totals import SumStorage, add, add_between, add_entries, add_pairs
 from tensornet_attn.tiles.derive import Gradients, one_map
 from tensornet_attn.tiles.program import Node, Unfit, below
 
@@ -87,7 +87,7 @@ def backward(region: RegionText, gradients: Gradients) -> str:
     return region.function("backward", lines)
 
 
-def totals(region: RegionText, gradients: Gradients, key_pass: Lines, leaves: Leaves, sums: Sums) -> None:
+def totals(region: RegionText, gradients: Gradients, key_pass: PassPrinter, leaves: Leaves, sums: Sums) -> None:
     """The sums over blocks that gradients of operands need."""
     program, places = region.program, region.places
     query, key = program.pair
@@ -107,11 +107,11 @@ def totals(region: RegionText, gradients: Gradients, key_pass: Lines, leaves: Le
         add(
             key_pass,
             summand,
-            Target(partial(total_at, places, total, f"{length}{width}", f"{begin}{width}"), ld_of(total)),
+            SumStorage(partial(total_at, places, total, f"{length}{width}", f"{begin}{width}"), ld_of(total)),
         )
 
 
-def total_at(places: Places, total: Node, size: str, begin: str, env: Env) -> str:
+def total_at(places: Addresses, total: Node, size: str, begin: str, env: Env) -> str:
     """Where a block adds to a sum; `size`: of a tile of the sum, `begin`: of the block in it."""
     number, index = total.data
     return f"total_{number} + {places.flat(index, env)} * {size}" + ("" if begin[0] == "0" else f" + {begin}")
@@ -122,7 +122,7 @@ def ld_of(node: Node) -> str:
     return f"{node.axes[-1]}_size" if len(node.axes) > 1 else "1"
 
 
-def entries(region: RegionText, key_pass: Lines, number: int, leaf: Node, gradient: Node, sums: Sums) -> None:
+def entries(region: RegionText, key_pass: PassPrinter, number: int, leaf: Node, gradient: Node, sums: Sums) -> None:
     """The gradient of a table that is read at distances."""
     operand_number, index, reach = leaf.data
     operand, name, entry_count = region.program.operands[operand_number], f"entries_{number}", 2 * reach + 1
@@ -146,7 +146,7 @@ def entries(region: RegionText, key_pass: Lines, number: int, leaf: Node, gradie
     (sums.add_rows if of_rows else sums.add_keys).extend(lines)
 
 
-def lookups(region: RegionText, key_pass: Lines, number: int, leaf: Node, gradient: Node, sums: Sums) -> None:
+def lookups(region: RegionText, key_pass: PassPrinter, number: int, leaf: Node, gradient: Node, sums: Sums) -> None:
     """The gradient of a table between whose entries rows are."""
     operand_number, index, table_axis, size = leaf.data
     name, outer = f"table_{number}", [variable for variable in index if variable]
@@ -163,7 +163,7 @@ def lookups(region: RegionText, key_pass: Lines, number: int, leaf: Node, gradie
     )
 
 
-def pairs(region: RegionText, key_pass: Lines, leaf: Node, gradient: Node) -> None:
+def pairs(region: RegionText, key_pass: PassPrinter, leaf: Node, gradient: Node) -> None:
     """The gradient of an operand of queries x keys, block by block."""
     number = leaf.data[0]
     operand, name = region.program.operands[number], f"{region.operands[number]}_grad"
@@ -185,15 +185,15 @@ def known_rows(region: RegionText) -> list[str]:
     return nested([variable for variable in index if variable], program.nodes.sizes, body)
 
 
-def rows_before(region: RegionText, gradients: Gradients) -> Lines:
+def rows_before(region: RegionText, gradients: Gradients) -> PassPrinter:
     """The passes that find the rows of A dA; those behind read their stored tiles."""
     key_pass = region.open(False)
     for attention_map, summand in gradients.maps:
-        add(key_pass, summand, Target(partial(sums_at, key_pass, attention_map)))
+        add(key_pass, summand, SumStorage(partial(sums_at, key_pass, attention_map)))
     return key_pass
 
 
-def sums_at(places: Places, attention_map: Node, env: Env) -> str:
+def sums_at(places: Addresses, attention_map: Node, env: Env) -> str:
     """The rows of A dA of a map."""
     return f"sums + {places.stat_at(attention_map.data, env)} * QUERIES"
 
@@ -219,7 +219,7 @@ def gradient_at(region: RegionText, leaf: Node) -> str:
     return address
 
 
-def flush(region: RegionText, key_pass: Lines, leaf: Node, gradient: Node, sums: Sums) -> None:
+def flush(region: RegionText, key_pass: PassPrinter, leaf: Node, gradient: Node, sums: Sums) -> None:
     """Adds the gradient of a leaf to that of its operand."""
     query, key = region.program.pair
     number, index = leaf.data[:2]

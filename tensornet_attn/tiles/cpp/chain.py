@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tensornet_attn.tiles.cpp.lines import Lines
-from tensornet_attn.tiles.cpp.passes import INLINE, Row
+from tensornet_attn.tiles.cpp.lines import PassPrinter
+from tensornet_attn.tiles.cpp.passes import INLINE, RowStatement
 from tensornet_attn.tiles.cpp.region import Printed, RegionText
 from tensornet_attn.tiles.program import Node, below
 
 
-def in_turn(region: RegionText, *chains: Lines, same: Mapping[Node, Node] | None = None) -> list[Printed]:
+def in_turn(region: RegionText, *chains: PassPrinter, same: Mapping[Node, Node] | None = None) -> list[Printed]:
     """The passes of chains, given their first passes. `same`: nodes whose tiles are those of others, before."""
     for first_pass in chains:
         need_of_later(first_pass)
@@ -31,17 +31,17 @@ def in_turn(region: RegionText, *chains: Lines, same: Mapping[Node, Node] | None
             for node in later.needed():
                 original = originals.get(node, node)
                 if original in key_pass.stored and original in key_pass.name:
-                    later.given[node] = key_pass.name[original]
+                    later.from_earlier_pass[node] = key_pass.name[original]
     return printed
 
 
-def wanted(key_pass: Lines, nodes: Iterable[Node]) -> None:
+def wanted(key_pass: PassPrinter, nodes: Iterable[Node]) -> None:
     """Makes a chain compute nodes that no sum reads."""
     for node in nodes:
-        key_pass.among((node,)).ends.append(Row(node.heads, (node,), list))
+        key_pass.among((node,)).ends.append(RowStatement(node.heads, (node,), list))
 
 
-def need_of_later(first_pass: Lines) -> None:
+def need_of_later(first_pass: PassPrinter) -> None:
     """Makes each pass of a chain compute what a later one reads and cannot make: it reads a sum that runs its way."""
     for later in reversed(first_pass.chain.passes):
         needed = later.needed()
@@ -51,11 +51,11 @@ def need_of_later(first_pass: Lines) -> None:
         wanted(first_pass, [node for node in needed if node in bound])
 
 
-def runs(key_pass: Lines, node: Node) -> bool:
+def runs(key_pass: PassPrinter, node: Node) -> bool:
     return any(inner.op == "running" for inner in below([node], (), key_pass.instead))
 
 
-def stored_between(earlier: Lines, later: Lines) -> set[Node]:
+def stored_between(earlier: PassPrinter, later: PassPrinter) -> set[Node]:
     """The nodes that both passes need and what only the later one makes reads: their tiles are stored."""
     computed = {node for node in earlier.needed() if node.axes in (earlier.pair, earlier.wide)}
     needed = later.needed()
@@ -64,13 +64,16 @@ def stored_between(earlier: Lines, later: Lines) -> set[Node]:
     args = {later.other(arg) for node in needed if node not in common for arg in node.args}
     multiplied = {later.other(arg) for node in needed if node.op == "dot" for arg in node.args}
     multiplied |= {
-        later.other(node) for statement in later.ends if not isinstance(statement, Row) for node in statement.reads
+        later.other(node)
+        for statement in later.ends
+        if not isinstance(statement, RowStatement)
+        for node in statement.reads
     }
     read = {node if node in multiplied else without_numbers(later, node) for node in common & (ends | args)}
     return {node for node in read if node.op not in INLINE and not free(node)}
 
 
-def without_numbers(key_pass: Lines, node: Node) -> Node:
+def without_numbers(key_pass: PassPrinter, node: Node) -> Node:
     """The tile that a node is, but for numbers that it is multiplied by: what reads it multiplies itself."""
     while node.op == "mul":
         wide = [arg for arg in map(key_pass.other, node.args) if len(arg.axes) == 2]

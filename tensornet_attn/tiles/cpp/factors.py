@@ -21,7 +21,7 @@ class Copies:
 
     def __init__(self, nodes: Nodes):
         self.nodes = Nodes(nodes.order, nodes.taken, nodes.dynamic, dict(nodes.sizes))
-        self.made: dict[Node, Node] = {}
+        self.copies: dict[Node, Node] = {}
         self.changes = False
 
     def all_of(self, program: Program) -> Program:
@@ -32,12 +32,12 @@ class Copies:
         return replace(program, exit=moved, maps=maps, nodes=self.nodes) if self.changes else program
 
     def of(self, node: Node) -> Node:
-        if node not in self.made:
+        if node not in self.copies:
             args = tuple(map(self.of, node.args))
             replacement = self.changed(node, args)
             self.changes |= replacement is not None
-            self.made[node] = replacement or self.nodes.node(node.op, args, node.axes, node.name, node.data)
-        return self.made[node]
+            self.copies[node] = replacement or self.nodes.node(node.op, args, node.axes, node.name, node.data)
+        return self.copies[node]
 
     def changed(self, node: Node, args: tuple[Node, ...]) -> Node | None:
         """What a node becomes, of new arguments; None if it stays."""

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from tensornet_attn.tiles.cpp.chain import in_turn, wanted
 from tensornet_attn.tiles.cpp.faded import fading
-from tensornet_attn.tiles.cpp.lines import Lines, indented, nested
+from tensornet_attn.tiles.cpp.lines import PassPrinter, indented, nested
 from tensornet_attn.tiles.cpp.places import Where
 from tensornet_attn.tiles.cpp.region import Printed, RegionText
-from tensornet_attn.tiles.cpp.totals import Target, add
+from tensornet_attn.tiles.cpp.totals import SumStorage, add
 from tensornet_attn.tiles.derive import one_map
 from tensornet_attn.tiles.program import Node
 
@@ -59,13 +59,15 @@ def forward(region: RegionText) -> str:
     return region.function("forward", lines)
 
 
-def result(region: RegionText) -> Target:
+def result(region: RegionText) -> SumStorage:
     """The tile of the result."""
     axes, index, places = region.program.axes, region.program.exit.index, region.places
-    return Target(lambda env: places.result_at("out", index, axes, env), f"{axes[1]}_size" if len(axes) > 1 else "1")
+    return SumStorage(
+        lambda env: places.result_at("out", index, axes, env), f"{axes[1]}_size" if len(axes) > 1 else "1"
+    )
 
 
-def online(region: RegionText, key_pass: Lines, attention_map: Node) -> None:
+def online(region: RegionText, key_pass: PassPrinter, attention_map: Node) -> None:
     """Adds maps times values before the division by row sums; what was added is rescaled as the largest scores grow."""
     target = result(region)
     if attention_map.op == "normalize":
@@ -90,7 +92,7 @@ def divided(region: RegionText, attention_map: Node) -> list[str]:
     return nested(index, region.program.nodes.sizes, [f"divide({target.at({})}, {sums}, rows, {target.ld}{eps});"])
 
 
-def twice(region: RegionText, statistics: Lines) -> tuple[list[Printed], list[Printed]]:
+def twice(region: RegionText, statistics: PassPrinter) -> tuple[list[Printed], list[Printed]]:
     """Passes for the statistics of rows, and those that read the maps, which the first ones have stored."""
     nodes, later = region.program.nodes, region.open(False)
     for node in region.program_maps():

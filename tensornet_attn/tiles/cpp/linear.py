@@ -76,16 +76,16 @@ def _columns(body: Sequence[str]) -> list[str]:
 
 @dataclass
 class _Row:
-    """Prints nodes of column c, a constant each. `known`: the texts of nodes that are there."""
+    """Prints nodes of column c, a constant each. `texts`: the texts of nodes that are there."""
 
     feature: Feature
-    known: Mapping[Node, str] = field(default_factory=dict)
+    texts: Mapping[Node, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     names: dict[tuple[Node, tuple[int, ...]], str] = field(default_factory=dict)
 
     def value(self, node: Node, values: Values) -> str:
-        if node in self.known:
-            return self.known[node]
+        if node in self.texts:
+            return self.texts[node]
         if node.op == "gradient":
             return "d[c]"
         if node.op == "number":
@@ -96,12 +96,12 @@ class _Row:
             return f"x[{input_number}][{'c' if 'column' in self.feature.operands[number].axes else '0'}]"
         key = node, tuple(values[variable] for variable in node.heads)
         if key not in self.names:
-            expression = self.made(node, values)
+            expression = self.expression(node, values)
             self.names[key] = f"t{len(self.names)}"
             self.lines.append(f"const real {self.names[key]} = {expression};")
         return self.names[key]
 
-    def made(self, node: Node, values: Values) -> str:
+    def expression(self, node: Node, values: Values) -> str:
         if node.op == "over":
             (arg,), variable = node.args, node.data[0]
             numbers = range(self.feature.nodes.sizes[variable])

@@ -26,12 +26,12 @@ class Chain:
     """
 
     reverse: bool = False
-    passes: list[Lines] = field(default_factory=list)
+    passes: list[PassPrinter] = field(default_factory=list)
     turns: dict[Node, int] = field(default_factory=dict)
 
 
 @dataclass
-class Lines(Pass):
+class PassPrinter(Pass):
     """Prints a pass."""
 
     sides: dict[str, str] = field(default_factory=dict)  # buffers of a side x width, for products: their width
@@ -46,11 +46,11 @@ class Lines(Pass):
     def __post_init__(self) -> None:
         self.chain.passes.append(self)
 
-    def among(self, nodes: Iterable[Node]) -> Lines:
+    def among(self, nodes: Iterable[Node]) -> PassPrinter:
         """The pass of the chain that has all that some nodes are made of."""
         turn = max(map(self.turn_of, nodes), default=0)
         for later in range(len(self.chain.passes), turn + 1):
-            Lines(
+            PassPrinter(
                 self.graph, self.program, self.operands, self.instead, saved=self.saved, restores=self.restores,
                 chain=self.chain, turn=later,
             )  # fmt: skip

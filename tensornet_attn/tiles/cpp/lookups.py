@@ -44,7 +44,7 @@ class _Lookups(Copies):
 
     def under_hat(self, hat: Node, variable: str) -> Node | None:
         """x of relu(1 - |x - i|), where i counts the values of the variable."""
-        hat_terms = self.parts(hat.args[0]) if hat.op == "map" and hat.data == ("relu",) else {}
+        hat_terms = self.coefficients(hat.args[0]) if hat.op == "map" and hat.data == ("relu",) else {}
         magnitude = next((node for node in hat_terms if node is not None), None)
         if (
             magnitude is None
@@ -52,7 +52,7 @@ class _Lookups(Copies):
             or (magnitude.op, magnitude.data) != ("map", ("abs",))
         ):
             return None
-        distance = self.parts(magnitude.args[0])
+        distance = self.coefficients(magnitude.args[0])
         indices = [node for node in distance if node is not None and self.counts(node, variable)]
         if len(indices) != 1 or abs(sign := distance.pop(indices[0])) != 1 or not distance:
             return None
@@ -64,7 +64,7 @@ class _Lookups(Copies):
         factor = Number(number)
         return self.nodes.number(factor) if node is None else self.nodes.scaled(node, factor, node.name)
 
-    def parts(self, node: Node) -> dict[Node | None, float]:
+    def coefficients(self, node: Node) -> dict[Node | None, float]:
         """The terms of a sum with their coefficients; None: the number."""
         coefficients: dict[Node | None, float] = {}
         for term, number in self.terms(node, 1):

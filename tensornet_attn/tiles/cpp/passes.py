@@ -14,7 +14,7 @@ from itertools import islice, permutations
 from math import inf, prod
 
 from tensornet_attn.tiles.cpp.places import Env
-from tensornet_attn.tiles.cpp.values import Values, mapped
+from tensornet_attn.tiles.cpp.values import PassExpressions, mapped
 from tensornet_attn.tiles.loops import Loop, Loops, Statement, placed, shared
 from tensornet_attn.tiles.program import Node, Unfit, below
 
@@ -36,12 +36,12 @@ MADE = (
 
 
 @dataclass(eq=False)
-class Row(Statement):
+class RowStatement(Statement):
     """A statement of each row i: `lines` are inside of the loop over rows."""
 
 
 @dataclass(eq=False)
-class SumRow(Row):
+class SumRow(RowStatement):
     """Sums of rows of a node; `unrolled`: a variable whose values share one loop over keys."""
 
     of: Node | None = None
@@ -58,17 +58,17 @@ class Buffer:
 
 
 @dataclass
-class Pass(Values):
+class Pass(PassExpressions):
     """What one loop over blocks of keys makes. `ends`: statements whose reads it needs.
 
-    `stored`: the nodes whose tiles a later pass reads; `given`: those of the pass before.
+    `stored`: the nodes whose tiles a later pass reads; `from_earlier_pass`: those of the pass before.
     """
 
     names: set[str] = field(default_factory=set)
     fading: Node | None = None  # a map whose weights may be 0 for a whole block, which leaves out what reads it
     ends: list[Statement] = field(default_factory=list)
     stored: set[Node] = field(default_factory=set)
-    given: dict[Node, str] = field(default_factory=dict)
+    from_earlier_pass: dict[Node, str] = field(default_factory=dict)
     statements: list[Statement] = field(default_factory=list)
     readers: dict[Node, list[Node | Statement]] = field(default_factory=dict)
     name: dict[Node, str] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Pass(Values):
     def unit(self, node: Node) -> str:
         """The size of a tile; stored ones have as many rows as a block of the call."""
         wide = node.axes == self.wide
-        if node in self.stored or node in self.given:
+        if node in self.stored or node in self.from_earlier_pass:
             return "stored_wide" if wide else "stored_tile"
         return "WIDE" if wide else "TILE"
 
@@ -93,7 +93,9 @@ class Pass(Values):
 
     def needed(self) -> list[Node]:
         """The nodes that the ends depend on."""
-        return below([node for statement in self.ends for node in statement.reads], self.given, self.instead)
+        return below(
+            [node for statement in self.ends for node in statement.reads], self.from_earlier_pass, self.instead
+        )
 
     def build(self) -> list[Loop | Statement]:
         needed = self.needed()
@@ -104,7 +106,7 @@ class Pass(Values):
             statement.reads = tuple(map(self.other, statement.reads))
             for node in statement.reads:
                 self.readers.setdefault(node, []).append(statement)
-        self.kept = {node for node in needed if self.is_made(node)} | {*self.given}
+        self.kept = {node for node in needed if self.is_made(node)} | {*self.from_earlier_pass}
         for node in needed:
             if node in self.kept:
                 self.make(node)
@@ -126,7 +128,7 @@ class Pass(Values):
     def after_fading(self) -> None:
         """Puts what a fading map does not need behind it."""
         if self.fading is not None and self.fading in self.kept:
-            fading_inputs = {*below([self.fading], self.given, self.instead)}
+            fading_inputs = {*below([self.fading], self.from_earlier_pass, self.instead)}
             first = [statement for statement in self.statements if fading_inputs & {*statement.makes}]
             rest = [statement for statement in self.statements if statement not in first]
             for statement in rest:
@@ -150,9 +152,9 @@ class Pass(Values):
 
     def level(self, node: Node) -> dict[str, int]:
         if node not in self.levels:
-            levels = {} if node in self.given else self.most(node.args)
+            levels = {} if node in self.from_earlier_pass else self.most(node.args)
             variable = node.data[0] if node.op == "over" else node.data[2] if node.op == "softmax" else ""
-            if variable and node not in self.given:
+            if variable and node not in self.from_earlier_pass:
                 levels[variable] = 1 + levels.get(variable, 0)
             self.levels[node] = levels
         return self.levels[node]
@@ -168,7 +170,7 @@ class Pass(Values):
         if node.op in MADE or node in self.stored or node is self.fading:
             return True
         readers = self.readers.get(node, [])
-        if any(isinstance(reader, Statement) and not isinstance(reader, Row) for reader in readers):
+        if any(isinstance(reader, Statement) and not isinstance(reader, RowStatement) for reader in readers):
             return True  # a product reads it
         if any(isinstance(reader, Node) and reader.op == "dot" for reader in readers):
             return True
@@ -195,14 +197,14 @@ class Pass(Values):
         """Nodes that are made for all values of a variable before something else is."""
         sums = [node for node in needed if node.op == "over" and node.data[0] == variable and self.inlined_sum(node)]
         sources = {source for node in sums for source in self.sources(node.args)}
-        return sources | {node for node in self.given if variable in node.heads}
+        return sources | {node for node in self.from_earlier_pass if variable in node.heads}
 
     def loads(self, node: Node) -> float:
         """How many tiles an expression of quick operations reads; infinite if it has others."""
         node = self.other(node)
         if node.axes not in (self.pair, self.wide):
             return 0
-        if node in self.given or node.op in ("dot", "softmax", "normalize", "noise", "running"):
+        if node in self.from_earlier_pass or node.op in ("dot", "softmax", "normalize", "noise", "running"):
             return 1
         quick = node.op in ("map", "slope") and not SLOW & {*re.findall(r"\w+", mapped(node, [*"xydab"]))}
         if quick or node.op in ("add", "mul", "spread", "inside", "bias", "distance"):
@@ -222,7 +224,7 @@ class Pass(Values):
         """The products, maps and smaller tiles that an expression is made of."""
         node = self.other(node)
         if (
-            node in self.given
+            node in self.from_earlier_pass
             or node.op in ("dot", "softmax", "normalize", "softened", "running")
             or node.axes not in (self.pair, self.wide)
         ):
@@ -246,11 +248,11 @@ class Pass(Values):
         if node.op == "over" and not self.inlined_sum(node):
             if args[0].op == "dot" and args[0] not in self.kept:
                 raise Unfit("a sum of products")
-            statement = Row(args[0].heads, reads, list, (node,), over=node.data[0], how=node.data[1])
+            statement = RowStatement(args[0].heads, reads, list, (node,), over=node.data[0], how=node.data[1])
         elif node.op == "dot":
             statement = Statement(node.heads, reads, list, (node,))
         else:
-            statement = Row(node.heads, reads, list, (node,))
+            statement = RowStatement(node.heads, reads, list, (node,))
             if node.op == "softmax":
                 statement.makes = (node, self.alpha(node))
         self.statements.append(statement)
@@ -264,7 +266,7 @@ class Pass(Values):
         maker = {node: statement for statement in self.statements for node in statement.makes}
         stage: dict[Statement, int] = {}
         for statement in self.statements:
-            is_row = isinstance(statement, Row)
+            is_row = isinstance(statement, RowStatement)
             turn = 1 if is_row else 0
             for node in statement.reads:
                 if node in maker:
@@ -293,14 +295,14 @@ class Pass(Values):
         """Names what is made, and says which variables count its tiles: those of loops that not all readers share."""
         placed(loops, ())
         self.name, self.dims, self.rows, self.buffers = {}, {}, set(), {}
-        for node, name in self.given.items():
+        for node, name in self.from_earlier_pass.items():
             self.name[node], self.dims[node] = name, node.heads
         group = row_groups(loops)
         readers: dict[Node, list[Statement]] = {}
         for statement in self.statements:
             for node in statement.reads:
                 readers.setdefault(node, []).append(statement)
-        taken = {*self.names, *self.given.values()}
+        taken = {*self.names, *self.from_earlier_pass.values()}
         for statement in self.statements:
             for node in statement.makes:
                 if node.op == "alpha":
@@ -308,16 +310,18 @@ class Pass(Values):
                     continue
                 name = fresh(node, taken)
                 paths = [reader.path for reader in readers.get(node, ())]
-                depth = min((shared(statement.known, path) for path in paths), default=len(statement.known))
-                dims = (*(loop.variable for loop in statement.known[depth:]), *statement.inner)
+                depth = min(
+                    (shared(statement.result_loops, path) for path in paths), default=len(statement.result_loops)
+                )
+                dims = (*(loop.variable for loop in statement.result_loops[depth:]), *statement.inner)
                 dims = node.heads if node in self.stored else dims
                 self.name[node], self.dims[node] = name, dims
                 count = prod(self.program.nodes.sizes[variable] for variable in dims)
                 same_row_loop = (
-                    isinstance(reader, Row) and group[reader] == group.get(statement)
+                    isinstance(reader, RowStatement) and group[reader] == group.get(statement)
                     for reader in readers.get(node, ())
                 )
-                if isinstance(statement, Row) and node not in self.stored and all(same_row_loop):
+                if isinstance(statement, RowStatement) and node not in self.stored and all(same_row_loop):
                     self.rows.add(node)
                     self.buffers[name] = Buffer(count, self.columns(node))
                 else:
@@ -370,4 +374,8 @@ def row_groups(items: Iterable[Loop | Statement]) -> dict[Statement, int]:
 
 def is_rows(branch: Loop | Statement) -> bool:
     """Whether all of an item stands in a loop over rows."""
-    return isinstance(branch, Row) if isinstance(branch, Statement) else all(is_rows(child) for child in branch.items)
+    return (
+        isinstance(branch, RowStatement)
+        if isinstance(branch, Statement)
+        else all(is_rows(child) for child in branch.items)
+    )

@@ -12,7 +12,7 @@ from functools import reduce
 from typing import Any
 
 from tensornet_attn.graph.graph import Graph
-from tensornet_attn.ir.arithmetic import Arith, Binary, Call, Name, Negative, Number, evaluate, names
+from tensornet_attn.ir.arithmetic import Arith, Binary, FunctionCall, Name, Negative, Number, evaluate, names
 from tensornet_attn.tiles.program import At, Axes, Node, Program
 
 Env = Mapping[str, str]  # values of index variables; others stand for themselves
@@ -37,7 +37,7 @@ class Where:
 
 
 @dataclass
-class Places:
+class Addresses:
     """The addresses of a program. `operands`: their names in the C++."""
 
     graph: Graph
@@ -104,7 +104,7 @@ class Places:
                     if op == "//"
                     else f"({a} {op} {b})"
                 )
-            case Call(function, arguments):
+            case FunctionCall(function, arguments):
                 cpp_function = {"min": "std::fmin", "max": "std::fmax", "abs": "std::fabs"}.get(
                     function, f"std::{function}"
                 )

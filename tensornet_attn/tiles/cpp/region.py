@@ -10,9 +10,9 @@ from math import inf, prod
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.ir.areas import EVERYWHERE, Area, Areas, distances, union
 from tensornet_attn.ops import MAPS
-from tensornet_attn.tiles.cpp.lines import Chain, Lines, indented, nested
+from tensornet_attn.tiles.cpp.lines import Chain, PassPrinter, indented, nested
 from tensornet_attn.tiles.cpp.passes import Buffer
-from tensornet_attn.tiles.cpp.places import Places, Where
+from tensornet_attn.tiles.cpp.places import Addresses, Where
 from tensornet_attn.tiles.program import ROWS, At, Node, Program, below, vanishes
 
 
@@ -20,7 +20,7 @@ from tensornet_attn.tiles.program import ROWS, At, Node, Program, below, vanishe
 class Printed:
     """The lines of a pass: the loop over blocks of keys, and what it keeps."""
 
-    text: Lines
+    text: PassPrinter
     loop: list[str]
 
     @property
@@ -49,7 +49,7 @@ class RegionText:
     name: str
     biased: bool = False
     operands: tuple[str, ...] = field(init=False)
-    places: Places = field(init=False)
+    places: Addresses = field(init=False)
     tiles: int = 0
     stored: int = 0  # tiles of all blocks of keys that a worker stores in the function being printed
     held: int = 0  # numbers of each key, or relative position, that it holds besides
@@ -63,7 +63,7 @@ class RegionText:
     def __post_init__(self) -> None:
         names = (operand.use.name.replace(".", "_") for operand in self.program.operands)
         self.operands = tuple(f"in{number}_{name}" for number, name in enumerate(names))
-        self.places = Places(self.graph, self.program, self.operands)
+        self.places = Addresses(self.graph, self.program, self.operands)
 
     def size(self, leg: str) -> int:
         return self.places.leg_size(leg)
@@ -84,7 +84,7 @@ class RegionText:
 
     @property
     def random(self) -> bool:
-        return any(node.op in ("noise", "drop") for node in self.program.nodes.made.values())
+        return any(node.op in ("noise", "drop") for node in self.program.nodes.interned.values())
 
     @property
     def optional(self) -> list[str]:
@@ -93,15 +93,17 @@ class RegionText:
 
     # passes
 
-    def open(self, online: bool) -> Lines:
+    def open(self, online: bool) -> PassPrinter:
         """A pass; `online`: over maps before the division by the sums of their rows, which are otherwise known."""
         reverses = [node.data[0] for node in below([self.program.exit.maps]) if node.op == "running"]
         chain = Chain(bool(reverses and reverses[0]))
-        key_pass = Lines(self.graph, self.program, self.operands, saved=self.saved, restores=self.restores, chain=chain)
+        key_pass = PassPrinter(
+            self.graph, self.program, self.operands, saved=self.saved, restores=self.restores, chain=chain
+        )
         if not online:
             for node in self.program_maps():
                 key_pass.instead[node] = self.program.divided(node)
-        for node in [*self.program.nodes.made.values()]:
+        for node in [*self.program.nodes.interned.values()]:
             if node.op == "slope":
                 key_pass.instead[node] = self.with_what_is_read(node)
         return key_pass
@@ -115,9 +117,9 @@ class RegionText:
 
     def program_maps(self) -> list[Node]:
         """The maps, read with whichever index variables."""
-        return [node for node in self.program.nodes.made.values() if node.op in ROWS]
+        return [node for node in self.program.nodes.interned.values() if node.op in ROWS]
 
-    def print(self, key_pass: Lines) -> Printed:
+    def print(self, key_pass: PassPrinter) -> Printed:
         """The loop over the blocks of keys of a pass."""
         key_pass.names |= self.taken
         lines = key_pass.block()
@@ -126,7 +128,8 @@ class RegionText:
         self.drawn, self.looks = max(self.drawn, key_pass.drops), max(self.looks, len(key_pass.looks))
         self.turned |= key_pass.turned
         stored_before = {
-            name: (self.program.tiles(node.heads), key_pass.unit(node)) for node, name in key_pass.given.items()
+            name: (self.program.tiles(node.heads), key_pass.unit(node))
+            for node, name in key_pass.from_earlier_pass.items()
         }
         stored_tiles = stored_before | {
             name: (buffer.count, buffer.size) for name, buffer in key_pass.buffers.items() if buffer.stored

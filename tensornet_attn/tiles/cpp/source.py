@@ -24,7 +24,7 @@ HEADER = (Path(__file__).parent / "header.h").read_text(encoding="utf-8")
 
 
 @dataclass
-class Region(RegionText):
+class RegionSource(RegionText):
     """The text of a region. `gradients`: the number of the operand of each gradient that the backward makes."""
 
     gradients: list[int] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Region(RegionText):
         return sum(self.program.tiles(node.heads) for node in self.saved)
 
 
-def source(region: Region, biased: Region | None = None) -> str:
+def source(region: RegionSource, biased: RegionSource | None = None) -> str:
     """The whole text for float; the macros REAL and GEMM, if they are defined, choose another type of numbers."""
     variants = [region, *([biased] if biased else [])]
     masks, rows = max(variant.looks for variant in variants), max(variant.drawn for variant in variants)
@@ -84,15 +84,15 @@ def headed(block: tuple[int, int] = BLOCKS[-1], masks: int = 1, rows: int = 1) -
     return header
 
 
-def region_of(graph: Graph, step: Step) -> Region:
+def region_of(graph: Graph, step: Step) -> RegionSource:
     """The C++ of a kernel of blocks of queries. Raises Unfit."""
-    return Region(graph, tile_program(graph, step, TILES), "region")
+    return RegionSource(graph, tile_program(graph, step, TILES), "region")
 
 
-def biased_region_of(graph: Graph, step: Step, region: Region) -> Region | None:
+def biased_region_of(graph: Graph, step: Step, region: RegionSource) -> RegionSource | None:
     """The C++ of the same kernel for calls with a float mask; None if `region` is right for them too."""
     if not region.program.sums_powers:
         return None
-    biased = Region(graph, tile_program(graph, step, TILES, biased=True), "biased", biased=True)
+    biased = RegionSource(graph, tile_program(graph, step, TILES, biased=True), "biased", biased=True)
     biased.block = region.block
     return biased

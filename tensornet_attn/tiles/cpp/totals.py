@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from tensornet_attn.tiles.cpp.lines import Lines
-from tensornet_attn.tiles.cpp.passes import Row, SumRow
+from tensornet_attn.tiles.cpp.lines import PassPrinter
+from tensornet_attn.tiles.cpp.passes import RowStatement, SumRow
 from tensornet_attn.tiles.cpp.places import Env, Where
 from tensornet_attn.tiles.cpp.values import SHIFT
 from tensornet_attn.tiles.loops import Statement
@@ -14,7 +14,7 @@ from tensornet_attn.tiles.program import Node, Unfit
 
 
 @dataclass(frozen=True)
-class Target:
+class SumStorage:
     """Where a sum is kept, for values of variables: a tile of rows x columns `ld` apart, a row, or a number.
 
     `alpha`: what rows are multiplied by before a block is added, at `factors`; `index`: the variables of the sum then.
@@ -28,7 +28,7 @@ class Target:
     index: tuple[str, ...] = ()
     by: tuple[Node, ...] = ()
 
-    def times(self, key_pass: Lines) -> str:
+    def times(self, key_pass: PassPrinter) -> str:
         """The product of the factors; empty if there are none."""
         return " * ".join(key_pass.value(node, {}, Where({}, key_pass.entry.origin)) for node in self.by)
 
@@ -43,7 +43,7 @@ class Target:
         return [f"if ({first}) {line}" if first else line]
 
 
-def add(key_pass: Lines, summand: Node, target: Target) -> None:
+def add(key_pass: PassPrinter, summand: Node, target: SumStorage) -> None:
     """Adds a part of each block to a sum."""
     pair_axes = (key_pass.pair, key_pass.wide)
     summand = without_sums(key_pass.other(summand))
@@ -71,13 +71,13 @@ def without_sums(summand: Node) -> Node:
     return summand
 
 
-def variables(key_pass: Lines, nodes: Iterable[Node]) -> tuple[str, ...]:
+def variables(key_pass: PassPrinter, nodes: Iterable[Node]) -> tuple[str, ...]:
     """The variables of some nodes, in the order of the program."""
     used = {variable for node in nodes for variable in node.heads}
     return tuple(variable for variable in key_pass.program.nodes.sizes if variable in used)
 
 
-def add_product(key_pass: Lines, summand: Node, target: Target) -> None:
+def add_product(key_pass: PassPrinter, summand: Node, target: SumStorage) -> None:
     """Adds a product, by BLAS."""
     key_pass = key_pass.among((summand, *target.by))
     args = tuple(map(key_pass.other, summand.args))
@@ -90,7 +90,7 @@ def add_product(key_pass: Lines, summand: Node, target: Target) -> None:
     key_pass.ends.append(Statement(heads, (*args, *target.alpha), lines))
 
 
-def add_row(key_pass: Lines, inner: Node, axes: tuple[str, ...], target: Target) -> None:
+def add_row(key_pass: PassPrinter, inner: Node, axes: tuple[str, ...], target: SumStorage) -> None:
     """Adds a tile of queries x keys, summed over its other sides, row by row."""
     key_pass = key_pass.among((inner,))
     query, key = key_pass.pair
@@ -113,14 +113,16 @@ def add_row(key_pass: Lines, inner: Node, axes: tuple[str, ...], target: Target)
     key_pass.ends.append(statement)
 
 
-def add_pairs(key_pass: Lines, leaf: Node, gradient: Node, to: str) -> None:
+def add_pairs(key_pass: PassPrinter, leaf: Node, gradient: Node, to: str) -> None:
     """Adds the gradient of a leaf of queries x keys; `to`: the operand's gradient, from the block's first key on."""
     key_pass, gradient = key_pass.among((gradient,)), without_sums(key_pass.other(gradient))
     heads = variables(key_pass, (leaf, gradient))
-    key_pass.ends.append(Row(heads, (gradient,), lambda: key_pass.loop([gradient], [{}], ["to[j] += {x};"], to)))
+    key_pass.ends.append(
+        RowStatement(heads, (gradient,), lambda: key_pass.loop([gradient], [{}], ["to[j] += {x};"], to))
+    )
 
 
-def add_entries(key_pass: Lines, leaf: Node, gradient: Node, to: str) -> None:
+def add_entries(key_pass: PassPrinter, leaf: Node, gradient: Node, to: str) -> None:
     """Adds the gradient of a table's entries at distances; `to`: the table, or the row of it of each query."""
     key_pass, gradient = key_pass.among((gradient,)), without_sums(key_pass.other(gradient))
     reach = leaf.data[2]
@@ -134,10 +136,10 @@ def add_entries(key_pass: Lines, leaf: Node, gradient: Node, to: str) -> None:
             f"add_entries({to}{rows}, {row}, keys, {reach}, {SHIFT});",
         ]
 
-    key_pass.ends.append(Row(variables(key_pass, (gradient,)), (gradient,), lines))
+    key_pass.ends.append(RowStatement(variables(key_pass, (gradient,)), (gradient,), lines))
 
 
-def add_between(key_pass: Lines, leaf: Node, gradient: Node, to: str) -> None:
+def add_between(key_pass: PassPrinter, leaf: Node, gradient: Node, to: str) -> None:
     """Adds the gradient of a table, between whose entries a row is; `to`: the gradient of the row's table."""
     key_pass, gradient = key_pass.among((gradient, leaf)), without_sums(key_pass.other(gradient))
     (x,), size = leaf.args, leaf.data[3]
@@ -150,4 +152,4 @@ def add_between(key_pass: Lines, leaf: Node, gradient: Node, to: str) -> None:
         ]
         return [*row_loops[0], *row_loops[1], f"add_between({to}, {rows[0]}, {rows[1]}, keys, {size});"]
 
-    key_pass.ends.append(Row(variables(key_pass, (leaf, gradient)), (x, gradient), lines))
+    key_pass.ends.append(RowStatement(variables(key_pass, (leaf, gradient)), (x, gradient), lines))

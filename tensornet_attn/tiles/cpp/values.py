@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from math import isinf
 
 from tensornet_attn.ops import MAPS
-from tensornet_attn.tiles.cpp.places import Env, Places, Where
+from tensornet_attn.tiles.cpp.places import Addresses, Env, Where
 from tensornet_attn.tiles.program import Node, Unfit
 
 Hoist = Callable[[str, str], str]  # an expression and its type -> its name, computed before the loop
@@ -17,7 +17,7 @@ SHIFT = "(first + i + key_end - query_end - start)"  # the distance of a row and
 
 
 @dataclass
-class Values(Places):
+class PassExpressions(Addresses):
     """The expressions of a pass. `instead`: nodes that replace others."""
 
     instead: dict[Node, Node] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Values(Places):
         return f"seen<MODE>({' & '.join(conditions) or 'true'}, {row}, j)"
 
 
-Rule = Callable[[Values, Node, Env, Where, Hoist | None], str]
+Rule = Callable[[PassExpressions, Node, Env, Where, Hoist | None], str]
 
 
 def mapped(node: Node, arguments: list[str]) -> str:
@@ -114,15 +114,15 @@ def in_cpp(expression: str) -> str:
     return re.sub(r"(?<![\w.])(\d+\.\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+)", r"real(\1)", expression)
 
 
-def _number(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _number(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     return f"real({printer.number(node.data[0])})"
 
 
-def _load(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _load(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     return f"*({printer.address(node, env, where)})"
 
 
-def _entry(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _entry(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     number, index, reach = node.data
     operand = printer.program.operands[number]
     load = Node("load", (), operand.axes, node.name, (number, index))
@@ -132,7 +132,7 @@ def _entry(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | N
     return f"{printer.text_of(entries, 'const real* ', hoist)}[j]"
 
 
-def _between(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _between(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     number, index, table_axis, size = node.data
     load = Node("load", (), printer.program.operands[number].axes, node.name, (number, index))
     table_start, step = printer.address(load, env, where), f"{printer.operands[number]}_step[{1 + table_axis}]"
@@ -143,19 +143,19 @@ def _between(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist |
     return f"{node.op}({table}, {printer.value(node.args[0], env, where, hoist)}, {size})"
 
 
-def _statistic(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _statistic(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     return printer.statistic(node.data, env, where.along(printer.program.query), node.op == "largest")
 
 
-def _sums(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _sums(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     return f"sums[{printer.stat_at(node.data, env)} * QUERIES + {where.index[printer.program.query]}]"
 
 
-def _less(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _less(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     return "less"  # the largest score so far, in the lines of a map
 
 
-def _factor(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _factor(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     statistic = printer.stat_at(node.data, env)
     rows = (printer.statistic(node.data, env, where.along(printer.program.query), largest) for largest in (True, False))
     largest_then = (
@@ -164,21 +164,21 @@ def _factor(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | 
     return f"factor({largest_then}, {', '.join(rows)})"
 
 
-def _sink_share(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _sink_share(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     return f"factor({', '.join(printer.value(arg, env, where, hoist) for arg in node.args)})"
 
 
-def _gradient(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _gradient(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     tile, row = printer.result_at("gradient", node.data[0], node.axes, env), where.index[printer.program.query]
     width = node.axes[1:]
     return f"({tile})[{row}{''.join(f' * {axis}_size + {where.index[axis]}' for axis in width)}]"
 
 
-def _total(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _total(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     return printer.total_at(node, env, where)
 
 
-def _add(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _add(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     summands = [printer.value(arg, env, where, hoist) for arg in node.args if arg.op != "bias"]
     total = f"({' + '.join(summands)})" if len(summands) > 1 else summands[0]
     for arg in node.args:
@@ -188,34 +188,34 @@ def _add(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | Non
     return total
 
 
-def _mul(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _mul(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     a, b = (printer.value(arg, env, where, hoist) for arg in node.args)
     return f"{a} * {b}"
 
 
-def _map(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _map(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     return mapped(node, [printer.value(arg, env, where, hoist) for arg in node.args])
 
 
-def _keep(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _keep(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     x, seen = node.args
     fill = node.data[0].value if node.data else 0.0
     number = "-INFINITY" if isinf(fill) else repr(float(fill))
     return f"where_seen<MODE>({printer.seen(seen, env, hoist)}, {printer.value(x, env, where, hoist)}, {number})"
 
 
-def _softened(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _softened(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     x, seen, largest, *rows = node.args
     power = f"exp_below({printer.value(x, env, where, hoist)} - {printer.value(largest, env, where, hoist)})"
     power = " * ".join([power, *(printer.value(row, env, where, hoist) for row in rows)])
     return f"where_seen<MODE>({printer.seen(seen, env, hoist)}, {power}, 0.0)"
 
 
-def _same(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _same(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     return printer.value(node.args[0], env, where, hoist)
 
 
-def _over(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _over(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     variable, how = node.data
     entries = printer.each(node.args[0], env, where, hoist, variable)
     if how in ("add", "any"):
@@ -228,13 +228,13 @@ def _over(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | No
     return f"log_sum({', '.join(entries)})"
 
 
-def _shift(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _shift(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     relative = "(i + keys - 1 - j)"
     index = {**where.index, printer.pair[1]: relative, **dict.fromkeys(printer.program.relative, relative)}
     return printer.value(node.args[0], env, replace(where, index=index), hoist)
 
 
-def _drop(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _drop(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     stream, tree, heads, index = node.data
     printer.drops += 1
     drawn = f"{printer.number(tree)}, seed, {printer.lead(heads, index, env)}, {stream}, first + i, start"
@@ -243,12 +243,12 @@ def _drop(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | No
     return f"dropped({printer.value(node.args[0], env, where, hoist)}, {row}, j)"
 
 
-def _equal(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _equal(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     a, b = (printer.value(arg, env, where, hoist) for arg in node.args)
     return f"(({a}) == ({b}) ? real(1) : real(0))"
 
 
-def _distance(printer: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+def _distance(printer: PassExpressions, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     return f"real(int({printer.text_of(SHIFT, 'const long ', hoist)}) - int(j))"
 
 

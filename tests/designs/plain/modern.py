@@ -3,197 +3,193 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from .core import Sight, Weights, banded, merge, project, project_all, softmax_rows
+from .core import (
+    Sight,
+    Weights,
+    attended,
+    banded,
+    biased,
+    headwise,
+    joined,
+    layer_normed,
+    merge,
+    project_all,
+    projections,
+    read,
+    rms,
+    rotated,
+    scaled,
+    seen_maps,
+    share,
+    softmax_of,
+    turned_all,
+    ungrouped,
+)
 from .positions import transformer_xl
 
-Heads = list[Tensor]  # of each position
-Pairing = Callable[[Tensor, Tensor], Tensor]
 
-
-def llama(w: Weights, x: Tensor, memory: Tensor, base: float = 10000, part: float = 1, **see: object) -> Tensor:
+def llama(w: Weights, x: Tensor, memory: Tensor, sight: Sight, base: float = 10000, part: float = 1) -> Tensor:
     """softmax(R_i q_i . R_j k_j / sqrt(d)) v_j, several query heads to a key head (Llama 2, section 2.2)."""
-    return grouped(w, *turned_all(w, x, memory, base, part, see), Sight(len(x), len(memory), **see))
+    return headwise(*ungrouped(w, *turned_all(w, x, memory, sight, base, part)), sight)
 
 
-def mistral(w: Weights, x: Tensor, memory: Tensor, window: int = 4096, **see: object) -> Tensor:
+def mistral(w: Weights, x: Tensor, memory: Tensor, sight: Sight, window: int = 4096) -> Tensor:
     """A position attends to `window` of them, its own and those before it (Mistral 7B, section 2)."""
-    near = banded(Sight(len(x), len(memory), **see), window - 1, 0)
-    return grouped(w, *turned_all(w, x, memory, 10000, 1, see), near)
+    return llama(w, x, memory, banded(sight, window - 1, 0))
 
 
-def qwen2(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
+def qwen2(w: Weights, x: Tensor, memory: Tensor, sight: Sight) -> Tensor:
     """Biases on queries, keys and values; the base of the angles is 10 ** 6."""
-    return grouped(w, *turned_all(w, x, memory, 10**6, 1, see), Sight(len(x), len(memory), **see))
+    return llama(w, x, memory, sight, 10**6)
 
 
-def nemotron(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
+def nemotron(w: Weights, x: Tensor, memory: Tensor, sight: Sight) -> Tensor:
     """Half of each head turns (Nemotron-4, section 2)."""
-    return llama(w, x, memory, part=0.5, **see)
+    return llama(w, x, memory, sight, part=0.5)
 
 
-def qwen3(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
+def rms_scaled(v: Tensor, scale: Tensor) -> Tensor:
+    return rms(v) * scale
+
+
+def rms_scaled_by_one_more(v: Tensor, scale: Tensor) -> Tensor:
+    """The scale is stored less 1."""
+    return rms(v) * (1 + scale)
+
+
+def qwen3(w: Weights, x: Tensor, memory: Tensor, sight: Sight) -> Tensor:
     """RMSNorm of each head's queries and keys, with a scale, before they turn (Qwen3, section 2)."""
-    normed = (lambda q: rms(q) * w["q_norm"], lambda k: rms(k) * w["k_norm"])
-    return grouped(w, *turned_all(w, x, memory, 10**6, 1, see, normed), Sight(len(x), len(memory), **see))
+    return headwise(*ungrouped(w, *turned_all(w, x, memory, sight, 10**6, 1, rms_scaled)), sight)
 
 
-def qwen3_next(w: Weights, x: Tensor, memory: Tensor, turned: float = 0.25, **see: object) -> Tensor:
+def qwen3_next(w: Weights, x: Tensor, memory: Tensor, sight: Sight, turned: float = 0.25) -> Tensor:
     """y = (sigmoid(x Wg) * SDPA(x)) Wo (Qiu et al., eq. 5: a gate on the output of the attention, entry by entry)."""
-    normed = (lambda q: rms(q) * (1 + w["q_norm"]), lambda k: rms(k) * (1 + w["k_norm"]))
-    Q, K, V = turned_all(w, x, memory, 10**7, turned, see, normed)
-    gates = [torch.sigmoid(gate) for gate in project_all(x, w["Wg"])]
-    return grouped(w, Q, K, V, Sight(len(x), len(memory), **see), after=lambda i, g, j, o: gates[i][g, j] * o)
+    gates = torch.sigmoid(project_all(x, w["Wg"])).flatten(1, 2)
+    w, Q, K, V = ungrouped(w, *turned_all(w, x, memory, sight, 10**7, turned, rms_scaled_by_one_more))
+    return joined(gates * read(softmax_of(Q, K, sight), V), w["Wo"])
 
 
-def gemma2(w: Weights, x: Tensor, memory: Tensor, scalar: float = 1, cap: float = 50, **see: object) -> Tensor:
+def gemma2(w: Weights, x: Tensor, memory: Tensor, sight: Sight, scalar: float = 1, cap: float = 50) -> Tensor:
     """cap tanh(s / cap) of scores that are scaled by query_pre_attn_scalar ** -0.5 (Gemma 2, section 2)."""
-    sight = Sight(len(x), len(memory), **see)
-    return grouped(w, *turned_all(w, x, memory, 10000, 1, see), sight, capped(scalar, cap))
+
+    def capped(q: Tensor, k: Tensor) -> Tensor:
+        return cap * torch.tanh(q @ k / scalar**0.5 / cap)
+
+    return headwise(*ungrouped(w, *turned_all(w, x, memory, sight)), sight, capped)
 
 
 def gemma2_local(
-    w: Weights, x: Tensor, memory: Tensor, scalar: float = 1, cap: float = 50, window: int = 4096, **see: object
+    w: Weights, x: Tensor, memory: Tensor, sight: Sight, scalar: float = 1, cap: float = 50, window: int = 4096
 ) -> Tensor:
     """The same among the last `window` positions."""
-    near = banded(Sight(len(x), len(memory), **see), window - 1, 0)
-    return grouped(w, *turned_all(w, x, memory, 10000, 1, see), near, capped(scalar, cap))
+    return gemma2(w, x, memory, banded(sight, window - 1, 0), scalar, cap)
 
 
-def capped(scalar: float, cap: float) -> Pairing:
-    return lambda q, k: cap * torch.tanh(q @ k / scalar**0.5 / cap)
-
-
-def gemma3(
-    w: Weights, x: Tensor, memory: Tensor, scalar: float = 1, base: float = 10**6, window: int = 0, **see: object
-) -> Tensor:
+def gemma3(w: Weights, x: Tensor, memory: Tensor, sight: Sight, scalar: float = 1, base: float = 10**6) -> Tensor:
     """Norms in place of caps (Gemma 3, section 2); their scales are stored less 1."""
-    sight = Sight(len(x), len(memory), **see)
-    normed = (lambda q: rms(q) * (1 + w["q_norm"]), lambda k: rms(k) * (1 + w["k_norm"]))
-    Q, K, V = turned_all(w, x, memory, base, 1, see, normed)
-    return grouped(w, Q, K, V, banded(sight, window - 1, 0) if window else sight, lambda q, k: q @ k / scalar**0.5)
+    heads = ungrouped(w, *turned_all(w, x, memory, sight, base, 1, rms_scaled_by_one_more))
+    return headwise(*heads, sight, lambda q, k: q @ k / scalar**0.5)
 
 
-def gemma3_local(w: Weights, x: Tensor, memory: Tensor, window: int = 1024, **given: object) -> Tensor:
+def gemma3_local(w: Weights, x: Tensor, memory: Tensor, sight: Sight, scalar: float = 1, window: int = 1024) -> Tensor:
     """Among the last `window` positions, with the base 10000."""
-    return gemma3(w, x, memory, base=10000, window=window, **given)
+    return gemma3(w, x, memory, banded(sight, window - 1, 0), scalar, 10000)
 
 
-def cohere(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
+def cohere(w: Weights, x: Tensor, memory: Tensor, sight: Sight) -> Tensor:
     """LayerNorm of each head's queries and keys, each head with a scale of its own."""
-    normed = (lambda q: layer_normed(q) * w["q_norm"], lambda k: layer_normed(k) * w["k_norm"])
-    return grouped(w, *turned_all(w, x, memory, 10000, 1, see, normed, True), Sight(len(x), len(memory), **see))
+    heads = turned_all(w, x, memory, sight, 10000, 1, lambda v, scale: layer_normed(v) * scale, True)
+    return headwise(*ungrouped(w, *heads), sight)
 
 
-def olmo2(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
+def olmo2(w: Weights, x: Tensor, memory: Tensor, sight: Sight) -> Tensor:
     """RMSNorm over all heads' queries at once, and over all keys (OLMo 2, section 3.2)."""
 
-    def normed(letter: str) -> Callable[[Tensor], Tensor]:
-        return lambda v: v / torch.sqrt((v * v).mean() + 1e-6) * w[f"{letter}_norm"]
+    def normed(v: Tensor, scale: Tensor) -> Tensor:
+        return v / torch.sqrt((v * v).mean() + 1e-6) * scale
 
-    Q, K, V = turned_all(w, x, memory, 500000, 1, see, (normed("q"), normed("k")))
-    return grouped(w, Q, K, V, Sight(len(x), len(memory), **see))
+    return headwise(*ungrouped(w, *turned_all(w, x, memory, sight, 500000, 1, normed)), sight)
 
 
-def gpt_oss(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
+def gpt_oss(w: Weights, x: Tensor, memory: Tensor, sight: Sight) -> Tensor:
     """A_ij = exp(s_ij) / (exp(sink) + sum over j of exp(s_ij)), a sink a head (gpt-oss, section 2.2)."""
-    sight = Sight(len(x), len(memory), **see)
-    Q, K, V = turned_all(w, x, memory, 10**6, 1, see)
-    (groups, members, d), out = Q[0].shape, []
-    for i in range(len(x)):
-        y = w["bo"]
-        for g in range(groups):
-            for j in range(members):
-                seen = [t for t in range(len(memory)) if sight(i, t)]
-                amounts = [torch.exp(Q[i][g, j] @ K[t][g] / d**0.5) for t in seen]
-                total = sum(amounts, torch.exp(w["sink"][g, j]))
-                o = sum((a / total * V[t][g] for a, t in zip(amounts, seen, strict=True)), 0 * V[0][g])
-                y = y + project(o, w["Wo"][g, j])
-        out.append(y)
-    return torch.stack(out)
+    w, Q, K, V = ungrouped(w, *turned_all(w, x, memory, sight, 10**6))
+    amounts = seen_maps(lambda a, i, j: torch.exp(scaled(Q[i][a], K[j][a])), len(Q[0]), sight)
+    A = share(amounts, torch.exp(w["sink"]).flatten()[:, None, None])
+    return merge(A, V, w["Wo"]) + w["bo"]
 
 
-def gpt2(w: Weights, x: Tensor, memory: Tensor, part: float = 0, slope: float = 0, **see: object) -> Tensor:
+def gpt2(w: Weights, x: Tensor, memory: Tensor, sight: Sight, part: float = 0, slope: float = 0) -> Tensor:
     """softmax(q_i . k_j / sqrt(d)) v_j with biases on all four projections."""
-    sight = Sight(len(x), len(memory), **see)
-    Q, K, V = (biased(w, letter, rows) for letter, rows in (("q", x), ("k", memory), ("v", memory)))
-    Q = [rotated(q, sight.position(i), 10000, part) for i, q in enumerate(Q)]
-    K = [rotated(k, j, 10000, part) for j, k in enumerate(K)]
+    Q, K, V = turned_all(w, x, memory, sight, part=part)
     h, d = Q[0].shape
 
     def score(a: int, i: int, j: int) -> Tensor:
         return Q[i][a] @ K[j][a] / d**0.5 - slope * 2 ** (-8 * (a + 1) / h) * (sight.position(i) - j)
 
-    y = merge(softmax_rows(score, h, sight), V, w["Wo"])
-    return torch.stack([row + w["bo"] for row in y])
+    return attended(score, w, V, sight) + w["bo"]
 
 
-def gpt_neox(w: Weights, x: Tensor, memory: Tensor, turned: float = 0.25, **see: object) -> Tensor:
+def gpt_neox(w: Weights, x: Tensor, memory: Tensor, sight: Sight, turned: float = 0.25) -> Tensor:
     """The first quarter of each head turns (GPT-NeoX-20B, section 2.1.1)."""
-    return gpt2(w, x, memory, part=turned, **see)
+    return gpt2(w, x, memory, sight, turned)
 
 
-def phi(w: Weights, x: Tensor, memory: Tensor, turned: float = 0.5, **see: object) -> Tensor:
+def phi(w: Weights, x: Tensor, memory: Tensor, sight: Sight, turned: float = 0.5) -> Tensor:
     """Half of each head turns."""
-    return gpt2(w, x, memory, part=turned, **see)
+    return gpt2(w, x, memory, sight, turned)
 
 
-def bloom(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
+def bloom(w: Weights, x: Tensor, memory: Tensor, sight: Sight) -> Tensor:
     """Scores lose a head's slope for each position of distance, 2 ** (-8 a / h) in head a."""
-    return gpt2(w, x, memory, slope=1, **see)
+    return gpt2(w, x, memory, sight, slope=1)
 
 
-def mpt(w: Weights, x: Tensor, memory: Tensor, clip: float = 6, **see: object) -> Tensor:
+def mpt(w: Weights, x: Tensor, memory: Tensor, sight: Sight, clip: float = 6) -> Tensor:
     """Queries, keys and values clipped to [-clip, clip], and linear biases."""
-    sight = Sight(len(x), len(memory), **see)
-    rows = (("Wq", x), ("Wk", memory), ("Wv", memory))
-    Q, K, V = ([torch.clamp(v, -clip, clip) for v in project_all(side, w[name])] for name, side in rows)
+    Q, K, V = (torch.clamp(rows, -clip, clip) for rows in projections(w, x, memory))
     h, d = Q[0].shape
 
     def score(a: int, i: int, j: int) -> Tensor:
         return Q[i][a] @ K[j][a] / d**0.5 - 2 ** (-8 * (a + 1) / h) * (sight.position(i) - j)
 
-    return merge(softmax_rows(score, h, sight), V, w["Wo"])
+    return attended(score, w, V, sight)
 
 
-def moonshine(w: Weights, x: Tensor, memory: Tensor, turned: float = 0.9, **see: object) -> Tensor:
+def moonshine(w: Weights, x: Tensor, memory: Tensor, sight: Sight, turned: float = 0.9) -> Tensor:
     """Nine tenths of each head turn."""
-    sight = Sight(len(x), len(memory), **see)
-    Q = [rotated(q, sight.position(i), 10000, turned, True) for i, q in enumerate(project_all(x, w["Wq"]))]
-    K = [rotated(k, j, 10000, turned, True) for j, k in enumerate(project_all(memory, w["Wk"]))]
-    return headwise(w, Q, K, project_all(memory, w["Wv"]), sight)
+    return headwise(w, *turned_all(w, x, memory, sight, part=turned, beside=True), sight)
 
 
-def deberta_v2(w: Weights, x: Tensor, **see: object) -> Tensor:
+def deberta_v2(w: Weights, x: Tensor, sight: Sight) -> Tensor:
     """A_ij = q_i . k_j + q_i . k^r_{i-j} + k_j . q^r_{i-j}, over sqrt(3 d) (He et al., eq. 4).
 
     The paper's fourth line has the distance j - i beside k_j, and counts it from the key: its table's entry i - j.
     """
-    sight, furthest = Sight(len(x), len(x), **see), len(w["R"]) // 2
-    Q, K, V = (biased(w, letter, x) for letter in "qkv")
-    keys, queries = ([row + w[f"b{letter}"] for row in project_all(w["R"], w[f"W{letter}"])] for letter in ("p", "r"))
-    h, d = Q[0].shape
+    furthest = len(w["R"]) // 2
+    Q, K, V = projections(w, x, x)
+    keys, queries = biased(w, "p", w["R"]), biased(w, "r", w["R"])
+    d = Q[0].shape[1]
 
     def score(a: int, i: int, j: int) -> Tensor:
         place = max(-furthest, min(furthest, i - j)) + furthest
         parts = Q[i][a] @ K[j][a] + Q[i][a] @ keys[place][a] + K[j][a] @ queries[place][a]
         return parts / (3 * d) ** 0.5
 
-    y = merge(softmax_rows(score, h, sight), V, w["Wo"])
-    return torch.stack([row + w["bo"] for row in y])
+    return attended(score, w, V, sight) + w["bo"]
 
 
-def t5(w: Weights, x: Tensor, memory: Tensor, furthest: int = 128, **see: object) -> Tensor:
+def t5(w: Weights, x: Tensor, memory: Tensor, sight: Sight, furthest: int = 128) -> Tensor:
     """softmax(q_i . k_j + b) v_j; b is that of the bucket of j - i (Raffel et al., section 2.1).
 
     Half of the buckets are for keys behind the query. Of each half, half hold one distance, the others ever more.
     """
-    sight, half = Sight(len(x), len(memory), **see), len(w["B"]) // 2
-    Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
+    half = len(w["B"]) // 2
+    Q, K, V = projections(w, x, memory)
     alone = half // 2
 
     def bucket(distance: int) -> int:
@@ -206,161 +202,65 @@ def t5(w: Weights, x: Tensor, memory: Tensor, furthest: int = 128, **see: object
     def score(a: int, i: int, j: int) -> Tensor:
         return Q[i][a] @ K[j][a] + w["B"][bucket(sight.position(i) - j), a]
 
-    return merge(softmax_rows(score, len(Q[0]), sight), V, w["Wo"])
+    return attended(score, w, V, sight)
 
 
-def xlnet(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
-    """The scores of Transformer-XL (Yang et al., section 2.4)."""
-    return transformer_xl(w, x, memory, **see)
+xlnet = transformer_xl  # the scores of Transformer-XL (Yang et al., section 2.4)
 
 
-def diffllama(w: Weights, x: Tensor, lambda_init: float = 0.8, **see: object) -> Tensor:
+def diffllama(w: Weights, x: Tensor, sight: Sight, lambda_init: float = 0.8) -> Tensor:
     """(A1 - lambda A2) V of each pair of heads, normalised, times 1 - lambda_init; both maps know positions."""
-    sight = Sight(len(x), len(x), **see)
     weight = torch.exp(w["lq1"] @ w["lk1"]) - torch.exp(w["lq2"] @ w["lk2"]) + lambda_init
-    Q1, Q2 = ([rotated(q, i) for i, q in enumerate(project_all(x, w[f"Wq{side}"]))] for side in "12")
-    K1, K2 = ([rotated(k, i) for i, k in enumerate(project_all(x, w[f"Wk{side}"]))] for side in "12")
-    V, (groups, members, d) = project_all(x, w["Wv"]), Q1[0].shape
-    pairs = [(g, j) for g in range(groups) for j in range(members)]
-    first = softmax_rows(lambda a, i, t: Q1[i][pairs[a]] @ K1[t][pairs[a][0]] / d**0.5, len(pairs), sight)
-    second = softmax_rows(lambda a, i, t: Q2[i][pairs[a]] @ K2[t][pairs[a][0]] / d**0.5, len(pairs), sight)
-    out = []
-    for i in range(sight.n):
-        y = torch.zeros_like(x[i])
-        for a, (g, j) in enumerate(pairs):
-            row = [one - weight * two for one, two in zip(first[a][i], second[a][i], strict=True)]
-            o = sum((row[t] * V[t][g] for t in range(sight.m)), torch.zeros_like(V[0][g]))
-            y = y + (1 - lambda_init) * project(o / torch.sqrt((o * o).mean() + 1e-5), w["Wo"][g, j])
-        out.append(y)
-    return torch.stack(out)
+    pairs = [ungrouped(w, *turned_all(w | {"Wq": w[f"Wq{side}"], "Wk": w[f"Wk{side}"]}, x, x, sight)) for side in "12"]
+    first, second = (softmax_of(Q, K, sight) for _, Q, K, _ in pairs)
+    w, *_, V = pairs[0]
+    return joined((1 - lambda_init) * rms(read(first - weight * second, V), 1e-5), w["Wo"])
 
 
-def deepseek_v3(w: Weights, x: Tensor, **see: object) -> Tensor:
+def deepseek_v3(w: Weights, x: Tensor, sight: Sight) -> Tensor:
     """DeepSeek-V3, eq. 1 to 11: q and k are [q^C; q^R] and [k^C; k^R]; k^R, one for all heads, comes from the input."""
-    sight = Sight(len(x), len(x), **see)
-    low = [rms(row) * w["a_norm"] for row in project_all(x, w["Wa"])]
-    latent = [rms(row) * w["c_norm"] for row in project_all(x, w["Wc"])]
-    Q = [torch.cat((project(c, w["Wq"]), rotated(project(c, w["Wqr"]), i, beside=True)), -1) for i, c in enumerate(low)]
-    turned = [rotated(project(row, w["Wkr"]), i, beside=True) for i, row in enumerate(x)]
-    shared = [project(c, w["Wk"]) for c in latent]
-    K = [torch.cat((k, torch.stack([turned[i]] * len(k))), -1) for i, k in enumerate(shared)]
-    return headwise(w, Q, K, [project(c, w["Wv"]) for c in latent], sight)
+    low = rms(project_all(x, w["Wa"])) * w["a_norm"]
+    latent = rms(project_all(x, w["Wc"])) * w["c_norm"]
+
+    def turned(rows: Tensor) -> Tensor:
+        return torch.stack([rotated(row, i, beside=True) for i, row in enumerate(rows)])
+
+    Q = torch.cat((project_all(low, w["Wq"]), turned(project_all(low, w["Wqr"]))), -1)
+    K = project_all(latent, w["Wk"])
+    shared = turned(project_all(x, w["Wkr"])).unsqueeze(1).expand(-1, K.shape[1], -1)
+    return headwise(w, Q, torch.cat((K, shared), -1), project_all(latent, w["Wv"]), sight)
 
 
-def perceiver(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
+def perceiver(w: Weights, x: Tensor, memory: Tensor, sight: Sight) -> Tensor:
     """Attention from LN(x) to LN(memory), each with scale and shift (Perceiver IO, appendix E.1)."""
-    X = torch.stack([layer_normed(row) * w["x_scale"] + w["x_shift"] for row in x])
-    M = torch.stack([layer_normed(row) * w["memory_scale"] + w["memory_shift"] for row in memory])
-    return gpt2(w, X, M, **see)
+    X = layer_normed(x) * w["x_scale"] + w["x_shift"]
+    M = layer_normed(memory) * w["memory_scale"] + w["memory_shift"]
+    return gpt2(w, X, M, sight)
 
 
-def l2_attention(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
+def l2_attention(w: Weights, x: Tensor, memory: Tensor, sight: Sight) -> Tensor:
     """softmax(-|q_i - k_j|^2 / sqrt(d)) v_j (Kim et al., eq. 6)."""
-    Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
-    sight = Sight(len(x), len(memory), **see)
-    return headwise(w, Q, K, V, sight, lambda q, k: -((q - k) * (q - k)).sum() / len(q) ** 0.5)
+    heads = projections(w, x, memory)
+    return headwise(w, *heads, sight, lambda q, k: -((q - k) * (q - k)).sum() / len(q) ** 0.5)
 
 
-def qk_l2norm(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
+def qk_l2norm(w: Weights, x: Tensor, memory: Tensor, sight: Sight) -> Tensor:
     """softmax(g cos(q_i, k_j)) v_j (Henry et al., eq. 6)."""
-    Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
 
     def cosine(q: Tensor, k: Tensor) -> Tensor:
         return w["temperature"] * (q @ k) / torch.sqrt(q @ q) / torch.sqrt(k @ k)
 
-    return headwise(w, Q, K, V, Sight(len(x), len(memory), **see), cosine)
+    return headwise(w, *projections(w, x, memory), sight, cosine)
 
 
-def tpa(w: Weights, x: Tensor, **see: object) -> Tensor:
+def tpa(w: Weights, x: Tensor, sight: Sight) -> Tensor:
     """Q_i = (1 / R_Q) A_i^T R_i B_i, heads by components, likewise K and V (Zhang et al., eq. 3.1 to 3.4)."""
-    sight = Sight(len(x), len(x), **see)
 
-    def products(letter: str, turn: bool) -> Heads:
+    def products(letter: str, turn: bool) -> Tensor:
         rows = []
         for i, (A, B) in enumerate(zip(*(project_all(x, w[f"W{letter}{side}"]) for side in "ab"), strict=True)):
             factors = [rotated(b, i) if turn else b for b in B]
-            rows.append(sum(torch.outer(a, b) for a, b in zip(A, factors, strict=True)) / len(A))
-        return rows
+            rows.append(sum(map(torch.outer, A, factors)) / len(A))
+        return torch.stack(rows)
 
     return headwise(w, products("q", True), products("k", True), products("v", False), sight)
-
-
-def biased(w: Weights, letter: str, rows: Tensor) -> Heads:
-    """x W + b, where there is one."""
-    found = project_all(rows, w[f"W{letter}"])
-    return [row + w[f"b{letter}"] for row in found] if f"b{letter}" in w else found
-
-
-def turned_all(
-    w: Weights,
-    x: Tensor,
-    memory: Tensor,
-    base: float,
-    part: float,
-    see: dict[str, object],
-    normed: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] | None = None,
-    beside: bool = False,
-) -> tuple[Heads, Heads, Heads]:
-    """Queries, keys and values; the first two normed, where they are, and turned by their positions."""
-    sight = Sight(len(x), len(memory), **see)
-    before = normed or (lambda q: q, lambda k: k)
-    Q = [rotated(before[0](q), sight.position(i), base, part, beside) for i, q in enumerate(biased(w, "q", x))]
-    K = [rotated(before[1](k), j, base, part, beside) for j, k in enumerate(biased(w, "k", memory))]
-    return Q, K, biased(w, "v", memory)
-
-
-def grouped(
-    w: Weights,
-    Q: Heads,
-    K: Heads,
-    V: Heads,
-    sight: Sight,
-    pairing: Pairing | None = None,
-    after: Callable[[int, int, int, Tensor], Tensor] | None = None,
-) -> Tensor:
-    """Query head (g, j) looks at the keys of its group g. `after`: (query, g, j, output of the head) -> its output."""
-    groups, members, d = Q[0].shape
-    pairing = pairing or (lambda q, k: q @ k / d**0.5)
-    pairs = [(g, j) for g in range(groups) for j in range(members)]
-    A = softmax_rows(lambda a, i, t: pairing(Q[i][pairs[a]], K[t][pairs[a][0]]), len(pairs), sight)
-    out = []
-    for i in range(sight.n):
-        y = torch.zeros(w["Wo"].shape[-1], dtype=torch.float64)
-        for a, (g, j) in enumerate(pairs):
-            o = sum((A[a][i][t] * V[t][g] for t in range(sight.m)), torch.zeros_like(V[0][g]))
-            y = y + project(o if after is None else after(i, g, j, o), w["Wo"][g, j])
-        out.append(y)
-    return torch.stack(out)
-
-
-def headwise(w: Weights, Q: Heads, K: Heads, V: Heads, sight: Sight, pairing: Pairing | None = None) -> Tensor:
-    """softmax over j of the pairing of q_i and k_j, q_i . k_j / sqrt(d) where none is given, head by head."""
-    h, d = Q[0].shape
-    pairing = pairing or (lambda q, k: q @ k / d**0.5)
-    return merge(softmax_rows(lambda a, i, j: pairing(Q[i][a], K[j][a]), h, sight), V, w["Wo"])
-
-
-def rotated(vector: Tensor, position: int, base: float = 10000, part: float = 1, beside: bool = False) -> Tensor:
-    """The first `part` of a vector's last axis, r entries: t and t + r / 2 turned by position * base ** (-2 t / r).
-
-    `beside`: 2 t and 2 t + 1 in their place.
-    """
-    r = round(part * vector.shape[-1])
-    out = list(vector.unbind(-1))
-    for t in range(r // 2):
-        angle = position * base ** (-2 * t / r)
-        one, other = (2 * t, 2 * t + 1) if beside else (t, t + r // 2)
-        a, b = vector[..., one], vector[..., other]
-        out[one] = a * math.cos(angle) - b * math.sin(angle)
-        out[other] = b * math.cos(angle) + a * math.sin(angle)
-    return torch.stack(out, -1)
-
-
-def rms(vector: Tensor, eps: float = 1e-6) -> Tensor:
-    """Divided by the root of the mean square of its last axis."""
-    return vector / torch.sqrt((vector * vector).mean(-1, keepdim=True) + eps)
-
-
-def layer_normed(vector: Tensor, eps: float = 1e-5) -> Tensor:
-    centred = vector - vector.mean(-1, keepdim=True)
-    return rms(centred, eps)

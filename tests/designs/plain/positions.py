@@ -7,82 +7,68 @@ import math
 import torch
 from torch import Tensor
 
-from .core import Sight, Weights, banded, merge, project, project_all, softmax_rows
+from .core import (
+    Score,
+    Sight,
+    Weights,
+    attended,
+    banded,
+    headwise,
+    project,
+    projections,
+    turned_all,
+    ungrouped,
+)
 
 
-def band(w: Weights, x: Tensor, memory: Tensor, k: int = 5, **see: object) -> Tensor:
+def band(w: Weights, x: Tensor, memory: Tensor, sight: Sight, k: int = 5) -> Tensor:
     """softmax(band_k(Q K^T / sqrt(d))) V, with (k - 1) // 2 diagonals on either side of the main one (FMMformer)."""
-    sight = Sight(len(x), len(memory), **see)
-    near = banded(sight, (k - 1) // 2, (k - 1) // 2)
-    Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
-    h, d = Q[0].shape
-    return merge(softmax_rows(lambda a, i, j: Q[i][a] @ K[j][a] / d**0.5, h, near), V, w["Wo"])
+    return headwise(w, *projections(w, x, memory), banded(sight, (k - 1) // 2, (k - 1) // 2))
 
 
-def mhsa_rope(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
+def mhsa_rope(w: Weights, x: Tensor, memory: Tensor, sight: Sight) -> Tensor:
     """q_i and k_j turned by their positions, R_{theta, i} W_q x_i and R_{theta, j} W_k x_j (Su et al., eq. 14)."""
-    sight = Sight(len(x), len(memory), **see)
-    Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
-    h, d = Q[0].shape
-
-    def score(a: int, i: int, j: int) -> Tensor:
-        return turned(Q[i][a], sight.position(i)) @ turned(K[j][a], j) / d**0.5
-
-    return merge(softmax_rows(score, h, sight), V, w["Wo"])
+    return headwise(w, *turned_all(w, x, memory, sight), sight)
 
 
-def gqa_rope(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
+def gqa_rope(w: Weights, x: Tensor, memory: Tensor, sight: Sight) -> Tensor:
     """Query head (group g, member j) and the keys of its group, both turned by their positions as in mhsa_rope."""
-    sight = Sight(len(x), len(memory), **see)
-    Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
-    g, members, d = Q[0].shape
-    pairs = [(group, member) for group in range(g) for member in range(members)]
-
-    def score(a: int, i: int, j: int) -> Tensor:
-        q, key = Q[i][pairs[a]], K[j][pairs[a][0]]
-        return turned(q, sight.position(i)) @ turned(key, j) / d**0.5
-
-    values = [torch.stack([v[group] for group, _ in pairs]) for v in V]
-    return merge(softmax_rows(score, len(pairs), sight), values, torch.stack([w["Wo"][pair] for pair in pairs]))
+    return headwise(*ungrouped(w, *turned_all(w, x, memory, sight)), sight)
 
 
-def turned(vector: Tensor, position: int) -> Tensor:
-    """Entries t and t + d / 2 as a pair, turned by the angle position * 10000 ** (-2 t / d)."""
-    d = len(vector)
-    out = [vector[0]] * d
-    for t in range(d // 2):
-        angle = position * 10000 ** (-2 * t / d)
-        a, b = vector[t], vector[t + d // 2]
-        out[t] = a * math.cos(angle) - b * math.sin(angle)
-        out[t + d // 2] = b * math.cos(angle) + a * math.sin(angle)
-    return torch.stack(out)
-
-
-def alibi(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
+def alibi(w: Weights, x: Tensor, memory: Tensor, sight: Sight) -> Tensor:
     """softmax(q_i K^T / sqrt(d) - slope_h |i - j|), slope_h = 2 ** (-8 h / H), H a power of two (Press et al.)."""
-    sight = Sight(len(x), len(memory), **see)
-    Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
+    Q, K, V = projections(w, x, memory)
     h, d = Q[0].shape
 
     def score(a: int, i: int, j: int) -> Tensor:
         return Q[i][a] @ K[j][a] / d**0.5 - 2 ** (-8 * (a + 1) / h) * abs(sight.position(i) - j)
 
-    return merge(softmax_rows(score, h, sight), V, w["Wo"])
+    return attended(score, w, V, sight)
 
 
-def transformer_xl(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
+def transformer_xl(w: Weights, x: Tensor, memory: Tensor, sight: Sight) -> Tensor:
     """A_ij = q_i k_j + q_i W_kR R_{i-j} + u k_j + v W_kR R_{i-j}, over sqrt(d), then softmax (Dai et al., 3.3)."""
-    sight = Sight(len(x), len(memory), **see)
-    Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
-    h, d = Q[0].shape
-    tables = {p: project(sinusoid(p, x.shape[-1]), w["Wr"]) for p in range(1 - sight.m - sight.n, sight.m + sight.n)}
+    Q, K, V = projections(w, x, memory)
+    return attended(relative_scores(w, Q, K, sight), w, V, sight)
+
+
+def relative_scores(w: Weights, Q: Tensor, K: Tensor, sight: Sight) -> Score:
+    """Those of Transformer-XL."""
+    R = relative_keys(w, sight)
 
     def score(a: int, i: int, j: int) -> Tensor:
-        r = tables[sight.position(i) - j][a]
+        r = R[sight.position(i) - j][a]
         total = Q[i][a] @ K[j][a] + Q[i][a] @ r + w["u"][a] @ K[j][a] + w["v"][a] @ r
-        return total / d**0.5
+        return total / len(r) ** 0.5
 
-    return merge(softmax_rows(score, h, sight), V, w["Wo"])
+    return score
+
+
+def relative_keys(w: Weights, sight: Sight) -> dict[int, Tensor]:
+    """W_kR R_p of each distance p."""
+    distances = range(1 - sight.m - sight.n, sight.m + sight.n)
+    return {distance: project(sinusoid(distance, len(w["Wr"])), w["Wr"]) for distance in distances}
 
 
 def sinusoid(position: int, width: int) -> Tensor:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.decay import decay_attention, decayed_scores, faded
+from tensornet_attn.runtime.linear import Term
 from tensornet_attn.runtime.masks import causal_mask
 from tensornet_attn.runtime.operations import operation
 from tensornet_attn.runtime.recomputed import derivatives_of, recomputed
@@ -23,22 +24,22 @@ from tensornet_attn.runtime.triton.kernels.linear_chunks import (
 from tensornet_attn.runtime.triton.kernels.tiles import batch_and_heads, common_dtype, in_batch_dimension, sums_of
 
 
-def triton_decay_attention(terms: list[tuple[Tensor, ...]], v: Tensor, *options, **more) -> Tensor:
+def triton_decay_attention(terms: list[Term], v: Tensor, *options, **more) -> Tensor:
     """`decay_attention`, with the same arguments."""
     return decay_attention(terms, v, *options, **more | {"reads": triton_decay_reads})
 
 
 def triton_decay_reads(
-    terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool
+    terms: list[Term], v: Tensor, causal: bool, chunk: int, rows: bool
 ) -> list[tuple[Tensor, Tensor]]:
     """`decay_reads`, with the same arguments; kernels choose the chunk."""
     reads, width = [], v.shape[-1]
     wider = F.pad(v, (0, 1), value=1.0) if rows else v
-    for q, k, *powers in terms:
-        if causal and powers:
-            read = decayed_by_heads(q, k, wider, *powers)
+    for q, k, a, b, *_ in terms:
+        if causal and a is not None:
+            read = decayed_by_heads(q, k, wider, a, b)
         else:
-            sides = faded(q, k, *powers) if powers else (q, k)
+            sides = (q, k) if a is None else faded(q, k, a, b)
             read = linear_by_heads(*sides, wider, None, causal, False, 0.0)
         reads.append((read[..., :width], read[..., width:]))
     return reads

@@ -16,18 +16,18 @@ class KeptLaunch:
     """
 
     def __init__(self, kernel, grid: tuple[int, ...], constants: dict):
-        self.kernel, self.grid, self.constants, self.made = kernel, (*grid, 1, 1)[:3], constants, None
+        self.kernel, self.grid, self.constants, self.compiled = kernel, (*grid, 1, 1)[:3], constants, None
 
     def __call__(self, tensors: dict) -> None:
         """Launches the kernel; a tensor may be None, in every call or in none."""
-        if self.made is not None and not self.kernel.pre_run_hooks:
+        if self.compiled is not None and not self.kernel.pre_run_hooks:
             values, bits = self.values.copy(), 0
             for position, x in zip(self.places, tensors.values(), strict=True):
                 if x is not None:
                     values[position] = address = x.data_ptr()
                     bits |= address
             if not bits & ALIGNED:
-                runtime, active, compiled = triton.knobs.runtime, triton.runtime.driver.active, self.made
+                runtime, active, compiled = triton.knobs.runtime, triton.runtime.driver.active, self.compiled
                 stream = active.get_current_stream(active.get_current_device())
                 enter = runtime.launch_enter_hook
                 metadata = None if enter is None else compiled.launch_metadata(self.grid, stream, *values)
@@ -42,7 +42,7 @@ class KeptLaunch:
             for position in self.places:
                 self.values[position] = None  # tensors are not kept
             self.run, self.handles = compiled.run, (compiled.function, compiled.packed_metadata)
-            self.made = compiled  # last: another thread may look at it
+            self.compiled = compiled  # last: another thread may look at it
 
 
 def kept_launch(key: tuple, make):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.linear import linear_attention, seen_terms
+from tensornet_attn.runtime.linear import Term, by_head, linear_attention, seen_terms
 from tensornet_attn.runtime.masks import key_keep, run_time_mask, visible_and_bias
 from tensornet_attn.runtime.operations import operation
 from tensornet_attn.runtime.products import autocast_dtype
@@ -23,7 +23,7 @@ from tensornet_attn.runtime.triton.kernels.tiles import batch_and_heads, common_
 
 
 def triton_linear_attention(
-    terms: list[tuple[Tensor, ...]],
+    terms: list[Term],
     v: Tensor,
     mask: Tensor | None = None,
     key_mask: Tensor | None = None,
@@ -39,31 +39,24 @@ def triton_linear_attention(
     if any(maps) and (
         mask is not None or autocast_dtype(v) == torch.float16
     ):  # autocast maps in float32: exp overflows
-        terms, maps = [tuple(mapped_whole(name, x) for name, x in zip(maps, terms[0], strict=True))], ("", "")
-    if mask is None and len(terms) == 1 and len(terms[0]) == 2:
+        sides = zip(maps, (terms[0].q, terms[0].k), strict=True)
+        terms, maps = [Term(*(mapped_whole(name, x) for name, x in sides))], ("", "")
+    if mask is None and len(terms) == 1 and terms[0].core is None:
         seen = None if key_mask is None else key_keep(key_mask, heads, query=False)[..., None]
-        return linear_by_heads(*terms[0], v, None, causal, normalize, eps, seen, maps)
+        return linear_by_heads(terms[0].q, terms[0].k, v, None, causal, normalize, eps, seen, maps)
     terms = seen_terms(terms, key_mask, heads)
-    cores = [core for _, _, *rest in terms for core in rest]
+    cores = [term.core for term in terms if term.core is not None]
     if mask is not None:
         mask, _ = visible_and_bias(run_time_mask(mask, batch, heads + bool(cores)))
     if cores:
         v = v.unflatten(-1, (cores[0].shape[-1], -1)).movedim(-2, -3)  # ... h m e
-        terms = [mixed_sides(*term) for term in terms]
-    q, k = (joined_features(sides) for sides in zip(*terms, strict=True))
+        terms = [by_head(term) for term in terms]
+    q, k = (joined_features(sides) for sides in ([term.q for term in terms], [term.k for term in terms]))
     out = linear_by_heads(q, k, v, mask, causal, normalize, eps)
     return out.movedim(-3, -2).flatten(-2) if cores else out
 
 
-def mixed_sides(q: Tensor, k: Tensor, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """One term per head: q [..., n, (g d)] times its core [..., g, h] as [..., h, n, (g d)], with the same k."""
-    if core is None:
-        return q.unsqueeze(-3), k.unsqueeze(-3)
-    grouped = q.unflatten(-1, (core.shape[-2], -1)).unsqueeze(-4)  # ... 1 n g d
-    return (grouped * core.mT[..., :, None, :, None]).flatten(-2), k.unsqueeze(-3)
-
-
-def joined_features(sides: tuple[Tensor, ...]) -> Tensor:
+def joined_features(sides: list[Tensor]) -> Tensor:
     """Concatenates the features of all terms, whose scores are added."""
     if len(sides) == 1:
         return sides[0]
@@ -170,7 +163,7 @@ def plain_linear(q, k, v, seen, causal, normalize, eps, query_map, key_map):
     """The first result of `triton_linear`."""
     q, k = mapped_whole(query_map, q), mapped_whole(key_map, k)
     k = k if seen is None else torch.where(seen[..., None], k, 0)
-    return linear_attention([(q, k)], v, eps=eps, normalize=normalize, causal=causal)
+    return linear_attention([Term(q, k)], v, eps=eps, normalize=normalize, causal=causal)
 
 
 read_linear = recomputed(triton_linear, triton_linear_gradients, derivatives_of(plain_linear, 3), in_batch_dimension)

@@ -63,7 +63,7 @@ def blocks_for(cores: bool, target: int) -> tuple:
 
 
 @dataclass(frozen=True)
-class Region:
+class RegionKernels:
     """A region: legs of operands and result, tiles per program, and kernels.
 
     `operands`: the legs of each, such as "g n d". `heads`: leg -> tiles of a program; a program has all tiles of
@@ -119,8 +119,8 @@ class Region:
 def region(name: str, **arguments) -> str:
     """Registers a region for `tiled` and returns its unique name. What is not given is empty."""
     name = own_name(name, REGIONS)
-    empty = {field: kind() for field, kind in Region.__annotations__.items()}
-    REGIONS[name] = Region(**(empty | arguments))
+    empty = {field: kind() for field, kind in RegionKernels.__annotations__.items()}
+    REGIONS[name] = RegionKernels(**(empty | arguments))
     return name
 
 

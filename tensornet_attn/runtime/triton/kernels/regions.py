@@ -9,7 +9,7 @@ from tensornet_attn.runtime.operations import asks_gradients, for_each_gradient,
 from tensornet_attn.runtime.products import autocast_dtype
 from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.kernels.linear_chunks import row_products_of
-from tensornet_attn.runtime.triton.kernels.region_launch import REGIONS, Launch, Region, launch_of
+from tensornet_attn.runtime.triton.kernels.region_launch import REGIONS, Launch, RegionKernels, launch_of
 from tensornet_attn.runtime.triton.kernels.region_parts import join, join_rows
 from tensornet_attn.runtime.triton.kernels.region_store import (
     Stored,
@@ -206,7 +206,7 @@ def row_dots(run: Launch, gradient: Tensor, out: Tensor) -> Tensor:
     return dots
 
 
-def kernel_for(region: Region, name: str) -> str:
+def kernel_for(region: RegionKernels, name: str) -> str:
     """The kernel that computes the gradient of an operand, or of the mask."""
     return next((kind for kind, kernel in region.kernels.items() if f"{name}_grad" in kernel.arg_names), "rows")
 
