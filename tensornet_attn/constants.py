@@ -12,4 +12,6 @@ MAP_PART = 1 << 17  # of a part for each thread: the L2 cache
 STRETCH = 1 << 19  # scores inside chunks of a causal kernel
 LONG_ROW = 1 << 12  # of a position, from which the positions of a scan on a CPU follow each other, without parts
 
+SLOW_MAPS = ("tanh",)  # maps that take longer to compute than to save and read: linear attention in tiles saves them
+
 MOST_BITS = 31  # experts among which a Triton kernel notes the chosen ones as bits

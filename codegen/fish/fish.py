@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
 from tensornet_attn.runtime.blockwise_inside import mask_gradient, noise_rows
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.masks import hide, mask_along, visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import joint_shape, mixed, projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
@@ -81,11 +81,10 @@ def y_1_rows(
     d] -> [h n d]."""
     (h, d) = rows.sizes
     eps = noise_rows(eps, (*rows.batch, h, rows.at.shape[0], rows.m), 1, rows.training, rows, Q)  # ... h n m
-    keep, _ = visible(None, mask_along(mask, len(rows.batch), (None,)), key_mask, len(rows.batch), 1)
-    A_scores_2_hidden = hide(Q @ K.mT, keep, 0)  # ... g n m
-    A_scores = d ** -0.5 * (mixed(P.transpose(-2, -1), A_scores_2_hidden, 2) + A_of_3[:, None, None] * eps)  # ... h n m
-    keep_2, bias_2 = visible(None, mask, key_mask, len(rows.batch), 1)
-    A = masked_softmax(A_scores, keep_2, bias_2)  # ... h n m
+    A_scores_1 = Q @ K.mT  # ... g n m
+    A_scores = d ** -0.5 * (mixed(P.transpose(-2, -1), A_scores_1, 2) + A_of_3[:, None, None] * eps)  # ... h n m
+    keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
+    A = masked_softmax(A_scores, keep, bias)  # ... h n m
     return A @ V  # ... h n d
 
 
@@ -94,32 +93,29 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, P, A_of_3, V, eps, mask, key
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (h, d) = rows.sizes
     eps = noise_rows(eps, (*rows.batch, h, rows.at.shape[0], rows.m), 1, rows.training, rows, Q)  # ... h n m
-    keep, _ = visible(None, mask_along(mask, len(rows.batch), (None,)), key_mask, len(rows.batch), 1)
-    A_scores_2_hidden = hide(Q @ K.mT, keep, 0)  # ... g n m
-    A_scores = d ** -0.5 * (mixed(P.transpose(-2, -1), A_scores_2_hidden, 2) + A_of_3[:, None, None] * eps)  # ... h n m
-    keep_2, bias_2 = visible(None, mask, key_mask, len(rows.batch), 1)
-    A = masked_softmax(A_scores, keep_2, bias_2)  # ... h n m
+    A_scores_1 = Q @ K.mT  # ... g n m
+    A_scores = d ** -0.5 * (mixed(P.transpose(-2, -1), A_scores_1, 2) + A_of_3[:, None, None] * eps)  # ... h n m
+    keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
+    A = masked_softmax(A_scores, keep, bias)  # ... h n m
     del A_scores
     d_V = A.mT @ gradient if "V" in wanted else None  # ... h m d
     d_A = gradient @ V.mT  # ... h n m
-    d_A_scores = softmax_gradient(A, d_A, keep_2)  # ... h n m
+    d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
     del A, d_A
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
     A_of_3_k = d ** -0.5 * A_of_3  # h
     d_eps = d_A_scores * A_of_3_k[:, None, None] if "eps" in wanted else None  # ... h n m
     d_P = d ** -0.5 * torch.einsum(
-        "...hp,...gp->...gh", d_A_scores.flatten(-2), A_scores_2_hidden.flatten(-2)
+        "...hp,...gp->...gh", d_A_scores.flatten(-2), A_scores_1.flatten(-2)
     ) if "P" in wanted else None  # ... g h
-    del A_scores_2_hidden
+    del A_scores_1
     d_A_of_3 = d ** -0.5 * torch.einsum(
         "...hp,...hp->...h", d_A_scores.flatten(-2), eps.flatten(-2)
     ) if "A_of_3" in wanted else None  # ... h
     del eps
-    P_k = d ** -0.5 * P  # g h
-    d_A_scores_2_hidden = mixed(P_k, d_A_scores, 2)  # ... g n m
+    d_A_scores_1 = mixed(P, d_A_scores, 2)  # ... g n m
     del d_A_scores
-    d_A_scores_1 = hide(d_A_scores_2_hidden, keep, 0.0)  # ... g n m
-    del d_A_scores_2_hidden
-    d_Q = d_A_scores_1 @ K if "Q" in wanted else None  # ... g n d
-    d_K = d_A_scores_1.mT @ Q if "K" in wanted else None  # ... g m d
+    d_Q = d ** -0.5 * (d_A_scores_1 @ K) if "Q" in wanted else None  # ... g n d
+    Q_k = d ** -0.5 * Q  # ... g n d
+    d_K = d_A_scores_1.mT @ Q_k if "K" in wanted else None  # ... g m d
     return d_Q, d_K, d_P, d_A_of_3, d_V, d_eps, d_mask, None

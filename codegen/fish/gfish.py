@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
 from tensornet_attn.runtime.blockwise_inside import mask_gradient, noise_rows
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.masks import hide, mask_along, visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import joint_shape, mixed, projected, weighted_sum
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
@@ -88,18 +88,16 @@ def y_1_rows(
     m d], P [g k], L_of_of_3 [g k], W2 [h k], b2 [h], V [h m d] -> [h n d]."""
     (k, d) = rows.sizes
     eps = noise_rows(eps, (*rows.batch, k, rows.at.shape[0], rows.m), 1, rows.training, rows, Q)  # ... k n m
-    keep, _ = visible(None, mask_along(mask, len(rows.batch), (None,)), key_mask, len(rows.batch), 1)
-    L_of_of_2_hidden = hide(Q @ K.mT, keep, 0)  # ... g n m
+    L_of_of_1 = Q @ K.mT  # ... g n m
     L_of_of = (
-        P[..., None, None] * L_of_of_2_hidden[..., None, :, :]
+        P[..., None, None] * L_of_of_1[..., None, :, :]
         + L_of_of_3[..., None, None] * eps[..., None, :, :, :]
     )  # ... g k n m
-    keep_2, _ = visible(None, mask_along(mask, len(rows.batch), (None, None,)), key_mask, len(rows.batch), 2)
-    L_of = F.relu(hide(L_of_of, keep_2, 1))  # ... g k n m
+    L_of = F.relu(L_of_of)  # ... g k n m
     L = L_of.sum(-4)  # ... k n m
     A_scores = d ** -0.5 * (mixed(W2, L, 2) + b2[:, None, None])  # ... h n m
-    keep_3, bias_3 = visible(None, mask, key_mask, len(rows.batch), 1)
-    A = masked_softmax(A_scores, keep_3, bias_3)  # ... h n m
+    keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
+    A = masked_softmax(A_scores, keep, bias)  # ... h n m
     return A @ V  # ... h n d
 
 
@@ -108,23 +106,21 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, P, L_of_of_3, W2, b2, V, eps
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (k, d) = rows.sizes
     eps = noise_rows(eps, (*rows.batch, k, rows.at.shape[0], rows.m), 1, rows.training, rows, Q)  # ... k n m
-    keep, _ = visible(None, mask_along(mask, len(rows.batch), (None,)), key_mask, len(rows.batch), 1)
-    L_of_of_2_hidden = hide(Q @ K.mT, keep, 0)  # ... g n m
+    L_of_of_1 = Q @ K.mT  # ... g n m
     L_of_of = (
-        P[..., None, None] * L_of_of_2_hidden[..., None, :, :]
+        P[..., None, None] * L_of_of_1[..., None, :, :]
         + L_of_of_3[..., None, None] * eps[..., None, :, :, :]
     )  # ... g k n m
-    keep_2, _ = visible(None, mask_along(mask, len(rows.batch), (None, None,)), key_mask, len(rows.batch), 2)
-    L_of = F.relu(hide(L_of_of, keep_2, 1))  # ... g k n m
+    L_of = F.relu(L_of_of)  # ... g k n m
     del L_of_of
     L = L_of.sum(-4)  # ... k n m
     A_scores = d ** -0.5 * (mixed(W2, L, 2) + b2[:, None, None])  # ... h n m
-    keep_3, bias_3 = visible(None, mask, key_mask, len(rows.batch), 1)
-    A = masked_softmax(A_scores, keep_3, bias_3)  # ... h n m
+    keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
+    A = masked_softmax(A_scores, keep, bias)  # ... h n m
     del A_scores
     d_V = A.mT @ gradient if "V" in wanted else None  # ... h m d
     d_A = gradient @ V.mT  # ... h n m
-    d_A_scores = softmax_gradient(A, d_A, keep_3)  # ... h n m
+    d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
     del A, d_A
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
     d_b2 = d ** -0.5 * d_A_scores.sum((-2, -1)) if "b2" in wanted else None  # ... h
@@ -135,23 +131,19 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, P, L_of_of_3, W2, b2, V, eps
     W2_k = d ** -0.5 * W2  # h k
     d_L = mixed(W2_k.transpose(-2, -1), d_A_scores, 2)  # ... k n m
     del d_A_scores
-    d_L_of_hidden = torch.ops.aten.threshold_backward(d_L[..., None, :, :, :], L_of, 0)  # ... g k n m
+    d_L_of_of = torch.ops.aten.threshold_backward(d_L[..., None, :, :, :], L_of, 0)  # ... g k n m
     del L_of, d_L
-    d_L_of_of = hide(d_L_of_hidden, keep_2, 0.0)  # ... g k n m
-    del d_L_of_hidden
     d_eps = weighted_sum(d_L_of_of, L_of_of_3[..., None, None], -4) if "eps" in wanted else None  # ... k n m
     d_P = torch.einsum(
-        "...gkp,...gp->...gk", d_L_of_of.flatten(-2), L_of_of_2_hidden.flatten(-2)
+        "...gkp,...gp->...gk", d_L_of_of.flatten(-2), L_of_of_1.flatten(-2)
     ) if "P" in wanted else None  # ... g k
-    del L_of_of_2_hidden
+    del L_of_of_1
     d_L_of_of_3 = torch.einsum(
         "...gkp,...kp->...gk", d_L_of_of.flatten(-2), eps.flatten(-2)
     ) if "L_of_of_3" in wanted else None  # ... g k
     del eps
-    d_L_of_of_2_hidden = weighted_sum(d_L_of_of, P[..., None, None], -3)  # ... g n m
+    d_L_of_of_1 = weighted_sum(d_L_of_of, P[..., None, None], -3)  # ... g n m
     del d_L_of_of
-    d_L_of_of_1 = hide(d_L_of_of_2_hidden, keep, 0.0)  # ... g n m
-    del d_L_of_of_2_hidden
     d_Q = d_L_of_of_1 @ K if "Q" in wanted else None  # ... g n d
     d_K = d_L_of_of_1.mT @ Q if "K" in wanted else None  # ... g m d
     return d_Q, d_K, d_P, d_L_of_of_3, d_W2, d_b2, d_V, d_eps, d_mask, None

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
 from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.masks import hide, mask_along, visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import joint_shape, mixed, projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
@@ -83,13 +83,12 @@ def y_1_rows(
     """L.of.p1, L.of.p2, L.of, L, A.of.p1, A.of, A, y.p1 for a block of rows: Q [g n d], K [g m d], W1 [k g], b1 [k], W2
     [h k], b2 [h], V [h m d] -> [h n d]."""
     (d,) = rows.sizes
-    keep, _ = visible(None, mask_along(mask, len(rows.batch), (None,)), key_mask, len(rows.batch), 1)
-    L_of_2_hidden = hide(Q @ K.mT, keep, 0)  # ... g n m
+    L_of_1 = Q @ K.mT  # ... g n m
     W1_k = d ** -0.5 * W1  # k g
-    L = F.relu(hide(mixed(W1_k, L_of_2_hidden, 2) + b1[:, None, None], keep, 1))  # ... k n m
+    L = F.relu(mixed(W1_k, L_of_1, 2) + b1[:, None, None])  # ... k n m
     A_scores = mixed(W2, L, 2) + b2[:, None, None]  # ... h n m
-    keep_2, bias_2 = visible(None, mask, key_mask, len(rows.batch), 1)
-    A = masked_softmax(A_scores, keep_2, bias_2)  # ... h n m
+    keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
+    A = masked_softmax(A_scores, keep, bias)  # ... h n m
     return A @ V  # ... h n d
 
 
@@ -97,17 +96,16 @@ def y_1_rows(
 def y_1_rows_backward(rows, gradient, wanted, Q, K, W1, b1, W2, b2, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (d,) = rows.sizes
-    keep, _ = visible(None, mask_along(mask, len(rows.batch), (None,)), key_mask, len(rows.batch), 1)
-    L_of_2_hidden = hide(Q @ K.mT, keep, 0)  # ... g n m
+    L_of_1 = Q @ K.mT  # ... g n m
     W1_k = d ** -0.5 * W1  # k g
-    L = F.relu(hide(mixed(W1_k, L_of_2_hidden, 2) + b1[:, None, None], keep, 1))  # ... k n m
+    L = F.relu(mixed(W1_k, L_of_1, 2) + b1[:, None, None])  # ... k n m
     A_scores = mixed(W2, L, 2) + b2[:, None, None]  # ... h n m
-    keep_2, bias_2 = visible(None, mask, key_mask, len(rows.batch), 1)
-    A = masked_softmax(A_scores, keep_2, bias_2)  # ... h n m
+    keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
+    A = masked_softmax(A_scores, keep, bias)  # ... h n m
     del A_scores
     d_V = A.mT @ gradient if "V" in wanted else None  # ... h m d
     d_A = gradient @ V.mT  # ... h n m
-    d_A_scores = softmax_gradient(A, d_A, keep_2)  # ... h n m
+    d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
     del A, d_A
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
     d_b2 = d_A_scores.sum((-2, -1)) if "b2" in wanted else None  # ... h
@@ -116,19 +114,16 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, W1, b1, W2, b2, V, mask, key
     ) if "W2" in wanted else None  # ... h k
     d_L = mixed(W2.transpose(-2, -1), d_A_scores, 2)  # ... k n m
     del d_A_scores
-    d_L_hidden = torch.ops.aten.threshold_backward(d_L, L, 0)  # ... k n m
+    d_L_of = torch.ops.aten.threshold_backward(d_L, L, 0)  # ... k n m
     del L, d_L
-    d_L_of = hide(d_L_hidden, keep, 0.0)  # ... k n m
-    del d_L_hidden
     d_b1 = d_L_of.sum((-2, -1)) if "b1" in wanted else None  # ... k
     d_W1 = d ** -0.5 * torch.einsum(
-        "...kp,...gp->...kg", d_L_of.flatten(-2), L_of_2_hidden.flatten(-2)
+        "...kp,...gp->...kg", d_L_of.flatten(-2), L_of_1.flatten(-2)
     ) if "W1" in wanted else None  # ... k g
-    del L_of_2_hidden
-    d_L_of_2_hidden = mixed(W1_k.transpose(-2, -1), d_L_of, 2)  # ... g n m
+    del L_of_1
+    d_L_of_1 = mixed(W1.transpose(-2, -1), d_L_of, 2)  # ... g n m
     del d_L_of
-    d_L_of_1 = hide(d_L_of_2_hidden, keep, 0.0)  # ... g n m
-    del d_L_of_2_hidden
-    d_Q = d_L_of_1 @ K if "Q" in wanted else None  # ... g n d
-    d_K = d_L_of_1.mT @ Q if "K" in wanted else None  # ... g m d
+    d_Q = d ** -0.5 * (d_L_of_1 @ K) if "Q" in wanted else None  # ... g n d
+    Q_k = d ** -0.5 * Q  # ... g n d
+    d_K = d_L_of_1.mT @ Q_k if "K" in wanted else None  # ... g m d
     return d_Q, d_K, d_W1, d_b1, d_W2, d_b2, d_V, d_mask, None

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
 from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.masks import hide, mask_along, visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import joint_shape, mixed, projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
@@ -69,12 +69,11 @@ def y_1_rows(
 ) -> Tensor:
     """A.of.p1, A.of, A, y.p1 for a block of rows: Q [g n d], K [g m d], P [g h], V [h m d] -> [h n d]."""
     (d,) = rows.sizes
-    keep, _ = visible(None, mask_along(mask, len(rows.batch), (None,)), key_mask, len(rows.batch), 1)
-    A_scores_hidden = hide(Q @ K.mT, keep, 0)  # ... g n m
+    A_scores_1 = Q @ K.mT  # ... g n m
     P_k = d ** -0.5 * P  # g h
-    A_scores = mixed(P_k.transpose(-2, -1), A_scores_hidden, 2)  # ... h n m
-    keep_2, bias_2 = visible(None, mask, key_mask, len(rows.batch), 1)
-    A = masked_softmax(A_scores, keep_2, bias_2)  # ... h n m
+    A_scores = mixed(P_k.transpose(-2, -1), A_scores_1, 2)  # ... h n m
+    keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
+    A = masked_softmax(A_scores, keep, bias)  # ... h n m
     return A @ V  # ... h n d
 
 
@@ -82,26 +81,24 @@ def y_1_rows(
 def y_1_rows_backward(rows, gradient, wanted, Q, K, P, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (d,) = rows.sizes
-    keep, _ = visible(None, mask_along(mask, len(rows.batch), (None,)), key_mask, len(rows.batch), 1)
-    A_scores_hidden = hide(Q @ K.mT, keep, 0)  # ... g n m
+    A_scores_1 = Q @ K.mT  # ... g n m
     P_k = d ** -0.5 * P  # g h
-    A_scores = mixed(P_k.transpose(-2, -1), A_scores_hidden, 2)  # ... h n m
-    keep_2, bias_2 = visible(None, mask, key_mask, len(rows.batch), 1)
-    A = masked_softmax(A_scores, keep_2, bias_2)  # ... h n m
+    A_scores = mixed(P_k.transpose(-2, -1), A_scores_1, 2)  # ... h n m
+    keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
+    A = masked_softmax(A_scores, keep, bias)  # ... h n m
     del A_scores
     d_V = A.mT @ gradient if "V" in wanted else None  # ... h m d
     d_A = gradient @ V.mT  # ... h n m
-    d_A_scores = softmax_gradient(A, d_A, keep_2)  # ... h n m
+    d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
     del A, d_A
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
     d_P = d ** -0.5 * torch.einsum(
-        "...hp,...gp->...gh", d_A_scores.flatten(-2), A_scores_hidden.flatten(-2)
+        "...hp,...gp->...gh", d_A_scores.flatten(-2), A_scores_1.flatten(-2)
     ) if "P" in wanted else None  # ... g h
-    del A_scores_hidden
-    d_A_scores_hidden = mixed(P_k, d_A_scores, 2)  # ... g n m
+    del A_scores_1
+    d_A_scores_1 = mixed(P, d_A_scores, 2)  # ... g n m
     del d_A_scores
-    d_A_scores_1 = hide(d_A_scores_hidden, keep, 0.0)  # ... g n m
-    del d_A_scores_hidden
-    d_Q = d_A_scores_1 @ K if "Q" in wanted else None  # ... g n d
-    d_K = d_A_scores_1.mT @ Q if "K" in wanted else None  # ... g m d
+    d_Q = d ** -0.5 * (d_A_scores_1 @ K) if "Q" in wanted else None  # ... g n d
+    Q_k = d ** -0.5 * Q  # ... g n d
+    d_K = d_A_scores_1.mT @ Q_k if "K" in wanted else None  # ... g m d
     return d_Q, d_K, d_P, d_V, d_mask, None

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
 from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.masks import hide, mask_along, visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import joint_shape, mixed, projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
@@ -86,14 +86,13 @@ def y_1_rows(
     d], A_of_1 [g h], A_of_3 [g h], b2 [h], V [h m d] -> [h n d]."""
     (d,) = rows.sizes
     L_of_of = Q @ K.mT  # ... g n m
-    keep, _ = visible(None, mask_along(mask, len(rows.batch), (None,)), key_mask, len(rows.batch), 1)
-    L_of_up = F.relu(hide(L_of_of, keep, 1))  # ... g n m
-    L_of_down = F.relu(hide(-L_of_of, keep, 1))  # ... g n m
+    L_of_up = F.relu(L_of_of)  # ... g n m
+    L_of_down = F.relu(-L_of_of)  # ... g n m
     A_scores = d ** -0.5 * (
         mixed(A_of_1.transpose(-2, -1), L_of_up, 2) + mixed(A_of_3.transpose(-2, -1), L_of_down, 2) + b2[:, None, None]
     )  # ... h n m
-    keep_2, bias_2 = visible(None, mask, key_mask, len(rows.batch), 1)
-    A = masked_softmax(A_scores, keep_2, bias_2)  # ... h n m
+    keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
+    A = masked_softmax(A_scores, keep, bias)  # ... h n m
     return A @ V  # ... h n d
 
 
@@ -102,19 +101,18 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, A_of_1, A_of_3, b2, V, mask,
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (d,) = rows.sizes
     L_of_of = Q @ K.mT  # ... g n m
-    keep, _ = visible(None, mask_along(mask, len(rows.batch), (None,)), key_mask, len(rows.batch), 1)
-    L_of_up = F.relu(hide(L_of_of, keep, 1))  # ... g n m
-    L_of_down = F.relu(hide(-L_of_of, keep, 1))  # ... g n m
+    L_of_up = F.relu(L_of_of)  # ... g n m
+    L_of_down = F.relu(-L_of_of)  # ... g n m
     del L_of_of
     A_scores = d ** -0.5 * (
         mixed(A_of_1.transpose(-2, -1), L_of_up, 2) + mixed(A_of_3.transpose(-2, -1), L_of_down, 2) + b2[:, None, None]
     )  # ... h n m
-    keep_2, bias_2 = visible(None, mask, key_mask, len(rows.batch), 1)
-    A = masked_softmax(A_scores, keep_2, bias_2)  # ... h n m
+    keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
+    A = masked_softmax(A_scores, keep, bias)  # ... h n m
     del A_scores
     d_V = A.mT @ gradient if "V" in wanted else None  # ... h m d
     d_A = gradient @ V.mT  # ... h n m
-    d_A_scores = softmax_gradient(A, d_A, keep_2)  # ... h n m
+    d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
     del A, d_A
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
     d_b2 = d ** -0.5 * d_A_scores.sum((-2, -1)) if "b2" in wanted else None  # ... h
@@ -126,15 +124,14 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, A_of_1, A_of_3, b2, V, mask,
     ) if "A_of_3" in wanted else None  # ... g h
     A_of_3_k = d ** -0.5 * A_of_3  # g h
     d_L_of_down = mixed(A_of_3_k, d_A_scores, 2)  # ... g n m
-    d_L_of_down_hidden = torch.ops.aten.threshold_backward(d_L_of_down, L_of_down, 0)  # ... g n m
-    del L_of_down, d_L_of_down
     A_of_1_k = d ** -0.5 * A_of_1  # g h
     d_L_of_up = mixed(A_of_1_k, d_A_scores, 2)  # ... g n m
     del d_A_scores
-    d_L_of_up_hidden = torch.ops.aten.threshold_backward(d_L_of_up, L_of_up, 0)  # ... g n m
-    del L_of_up, d_L_of_up
-    d_L_of_of = -hide(d_L_of_down_hidden, keep, 0.0) + hide(d_L_of_up_hidden, keep, 0.0)  # ... g n m
-    del d_L_of_down_hidden, d_L_of_up_hidden
+    d_L_of_of = (
+        -torch.ops.aten.threshold_backward(d_L_of_down, L_of_down, 0)
+        + torch.ops.aten.threshold_backward(d_L_of_up, L_of_up, 0)
+    )  # ... g n m
+    del L_of_up, L_of_down, d_L_of_down, d_L_of_up
     d_Q = d_L_of_of @ K if "Q" in wanted else None  # ... g n d
     d_K = d_L_of_of.mT @ Q if "K" in wanted else None  # ... g m d
     return d_Q, d_K, d_A_of_1, d_A_of_3, d_b2, d_V, d_mask, None

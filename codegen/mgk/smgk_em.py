@@ -24,7 +24,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import gradient_of, mask_gradient
 from tensornet_attn.runtime.draw import update_, xavier_
 from tensornet_attn.runtime.maps import added, masked_mean
-from tensornet_attn.runtime.masks import hide, mask_along, visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.softmax import attend, softmax_gradient
 
@@ -115,11 +115,9 @@ def prior_of_rows(
         + Q_k[..., None, :, :] @ K.transpose(-3, -2).mT
         + (-k2).transpose(-3, -2)[..., None, :]
     )  # ... h r n m
-    keep, _ = visible(None, mask_along(mask, len(rows.batch), (0, None,)), key_mask, len(rows.batch), 2)
-    responsibility_hidden = hide(L_copy, keep, 1)  # ... h r n m
-    responsibility = responsibility_hidden.softmax(-3)  # ... h r n m
-    keep_2, bias_2 = visible(None, mask, key_mask, len(rows.batch), 2)
-    return masked_mean(added(responsibility, bias_2), keep_2)  # ... h r n
+    responsibility = L_copy.softmax(-3)  # ... h r n m
+    keep, bias = visible(None, mask, key_mask, len(rows.batch), 2)
+    return masked_mean(added(responsibility, bias), keep)  # ... h r n
 
 
 @block_gradient(prior_of_rows)
@@ -132,20 +130,15 @@ def prior_of_rows_backward(rows, gradient, wanted, Q, K, logprior, k2, mask, key
         + Q_k[..., None, :, :] @ K.transpose(-3, -2).mT
         + (-k2).transpose(-3, -2)[..., None, :]
     )  # ... h r n m
-    keep, _ = visible(None, mask_along(mask, len(rows.batch), (0, None,)), key_mask, len(rows.batch), 2)
-    responsibility_hidden = hide(L_copy, keep, 1)  # ... h r n m
+    responsibility = L_copy.softmax(-3)  # ... h r n m
     del L_copy
-    responsibility = responsibility_hidden.softmax(-3)  # ... h r n m
-    del responsibility_hidden
-    keep_2, bias_2 = visible(None, mask, key_mask, len(rows.batch), 2)
+    keep, bias = visible(None, mask, key_mask, len(rows.batch), 2)
     d_responsibility = gradient_of(
-        lambda x: masked_mean(added(x, bias_2), keep_2), gradient, responsibility, (3, 4)
+        lambda x: masked_mean(added(x, bias), keep), gradient, responsibility, (3, 4)
     )  # ... h r n m
     d_mask = mask_gradient(d_responsibility, mask, len(rows.batch), 2) if "mask" in wanted else None
-    d_responsibility_hidden = softmax_gradient(responsibility, d_responsibility, dim=-3)  # ... h r n m
+    d_L_copy = softmax_gradient(responsibility, d_responsibility, dim=-3)  # ... h r n m
     del responsibility, d_responsibility
-    d_L_copy = hide(d_responsibility_hidden, keep, 0.0)  # ... h r n m
-    del d_responsibility_hidden
     d_logprior = d_L_copy.sum((-2, -1)) if "logprior" in wanted else None  # ... h r
     d_k2 = (-d_L_copy.sum(-2)).transpose(-3, -2) if "k2" in wanted else None  # ... r h m
     d_K = (d_L_copy.mT @ Q_k[..., None, :, :]).transpose(-3, -2) if "K" in wanted else None  # ... h m r d

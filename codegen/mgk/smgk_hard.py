@@ -21,7 +21,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import max_gradient
-from tensornet_attn.runtime.masks import hide, mask_along, visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
@@ -80,11 +80,9 @@ def y_1_rows(
     (d,) = rows.sizes
     Q_k = d ** -0.5 * Q  # ... h n d
     L = Q_k[..., None, :, :] @ K.transpose(-3, -2).mT + (-k2).transpose(-3, -2)[..., None, :]  # ... h r n m
-    keep, _ = visible(None, mask_along(mask, len(rows.batch), (0, None,)), key_mask, len(rows.batch), 2)
-    S_hidden = hide(L, keep, 1)  # ... h r n m
-    S = S_hidden.amax(-3)  # ... h n m
-    keep_2, bias_2 = visible(None, mask, key_mask, len(rows.batch), 1)
-    A = masked_softmax(S, keep_2, bias_2)  # ... h n m
+    S = L.amax(-3)  # ... h n m
+    keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
+    A = masked_softmax(S, keep, bias)  # ... h n m
     return A @ V  # ... h n d
 
 
@@ -94,22 +92,17 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, k2, V, mask, key_mask):
     (d,) = rows.sizes
     Q_k = d ** -0.5 * Q  # ... h n d
     L = Q_k[..., None, :, :] @ K.transpose(-3, -2).mT + (-k2).transpose(-3, -2)[..., None, :]  # ... h r n m
-    keep, _ = visible(None, mask_along(mask, len(rows.batch), (0, None,)), key_mask, len(rows.batch), 2)
-    S_hidden = hide(L, keep, 1)  # ... h r n m
-    del L
-    S = S_hidden.amax(-3)  # ... h n m
-    keep_2, bias_2 = visible(None, mask, key_mask, len(rows.batch), 1)
-    A = masked_softmax(S, keep_2, bias_2)  # ... h n m
+    S = L.amax(-3)  # ... h n m
+    keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
+    A = masked_softmax(S, keep, bias)  # ... h n m
     del S
     d_V = A.mT @ gradient if "V" in wanted else None  # ... h m d
     d_A = gradient @ V.mT  # ... h n m
-    d_S = softmax_gradient(A, d_A, keep_2)  # ... h n m
+    d_S = softmax_gradient(A, d_A, keep)  # ... h n m
     del A, d_A
     d_mask = mask_gradient(d_S, mask, len(rows.batch), 1) if "mask" in wanted else None
-    d_S_hidden = max_gradient(S_hidden, d_S[..., None, :, :], -3)  # ... h r n m
-    del S_hidden, d_S
-    d_L = hide(d_S_hidden, keep, 0.0)  # ... h r n m
-    del d_S_hidden
+    d_L = max_gradient(L, d_S[..., None, :, :], -3)  # ... h r n m
+    del L, d_S
     d_k2 = (-d_L.sum(-2)).transpose(-3, -2) if "k2" in wanted else None  # ... r h m
     d_K = (d_L.mT @ Q_k[..., None, :, :]).transpose(-3, -2) if "K" in wanted else None  # ... h m r d
     d_Q = d ** -0.5 * (d_L @ K.transpose(-3, -2)).sum(-3) if "Q" in wanted else None  # ... h n d

@@ -66,12 +66,10 @@ class Based(nn.Module):
 def y_1_rows(rows: Rows, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, key_mask: Tensor | None) -> Tensor:
     """s, A.of.p1, A.of, A, y.p1 for a block of rows: Q [h n d], K [h m d], V [h m e] -> [h n e]."""
     (d,) = rows.sizes
-    Q_k = d ** -0.5 * Q  # ... h n d
-    s = Q_k @ K.mT  # ... h n m
+    s_2 = Q @ K.mT  # ... h n m
+    s = d ** -0.5 * s_2  # ... h n m
+    A_scores = 1 + s + 0.5 * d ** -0.5 * s * s_2  # ... h n m
     keep, _ = visible(causal_rows(rows), mask, key_mask, len(rows.batch), 1)
-    A_scores_1_hidden = hide(s, keep, 0)  # ... h n m
-    A_scores_1_hidden_k = 0.5 * A_scores_1_hidden  # ... h n m
-    A_scores = 1 + s + A_scores_1_hidden_k * A_scores_1_hidden  # ... h n m
     A = normalized(A_scores, keep, 1e-06)  # ... h n m
     return A @ V  # ... h n e
 
@@ -80,25 +78,23 @@ def y_1_rows(rows: Rows, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, k
 def y_1_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (d,) = rows.sizes
-    Q_k = d ** -0.5 * Q  # ... h n d
-    s = Q_k @ K.mT  # ... h n m
+    s_2 = Q @ K.mT  # ... h n m
+    s = d ** -0.5 * s_2  # ... h n m
+    A_scores = 1 + s + 0.5 * d ** -0.5 * s * s_2  # ... h n m
+    del s
     keep, _ = visible(causal_rows(rows), mask, key_mask, len(rows.batch), 1)
-    A_scores_1_hidden = hide(s, keep, 0)  # ... h n m
-    A_scores_1_hidden_k = 0.5 * A_scores_1_hidden  # ... h n m
-    A_scores = 1 + s + A_scores_1_hidden_k * A_scores_1_hidden  # ... h n m
-    del s, A_scores_1_hidden_k
     A = normalized(A_scores, keep, 1e-06)  # ... h n m
     d_V = A.mT @ gradient if "V" in wanted else None  # ... h m e
     del A
     d_A = gradient @ V.mT  # ... h n m
     d_A_scores = normalized_gradient(A_scores, d_A, keep, eps=1e-06)  # ... h n m
     del A_scores, d_A
-    d_A_scores_1_hidden = d_A_scores * A_scores_1_hidden  # ... h n m
-    del A_scores_1_hidden
-    d_A_scores_1_hidden_2 = 0.5 * (d_A_scores_1_hidden + d_A_scores_1_hidden)  # ... h n m
-    del d_A_scores_1_hidden
-    d_s = d_A_scores + hide(d_A_scores_1_hidden_2, keep, 0.0)  # ... h n m
-    del d_A_scores, d_A_scores_1_hidden_2
-    d_Q = d ** -0.5 * (d_s @ K) if "Q" in wanted else None  # ... h n d
-    d_K = d_s.mT @ Q_k if "K" in wanted else None  # ... h m d
+    d_A_scores_1 = d ** -0.5 * d_A_scores  # ... h n m
+    del d_A_scores
+    d_s = 0.5 * d ** -0.5 * d_A_scores_1 * s_2  # ... h n m
+    del s_2
+    d_s_2 = d_s + d_s + d_A_scores_1  # ... h n m
+    del d_A_scores_1, d_s
+    d_Q = d_s_2 @ K if "Q" in wanted else None  # ... h n d
+    d_K = d_s_2.mT @ Q if "K" in wanted else None  # ... h m d
     return d_Q, d_K, d_V, None, None

@@ -77,8 +77,8 @@ class GAU(nn.Module):
 def O_rows(rows: Rows, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, key_mask: Tensor | None) -> Tensor:
     """R.of, R, A.of, A, O for a block of rows: Q [n s], K [m s], V [m e] -> [n e]."""
     Q_k = 1 / at_least_one(rows.keys) * Q  # ... n s
+    R = F.relu(Q_k @ K.mT)  # ... n m
     keep, _ = visible(None, mask, key_mask, len(rows.batch), 0)
-    R = F.relu(hide(Q_k @ K.mT, keep, 1))  # ... n m
     A_scores = torch.square(hide(R, keep, 1))  # ... n m
     A = kept(A_scores, keep)  # ... n m
     return A @ V  # ... n e
@@ -88,8 +88,8 @@ def O_rows(rows: Rows, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, key
 def O_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `O_rows`."""
     Q_k = 1 / at_least_one(rows.keys) * Q  # ... n s
+    R = F.relu(Q_k @ K.mT)  # ... n m
     keep, _ = visible(None, mask, key_mask, len(rows.batch), 0)
-    R = F.relu(hide(Q_k @ K.mT, keep, 1))  # ... n m
     A_scores_hidden = hide(R, keep, 1)  # ... n m
     A_scores = torch.square(A_scores_hidden)  # ... n m
     A = kept(A_scores, keep)  # ... n m
@@ -103,10 +103,8 @@ def O_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     del A_scores_hidden, d_A_scores
     d_R = hide(d_A_scores_hidden, keep, 0.0)  # ... n m
     del d_A_scores_hidden
-    d_R_hidden = torch.ops.aten.threshold_backward(d_R, R, 0)  # ... n m
+    d_R_of = torch.ops.aten.threshold_backward(d_R, R, 0)  # ... n m
     del R, d_R
-    d_R_of = hide(d_R_hidden, keep, 0.0)  # ... n m
-    del d_R_hidden
     d_Q = 1 / at_least_one(rows.keys) * (d_R_of @ K) if "Q" in wanted else None  # ... n s
     d_K = d_R_of.mT @ Q_k if "K" in wanted else None  # ... m s
     return d_Q, d_K, d_V, None, None

@@ -71,10 +71,10 @@ def y_1_rows(rows: Rows, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, k
     (d,) = rows.sizes
     Q_k = d ** -0.5 * Q  # ... h n d
     Z = Q_k @ K.mT  # ... h n m
+    u = softplus(Z)  # ... h n m
     keep, _ = visible(
-        causal_rows(rows) & seen_rows(rows, lambda query, key: (query - key) >= 1), mask, key_mask, len(rows.batch), 1
+        seen_rows(rows, lambda query, key: (query - key) >= 1) & causal_rows(rows), mask, key_mask, len(rows.batch), 1
     )
-    u = softplus(hide(Z, keep, 1))  # ... h n m
     left = masked_reverse_cumsum(u, keep)  # ... h n m
     A_scores = exp(hide(Z - left, keep, float("-inf")))  # ... h n m
     return A_scores @ V  # ... h n d
@@ -86,14 +86,13 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     (d,) = rows.sizes
     Q_k = d ** -0.5 * Q  # ... h n d
     Z = Q_k @ K.mT  # ... h n m
+    u = softplus(Z)  # ... h n m
     keep, _ = visible(
-        causal_rows(rows) & seen_rows(rows, lambda query, key: (query - key) >= 1), mask, key_mask, len(rows.batch), 1
+        seen_rows(rows, lambda query, key: (query - key) >= 1) & causal_rows(rows), mask, key_mask, len(rows.batch), 1
     )
-    u_hidden = hide(Z, keep, 1)  # ... h n m
-    u = softplus(u_hidden)  # ... h n m
     left = masked_reverse_cumsum(u, keep)  # ... h n m
     A_scores = exp(hide(Z - left, keep, float("-inf")))  # ... h n m
-    del Z, left
+    del left
     d_V = A_scores.mT @ gradient if "V" in wanted else None  # ... h m d
     d_A = gradient @ V.mT  # ... h n m
     d_A_scores = kept(d_A, keep)  # ... h n m
@@ -105,10 +104,8 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     d_left = -d_A_scores_of  # ... h n m
     d_u = gradient_of(lambda x: masked_reverse_cumsum(x, keep), d_left, u, (3, 3))  # ... h n m
     del u, d_left
-    d_u_hidden = gradient_of(lambda x: softplus(x), d_u, u_hidden, (3, 3))  # ... h n m
-    del u_hidden, d_u
-    d_Z = d_A_scores_of + hide(d_u_hidden, keep, 0.0)  # ... h n m
-    del d_A_scores_of, d_u_hidden
+    d_Z = d_A_scores_of + gradient_of(lambda x: softplus(x), d_u, Z, (3, 3))  # ... h n m
+    del Z, d_A_scores_of, d_u
     d_Q = d ** -0.5 * (d_Z @ K) if "Q" in wanted else None  # ... h n d
     d_K = d_Z.mT @ Q_k if "K" in wanted else None  # ... h m d
     return d_Q, d_K, d_V, None, None

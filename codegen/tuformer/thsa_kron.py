@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
 from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.masks import hide, mask_along, visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
@@ -80,12 +80,11 @@ def y_1_rows(
     """A.of.p3, A.of, A, y.p1 for a block of rows: A_of_2 [g n c e], K [g m e], A_of_1 [h g c d], V [h d m] -> [h d
     n]."""
     (h, d) = rows.sizes
-    keep, _ = visible(None, mask_along(mask, len(rows.batch), (None, None,)), key_mask, len(rows.batch), 2)
-    A_scores_hidden = hide(A_of_2.movedim(-2, -4) @ K[..., None, :, :, :].mT, keep, 0)  # ... c g n m
+    A_scores_3 = A_of_2.movedim(-2, -4) @ K[..., None, :, :, :].mT  # ... c g n m
     A_of_1_k = (h * d) ** -0.5 * A_of_1  # h g c d
-    A_scores = torch.einsum("hgcd,...cgnm->...hdnm", A_of_1_k, A_scores_hidden)  # ... h d n m
-    keep_2, bias_2 = visible(None, mask, key_mask, len(rows.batch), 2)
-    A = masked_softmax(A_scores, keep_2, bias_2)  # ... h d n m
+    A_scores = torch.einsum("hgcd,...cgnm->...hdnm", A_of_1_k, A_scores_3)  # ... h d n m
+    keep, bias = visible(None, mask, key_mask, len(rows.batch), 2)
+    A = masked_softmax(A_scores, keep, bias)  # ... h d n m
     return torch.einsum("...hdnm,...hdm->...hdn", A, V)  # ... h d n
 
 
@@ -93,26 +92,26 @@ def y_1_rows(
 def y_1_rows_backward(rows, gradient, wanted, A_of_2, K, A_of_1, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (h, d) = rows.sizes
-    keep, _ = visible(None, mask_along(mask, len(rows.batch), (None, None,)), key_mask, len(rows.batch), 2)
-    A_scores_hidden = hide(A_of_2.movedim(-2, -4) @ K[..., None, :, :, :].mT, keep, 0)  # ... c g n m
+    A_scores_3 = A_of_2.movedim(-2, -4) @ K[..., None, :, :, :].mT  # ... c g n m
     A_of_1_k = (h * d) ** -0.5 * A_of_1  # h g c d
-    A_scores = torch.einsum("hgcd,...cgnm->...hdnm", A_of_1_k, A_scores_hidden)  # ... h d n m
-    keep_2, bias_2 = visible(None, mask, key_mask, len(rows.batch), 2)
-    A = masked_softmax(A_scores, keep_2, bias_2)  # ... h d n m
+    A_scores = torch.einsum("hgcd,...cgnm->...hdnm", A_of_1_k, A_scores_3)  # ... h d n m
+    keep, bias = visible(None, mask, key_mask, len(rows.batch), 2)
+    A = masked_softmax(A_scores, keep, bias)  # ... h d n m
     del A_scores
     d_V = torch.einsum("...hdn,...hdnm->...hdm", gradient, A) if "V" in wanted else None  # ... h d m
     d_A = gradient[..., None] * V[..., None, :]  # ... h d n m
-    d_A_scores = softmax_gradient(A, d_A, keep_2)  # ... h d n m
+    d_A_scores = softmax_gradient(A, d_A, keep)  # ... h d n m
     del A, d_A
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 2) if "mask" in wanted else None
     d_A_of_1 = (h * d) ** -0.5 * torch.einsum(
-        "...hdp,...cgp->...hgcd", d_A_scores.flatten(-2), A_scores_hidden.flatten(-2)
+        "...hdp,...cgp->...hgcd", d_A_scores.flatten(-2), A_scores_3.flatten(-2)
     ) if "A_of_1" in wanted else None  # ... h g c d
-    del A_scores_hidden
-    d_A_scores_hidden = torch.einsum("...hdnm,hgcd->...cgnm", d_A_scores, A_of_1_k)  # ... c g n m
+    del A_scores_3
+    d_A_scores_3 = torch.einsum("...hdnm,hgcd->...cgnm", d_A_scores, A_of_1)  # ... c g n m
     del d_A_scores
-    d_A_scores_3 = hide(d_A_scores_hidden, keep, 0.0)  # ... c g n m
-    del d_A_scores_hidden
-    d_A_of_2 = (d_A_scores_3 @ K[..., None, :, :, :]).movedim(-4, -2) if "A_of_2" in wanted else None  # ... g n c e
-    d_K = (d_A_scores_3.mT @ A_of_2.movedim(-2, -4)).sum(-4) if "K" in wanted else None  # ... g m e
+    d_A_of_2 = (
+        (h * d) ** -0.5 * (d_A_scores_3 @ K[..., None, :, :, :])
+    ).movedim(-4, -2) if "A_of_2" in wanted else None  # ... g n c e
+    A_of_2_k = (h * d) ** -0.5 * A_of_2  # ... g n c e
+    d_K = (d_A_scores_3.mT @ A_of_2_k.movedim(-2, -4)).sum(-4) if "K" in wanted else None  # ... g m e
     return d_A_of_2, d_K, d_A_of_1, d_V, d_mask, None

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
 from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.masks import hide, mask_along, visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import joint_shape, mixed, projected, summed_products
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
@@ -73,12 +73,10 @@ def y_1_rows(
     (r,) = rows.sizes
     A_scores_1 = C3[:, None, :] * Q.transpose(-2, -1)[..., None, :, :]  # ... c n s
     A_scores_2 = torch.einsum("...cns,...ms->...cnm", A_scores_1, K)  # ... c n m
-    keep, _ = visible(None, mask_along(mask, len(rows.batch), (None,)), key_mask, len(rows.batch), 1)
-    A_scores_hidden = hide(A_scores_2, keep, 0)  # ... c n m
     C2_k = r ** -0.5 * C2  # c r
-    A_scores = mixed(C2_k.transpose(-2, -1), A_scores_hidden, 2)  # ... r n m
-    keep_2, bias_2 = visible(None, mask, key_mask, len(rows.batch), 1)
-    A = masked_softmax(A_scores, keep_2, bias_2)  # ... r n m
+    A_scores = mixed(C2_k.transpose(-2, -1), A_scores_2, 2)  # ... r n m
+    keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
+    A = masked_softmax(A_scores, keep, bias)  # ... r n m
     return torch.einsum("...rnm,...rm->...rn", A, V)  # ... r n
 
 
@@ -88,32 +86,29 @@ def y_1_rows_backward(rows, gradient, wanted, C3, Q, K, C2, V, mask, key_mask):
     (r,) = rows.sizes
     A_scores_1 = C3[:, None, :] * Q.transpose(-2, -1)[..., None, :, :]  # ... c n s
     A_scores_2 = torch.einsum("...cns,...ms->...cnm", A_scores_1, K)  # ... c n m
-    keep, _ = visible(None, mask_along(mask, len(rows.batch), (None,)), key_mask, len(rows.batch), 1)
-    A_scores_hidden = hide(A_scores_2, keep, 0)  # ... c n m
-    del A_scores_2
     C2_k = r ** -0.5 * C2  # c r
-    A_scores = mixed(C2_k.transpose(-2, -1), A_scores_hidden, 2)  # ... r n m
-    keep_2, bias_2 = visible(None, mask, key_mask, len(rows.batch), 1)
-    A = masked_softmax(A_scores, keep_2, bias_2)  # ... r n m
+    A_scores = mixed(C2_k.transpose(-2, -1), A_scores_2, 2)  # ... r n m
+    keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
+    A = masked_softmax(A_scores, keep, bias)  # ... r n m
     del A_scores
     d_V = torch.einsum("...rn,...rnm->...rm", gradient, A) if "V" in wanted else None  # ... r m
     d_A = gradient[..., None] * V[..., None, :]  # ... r n m
-    d_A_scores = softmax_gradient(A, d_A, keep_2)  # ... r n m
+    d_A_scores = softmax_gradient(A, d_A, keep)  # ... r n m
     del A, d_A
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
     d_C2 = r ** -0.5 * torch.einsum(
-        "...rp,...cp->...cr", d_A_scores.flatten(-2), A_scores_hidden.flatten(-2)
+        "...rp,...cp->...cr", d_A_scores.flatten(-2), A_scores_2.flatten(-2)
     ) if "C2" in wanted else None  # ... c r
-    del A_scores_hidden
-    d_A_scores_hidden = mixed(C2_k, d_A_scores, 2)  # ... c n m
+    del A_scores_2
+    d_A_scores_2 = mixed(C2, d_A_scores, 2)  # ... c n m
     del d_A_scores
-    d_A_scores_2 = hide(d_A_scores_hidden, keep, 0.0)  # ... c n m
-    del d_A_scores_hidden
-    d_K = torch.einsum("...cnm,...cns->...ms", d_A_scores_2, A_scores_1) if "K" in wanted else None  # ... m s
+    A_scores_1_k = r ** -0.5 * A_scores_1  # ... c n s
+    d_K = torch.einsum("...cnm,...cns->...ms", d_A_scores_2, A_scores_1_k) if "K" in wanted else None  # ... m s
     d_A_scores_1 = torch.einsum("...cnm,...ms->...cns", d_A_scores_2, K)  # ... c n s
     del d_A_scores_2
-    d_C3 = summed_products(
+    d_C3 = r ** -0.5 * summed_products(
         d_A_scores_1, Q.transpose(-2, -1)[..., None, :, :], (-2,)
     ) if "C3" in wanted else None  # ... c s
-    d_Q = summed_products(d_A_scores_1, C3[:, None, :], (-3,)).transpose(-2, -1) if "Q" in wanted else None  # ... s n
+    C3_k = r ** -0.5 * C3  # c s
+    d_Q = summed_products(d_A_scores_1, C3_k[:, None, :], (-3,)).transpose(-2, -1) if "Q" in wanted else None  # ... s n
     return d_C3, d_Q, d_K, d_C2, d_V, d_mask, None

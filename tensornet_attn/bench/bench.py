@@ -47,7 +47,7 @@ COMPILED = {"inductor", "compile", "flex", "fla"}
 
 
 @dataclass(frozen=True)
-class BenchmarkOptions:
+class Options:
     """Options of a benchmark.
 
     `against`: names, `module:name` of your own layers, or their classes. `seconds`: time limit for each pass of each
@@ -82,7 +82,7 @@ class BenchmarkOptions:
         return list(dict.fromkeys((*self.backends, *map(str, self.against))))
 
 
-Work = tuple[BenchmarkOptions, Case]
+Work = tuple[Options, Case]
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Bench:
     `rates`: measured rates of the machine, for the floor of each result. If they are None, results have no floor.
     """
 
-    options: BenchmarkOptions
+    options: Options
     say: Say = lambda message: None
     rates: Rates | None = None
     oracles: dict[object, Oracle] = field(default_factory=dict)
@@ -326,7 +326,7 @@ class _Worker:
         return results
 
 
-def _measure(options: BenchmarkOptions, case: Case, rates: Rates | None, threads: int, link: Connection) -> None:
+def _measure(options: Options, case: Case, rates: Rates | None, threads: int, link: Connection) -> None:
     start_worker(threads)
     select(case.device)
     bench = Bench(options, lambda message: link.send((SAID, message)), rates)

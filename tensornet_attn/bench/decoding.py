@@ -18,7 +18,7 @@ import torch
 from tensornet_attn import compiler
 from tensornet_attn.bench.baselines import layer_of
 from tensornet_attn.bench.baselines.steps import STEPS, BaselineStep, KeysAndValues
-from tensornet_attn.bench.bench import GIB, BenchmarkOptions, Say, blank, fill, reported
+from tensornet_attn.bench.bench import GIB, Options, Say, blank, fill, reported
 from tensornet_attn.bench.case import DECODING, Case
 from tensornet_attn.bench.compare import oracle
 from tensornet_attn.bench.contestants import HEADS, SkippedError, need_parts, within
@@ -164,7 +164,7 @@ def of_decoding(cases: Sequence[Case], backends: Sequence[str], setting: Setting
     """A run that measures the step after `n` positions of each case. Raises InputError for invalid cases."""
     for case in cases:
         case.check()
-    run, options, setting = setting.ready(BenchmarkOptions((), backends, (DECODING,)), always=False)
+    run, options, setting = setting.ready(Options((), backends, (DECODING,)), always=False)
     names = [*options.names, HAND, SOFTMAX]
     run.options = {**run.options, "against": [HAND, SOFTMAX]}
 
@@ -176,7 +176,7 @@ def of_decoding(cases: Sequence[Case], backends: Sequence[str], setting: Setting
 
 
 @torch.no_grad()
-def measured(cases: Sequence[Case], names: Sequence[str], options: BenchmarkOptions, say: Say) -> list[PassResult]:
+def measured(cases: Sequence[Case], names: Sequence[str], options: Options, say: Say) -> list[PassResult]:
     """The results of one design and batch size at several lengths. All contestants and lengths are interleaved."""
     results, calls = list[PassResult](), dict[str, Call]()
     for case in cases:
@@ -221,7 +221,7 @@ def ready(entry: Entry, case: Case, limit: float) -> Call:
     return call
 
 
-def time(results: Sequence[PassResult], calls: Mapping[str, Call], options: BenchmarkOptions) -> None:
+def time(results: Sequence[PassResult], calls: Mapping[str, Call], options: Options) -> None:
     """Measures times, ratios and peak memory, and sets them in the entries."""
     device = results[0].device
     warm, budget = WARM if is_gpu(device) else 0.0, options.seconds * len(results)

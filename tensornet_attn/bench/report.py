@@ -186,7 +186,8 @@ def target_row(outcome: CriterionOutcome, peaks: bool = False) -> tuple[str, ...
 def figure(outcome: CriterionOutcome, number: float | None = None) -> str:
     """A value in the unit of a criterion, by default the target.
 
-    >>> figure(Outcome("thsa", 2048, "share", 0.4, "")), figure(Outcome("thsa", 2048, "ratio", 2, ""), 2.125)
+    >>> outcome = CriterionOutcome
+    >>> figure(outcome("thsa", 2048, "share", 0.4, "")), figure(outcome("thsa", 2048, "ratio", 2, ""), 2.125)
     ('40.0 %', '2.12')
     """
     number = outcome.wanted if number is None else number

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from tensornet_attn import compiler
-from tensornet_attn.bench.bench import Bench, BenchmarkOptions, Say, Work, in_batches
+from tensornet_attn.bench.bench import Bench, Options, Say, Work, in_batches
 from tensornet_attn.bench.case import DECODING, TRAINING, Case
 from tensornet_attn.bench.contestants import OURS
 from tensornet_attn.bench.machine import Rates, load, machine, measured_rates, memory_limit, select
@@ -45,7 +45,7 @@ class Setting:
     graphs: bool = False
     jobs: int = 1
 
-    def ready(self, options: BenchmarkOptions, always: bool) -> tuple[BenchmarkRun, BenchmarkOptions, Setting]:
+    def ready(self, options: Options, always: bool) -> tuple[BenchmarkRun, Options, Setting]:
         """Starts a run. Returns it with its options, and this setting with `planned`.
 
         Plans are for the measured rates if `always`, on a GPU, or if `costs` is `measured`. Raises InputError for an
@@ -75,7 +75,7 @@ def cases_of(target: BenchmarkTarget, setting: Setting) -> list[Case]:
     return cases
 
 
-def options_of(target: BenchmarkTarget, options: BenchmarkOptions, setting: Setting) -> BenchmarkOptions:
+def options_of(target: BenchmarkTarget, options: Options, setting: Setting) -> Options:
     """The options of a target, with its contestants: our backends, and the peers of the target."""
     backends = dict.fromkeys([*setting.backends, *(name for name in target.against if name in OURS)])
     against = [name for name in target.against if name not in OURS]
@@ -115,7 +115,7 @@ class BenchmarkSession:
         return target_text(self.pairs, reached, self.run.rates) if self.gpu else target_table(reached)
 
 
-def of_cases(cases: Sequence[Case], options: BenchmarkOptions, setting: Setting, say: Say) -> BenchmarkSession:
+def of_cases(cases: Sequence[Case], options: Options, setting: Setting, say: Say) -> BenchmarkSession:
     """A run that measures cases. Raises InputError for an invalid case, before any measurement."""
     for case in cases:
         case.check()
@@ -131,7 +131,7 @@ def of_targets(targets: Sequence[BenchmarkTarget], setting: Setting, say: Say, g
         cases_of(target, setting)
     names = dict.fromkeys(name for target in targets for name in target.against if name not in OURS)
     passes = dict.fromkeys(kind for target in targets for kind in target.passes)
-    options = BenchmarkOptions(tuple(names), setting.backends, tuple(passes))
+    options = Options(tuple(names), setting.backends, tuple(passes))
     run, options, ready = setting.ready(options, always=gpu)
     alone = replace(options, against=(), backends=ready.backends[:1], passes=(TRAINING,))
     work, owners = list[Work](), list[BenchmarkTarget]()

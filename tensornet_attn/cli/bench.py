@@ -123,7 +123,7 @@ def bench(
     import torch
 
     from tensornet_attn import compiler
-    from tensornet_attn.bench.bench import BenchmarkOptions
+    from tensornet_attn.bench.bench import Options
     from tensornet_attn.bench.case import Case
     from tensornet_attn.bench.run import Setting, of_cases, of_targets
     from tensornet_attn.bench.targets import targets_of
@@ -144,7 +144,7 @@ def bench(
 
         session = of_decoding(_steps(context, designs, n, batch, case_of), listed(backend), setting, _say)
     else:
-        names = BenchmarkOptions(listed(against), listed(backend), uncompared=uncompared)
+        names = Options(listed(against), listed(backend), uncompared=uncompared)
         chosen_designs = loaded(designs or [], legs, settings)
         cases = [
             Case(design, length, batch, causal, dtype, device, seed)

@@ -41,10 +41,6 @@ class Device:
         """Converts the result of `time` to seconds."""
         return time / (self.rate * (self.bandwidth or 1))
 
-    def units(self, seconds: float) -> int:
-        """Converts seconds to the unit of `time`."""
-        return round(seconds * self.rate * (self.bandwidth or 1))
-
 
 DEVICES = {
     device.name: device

@@ -4,17 +4,15 @@
 
 MACs: k times the legs of x and W except e for each product, and k per element of a result that sums over the chosen
 experts. Saved for backward besides operands and result: gates and indices of the chosen experts, and the rows between
-two products. Time on a `Device`: rows are gathered, multiplied and scattered; the Triton kernel gathers on the fly.
+two products.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
-from math import prod
 
 from tensornet_attn.constants import MOST_BITS
-from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.scene import HELD
 from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.ir.arithmetic import Arith
@@ -54,10 +52,14 @@ class ExpertProduct:
 
 @dataclass(frozen=True)
 class Experts:
-    """Products with the weights of chosen experts, in order; without products, only the choice."""
+    """Products with the weights of chosen experts, in order; without products, only the choice.
+
+    `gathers`: their rows are copied; kernels of Triton read them in place.
+    """
 
     topk: Step
     products: tuple[ExpertProduct, ...] = ()
+    gathers: bool = False
 
 
 def held(graph: Graph) -> frozenset[str]:
@@ -143,32 +145,3 @@ def _by_itself(topk: Step) -> bool:
     """Whether a topk chooses by its own values, among all of them."""
     assert topk.box is not None
     return len({*topk.op.uses}) == 1 and [name for name, _ in topk.box.numbers] == ["k"]
-
-
-def chosen_time(product: ExpertProduct, k: int, sizes: Mapping[str, int], device: Device, fused: bool = False) -> int:
-    """The time of a product for the k chosen experts, in the device's units.
-
-    `fused`: by the Triton kernel, which reads rows in place and multiplies them by the gates before writing them.
-
-    On the device 'generic', the predicted ratio to the dense product is within a third of CPU measurements for widths
-    of 64 and more: a CPU's relatively higher bandwidth is offset by small products and sorting.
-    """
-
-    def size(legs: Iterable[str]) -> int:
-        return prod(sizes[leg] for leg in legs)
-
-    c, o, tokens, heads = (size(legs) for legs in (product.summed, product.out, product.tokens, product.heads))
-    rows, weight = tokens * heads * k, heads * sizes[product.expert] * c * o
-    put = tokens * heads * o * (2 if product.total and heads > 1 else 1) if product.gated else rows * o
-    if product.at_once:
-        all_rows = rows // k * sizes[product.expert]
-        extra = c if before_product(product, heads, c, o) else o  # of rows for each expert, which are written and read
-        moved = tokens * (c * heads + o if product.total else c + o * heads) + weight
-        return device.time(2 * all_rows * c * o, device.width * (moved + 2 * all_rows * extra))
-    if fused:  # rows that several experts read stay in the L2 cache
-        read = c * tokens * (heads if {*product.heads} <= {*product.x.legs} else 1) * (k if product.slots else 1)
-        multiply = device.time(2 * rows * c * o, device.width * (read + weight + rows * o))
-        return multiply + (device.time(rows * o, device.width * (rows * o + put)) if product.gated else 0)
-    gather = device.time(0, 2 * device.width * rows * c)
-    multiply = device.time(2 * rows * c * o, device.width * (rows * c + weight + rows * o))
-    return gather + multiply + device.time(2 * rows * o, device.width * (rows * o + put))

@@ -1,13 +1,7 @@
-"""Predicted times and counts in the messages of a plan: enough digits, one unit, singular and plural."""
+"""Predicted times in the messages of a plan: enough digits, one unit, singular and plural."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
-from tensornet_attn.cost.sizes import human
-
-Number = TypeVar("Number", int, float)
 UNITS = (("second", 1.0), ("millisecond", 1e3), ("microsecond", 1e6))
 
 
@@ -25,14 +19,6 @@ def duration(seconds: float, digits: int = 3) -> str:
     return f"{figure} {unit}{'s' * (figure != '1')}"
 
 
-def counted(operations: float, digits: int = 3) -> str:
-    """
-    >>> counted(1_073_741_824), counted(1)
-    ('1.07 G multiply-adds', '1 multiply-add')
-    """
-    return f"{human(int(operations), digits)} multiply-add{'s' * (operations != 1)}"
-
-
 def as_long(seconds: float, baseline: float) -> str:
     """A time as a multiple of another.
 
@@ -42,16 +28,14 @@ def as_long(seconds: float, baseline: float) -> str:
     return f"{seconds / baseline:.3g} times as long"
 
 
-def instead(figure: Number, baseline: Number, formatted: Callable[[Number, int], str]) -> str:
-    """'One figure instead of another', with the 3 to 6 digits that distinguish them.
+def instead(seconds: float, baseline: float) -> str:
+    """'One time instead of another', with the 3 to 6 digits that distinguish them.
 
-    >>> instead(853.4e-6, 853.1e-6, duration)
-    '853.4 microseconds instead of 853.1 microseconds'
-    >>> instead(853e-6, 853e-6, duration)
-    '853 microseconds either way'
+    >>> instead(853.4e-6, 853.1e-6), instead(853e-6, 853e-6)
+    ('853.4 microseconds instead of 853.1 microseconds', '853 microseconds either way')
     """
     for digits in range(3, 7):
-        shown, baseline_shown = formatted(figure, digits), formatted(baseline, digits)
+        shown, baseline_shown = duration(seconds, digits), duration(baseline, digits)
         if shown != baseline_shown:
             return f"{shown} instead of {baseline_shown}"
-    return f"{formatted(figure, 3)} either way"
+    return f"{duration(seconds)} either way"

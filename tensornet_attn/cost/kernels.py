@@ -25,6 +25,7 @@ class KernelCost:
 
     `pairs`: it computes values of queries x keys. `native`: by C++ of its own, which may take memory for what it saves.
     `stepwise`: a GPU launches the steps inside one by one. `by_steps`: it costs what the steps inside do.
+    `again`: its backward computes it again.
     """
 
     kind = ""
@@ -32,6 +33,7 @@ class KernelCost:
     native = False
     stepwise = False
     by_steps = False
+    again = True
 
     def macs(self, scene: SizedGraph, step: Step) -> Mapping[Legs, int] | None:
         """MACs of one batch element, by the legs they run over."""

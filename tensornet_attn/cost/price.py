@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import fsum
 
 from tensornet_attn.constants import STRETCH
 from tensornet_attn.cost.devices import Device
@@ -45,16 +46,16 @@ class PlanPrice:
 def price_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> PlanPrice:
     """The price of a schedule; `sizes`: the legs that are known at run time only."""
     at_peak = peak(scene_of(split_products(schedule), sizes, target), target.backward, partial(scratch, target.device))
-    seconds = target.device.seconds(time_of(schedule, sizes, target))
+    seconds = time_of(schedule, sizes, target)
     seconds += module_seconds(target.device.rates, target.backward) if target.device.measured else 0.0
     return PlanPrice(seconds, target.bytes * at_peak.numbers, at_peak.step)
 
 
-def time_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> int:
-    """The time of a schedule in the device's units. A forward alone, in evaluation, computes no states or losses."""
+def time_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> float:
+    """The seconds of a schedule. A forward alone, in evaluation, computes no states or losses."""
     scene = scene_of(split_products(schedule), sizes, target)
     skipped = set() if target.backward else beside_output(scene.graph)
-    return sum(time_of_step(scene, step, target) for step in scene.graph.steps if step.name not in skipped)
+    return fsum(time_of_step(scene, step, target) for step in scene.graph.steps if step.name not in skipped)
 
 
 def scratch(device: Device, scene: SizedGraph, step: Step) -> tuple[int, int]:
@@ -78,36 +79,22 @@ def scratch(device: Device, scene: SizedGraph, step: Step) -> tuple[int, int]:
     return sum(read) + chunked if chunked else largest, largest
 
 
-def time_of_step(scene: SizedGraph, step: Step, target: Target) -> int:
-    """The time of a step, in the device's units."""
+def time_of_step(scene: SizedGraph, step: Step, target: Target) -> float:
+    """The seconds of a step, or of a kernel that is not yet in the graph."""
     if target.device.measured:
-        return target.device.units(seconds_of(scene, step, target.device.rates, target.backward))
+        return seconds_of(scene, step, target.device.rates, target.backward)
+    learned = target.backward and step.name in scene.learned
+    flops, bytes_ = (AGAIN if step.kernel and cost_of(step).again else KEEPS) if learned else (1, 1)
+
+    def seconds(scene: SizedGraph, step: Step) -> float:
+        work = 2 * macs(scene, step) + elementwise(scene, step)
+        moves = target.device.width * (moved(scene, step) + cost_of(step).padding(scene, step))
+        return target.device.seconds(target.device.time(flops * work, bytes_ * moves))
+
     if target.device.gpu and cost_of(step).stepwise:
-        return time_in_blocks(scene, step, target)
-    work = 2 * macs(scene, step) + elementwise(scene, step)
-    moves = target.device.width * (moved(scene, step) + cost_of(step).padding(scene, step))
-    flops, bytes_ = (AGAIN if step.kernel else KEEPS) if target.backward and step.name in scene.learned else (1, 1)
-    return target.device.time(flops * work, bytes_ * moves)
-
-
-def time_in_blocks(scene: SizedGraph, step: Step, target: Target) -> int:
-    """The time of a kernel that is not yet in the graph: its work, the elements read and written."""
-    assert step.kernel is not None
-    if target.device.measured:
-        return target.device.units(seconds_of(scene, step, target.device.rates, target.backward))
-    flops, bytes_ = AGAIN if target.backward and step.name in scene.learned else (1, 1)
-
-    def time(work: int, elements: int) -> int:
-        return target.device.time(flops * work, bytes_ * target.device.width * elements)
-
-    inner_scene, inner_steps = inside(scene, step)
-    work = [2 * macs(inner_scene, inner) + elementwise(inner_scene, inner) for inner in inner_steps]
-    if target.device.gpu:
-        return sum(
-            time(step_work, moved(inner_scene, inner)) for step_work, inner in zip(work, inner_steps, strict=True)
-        )
-    operands = sum(scene.elements(use) for use in scene.distinct(step.op.uses))
-    return time(sum(work), scene.elements(step) + operands)
+        inner_scene, inner_steps = inside(scene, step)
+        return sum(seconds(inner_scene, inner) for inner in inner_steps)
+    return seconds(scene, step)
 
 
 def scene_of(graph: Graph, sizes: Mapping[str, int], target: Target) -> SizedGraph:

@@ -88,10 +88,14 @@ def elementwise(scene: SizedGraph, step: Step) -> int:
         of_kernel = cost_of(step).elementwise(scene, step)
         if of_kernel is not None:
             return of_kernel
-        inner_scene, inner_steps = inside(scene, step)[0], cost_of(step).primitive_steps(scene, step)
-        keys_met = cost_of(step).keys_met(scene, step)
+        kernel, pair, inner_scene = cost_of(step), _pairs(scene), inside(scene, step)[0]
+        keys_met = kernel.keys_met(scene, step)
         few = inner_scene if keys_met is None else inner_scene.at({scene.key: keys_met})
-        return sum(elementwise(few if _pairs(scene) <= {*inner.legs} else inner_scene, inner) for inner in inner_steps)
+        return sum(
+            elementwise(few if pair <= {*inner.legs} else inner_scene, inner)
+            for inner in kernel.primitive_steps(scene, step)
+            if kernel.pairs or not pair <= {*inner.legs}
+        )
     if step.contraction is not None:
         return _contraction(scene, step, step.contraction)
     assert step.box is not None

@@ -2,57 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from math import inf
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+from math import fsum, inf
 
 from tensornet_attn.cost.blocks import LEAST
+from tensornet_attn.cost.devices import DEVICES, Device
 from tensornet_attn.cost.order import split_best
-from tensornet_attn.cost.price import scene_of, time_of
-from tensornet_attn.cost.seconds import seconds_of
+from tensornet_attn.cost.price import scene_of, time_of_step
 from tensornet_attn.cost.target import Target
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.kernels.blocks import groups_of
+from tensornet_attn.kernels.implementation import Context, FormCost
+from tensornet_attn.kernels.tiles import TRITON
+
+Sizes = tuple[tuple[str, int], ...]
 
 
-def seconds_apart(graph: Graph, other_graph: Graph, sizes: Mapping[str, int], target: Target) -> tuple[float, float]:
+def compared(
+    graph: Graph,
+    other_graph: Graph,
+    context: Context,
+    but: str,
+    worth: float = 1,
+    why: str = "",
+    once: bool = False,
+) -> FormCost:
     """The seconds of the steps that only one of two graphs has, at measured rates and in the best orders of products.
 
     They are rates of the device or, if it has none, of the shipped table, whose ratios of implementations then count.
     Steps with values of queries x keys count as blocks of queries where they can be computed in blocks; with measured
     rates of the device and a length that was asked for, only if this takes less time. A GPU, which no table describes,
-    has its own prices, and so have fewer queries than a block has: they read everything once.
+    has its own prices, and so have fewer queries than a block has: they read everything `once`.
     """
-    split, other_split = (
-        split_best(candidate, sizes, target.device, target.device.width)[0] for candidate in (graph, other_graph)
-    )
-    if _reads_once(graph, sizes, target):
-        first, second = (target.device.seconds(time_of(candidate, sizes, target)) for candidate in (split, other_split))
-        return first, second
-    return _without(split, other_split, sizes, target), _without(other_split, split, sizes, target)
+    once = once or context.device.gpu or context.backend == "triton" or context.sizes[str(graph.query)] < LEAST
+    rates, sizes = once or context.device.measured, tuple(context.sizes.items())
+    target = context.target if rates else replace(context.target, device=DEVICES["cpu"], n=None)
+    graphs = [_primitive(candidate, sizes, context.device) for candidate in (graph, other_graph)]
+    tiled = context.backend == "triton"
+    seconds, other_seconds = (_without(*pair, sizes, target, once, tiled) for pair in (graphs, reversed(graphs)))
+    return FormCost(seconds, other_seconds, but, worth, why, "" if rates else "cpu")
 
 
-def where_of(graph: Graph, sizes: Mapping[str, int], target: Target) -> str:
-    """The device whose rates `seconds_apart` uses; empty if it is the target's."""
-    return "" if target.device.measured or _reads_once(graph, sizes, target) else "cpu"
+@lru_cache(64)
+def _primitive(graph: Graph, sizes: Sizes, device: Device) -> Graph:
+    return split_best(graph, dict(sizes), device, device.width)[0]
 
 
-def _reads_once(graph: Graph, sizes: Mapping[str, int], target: Target) -> bool:
-    return target.device.gpu or sizes[str(graph.query)] < LEAST
+@lru_cache(64)
+def _without(graph: Graph, other_graph: Graph, sizes: Sizes, target: Target, once: bool, tiled: bool) -> float:
+    """The seconds of the steps of a primitive graph that the other one lacks. `tiled`: in kernels of Triton."""
+    scene = scene_of(graph, dict(sizes), target)
 
+    def seconds(steps: Iterable[Step]) -> float:
+        return fsum(time_of_step(scene, step, target) for step in steps)
 
-def _without(graph: Graph, other_graph: Graph, sizes: Mapping[str, int], target: Target) -> float:
-    """The seconds of the steps of a primitive graph that the other one lacks."""
-    scene, steps = scene_of(graph, sizes, target), [step for step in graph.steps if step not in other_graph.steps]
-
-    def seconds(counted: Iterable[Step]) -> float:
-        return sum(seconds_of(scene, step, target.device.rates, target.backward) for step in counted)
-
-    names, total = {step.name for step in steps}, 0.0
-    for group in groups_of(graph, sizes):
+    names, total = {step.name for step in graph.steps if step not in other_graph.steps}, 0.0
+    for group in groups_of(graph, dict(sizes)) if tiled or not once else ():
         if group.steps & names and group.reason is None:
             members = {*group.steps, *group.spread, *(step.name for step in group.kernels)}
             stored = target.device.measured and target.n is not None
-            apart = seconds(step for step in graph.steps if step.name in members) if stored else inf
-            total += min(seconds(group.kernels), apart)
+            apart = seconds(graph.step[name] for name in members) if stored else inf
+            total += min(seconds(map(TRITON.as_kernel, group.kernels) if tiled else group.kernels), apart)
             names -= members
-    return total + seconds(step for step in steps if step.name in names)
+    return total + seconds(graph.step[name] for name in names)

@@ -13,7 +13,6 @@ from math import inf
 from typing import NamedTuple
 
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.cost.figures import duration
 from tensornet_attn.cost.kernels import Parts
 from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.price import scene_of
@@ -29,7 +28,7 @@ from tensornet_attn.graph.graph import Function, Graph, Step, Use
 from tensornet_attn.graph.visibility import causal_up_to
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.values import Legs, TensorText
-from tensornet_attn.kernels.apart import seconds_apart, where_of
+from tensornet_attn.kernels.apart import compared
 from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes
 from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import with_steps
@@ -195,20 +194,12 @@ def _of_rewritten(form: Scored, context: Context) -> FormCost:
     """
     op = form.op
     assert not isinstance(op, str)
-    fused, in_blocks = seconds_apart(fuse(form.rewritten, form.box), form.graph, context.sizes, context.target)
     width, _ = _widths(scene_of(form.rewritten, context.sizes, context.target), op)
     what = (
         f"its scores as one product of width {width}" if form.trace else f"values padded to the width {width} of keys"
     )
-    return FormCost(
-        fused,
-        in_blocks,
-        duration,
-        f"with {what}, attention would take",
-        TIE,
-        "as near as predictions are: it gains with the length",
-        where_of(form.graph, context.sizes, context.target),
-    )
+    but, why = f"with {what}, attention would take", "as near as predictions are: it gains with the length"
+    return compared(fuse(form.rewritten, form.box), form.graph, context, but, TIE, why)
 
 
 CAUSAL = Function("causal")

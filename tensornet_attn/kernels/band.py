@@ -26,6 +26,7 @@ from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.recurrence import CAUSAL
 from tensornet_attn.graph.visibility import interval
 from tensornet_attn.ir.values import Legs
+from tensornet_attn.kernels.apart import compared
 from tensornet_attn.kernels.attention import (
     MASKED_ATTENTION,
     attention_saved,
@@ -38,9 +39,7 @@ from tensornet_attn.kernels.attention import (
     sink_options,
 )
 from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes
-from tensornet_attn.rewrite.fused import FusedAttention, operation, placed, softmaxes
-
-DEARER = 1.5  # cost of a key in a block relative to a key in masked fused attention over all keys, on a CPU
+from tensornet_attn.rewrite.fused import FusedAttention, fuse, operation, placed, softmaxes
 
 
 @dataclass(frozen=True)
@@ -89,13 +88,12 @@ class Banded(OfBoxes[BandCandidate]):
         return ("its masks together hide every key",) if nothing else ()
 
     def cost(self, form: BandCandidate, context: Context) -> FormCost:
-        """The number of keys that each query reads, weighted by the higher cost of a key in a block."""
-        reach, keys = form.reach, context.sizes[str(form.attention.graph.key)]
+        """The seconds in blocks, and in fused attention with a mask."""
+        reach, attention = form.reach, form.attention
         assert reach is not None
-
-        but = f"blocks of {reach.block:,} queries would read {reach.span:,} keys each, and a key in a block costs"
-        but += f" {DEARER} times as much as in fused attention:"
-        return FormCost(DEARER * reach.span, keys, lambda count, digits: f"the cost of {count:,.0f} keys", but)
+        but = f"blocks of {reach.block:,} queries would read {reach.span:,} keys each and take"
+        banded, fused = self.lower(form, context).graph, fuse(attention.graph, attention.box.name)
+        return compared(banded, fused, context, but)
 
     def lower(self, form: BandCandidate, context: Context) -> Lowered:
         """Replaces the box and its two products by one kernel."""

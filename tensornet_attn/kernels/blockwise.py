@@ -10,10 +10,9 @@ from textwrap import wrap
 
 from tensornet_attn.cost.blocks import BUDGET, IN_BAND, LEAST, BlockedSteps, bounded, reach_in, reach_in_both
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.cost.figures import duration
 from tensornet_attn.cost.kernels import Parts, inside
 from tensornet_attn.cost.order import split_best
-from tensornet_attn.cost.price import scene_of, time_in_blocks, time_of_step
+from tensornet_attn.cost.price import scene_of, time_of_step
 from tensornet_attn.cost.products import Matmul
 from tensornet_attn.cost.rates import RateTable
 from tensornet_attn.cost.scene import SizedGraph
@@ -192,7 +191,7 @@ class BlockwiseQueries(InBlocks):
         scene, target = scene_of(form.graph, context.sizes, context.target), context.target
         steps = dict.fromkeys(step for body in form.bodies for step in body)
         apart = sum(time_of_step(scene, step, target) for step in steps)
-        in_blocks = sum(time_in_blocks(scene, step, target) for step in form.kernels)
+        in_blocks = sum(time_of_step(scene, step, target) for step in form.kernels)
         pairs = {leg for leg in (form.graph.query, form.graph.key) if leg}
         stored = sum(target.bytes * scene.elements(step) for step in steps if pairs <= {*step.legs})
         worth = WORTH_ON_GPU if target.device.gpu else WORTH
@@ -202,9 +201,7 @@ class BlockwiseQueries(InBlocks):
         worth = inf if target.memory is None and (any_length or stored > MUCH) else worth
         but = "with recomputation in the backward, they would take"
         why = f"which saves {human(stored)}B of {form.graph.query} x {form.graph.key} elements"
-        return FormCost(
-            in_blocks, apart, lambda time, digits: duration(target.device.seconds(int(time)), digits), but, worth, why
-        )
+        return FormCost(in_blocks, apart, but, worth, why)
 
     def emit(self, writer: Writer, step: Step) -> None:
         emit_blockwise(writer, step)

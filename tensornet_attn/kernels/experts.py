@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
 
 from tensornet_attn.cost.experts import (
     ExpertProduct,
@@ -19,17 +18,13 @@ from tensornet_attn.cost.experts import (
     before_product,
     chooses,
     chosen_of,
-    chosen_time,
     held,
     in_one_product,
     read_product,
     topk_of,
 )
-from tensornet_attn.cost.figures import duration
 from tensornet_attn.cost.kernels import Parts, body_of, steps_of
 from tensornet_attn.cost.memory import kept, saved
-from tensornet_attn.cost.order import order
-from tensornet_attn.cost.price import scene_of, time_of_step
 from tensornet_attn.cost.products import Matmul, Shape
 from tensornet_attn.cost.rates import ELEMENTWISE, RateTable
 from tensornet_attn.cost.routing import Routing, chosen_behind
@@ -52,7 +47,7 @@ from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.kernels.apart import seconds_apart
+from tensornet_attn.kernels.apart import compared
 from tensornet_attn.kernels.attention import FUSED, attention_of, attention_seconds, kind_of, operands_of, options_of
 from tensornet_attn.kernels.implementation import (
     AtPlaces,
@@ -115,7 +110,7 @@ class Gated:
 class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
     """Products with a topk as a factor, for which computing only the chosen experts is possible and cheaper."""
 
-    name, kind, opaque, pairs = "grouped experts", "experts", True, False
+    name, kind, opaque, pairs, again = "grouped experts", "experts", True, False, False
 
     def places(self, graph: Graph) -> list[tuple[str, Use]]:
         return [(step.name, use) for step, use in graph.uses() if topk_of(graph, use.name) is not None]
@@ -138,35 +133,18 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         return (form.hidden,) if isinstance(form.hidden, str) else ()
 
     def cost(self, form: Gated, context: Context) -> FormCost:
-        """Times of the products and of the maps between them: of the chosen experts, and of all experts."""
-        hidden, device, sizes, k = form.hidden, context.device, leg_sizes(form.graph, context.sizes), form.chosen
-        last = _last(form, context)
-        assert not isinstance(hidden, str)
-        but = f"'{last.step.name}' for the chosen experts only would take"
+        """The seconds of the steps for the chosen experts, and for all experts."""
+        but = f"'{form.step.name}' for the chosen experts only would take"
         worth = 1 - 1e-12  # strictly less, to pay for the sorting
-        if device.measured:
-            grouped = _without_unread(self.lower(form, context).graph)
-            seconds, seconds_before = seconds_apart(grouped, form.graph, context.sizes, context.target)
-            return FormCost(seconds, seconds_before, duration, but, worth)
-        dense = chosen = 0
-        for step, product in (*hidden, (last.step, last)):
-            if step.kernel is not None:
-                forward = replace(context.target, workload="prefill", batch=1)
-                time = time_of_step(scene_of(form.graph, context.sizes, forward), step, forward)
-                dense, chosen = dense + time, chosen + time * k // sizes[last.expert]
-            elif product is None and _view(step) is None:
-                moved = 2 * device.width * prod(sizes[leg] for leg in step.legs)
-                dense, chosen = dense + device.time(0, moved), chosen + device.time(0, moved * k // sizes[last.expert])
-            elif product is not None:
-                dense += order([use.legs for use in step.op.uses], step.legs, sizes, device, device.width).time
-                chosen += chosen_time(product, k, sizes, device, context.backend == "triton")
-        return FormCost(chosen, dense, lambda time, digits: duration(device.seconds(int(time)), digits), but, worth)
+        grouped, own_prices = _without_unread(self.lower(form, context).graph), not context.device.measured
+        return compared(grouped, form.graph, context, but, worth, once=own_prices)
 
     def lower(self, form: Gated, context: Context) -> Lowered:
         graph, step, hidden, joined, last = form.graph, form.step, form.hidden, form.joined, _last(form, context)
         assert not isinstance(hidden, str)
         body = (*(row_step for row_step, _ in hidden), *([form.topk] if last.at_once else []), last.step)
-        experts = Experts(form.topk, tuple(product for _, product in (*hidden, (step, last)) if product is not None))
+        products = tuple(product for _, product in (*hidden, (step, last)) if product is not None)
+        experts = Experts(form.topk, products, gathers=context.backend != "triton")
         routed = replace(step, op=kernel(self.kind, graph, joined, body, experts))
         attended = next((steps_of(row_step)[-1] for row_step, _ in hidden if row_step.kernel is not None), None)
         also = f", also in '{attended or hidden[-1][0].name}'" if hidden else ""
@@ -263,6 +241,21 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             row_matmuls.append(Matmul(shape, (*legs, *product.summed), float(rows * width * (summed + product.gated))))
         attended = [inner_step for inner_step in body_of(step) if inner_step.kernel]
         return row_matmuls + [matmul for inner_step in attended for matmul in matmuls(chosen_scene, inner_step)]
+
+    def padding(self, scene: SizedGraph, step: Step) -> int:
+        """Rows that are gathered, and those of products, written and read again; without gates that are not chosen."""
+        form, elements = experts_of(step), 0
+        k = int(scene.number(chosen_of(form.topk)[1]))
+        for product in form.products:
+            width, out_width, rows, experts = map(
+                scene.size, (product.summed, product.out, (*product.tokens, *product.heads), (product.expert,))
+            )
+            if product.at_once:
+                first = before_product(product, scene.size(product.heads), width, out_width)
+                elements += 2 * rows * experts * (width if first else out_width)
+            else:
+                elements += rows * (2 * k * (out_width + width * form.gathers) - (experts - k) * product.gated)
+        return elements * scene.batch_of(step)
 
     def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
         """Products with the chosen experts, maps between them, and attention of the chosen heads.

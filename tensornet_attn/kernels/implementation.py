@@ -48,16 +48,15 @@ class Lowered:
 
 @dataclass(frozen=True)
 class FormCost:
-    """The predicted cost of a form in an implementation, and the cost of the alternative.
+    """The predicted seconds of a form in an implementation, and those of the alternative.
 
-    `said`: formats a cost with a number of digits. `but`: the text before both costs if the implementation does not
-    pay off. `worth`: the implementation pays off up to this multiple of the other cost; `why`: the reason. `where`: the
-    device of the costs if it is another one; then only their ratio is printed.
+    `but`: the text before both if the implementation does not pay off. `worth`: the implementation pays off up to this
+    multiple of the other seconds; `why`: the reason. `where`: the device of the seconds if it is another one; then only
+    their ratio is printed.
     """
 
     cost: float
     alternative: float
-    said: Callable[[float, int], str]
     but: str
     worth: float = 1
     why: str = ""
@@ -68,7 +67,7 @@ class FormCost:
         return self.cost <= self.worth * self.alternative
 
     def __str__(self) -> str:
-        costs = instead(self.cost, self.alternative, self.said)
+        costs = instead(self.cost, self.alternative)
         if self.where:
             costs = f"{as_long(self.cost, self.alternative)} at the rates of {self.where}"
         return f"{costs}, {self.why}" if self.why and self.pays and self.cost > self.alternative else costs

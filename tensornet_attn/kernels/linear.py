@@ -22,11 +22,9 @@ from functools import cached_property
 from itertools import chain
 from math import log2, prod
 
-from tensornet_attn.cost.blocks import CHUNKS
-from tensornet_attn.cost.devices import DEVICES
-from tensornet_attn.cost.figures import counted, duration
+from tensornet_attn.constants import SLOW_MAPS
+from tensornet_attn.cost.blocks import CHUNKS, LEAST
 from tensornet_attn.cost.memory import kept
-from tensornet_attn.cost.order import order
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.emit.layout import columns
 from tensornet_attn.emit.sides import (
@@ -53,17 +51,17 @@ from tensornet_attn.graph.graph import Contraction, Function, Graph, Step, Tenso
 from tensornet_attn.graph.recurrence import Recurrence, linear, recurrence_of, sums, unmasked
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.kernels.apart import seconds_apart
+from tensornet_attn.kernels.apart import compared
 from tensornet_attn.kernels.decay import decay_alone, decay_sides
 from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes, kernel, leg_sizes
-from tensornet_attn.kernels.powers import WrittenOut, written_out
+from tensornet_attn.kernels.powers import written_out
 from tensornet_attn.rewrite.change import fresh, with_steps, without_dead
 from tensornet_attn.tiles.cpp.linear import linear_source
 
-SLOW = {"tanh"}  # maps whose features tiles keep, because they take longer to compute than to read
 DENSE = "with a run-time mask, the scores are computed"
+FEW = 1.05  # how many times less time than scores of few queries, which read all keys anyway and absorb weights
+SEVERAL_KERNELS = 5  # the same of a decay in Triton: the kernel of scores is one, those of chunks are several
 PLAIN = (("scale", ONE), ("dropout", Number(0)))
-SEVERAL_KERNELS = 8  # how many times fewer MACs the kernels of a decay must need to be preferred to that of scores
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class ExpandedMap:
     """
 
     before: Graph
-    opened: WrittenOut
+    opened: Graph
     box: str
     recurrence: Recurrence | str
 
@@ -82,7 +80,7 @@ class ExpandedMap:
     def recurrent_graph(self) -> Graph:
         """The graph with the map, its scores and its product with the values as one kernel."""
         assert not isinstance(self.recurrence, str)
-        return reassociated(attentions(self.opened.graph)[self.box], self.recurrence)
+        return reassociated(attentions(self.opened)[self.box], self.recurrence)
 
 
 class LinearAttention(OfBoxes[ExpandedMap]):
@@ -108,32 +106,19 @@ class LinearAttention(OfBoxes[ExpandedMap]):
             return summed if decays else None
         if isinstance(attention.weighting, SoftmaxOfScores):
             alone = linear(attention)
-            return None if isinstance(alone, str) else ExpandedMap(graph, WrittenOut(graph, ()), place, alone)
+            return None if isinstance(alone, str) else ExpandedMap(graph, graph, place, alone)
         return _summed(graph, place) if attention.compares else None
 
     def unsupported(self, form: ExpandedMap, context: Context) -> tuple[str, ...]:
         return (form.recurrence,) if isinstance(form.recurrence, str) else ()
 
     def cost(self, form: ExpandedMap, context: Context) -> FormCost:
-        """MACs if the keys are summed first, and MACs of the scores; seconds if the device has measured rates.
-
-        On Triton the kernels of a decay are several and must need far fewer MACs than that of the scores, unless it
-        computes an exponential for each feature.
-        """
-        recurrence, opened = form.recurrence, form.opened
-        assert not isinstance(recurrence, str)
-        if context.device.measured and context.backend == "torch":
-            seconds, seconds_before = seconds_apart(form.recurrent_graph, form.before, context.sizes, context.target)
-            return FormCost(seconds, seconds_before, duration, "summing over the keys first would take")
-        step = form.recurrent_graph.step[f"{form.box}.o"]
-        sizes = leg_sizes(opened.graph, context.sizes)
-        work = self.macs(SizedGraph(form.recurrent_graph, sizes), step)
-        first = sum(count * prod(sizes[leg] for leg in legs) for legs, count in work.items())
-        dense = _dense(recurrence_of(step), opened.steps, sizes)
-        if context.backend == "triton" and recurrence.decays and not recurrence_of(step).by_features:
-            but = "summing over the keys first, in several kernels instead of one, would cost"
-            return FormCost(first, dense, counted, but, worth=1 / SEVERAL_KERNELS)
-        return FormCost(first, dense, counted, "summing over the keys first would cost")
+        """The seconds if the keys are summed first, and of the scores."""
+        graph = form.recurrent_graph
+        recurrence, few = recurrence_of(graph.step[f"{form.box}.o"]), context.sizes[str(graph.query)] < LEAST
+        decays = any(term.decays for term in recurrence.terms) and not recurrence.by_features
+        ahead = SEVERAL_KERNELS if decays and context.backend == "triton" else FEW if few else 1
+        return compared(graph, form.before, context, "summing over the keys first would take", 1 / ahead)
 
     def lower(self, form: ExpandedMap, context: Context) -> Lowered:
         recurrence, opened, graph = form.recurrence, form.opened, form.recurrent_graph
@@ -142,8 +127,8 @@ class LinearAttention(OfBoxes[ExpandedMap]):
         kernel_form = recurrence_of(graph.step[name])
         how = f", in chunks of {chunk_of(graph, kernel_form, context.sizes)}" if kernel_form.causal(graph) else ""
         how += ", shifted by one" * kernel_form.shifted
-        how += ", powers of scores expanded" if opened.graph.legs != form.before.legs else ""
-        without = any(map(unmasked, opened.graph.steps))
+        how += ", powers of scores expanded" if opened.legs != form.before.legs else ""
+        without = any(map(unmasked, opened.steps))
         decay = "".join(f", decayed by '{decay.box.name}'" for decay in recurrence.decays if not recurrence.alone)
         decay += ", weighted by scores of the keys only" if recurrence.alone else ""
         description = f"{self.name}: the keys are summed first{how}{decay}" + ("" if without else f"; {DENSE}")
@@ -262,14 +247,14 @@ def _summed(graph: Graph, box: str) -> ExpandedMap:
     """A map whose scores may be polynomials and may decay."""
     opened = with_own_scores(graph, attentions(graph)[box].of)
     if isinstance(opened, str):
-        return ExpandedMap(graph, WrittenOut(graph, ()), box, opened)
-    return ExpandedMap(graph, opened, box, linear(attentions(opened.graph)[box]))
+        return ExpandedMap(graph, graph, box, opened)
+    return ExpandedMap(graph, opened, box, linear(attentions(opened)[box]))
 
 
-def with_own_scores(graph: Graph, of: Use) -> WrittenOut | str:
+def with_own_scores(graph: Graph, of: Use) -> Graph | str:
     """Scores as a sum of products of queries and keys whose decays nothing else reads, or why they are none."""
-    opened = written_out(graph, of) or WrittenOut(graph, ())
-    return opened if isinstance(opened, str) else replace(opened, graph=decay_alone(opened.graph, of.name))
+    opened = written_out(graph, of) or graph
+    return opened if isinstance(opened, str) else decay_alone(opened, of.name)
 
 
 def _as_map(graph: Graph, box: Step) -> tuple[Graph, str]:
@@ -280,20 +265,6 @@ def _as_map(graph: Graph, box: Step) -> tuple[Graph, str]:
     keep = Step(fresh(graph, f"{box.name}.kept"), replace(box.box, kind="keep", numbers=()), of.legs)
     read = replace(box, op=Contraction((Term(ONE, (Use(keep.name, keep.legs), Use(ones.name, ones.legs))),)))
     return with_steps(with_places(graph, (ones,)), {box.name: [keep, read]}), keep.name
-
-
-def _dense(recurrence: Recurrence, before: Sequence[Step], sizes: Mapping[str, int]) -> int:
-    """The MACs if scores are computed, in the best order; `before`: the steps that computed expanded scores, if any."""
-    assert recurrence.value is not None
-    macs = prod(sizes[leg] for leg in {*recurrence.box.legs, *recurrence.value.legs})
-    sums = [(step.legs, step.contraction.terms) for step in before if step.contraction is not None]
-    for scores, terms in sums if before else [(recurrence.box.legs, recurrence.terms)]:
-        for term in terms:
-            legs = [use.legs for use in term.factors]
-            if len(legs) > 1:
-                product_legs = tuple(leg for leg in scores if any(leg in factor_legs for factor_legs in legs))
-                macs += order(legs, product_legs, sizes, DEVICES["flops"]).flops // 2
-    return macs
 
 
 def reassociated(attention: Attention, recurrence: Recurrence) -> Graph:
@@ -439,7 +410,7 @@ def sides_kept(scene: SizedGraph, step: Step, chunk: int) -> dict[str, int]:
         elif use not in scaled:
             floats |= kept(scene, (use,))
         if use in scaled or (
-            producer and mapped and producer.box and producer.box.function and producer.box.function.name in SLOW
+            producer and mapped and producer.box and producer.box.function and producer.box.function.name in SLOW_MAPS
         ):
             floats[f"{step.name}: {use.name}"] = scene.elements(use)
     return floats if recurrence.one_product or recurrence.mixes else floats | divided

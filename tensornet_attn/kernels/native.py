@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
-from tensornet_attn.cost.figures import duration, instead
+from tensornet_attn.cost.figures import instead
 from tensornet_attn.cost.sizes import human
 from tensornet_attn.emit.wrap import indented
 from tensornet_attn.emit.writer import Writer
@@ -43,7 +43,7 @@ class Native(TilePrograms):
             pairs *= -(-context.sizes[side] // block) * block
         elements = {node: pairs * region.program.tiles(node.heads) for node in region.saved}
         again = sum(seconds_again(width_of(graph, region.program, node)) * elements[node] for node in elements)
-        price = instead(seconds_saved() * sum(elements.values()), again, duration)
+        price = instead(seconds_saved() * sum(elements.values()), again)
         names = ", ".join(f"'{name}'" for name in dict.fromkeys(node.name for node in elements))
         limit = "a quarter of the free memory" if target.memory is None else "the limit"
         return (

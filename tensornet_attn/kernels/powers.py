@@ -7,7 +7,7 @@ A square of products over a leg of width d becomes a product of d ** 2 features.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tensornet_attn import limits
 from tensornet_attn.graph.attention import MappedScores, Terms, score_of
@@ -24,15 +24,7 @@ from tensornet_attn.rewrite.change import (
 )
 
 
-@dataclass(frozen=True)
-class WrittenOut:
-    """The graph with expanded scores; `steps`: the steps that computed the expanded factors, then the scores."""
-
-    graph: Graph
-    steps: tuple[Step, ...]
-
-
-def written_out(graph: Graph, of: Use) -> WrittenOut | str | None:
+def written_out(graph: Graph, of: Use) -> Graph | str | None:
     """Expands scores into a sum of products in which no factor depends on query and key at once.
 
     Returns None if no factor is such a polynomial or there would be too many terms, and a reason if a factor has other
@@ -42,7 +34,7 @@ def written_out(graph: Graph, of: Use) -> WrittenOut | str | None:
     if scores is None:
         return None
     terms, done = list(terms_of(scores)), list[Term]()
-    read, legs = dict[str, Step](), dict[str, Leg]()
+    read, legs = list[str](), dict[str, Leg]()
     while terms:
         term = terms.pop(0)
         polynomial = next(((use, step) for use in term.factors if (step := _source(graph, use)) is not None), None)
@@ -55,7 +47,7 @@ def written_out(graph: Graph, of: Use) -> WrittenOut | str | None:
             return None
         terms[:0] = expansion[0]
         legs |= {leg.name: leg for leg in expansion[1]}
-        read[use.name] = graph.step[use.name]
+        read.append(use.name)
     if not read:
         return None
     expanded = with_legs(with_steps(graph, {scores.name: [with_terms(scores, done)]}), legs.values())
@@ -63,8 +55,7 @@ def written_out(graph: Graph, of: Use) -> WrittenOut | str | None:
     left = next((name for name in read if without is None or name in without.step), None)
     if left is not None:
         return f"'{left}' in the scores is also used elsewhere"
-    assert without is not None
-    return WrittenOut(without, (*read.values(), scores))
+    return without
 
 
 def _source(graph: Graph, use: Use) -> Step | None:

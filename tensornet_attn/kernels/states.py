@@ -16,7 +16,6 @@ from functools import cached_property
 from math import log2, prod
 
 from tensornet_attn.cost.blocks import CHUNKS
-from tensornet_attn.cost.figures import counted
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.emit.layout import split
 from tensornet_attn.emit.masks import takes_mask
@@ -27,6 +26,7 @@ from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import Legs, TensorText, shape_comment
+from tensornet_attn.kernels.apart import compared
 from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes, kernel, leg_sizes
 from tensornet_attn.kernels.linear import DENSE, cpp_option, sides_kept
 from tensornet_attn.rewrite.change import fresh, legs_in, with_steps
@@ -51,17 +51,8 @@ class States(OfBoxes["Mixed"]):
         return (form.recurrence,) if isinstance(form.recurrence, str) else ()
 
     def cost(self, form: Mixed, context: Context) -> FormCost:
-        """MACs of the states, and of the scores."""
-        graph, recurrence = form.recurrent_graph, form.recurrence
-        assert not isinstance(recurrence, str)
-        sizes = leg_sizes(graph, context.sizes)
-        work = self.macs(SizedGraph(graph, sizes), graph.step[f"{form.read.box.name}.read"])
-        linear = sum(count * prod(sizes[leg] for leg in legs) for legs, count in work.items())
-        heads = prod(sizes[leg] for leg in (str(graph.query), str(graph.key), *recurrence.heads, *recurrence.mixed))
-        dense = heads * (
-            prod(sizes[leg] for leg in recurrence.features) + prod(sizes[leg] for leg in recurrence.value_legs)
-        )
-        return FormCost(linear, dense, counted, "states would cost")
+        """The seconds of the states, and of the scores."""
+        return compared(form.recurrent_graph, form.graph, context, "states would take")
 
     def lower(self, form: Mixed, context: Context) -> Lowered:
         graph, recurrence = form.recurrent_graph, form.recurrence

@@ -265,7 +265,7 @@ class _Chunk(NamedTuple):
 
 
 class _Input(NamedTuple):
-    """An input of a part, see `Given`. `hides`: it feeds a state, so that hidden positions are set to zero.
+    """An input of a part, see `PartInput`. `hides`: it feeds a state, so that hidden positions are set to zero.
 
     `wide`: the part reads it in at least float32.
     """

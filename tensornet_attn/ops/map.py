@@ -32,9 +32,6 @@ class MapOperation(Operation):
     def finite(self, graph: Graph, box: Box) -> bool:
         return row(box).finite
 
-    def bounded(self, box: Box) -> bool:
-        return row(box).bounded
-
     def zero_at_zero(self, graph: Graph, box: Box) -> bool:
         return row(box).zero([evaluate(tree, graph.values) for tree in arguments(box)])
 

@@ -27,9 +27,8 @@ class ElementwiseMap:
 
     `reference(torch, x, *numbers)` is its plain implementation. `torch` is its PyTorch text, or the name of a function
     of the runtime; if it is empty, the function has the name of the map. `finite`: the map and its derivative are
-    finite at all numbers. `bounded`: they are finite at infinity too. `least` is a lower bound; `least_of` computes it
-    from the numbers, given as minus infinity if unknown. `keeps_sign`: it is nonnegative at nonnegative x. `saves`: the
-    tensor saved for the backward.
+    finite at all numbers. `least` is a lower bound; `least_of` computes it from the numbers, given as minus infinity if
+    unknown. `keeps_sign`: it is nonnegative at nonnegative x. `saves`: the tensor saved for the backward.
     """
 
     name: str
@@ -41,7 +40,6 @@ class ElementwiseMap:
     usage: str = ""  # an example with useful numbers; empty: the name
     arguments: int = 0  # the number of its numbers
     finite: bool = False
-    bounded: bool = False
     least: float = -inf
     least_of: Callable[[Numbers], float] | None = None
     keeps_sign: bool = False
@@ -108,7 +106,7 @@ _ROWS = (
     ElementwiseMap(
         "hardsigmoid", lambda torch, x: (x + 3).clamp(0, 6) / 6, "({x} + 3).clamp(0, 6) / 6",  # F's gradient is float32
         "minimum_of(maximum_of({x} + 3, 0.0), 6.0) / 6", "tl.where(({x} > -3) & ({x} < 3), {d} / 6, 0.0)",
-        finite=True, bounded=True, least=0, level=PRODUCT,
+        finite=True, least=0, level=PRODUCT,
     ),
     ElementwiseMap(
         "relu_squared", lambda torch, x: torch.relu(x).square(), "F.relu({x}).square()",
@@ -142,11 +140,11 @@ _ROWS = (
     ),
     ElementwiseMap(
         "tanh", lambda torch, x: torch.tanh(x), "torch.tanh({x})", _TANH, "{d} * (1 - {y} * {y})",
-        "{d} * (1 - {y} * {y})", finite=True, bounded=True, least=-1, keeps_sign=True, zero=_at_zero, saves="result",
+        "{d} * (1 - {y} * {y})", finite=True, least=-1, keeps_sign=True, zero=_at_zero, saves="result",
     ),
     ElementwiseMap(
         "sigmoid", lambda torch, x: torch.sigmoid(x), "torch.sigmoid({x})", _SIGMOID, "{d} * {y} * (1 - {y})",
-        "{d} * {y} * (1 - {y})", finite=True, bounded=True, least=0, saves="result",
+        "{d} * {y} * (1 - {y})", finite=True, least=0, saves="result",
     ),
     ElementwiseMap(
         "logsigmoid", lambda torch, x: torch.nn.functional.logsigmoid(x), "F.logsigmoid({x})",
@@ -154,8 +152,7 @@ _ROWS = (
     ),
     ElementwiseMap(
         "erf", lambda torch, x: torch.erf(x), "torch.erf({x})", "tl.erf({x})",
-        "{d} * 1.1283791670955126 * exp_of(-{x} * {x})", finite=True, bounded=True, least=-1,
-        keeps_sign=True, zero=_at_zero,
+        "{d} * 1.1283791670955126 * exp_of(-{x} * {x})", finite=True, least=-1, keeps_sign=True, zero=_at_zero,
     ),
     ElementwiseMap(
         "sin", lambda torch, x: torch.sin(x), "torch.sin({x})", "tl.sin({x})", "{d} * tl.cos({x})",
@@ -203,7 +200,7 @@ _ROWS = (
     ),
     ElementwiseMap(
         "softcap", lambda torch, x, cap: cap * torch.tanh(x / cap), "", "{a} * (2 / (1 + exp_of(-2 * {x} / {a})) - 1)",
-        "{d} * (1 - ({y} / {a}) * ({y} / {a}))", usage="softcap(30)", arguments=1, finite=True, bounded=True,
+        "{d} * (1 - ({y} / {a}) * ({y} / {a}))", usage="softcap(30)", arguments=1, finite=True,
         least_of=lambda numbers: -numbers[0] if numbers[0] >= 0 else -inf,
         keeps_sign=True, zero=_at_zero, saves="result",
     ),
@@ -216,7 +213,7 @@ _ROWS = (
     ElementwiseMap(
         "clamp", lambda torch, x, a, b: x.clamp(_limit(torch, x, a), _limit(torch, x, b)), "",
         "minimum_of(maximum_of({x}, {a}), {b})", "tl.where(({x} >= {a}) & ({x} <= {b}), {d}, 0.0)",
-        usage="clamp(0, 1)", arguments=2, finite=True, bounded=True, least_of=lambda numbers: numbers[0],
+        usage="clamp(0, 1)", arguments=2, finite=True, least_of=lambda numbers: numbers[0],
         zero=lambda numbers: numbers[0] <= 0 <= numbers[-1],
     ),
     ElementwiseMap(

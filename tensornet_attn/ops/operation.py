@@ -99,10 +99,6 @@ class Operation(ABC):
         """Whether the result and its derivative are finite for finite operands, apart from overflow in a sum."""
         return True
 
-    def bounded(self, box: Box) -> bool:
-        """Whether the result and its derivative are finite also where the operand is infinite."""
-        return False
-
     def zero_at_zero(self, graph: Graph, box: Box) -> bool:
         """Whether the result is zero where the operand is zero."""
         return self.keeps_zeros

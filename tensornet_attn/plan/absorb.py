@@ -10,23 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import chain, product
-from math import prod
+from itertools import chain, product, starmap
 
-from tensornet_attn.cost.figures import duration, instead
+from tensornet_attn.cost.figures import instead
 from tensornet_attn.cost.kernels import cost_of
 from tensornet_attn.cost.price import time_of
 from tensornet_attn.graph.attention import attentions
-from tensornet_attn.graph.graph import Graph, Step
-from tensornet_attn.graph.recurrence import Recurrence
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.kernels import KERNELS
 from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.rewrite.engine import Rule, rewritten
 from tensornet_attn.rewrite.fused import operation, softmaxes
 from tensornet_attn.rewrite.products import ABSORPTIONS, CHAIN, KEY, VALUE
 from tensornet_attn.rewrite.scores import RULES as SCORES
-from tensornet_attn.tiles.legs import quadratic
 
 ABSORBED = "absorbed weights"
 HOW = {
@@ -37,50 +33,34 @@ HOW = {
 
 
 @dataclass(frozen=True)
-class Whole:
-    """The cost of a schedule: time in the device's units; `pairs`: elements with both a query and a key leg.
-
-    `fused`: the number of operations that never store scores.
-    """
-
-    time: int
-    pairs: int
-    fused: int
-
-    def less(self, other: Whole) -> bool:
-        return self.time < other.time and self.pairs <= other.pairs and self.fused >= other.fused
-
-
-@dataclass(frozen=True)
 class Absorption:
-    """Rules at places, the graph after them, and its cost."""
+    """Rules at places, the graph after them, the seconds of its schedule, and its operations that store no scores."""
 
     fired: tuple[tuple[Rule, str], ...]
     graph: Graph
-    cost: Whole
+    seconds: float
+    fused: int
 
 
 def absorbed(graph: Graph, context: Context, schedule_of: Callable[[Graph], Graph]) -> Lowered:
     """Applies the best move repeatedly, as long as it reduces the time of the whole plan.
 
-    Moves that store more scores or prevent fused attention are skipped.
+    Moves that prevent fused attention are skipped.
     """
 
-    @cache
-    def cost(moved: Graph) -> Whole:
-        return _whole(schedule_of(fusable(graph, moved)), context)
+    def move(fired: tuple[tuple[Rule, str], ...], moved: Graph) -> Absorption:
+        schedule = schedule_of(fusable(graph, moved))
+        return Absorption(fired, moved, time_of(schedule, context.sizes, context.target), _fused(schedule))
 
-    moved, chosen = graph, dict[str, str]()
-    while moves := [Absorption(fired, after, cost(after)) for fired, after in _moves(moved)]:
-        improving = [move for move in moves if move.cost.less(cost(moved))]
-        if ABSORBED in context.forced and not chosen:
-            improving = improving or moves
+    now, chosen = move((), graph), dict[str, str]()
+    while moves := sorted(starmap(move, _moves(now.graph)), key=lambda candidate: candidate.seconds):
+        improving = [better for better in moves if better.seconds < now.seconds and better.fused >= now.fused]
+        improving = improving or (moves if ABSORBED in context.forced and not chosen else [])
         if not improving:
-            return Lowered(fusable(graph, moved), chosen, _refusals(moved, moves, cost(moved), context))
-        best = min(improving, key=lambda move: move.cost.time)
-        chosen |= {place: f"{ABSORBED}: {_describe(moved, rule, place)}" for rule, place in best.fired}
-        moved = best.graph
-    return Lowered(fusable(graph, moved), chosen)
+            return Lowered(fusable(graph, now.graph), chosen, _refusals(moves, now))
+        chosen |= {place: f"{ABSORBED}: {_describe(now.graph, rule, place)}" for rule, place in improving[0].fired}
+        now = improving[0]
+    return Lowered(fusable(graph, now.graph), chosen)
 
 
 def _describe(graph: Graph, rule: Rule, place: str) -> str:
@@ -117,45 +97,24 @@ def fusable(start: Graph, graph: Graph) -> Graph:
     return graph
 
 
-def _whole(schedule: Graph, context: Context) -> Whole:
-    size = {leg.name: leg.size or context.sizes[leg.name] for leg in schedule.legs}
-    pairs = [step.legs for step in schedule.steps if quadratic(schedule, step.legs)]
-    kernels = chain(
-        *(step.kernel.body if step.kernel and cost_of(step).by_steps else (step,) for step in schedule.steps)
-    )
-    return Whole(
-        time_of(schedule, context.sizes, context.target),
-        sum(prod(size[leg] for leg in legs) for legs in pairs),
-        sum(map(_makes_no_scores, kernels)),
-    )
+def _fused(schedule: Graph) -> int:
+    """The kernels of fused attention, banded or not, also inside other kernels."""
+    bodies = (step.kernel.body if step.kernel and cost_of(step).by_steps else (step,) for step in schedule.steps)
+    rows = [KERNELS[step.kernel.kind] for step in chain(*bodies) if step.kernel]
+    return sum(row.alone and row.pairs for row in rows)
 
 
-def _refusals(graph: Graph, moves: Sequence[Absorption], now: Whole, context: Context) -> dict[str, tuple[str, ...]]:
+def _refusals(moves: Sequence[Absorption], now: Absorption) -> dict[str, tuple[str, ...]]:
     """Why keys and values stay as written: the best move for each of them, with its cost."""
     refusals = dict[str, tuple[str, ...]]()
-    for move in sorted(moves, key=lambda move: move.cost.time):
-        against = _against(move.cost, now, context)
+    for move in moves:
+        against = f"the whole plan would take {instead(move.seconds, now.seconds)}"
+        if move.fused < now.fused:
+            against = "its scores would no longer be fused"
         for rule, place in move.fired:
             if rule is not CHAIN:
-                refusals.setdefault(place, (f"{_describe(graph, rule, place)}, {against}",))
+                refusals.setdefault(place, (f"{_describe(now.graph, rule, place)}, {against}",))
     return refusals
-
-
-def _against(cost: Whole, now: Whole, context: Context) -> str:
-    """Why a move with this cost is not made."""
-    if cost.pairs > now.pairs:
-        return f"it would store {cost.pairs - now.pairs:,} more scores"
-    if cost.fused < now.fused:
-        return "its scores would no longer be fused"
-    seconds, seconds_now = (context.device.seconds(schedule_cost.time) for schedule_cost in (cost, now))
-    return f"the whole plan would take {instead(seconds, seconds_now, duration)}"
-
-
-def _makes_no_scores(step: Step) -> bool:
-    """Whether a step is fused attention, banded or not, or linear attention."""
-    form = step.form
-    linear = isinstance(form, Recurrence) and form.value is not None and not form.mixes
-    return linear or (step.kernel is not None and bool(KERNELS[step.kernel.kind].alone))
 
 
 def _meet(graph: Graph, key: str, value: str) -> bool:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from warnings import warn
 
 from tensornet_attn.cost.devices import DEVICES
-from tensornet_attn.cost.figures import as_long, duration, instead
+from tensornet_attn.cost.figures import as_long, instead
 from tensornet_attn.cost.kernels import steps_of
 from tensornet_attn.cost.target import Target
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.keywords import caller
 from tensornet_attn.plan.demands import against_linear
-from tensornet_attn.plan.make import LONGER, PLANS, make_plan, plan_of
+from tensornet_attn.plan.make import LONGER, PLANS, cheapest, make_plan, plan_of
 from tensornet_attn.plan.plan import Lowering, Plan
 from tensornet_attn.rewrite.fused import FusedAttention
 
@@ -127,7 +127,7 @@ def fastest(torch: Make, both: Make, triton: Make) -> Plan:
     if not plans:
         raise errors[0]
     preferred = [plan for plan in plans if not against_linear(plan) and not _slower(plan, plans[-1])]
-    return min([*preferred, *plans], key=lambda plan: plan.price.seconds)
+    return cheapest([*preferred, *plans])
 
 
 def faster_on_cpu(cpp: Plan, torch: Make) -> Plan:
@@ -164,14 +164,14 @@ def beside_cpp(torch: Plan, cpp: Make, name: str) -> Plan:
         return torch
     seconds, seconds_now = map(_measured, (kernels, torch))
     command = f"; 'tensornet-attn warm {name}' and these options compile them" if seconds < seconds_now else ""
-    reason = f"its kernels are not compiled; they would take {instead(seconds, seconds_now, duration)}{command}"
+    reason = f"its kernels are not compiled; they would take {instead(seconds, seconds_now)}{command}"
     return replace(torch, instead=Lowering("cpp", (reason,)))
 
 
 def _compared(seconds: float, baseline: float, plan: Plan) -> str:
     """Both times, or their ratio if the plan is for a device without measured rates."""
     measured = plan.target.device.measured
-    return instead(seconds, baseline, duration) if measured else f"{as_long(seconds, baseline)} at the rates of cpu"
+    return instead(seconds, baseline) if measured else f"{as_long(seconds, baseline)} at the rates of cpu"
 
 
 def _measured(plan: Plan) -> float:

@@ -8,6 +8,7 @@ The row sums of normalised maps are carried the same way. `m` then has the posit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -59,20 +60,15 @@ def carried(graph: Graph) -> CarriedGraph:
     for name, attention in attentions(graph).items():
         if attention.compares and name in attentions(recurrent.graph):
             form = LINEAR.form(recurrent.graph, name)
-            if (
-                form is not None
-                and isinstance(form.recurrence, Recurrence)
-                and _takes(form.opened.graph, form.recurrence)
-            ):
-                with_scores = replace(recurrent, graph=form.opened.graph)
-                recurrent = (_mean if form.recurrence.alone else _map)(with_scores, name, form.recurrence)
+            if form is not None and isinstance(form.recurrence, Recurrence):
+                carry = _mean if form.recurrence.alone else _map
+                recurrent = _smaller(recurrent, form.opened, form.recurrence, carry)
     for step in sums(graph):
         assert step.box is not None
         opened = with_own_scores(recurrent.graph, step.box.operand("of"))
-        summed = recurrent.graph if isinstance(opened, str) else opened.graph
+        summed = recurrent.graph if isinstance(opened, str) else opened
         recurrence = cumulative(summed, summed.step[step.name])
-        if isinstance(recurrence, Recurrence) and _takes(summed, recurrence):
-            recurrent = _sum(replace(recurrent, graph=summed), recurrence)
+        recurrent = _smaller(recurrent, summed, recurrence, _sum) if isinstance(recurrence, Recurrence) else recurrent
     for name in [step.name for step in graph.steps if erases(step)]:
         recurrent = _delta(recurrent, recurrent.graph.step[name])
     for name in [step.name for step in graph.steps if scans(step)]:
@@ -112,17 +108,25 @@ def _with_copies(graph: Graph, step: Step, leg: str) -> list[Step]:
     return [*copies, with_uses(step, lambda use: names.get(use, use))]
 
 
-def _takes(graph: Graph, recurrence: Recurrence) -> bool:
-    """Whether no mask except causality hides keys, and a state is not larger than what a cache of all keys holds."""
-    sizes = {leg.name: leg.size or 1 for leg in graph.legs} | dict(TRAINING.sizes(graph))
+def _smaller(
+    recurrent: CarriedGraph,
+    opened: Graph,
+    recurrence: Recurrence,
+    carry: Callable[[CarriedGraph, Recurrence], CarriedGraph],
+) -> CarriedGraph:
+    """The graph with a recurrence carried; unchanged if masks except causality hide keys, or if states are too large.
+
+    These are the states of powers of scores that have more elements than a cache of all keys.
+    """
+    if any(mask not in (CAUSAL, BEFORE) for mask in opened.masks(recurrence.box)):
+        return recurrent
+    after = carry(replace(recurrent, graph=opened), recurrence)
+    sizes = {leg.name: leg.size or 1 for leg in after.graph.legs} | dict(TRAINING.sizes(opened))
     values = (recurrence.value,) if recurrence.value else ()
-    rows = {use for term in recurrence.terms for use in (*term.key, *values)}
-    keys = sum(prod(sizes[leg] for leg in use.legs) for use in rows if graph.key in use.legs)
-    state = sum(
-        prod(sizes[leg] for leg in {*(leg for use in (*term.key, *values) for leg in use.legs)} - {graph.key})
-        for term in recurrence.terms
-    )
-    return all(mask in (CAUSAL, BEFORE) for mask in graph.masks(recurrence.box)) and state <= keys
+    keys = {use.name: use.legs for term in recurrence.terms for use in (*term.key, *values)}
+    states = [after.graph.legs_of(name) for name in after.states.keys() - recurrent.states.keys()]
+    in_states, in_keys = (sum(prod(sizes[leg] for leg in legs) for legs in held) for held in (states, keys.values()))
+    return after if opened.legs == recurrent.graph.legs or in_states <= in_keys else recurrent
 
 
 @dataclass(frozen=True)
@@ -287,9 +291,10 @@ class _BoxStates:
         return CarriedGraph(with_states, recurrent.states | self.states, recurrent.boxes | {masked}, levels)
 
 
-def _map(recurrent: CarriedGraph, name: str, recurrence: Recurrence) -> CarriedGraph:
+def _map(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:
     """Carries a map that is multiplied with values: the chunk's part is computed, the past comes from the state."""
-    graph, attention = recurrent.graph, attentions(recurrent.graph)[name]
+    graph, name = recurrent.graph, recurrence.box.name
+    attention = attentions(graph)[name]
     reader, states = attention.reader(), _BoxStates(graph, attention.box, recurrence.decays)
     assert isinstance(reader, MapReader)
     assert recurrence.value is not None
@@ -317,11 +322,12 @@ def _map(recurrent: CarriedGraph, name: str, recurrence: Recurrence) -> CarriedG
     return states.onto(recurrent, graph, name)
 
 
-def _mean(recurrent: CarriedGraph, name: str, recurrence: Recurrence) -> CarriedGraph:
+def _mean(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:
     """Carries a mean of values whose weights are exponentials of key-only scores: the means of chunk and past.
 
     Each mean is weighted by its sum of exponentials: the weight is the sigmoid of the difference of their logarithms.
     """
+    name = recurrence.box.name
     recurrent = _with_own_diagonal(recurrent, name, recurrence.decays[0])
     graph, attention = recurrent.graph, attentions(recurrent.graph)[name]
     reader, states, box, value = (

@@ -14,7 +14,7 @@ from functools import partial
 from tensornet_attn.graph.attention import attentions, readers_of
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Tensor, Term, Use
-from tensornet_attn.graph.recurrence import ONES
+from tensornet_attn.graph.recurrence import ONES, sums
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
 from tensornet_attn.kernels.linear import LINEAR
@@ -49,12 +49,12 @@ def _with_ones(graph: Graph, box: Step) -> Graph:
     map_use, key = Use(box.name, box.legs), str(graph.key)
     ones = Tensor(fresh(graph, f"{box.name}.{key}"), "constant", (key,), ONES)
     product = Contraction((Term(ONE, (map_use, Use(ones.name, ones.legs))),))
-    sums = {
+    readers = {
         step.name: [replace(step, op=product)]
-        for step, use in graph.readers.get(box.name, ())
-        if use == map_use and step.box and step.box.kind == "sum" and {*graph.masks(step)} <= {*graph.masks(box)}
+        for step in (sums(graph) if box.name in attentions(graph) else ())
+        if step.op.uses == (map_use,) and {*graph.masks(step)} <= {*graph.masks(box)}
     }
-    return with_steps(with_places(graph, (ones,)), sums) if sums and box.name in attentions(graph) else graph
+    return with_steps(with_places(graph, (ones,)), readers) if readers else graph
 
 
 def _values(graph: Graph, box: Step) -> dict[Use, None]:

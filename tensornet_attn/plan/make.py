@@ -56,8 +56,8 @@ def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, f
         ways = WAYS if target.demanding else WAYS[:1]
         by_table = [_in_ways(graph, backend, target, table, ways) for table in tables]
         with_kernels = LONGER if target.device.measured else 1.0  # the last table is the one of kernels alone
-        cheapest = _cheapest([plans[AS_PRICED] for plans in by_table], with_kernels)
-        plans = next(plans for plans in by_table if plans[AS_PRICED] is cheapest)
+        best = cheapest([plans[AS_PRICED] for plans in by_table], with_kernels)
+        plans = next(plans for plans in by_table if plans[AS_PRICED] is best)
     plan = chosen(plans) if target.demanding else plans[AS_PRICED]
     if target.strict:
         strictly(graph.name, plan.regions, backend)
@@ -134,11 +134,11 @@ def _planned(
     regions = left_out + tuple(Region(name, (name,), context.backend, notes.chosen[name]) for name in replaced)
     regions += tuple(_regions(lowered, context.backend, notes))
     plan = Plan(written, schedule, regions, context.backend, _lengths(context.sizes), context.target)
-    return _cheapest([plan, *others])
+    return cheapest([plan, *others])
 
 
-def _cheapest(plans: Sequence[Plan], of_last: float = 1.0) -> Plan:
-    """The plan with the least predicted time; the last one may take `of_last` times as long."""
+def cheapest(plans: Sequence[Plan], of_last: float = 1.0) -> Plan:
+    """The plan with the least predicted time, the first of equals; the last one may take `of_last` times as long."""
     if len(plans) == 1:
         return plans[0]
     seconds = [plan.price.seconds for plan in plans]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tensornet_attn.cost.figures import duration
 from tensornet_attn.graph.graph import Graph
-from tensornet_attn.kernels.apart import seconds_apart, where_of
-from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, Rewriting
+from tensornet_attn.kernels.apart import compared
+from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
 from tensornet_attn.rewrite.engine import everywhere
 from tensornet_attn.rewrite.shift import SHIFT
 
@@ -16,11 +15,8 @@ def shifted_products(graph: Graph, context: Context) -> Lowered:
     if not trace:
         return Lowered(graph)
     tables = [step.name for step in graph.steps if step.name not in shifted.step]
-    shifted_seconds, seconds = seconds_apart(shifted, graph, context.sizes, context.target)
-    if shifted_seconds > seconds:
-        cost = FormCost(
-            shifted_seconds, seconds, duration, "it would take", where=where_of(graph, context.sizes, context.target)
-        )
+    cost = compared(shifted, graph, context, "it would take")
+    if not cost.pays:
         return Lowered(graph, refused=dict.fromkeys(tables, (f"{cost.but} {cost}",)))
     return Lowered(shifted, dict.fromkeys(tables, "shifted after the product"))
 

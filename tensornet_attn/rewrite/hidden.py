@@ -4,7 +4,6 @@
 # K = memory Wk;  A = softmax over m of Q K     ->     memory' = memory, 0 at hidden keys;  K = memory' Wk;  A as it was
 # S = K V, summed over m     ->     V' = V, 0 at hidden keys;  S = K V', summed over m
 # A = softmax over m;  S = Q K;  P = A S     ->     S' = S, 0 where masked;  P = A S'
-# S = Q K;  E = S D;  A = keep over m of E     ->     S' = S, 0 where masked;  E = S' D;  A = keep over m of E
 
 This applies to graphs that are evaluated or emitted; plans are made from graphs without it.
 """
@@ -33,13 +32,12 @@ def hiding(
     """The graph with a box `hide` wherever masked entries could produce NaN.
 
     A box is inserted before maps that are infinite at some number, or have an infinite derivative; before all maps and
-    products of an input with query and key leg, whose entries may be infinite; and, since a product of rows may
-    overflow, before its products with masked maps and with what has gradients, and before boxes that are not
-    bounded. `everywhere`: before all maps and products. `shown` names steps whose entries are all needed.
-    `blocks`: the graph runs on blocks of queries and keys, whose entries beyond the last position are masked too, so
-    that such maps get a box even if all entries are visible. `keys`: inputs may be infinite also at keys that the key
-    mask hides; then boxes are inserted where they are read. They are also inserted for the products that sum keys,
-    which count hidden ones otherwise; not if `everywhere`.
+    products of an input with query and key leg, whose entries may be infinite; and before products of a masked map and
+    a product of rows, which may overflow. `everywhere`: before all maps and products. `shown` names steps whose entries
+    are all needed. `blocks`: the graph runs on blocks of queries and keys, whose entries beyond the last position are
+    masked too, so that such maps get a box even if all entries are visible. `keys`: inputs may be infinite also at keys
+    that the key mask hides; then boxes are inserted where they are read. They are also inserted for the products that
+    sum keys, which count hidden ones otherwise; not if `everywhere`.
     """
     builder = _Hiding(graph, looks(graph, shown), everywhere, blocks, keys)
     for step in graph.steps:
@@ -51,9 +49,8 @@ def hiding(
 class _Hiding:
     """`doubtful` names tensors and steps with possibly infinite masked entries, `rows` those with such rows.
 
-    `large` names products, which may overflow at masked pairs, and what is computed of them without a bound, `masked`
-    what is zero there, `learned` what has gradients. `boxes` has the boxes so far. `empty` names what is zero at hidden
-    keys because of them.
+    `large` names products, which may overflow at masked pairs, and what is computed of them, `masked` what is zero
+    there. `boxes` has the boxes so far. `empty` names what is zero at hidden keys because of them.
     """
 
     graph: Graph
@@ -71,7 +68,6 @@ class _Hiding:
         self.doubtful = {tensor.name for tensor in inputs if self.pairs(tensor.legs)}
         self.rows = {tensor.name for tensor in inputs if self.keys and not tensor.finite}
         self.masked = zero_at_pairs(self.graph)
-        self.learned = {tensor.name for tensor in (*inputs, *self.graph.of_role("weight")) if not tensor.frozen}
         self.counting = counting(self.graph) if self.keys and not self.everywhere else {}
         self.batched = batched(self.graph) if self.counting else frozenset()
 
@@ -93,12 +89,10 @@ class _Hiding:
                 self.doubtful.add(step.name)
             new_uses.append(self.hidden(step, use, look, fill) if harm else use)
         self.rows |= {step.name} if any(use.name in self.rows for use in new_uses) else set()
-        self.learned |= {step.name} if any(use.name in self.learned for use in step.op.uses) else set()
         product = any(len(term.factors) > 1 for term in terms_of(step)) or any(
             use.name in self.large for use in new_uses
         )
-        bounded = step.box is not None and OPS[step.box.kind].bounded(step.box)
-        if product and self.pairs(step.legs) and step.name not in self.masked and not bounded:
+        if product and self.pairs(step.legs) and step.name not in self.masked:
             self.large.add(step.name)
         new_uses = self.with_zeros(step, new_uses) if step.name in self.counting else new_uses
         if self.is_empty(step, new_uses):
@@ -183,21 +177,14 @@ class _Hiding:
         if step.box is None or not OPS[step.box.kind].multiplies:
             return rows
         always = self.everywhere or not OPS[step.box.kind].finite(self.graph, step.box)
-        large = () if OPS[step.box.kind].bounded(step.box) else self.large
-        return [
-            row or always or self.infinite(use) or use.name in large
-            for row, use in zip(rows, step.op.uses, strict=True)
-        ]
+        return [row or always or self.infinite(use) for row, use in zip(rows, step.op.uses, strict=True)]
 
     def infinite(self, use: Use) -> bool:
         return self.pairs(use.legs) if self.everywhere else use.name in self.doubtful
 
     def overflows(self, use: Use, factors: Iterable[Use]) -> bool:
-        """Whether a factor may be infinite where another one, or its gradient, is zero."""
-        if use.name not in self.large:
-            return False
-        names = [factor.name for factor in factors]
-        return any(name in self.masked for name in names) or sum(name in self.learned for name in names) > 1
+        """Whether a factor may be infinite where another one is zero."""
+        return use.name in self.large and any(factor.name in self.masked for factor in factors)
 
     def hidden(self, step: Step, use: Use, look: Seen, fill: float) -> Use:
         """The replacement of a use of which `look` is visible; kernels hide keys of pairs in what they read."""

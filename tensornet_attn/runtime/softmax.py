@@ -8,7 +8,7 @@ from tensornet_attn.runtime.masks import both, causal_mask
 from tensornet_attn.runtime.operations import largest_number, surely
 from tensornet_attn.runtime.precision import row_bias
 
-LONG = 2048  # keys from which two products are faster than the fused kernel, for one query on a CPU
+LONG = 1 << 21  # elements of all keys, more than caches hold, from which two products of one query on a CPU are faster
 
 
 def masked_softmax(scores: Tensor, keep: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
@@ -159,7 +159,7 @@ def one_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
     """Attention of one query, q [b, h, 1, d], k and v [b, g, m, d]: reads keys and values once.
 
     Heads that share a key become rows of one product. Without shared keys, two products are faster than the fused
-    kernel for long keys on a CPU, because the blocks of the kernel are designed for many queries.
+    kernel for many keys on a CPU, because the blocks of the kernel are designed for many queries.
     """
     groups = k.shape[1]
     if q.shape[1] != groups:
@@ -169,7 +169,7 @@ def one_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
         return F.scaled_dot_product_attention(rows, k, v, mask, dropout, scale=scale).flatten(1, 2)[:, :, None]
     # in half precision, the product would round the scores
     wide = q.device.type == "cpu" and q.element_size() >= 4 and not torch.is_autocast_enabled("cpu")
-    if not wide or dropout or torch.compiler.is_compiling() or k.shape[-2] < LONG:
+    if not wide or dropout or torch.compiler.is_compiling() or k.numel() < LONG:
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, scale=scale)
     scores = torch.matmul(k, scale * q.transpose(-1, -2)).transpose(-1, -2)  # reads keys row by row
     if mask is not None:

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tensornet_attn.constants import SLOW_MAPS
 from tensornet_attn.runtime.maps import SLOPES
 from tensornet_attn.runtime.operations import asks_gradients, is_plain, place_among, plain_gradients
 
 LINEAR_TILE = 1 << 17  # elements of a tile per thread: the tensors of a tile fit into the L2 cache
 LINEAR_LEAST = 1 << 17  # elements of values up to which plain operations are faster
-SLOW = {torch.tanh}  # maps that take longer to compute than to save and read
+SLOW = [getattr(torch, name) for name in SLOW_MAPS]
 LINEAR_ROWS = 64  # rows of a tile, if there are as many: products of few rows are slow
 
 

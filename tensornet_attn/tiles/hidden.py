@@ -38,7 +38,7 @@ def where_seen(nodes: Nodes, box: Box, index: Mapping[str, str], look: Look, new
             for masks, legs in views
         ]
         tile = nodes.node("both", tiles, pair) if len(tiles) != 1 else tiles[0]
-        for variable in {*missing.values()} & {*tile.heads}:
+        for variable in filter(tile.heads.__contains__, missing.values()):
             tile = nodes.over(tile, variable, "any")
         seen[tile] = None
     return nodes.node("either", seen, pair) if len(seen) > 1 else next(iter(seen))

@@ -13,7 +13,7 @@ import tensornet_attn as ta
 from tensornet_attn.bench import contestants
 from tensornet_attn.bench.baselines import layer_of
 from tensornet_attn.bench.baselines.kernels import FastWeights, delta_rule, in_chunks, shares
-from tensornet_attn.bench.bench import Bench, BenchmarkOptions
+from tensornet_attn.bench.bench import Bench, Options
 from tensornet_attn.bench.case import FORWARD, PASSES, TRAINING, Case
 from tensornet_attn.bench.contestants import SkippedError, contestant
 from tensornet_attn.cost.devices import DEVICES
@@ -39,7 +39,7 @@ def test_the_rewrite_on_attention_is_measured_where_the_plan_is_another() -> Non
         any(isinstance(step.form, FusedAttention) for step in one.module.plan.schedule.steps) for one in (found, plain)
     ]
     assert has == [True, False]
-    for result in Bench(BenchmarkOptions(("fused",), passes=PASSES, **QUICK)).results([case]):
+    for result in Bench(Options(("fused",), passes=PASSES, **QUICK)).results([case]):
         assert {entry.status for entry in result.entries} == {"measured"}
 
 

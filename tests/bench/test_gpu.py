@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.bench.bench import Bench, BenchmarkOptions
+from tensornet_attn.bench.bench import Bench, Options
 from tensornet_attn.bench.case import Case
 from tensornet_attn.bench.machine import LEAST, Rates, gpu_words, measured_rates, memory_limit, shortest
 from tensornet_attn.bench.measure import by_events, captured, is_gpu, on_device, peak_bytes, sample_of
@@ -130,9 +130,7 @@ def test_what_a_graph_cannot_capture_has_its_reason(monkeypatch: pytest.MonkeyPa
     made: list[object] = []
     monkeypatch.setattr("tensornet_attn.bench.bench.captured", refused)
     case = Case(ta.load("mhsa", legs={"f": 16, "h": 2}), 8)
-    (result,) = Bench(BenchmarkOptions(("sdpa",), passes=("forward",), repeats=3, seconds=0, graphs=True)).results(
-        [case]
-    )
+    (result,) = Bench(Options(("sdpa",), passes=("forward",), repeats=3, seconds=0, graphs=True)).results([case])
     assert [entry.status for entry in result.entries] == ["measured", "failed"]
     assert result.entry("sdpa").reason == (
         "a CUDA graph cannot capture it: RuntimeError: operation not permitted when stream is capturing"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tensornet_attn as ta
-from tensornet_attn.bench.bench import BenchmarkOptions, in_batches
+from tensornet_attn.bench.bench import Options, in_batches
 from tensornet_attn.bench.case import FORWARD, PASSES, Case
 
 QUICK = {"repeats": 3, "seconds": 0.0}
@@ -15,9 +15,7 @@ def case_of(n: int) -> Case:
 
 def test_results_come_in_order_and_processes_say_what_they_do() -> None:
     said: list[str] = []
-    found = list(
-        in_batches([(BenchmarkOptions(("eager",), **QUICK), case_of(n)) for n in (4, 6)], 2, None, said.append)
-    )
+    found = list(in_batches([(Options(("eager",), **QUICK), case_of(n)) for n in (4, 6)], 2, None, said.append))
     assert [(place, result.n, result.kind) for place, result in found] == [
         (place, n, kind) for place, n in enumerate((4, 6)) for kind in PASSES
     ]
@@ -29,7 +27,7 @@ def test_results_come_in_order_and_processes_say_what_they_do() -> None:
 
 
 def test_a_process_that_dies_fails_its_case_alone() -> None:
-    options = BenchmarkOptions(("eager",), passes=(FORWARD,), **QUICK)
+    options = Options(("eager",), passes=(FORWARD,), **QUICK)
     work = [(options, case_of(4)), (options, Killed(ta.load("mhsa", legs={"f": 8, "h": 2}), 6, 2))]
     (_, first), (_, second) = in_batches(work, 2, None, lambda text: None)
     assert {entry.status for entry in first.entries} == {"measured"}

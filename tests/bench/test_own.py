@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.bench.bench import Bench, BenchmarkOptions
+from tensornet_attn.bench.bench import Bench, Options
 from tensornet_attn.bench.case import PASSES, Case
 from tensornet_attn.bench.own import maker_named, own_layer
 from tests import own_modules
@@ -134,7 +134,7 @@ def case(name: str = "mhsa", **rest: Any) -> Case:
 def entries(layer: Any, subject: Case | None = None, **options: Any) -> list[Any]:
     """The entry of a layer in both passes."""
     against = [f"own_layers:{layer}" if isinstance(layer, str) else layer]
-    results = Bench(BenchmarkOptions(against, passes=PASSES, **QUICK, **options)).results([subject or case()])
+    results = Bench(Options(against, passes=PASSES, **QUICK, **options)).results([subject or case()])
     return [result.entries[-1] for result in results]
 
 
@@ -164,7 +164,7 @@ def test_causal_comes_from_the_case() -> None:
 
 def test_as_a_class() -> None:
     same = maker_named("own_layers:Same")
-    assert BenchmarkOptions([same]).names == ["torch", "own_layers:Same"]
+    assert Options([same]).names == ["torch", "own_layers:Same"]
     assert {entry.status for entry in entries(same)} == {"measured"}
 
 
@@ -237,12 +237,12 @@ def test_a_layer_that_cannot_be_made_or_called() -> None:
 
 
 def test_a_name_that_is_wrong(folder: Path) -> None:
-    told = refusal(BenchmarkOptions, ["own_layers:Fussed"])
+    told = refusal(Options, ["own_layers:Fussed"])
     assert told == (
         f"the contestant 'own_layers:Fussed': module 'own_layers' ('{folder}/own_layers.py') has no 'Fussed'; "
         "did you mean 'Fused'?"
     )
-    assert refusal(BenchmarkOptions, ["own_layer:Fused"]).endswith("did you mean 'own_layers'?")
+    assert refusal(Options, ["own_layer:Fused"]).endswith("did you mean 'own_layers'?")
 
 
 def test_on_the_command_line(run, folder: Path) -> None:

@@ -11,7 +11,7 @@ import tensornet_attn as ta
 from tensornet_attn.bench import compare, contestants
 from tensornet_attn.bench.baselines import LAYERS
 from tensornet_attn.bench.baselines.multi_head import MultiHead
-from tensornet_attn.bench.bench import Bench, BenchmarkOptions
+from tensornet_attn.bench.bench import Bench, Options
 from tensornet_attn.bench.case import FORWARD, PASSES, TRAINING, Case
 from tensornet_attn.bench.compare import errors, oracle, reference_values, values_of
 from tensornet_attn.bench.contestants import AGAINST, MAKERS, SkippedError, need_compiler
@@ -32,7 +32,7 @@ def case_of(name: str = "mhsa", n: int = 6, **options: object) -> Case:
 
 
 def measured(case: Case, *against: str, passes: tuple[str, ...] = (FORWARD,), **options: object) -> list[PassResult]:
-    return list(Bench(BenchmarkOptions(against, passes=passes, **(QUICK | options))).results([case]))
+    return list(Bench(Options(against, passes=passes, **(QUICK | options))).results([case]))
 
 
 @pytest.mark.parametrize("kind", PASSES)
@@ -154,7 +154,7 @@ def test_a_design_of_ones_own_has_no_hand_written_layer(tmp_path) -> None:
 
 def test_without_a_compiler_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    bench = Bench(BenchmarkOptions(("compile", "flex"), ("torch", "inductor"), (FORWARD,), **QUICK))
+    bench = Bench(Options(("compile", "flex"), ("torch", "inductor"), (FORWARD,), **QUICK))
     (result,) = bench.results([case_of()])
     wanted = "torch.compile needs a C++ compiler on the CPU; neither g++ nor clang++ is on the PATH."
     assert {name: result.entry(name).reason for name in ("inductor", "compile", "flex")} == dict.fromkeys(
@@ -257,18 +257,18 @@ def test_both_inputs_are_given_and_a_default_is_not() -> None:
 
 
 def test_unknown_names_and_devices() -> None:
-    assert refusal(BenchmarkOptions, ("eagr",)) == "there is no contestant 'eagr': did you mean 'eager'?"
-    assert refusal(BenchmarkOptions, backends=("jax",)) == (
+    assert refusal(Options, ("eagr",)) == "there is no contestant 'eagr': did you mean 'eager'?"
+    assert refusal(Options, backends=("jax",)) == (
         "there is no backend to measure 'jax': known here: auto, cpp, inductor, torch, triton."
     )
-    assert refusal(BenchmarkOptions, backends=()) == "name a backend to measure, e.g. torch."
+    assert refusal(Options, backends=()) == "name a backend to measure, e.g. torch."
     known = {"reference", "eager", "compile", "sdpa", "softmax", "flex", "fused", "dense", "fla"}
     assert set(AGAINST) == known
 
 
 @pytest.mark.slow
 def test_what_is_compiled_passes_the_comparison() -> None:
-    bench = Bench(BenchmarkOptions(("compile", "flex"), ("torch", "inductor"), PASSES, **QUICK))
+    bench = Bench(Options(("compile", "flex"), ("torch", "inductor"), PASSES, **QUICK))
     (forward, training) = bench.results([case_of("alibi")])
     assert {entry.name: entry.status for entry in forward.entries} == dict.fromkeys(
         ("torch", "inductor", "compile", "flex"), "measured"

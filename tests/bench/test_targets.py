@@ -13,7 +13,7 @@ import pytest
 
 from tensornet_attn import compiler
 from tensornet_attn.bench import targets
-from tensornet_attn.bench.bench import BenchmarkOptions
+from tensornet_attn.bench.bench import Options
 from tensornet_attn.bench.run import Setting, cases_of, options_of
 from tensornet_attn.bench.targets import BATCH, GPU_TARGETS, PEERS, TARGETS, BenchmarkTarget, Growth, RateShare, Ratio
 from tensornet_attn.cost.sizes import parameters
@@ -114,14 +114,14 @@ def words(criterion: Ratio | RateShare | Growth) -> tuple[str, str]:
 def test_each_can_be_asked_for(target: BenchmarkTarget) -> None:
     case, *half = cases_of(target, Setting())
     assert (case.n, [one.n for one in half]) == (target.n, [target.n // 2] * target.grows)
-    own = options_of(target, BenchmarkOptions(), Setting(backends=("triton", "torch")))
+    own = options_of(target, Options(), Setting(backends=("triton", "torch")))
     assert own.backends == ("triton", "torch")
     assert {*own.against} == {*target.against} - {"torch"}
 
 
 def test_a_peer_of_ours_is_measured_though_it_was_not_asked_for() -> None:
     target = BenchmarkTarget("mhsa", (Ratio(1.0, ("torch", "eager")),))
-    own = options_of(target, BenchmarkOptions(), Setting(backends=("triton",)))
+    own = options_of(target, Options(), Setting(backends=("triton",)))
     assert (own.backends, list(own.against)) == (("triton", "torch"), ["eager"])
 
 

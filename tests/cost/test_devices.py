@@ -18,4 +18,3 @@ def test_a_balance_of_each(device: Device) -> None:
         assert 2 < device.rate / device.bandwidth < 400  # FLOPs a byte: above, something is a power of ten off
         assert device.seconds(device.time(device.rate, 0)) == 1
         assert device.seconds(device.time(0, device.bandwidth)) == 1
-    assert device.seconds(device.units(0.25)) == 0.25

@@ -11,7 +11,7 @@ from tensornet_attn.cost import sizes_at
 from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.target import TRAINING
-from tensornet_attn.cost.work import macs, polynomial, products
+from tensornet_attn.cost.work import elementwise, macs, polynomial, products
 from tensornet_attn.graph import build
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.pairs import split_products
@@ -45,6 +45,15 @@ def test_formulas(name: str, causal: bool) -> None:
     graph = summed_first(build(ta.load(name), causal))
     scene = SizedGraph(split_products(graph), sizes_at(graph, {"n": 512, "m": 512}))
     assert polynomial(products(scene, graph.step["A.o"])) == FORMULAS[name, causal]
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("causal", [False, True])
+def test_operations_of_elements_are_linear_in_the_length(name: str, causal: bool) -> None:
+    """No pair of a query and a key is among them: the kernel computes none."""
+    short, long = (scene_of(name, causal, n) for n in (512, 1024))
+    counts = [sum(elementwise(scene, step) for step in scene.graph.steps) for scene in (short, long)]
+    assert counts[1] <= 2 * counts[0]
 
 
 @pytest.mark.parametrize("name", SMALL)

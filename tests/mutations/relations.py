@@ -148,11 +148,4 @@ RELATIONS = (
         "A product of rows that overflows at hidden pairs multiplies the zeros of a softmax.",
         (f"{SHIPPED}[mgk]",),
     ),
-    Mutation(
-        "rewrite/hidden.py",
-        " or sum(name in self.learned for name in names) > 1",
-        "",
-        "The gradient of a map, which is zero where a mask hides, is multiplied by a product that overflows there.",
-        (f"{FOUND}[map_of_queries_and_keys-torch]",),
-    ),
 )

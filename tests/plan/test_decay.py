@@ -232,11 +232,8 @@ def test_triton_keeps_kernels_of_scores_where_sequences_are_not_long(name: str, 
         (region,) = (r for r in plan.regions if "decayed by 'D'" in r.chosen or "Triton kernels" in r.chosen)
         found.append((region.backend, "decay" in region.chosen))
     assert found == ways
-    reasons = {
-        "by distance": "summing over the keys first, in several kernels instead of one, would cost ",
-        "by features": "summing over the keys first would cost ",
-    }
-    assert f"\n    not linear attention: {reasons[name]}" in make_plan(graph, "triton", Target(n=16, m=16)).explain()
+    told = make_plan(graph, "triton", Target(n=16, m=16)).explain()
+    assert "\n    not linear attention: summing over the keys first would take " in told
 
 
 def test_the_kernels_of_a_softmax_of_numbers_of_keys() -> None:

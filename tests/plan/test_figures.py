@@ -1,4 +1,4 @@
-"""Times and counts in sentences: singular, plural and unit; no figure stands instead of itself."""
+"""Times in sentences: singular, plural and unit; no figure stands instead of itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.cost.figures import counted, duration, instead
+from tensornet_attn.cost.figures import duration, instead
 
 DURATIONS = {
     0.0: "0 microseconds",
@@ -32,11 +32,9 @@ def test_durations(seconds: float) -> None:
 
 
 def test_as_many_digits_as_tell_two_figures_apart() -> None:
-    assert instead(2e-3, 721e-6, duration) == "2 milliseconds instead of 721 microseconds"
-    assert instead(853.44e-6, 853.41e-6, duration) == "853.44 microseconds instead of 853.41 microseconds"
-    assert instead(1.0, 1.0 + 1e-9, duration) == "1 second either way"
-    assert instead(1_000_400, 1_000_300, counted) == "1.0004 M multiply-adds instead of 1.0003 M multiply-adds"
-    assert instead(1, 2, counted) == "1 multiply-add instead of 2 multiply-adds"
+    assert instead(2e-3, 721e-6) == "2 milliseconds instead of 721 microseconds"
+    assert instead(853.44e-6, 853.41e-6) == "853.44 microseconds instead of 853.41 microseconds"
+    assert instead(1.0, 1.0 + 1e-9) == "1 second either way"
 
 
 @pytest.mark.parametrize("name", ta.list_designs())

@@ -40,7 +40,7 @@ class Named(OfBoxes[Scored]):
 
     def cost(self, form: Scored, context: Context) -> FormCost:
         keys = context.sizes["m"]
-        return FormCost(self.price * keys, 100 * keys, lambda coins, digits: f"{coins:,.0f} coins", "it would take")
+        return FormCost(self.price * keys, 100 * keys, "it would take")
 
     def emit(self, writer: Writer, step: Step) -> None:
         FUSED.emit(writer, step)
@@ -56,7 +56,7 @@ def explained(monkeypatch: pytest.MonkeyPatch, row: Named) -> str:
 
 
 def test_a_row_that_pays_is_taken_with_both_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "\n  A: named attention\n    predicted: 10 coins instead of 1,000 coins\n" in explained(
+    assert "\n  A: named attention\n    predicted: 10 seconds instead of 1,000 seconds\n" in explained(
         monkeypatch, Named("A", 1)
     )
 
@@ -64,7 +64,7 @@ def test_a_row_that_pays_is_taken_with_both_figures(monkeypatch: pytest.MonkeyPa
 def test_a_row_that_does_not_pay_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     text = explained(monkeypatch, Named("A", 200))
     assert "\n  A: fused attention: " in text
-    assert "\n    not named attention: it would take 2,000 coins instead of 1,000 coins\n" in text
+    assert "\n    not named attention: it would take 2,000 seconds instead of 1,000 seconds\n" in text
 
 
 def test_a_row_that_cannot_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def test_refused_with_the_reason_and_still_right(name: str) -> None:
 
 def test_short_sequences_keep_their_scores() -> None:
     told = ta.compile("linear", n=16, device_costs="generic").explain()
-    reason = "summing over the keys first would cost 1.06 M multiply-adds instead of 262 k multiply-adds"
+    reason = "summing over the keys first would take 1.14 times as long at the rates of cpu"
     assert CHOSEN not in told
     assert f"\n    not linear attention: {reason}" in told
 
@@ -76,6 +76,8 @@ def test_shipped_designs(name: str, causal: bool) -> None:
     how = f", in chunks of {chunk}" if causal else ""
     told = f"  A.o: {CHOSEN}{how}; with a run-time mask, the scores are computed"
     lines = ta.compile(name, causal=causal, device_costs="generic").explain().splitlines()
+    if causal and name == "kernel_gfish":  # at these sizes, blocks of queries take less time
+        told = "    not linear attention: summing over the keys first would take 1.1 times as long at the rates of cpu"
     assert any(line.partition("; inside: ")[0] == told for line in lines)
 
 

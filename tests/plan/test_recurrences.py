@@ -12,7 +12,7 @@ from tensornet_attn.cost.target import Target
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.kernels import KERNELS
-from tensornet_attn.plan.decoding import decoding_of
+from tensornet_attn.plan.decoding import as_decoder, decoding_of
 from tensornet_attn.plan.make import plan_of
 from tensornet_attn.tiles.legs import quadratic
 from tests.relations.found import FOUND
@@ -46,3 +46,8 @@ def test_constant_states_train_linearly(design: str | dict[str, Any]) -> None:
     if graph.key is None or decoding.memory or all(kept.reach for kept in decoding.kept):
         return
     assert (decoding.floats(N) == decoding.floats(2 * N)) == (not for_all_pairs(graph))
+
+
+def test_states_of_powers_are_not_larger_than_keys() -> None:
+    """Values share the leg of keys, so that a state has the leg twice: 8 heads of 64 ** 3 elements."""
+    assert as_decoder(build(ta.load("mhsa_poly"))).floats(1024) == 2 * 1024 * 512

@@ -276,34 +276,28 @@ def logarithm(data: Data, draw: random.Random) -> None:
 
 
 def times_rows(data: Data, draw: random.Random) -> list[str]:
-    """A product of rows multiplies a masked map where it is read, or its scores. Returns the names of its inputs."""
+    """A product of rows multiplies a masked map where it is read. Returns the names of its inputs."""
     query, key, steps = leg_of(data, "query"), leg_of(data, "key"), data["diagram"]
     maps = [slot for slot in boxes(data, ("softmax", "normalize", "keep"), key) if slot.holder is steps]
-    slot = choose(draw, maps)
-    name, of = slot.key, slot.value["of"]
-    legs = legs_of(data, of) or []
+    name = choose(draw, (slot.key for slot in maps))
+    legs = legs_of(data, steps[name]) or []
     if not {query, key} <= {*legs}:
         raise Unfit
     own_keys = any(key in value["legs"] for value in data["inputs"].values())
     rows, scores, product = fresh(data, "rows"), fresh(data, "scores"), fresh(data, "product")
     keys = fresh(data, "keys") if own_keys else rows
     data["inputs"] |= {rows: {"legs": [query]}} | ({keys: {"legs": [key]}} if own_keys else {})
-    before = draw.random() < 0.5
-    for read in () if before else slots(data):
-        if isinstance(read.value, str):
-            read.holder[read.key] = USE.sub(
-                lambda use: f"{product}[{use[2]}]" if use[1] == name else use[0], read.value
+    for slot in slots(data):
+        if isinstance(slot.value, str):
+            slot.holder[slot.key] = USE.sub(
+                lambda use: f"{product}[{use[2]}]" if use[1] == name else use[0], slot.value
             )
-    factor = fresh(data, "factor") if before else name
-    multiplied = f"{factor}[{' '.join(legs)}] {scores}[{query} {key}] -> {' '.join(legs)}"
-    added = {scores: f"{rows}[{query}] {keys}[{key}] -> {query} {key}", product: multiplied}
     data["diagram"] = {}
     for step, value in steps.items():
-        if step == name and before:
-            of = of if isinstance(of, dict) or "->" in of else f"{of} -> {' '.join(legs)}"
-            data["diagram"] |= {factor: of, **added, name: value | {"of": f"{product}[{' '.join(legs)}]"}}
-        else:
-            data["diagram"] |= {step: value} | (added if step == name else {})
+        data["diagram"][step] = value
+        if step == name:
+            data["diagram"][scores] = f"{rows}[{query}] {keys}[{key}] -> {query} {key}"
+            data["diagram"][product] = f"{name}[{' '.join(legs)}] {scores}[{query} {key}] -> {' '.join(legs)}"
     return [rows, keys]
 
 

@@ -86,16 +86,6 @@ FOUND = (
         {"A": {"map": "sigmoid", "of": ATTEND}, "y": "A[n m] v[m] -> n"},
     ),
     _design(
-        "map_of_queries_and_keys",
-        MET,
-        {
-            "D": {"map": "tanh", "of": "x[n] + k[m] -> n m"},
-            "A": {"keep": "m", "of": "D[n m] w[] -> n m"},
-            "y": "A[n m] v[m] -> n",
-        },
-        weights={"w": ""},
-    ),
-    _design(
         "mixed_components",
         {"x": "n f"},
         {

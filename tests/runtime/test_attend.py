@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tensornet_attn.runtime import softmax
 from tensornet_attn.runtime.draw import update_
 from tensornet_attn.runtime.masks import causal_mask
 from tensornet_attn.runtime.sink import attention_beside_sink
@@ -82,3 +83,13 @@ def names_behind(y: Tensor) -> str:
             found.add(node)
             todo += [behind for behind, _ in node.next_functions]
     return " ".join(node.name() for node in found)
+
+
+@pytest.mark.parametrize("heads", [(3, 3), (4, 2)])
+def test_one_query_reads_many_keys_in_two_products(heads: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as leave the caches: the fused kernel has blocks for many queries. Both give the same."""
+    q, k, v = (torch.randn(2, h, n, 5, dtype=torch.float64) for h, n in zip((*heads, heads[1]), (1, 9, 9), strict=True))
+    keep = torch.rand(2, 1, 1, 9) > 0.3
+    expected = attend(q, k, v, keep, scale=0.4)
+    monkeypatch.setattr(softmax, "LONG", k.numel())
+    torch.testing.assert_close(attend(q, k, v, keep, scale=0.4), expected, rtol=0, atol=1e-12)

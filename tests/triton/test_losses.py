@@ -7,14 +7,14 @@ import torch
 
 import tensornet_attn as ta
 from tests.designs.cases import compiled, normal
-from tests.designs.test_losses import LOOPS, SEEN, check_losses
+from tests.designs.test_losses import SEEN, check_losses, each
 from tests.losses import inputs, made, total
 from tests.triton.agreement import near
 
 KEYS = torch.tensor([[True, True, False, True, False], [False, True, True, True, True], [False] * 5])
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@each
 def test_losses_equal_plain_loops(name: str) -> None:
     module = compiled(name, "triton")
     assert "triton" in module.plan.backends.values() or name == "sigma_moe_regularised"  # too few experts for kernels

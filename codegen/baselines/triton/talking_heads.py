@@ -22,7 +22,7 @@ from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, block_of, dot_of, in_parts, in_sight, largest_of, load_1d, mask_2d, online, parts_of, result_of_part,
-    scalar, share_of, softened, store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, where_visible, with_bias,
+    scalar, share_of, softened, store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -94,29 +94,21 @@ def y_1_tiles_statistics(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # reload scalars per block instead of keeping them
-        mask_tile = ()
-        seen_2 = ()
-        over = tl.zeros((n_block, m_block), tl.int1)
-        for h in tl.static_range(8):
-            mask_tile += (mask_2d(mask, mask_step, (batch, h), n[:, None], n_end, m[None, :], m_end, MASK),)  # n m
-            seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-            over |= seen_2[h]  # n m
-        A_scores_hidden = ()
+        A_scores_1 = ()
         for g in tl.static_range(8):
             K_tile = tile_2d(K, K_step, (batch, g), m, m_end, d, d_size)  # m d
-            A_scores_1 = dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS)  # n m
-            A_scores_hidden += (where_visible(A_scores_1, over, edge, 0.0),)  # n m
+            A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
         m_i_0_next = ()
         l_i_0_next = ()
         for h in tl.static_range(8):
             A_scores = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(8):
                 Pl_value = scalar(Pl, Pl_step, (batch, g, h)).to(SUMS)  # a number
-                A_scores += Pl_value * A_scores_hidden[g]  # n m
-            A_scores_2 = with_bias(A_scores, number_0, mask_tile[h], MASK, SUMS)  # n m
-            A, alpha, m_i_0_own, l_i_0_own = online(
-                A_scores_2, number_0, MASK, seen_2[h], edge, m_i_0[h], l_i_0[h]
-            )  # n m
+                A_scores += Pl_value * A_scores_1[g]  # n m
+            mask_tile = mask_2d(mask, mask_step, (batch, h), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
+            A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
+            A, alpha, m_i_0_own, l_i_0_own = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
         m_i_0 = m_i_0_next
@@ -153,28 +145,20 @@ def y_1_tiles_forward(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # reload scalars per block instead of keeping them
-        mask_tile = ()
-        seen_2 = ()
-        over = tl.zeros((n_block, m_block), tl.int1)
-        for h in tl.static_range(8):
-            mask_tile += (mask_2d(mask, mask_step, (batch, h), n[:, None], n_end, m[None, :], m_end, MASK),)  # n m
-            seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-            over |= seen_2[h]  # n m
-        A_scores_hidden = ()
+        A_scores_1 = ()
         for g in tl.static_range(8):
             K_tile = tile_2d(K, K_step, (batch, g), m, m_end, d, d_size)  # m d
-            A_scores_1 = dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS)  # n m
-            A_scores_hidden += (where_visible(A_scores_1, over, edge, 0.0),)  # n m
+            A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
         A = ()
         for h in tl.static_range(8):
             A_scores = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(8):
                 Pl_value = scalar(Pl, Pl_step, (batch, g, h)).to(SUMS)  # a number
-                A_scores += Pl_value * A_scores_hidden[g]  # n m
-            A_scores_2 = with_bias(A_scores, number_0, mask_tile[h], MASK, SUMS)  # n m
-            A += (
-                softened(A_scores_2, number_0, MASK, seen_2[h], edge, A_largest[h][:, None], A_rows[h][:, None]),
-            )  # n m
+                A_scores += Pl_value * A_scores_1[g]  # n m
+            mask_tile = mask_2d(mask, mask_step, (batch, h), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
+            A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
+            A += (softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[h][:, None], A_rows[h][:, None]),)  # n m
         acc_next = ()
         for e in tl.static_range(8):
             U = tl.zeros((n_block, m_block), SUMS)
@@ -217,18 +201,10 @@ def y_1_tiles_sums(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # reload scalars per block instead of keeping them
-        mask_tile = ()
-        seen_2 = ()
-        over = tl.zeros((n_block, m_block), tl.int1)
-        for h in tl.static_range(8):
-            mask_tile += (mask_2d(mask, mask_step, (batch, h), n[:, None], n_end, m[None, :], m_end, MASK),)  # n m
-            seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-            over |= seen_2[h]  # n m
-        A_scores_hidden = ()
+        A_scores_1 = ()
         for g in tl.static_range(8):
             K_tile = tile_2d(K, K_step, (batch, g), m, m_end, d, d_size)  # m d
-            A_scores_1 = dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS)  # n m
-            A_scores_hidden += (where_visible(A_scores_1, over, edge, 0.0),)  # n m
+            A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
         d_U = ()
         for e in tl.static_range(8):
             V_tile = tile_2d(V, V_step, (batch, e_at * 8 + e), m, m_end, d, d_size)  # m d
@@ -239,9 +215,11 @@ def y_1_tiles_sums(
             A_scores = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(8):
                 Pl_value = scalar(Pl, Pl_step, (batch, g, h)).to(SUMS)  # a number
-                A_scores += Pl_value * A_scores_hidden[g]  # n m
-            A_scores_2 = with_bias(A_scores, number_0, mask_tile[h], MASK, SUMS)  # n m
-            A = softened(A_scores_2, number_0, MASK, seen_2[h], edge, A_largest[h][:, None], A_rows[h][:, None])  # n m
+                A_scores += Pl_value * A_scores_1[g]  # n m
+            mask_tile = mask_2d(mask, mask_step, (batch, h), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
+            A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
+            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[h][:, None], A_rows[h][:, None])  # n m
             d_A = tl.zeros((n_block, m_block), SUMS)
             for e in tl.static_range(8):
                 Pw_value = scalar(Pw, Pw_step, (batch, h, e_at * 8 + e)).to(SUMS)  # a number
@@ -290,32 +268,25 @@ def y_1_tiles_rows(
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        over = tl.zeros((n_block, m_block), tl.int1)
-        tl.debug_barrier()  # recompute instead of keeping values in registers
-        for h in tl.static_range(8):
-            mask_tile = mask_2d(mask, mask_step, (batch, h), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
-            seen_2 = allowed(visible, mask_tile, MASK)  # n m
-            over |= seen_2  # n m
         K_tile = ()
-        A_scores_hidden = ()
+        A_scores_1 = ()
         for g in tl.static_range(8):
             K_tile += (tile_2d(K, K_step, (batch, g), m, m_end, d, d_size),)  # m d
-            A_scores_1 = dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS)  # n m
-            A_scores_hidden += (where_visible(A_scores_1, over, edge, 0.0),)  # n m
+            A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
         d_U = ()
         for e in tl.static_range(8):
             V_tile = tile_2d(V, V_step, (batch, e_at * 8 + e), m, m_end, d, d_size)  # m d
             d_U += (dot_of(d_2[e], tl.trans(V_tile), DOT, SUMS),)  # n m
-        d_A_scores_hidden = (tl.zeros((n_block, m_block), SUMS),) * 8
+        d_A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 8
         d_Pl_2_next = ()
         tl.debug_barrier()  # recompute instead of keeping values in registers
         for h in tl.static_range(8):
-            d_A_scores_hidden_next = ()
+            d_A_scores_1_next = ()
             Pl_value = ()
             A_scores = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(8):
                 Pl_value += (scalar(Pl, Pl_step, (batch, g, h)).to(SUMS),)  # a number
-                A_scores += Pl_value[g] * A_scores_hidden[g]  # n m
+                A_scores += Pl_value[g] * A_scores_1[g]  # n m
             mask_tile = mask_2d(mask, mask_step, (batch, h), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
             A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
@@ -326,21 +297,19 @@ def y_1_tiles_rows(
                 d_A += d_U[e] * Pw_value  # n m
             d_A_scores = A * (d_A - A_sums[h][:, None])  # n m
             for g in tl.static_range(8):
-                d_A_scores_hidden_next += (d_A_scores_hidden[g] + d_A_scores * Pl_value[g],)  # n m
-                d_Pl_3 = d_A_scores * A_scores_hidden[g]  # n m
+                d_A_scores_1_next += (d_A_scores_1[g] + d_A_scores * Pl_value[g],)  # n m
+                d_Pl_3 = d_A_scores * A_scores_1[g]  # n m
                 d_Pl_2_next += (d_Pl_2[h * 8 + g] + in_parts(d_Pl_3, PARTS),)
             if mask_grad is not None:
                 store_2d(mask_grad + (pair * 8 + h) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
-            d_A_scores_hidden = d_A_scores_hidden_next
+            d_A_scores_1 = d_A_scores_1_next
         d_Pl_2 = d_Pl_2_next
         d_Q_2_next = ()
         for g in tl.static_range(8):
-            d_A_scores_hidden_2 = number_0 * d_A_scores_hidden[g]  # n m
-            d_A_scores_1 = where_visible(d_A_scores_hidden_2, over, edge, 0.0)  # n m
-            d_Q_2_next += (d_Q_2[g] + dot_of(d_A_scores_1, K_tile[g], DOT, SUMS),)
+            d_Q_2_next += (d_Q_2[g] + dot_of(d_A_scores_1[g], K_tile[g], DOT, SUMS),)
         d_Q_2 = d_Q_2_next
     for g in tl.static_range(8):
-        store_tile_2d(Q_grad, Q_grad_step, (batch, g, e_at), n, n_end, d, d_size, d_Q_2[g])
+        store_tile_2d(Q_grad, Q_grad_step, (batch, g, e_at), n, n_end, d, d_size, number_0 * d_Q_2[g])
     for h in tl.static_range(8):
         for g in tl.static_range(8):
             if Pl_grad is not None:
@@ -371,32 +340,26 @@ def y_1_tiles_keys(
         n = start + tl.arange(0, n_block)
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        over = tl.zeros((m_block, n_block), tl.int1)
-        for h in tl.static_range(8):
-            mask_tile = mask_2d(mask, mask_step, (batch, h), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
-            seen_2 = allowed(visible, mask_tile, MASK)  # n m
-            over |= seen_2  # n m
         Q_tile = ()
-        A_scores_hidden = ()
+        A_scores_1 = ()
         for g in tl.static_range(8):
             Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
-            A_scores_1 = dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS)  # n m
-            A_scores_hidden += (where_visible(A_scores_1, over, edge, 0.0),)  # n m
+            A_scores_1 += (dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS),)  # n m
         d_2 = ()
         d_U = ()
         for e in tl.static_range(8):
             d_2 += (tile_2d(gradient, gradient_step, (batch, e_at * 8 + e), n, n_end, d, d_size),)  # n d
             d_U += (dot_of(V_tile[e], tl.trans(d_2[e]), DOT, SUMS),)  # n m
         U = (tl.zeros((m_block, n_block), SUMS),) * 8
-        d_A_scores_hidden = (tl.zeros((m_block, n_block), SUMS),) * 8
+        d_A_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 8
         for h in tl.static_range(8):
             U_next = ()
-            d_A_scores_hidden_next = ()
+            d_A_scores_1_next = ()
             Pl_value = ()
             A_scores = tl.zeros((m_block, n_block), SUMS)
             for g in tl.static_range(8):
                 Pl_value += (scalar(Pl, Pl_step, (batch, g, h)).to(SUMS),)  # a number
-                A_scores += Pl_value[g] * A_scores_hidden[g]  # n m
+                A_scores += Pl_value[g] * A_scores_1[g]  # n m
             mask_tile = mask_2d(mask, mask_step, (batch, h), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
             A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
@@ -411,30 +374,28 @@ def y_1_tiles_keys(
             A_sums = load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end)  # n
             d_A_scores = A * (d_A - A_sums[None, :])  # n m
             for g in tl.static_range(8):
-                d_A_scores_hidden_next += (d_A_scores_hidden[g] + d_A_scores * Pl_value[g],)  # n m
+                d_A_scores_1_next += (d_A_scores_1[g] + d_A_scores * Pl_value[g],)  # n m
             U = U_next
-            d_A_scores_hidden = d_A_scores_hidden_next
+            d_A_scores_1 = d_A_scores_1_next
         d_V_2_next = ()
         for e in tl.static_range(8):
             d_V_2_next += (d_V_2[e] + dot_of(U[e], d_2[e], DOT, SUMS),)
         d_V_2 = d_V_2_next
         d_K_2_next = ()
         for g in tl.static_range(8):
-            d_A_scores_hidden_2 = number_0 * d_A_scores_hidden[g]  # n m
-            d_A_scores_1 = where_visible(d_A_scores_hidden_2, over, edge, 0.0)  # n m
-            d_K_2_next += (d_K_2[g] + dot_of(d_A_scores_1, Q_tile[g], DOT, SUMS),)
+            d_K_2_next += (d_K_2[g] + dot_of(d_A_scores_1[g], Q_tile[g], DOT, SUMS),)
         d_K_2 = d_K_2_next
     for e in tl.static_range(8):
         store_tile_2d(V_grad, V_grad_step, (batch, e_at * 8 + e), m, m_end, d, d_size, d_V_2[e])
     for g in tl.static_range(8):
-        store_tile_2d(K_grad, K_grad_step, (batch, g, e_at), m, m_end, d, d_size, d_K_2[g])
+        store_tile_2d(K_grad, K_grad_step, (batch, g, e_at), m, m_end, d, d_size, number_0 * d_K_2[g])
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"),
     operands={"Q": "g n d", "K": "g m d", "Pl": "g h", "Pw": "h e", "V": "e m d"}, heads={"g": 8, "h": 8, "e": 8},
     widths={"d": "d"}, result="e n d", others="h", sizes={"g": 8, "h": 8, "e": 8},
-    reads=[[], [], [], [], [], [], [], []], live={"statistics": 11, "forward": 17, "sums": 20, "rows": 29, "keys": 37},
+    reads=[[], [], [], [], [], [], [], []], live={"statistics": 11, "forward": 17, "sums": 20, "rows": 28, "keys": 36},
     whole=("g", "h"), sums={"sums": 64, "rows": 64},
     accumulators={"forward": "d d d d d d d d", "rows": "d d d d d d d d", "keys": "d d d d d d d d d d d d d d d d"},
     resident={"statistics": "d d d d d d d d", "forward": "d d d d d d d d", "sums": "d d d d d d d d d d d d d d d d", "rows": "d d d d d d d d d d d d d d d d", "keys": "d d d d d d d d d d d d d d d d"},

@@ -21,8 +21,7 @@ from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, block_of, dot_of, in_parts, in_sight, key_of, largest_of, load_1d, mask_2d, noise_2d, online, parts_of,
-    result_of_part, scalar, share_of, softened, store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, where_visible,
-    with_bias,
+    result_of_part, scalar, share_of, softened, store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import given_noise, tiled
@@ -110,35 +109,27 @@ def y_1_tiles_forward(
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        mask_tile = ()
-        seen_2 = ()
-        over = tl.zeros((n_block, m_block), tl.int1)
-        for h in tl.static_range(4):
-            mask_tile += (
-                mask_2d(mask, mask_step, (batch, h_at * 4 + h), n[:, None], n_end, m[None, :], m_end, MASK),
-            )  # n m
-            seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-            over |= seen_2[h]  # n m
-        A_scores_2_hidden = ()
+        A_scores_1 = ()
         for g in tl.static_range(4):
             K_tile = tile_2d(K, K_step, (batch, g), m, m_end, d, d_size)  # m d
-            A_scores_1 = dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS)  # n m
-            A_scores_2_hidden += (where_visible(A_scores_1, over, edge, 0.0),)  # n m
+            A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
         m_i_0_next = ()
         l_i_0_next = ()
         acc_next = ()
         for h in tl.static_range(4):
             A_scores_2 = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(4):
-                A_scores_2 += P_value[h * 4 + g] * A_scores_2_hidden[g]  # n m
+                A_scores_2 += P_value[h * 4 + g] * A_scores_1[g]  # n m
             eps_2 = noise_2d(
                 eps, eps_step, (batch, h_at * 4 + h), n[:, None], n_end, m[None, :], m_end,
                 batch * h_programs * 1 + (h_at * 1 + h // 4), h % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT, SUMS,
             )  # n m
-            A_scores = with_bias(A_scores_2 + A_of_p3_value[h] * eps_2, number_0, mask_tile[h], MASK, SUMS)  # n m
-            A, alpha, m_i_0_own, l_i_0_own = online(
-                A_scores, number_0, MASK, seen_2[h], edge, m_i_0[h], l_i_0[h]
+            mask_tile = mask_2d(
+                mask, mask_step, (batch, h_at * 4 + h), n[:, None], n_end, m[None, :], m_end, MASK
             )  # n m
+            A_scores = with_bias(A_scores_2 + A_of_p3_value[h] * eps_2, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
+            A, alpha, m_i_0_own, l_i_0_own = online(A_scores, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
             V_tile = tile_2d(V, V_step, (batch, h_at * 4 + h), m, m_end, d, d_size)  # m d
@@ -192,25 +183,15 @@ def y_1_tiles_rows(
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        mask_tile = ()
-        seen_2 = ()
-        over = tl.zeros((n_block, m_block), tl.int1)
-        for h in tl.static_range(4):
-            mask_tile += (
-                mask_2d(mask, mask_step, (batch, h_at * 4 + h), n[:, None], n_end, m[None, :], m_end, MASK),
-            )  # n m
-            seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-            over |= seen_2[h]  # n m
         K_tile = ()
-        A_scores_2_hidden = ()
+        A_scores_1 = ()
         A_scores_2 = (tl.zeros((n_block, m_block), SUMS),) * 4
         for g in tl.static_range(4):
             A_scores_2_next = ()
             K_tile += (tile_2d(K, K_step, (batch, g), m, m_end, d, d_size),)  # m d
-            A_scores_1 = dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS)  # n m
-            A_scores_2_hidden += (where_visible(A_scores_1, over, edge, 0.0),)  # n m
+            A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
             for h in tl.static_range(4):
-                A_scores_2_next += (A_scores_2[h] + P_value[g * 4 + h] * A_scores_2_hidden[g],)  # n m
+                A_scores_2_next += (A_scores_2[h] + P_value[g * 4 + h] * A_scores_1[g],)  # n m
             A_scores_2 = A_scores_2_next
         d_A_scores = ()
         d_A_scores_3_2_next = ()
@@ -219,8 +200,12 @@ def y_1_tiles_rows(
                 eps, eps_step, (batch, h_at * 4 + h), n[:, None], n_end, m[None, :], m_end,
                 batch * h_programs * 1 + (h_at * 1 + h // 4), h % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT, SUMS,
             )  # n m
-            A_scores = with_bias(A_scores_2[h] + A_of_p3_value[h] * eps_2, number_0, mask_tile[h], MASK, SUMS)  # n m
-            A = softened(A_scores, number_0, MASK, seen_2[h], edge, A_largest[h][:, None], A_rows[h][:, None])  # n m
+            mask_tile = mask_2d(
+                mask, mask_step, (batch, h_at * 4 + h), n[:, None], n_end, m[None, :], m_end, MASK
+            )  # n m
+            A_scores = with_bias(A_scores_2[h] + A_of_p3_value[h] * eps_2, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
+            A = softened(A_scores, number_0, MASK, seen_2, edge, A_largest[h][:, None], A_rows[h][:, None])  # n m
             V_tile = tile_2d(V, V_step, (batch, h_at * 4 + h), m, m_end, d, d_size)  # m d
             d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
             d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
@@ -236,13 +221,11 @@ def y_1_tiles_rows(
         d_P_2_next = ()
         d_Q_2_next = ()
         for g in tl.static_range(4):
-            d_A_scores_2_hidden = tl.zeros((n_block, m_block), SUMS)
+            d_A_scores_1 = tl.zeros((n_block, m_block), SUMS)
             for h in tl.static_range(4):
-                d_A_scores_2_hidden += d_A_scores[h] * P_value[g * 4 + h]  # n m
-                d_P_3 = d_A_scores[h] * A_scores_2_hidden[g]  # n m
+                d_A_scores_1 += d_A_scores[h] * P_value[g * 4 + h]  # n m
+                d_P_3 = d_A_scores[h] * A_scores_1[g]  # n m
                 d_P_2_next += (d_P_2[g * 4 + h] + in_parts(d_P_3, PARTS),)
-            d_A_scores_2_hidden_2 = number_0 * d_A_scores_2_hidden  # n m
-            d_A_scores_1 = where_visible(d_A_scores_2_hidden_2, over, edge, 0.0)  # n m
             d_Q_2_next += (d_Q_2[g] + dot_of(d_A_scores_1, K_tile[g], DOT, SUMS),)
         d_P_2 = d_P_2_next
         d_Q_2 = d_Q_2_next
@@ -250,7 +233,7 @@ def y_1_tiles_rows(
         if A_of_p3_grad is not None:
             tl.store(A_of_p3_grad + ((pair * blocks + block) * 4 + h), number_0 * tl.sum(d_A_scores_3_2[h]))
     for g in tl.static_range(4):
-        store_tile_2d(Q_grad, Q_grad_step, (batch, g, h_at), n, n_end, d, d_size, d_Q_2[g])
+        store_tile_2d(Q_grad, Q_grad_step, (batch, g, h_at), n, n_end, d, d_size, number_0 * d_Q_2[g])
         for h in tl.static_range(4):
             if P_grad is not None:
                 tl.store(P_grad + ((pair * blocks + block) * 16 + g * 4 + h), number_0 * tl.sum(d_P_2[g * 4 + h]))
@@ -286,24 +269,14 @@ def y_1_tiles_keys(
         n = start + tl.arange(0, n_block)
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        mask_tile = ()
-        seen_2 = ()
-        over = tl.zeros((m_block, n_block), tl.int1)
-        for h in tl.static_range(4):
-            mask_tile += (
-                mask_2d(mask, mask_step, (batch, h_at * 4 + h), n[None, :], n_end, m[:, None], m_end, MASK),
-            )  # n m
-            seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-            over |= seen_2[h]  # n m
         Q_tile = ()
         A_scores_2 = (tl.zeros((m_block, n_block), SUMS),) * 4
         for g in tl.static_range(4):
             A_scores_2_next = ()
             Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
             A_scores_1 = dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS)  # n m
-            A_scores_2_hidden = where_visible(A_scores_1, over, edge, 0.0)  # n m
             for h in tl.static_range(4):
-                A_scores_2_next += (A_scores_2[h] + P_value[g * 4 + h] * A_scores_2_hidden,)  # n m
+                A_scores_2_next += (A_scores_2[h] + P_value[g * 4 + h] * A_scores_1,)  # n m
             A_scores_2 = A_scores_2_next
         d_V_2_next = ()
         d_A_scores = ()
@@ -312,10 +285,14 @@ def y_1_tiles_keys(
                 eps, eps_step, (batch, h_at * 4 + h), n[None, :], n_end, m[:, None], m_end,
                 batch * h_programs * 1 + (h_at * 1 + h // 4), h % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT, SUMS,
             )  # n m
-            A_scores = with_bias(A_scores_2[h] + A_of_p3_value[h] * eps_2, number_0, mask_tile[h], MASK, SUMS)  # n m
+            mask_tile = mask_2d(
+                mask, mask_step, (batch, h_at * 4 + h), n[None, :], n_end, m[:, None], m_end, MASK
+            )  # n m
+            A_scores = with_bias(A_scores_2[h] + A_of_p3_value[h] * eps_2, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A_largest = load_1d(lse + (pair * 8 + 4 + h) * n_end, n, 1, n_end)  # n
             A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
-            A = softened(A_scores, number_0, MASK, seen_2[h], edge, A_largest[None, :], A_rows[None, :])  # n m
+            A = softened(A_scores, number_0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
             d_2 = tile_2d(gradient, gradient_step, (batch, h_at * 4 + h), n, n_end, d, d_size)  # n d
             d_V_2_next += (d_V_2[h] + dot_of(A, d_2, DOT, SUMS),)
             d_A = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m
@@ -324,24 +301,22 @@ def y_1_tiles_keys(
         d_V_2 = d_V_2_next
         d_K_2_next = ()
         for g in tl.static_range(4):
-            d_A_scores_2_hidden = tl.zeros((m_block, n_block), SUMS)
+            d_A_scores_1 = tl.zeros((m_block, n_block), SUMS)
             for h in tl.static_range(4):
-                d_A_scores_2_hidden += d_A_scores[h] * P_value[g * 4 + h]  # n m
-            d_A_scores_2_hidden_2 = number_0 * d_A_scores_2_hidden  # n m
-            d_A_scores_1 = where_visible(d_A_scores_2_hidden_2, over, edge, 0.0)  # n m
+                d_A_scores_1 += d_A_scores[h] * P_value[g * 4 + h]  # n m
             d_K_2_next += (d_K_2[g] + dot_of(d_A_scores_1, Q_tile[g], DOT, SUMS),)
         d_K_2 = d_K_2_next
     for h in tl.static_range(4):
         store_tile_2d(V_grad, V_grad_step, (batch, h_at * 4 + h), m, m_end, d, d_size, d_V_2[h])
     for g in tl.static_range(4):
-        store_tile_2d(K_grad, K_grad_step, (batch, g, h_at), m, m_end, d, d_size, d_K_2[g])
+        store_tile_2d(K_grad, K_grad_step, (batch, g, h_at), m, m_end, d, d_size, number_0 * d_K_2[g])
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"),
     operands={"Q": "g n d", "K": "g m d", "P": "g h", "A_of_p3": "h", "eps": "h n m", "V": "h m d"},
     heads={"g": 4, "h": 4}, widths={"d": "d"}, result="h n d", others="h", sizes={"g": 4, "h": 8},
-    reads=[[0], [1], [2], [3]], live={"forward": 17, "rows": 22, "keys": 17}, whole=("g",), random=True, noise=("eps",),
+    reads=[[0], [1], [2], [3]], live={"forward": 17, "rows": 21, "keys": 16}, whole=("g",), random=True, noise=("eps",),
     sums={"rows": 20}, accumulators={"forward": "d d d d", "rows": "d d d d", "keys": "d d d d d d d d"},
     resident={"forward": "d d d d", "rows": "d d d d d d d d", "keys": "d d d d d d d d"},
     streamed={"forward": "d d d d d d d d", "rows": "d d d d d d d d", "keys": "d d d d d d d d"},

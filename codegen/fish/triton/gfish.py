@@ -23,7 +23,7 @@ from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, block_of, dot_of, in_parts, in_sight, key_of, largest_of, load_1d, mask_2d, maximum_of, noise_2d, online,
     parts_of, result_of_part, scalar, share_of, softened, store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d,
-    where_visible, with_bias,
+    with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import given_noise, tiled
@@ -112,20 +112,10 @@ def y_1_tiles_forward(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # reload scalars per block instead of keeping them
-        mask_tile = ()
-        seen_2 = ()
-        over = tl.zeros((n_block, m_block), tl.int1)
-        for h in tl.static_range(8):
-            mask_tile += (
-                mask_2d(mask, mask_step, (batch, h_at * 8 + h), n[:, None], n_end, m[None, :], m_end, MASK),
-            )  # n m
-            seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-            over |= seen_2[h]  # n m
-        L_scores_scores_2_hidden = ()
+        L_scores_scores_1 = ()
         for g in tl.static_range(4):
             K_tile = tile_2d(K, K_step, (batch, g), m, m_end, d, d_size)  # m d
-            L_scores_scores_1 = dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS)  # n m
-            L_scores_scores_2_hidden += (where_visible(L_scores_scores_1, over, edge, 0.0),)  # n m
+            L_scores_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
         A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 8
         for k_four in range(2):
             for k_word in tl.static_range(4):
@@ -139,9 +129,8 @@ def y_1_tiles_forward(
                 for g in tl.static_range(4):
                     P_value = scalar(P, P_step, (batch, g, k)).to(SUMS)  # a number
                     L_of_of_p3_value = scalar(L_of_of_p3, L_of_of_p3_step, (batch, g, k)).to(SUMS)  # a number
-                    L_scores_scores = P_value * L_scores_scores_2_hidden[g] + L_of_of_p3_value * eps_2  # n m
-                    L_scores_hidden = where_visible(L_scores_scores, over, edge, 1.0)  # n m
-                    L += maximum_of(L_scores_hidden, 0.0)  # n m
+                    L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2  # n m
+                    L += maximum_of(L_scores_scores, 0.0)  # n m
                 for h in tl.static_range(8):
                     W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
                     A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
@@ -151,10 +140,12 @@ def y_1_tiles_forward(
         acc_next = ()
         for h in tl.static_range(8):
             b2_value = scalar(b2, b2_step, (batch, h_at * 8 + h)).to(SUMS)  # a number
-            A_scores = with_bias(A_scores_1[h] + b2_value, number_0, mask_tile[h], MASK, SUMS)  # n m
-            A, alpha, m_i_0_own, l_i_0_own = online(
-                A_scores, number_0, MASK, seen_2[h], edge, m_i_0[h], l_i_0[h]
+            mask_tile = mask_2d(
+                mask, mask_step, (batch, h_at * 8 + h), n[:, None], n_end, m[None, :], m_end, MASK
             )  # n m
+            A_scores = with_bias(A_scores_1[h] + b2_value, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
+            A, alpha, m_i_0_own, l_i_0_own = online(A_scores, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
             V_tile = tile_2d(V, V_step, (batch, h_at * 8 + h), m, m_end, d, d_size)  # m d
@@ -203,20 +194,10 @@ def y_1_tiles_numbers(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # reload scalars per block instead of keeping them
-        mask_tile = ()
-        seen_2 = ()
-        over = tl.zeros((n_block, m_block), tl.int1)
-        for h in tl.static_range(8):
-            mask_tile += (
-                mask_2d(mask, mask_step, (batch, h_at * 8 + h), n[:, None], n_end, m[None, :], m_end, MASK),
-            )  # n m
-            seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-            over |= seen_2[h]  # n m
-        L_scores_scores_2_hidden = ()
+        L_scores_scores_1 = ()
         for g in tl.static_range(4):
             K_tile = tile_2d(K, K_step, (batch, g), m, m_end, d, d_size)  # m d
-            L_scores_scores_1 = dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS)  # n m
-            L_scores_scores_2_hidden += (where_visible(L_scores_scores_1, over, edge, 0.0),)  # n m
+            L_scores_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
         eps_2 = ()
         A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 8
         tl.debug_barrier()  # recompute instead of keeping values in registers
@@ -232,9 +213,8 @@ def y_1_tiles_numbers(
             for g in tl.static_range(4):
                 P_value = scalar(P, P_step, (batch, g, k)).to(SUMS)  # a number
                 L_of_of_p3_value = scalar(L_of_of_p3, L_of_of_p3_step, (batch, g, k)).to(SUMS)  # a number
-                L_scores_scores = P_value * L_scores_scores_2_hidden[g] + L_of_of_p3_value * eps_2[k]  # n m
-                L_scores_hidden = where_visible(L_scores_scores, over, edge, 1.0)  # n m
-                L += maximum_of(L_scores_hidden, 0.0)  # n m
+                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
+                L += maximum_of(L_scores_scores, 0.0)  # n m
             for h in tl.static_range(8):
                 W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
                 A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
@@ -242,8 +222,12 @@ def y_1_tiles_numbers(
         d_A_scores = ()
         for h in tl.static_range(8):
             b2_value = scalar(b2, b2_step, (batch, h_at * 8 + h)).to(SUMS)  # a number
-            A_scores = with_bias(A_scores_1[h] + b2_value, number_0, mask_tile[h], MASK, SUMS)  # n m
-            A = softened(A_scores, number_0, MASK, seen_2[h], edge, A_largest[h][:, None], A_rows[h][:, None])  # n m
+            mask_tile = mask_2d(
+                mask, mask_step, (batch, h_at * 8 + h), n[:, None], n_end, m[None, :], m_end, MASK
+            )  # n m
+            A_scores = with_bias(A_scores_1[h] + b2_value, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
+            A = softened(A_scores, number_0, MASK, seen_2, edge, A_largest[h][:, None], A_rows[h][:, None])  # n m
             V_tile = tile_2d(V, V_step, (batch, h_at * 8 + h), m, m_end, d, d_size)  # m d
             d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
             d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
@@ -254,9 +238,8 @@ def y_1_tiles_numbers(
             for g in tl.static_range(4):
                 P_value = scalar(P, P_step, (batch, g, k)).to(SUMS)  # a number
                 L_of_of_p3_value = scalar(L_of_of_p3, L_of_of_p3_step, (batch, g, k)).to(SUMS)  # a number
-                L_scores_scores = P_value * L_scores_scores_2_hidden[g] + L_of_of_p3_value * eps_2[k]  # n m
-                L_scores_hidden = where_visible(L_scores_scores, over, edge, 1.0)  # n m
-                L += maximum_of(L_scores_hidden, 0.0)  # n m
+                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
+                L += maximum_of(L_scores_scores, 0.0)  # n m
             for h in tl.static_range(8):
                 d_W2_3 = d_A_scores[h] * L  # n m
                 d_W2_2_next += (d_W2_2[k * 8 + h] + in_parts(d_W2_3, PARTS),)
@@ -303,21 +286,11 @@ def y_1_tiles_rows(
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        mask_tile = ()
-        seen_2 = ()
-        over = tl.zeros((n_block, m_block), tl.int1)
-        for h in tl.static_range(8):
-            mask_tile += (
-                mask_2d(mask, mask_step, (batch, h_at * 8 + h), n[:, None], n_end, m[None, :], m_end, MASK),
-            )  # n m
-            seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-            over |= seen_2[h]  # n m
         K_tile = ()
-        L_scores_scores_2_hidden = ()
+        L_scores_scores_1 = ()
         for g in tl.static_range(4):
             K_tile += (tile_2d(K, K_step, (batch, g), m, m_end, d, d_size),)  # m d
-            L_scores_scores_1 = dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS)  # n m
-            L_scores_scores_2_hidden += (where_visible(L_scores_scores_1, over, edge, 0.0),)  # n m
+            L_scores_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
         eps_2 = ()
         A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 8
         tl.debug_barrier()  # recompute instead of keeping values in registers
@@ -333,9 +306,8 @@ def y_1_tiles_rows(
             for g in tl.static_range(4):
                 P_value = scalar(P, P_step, (batch, g, k)).to(SUMS)  # a number
                 L_of_of_p3_value = scalar(L_of_of_p3, L_of_of_p3_step, (batch, g, k)).to(SUMS)  # a number
-                L_scores_scores = P_value * L_scores_scores_2_hidden[g] + L_of_of_p3_value * eps_2[k]  # n m
-                L_scores_hidden = where_visible(L_scores_scores, over, edge, 1.0)  # n m
-                L += maximum_of(L_scores_hidden, 0.0)  # n m
+                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
+                L += maximum_of(L_scores_scores, 0.0)  # n m
             for h in tl.static_range(8):
                 W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
                 A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
@@ -343,8 +315,12 @@ def y_1_tiles_rows(
         d_A_scores = ()
         d_b2_2_next = ()
         for h in tl.static_range(8):
-            A_scores = with_bias(A_scores_1[h] + b2_value[h], number_0, mask_tile[h], MASK, SUMS)  # n m
-            A = softened(A_scores, number_0, MASK, seen_2[h], edge, A_largest[h][:, None], A_rows[h][:, None])  # n m
+            mask_tile = mask_2d(
+                mask, mask_step, (batch, h_at * 8 + h), n[:, None], n_end, m[None, :], m_end, MASK
+            )  # n m
+            A_scores = with_bias(A_scores_1[h] + b2_value[h], number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
+            A = softened(A_scores, number_0, MASK, seen_2, edge, A_largest[h][:, None], A_rows[h][:, None])  # n m
             V_tile = tile_2d(V, V_step, (batch, h_at * 8 + h), m, m_end, d, d_size)  # m d
             d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
             d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
@@ -353,11 +329,11 @@ def y_1_tiles_rows(
                 store_2d(mask_grad + (pair * 8 + h) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores[h])
         d_b2_2 = d_b2_2_next
         d_L_scores_scores_3_2_next = ()
-        d_L_scores_scores_2_hidden = (tl.zeros((n_block, m_block), SUMS),) * 4
+        d_L_scores_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 4
         d_P_2_next = ()
         tl.debug_barrier()  # recompute instead of keeping values in registers
         for k in tl.static_range(8):
-            d_L_scores_scores_2_hidden_next = ()
+            d_L_scores_scores_1_next = ()
             d_L = tl.zeros((n_block, m_block), SUMS)
             for h in tl.static_range(8):
                 W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
@@ -367,27 +343,24 @@ def y_1_tiles_rows(
             for g in tl.static_range(4):
                 P_value = scalar(P, P_step, (batch, g, k)).to(SUMS)  # a number
                 L_of_of_p3_value = scalar(L_of_of_p3, L_of_of_p3_step, (batch, g, k)).to(SUMS)  # a number
-                L_scores_scores = P_value * L_scores_scores_2_hidden[g] + L_of_of_p3_value * eps_2[k]  # n m
-                L_scores_hidden = where_visible(L_scores_scores, over, edge, 1.0)  # n m
-                d_L_scores_hidden = tl.where(L_scores_hidden > 0, d_L_2, 0.0)  # n m
-                d_L_scores_scores = where_visible(d_L_scores_hidden, over, edge, 0.0)  # n m
+                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
+                d_L_scores_scores = tl.where(L_scores_scores > 0, d_L_2, 0.0)  # n m
                 d_L_scores_scores_3_3 = d_L_scores_scores * eps_2[k]  # n m
                 d_L_scores_scores_3_2_next += (
                     d_L_scores_scores_3_2[k * 4 + g] + in_parts(d_L_scores_scores_3_3, PARTS),
                 )
-                d_L_scores_scores_2_hidden_next += (d_L_scores_scores_2_hidden[g] + d_L_scores_scores * P_value,)  # n m
-                d_P_3 = d_L_scores_scores * L_scores_scores_2_hidden[g]  # n m
+                d_L_scores_scores_1_next += (d_L_scores_scores_1[g] + d_L_scores_scores * P_value,)  # n m
+                d_P_3 = d_L_scores_scores * L_scores_scores_1[g]  # n m
                 d_P_2_next += (d_P_2[k * 4 + g] + in_parts(d_P_3, PARTS),)
                 d_eps += d_L_scores_scores * L_of_of_p3_value  # n m
             if eps_grad is not None:
                 store_2d(eps_grad + (pair * 8 + k) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_eps)
-            d_L_scores_scores_2_hidden = d_L_scores_scores_2_hidden_next
+            d_L_scores_scores_1 = d_L_scores_scores_1_next
         d_L_scores_scores_3_2 = d_L_scores_scores_3_2_next
         d_P_2 = d_P_2_next
         d_Q_2_next = ()
         for g in tl.static_range(4):
-            d_L_scores_scores_1 = where_visible(d_L_scores_scores_2_hidden[g], over, edge, 0.0)  # n m
-            d_Q_2_next += (d_Q_2[g] + dot_of(d_L_scores_scores_1, K_tile[g], DOT, SUMS),)
+            d_Q_2_next += (d_Q_2[g] + dot_of(d_L_scores_scores_1[g], K_tile[g], DOT, SUMS),)
         d_Q_2 = d_Q_2_next
     for h in tl.static_range(8):
         if b2_grad is not None:
@@ -433,21 +406,11 @@ def y_1_tiles_keys(
         n = start + tl.arange(0, n_block)
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        mask_tile = ()
-        seen_2 = ()
-        over = tl.zeros((m_block, n_block), tl.int1)
-        for h in tl.static_range(8):
-            mask_tile += (
-                mask_2d(mask, mask_step, (batch, h_at * 8 + h), n[None, :], n_end, m[:, None], m_end, MASK),
-            )  # n m
-            seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-            over |= seen_2[h]  # n m
         Q_tile = ()
-        L_scores_scores_2_hidden = ()
+        L_scores_scores_1 = ()
         for g in tl.static_range(4):
             Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
-            L_scores_scores_1 = dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS)  # n m
-            L_scores_scores_2_hidden += (where_visible(L_scores_scores_1, over, edge, 0.0),)  # n m
+            L_scores_scores_1 += (dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS),)  # n m
         eps_2 = ()
         A_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 8
         tl.debug_barrier()  # recompute instead of keeping values in registers
@@ -463,9 +426,8 @@ def y_1_tiles_keys(
             for g in tl.static_range(4):
                 P_value = scalar(P, P_step, (batch, g, k)).to(SUMS)  # a number
                 L_of_of_p3_value = scalar(L_of_of_p3, L_of_of_p3_step, (batch, g, k)).to(SUMS)  # a number
-                L_scores_scores = P_value * L_scores_scores_2_hidden[g] + L_of_of_p3_value * eps_2[k]  # n m
-                L_scores_hidden = where_visible(L_scores_scores, over, edge, 1.0)  # n m
-                L += maximum_of(L_scores_hidden, 0.0)  # n m
+                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
+                L += maximum_of(L_scores_scores, 0.0)  # n m
             for h in tl.static_range(8):
                 W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
                 A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
@@ -473,20 +435,24 @@ def y_1_tiles_keys(
         d_V_2_next = ()
         d_A_scores = ()
         for h in tl.static_range(8):
-            A_scores = with_bias(A_scores_1[h] + b2_value[h], number_0, mask_tile[h], MASK, SUMS)  # n m
+            mask_tile = mask_2d(
+                mask, mask_step, (batch, h_at * 8 + h), n[None, :], n_end, m[:, None], m_end, MASK
+            )  # n m
+            A_scores = with_bias(A_scores_1[h] + b2_value[h], number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A_largest = load_1d(lse + (pair * 16 + 8 + h) * n_end, n, 1, n_end)  # n
             A_rows = load_1d(lse + (pair * 16 + h) * n_end, n, 1, n_end)  # n
-            A = softened(A_scores, number_0, MASK, seen_2[h], edge, A_largest[None, :], A_rows[None, :])  # n m
+            A = softened(A_scores, number_0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
             d_2 = tile_2d(gradient, gradient_step, (batch, h_at * 8 + h), n, n_end, d, d_size)  # n d
             d_V_2_next += (d_V_2[h] + dot_of(A, d_2, DOT, SUMS),)
             d_A = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m
             A_sums = load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end)  # n
             d_A_scores += (A * (d_A - A_sums[None, :]),)  # n m
         d_V_2 = d_V_2_next
-        d_L_scores_scores_2_hidden = (tl.zeros((m_block, n_block), SUMS),) * 4
+        d_L_scores_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 4
         tl.debug_barrier()  # recompute instead of keeping values in registers
         for k in tl.static_range(8):
-            d_L_scores_scores_2_hidden_next = ()
+            d_L_scores_scores_1_next = ()
             d_L = tl.zeros((m_block, n_block), SUMS)
             for h in tl.static_range(8):
                 W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
@@ -495,16 +461,13 @@ def y_1_tiles_keys(
             for g in tl.static_range(4):
                 P_value = scalar(P, P_step, (batch, g, k)).to(SUMS)  # a number
                 L_of_of_p3_value = scalar(L_of_of_p3, L_of_of_p3_step, (batch, g, k)).to(SUMS)  # a number
-                L_scores_scores = P_value * L_scores_scores_2_hidden[g] + L_of_of_p3_value * eps_2[k]  # n m
-                L_scores_hidden = where_visible(L_scores_scores, over, edge, 1.0)  # n m
-                d_L_scores_hidden = tl.where(L_scores_hidden > 0, d_L_2, 0.0)  # n m
-                d_L_scores_scores = where_visible(d_L_scores_hidden, over, edge, 0.0)  # n m
-                d_L_scores_scores_2_hidden_next += (d_L_scores_scores_2_hidden[g] + d_L_scores_scores * P_value,)  # n m
-            d_L_scores_scores_2_hidden = d_L_scores_scores_2_hidden_next
+                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
+                d_L_scores_scores = tl.where(L_scores_scores > 0, d_L_2, 0.0)  # n m
+                d_L_scores_scores_1_next += (d_L_scores_scores_1[g] + d_L_scores_scores * P_value,)  # n m
+            d_L_scores_scores_1 = d_L_scores_scores_1_next
         d_K_2_next = ()
         for g in tl.static_range(4):
-            d_L_scores_scores_1 = where_visible(d_L_scores_scores_2_hidden[g], over, edge, 0.0)  # n m
-            d_K_2_next += (d_K_2[g] + dot_of(d_L_scores_scores_1, Q_tile[g], DOT, SUMS),)
+            d_K_2_next += (d_K_2[g] + dot_of(d_L_scores_scores_1[g], Q_tile[g], DOT, SUMS),)
         d_K_2 = d_K_2_next
     for h in tl.static_range(8):
         store_tile_2d(V_grad, V_grad_step, (batch, h_at * 8 + h), m, m_end, d, d_size, d_V_2[h])
@@ -516,7 +479,7 @@ y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"),
     operands={"Q": "g n d", "K": "g m d", "P": "g k", "L_of_of_p3": "g k", "eps": "k n m", "W2": "k h", "b2": "h", "V": "h m d"},
     heads={"g": 4, "k": 8, "h": 8}, widths={"d": "d"}, result="h n d", others="h", sizes={"g": 4, "k": 8, "h": 8},
-    reads=[[0], [1], [2], [3], [4], [5], [6], [7]], live={"forward": 25, "numbers": 41, "rows": 45, "keys": 43},
+    reads=[[0], [1], [2], [3], [4], [5], [6], [7]], live={"forward": 24, "numbers": 39, "rows": 44, "keys": 42},
     whole=("g", "k"), random=True, noise=("eps",), sums={"numbers": 64, "rows": 72},
     accumulators={"forward": "d d d d d d d d", "rows": "d d d d", "keys": "d d d d d d d d d d d d"},
     resident={"forward": "d d d d", "numbers": "d d d d d d d d d d d d", "rows": "d d d d d d d d d d d d", "keys": "d d d d d d d d d d d d"},

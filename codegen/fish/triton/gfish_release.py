@@ -22,8 +22,7 @@ from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, block_of, dot_of, in_parts, in_sight, largest_of, load_1d, mask_2d, maximum_of, online, parts_of,
-    result_of_part, scalar, share_of, softened, store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, where_visible,
-    with_bias,
+    result_of_part, scalar, share_of, softened, store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -106,30 +105,19 @@ def y_1_tiles_forward(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # reload scalars per block instead of keeping them
-        mask_tile = ()
-        seen_2 = ()
-        over = tl.zeros((n_block, m_block), tl.int1)
-        for h in tl.static_range(8):
-            mask_tile += (
-                mask_2d(mask, mask_step, (batch, h_at * 8 + h), n[:, None], n_end, m[None, :], m_end, MASK),
-            )  # n m
-            seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-            over |= seen_2[h]  # n m
-        L_scores_2_hidden = ()
+        L_scores_1 = ()
         for g in tl.static_range(4):
             K_tile = tile_2d(K, K_step, (batch, g), m, m_end, d, d_size)  # m d
-            L_scores_1 = dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS)  # n m
-            L_scores_2_hidden += (where_visible(L_scores_1, over, edge, 0.0),)  # n m
+            L_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
         L = ()
         for k in tl.static_range(8):
             L_scores_2 = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(4):
                 W1_value = scalar(W1, W1_step, (batch, g, k)).to(SUMS)  # a number
-                L_scores_2 += W1_value * L_scores_2_hidden[g]  # n m
+                L_scores_2 += W1_value * L_scores_1[g]  # n m
             b1_value = scalar(b1, b1_step, (batch, k)).to(SUMS)  # a number
             L_scores = number_0 * L_scores_2 + b1_value  # n m
-            L_hidden = where_visible(L_scores, over, edge, 1.0)  # n m
-            L += (maximum_of(L_hidden, 0.0),)  # n m
+            L += (maximum_of(L_scores, 0.0),)  # n m
         m_i_0_next = ()
         l_i_0_next = ()
         acc_next = ()
@@ -140,8 +128,12 @@ def y_1_tiles_forward(
                 A_scores_1 += W2_value * L[k]  # n m
             b2_value = scalar(b2, b2_step, (batch, h_at * 8 + h)).to(SUMS)  # a number
             A_scores = A_scores_1 + b2_value  # n m
-            A_scores_2 = with_bias(A_scores, 1.0, mask_tile[h], MASK, SUMS)  # n m
-            A, alpha, m_i_0_own, l_i_0_own = online(A_scores_2, 1.0, MASK, seen_2[h], edge, m_i_0[h], l_i_0[h])  # n m
+            mask_tile = mask_2d(
+                mask, mask_step, (batch, h_at * 8 + h), n[:, None], n_end, m[None, :], m_end, MASK
+            )  # n m
+            A_scores_2 = with_bias(A_scores, 1.0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
+            A, alpha, m_i_0_own, l_i_0_own = online(A_scores_2, 1.0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
             V_tile = tile_2d(V, V_step, (batch, h_at * 8 + h), m, m_end, d, d_size)  # m d
@@ -188,30 +180,19 @@ def y_1_tiles_numbers(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # reload scalars per block instead of keeping them
-        mask_tile = ()
-        seen_2 = ()
-        over = tl.zeros((n_block, m_block), tl.int1)
-        for h in tl.static_range(8):
-            mask_tile += (
-                mask_2d(mask, mask_step, (batch, h_at * 8 + h), n[:, None], n_end, m[None, :], m_end, MASK),
-            )  # n m
-            seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-            over |= seen_2[h]  # n m
-        L_scores_2_hidden = ()
+        L_scores_1 = ()
         for g in tl.static_range(4):
             K_tile = tile_2d(K, K_step, (batch, g), m, m_end, d, d_size)  # m d
-            L_scores_1 = dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS)  # n m
-            L_scores_2_hidden += (where_visible(L_scores_1, over, edge, 0.0),)  # n m
+            L_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
         L = ()
         for k in tl.static_range(8):
             L_scores_2 = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(4):
                 W1_value = scalar(W1, W1_step, (batch, g, k)).to(SUMS)  # a number
-                L_scores_2 += W1_value * L_scores_2_hidden[g]  # n m
+                L_scores_2 += W1_value * L_scores_1[g]  # n m
             b1_value = scalar(b1, b1_step, (batch, k)).to(SUMS)  # a number
             L_scores = number_0 * L_scores_2 + b1_value  # n m
-            L_hidden = where_visible(L_scores, over, edge, 1.0)  # n m
-            L += (maximum_of(L_hidden, 0.0),)  # n m
+            L += (maximum_of(L_scores, 0.0),)  # n m
         d_W2_2_next = ()
         for h in tl.static_range(8):
             A_scores_1 = tl.zeros((n_block, m_block), SUMS)
@@ -220,8 +201,12 @@ def y_1_tiles_numbers(
                 A_scores_1 += W2_value * L[k]  # n m
             b2_value = scalar(b2, b2_step, (batch, h_at * 8 + h)).to(SUMS)  # a number
             A_scores = A_scores_1 + b2_value  # n m
-            A_scores_2 = with_bias(A_scores, 1.0, mask_tile[h], MASK, SUMS)  # n m
-            A = softened(A_scores_2, 1.0, MASK, seen_2[h], edge, A_largest[h][:, None], A_rows[h][:, None])  # n m
+            mask_tile = mask_2d(
+                mask, mask_step, (batch, h_at * 8 + h), n[:, None], n_end, m[None, :], m_end, MASK
+            )  # n m
+            A_scores_2 = with_bias(A_scores, 1.0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
+            A = softened(A_scores_2, 1.0, MASK, seen_2, edge, A_largest[h][:, None], A_rows[h][:, None])  # n m
             V_tile = tile_2d(V, V_step, (batch, h_at * 8 + h), m, m_end, d, d_size)  # m d
             d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
             d_A_scores = A * (d_A - A_sums[h][:, None])  # n m
@@ -269,21 +254,11 @@ def y_1_tiles_rows(
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        mask_tile = ()
-        seen_2 = ()
-        over = tl.zeros((n_block, m_block), tl.int1)
-        for h in tl.static_range(8):
-            mask_tile += (
-                mask_2d(mask, mask_step, (batch, h_at * 8 + h), n[:, None], n_end, m[None, :], m_end, MASK),
-            )  # n m
-            seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-            over |= seen_2[h]  # n m
         K_tile = ()
-        L_scores_2_hidden = ()
+        L_scores_1 = ()
         for g in tl.static_range(4):
             K_tile += (tile_2d(K, K_step, (batch, g), m, m_end, d, d_size),)  # m d
-            L_scores_1 = dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS)  # n m
-            L_scores_2_hidden += (where_visible(L_scores_1, over, edge, 0.0),)  # n m
+            L_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
         A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 8
         tl.debug_barrier()  # recompute instead of keeping values in registers
         for k in tl.static_range(8):
@@ -292,11 +267,10 @@ def y_1_tiles_rows(
             L_scores_2 = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(4):
                 W1_value += (scalar(W1, W1_step, (batch, g, k)).to(SUMS),)  # a number
-                L_scores_2 += W1_value[g] * L_scores_2_hidden[g]  # n m
+                L_scores_2 += W1_value[g] * L_scores_1[g]  # n m
             b1_value = scalar(b1, b1_step, (batch, k)).to(SUMS)  # a number
             L_scores = number_0 * L_scores_2 + b1_value  # n m
-            L_hidden = where_visible(L_scores, over, edge, 1.0)  # n m
-            L = maximum_of(L_hidden, 0.0)  # n m
+            L = maximum_of(L_scores, 0.0)  # n m
             for h in tl.static_range(8):
                 W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
                 A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
@@ -305,8 +279,12 @@ def y_1_tiles_rows(
         d_b2_2_next = ()
         for h in tl.static_range(8):
             A_scores = A_scores_1[h] + b2_value[h]  # n m
-            A_scores_2 = with_bias(A_scores, 1.0, mask_tile[h], MASK, SUMS)  # n m
-            A = softened(A_scores_2, 1.0, MASK, seen_2[h], edge, A_largest[h][:, None], A_rows[h][:, None])  # n m
+            mask_tile = mask_2d(
+                mask, mask_step, (batch, h_at * 8 + h), n[:, None], n_end, m[None, :], m_end, MASK
+            )  # n m
+            A_scores_2 = with_bias(A_scores, 1.0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
+            A = softened(A_scores_2, 1.0, MASK, seen_2, edge, A_largest[h][:, None], A_rows[h][:, None])  # n m
             V_tile = tile_2d(V, V_step, (batch, h_at * 8 + h), m, m_end, d, d_size)  # m d
             d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
             d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
@@ -315,38 +293,34 @@ def y_1_tiles_rows(
                 store_2d(mask_grad + (pair * 8 + h) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores[h])
         d_b2_2 = d_b2_2_next
         d_b1_2_next = ()
-        d_L_scores_2_hidden = (tl.zeros((n_block, m_block), SUMS),) * 4
+        d_L_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 4
         d_W1_2_next = ()
         tl.debug_barrier()  # recompute instead of keeping values in registers
         for k in tl.static_range(8):
-            d_L_scores_2_hidden_next = ()
+            d_L_scores_1_next = ()
             W1_value = ()
             L_scores_2 = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(4):
                 W1_value += (scalar(W1, W1_step, (batch, g, k)).to(SUMS),)  # a number
-                L_scores_2 += W1_value[g] * L_scores_2_hidden[g]  # n m
+                L_scores_2 += W1_value[g] * L_scores_1[g]  # n m
             b1_value = scalar(b1, b1_step, (batch, k)).to(SUMS)  # a number
             L_scores = number_0 * L_scores_2 + b1_value  # n m
-            L_hidden = where_visible(L_scores, over, edge, 1.0)  # n m
             d_L = tl.zeros((n_block, m_block), SUMS)
             for h in tl.static_range(8):
                 W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
                 d_L += d_A_scores[h] * W2_value  # n m
-            d_L_hidden = tl.where(L_hidden > 0, d_L, 0.0)  # n m
-            d_L_scores = where_visible(d_L_hidden, over, edge, 0.0)  # n m
+            d_L_scores = tl.where(L_scores > 0, d_L, 0.0)  # n m
             d_b1_2_next += (d_b1_2[k] + in_parts(d_L_scores, PARTS),)
             for g in tl.static_range(4):
-                d_L_scores_2_hidden_next += (d_L_scores_2_hidden[g] + d_L_scores * W1_value[g],)  # n m
-                d_W1_3 = d_L_scores * L_scores_2_hidden[g]  # n m
+                d_L_scores_1_next += (d_L_scores_1[g] + d_L_scores * W1_value[g],)  # n m
+                d_W1_3 = d_L_scores * L_scores_1[g]  # n m
                 d_W1_2_next += (d_W1_2[k * 4 + g] + in_parts(d_W1_3, PARTS),)
-            d_L_scores_2_hidden = d_L_scores_2_hidden_next
+            d_L_scores_1 = d_L_scores_1_next
         d_b1_2 = d_b1_2_next
         d_W1_2 = d_W1_2_next
         d_Q_2_next = ()
         for g in tl.static_range(4):
-            d_L_scores_2_hidden_2 = number_0 * d_L_scores_2_hidden[g]  # n m
-            d_L_scores_1 = where_visible(d_L_scores_2_hidden_2, over, edge, 0.0)  # n m
-            d_Q_2_next += (d_Q_2[g] + dot_of(d_L_scores_1, K_tile[g], DOT, SUMS),)
+            d_Q_2_next += (d_Q_2[g] + dot_of(d_L_scores_1[g], K_tile[g], DOT, SUMS),)
         d_Q_2 = d_Q_2_next
     for h in tl.static_range(8):
         if b2_grad is not None:
@@ -358,7 +332,7 @@ def y_1_tiles_rows(
             if W1_grad is not None:
                 tl.store(W1_grad + ((pair * blocks + block) * 32 + g * 8 + k), number_0 * tl.sum(d_W1_2[k * 4 + g]))
     for g in tl.static_range(4):
-        store_tile_2d(Q_grad, Q_grad_step, (batch, g, h_at), n, n_end, d, d_size, d_Q_2[g])
+        store_tile_2d(Q_grad, Q_grad_step, (batch, g, h_at), n, n_end, d, d_size, number_0 * d_Q_2[g])
 
 
 @triton.jit
@@ -387,21 +361,11 @@ def y_1_tiles_keys(
         n = start + tl.arange(0, n_block)
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        mask_tile = ()
-        seen_2 = ()
-        over = tl.zeros((m_block, n_block), tl.int1)
-        for h in tl.static_range(8):
-            mask_tile += (
-                mask_2d(mask, mask_step, (batch, h_at * 8 + h), n[None, :], n_end, m[:, None], m_end, MASK),
-            )  # n m
-            seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-            over |= seen_2[h]  # n m
         Q_tile = ()
-        L_scores_2_hidden = ()
+        L_scores_1 = ()
         for g in tl.static_range(4):
             Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
-            L_scores_1 = dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS)  # n m
-            L_scores_2_hidden += (where_visible(L_scores_1, over, edge, 0.0),)  # n m
+            L_scores_1 += (dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS),)  # n m
         A_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 8
         for k in tl.static_range(8):
             A_scores_1_next = ()
@@ -409,11 +373,10 @@ def y_1_tiles_keys(
             L_scores_2 = tl.zeros((m_block, n_block), SUMS)
             for g in tl.static_range(4):
                 W1_value += (scalar(W1, W1_step, (batch, g, k)).to(SUMS),)  # a number
-                L_scores_2 += W1_value[g] * L_scores_2_hidden[g]  # n m
+                L_scores_2 += W1_value[g] * L_scores_1[g]  # n m
             b1_value = scalar(b1, b1_step, (batch, k)).to(SUMS)  # a number
             L_scores = number_0 * L_scores_2 + b1_value  # n m
-            L_hidden = where_visible(L_scores, over, edge, 1.0)  # n m
-            L = maximum_of(L_hidden, 0.0)  # n m
+            L = maximum_of(L_scores, 0.0)  # n m
             for h in tl.static_range(8):
                 W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
                 A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
@@ -422,53 +385,53 @@ def y_1_tiles_keys(
         d_A_scores = ()
         for h in tl.static_range(8):
             A_scores = A_scores_1[h] + b2_value[h]  # n m
-            A_scores_2 = with_bias(A_scores, 1.0, mask_tile[h], MASK, SUMS)  # n m
+            mask_tile = mask_2d(
+                mask, mask_step, (batch, h_at * 8 + h), n[None, :], n_end, m[:, None], m_end, MASK
+            )  # n m
+            A_scores_2 = with_bias(A_scores, 1.0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A_largest = load_1d(lse + (pair * 16 + 8 + h) * n_end, n, 1, n_end)  # n
             A_rows = load_1d(lse + (pair * 16 + h) * n_end, n, 1, n_end)  # n
-            A = softened(A_scores_2, 1.0, MASK, seen_2[h], edge, A_largest[None, :], A_rows[None, :])  # n m
+            A = softened(A_scores_2, 1.0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
             d_2 = tile_2d(gradient, gradient_step, (batch, h_at * 8 + h), n, n_end, d, d_size)  # n d
             d_V_2_next += (d_V_2[h] + dot_of(A, d_2, DOT, SUMS),)
             d_A = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m
             A_sums = load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end)  # n
             d_A_scores += (A * (d_A - A_sums[None, :]),)  # n m
         d_V_2 = d_V_2_next
-        d_L_scores_2_hidden = (tl.zeros((m_block, n_block), SUMS),) * 4
+        d_L_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 4
         for k in tl.static_range(8):
-            d_L_scores_2_hidden_next = ()
+            d_L_scores_1_next = ()
             W1_value = ()
             L_scores_2 = tl.zeros((m_block, n_block), SUMS)
             for g in tl.static_range(4):
                 W1_value += (scalar(W1, W1_step, (batch, g, k)).to(SUMS),)  # a number
-                L_scores_2 += W1_value[g] * L_scores_2_hidden[g]  # n m
+                L_scores_2 += W1_value[g] * L_scores_1[g]  # n m
             b1_value = scalar(b1, b1_step, (batch, k)).to(SUMS)  # a number
             L_scores = number_0 * L_scores_2 + b1_value  # n m
-            L_hidden = where_visible(L_scores, over, edge, 1.0)  # n m
             d_L = tl.zeros((m_block, n_block), SUMS)
             for h in tl.static_range(8):
                 W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
                 d_L += d_A_scores[h] * W2_value  # n m
-            d_L_hidden = tl.where(L_hidden > 0, d_L, 0.0)  # n m
-            d_L_scores = where_visible(d_L_hidden, over, edge, 0.0)  # n m
+            d_L_scores = tl.where(L_scores > 0, d_L, 0.0)  # n m
             for g in tl.static_range(4):
-                d_L_scores_2_hidden_next += (d_L_scores_2_hidden[g] + d_L_scores * W1_value[g],)  # n m
-            d_L_scores_2_hidden = d_L_scores_2_hidden_next
+                d_L_scores_1_next += (d_L_scores_1[g] + d_L_scores * W1_value[g],)  # n m
+            d_L_scores_1 = d_L_scores_1_next
         d_K_2_next = ()
         for g in tl.static_range(4):
-            d_L_scores_2_hidden_2 = number_0 * d_L_scores_2_hidden[g]  # n m
-            d_L_scores_1 = where_visible(d_L_scores_2_hidden_2, over, edge, 0.0)  # n m
-            d_K_2_next += (d_K_2[g] + dot_of(d_L_scores_1, Q_tile[g], DOT, SUMS),)
+            d_K_2_next += (d_K_2[g] + dot_of(d_L_scores_1[g], Q_tile[g], DOT, SUMS),)
         d_K_2 = d_K_2_next
     for h in tl.static_range(8):
         store_tile_2d(V_grad, V_grad_step, (batch, h_at * 8 + h), m, m_end, d, d_size, d_V_2[h])
     for g in tl.static_range(4):
-        store_tile_2d(K_grad, K_grad_step, (batch, g, h_at), m, m_end, d, d_size, d_K_2[g])
+        store_tile_2d(K_grad, K_grad_step, (batch, g, h_at), m, m_end, d, d_size, number_0 * d_K_2[g])
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"),
     operands={"Q": "g n d", "K": "g m d", "W1": "g k", "b1": "k", "W2": "k h", "b2": "h", "V": "h m d"},
     heads={"g": 4, "k": 8, "h": 8}, widths={"d": "d"}, result="h n d", others="h", sizes={"g": 4, "k": 8, "h": 8},
-    reads=[[0], [1], [2], [3], [4], [5], [6], [7]], live={"forward": 14, "numbers": 14, "rows": 21, "keys": 21},
+    reads=[[0], [1], [2], [3], [4], [5], [6], [7]], live={"forward": 13, "numbers": 13, "rows": 20, "keys": 20},
     whole=("g", "k"), sums={"numbers": 64, "rows": 48},
     accumulators={"forward": "d d d d d d d d", "rows": "d d d d", "keys": "d d d d d d d d d d d d"},
     resident={"forward": "d d d d", "numbers": "d d d d d d d d d d d d", "rows": "d d d d d d d d d d d d", "keys": "d d d d d d d d d d d d"},

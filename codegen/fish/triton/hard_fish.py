@@ -21,7 +21,7 @@ from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, block_of, dot_of, in_parts, in_sight, largest_of, load_1d, mask_2d, online, parts_of, result_of_part,
-    scalar, share_of, softened, store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, where_visible, with_bias,
+    scalar, share_of, softened, store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -96,31 +96,23 @@ def y_1_tiles_forward(
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        mask_tile = ()
-        seen_2 = ()
-        over = tl.zeros((n_block, m_block), tl.int1)
-        for h in tl.static_range(2):
-            mask_tile += (
-                mask_2d(mask, mask_step, (batch, h_at * 2 + h), n[:, None], n_end, m[None, :], m_end, MASK),
-            )  # n m
-            seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-            over |= seen_2[h]  # n m
-        A_scores_hidden = ()
+        A_scores_1 = ()
         for g in tl.static_range(4):
             K_tile = tile_2d(K, K_step, (batch, g), m, m_end, d, d_size)  # m d
-            A_scores_1 = dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS)  # n m
-            A_scores_hidden += (where_visible(A_scores_1, over, edge, 0.0),)  # n m
+            A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
         m_i_0_next = ()
         l_i_0_next = ()
         acc_next = ()
         for h in tl.static_range(2):
             A_scores = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(4):
-                A_scores += P_value[h * 4 + g] * A_scores_hidden[g]  # n m
-            A_scores_2 = with_bias(A_scores, number_0, mask_tile[h], MASK, SUMS)  # n m
-            A, alpha, m_i_0_own, l_i_0_own = online(
-                A_scores_2, number_0, MASK, seen_2[h], edge, m_i_0[h], l_i_0[h]
+                A_scores += P_value[h * 4 + g] * A_scores_1[g]  # n m
+            mask_tile = mask_2d(
+                mask, mask_step, (batch, h_at * 2 + h), n[:, None], n_end, m[None, :], m_end, MASK
             )  # n m
+            A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
+            A, alpha, m_i_0_own, l_i_0_own = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
             V_tile = tile_2d(V, V_step, (batch, h_at * 2 + h), m, m_end, d, d_size)  # m d
@@ -171,32 +163,24 @@ def y_1_tiles_rows(
             m = start + tl.arange(0, m_block)
             visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-            mask_tile = ()
-            seen_2 = ()
-            over = tl.zeros((n_block, m_block), tl.int1)
-            for h in tl.static_range(2):
-                mask_tile += (
-                    mask_2d(mask, mask_step, (batch, h_at * 2 + h), n[:, None], n_end, m[None, :], m_end, MASK),
-                )  # n m
-                seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-                over |= seen_2[h]  # n m
             K_tile = ()
-            A_scores_hidden = ()
+            A_scores_1 = ()
             A_scores = (tl.zeros((n_block, m_block), SUMS),) * 2
             for g in tl.static_range(4):
                 A_scores_next = ()
                 K_tile += (tile_2d(K, K_step, (batch, g), m, m_end, d, d_size),)  # m d
-                A_scores_1 = dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS)  # n m
-                A_scores_hidden += (where_visible(A_scores_1, over, edge, 0.0),)  # n m
+                A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
                 for h in tl.static_range(2):
-                    A_scores_next += (A_scores[h] + P_value[g * 2 + h] * A_scores_hidden[g],)  # n m
+                    A_scores_next += (A_scores[h] + P_value[g * 2 + h] * A_scores_1[g],)  # n m
                 A_scores = A_scores_next
             d_A_scores = ()
             for h in tl.static_range(2):
-                A_scores_2 = with_bias(A_scores[h], number_0, mask_tile[h], MASK, SUMS)  # n m
-                A = softened(
-                    A_scores_2, number_0, MASK, seen_2[h], edge, A_largest[h][:, None], A_rows[h][:, None]
+                mask_tile = mask_2d(
+                    mask, mask_step, (batch, h_at * 2 + h), n[:, None], n_end, m[None, :], m_end, MASK
                 )  # n m
+                A_scores_2 = with_bias(A_scores[h], number_0, mask_tile, MASK, SUMS)  # n m
+                seen_2 = allowed(visible, mask_tile, MASK)  # n m
+                A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[h][:, None], A_rows[h][:, None])  # n m
                 V_tile = tile_2d(V, V_step, (batch, h_at * 2 + h), m, m_end, d, d_size)  # m d
                 d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
                 d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
@@ -205,13 +189,11 @@ def y_1_tiles_rows(
             d_P_2_next = ()
             d_Q_2_next = ()
             for g in tl.static_range(4):
-                d_A_scores_hidden = tl.zeros((n_block, m_block), SUMS)
+                d_A_scores_1 = tl.zeros((n_block, m_block), SUMS)
                 for h in tl.static_range(2):
-                    d_A_scores_hidden += d_A_scores[h] * P_value[g * 2 + h]  # n m
-                    d_P_3 = d_A_scores[h] * A_scores_hidden[g]  # n m
+                    d_A_scores_1 += d_A_scores[h] * P_value[g * 2 + h]  # n m
+                    d_P_3 = d_A_scores[h] * A_scores_1[g]  # n m
                     d_P_2_next += (d_P_2[g * 2 + h] + in_parts(d_P_3, PARTS),)
-                d_A_scores_hidden_2 = number_0 * d_A_scores_hidden  # n m
-                d_A_scores_1 = where_visible(d_A_scores_hidden_2, over, edge, 0.0)  # n m
                 d_Q_2_next += (d_Q_2[g] + dot_of(d_A_scores_1, K_tile[g], DOT, SUMS),)
             d_P_2 = d_P_2_next
             d_Q_2 = d_Q_2_next
@@ -220,7 +202,7 @@ def y_1_tiles_rows(
                 if P_grad is not None:
                     tl.store(P_grad + ((pair * blocks + block) * 8 + g * 2 + h), number_0 * tl.sum(d_P_2[g * 2 + h]))
     for g in tl.static_range(4):
-        store_tile_2d(Q_grad, Q_grad_step, (batch, g, h_part), n, n_end, d, d_size, d_Q_2[g])
+        store_tile_2d(Q_grad, Q_grad_step, (batch, g, h_part), n, n_end, d, d_size, number_0 * d_Q_2[g])
 
 
 @triton.jit
@@ -251,32 +233,26 @@ def y_1_tiles_keys(
             n = start + tl.arange(0, n_block)
             visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-            mask_tile = ()
-            seen_2 = ()
-            over = tl.zeros((m_block, n_block), tl.int1)
-            for h in tl.static_range(2):
-                mask_tile += (
-                    mask_2d(mask, mask_step, (batch, h_at * 2 + h), n[None, :], n_end, m[:, None], m_end, MASK),
-                )  # n m
-                seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-                over |= seen_2[h]  # n m
             Q_tile = ()
             A_scores = (tl.zeros((m_block, n_block), SUMS),) * 2
             for g in tl.static_range(4):
                 A_scores_next = ()
                 Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
                 A_scores_1 = dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS)  # n m
-                A_scores_hidden = where_visible(A_scores_1, over, edge, 0.0)  # n m
                 for h in tl.static_range(2):
-                    A_scores_next += (A_scores[h] + P_value[g * 2 + h] * A_scores_hidden,)  # n m
+                    A_scores_next += (A_scores[h] + P_value[g * 2 + h] * A_scores_1,)  # n m
                 A_scores = A_scores_next
             d_V_2_next = ()
             d_A_scores = ()
             for h in tl.static_range(2):
-                A_scores_2 = with_bias(A_scores[h], number_0, mask_tile[h], MASK, SUMS)  # n m
+                mask_tile = mask_2d(
+                    mask, mask_step, (batch, h_at * 2 + h), n[None, :], n_end, m[:, None], m_end, MASK
+                )  # n m
+                A_scores_2 = with_bias(A_scores[h], number_0, mask_tile, MASK, SUMS)  # n m
+                seen_2 = allowed(visible, mask_tile, MASK)  # n m
                 A_largest = load_1d(lse + (pair * 4 + 2 + h) * n_end, n, 1, n_end)  # n
                 A_rows = load_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end)  # n
-                A = softened(A_scores_2, number_0, MASK, seen_2[h], edge, A_largest[None, :], A_rows[None, :])  # n m
+                A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
                 d_2 = tile_2d(gradient, gradient_step, (batch, h_at * 2 + h), n, n_end, d, d_size)  # n d
                 d_V_2_next += (d_V_2[h] + dot_of(A, d_2, DOT, SUMS),)
                 d_A = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m
@@ -285,23 +261,21 @@ def y_1_tiles_keys(
             d_V_2 = d_V_2_next
             d_K_2_next = ()
             for g in tl.static_range(4):
-                d_A_scores_hidden = tl.zeros((m_block, n_block), SUMS)
+                d_A_scores_1 = tl.zeros((m_block, n_block), SUMS)
                 for h in tl.static_range(2):
-                    d_A_scores_hidden += d_A_scores[h] * P_value[g * 2 + h]  # n m
-                d_A_scores_hidden_2 = number_0 * d_A_scores_hidden  # n m
-                d_A_scores_1 = where_visible(d_A_scores_hidden_2, over, edge, 0.0)  # n m
+                    d_A_scores_1 += d_A_scores[h] * P_value[g * 2 + h]  # n m
                 d_K_2_next += (d_K_2[g] + dot_of(d_A_scores_1, Q_tile[g], DOT, SUMS),)
             d_K_2 = d_K_2_next
         for h in tl.static_range(2):
             store_tile_2d(V_grad, V_grad_step, (batch, h_at * 2 + h), m, m_end, d, d_size, d_V_2[h])
     for g in tl.static_range(4):
-        store_tile_2d(K_grad, K_grad_step, (batch, g, h_part), m, m_end, d, d_size, d_K_2[g])
+        store_tile_2d(K_grad, K_grad_step, (batch, g, h_part), m, m_end, d, d_size, number_0 * d_K_2[g])
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"Q": "g n d", "K": "g m d", "P": "g h", "V": "h m d"},
     heads={"g": 4, "h": 2}, widths={"d": "d"}, result="h n d", others="h", sizes={"g": 4, "h": 8}, reads=[[0], [1]],
-    live={"forward": 7, "rows": 10, "keys": 6}, whole=("g",), loops={"rows": "h", "keys": "h"}, sums={"rows": 8},
+    live={"forward": 7, "rows": 9, "keys": 5}, whole=("g",), loops={"rows": "h", "keys": "h"}, sums={"rows": 8},
     accumulators={"forward": "d d", "rows": "d d d d", "keys": "d d d d d d"},
     resident={"forward": "d d d d", "rows": "d d d d d d", "keys": "d d d d d d"},
     streamed={"forward": "d d d d d d", "rows": "d d d d d d", "keys": "d d d d d d"},

@@ -23,8 +23,7 @@ from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, block_of, dot_of, in_parts, in_sight, largest_of, load_1d, mask_2d, maximum_of, online, parts_of,
-    result_of_part, scalar, share_of, softened, store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, where_visible,
-    with_bias,
+    result_of_part, scalar, share_of, softened, store_1d, store_2d, store_tile_2d, sums_of_part, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -115,25 +114,14 @@ def y_1_tiles_forward(
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        mask_tile = ()
-        seen_2 = ()
-        over = tl.zeros((n_block, m_block), tl.int1)
-        for h in tl.static_range(2):
-            mask_tile += (
-                mask_2d(mask, mask_step, (batch, h_at * 2 + h), n[:, None], n_end, m[None, :], m_end, MASK),
-            )  # n m
-            seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-            over |= seen_2[h]  # n m
         L_scores_up = ()
         L_scores_down = ()
         for g in tl.static_range(4):
             K_tile = tile_2d(K, K_step, (batch, g), m, m_end, d, d_size)  # m d
             L_scores_scores = dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS)  # n m
-            L_scores_up_hidden = where_visible(L_scores_scores, over, edge, 1.0)  # n m
-            L_scores_up += (maximum_of(L_scores_up_hidden, 0.0),)  # n m
+            L_scores_up += (maximum_of(L_scores_scores, 0.0),)  # n m
             L_scores_minus = -1 * L_scores_scores  # n m
-            L_scores_down_hidden = where_visible(L_scores_minus, over, edge, 1.0)  # n m
-            L_scores_down += (maximum_of(L_scores_down_hidden, 0.0),)  # n m
+            L_scores_down += (maximum_of(L_scores_minus, 0.0),)  # n m
         m_i_0_next = ()
         l_i_0_next = ()
         acc_next = ()
@@ -143,10 +131,12 @@ def y_1_tiles_forward(
             for g in tl.static_range(4):
                 A_scores_2 += A_of_p1_value[h * 4 + g] * L_scores_up[g]  # n m
                 A_scores_4 += A_of_p3_value[h * 4 + g] * L_scores_down[g]  # n m
-            A_scores = with_bias(A_scores_2 + A_scores_4 + b2_value[h], number_0, mask_tile[h], MASK, SUMS)  # n m
-            A, alpha, m_i_0_own, l_i_0_own = online(
-                A_scores, number_0, MASK, seen_2[h], edge, m_i_0[h], l_i_0[h]
+            mask_tile = mask_2d(
+                mask, mask_step, (batch, h_at * 2 + h), n[:, None], n_end, m[None, :], m_end, MASK
             )  # n m
+            A_scores = with_bias(A_scores_2 + A_scores_4 + b2_value[h], number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
+            A, alpha, m_i_0_own, l_i_0_own = online(A_scores, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
             V_tile = tile_2d(V, V_step, (batch, h_at * 2 + h), m, m_end, d, d_size)  # m d
@@ -204,19 +194,10 @@ def y_1_tiles_rows(
             m = start + tl.arange(0, m_block)
             visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-            mask_tile = ()
-            seen_2 = ()
-            over = tl.zeros((n_block, m_block), tl.int1)
-            for h in tl.static_range(2):
-                mask_tile += (
-                    mask_2d(mask, mask_step, (batch, h_at * 2 + h), n[:, None], n_end, m[None, :], m_end, MASK),
-                )  # n m
-                seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-                over |= seen_2[h]  # n m
             K_tile = ()
-            L_scores_up_hidden = ()
+            L_scores_scores = ()
             L_scores_up = ()
-            L_scores_down_hidden = ()
+            L_scores_minus = ()
             L_scores_down = ()
             A_scores_2 = (tl.zeros((n_block, m_block), SUMS),) * 2
             A_scores_4 = (tl.zeros((n_block, m_block), SUMS),) * 2
@@ -224,12 +205,10 @@ def y_1_tiles_rows(
                 A_scores_2_next = ()
                 A_scores_4_next = ()
                 K_tile += (tile_2d(K, K_step, (batch, g), m, m_end, d, d_size),)  # m d
-                L_scores_scores = dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS)  # n m
-                L_scores_up_hidden += (where_visible(L_scores_scores, over, edge, 1.0),)  # n m
-                L_scores_up += (maximum_of(L_scores_up_hidden[g], 0.0),)  # n m
-                L_scores_minus = -1 * L_scores_scores  # n m
-                L_scores_down_hidden += (where_visible(L_scores_minus, over, edge, 1.0),)  # n m
-                L_scores_down += (maximum_of(L_scores_down_hidden[g], 0.0),)  # n m
+                L_scores_scores += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
+                L_scores_up += (maximum_of(L_scores_scores[g], 0.0),)  # n m
+                L_scores_minus += (-1 * L_scores_scores[g],)  # n m
+                L_scores_down += (maximum_of(L_scores_minus[g], 0.0),)  # n m
                 for h in tl.static_range(2):
                     A_scores_2_next += (A_scores_2[h] + A_of_p1_value[g * 2 + h] * L_scores_up[g],)  # n m
                     A_scores_4_next += (A_scores_4[h] + A_of_p3_value[g * 2 + h] * L_scores_down[g],)  # n m
@@ -238,12 +217,14 @@ def y_1_tiles_rows(
             d_A_scores = ()
             d_b2_2_next = ()
             for h in tl.static_range(2):
+                mask_tile = mask_2d(
+                    mask, mask_step, (batch, h_at * 2 + h), n[:, None], n_end, m[None, :], m_end, MASK
+                )  # n m
                 A_scores = with_bias(
-                    A_scores_2[h] + A_scores_4[h] + b2_value[h], number_0, mask_tile[h], MASK, SUMS
+                    A_scores_2[h] + A_scores_4[h] + b2_value[h], number_0, mask_tile, MASK, SUMS
                 )  # n m
-                A = softened(
-                    A_scores, number_0, MASK, seen_2[h], edge, A_largest[h][:, None], A_rows[h][:, None]
-                )  # n m
+                seen_2 = allowed(visible, mask_tile, MASK)  # n m
+                A = softened(A_scores, number_0, MASK, seen_2, edge, A_largest[h][:, None], A_rows[h][:, None])  # n m
                 V_tile = tile_2d(V, V_step, (batch, h_at * 2 + h), m, m_end, d, d_size)  # m d
                 d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
                 d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
@@ -265,12 +246,10 @@ def y_1_tiles_rows(
                     d_A_scores_1_3 = d_A_scores[h] * L_scores_up[g]  # n m
                     d_A_scores_1_2_next += (d_A_scores_1_2[g * 2 + h] + in_parts(d_A_scores_1_3, PARTS),)
                 d_L_scores_down_2 = number_0 * d_L_scores_down  # n m
-                d_L_scores_down_hidden = tl.where(L_scores_down_hidden[g] > 0, d_L_scores_down_2, 0.0)  # n m
-                d_L_scores_minus = where_visible(d_L_scores_down_hidden, over, edge, 0.0)  # n m
+                d_L_scores_minus = tl.where(L_scores_minus[g] > 0, d_L_scores_down_2, 0.0)  # n m
                 d_L_scores_scores = -1 * d_L_scores_minus  # n m
                 d_L_scores_up_2 = number_0 * d_L_scores_up  # n m
-                d_L_scores_up_hidden = tl.where(L_scores_up_hidden[g] > 0, d_L_scores_up_2, 0.0)  # n m
-                d_L_scores_scores_2 = where_visible(d_L_scores_up_hidden, over, edge, 0.0)  # n m
+                d_L_scores_scores_2 = tl.where(L_scores_scores[g] > 0, d_L_scores_up_2, 0.0)  # n m
                 d_L_scores_scores_3 = d_L_scores_scores + d_L_scores_scores_2  # n m
                 d_Q_2_next += (d_Q_2[g] + dot_of(d_L_scores_scores_3, K_tile[g], DOT, SUMS),)
             d_A_scores_3_2 = d_A_scores_3_2_next
@@ -328,30 +307,19 @@ def y_1_tiles_keys(
             n = start + tl.arange(0, n_block)
             visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-            mask_tile = ()
-            seen_2 = ()
-            over = tl.zeros((m_block, n_block), tl.int1)
-            for h in tl.static_range(2):
-                mask_tile += (
-                    mask_2d(mask, mask_step, (batch, h_at * 2 + h), n[None, :], n_end, m[:, None], m_end, MASK),
-                )  # n m
-                seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-                over |= seen_2[h]  # n m
             Q_tile = ()
-            L_scores_up_hidden = ()
-            L_scores_down_hidden = ()
+            L_scores_scores = ()
+            L_scores_minus = ()
             A_scores_2 = (tl.zeros((m_block, n_block), SUMS),) * 2
             A_scores_4 = (tl.zeros((m_block, n_block), SUMS),) * 2
             for g in tl.static_range(4):
                 A_scores_2_next = ()
                 A_scores_4_next = ()
                 Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
-                L_scores_scores = dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS)  # n m
-                L_scores_up_hidden += (where_visible(L_scores_scores, over, edge, 1.0),)  # n m
-                L_scores_up = maximum_of(L_scores_up_hidden[g], 0.0)  # n m
-                L_scores_minus = -1 * L_scores_scores  # n m
-                L_scores_down_hidden += (where_visible(L_scores_minus, over, edge, 1.0),)  # n m
-                L_scores_down = maximum_of(L_scores_down_hidden[g], 0.0)  # n m
+                L_scores_scores += (dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS),)  # n m
+                L_scores_up = maximum_of(L_scores_scores[g], 0.0)  # n m
+                L_scores_minus += (-1 * L_scores_scores[g],)  # n m
+                L_scores_down = maximum_of(L_scores_minus[g], 0.0)  # n m
                 for h in tl.static_range(2):
                     A_scores_2_next += (A_scores_2[h] + A_of_p1_value[g * 2 + h] * L_scores_up,)  # n m
                     A_scores_4_next += (A_scores_4[h] + A_of_p3_value[g * 2 + h] * L_scores_down,)  # n m
@@ -360,12 +328,16 @@ def y_1_tiles_keys(
             d_V_2_next = ()
             d_A_scores = ()
             for h in tl.static_range(2):
-                A_scores = with_bias(
-                    A_scores_2[h] + A_scores_4[h] + b2_value[h], number_0, mask_tile[h], MASK, SUMS
+                mask_tile = mask_2d(
+                    mask, mask_step, (batch, h_at * 2 + h), n[None, :], n_end, m[:, None], m_end, MASK
                 )  # n m
+                A_scores = with_bias(
+                    A_scores_2[h] + A_scores_4[h] + b2_value[h], number_0, mask_tile, MASK, SUMS
+                )  # n m
+                seen_2 = allowed(visible, mask_tile, MASK)  # n m
                 A_largest = load_1d(lse + (pair * 4 + 2 + h) * n_end, n, 1, n_end)  # n
                 A_rows = load_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end)  # n
-                A = softened(A_scores, number_0, MASK, seen_2[h], edge, A_largest[None, :], A_rows[None, :])  # n m
+                A = softened(A_scores, number_0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
                 d_2 = tile_2d(gradient, gradient_step, (batch, h_at * 2 + h), n, n_end, d, d_size)  # n d
                 d_V_2_next += (d_V_2[h] + dot_of(A, d_2, DOT, SUMS),)
                 d_A = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m
@@ -380,12 +352,10 @@ def y_1_tiles_keys(
                     d_L_scores_down += d_A_scores[h] * A_of_p3_value[g * 2 + h]  # n m
                     d_L_scores_up += d_A_scores[h] * A_of_p1_value[g * 2 + h]  # n m
                 d_L_scores_down_2 = number_0 * d_L_scores_down  # n m
-                d_L_scores_down_hidden = tl.where(L_scores_down_hidden[g] > 0, d_L_scores_down_2, 0.0)  # n m
-                d_L_scores_minus = where_visible(d_L_scores_down_hidden, over, edge, 0.0)  # n m
+                d_L_scores_minus = tl.where(L_scores_minus[g] > 0, d_L_scores_down_2, 0.0)  # n m
                 d_L_scores_scores = -1 * d_L_scores_minus  # n m
                 d_L_scores_up_2 = number_0 * d_L_scores_up  # n m
-                d_L_scores_up_hidden = tl.where(L_scores_up_hidden[g] > 0, d_L_scores_up_2, 0.0)  # n m
-                d_L_scores_scores_2 = where_visible(d_L_scores_up_hidden, over, edge, 0.0)  # n m
+                d_L_scores_scores_2 = tl.where(L_scores_scores[g] > 0, d_L_scores_up_2, 0.0)  # n m
                 d_L_scores_scores_3 = d_L_scores_scores + d_L_scores_scores_2  # n m
                 d_K_2_next += (d_K_2[g] + dot_of(d_L_scores_scores_3, Q_tile[g], DOT, SUMS),)
             d_K_2 = d_K_2_next
@@ -399,7 +369,7 @@ y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"),
     operands={"Q": "g n d", "K": "g m d", "A_of_p1": "g h", "A_of_p3": "g h", "b2": "h", "V": "h m d"},
     heads={"g": 4, "h": 2}, widths={"d": "d"}, result="h n d", others="h", sizes={"g": 4, "h": 8}, reads=[[0], [1]],
-    live={"forward": 12, "rows": 23, "keys": 16}, whole=("g",), loops={"rows": "h", "keys": "h"}, sums={"rows": 18},
+    live={"forward": 12, "rows": 22, "keys": 15}, whole=("g",), loops={"rows": "h", "keys": "h"}, sums={"rows": 18},
     accumulators={"forward": "d d", "rows": "d d d d", "keys": "d d d d d d"},
     resident={"forward": "d d d d", "rows": "d d d d d d", "keys": "d d d d d d"},
     streamed={"forward": "d d d d d d", "rows": "d d d d d d", "keys": "d d d d d d"},

@@ -121,36 +121,28 @@ def prior_of_tiles_forward(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         spread_2 = tl.full((n_block, m_block), 1, SUMS)  # n m
-        mask_tile = ()
-        seen_2 = ()
-        over = tl.zeros((n_block, m_block), tl.int1)
-        for r in tl.static_range(2):
-            mask_tile += (
-                mask_2d(mask, mask_step, (batch, h_at, r), n[:, None], n_end, m[None, :], m_end, MASK),
-            )  # n m
-            seen_2 += (allowed(visible, mask_tile[r], MASK),)  # n m
-            over |= seen_2[r]  # n m
         responsibility = tl.full((n_block, m_block), float("-inf"), SUMS)
         for r_2 in tl.static_range(2):
             K_tile_2 = tile_2d(K, K_step, (batch, h_at, r_2), m, m_end, d, d_size)  # m d
             L_1_2 = dot_of(Q_tile, tl.trans(K_tile_2), DOT, SUMS)  # n m
             k2_tile_2 = tile_1d(k2, k2_step, (batch, h_at, r_2), m, m_end).to(SUMS)  # m
-            L_2 = logprior_value_2[r_2] + number_0 * L_1_2 - k2_tile_2[None, :]  # n m
-            responsibility_hidden_2 = where_visible(L_2, over, edge, 1.0)  # n m
-            responsibility = log_add(responsibility, responsibility_hidden_2)  # n m
+            responsibility = log_add(
+                responsibility, logprior_value_2[r_2] + number_0 * L_1_2 - k2_tile_2[None, :]
+            )  # n m
         l_i_0_next = ()
         acc_next = ()
         for r in tl.static_range(2):
-            prior_scores_share = where_visible(spread_2, seen_2[r], edge, 0.0)  # n m
+            mask_tile = mask_2d(mask, mask_step, (batch, h_at, r), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
+            prior_scores_share = where_visible(spread_2, seen_2, edge, 0.0)  # n m
             l_i_0_next += (l_i_0[r] + tl.sum(prior_scores_share, 1),)
             K_tile = tile_2d(K, K_step, (batch, h_at, r), m, m_end, d, d_size)  # m d
             L_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
             k2_tile = tile_1d(k2, k2_step, (batch, h_at, r), m, m_end).to(SUMS)  # m
             L = logprior_value[r] + number_0 * L_1 - k2_tile[None, :]  # n m
-            responsibility_hidden = where_visible(L, over, edge, 1.0)  # n m
-            add = responsibility_hidden - responsibility  # n m
+            add = L - responsibility  # n m
             responsibility_2 = exp_of(add)  # n m
-            prior_scores_terms = with_bias(responsibility_2, 1.0, mask_tile[r], MASK, SUMS)  # n m
+            prior_scores_terms = with_bias(responsibility_2, 1.0, mask_tile, MASK, SUMS)  # n m
             prior_scores = prior_scores_share * prior_scores_terms  # n m
             acc_next += (acc[r] + tl.sum(prior_scores, 1),)
         l_i_0 = l_i_0_next
@@ -189,68 +181,60 @@ def prior_of_tiles_rows(
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        spread_2 = tl.full((n_block, m_block), 1, SUMS)  # n m
-        over = tl.zeros((n_block, m_block), tl.int1)
-        d_prior_scores_terms = ()
-        for r in tl.static_range(2):
-            mask_tile = mask_2d(mask, mask_step, (batch, h_at, r), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
-            seen_2 = allowed(visible, mask_tile, MASK)  # n m
-            over |= seen_2  # n m
-            d_3 = tl.broadcast_to(d_2[r][:, None], (n_block, m_block))  # n m
-            prior_scores_share = spread_2 * prior_scores_share_rows[r][:, None]  # n m
-            prior_scores_share_2 = where_visible(prior_scores_share, seen_2, edge, 0.0)  # n m
-            d_prior_scores_terms += (d_3 * prior_scores_share_2,)  # n m
-            if mask_grad is not None:
-                store_2d(
-                    mask_grad + (pair * 2 + r) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_prior_scores_terms[r]
-                )
         K_tile_2 = ()
-        responsibility_hidden_2 = ()
+        L_2 = ()
         responsibility = tl.full((n_block, m_block), float("-inf"), SUMS)
         for r_2 in tl.static_range(2):
             K_tile_2 += (tile_2d(K, K_step, (batch, h_at, r_2), m, m_end, d, d_size),)  # m d
             L_1_2 = dot_of(Q_tile, tl.trans(K_tile_2[r_2]), DOT, SUMS)  # n m
             k2_tile_2 = tile_1d(k2, k2_step, (batch, h_at, r_2), m, m_end).to(SUMS)  # m
-            L_2 = logprior_value_2[r_2] + number_0 * L_1_2 - k2_tile_2[None, :]  # n m
-            responsibility_hidden_2 += (where_visible(L_2, over, edge, 1.0),)  # n m
-            responsibility = log_add(responsibility, responsibility_hidden_2[r_2])  # n m
+            L_2 += (logprior_value_2[r_2] + number_0 * L_1_2 - k2_tile_2[None, :],)  # n m
+            responsibility = log_add(responsibility, L_2[r_2])  # n m
+        spread_2 = tl.full((n_block, m_block), 1, SUMS)  # n m
         d_mul = tl.zeros((n_block, m_block), SUMS)
-        d_Q_6 = tl.zeros((n_block, d_wide), SUMS)
+        d_Q_8 = tl.zeros((n_block, d_wide), SUMS)
         d_logprior_3_2_next = ()
         for r in tl.static_range(2):
             K_tile = tile_2d(K, K_step, (batch, h_at, r), m, m_end, d, d_size)  # m d
             L_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
             k2_tile = tile_1d(k2, k2_step, (batch, h_at, r), m, m_end).to(SUMS)  # m
             L = logprior_value[r] + number_0 * L_1 - k2_tile[None, :]  # n m
-            responsibility_hidden = where_visible(L, over, edge, 1.0)  # n m
-            add = responsibility_hidden - responsibility  # n m
+            add = L - responsibility  # n m
             responsibility_2 = exp_of(add)  # n m
-            d_ = d_prior_scores_terms[r] * responsibility_2  # n m
+            d_3 = tl.broadcast_to(d_2[r][:, None], (n_block, m_block))  # n m
+            prior_scores_share = spread_2 * prior_scores_share_rows[r][:, None]  # n m
+            mask_tile = mask_2d(mask, mask_step, (batch, h_at, r), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
+            prior_scores_share_2 = where_visible(prior_scores_share, seen_2, edge, 0.0)  # n m
+            d_prior_scores_terms = d_3 * prior_scores_share_2  # n m
+            d_ = d_prior_scores_terms * responsibility_2  # n m
             d_mul += d_  # n m
-            d_L_2 = where_visible(d_, over, edge, 0.0)  # n m
-            d_Q_5 = dot_of(d_L_2, K_tile, DOT, SUMS)  # n d
-            d_Q_6 += d_Q_5  # n d
-            d_logprior_3_2_next += (d_logprior_3_2[r] + in_parts(d_L_2, PARTS),)
+            d_Q_7 = dot_of(d_, K_tile, DOT, SUMS)  # n d
+            d_Q_8 += d_Q_7  # n d
+            d_logprior_3_2_next += (d_logprior_3_2[r] + in_parts(d_, PARTS),)
+            if mask_grad is not None:
+                store_2d(mask_grad + (pair * 2 + r) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_prior_scores_terms)
         d_logprior_3_2 = d_logprior_3_2_next
         d_logprior_2_next = ()
         d_Q_4 = tl.zeros((n_block, d_wide), SUMS)
         for r_2 in tl.static_range(2):
-            add_2 = responsibility_hidden_2[r_2] - responsibility  # n m
-            responsibility_hidden_share = exp_of(add_2)  # n m
-            mul = d_mul * responsibility_hidden_share  # n m
-            mul_2 = -1 * mul  # n m
-            d_L = where_visible(mul_2, over, edge, 0.0)  # n m
-            d_logprior_2_next += (d_logprior_2[r_2] + in_parts(d_L, PARTS),)
-            d_Q_3 = dot_of(d_L, K_tile_2[r_2], DOT, SUMS)  # n d
+            add_2 = L_2[r_2] - responsibility  # n m
+            L_share = exp_of(add_2)  # n m
+            mul = d_mul * L_share  # n m
+            d_logprior_2_next += (d_logprior_2[r_2] + in_parts(mul, PARTS),)
+            d_Q_3 = dot_of(mul, K_tile_2[r_2], DOT, SUMS)  # n d
             d_Q_4 += d_Q_3  # n d
         d_logprior_2 = d_logprior_2_next
-        add_3 = d_Q_4 + d_Q_6  # n d
+        d_Q_5 = number_0 * d_Q_4  # n d
+        d_Q_6 = -1 * d_Q_5  # n d
+        add_3 = d_Q_6 + number_0 * d_Q_8  # n d
         d_Q_2 += add_3
     for r_2 in tl.static_range(2):
-        add_4 = tl.sum(d_logprior_2[r_2]) + tl.sum(d_logprior_3_2[r_2])  # a number
+        d_logprior_4 = -1 * tl.sum(d_logprior_2[r_2])  # a number
+        add_4 = d_logprior_4 + tl.sum(d_logprior_3_2[r_2])  # a number
         if logprior_grad is not None:
             tl.store(logprior_grad + ((pair * blocks + block) * 2 + r_2), add_4)
-    store_tile_2d(Q_grad, Q_grad_step, (batch, h_at), n, n_end, d, d_size, number_0 * d_Q_2)
+    store_tile_2d(Q_grad, Q_grad_step, (batch, h_at), n, n_end, d, d_size, d_Q_2)
 
 
 @triton.jit
@@ -287,19 +271,12 @@ def prior_of_tiles_keys(
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
-        seen_2 = ()
-        over = tl.zeros((m_block, n_block), tl.int1)
-        for r in tl.static_range(2):
-            mask_tile = mask_2d(mask, mask_step, (batch, h_at, r), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
-            seen_2 += (allowed(visible, mask_tile, MASK),)  # n m
-            over |= seen_2[r]  # n m
-        responsibility_hidden_2 = ()
+        L_2 = ()
         responsibility = tl.full((m_block, n_block), float("-inf"), SUMS)
         for r_2 in tl.static_range(2):
             L_1_2 = dot_of(K_tile_2[r_2], tl.trans(Q_tile), DOT, SUMS)  # n m
-            L_2 = logprior_value_2[r_2] + number_0 * L_1_2 - k2_tile_2[r_2][:, None]  # n m
-            responsibility_hidden_2 += (where_visible(L_2, over, edge, 1.0),)  # n m
-            responsibility = log_add(responsibility, responsibility_hidden_2[r_2])  # n m
+            L_2 += (logprior_value_2[r_2] + number_0 * L_1_2 - k2_tile_2[r_2][:, None],)  # n m
+            responsibility = log_add(responsibility, L_2[r_2])  # n m
         spread_2 = tl.full((m_block, n_block), 1, SUMS)  # n m
         d_mul = tl.zeros((m_block, n_block), SUMS)
         d_L_3_2_next = ()
@@ -307,46 +284,46 @@ def prior_of_tiles_keys(
         for r in tl.static_range(2):
             L_1 = dot_of(K_tile[r], tl.trans(Q_tile), DOT, SUMS)  # n m
             L = logprior_value[r] + number_0 * L_1 - k2_tile[r][:, None]  # n m
-            responsibility_hidden = where_visible(L, over, edge, 1.0)  # n m
-            add = responsibility_hidden - responsibility  # n m
+            add = L - responsibility  # n m
             responsibility_2 = exp_of(add)  # n m
             d_2 = tile_1d(gradient, gradient_step, (batch, h_at, r), n, n_end).to(SUMS)  # n
             d_3 = tl.broadcast_to(d_2[None, :], (m_block, n_block))  # n m
             prior_scores_share_rows = load_1d(lse + (pair * 2 + r) * n_end, n, 1, n_end)  # n
             prior_scores_share = spread_2 * prior_scores_share_rows[None, :]  # n m
-            prior_scores_share_2 = where_visible(prior_scores_share, seen_2[r], edge, 0.0)  # n m
+            mask_tile = mask_2d(mask, mask_step, (batch, h_at, r), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
+            prior_scores_share_2 = where_visible(prior_scores_share, seen_2, edge, 0.0)  # n m
             d_prior_scores_terms = d_3 * prior_scores_share_2  # n m
             d_ = d_prior_scores_terms * responsibility_2  # n m
             d_mul += d_  # n m
-            d_L_5 = where_visible(d_, over, edge, 0.0)  # n m
-            d_L_3_2_next += (d_L_3_2[r] + tl.sum(d_L_5, 1),)
-            d_K_3_2_next += (d_K_3_2[r] + dot_of(d_L_5, Q_tile, DOT, SUMS),)
+            d_L_3_2_next += (d_L_3_2[r] + tl.sum(d_, 1),)
+            d_K_3_2_next += (d_K_3_2[r] + dot_of(d_, Q_tile, DOT, SUMS),)
         d_L_3_2 = d_L_3_2_next
         d_K_3_2 = d_K_3_2_next
         d_L_2_next = ()
         d_K_2_next = ()
         for r_2 in tl.static_range(2):
-            add_2 = responsibility_hidden_2[r_2] - responsibility  # n m
-            responsibility_hidden_share = exp_of(add_2)  # n m
-            mul = d_mul * responsibility_hidden_share  # n m
-            mul_2 = -1 * mul  # n m
-            d_L_4 = where_visible(mul_2, over, edge, 0.0)  # n m
-            d_L_2_next += (d_L_2[r_2] + tl.sum(d_L_4, 1),)
-            d_K_2_next += (d_K_2[r_2] + dot_of(d_L_4, Q_tile, DOT, SUMS),)
+            add_2 = L_2[r_2] - responsibility  # n m
+            L_share = exp_of(add_2)  # n m
+            mul = d_mul * L_share  # n m
+            d_L_2_next += (d_L_2[r_2] + tl.sum(mul, 1),)
+            d_K_2_next += (d_K_2[r_2] + dot_of(mul, Q_tile, DOT, SUMS),)
         d_L_2 = d_L_2_next
         d_K_2 = d_K_2_next
     for r_2 in tl.static_range(2):
-        store_tile_1d(k2_grad, k2_grad_step, (batch, h_at, r_2), m, m_end, -1 * (d_L_2[r_2] + d_L_3_2[r_2]))
-        store_tile_2d(
-            K_grad, K_grad_step, (batch, h_at, r_2), m, m_end, d, d_size, number_0 * (d_K_2[r_2] + d_K_3_2[r_2])
-        )
+        d_L_4 = -1 * d_L_2[r_2]  # m
+        store_tile_1d(k2_grad, k2_grad_step, (batch, h_at, r_2), m, m_end, -1 * (d_L_4 + d_L_3_2[r_2]))
+        d_K_4 = number_0 * d_K_2[r_2]  # m d
+        d_K_5 = -1 * d_K_4  # m d
+        add_3 = d_K_5 + number_0 * d_K_3_2[r_2]  # m d
+        store_tile_2d(K_grad, K_grad_step, (batch, h_at, r_2), m, m_end, d, d_size, add_3)
 
 
 prior_of_tiles = region(
     f"{__name__}.prior_of_tiles", sides=("n", "m"),
     operands={"Q": "h n d", "K": "h r m d", "logprior": "h r", "k2": "h r m"}, heads={"h": 1, "r": 2},
     widths={"d": "d"}, result="h r n", others="h r", sizes={"h": 8, "r": 2}, reads=[[0], [1]],
-    live={"forward": 7, "rows": 9, "keys": 10}, whole=("r",), normalized=(0, 1), sums={"rows": 4},
+    live={"forward": 6, "rows": 9, "keys": 9}, whole=("r",), normalized=(0, 1), sums={"rows": 4},
     accumulators={"rows": "d", "keys": "d d d d"}, resident={"forward": "d", "rows": "d", "keys": "d d d d"},
     streamed={"forward": "d d d d", "rows": "d d d d", "keys": "d"},
     kernels={"forward": prior_of_tiles_forward, "rows": prior_of_tiles_rows, "keys": prior_of_tiles_keys},
@@ -378,17 +355,15 @@ def y_1_tiles_biased_forward(
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
-        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         S = tl.full((n_block, m_block), float("-inf"), SUMS)
         for r in tl.static_range(2):
             K_tile = tile_2d(K, K_step, (batch, h_at, r), m, m_end, d, d_size)  # m d
             L_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
             k2_tile = tile_1d(k2, k2_step, (batch, h_at, r), m, m_end).to(SUMS)  # m
-            L = logprior_value[r] + number_0 * L_1 - k2_tile[None, :]  # n m
-            S_hidden = where_visible(L, seen_2, edge, 1.0)  # n m
-            S = log_add(S, S_hidden)  # n m
+            S = log_add(S, logprior_value[r] + number_0 * L_1 - k2_tile[None, :])  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A_scores = with_bias(S, 1.0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A, alpha, m_i_0, l_i_0 = online(A_scores, 1.0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, d, d_size)  # m d
         acc = acc * alpha[:, None] + dot_of(A, V_tile, DOT, SUMS)
@@ -423,19 +398,18 @@ def y_1_tiles_biased_rows(
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
-        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         K_tile = ()
-        S_hidden = ()
+        L = ()
         S = tl.full((n_block, m_block), float("-inf"), SUMS)
         for r in tl.static_range(2):
             K_tile += (tile_2d(K, K_step, (batch, h_at, r), m, m_end, d, d_size),)  # m d
             L_1 = dot_of(Q_tile, tl.trans(K_tile[r]), DOT, SUMS)  # n m
             k2_tile = tile_1d(k2, k2_step, (batch, h_at, r), m, m_end).to(SUMS)  # m
-            L = logprior_value[r] + number_0 * L_1 - k2_tile[None, :]  # n m
-            S_hidden += (where_visible(L, seen_2, edge, 1.0),)  # n m
-            S = log_add(S, S_hidden[r])  # n m
+            L += (logprior_value[r] + number_0 * L_1 - k2_tile[None, :],)  # n m
+            S = log_add(S, L[r])  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A_scores = with_bias(S, 1.0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A = softened(A_scores, 1.0, MASK, seen_2, edge, A_largest[:, None], A_rows[:, None])  # n m
         V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, d, d_size)  # m d
         d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
@@ -443,13 +417,12 @@ def y_1_tiles_biased_rows(
         d_Q_4 = tl.zeros((n_block, d_wide), SUMS)
         d_logprior_2_next = ()
         for r in tl.static_range(2):
-            add = S_hidden[r] - S  # n m
-            S_hidden_share = exp_of(add)  # n m
-            mul = d_A_scores * S_hidden_share  # n m
-            d_L = where_visible(mul, seen_2, edge, 0.0)  # n m
-            d_Q_3 = dot_of(d_L, K_tile[r], DOT, SUMS)  # n d
+            add = L[r] - S  # n m
+            L_share = exp_of(add)  # n m
+            mul = d_A_scores * L_share  # n m
+            d_Q_3 = dot_of(mul, K_tile[r], DOT, SUMS)  # n d
             d_Q_4 += d_Q_3  # n d
-            d_logprior_2_next += (d_logprior_2[r] + in_parts(d_L, PARTS),)
+            d_logprior_2_next += (d_logprior_2[r] + in_parts(mul, PARTS),)
         d_logprior_2 = d_logprior_2_next
         d_Q_2 += d_Q_4
         if mask_grad is not None:
@@ -488,16 +461,15 @@ def y_1_tiles_biased_keys(
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
-        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
-        seen_2 = allowed(visible, mask_tile, MASK)  # n m
-        S_hidden = ()
+        L = ()
         S = tl.full((m_block, n_block), float("-inf"), SUMS)
         for r in tl.static_range(2):
             L_1 = dot_of(K_tile[r], tl.trans(Q_tile), DOT, SUMS)  # n m
-            L = logprior_value[r] + number_0 * L_1 - k2_tile[r][:, None]  # n m
-            S_hidden += (where_visible(L, seen_2, edge, 1.0),)  # n m
-            S = log_add(S, S_hidden[r])  # n m
+            L += (logprior_value[r] + number_0 * L_1 - k2_tile[r][:, None],)  # n m
+            S = log_add(S, L[r])  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         A_scores = with_bias(S, 1.0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
         A_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
         A = softened(A_scores, 1.0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
@@ -509,12 +481,11 @@ def y_1_tiles_biased_keys(
         d_L_2_next = ()
         d_K_2_next = ()
         for r in tl.static_range(2):
-            add = S_hidden[r] - S  # n m
-            S_hidden_share = exp_of(add)  # n m
-            mul = d_A_scores * S_hidden_share  # n m
-            d_L_3 = where_visible(mul, seen_2, edge, 0.0)  # n m
-            d_L_2_next += (d_L_2[r] + tl.sum(d_L_3, 1),)
-            d_K_2_next += (d_K_2[r] + dot_of(d_L_3, Q_tile, DOT, SUMS),)
+            add = L[r] - S  # n m
+            L_share = exp_of(add)  # n m
+            mul = d_A_scores * L_share  # n m
+            d_L_2_next += (d_L_2[r] + tl.sum(mul, 1),)
+            d_K_2_next += (d_K_2[r] + dot_of(mul, Q_tile, DOT, SUMS),)
         d_L_2 = d_L_2_next
         d_K_2 = d_K_2_next
     store_tile_2d(V_grad, V_grad_step, (batch, h_at), m, m_end, d, d_size, d_V_2)
@@ -527,7 +498,7 @@ y_1_tiles_biased = region(
     f"{__name__}.y_1_tiles_biased", sides=("n", "m"),
     operands={"Q": "h n d", "K": "h r m d", "logprior": "h r", "k2": "h r m", "V": "h m d"}, heads={"h": 1, "r": 2},
     widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8, "r": 2}, reads=[[0]],
-    live={"forward": 4, "rows": 8, "keys": 8}, whole=("r",), sums={"rows": 2},
+    live={"forward": 3, "rows": 7, "keys": 7}, whole=("r",), sums={"rows": 2},
     accumulators={"forward": "d", "rows": "d", "keys": "d d d"},
     resident={"forward": "d", "rows": "d d", "keys": "d d d"},
     streamed={"forward": "d d d", "rows": "d d d", "keys": "d d"},
@@ -569,8 +540,7 @@ def y_1_tiles_forward(
             L_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
             k2_tile = tile_1d(k2, k2_step, (batch, h_at, r), m, m_end).to(SUMS)  # m
             L = logprior_value[r] + number_0 * L_1 - k2_tile[None, :]  # n m
-            S_hidden = where_visible(L, seen_2, edge, 1.0)  # n m
-            A_scores = with_bias(S_hidden, 1.0, mask_tile, MASK, SUMS)  # n m
+            A_scores = with_bias(L, 1.0, mask_tile, MASK, SUMS)  # n m
             A_scores_visible += (scaled(A_scores, 1.0, MASK, seen_2, edge),)  # n m
             A_most = maximum_of(A_most, A_scores_visible[r])  # n m
         alpha, highest = higher(tl.max(A_most, 1), 1.0, MASK, m_i_0)  # n
@@ -626,14 +596,12 @@ def y_1_tiles_rows(
             L_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
             k2_tile = tile_1d(k2, k2_step, (batch, h_at, r), m, m_end).to(SUMS)  # m
             L = logprior_value[r] + number_0 * L_1 - k2_tile[None, :]  # n m
-            S_hidden = where_visible(L, seen_2, edge, 1.0)  # n m
-            A_scores = with_bias(S_hidden, 1.0, mask_tile, MASK, SUMS)  # n m
+            A_scores = with_bias(L, 1.0, mask_tile, MASK, SUMS)  # n m
             A = softened(A_scores, 1.0, MASK, seen_2, edge, A_largest[:, None], A_rows[:, None])  # n m
             d_A_scores = A * add  # n m
-            d_L = where_visible(d_A_scores, seen_2, edge, 0.0)  # n m
-            d_Q_3 = dot_of(d_L, K_tile, DOT, SUMS)  # n d
+            d_Q_3 = dot_of(d_A_scores, K_tile, DOT, SUMS)  # n d
             d_Q_4 += d_Q_3  # n d
-            d_logprior_2_next += (d_logprior_2[r] + in_parts(d_L, PARTS),)
+            d_logprior_2_next += (d_logprior_2[r] + in_parts(d_A_scores, PARTS),)
             A_2 += A  # n m
         d_logprior_2 = d_logprior_2_next
         d_Q_2 += d_Q_4
@@ -687,14 +655,12 @@ def y_1_tiles_keys(
         for r in tl.static_range(2):
             L_1 = dot_of(K_tile[r], tl.trans(Q_tile), DOT, SUMS)  # n m
             L = logprior_value[r] + number_0 * L_1 - k2_tile[r][:, None]  # n m
-            S_hidden = where_visible(L, seen_2, edge, 1.0)  # n m
-            A_scores = with_bias(S_hidden, 1.0, mask_tile, MASK, SUMS)  # n m
+            A_scores = with_bias(L, 1.0, mask_tile, MASK, SUMS)  # n m
             A = softened(A_scores, 1.0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
             A_2 += A  # n m
             d_A_scores = A * (d_A - A_sums[None, :])  # n m
-            d_L_3 = where_visible(d_A_scores, seen_2, edge, 0.0)  # n m
-            d_L_2_next += (d_L_2[r] + tl.sum(d_L_3, 1),)
-            d_K_2_next += (d_K_2[r] + dot_of(d_L_3, Q_tile, DOT, SUMS),)
+            d_L_2_next += (d_L_2[r] + tl.sum(d_A_scores, 1),)
+            d_K_2_next += (d_K_2[r] + dot_of(d_A_scores, Q_tile, DOT, SUMS),)
         d_L_2 = d_L_2_next
         d_K_2 = d_K_2_next
         d_V_2 += dot_of(A_2, d_2, DOT, SUMS)
@@ -708,7 +674,7 @@ y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"),
     operands={"Q": "h n d", "K": "h r m d", "logprior": "h r", "k2": "h r m", "V": "h m d"}, heads={"h": 1, "r": 2},
     widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8, "r": 2}, reads=[[0]],
-    live={"forward": 5, "rows": 7, "keys": 6}, whole=("r",), sums={"rows": 2},
+    live={"forward": 5, "rows": 5, "keys": 5}, whole=("r",), sums={"rows": 2},
     accumulators={"forward": "d", "rows": "d", "keys": "d d d"},
     resident={"forward": "d", "rows": "d d", "keys": "d d d"},
     streamed={"forward": "d d d", "rows": "d d d", "keys": "d d"},

@@ -24,8 +24,7 @@ from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, block_of, dot_of, in_sight, largest_of, load_1d, mask_2d, maximum_of, online, result_of_part, share_of,
-    softened, store_1d, store_2d, store_tile_1d, store_tile_2d, sums_of_part, tile_1d, tile_2d, where_visible,
-    with_bias,
+    softened, store_1d, store_2d, store_tile_1d, store_tile_2d, sums_of_part, tile_1d, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -93,17 +92,15 @@ def y_1_tiles_forward(
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
-        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         S = tl.full((n_block, m_block), float("-inf"), SUMS)
         for r in tl.static_range(2):
             K_tile = tile_2d(K, K_step, (batch, h_at, r), m, m_end, d, d_size)  # m d
             L_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
             k2_tile = tile_1d(k2, k2_step, (batch, h_at, r), m, m_end).to(SUMS)  # m
-            L = number_0 * L_1 - k2_tile[None, :]  # n m
-            S_hidden = where_visible(L, seen_2, edge, 1.0)  # n m
-            S = maximum_of(S, S_hidden)  # n m
+            S = maximum_of(S, number_0 * L_1 - k2_tile[None, :])  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A_scores = with_bias(S, 1.0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A, alpha, m_i_0, l_i_0 = online(A_scores, 1.0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, d, d_size)  # m d
         acc = acc * alpha[:, None] + dot_of(A, V_tile, DOT, SUMS)
@@ -133,35 +130,33 @@ def y_1_tiles_rows(
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
-        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         K_tile = ()
-        S_hidden = ()
+        L = ()
         S = tl.full((n_block, m_block), float("-inf"), SUMS)
         for r in tl.static_range(2):
             K_tile += (tile_2d(K, K_step, (batch, h_at, r), m, m_end, d, d_size),)  # m d
             L_1 = dot_of(Q_tile, tl.trans(K_tile[r]), DOT, SUMS)  # n m
             k2_tile = tile_1d(k2, k2_step, (batch, h_at, r), m, m_end).to(SUMS)  # m
-            L = number_0 * L_1 - k2_tile[None, :]  # n m
-            S_hidden += (where_visible(L, seen_2, edge, 1.0),)  # n m
-            S = maximum_of(S, S_hidden[r])  # n m
+            L += (number_0 * L_1 - k2_tile[None, :],)  # n m
+            S = maximum_of(S, L[r])  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A_scores = with_bias(S, 1.0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A = softened(A_scores, 1.0, MASK, seen_2, edge, A_largest[:, None], A_rows[:, None])  # n m
         V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, d, d_size)  # m d
         d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         d_A_scores = A * (d_A - A_sums[:, None])  # n m
-        S_hidden_equal = ()
+        L_equal = ()
         S_equal = tl.zeros((n_block, m_block), SUMS)
         for r in tl.static_range(2):
-            S_hidden_equal += ((S_hidden[r] == S).to(SUMS),)  # n m
-            S_equal += S_hidden_equal[r]  # n m
+            L_equal += ((L[r] == S).to(SUMS),)  # n m
+            S_equal += L_equal[r]  # n m
         S_share = tl.where(S_equal == 0, 0.0, 1 / S_equal)  # n m
         d_Q_4 = tl.zeros((n_block, d_wide), SUMS)
         for r in tl.static_range(2):
-            mul = S_hidden_equal[r] * S_share  # n m
+            mul = L_equal[r] * S_share  # n m
             mul_2 = d_A_scores * mul  # n m
-            d_L = where_visible(mul_2, seen_2, edge, 0.0)  # n m
-            d_Q_3 = dot_of(d_L, K_tile[r], DOT, SUMS)  # n d
+            d_Q_3 = dot_of(mul_2, K_tile[r], DOT, SUMS)  # n d
             d_Q_4 += d_Q_3  # n d
         d_Q_2 += d_Q_4
         if mask_grad is not None:
@@ -194,16 +189,15 @@ def y_1_tiles_keys(
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
-        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
-        seen_2 = allowed(visible, mask_tile, MASK)  # n m
-        S_hidden = ()
+        L = ()
         S = tl.full((m_block, n_block), float("-inf"), SUMS)
         for r in tl.static_range(2):
             L_1 = dot_of(K_tile[r], tl.trans(Q_tile), DOT, SUMS)  # n m
-            L = number_0 * L_1 - k2_tile[r][:, None]  # n m
-            S_hidden += (where_visible(L, seen_2, edge, 1.0),)  # n m
-            S = maximum_of(S, S_hidden[r])  # n m
+            L += (number_0 * L_1 - k2_tile[r][:, None],)  # n m
+            S = maximum_of(S, L[r])  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         A_scores = with_bias(S, 1.0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
         A_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
         A = softened(A_scores, 1.0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
@@ -212,20 +206,19 @@ def y_1_tiles_keys(
         d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         d_A_scores = A * (d_A - A_sums[None, :])  # n m
-        S_hidden_equal = ()
+        L_equal = ()
         S_equal = tl.zeros((m_block, n_block), SUMS)
         for r in tl.static_range(2):
-            S_hidden_equal += ((S_hidden[r] == S).to(SUMS),)  # n m
-            S_equal += S_hidden_equal[r]  # n m
+            L_equal += ((L[r] == S).to(SUMS),)  # n m
+            S_equal += L_equal[r]  # n m
         S_share = tl.where(S_equal == 0, 0.0, 1 / S_equal)  # n m
         d_L_2_next = ()
         d_K_2_next = ()
         for r in tl.static_range(2):
-            mul = S_hidden_equal[r] * S_share  # n m
+            mul = L_equal[r] * S_share  # n m
             mul_2 = d_A_scores * mul  # n m
-            d_L_3 = where_visible(mul_2, seen_2, edge, 0.0)  # n m
-            d_L_2_next += (d_L_2[r] + tl.sum(d_L_3, 1),)
-            d_K_2_next += (d_K_2[r] + dot_of(d_L_3, Q_tile, DOT, SUMS),)
+            d_L_2_next += (d_L_2[r] + tl.sum(mul_2, 1),)
+            d_K_2_next += (d_K_2[r] + dot_of(mul_2, Q_tile, DOT, SUMS),)
         d_L_2 = d_L_2_next
         d_K_2 = d_K_2_next
     store_tile_2d(V_grad, V_grad_step, (batch, h_at), m, m_end, d, d_size, d_V_2)
@@ -237,7 +230,7 @@ def y_1_tiles_keys(
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h r m d", "k2": "h r m", "V": "h m d"},
     heads={"h": 1, "r": 2}, widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8, "r": 2}, reads=[[0]],
-    live={"forward": 4, "rows": 8, "keys": 8}, whole=("r",),
+    live={"forward": 3, "rows": 7, "keys": 7}, whole=("r",),
     accumulators={"forward": "d", "rows": "d", "keys": "d d d"},
     resident={"forward": "d", "rows": "d d", "keys": "d d d"},
     streamed={"forward": "d d d", "rows": "d d d", "keys": "d d"},

@@ -25,7 +25,7 @@ from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, block_of, dot_of, exp_of, higher, in_parts, in_sight, largest_of, load_1d, log_add, mask_2d, maximum_of,
     online, parts_of, power, result_of_part, scalar, scaled, share_of, softened, store_1d, store_2d, store_tile_1d,
-    store_tile_2d, sums_of_part, tile_1d, tile_2d, where_visible, with_bias,
+    store_tile_2d, sums_of_part, tile_1d, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -98,17 +98,15 @@ def y_1_tiles_biased_forward(
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
-        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         S = tl.full((n_block, m_block), float("-inf"), SUMS)
         for r in tl.static_range(2):
             K_tile = tile_2d(K, K_step, (batch, r), m, m_end, d, d_size)  # m d
             L_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
             k2_tile = tile_1d(k2, k2_step, (batch, r), m, m_end).to(SUMS)  # m
-            L = logpi_value[r] + number_0 * L_1 - k2_tile[None, :]  # n m
-            S_hidden = where_visible(L, seen_2, edge, 1.0)  # n m
-            S = log_add(S, S_hidden)  # n m
+            S = log_add(S, logpi_value[r] + number_0 * L_1 - k2_tile[None, :])  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A_scores = with_bias(S, 1.0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A, alpha, m_i_0, l_i_0 = online(A_scores, 1.0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = tile_2d(V, V_step, (batch,), m, m_end, d, d_size)  # m d
         acc = acc * alpha[:, None] + dot_of(A, V_tile, DOT, SUMS)
@@ -142,19 +140,18 @@ def y_1_tiles_biased_rows(
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
-        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         K_tile = ()
-        S_hidden = ()
+        L = ()
         S = tl.full((n_block, m_block), float("-inf"), SUMS)
         for r in tl.static_range(2):
             K_tile += (tile_2d(K, K_step, (batch, r), m, m_end, d, d_size),)  # m d
             L_1 = dot_of(Q_tile, tl.trans(K_tile[r]), DOT, SUMS)  # n m
             k2_tile = tile_1d(k2, k2_step, (batch, r), m, m_end).to(SUMS)  # m
-            L = logpi_value[r] + number_0 * L_1 - k2_tile[None, :]  # n m
-            S_hidden += (where_visible(L, seen_2, edge, 1.0),)  # n m
-            S = log_add(S, S_hidden[r])  # n m
+            L += (logpi_value[r] + number_0 * L_1 - k2_tile[None, :],)  # n m
+            S = log_add(S, L[r])  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A_scores = with_bias(S, 1.0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A = softened(A_scores, 1.0, MASK, seen_2, edge, A_largest[:, None], A_rows[:, None])  # n m
         V_tile = tile_2d(V, V_step, (batch,), m, m_end, d, d_size)  # m d
         d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
@@ -162,13 +159,12 @@ def y_1_tiles_biased_rows(
         d_Q_4 = tl.zeros((n_block, d_wide), SUMS)
         d_logpi_2_next = ()
         for r in tl.static_range(2):
-            add = S_hidden[r] - S  # n m
-            S_hidden_share = exp_of(add)  # n m
-            mul = d_A_scores * S_hidden_share  # n m
-            d_L = where_visible(mul, seen_2, edge, 0.0)  # n m
-            d_Q_3 = dot_of(d_L, K_tile[r], DOT, SUMS)  # n d
+            add = L[r] - S  # n m
+            L_share = exp_of(add)  # n m
+            mul = d_A_scores * L_share  # n m
+            d_Q_3 = dot_of(mul, K_tile[r], DOT, SUMS)  # n d
             d_Q_4 += d_Q_3  # n d
-            d_logpi_2_next += (d_logpi_2[r] + in_parts(d_L, PARTS),)
+            d_logpi_2_next += (d_logpi_2[r] + in_parts(mul, PARTS),)
         d_logpi_2 = d_logpi_2_next
         d_Q_2 += d_Q_4
         if mask_grad is not None:
@@ -209,16 +205,15 @@ def y_1_tiles_biased_keys(
             visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
             Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
-            mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
-            seen_2 = allowed(visible, mask_tile, MASK)  # n m
-            S_hidden = ()
+            L = ()
             S = tl.full((m_block, n_block), float("-inf"), SUMS)
             for r in tl.static_range(2):
                 L_1 = dot_of(K_tile[r], tl.trans(Q_tile), DOT, SUMS)  # n m
-                L = logpi_value[r] + number_0 * L_1 - k2_tile[r][:, None]  # n m
-                S_hidden += (where_visible(L, seen_2, edge, 1.0),)  # n m
-                S = log_add(S, S_hidden[r])  # n m
+                L += (logpi_value[r] + number_0 * L_1 - k2_tile[r][:, None],)  # n m
+                S = log_add(S, L[r])  # n m
+            mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
             A_scores = with_bias(S, 1.0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A_largest = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
             A_rows = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
             A = softened(A_scores, 1.0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
@@ -230,12 +225,11 @@ def y_1_tiles_biased_keys(
             d_L_2_next = ()
             d_K_2_next = ()
             for r in tl.static_range(2):
-                add = S_hidden[r] - S  # n m
-                S_hidden_share = exp_of(add)  # n m
-                mul = d_A_scores * S_hidden_share  # n m
-                d_L_3 = where_visible(mul, seen_2, edge, 0.0)  # n m
-                d_L_2_next += (d_L_2[r] + tl.sum(d_L_3, 1),)
-                d_K_2_next += (d_K_2[r] + dot_of(d_L_3, Q_tile, DOT, SUMS),)
+                add = L[r] - S  # n m
+                L_share = exp_of(add)  # n m
+                mul = d_A_scores * L_share  # n m
+                d_L_2_next += (d_L_2[r] + tl.sum(mul, 1),)
+                d_K_2_next += (d_K_2[r] + dot_of(mul, Q_tile, DOT, SUMS),)
             d_L_2 = d_L_2_next
             d_K_2 = d_K_2_next
     store_tile_2d(V_grad, V_grad_step, (batch, h_part), m, m_end, d, d_size, d_V_2)
@@ -248,7 +242,7 @@ y_1_tiles_biased = region(
     f"{__name__}.y_1_tiles_biased", sides=("n", "m"),
     operands={"Q": "h n d", "K": "r m d", "logpi": "h r", "k2": "r m", "V": "m d"}, heads={"h": 1, "r": 2},
     widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8, "r": 2}, reads=[[0]],
-    live={"forward": 4, "rows": 8, "keys": 8}, whole=("r",), loops={"keys": "h"}, sums={"rows": 2},
+    live={"forward": 3, "rows": 7, "keys": 7}, whole=("r",), loops={"keys": "h"}, sums={"rows": 2},
     accumulators={"forward": "d", "rows": "d", "keys": "d d d"},
     resident={"forward": "d", "rows": "d d", "keys": "d d d"},
     streamed={"forward": "d d d", "rows": "d d d", "keys": "d d"},
@@ -290,8 +284,7 @@ def y_1_tiles_forward(
             L_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
             k2_tile = tile_1d(k2, k2_step, (batch, r), m, m_end).to(SUMS)  # m
             L = logpi_value[r] + number_0 * L_1 - k2_tile[None, :]  # n m
-            S_hidden = where_visible(L, seen_2, edge, 1.0)  # n m
-            A_scores = with_bias(S_hidden, 1.0, mask_tile, MASK, SUMS)  # n m
+            A_scores = with_bias(L, 1.0, mask_tile, MASK, SUMS)  # n m
             A_scores_visible += (scaled(A_scores, 1.0, MASK, seen_2, edge),)  # n m
             A_most = maximum_of(A_most, A_scores_visible[r])  # n m
         alpha, highest = higher(tl.max(A_most, 1), 1.0, MASK, m_i_0)  # n
@@ -346,14 +339,12 @@ def y_1_tiles_rows(
             L_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
             k2_tile = tile_1d(k2, k2_step, (batch, r), m, m_end).to(SUMS)  # m
             L = logpi_value[r] + number_0 * L_1 - k2_tile[None, :]  # n m
-            S_hidden = where_visible(L, seen_2, edge, 1.0)  # n m
-            A_scores = with_bias(S_hidden, 1.0, mask_tile, MASK, SUMS)  # n m
+            A_scores = with_bias(L, 1.0, mask_tile, MASK, SUMS)  # n m
             A = softened(A_scores, 1.0, MASK, seen_2, edge, A_largest[:, None], A_rows[:, None])  # n m
             d_A_scores = A * add  # n m
-            d_L = where_visible(d_A_scores, seen_2, edge, 0.0)  # n m
-            d_Q_3 = dot_of(d_L, K_tile, DOT, SUMS)  # n d
+            d_Q_3 = dot_of(d_A_scores, K_tile, DOT, SUMS)  # n d
             d_Q_4 += d_Q_3  # n d
-            d_logpi_2_next += (d_logpi_2[r] + in_parts(d_L, PARTS),)
+            d_logpi_2_next += (d_logpi_2[r] + in_parts(d_A_scores, PARTS),)
             A_2 += A  # n m
         d_logpi_2 = d_logpi_2_next
         d_Q_2 += d_Q_4
@@ -409,14 +400,12 @@ def y_1_tiles_keys(
             for r in tl.static_range(2):
                 L_1 = dot_of(K_tile[r], tl.trans(Q_tile), DOT, SUMS)  # n m
                 L = logpi_value[r] + number_0 * L_1 - k2_tile[r][:, None]  # n m
-                S_hidden = where_visible(L, seen_2, edge, 1.0)  # n m
-                A_scores = with_bias(S_hidden, 1.0, mask_tile, MASK, SUMS)  # n m
+                A_scores = with_bias(L, 1.0, mask_tile, MASK, SUMS)  # n m
                 A = softened(A_scores, 1.0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
                 A_2 += A  # n m
                 d_A_scores = A * (d_A - A_sums[None, :])  # n m
-                d_L_3 = where_visible(d_A_scores, seen_2, edge, 0.0)  # n m
-                d_L_2_next += (d_L_2[r] + tl.sum(d_L_3, 1),)
-                d_K_2_next += (d_K_2[r] + dot_of(d_L_3, Q_tile, DOT, SUMS),)
+                d_L_2_next += (d_L_2[r] + tl.sum(d_A_scores, 1),)
+                d_K_2_next += (d_K_2[r] + dot_of(d_A_scores, Q_tile, DOT, SUMS),)
             d_L_2 = d_L_2_next
             d_K_2 = d_K_2_next
             d_V_2 += dot_of(A_2, d_2, DOT, SUMS)
@@ -430,7 +419,7 @@ y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"),
     operands={"Q": "h n d", "K": "r m d", "logpi": "h r", "k2": "r m", "V": "m d"}, heads={"h": 1, "r": 2},
     widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8, "r": 2}, reads=[[0]],
-    live={"forward": 5, "rows": 7, "keys": 6}, whole=("r",), loops={"keys": "h"}, sums={"rows": 2},
+    live={"forward": 5, "rows": 5, "keys": 5}, whole=("r",), loops={"keys": "h"}, sums={"rows": 2},
     accumulators={"forward": "d", "rows": "d", "keys": "d d d"},
     resident={"forward": "d", "rows": "d d", "keys": "d d d"},
     streamed={"forward": "d d d", "rows": "d d d", "keys": "d d"},

@@ -93,12 +93,12 @@ def y_1_tiles_forward(
         edge |= (first + m_end - n_end - start - m_block < -1)
         K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
         s = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        s_2 = number_0 * s  # n m
+        A_scores_1 = s * s  # n m
+        A_scores_1_2 = number_0 * A_scores_1  # n m
+        A_scores_1_3 = number_0 * A_scores_1_2  # n m
+        A_scores = 1 + number_0 * s + 0.5 * A_scores_1_3  # n m
         mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
-        A_scores_1_hidden = where_visible(s_2, seen_2, edge, 0.0)  # n m
-        A_scores_1 = A_scores_1_hidden * A_scores_1_hidden  # n m
-        A_scores = 1 + s_2 + 0.5 * A_scores_1  # n m
         A = where_visible(A_scores, seen_2, edge, 0.0)  # n m
         l_i_0 += tl.sum(A, 1)
         V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, e, e_size)  # m e
@@ -138,14 +138,13 @@ def y_1_tiles_rows(
         d_A_scores = where_visible(mul, seen_2, edge, 0.0)  # n m
         K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
         s = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        s_2 = number_0 * s  # n m
-        A_scores_1_hidden = where_visible(s_2, seen_2, edge, 0.0)  # n m
-        d_A_scores_1_hidden = d_A_scores * A_scores_1_hidden  # n m
-        d_A_scores_1_hidden_2 = 0.5 * (d_A_scores_1_hidden + d_A_scores_1_hidden)  # n m
-        d_s = where_visible(d_A_scores_1_hidden_2, seen_2, edge, 0.0)  # n m
-        d_s_2 = d_A_scores + d_s  # n m
-        d_Q_2 += dot_of(d_s_2, K_tile, DOT, SUMS)
-    store_tile_2d(Q_grad, Q_grad_step, (batch, h_at), n, n_end, d, d_size, number_0 * d_Q_2)
+        d_s = d_A_scores * s  # n m
+        d_s_2 = number_0 * d_s  # n m
+        d_s_3 = number_0 * d_s_2  # n m
+        d_s_4 = 0.5 * d_s_3  # n m
+        d_s_5 = d_s_4 + d_s_4 + number_0 * d_A_scores  # n m
+        d_Q_2 += dot_of(d_s_5, K_tile, DOT, SUMS)
+    store_tile_2d(Q_grad, Q_grad_step, (batch, h_at), n, n_end, d, d_size, d_Q_2)
 
 
 @triton.jit
@@ -173,13 +172,13 @@ def y_1_tiles_keys(
         edge |= (start + m_end - n_end - first - m_block < -1)
         Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
         s = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
-        s_2 = number_0 * s  # n m
+        A_scores_1 = s * s  # n m
+        A_scores_1_2 = number_0 * A_scores_1  # n m
+        A_scores_1_3 = number_0 * A_scores_1_2  # n m
+        A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+        A = (1 + number_0 * s + 0.5 * A_scores_1_3) * A_rows[None, :]  # n m
         mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
-        A_scores_1_hidden = where_visible(s_2, seen_2, edge, 0.0)  # n m
-        A_scores_1 = A_scores_1_hidden * A_scores_1_hidden  # n m
-        A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-        A = (1 + s_2 + 0.5 * A_scores_1) * A_rows[None, :]  # n m
         A_2 = where_visible(A, seen_2, edge, 0.0)  # n m
         d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, e, e_size)  # n e
         d_V_2 += dot_of(A_2, d_2, DOT, SUMS)
@@ -187,19 +186,20 @@ def y_1_tiles_keys(
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         mul = (d_A - A_sums[None, :]) * A_rows[None, :]  # n m
         d_A_scores = where_visible(mul, seen_2, edge, 0.0)  # n m
-        d_A_scores_1_hidden = d_A_scores * A_scores_1_hidden  # n m
-        d_A_scores_1_hidden_2 = 0.5 * (d_A_scores_1_hidden + d_A_scores_1_hidden)  # n m
-        d_s = where_visible(d_A_scores_1_hidden_2, seen_2, edge, 0.0)  # n m
-        d_s_2 = d_A_scores + d_s  # n m
-        d_K_2 += dot_of(d_s_2, Q_tile, DOT, SUMS)
+        d_s = d_A_scores * s  # n m
+        d_s_2 = number_0 * d_s  # n m
+        d_s_3 = number_0 * d_s_2  # n m
+        d_s_4 = 0.5 * d_s_3  # n m
+        d_s_5 = d_s_4 + d_s_4 + number_0 * d_A_scores  # n m
+        d_K_2 += dot_of(d_s_5, Q_tile, DOT, SUMS)
     store_tile_2d(V_grad, V_grad_step, (batch, h_at), m, m_end, e, e_size, d_V_2)
-    store_tile_2d(K_grad, K_grad_step, (batch, h_at), m, m_end, d, d_size, number_0 * d_K_2)
+    store_tile_2d(K_grad, K_grad_step, (batch, h_at), m, m_end, d, d_size, d_K_2)
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h m d", "V": "h m e"}, heads={"h": 1},
     widths={"d": "d", "e": "e"}, result="h n e", others="h", sizes={"h": 8}, reads=[[0]],
-    live={"forward": 4, "rows": 5, "keys": 6}, normalized=(0,),
+    live={"forward": 4, "rows": 4, "keys": 4}, normalized=(0,),
     accumulators={"forward": "e", "rows": "d", "keys": "e d"}, resident={"forward": "d", "rows": "e d", "keys": "d e"},
     streamed={"forward": "d e", "rows": "e d", "keys": "d e"},
     kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},

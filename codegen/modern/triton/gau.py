@@ -102,10 +102,9 @@ def O_tiles_forward(
         K_tile = tile_2d(K, K_step, (batch,), m, m_end, s, s_size)  # m s
         R_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         R_scores_2 = number_0 * R_scores  # n m
+        R = maximum_of(R_scores_2, 0.0)  # n m
         mask_tile = mask_2d(mask, mask_step, (batch,), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
-        R_hidden = where_visible(R_scores_2, seen_2, edge, 1.0)  # n m
-        R = maximum_of(R_hidden, 0.0)  # n m
         A_scores_hidden = where_visible(R, seen_2, edge, 1.0)  # n m
         A_scores = A_scores_hidden * A_scores_hidden  # n m
         A = where_visible(A_scores, seen_2, edge, 0.0)  # n m
@@ -136,18 +135,16 @@ def O_tiles_rows(
         K_tile = tile_2d(K, K_step, (batch,), m, m_end, s, s_size)  # m s
         R_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         R_scores_2 = number_0 * R_scores  # n m
+        R = maximum_of(R_scores_2, 0.0)  # n m
         mask_tile = mask_2d(mask, mask_step, (batch,), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
-        R_hidden = where_visible(R_scores_2, seen_2, edge, 1.0)  # n m
-        R = maximum_of(R_hidden, 0.0)  # n m
         A_scores_hidden = where_visible(R, seen_2, edge, 1.0)  # n m
         V_tile = tile_2d(V, V_step, (batch,), m, m_end, e, e_size)  # m e
         d_A = dot_of(d, tl.trans(V_tile), DOT, SUMS)  # n m
         d_A_scores = where_visible(d_A, seen_2, edge, 0.0)  # n m
         d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # n m
         d_R = where_visible(d_A_scores_hidden, seen_2, edge, 0.0)  # n m
-        d_R_hidden = tl.where(R_hidden > 0, d_R, 0.0)  # n m
-        d_R_scores = where_visible(d_R_hidden, seen_2, edge, 0.0)  # n m
+        d_R_scores = tl.where(R_scores_2 > 0, d_R, 0.0)  # n m
         d_Q_2 += dot_of(d_R_scores, K_tile, DOT, SUMS)
     store_tile_2d(Q_grad, Q_grad_step, (batch,), n, n_end, s, s_size, number_0 * d_Q_2)
 
@@ -175,10 +172,9 @@ def O_tiles_keys(
         Q_tile = tile_2d(Q, Q_step, (batch,), n, n_end, s, s_size)  # n s
         R_scores = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
         R_scores_2 = number_0 * R_scores  # n m
+        R = maximum_of(R_scores_2, 0.0)  # n m
         mask_tile = mask_2d(mask, mask_step, (batch,), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
-        R_hidden = where_visible(R_scores_2, seen_2, edge, 1.0)  # n m
-        R = maximum_of(R_hidden, 0.0)  # n m
         A_scores_hidden = where_visible(R, seen_2, edge, 1.0)  # n m
         A_scores = A_scores_hidden * A_scores_hidden  # n m
         A = where_visible(A_scores, seen_2, edge, 0.0)  # n m
@@ -188,8 +184,7 @@ def O_tiles_keys(
         d_A_scores = where_visible(d_A, seen_2, edge, 0.0)  # n m
         d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # n m
         d_R = where_visible(d_A_scores_hidden, seen_2, edge, 0.0)  # n m
-        d_R_hidden = tl.where(R_hidden > 0, d_R, 0.0)  # n m
-        d_R_scores = where_visible(d_R_hidden, seen_2, edge, 0.0)  # n m
+        d_R_scores = tl.where(R_scores_2 > 0, d_R, 0.0)  # n m
         d_K_2 += dot_of(d_R_scores, Q_tile, DOT, SUMS)
     store_tile_2d(V_grad, V_grad_step, (batch,), m, m_end, e, e_size, d_V_2)
     store_tile_2d(K_grad, K_grad_step, (batch,), m, m_end, s, s_size, number_0 * d_K_2)
@@ -197,7 +192,7 @@ def O_tiles_keys(
 
 O_tiles = region(
     f"{__name__}.O_tiles", sides=("n", "m"), operands={"Q": "n s", "K": "m s", "V": "m e"}, widths={"s": "s", "e": "e"},
-    result="n e", live={"forward": 4, "rows": 6, "keys": 6}, accumulators={"forward": "e", "rows": "s", "keys": "e s"},
+    result="n e", live={"forward": 3, "rows": 6, "keys": 6}, accumulators={"forward": "e", "rows": "s", "keys": "e s"},
     resident={"forward": "s", "rows": "s e", "keys": "s e"}, streamed={"forward": "s e", "rows": "s e", "keys": "s e"},
     kernels={"forward": O_tiles_forward, "rows": O_tiles_rows, "keys": O_tiles_keys},
 )

@@ -147,23 +147,18 @@ def P_K_sum_tiles_forward(
         edge |= (first + m_end - n_end - start - m_block < -1)
         K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
         P_K_map_scores_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        seen_2 = ()
-        over = tl.zeros((n_block, m_block), tl.int1)
-        for r in tl.static_range(2):
-            mask_tile = mask_2d(
-                mask, mask_step, (batch, h_at, r_at * 2 + r), n[:, None], n_end, m[None, :], m_end, MASK
-            )  # n m
-            seen_2 += (allowed(visible & (distance >= 0), mask_tile, MASK),)  # n m
-            over |= seen_2[r]  # n m
-        P_K_map_scores_hidden = where_visible(P_K_map_scores_1, over, edge, 0.0)  # n m
         acc_next = ()
         for r in tl.static_range(2):
             c_tile = tile_1d(c, c_step, (batch, h_at, r_at * 2 + r), m, m_end).to(SUMS)  # m
             D_scores_copy = c_tile[None, :] - c_2_tile[r][:, None]  # n m
-            D_copy_hidden = where_visible(D_scores_copy, seen_2[r], edge, float("-inf"))  # n m
+            mask_tile = mask_2d(
+                mask, mask_step, (batch, h_at, r_at * 2 + r), n[:, None], n_end, m[None, :], m_end, MASK
+            )  # n m
+            seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
+            D_copy_hidden = where_visible(D_scores_copy, seen_2, edge, float("-inf"))  # n m
             D_copy = exp_of(D_copy_hidden)  # n m
-            P_K_map_scores = P_K_map_scores_hidden * D_copy  # n m
-            P_K_map = where_visible(P_K_map_scores, seen_2[r], edge, 0.0)  # n m
+            P_K_map_scores = P_K_map_scores_1 * D_copy  # n m
+            P_K_map = where_visible(P_K_map_scores, seen_2, edge, 0.0)  # n m
             new_tile = tile_1d(new, new_step, (batch, h_at, r_at * 2 + r), m, m_end).to(SUMS)  # m
             read = P_K_map * new_tile[None, :]  # n m
             acc_next += (acc[r] + tl.sum(read, 1),)
@@ -200,36 +195,28 @@ def P_K_sum_tiles_rows(
             visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
             edge |= (first + m_end - n_end - start - m_block < -1)
-            seen_2 = ()
-            D_copy = ()
-            d_P_K_map_scores = ()
-            over = tl.zeros((n_block, m_block), tl.int1)
-            d_P_K_map_scores_hidden = tl.zeros((n_block, m_block), SUMS)
+            K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
+            P_K_map_scores_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
+            d_D_scores_copy_2_next = ()
+            d_P_K_map_scores_1 = tl.zeros((n_block, m_block), SUMS)
             for r in tl.static_range(2):
                 c_tile = tile_1d(c, c_step, (batch, h_at, r_at * 2 + r), m, m_end).to(SUMS)  # m
                 D_scores_copy = c_tile[None, :] - c_2_tile[r][:, None]  # n m
                 mask_tile = mask_2d(
                     mask, mask_step, (batch, h_at, r_at * 2 + r), n[:, None], n_end, m[None, :], m_end, MASK
                 )  # n m
-                seen_2 += (allowed(visible & (distance >= 0), mask_tile, MASK),)  # n m
-                D_copy_hidden = where_visible(D_scores_copy, seen_2[r], edge, float("-inf"))  # n m
-                D_copy += (exp_of(D_copy_hidden),)  # n m
+                seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
+                D_copy_hidden = where_visible(D_scores_copy, seen_2, edge, float("-inf"))  # n m
+                D_copy = exp_of(D_copy_hidden)  # n m
                 new_tile = tile_1d(new, new_step, (batch, h_at, r_at * 2 + r), m, m_end).to(SUMS)  # m
                 d_P_K_map = d_2[r][:, None] * new_tile[None, :]  # n m
-                d_P_K_map_scores += (where_visible(d_P_K_map, seen_2[r], edge, 0.0),)  # n m
-                over |= seen_2[r]  # n m
-                d_P_K_map_scores_hidden += d_P_K_map_scores[r] * D_copy[r]  # n m
-            K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
-            P_K_map_scores_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-            P_K_map_scores_hidden = where_visible(P_K_map_scores_1, over, edge, 0.0)  # n m
-            d_D_scores_copy_2_next = ()
-            for r in tl.static_range(2):
-                d_D_copy = d_P_K_map_scores[r] * P_K_map_scores_hidden  # n m
-                d_D_copy_hidden = d_D_copy * D_copy[r]  # n m
-                d_D_scores_copy_3 = where_visible(d_D_copy_hidden, seen_2[r], edge, 0.0)  # n m
+                d_P_K_map_scores = where_visible(d_P_K_map, seen_2, edge, 0.0)  # n m
+                d_D_copy = d_P_K_map_scores * P_K_map_scores_1  # n m
+                d_D_copy_hidden = d_D_copy * D_copy  # n m
+                d_D_scores_copy_3 = where_visible(d_D_copy_hidden, seen_2, edge, 0.0)  # n m
                 d_D_scores_copy_2_next += (d_D_scores_copy_2[r] + tl.sum(d_D_scores_copy_3, 1),)
+                d_P_K_map_scores_1 += d_P_K_map_scores * D_copy  # n m
             d_D_scores_copy_2 = d_D_scores_copy_2_next
-            d_P_K_map_scores_1 = where_visible(d_P_K_map_scores_hidden, over, edge, 0.0)  # n m
             d_Q_2 += dot_of(d_P_K_map_scores_1, K_tile, DOT, SUMS)
         for r in tl.static_range(2):
             store_tile_1d(c_2_grad, c_2_grad_step, (batch, h_at, r_at * 2 + r), n, n_end, -1 * d_D_scores_copy_2[r])
@@ -268,41 +255,32 @@ def P_K_sum_tiles_keys(
             edge |= (start + m_end - n_end - first - m_block < -1)
             Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
             P_K_map_scores_1 = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
-            seen_2 = ()
-            over = tl.zeros((m_block, n_block), tl.int1)
-            D_copy = ()
-            d_2 = ()
-            d_P_K_map_scores = ()
-            d_P_K_map_scores_hidden = tl.zeros((m_block, n_block), SUMS)
+            d_new_2_next = ()
+            d_c_2_next = ()
+            d_P_K_map_scores_1 = tl.zeros((m_block, n_block), SUMS)
             for r in tl.static_range(2):
+                c_2_tile = tile_1d(c_2, c_2_step, (batch, h_at, r_at * 2 + r), n, n_end).to(SUMS)  # n
+                D_scores_copy = c_tile[r][:, None] - c_2_tile[None, :]  # n m
                 mask_tile = mask_2d(
                     mask, mask_step, (batch, h_at, r_at * 2 + r), n[None, :], n_end, m[:, None], m_end, MASK
                 )  # n m
-                seen_2 += (allowed(visible & (distance >= 0), mask_tile, MASK),)  # n m
-                over |= seen_2[r]  # n m
-                c_2_tile = tile_1d(c_2, c_2_step, (batch, h_at, r_at * 2 + r), n, n_end).to(SUMS)  # n
-                D_scores_copy = c_tile[r][:, None] - c_2_tile[None, :]  # n m
-                D_copy_hidden = where_visible(D_scores_copy, seen_2[r], edge, float("-inf"))  # n m
-                D_copy += (exp_of(D_copy_hidden),)  # n m
-                d_2 += (tile_1d(gradient, gradient_step, (batch, h_at, r_at * 2 + r), n, n_end).to(SUMS),)  # n
-                d_P_K_map = d_2[r][None, :] * new_tile[r][:, None]  # n m
-                d_P_K_map_scores += (where_visible(d_P_K_map, seen_2[r], edge, 0.0),)  # n m
-                d_P_K_map_scores_hidden += d_P_K_map_scores[r] * D_copy[r]  # n m
-            P_K_map_scores_hidden = where_visible(P_K_map_scores_1, over, edge, 0.0)  # n m
-            d_new_2_next = ()
-            d_c_2_next = ()
-            for r in tl.static_range(2):
-                P_K_map_scores = P_K_map_scores_hidden * D_copy[r]  # n m
-                P_K_map = where_visible(P_K_map_scores, seen_2[r], edge, 0.0)  # n m
-                d_new_3 = P_K_map * d_2[r][None, :]  # n m
+                seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
+                D_copy_hidden = where_visible(D_scores_copy, seen_2, edge, float("-inf"))  # n m
+                D_copy = exp_of(D_copy_hidden)  # n m
+                P_K_map_scores = P_K_map_scores_1 * D_copy  # n m
+                P_K_map = where_visible(P_K_map_scores, seen_2, edge, 0.0)  # n m
+                d_2 = tile_1d(gradient, gradient_step, (batch, h_at, r_at * 2 + r), n, n_end).to(SUMS)  # n
+                d_new_3 = P_K_map * d_2[None, :]  # n m
                 d_new_2_next += (d_new_2[r] + tl.sum(d_new_3, 1),)
-                d_D_copy = d_P_K_map_scores[r] * P_K_map_scores_hidden  # n m
-                d_D_copy_hidden = d_D_copy * D_copy[r]  # n m
-                d_D_scores_copy = where_visible(d_D_copy_hidden, seen_2[r], edge, 0.0)  # n m
+                d_P_K_map = d_2[None, :] * new_tile[r][:, None]  # n m
+                d_P_K_map_scores = where_visible(d_P_K_map, seen_2, edge, 0.0)  # n m
+                d_D_copy = d_P_K_map_scores * P_K_map_scores_1  # n m
+                d_D_copy_hidden = d_D_copy * D_copy  # n m
+                d_D_scores_copy = where_visible(d_D_copy_hidden, seen_2, edge, 0.0)  # n m
                 d_c_2_next += (d_c_2[r] + tl.sum(d_D_scores_copy, 1),)
+                d_P_K_map_scores_1 += d_P_K_map_scores * D_copy  # n m
             d_new_2 = d_new_2_next
             d_c_2 = d_c_2_next
-            d_P_K_map_scores_1 = where_visible(d_P_K_map_scores_hidden, over, edge, 0.0)  # n m
             d_K_2 += dot_of(d_P_K_map_scores_1, Q_tile, DOT, SUMS)
         for r in tl.static_range(2):
             store_tile_1d(new_grad, new_grad_step, (batch, h_at, r_at * 2 + r), m, m_end, d_new_2[r])
@@ -313,9 +291,8 @@ def P_K_sum_tiles_keys(
 P_K_sum_tiles = region(
     f"{__name__}.P_K_sum_tiles", sides=("n", "m"),
     operands={"c": "h r m", "c_2": "h r n", "Q": "h n d", "K": "h m d", "new": "h r m"}, heads={"h": 1, "r": 2},
-    widths={"d": "d"}, result="h r n", others="h r", sizes={"h": 8, "r": 64},
-    live={"forward": 6, "rows": 11, "keys": 12}, loops={"rows": "r", "keys": "r"},
-    accumulators={"rows": "d", "keys": "d"}, resident={"forward": "d", "rows": "d", "keys": "d"},
-    streamed={"forward": "d", "rows": "d", "keys": "d"},
+    widths={"d": "d"}, result="h r n", others="h r", sizes={"h": 8, "r": 64}, live={"forward": 4, "rows": 7, "keys": 7},
+    loops={"rows": "r", "keys": "r"}, accumulators={"rows": "d", "keys": "d"},
+    resident={"forward": "d", "rows": "d", "keys": "d"}, streamed={"forward": "d", "rows": "d", "keys": "d"},
     kernels={"forward": P_K_sum_tiles_forward, "rows": P_K_sum_tiles_rows, "keys": P_K_sum_tiles_keys},
 )

@@ -156,26 +156,20 @@ def Y_1_tiles_forward(
         edge |= (first + m_end - n_end - start - m_block < -1)
         B_tile = tile_2d(B, B_step, (batch,), m, m_end, s, s_size)  # m s
         M_scores_1 = dot_of(C_tile, tl.trans(B_tile), DOT, SUMS)  # n m
-        seen_2 = ()
-        over = tl.zeros((n_block, m_block), tl.int1)
-        for h in tl.static_range(2):
-            mask_tile = mask_2d(
-                mask, mask_step, (batch, h_at * 2 + h), n[:, None], n_end, m[None, :], m_end, MASK
-            )  # n m
-            seen_2 += (allowed(visible & (distance >= 0), mask_tile, MASK),)  # n m
-            over |= seen_2[h]  # n m
-        M_scores_2_hidden = where_visible(M_scores_1, over, edge, 0.0)  # n m
         acc_next = ()
         for h in tl.static_range(2):
             t_tile = tile_1d(t, t_step, (batch, h_at * 2 + h), m, m_end).to(SUMS)  # m
-            M_scores_2 = M_scores_2_hidden * t_tile[None, :]  # n m
-            M_scores_hidden = where_visible(M_scores_2, seen_2[h], edge, 0.0)  # n m
+            M_scores_2 = M_scores_1 * t_tile[None, :]  # n m
             c_2_tile = tile_1d(c_2, c_2_step, (batch, h_at * 2 + h), m, m_end).to(SUMS)  # m
             fade_scores = c_tile[h][:, None] - c_2_tile[None, :]  # n m
-            fade_hidden = where_visible(fade_scores, seen_2[h], edge, float("-inf"))  # n m
+            mask_tile = mask_2d(
+                mask, mask_step, (batch, h_at * 2 + h), n[:, None], n_end, m[None, :], m_end, MASK
+            )  # n m
+            seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
+            fade_hidden = where_visible(fade_scores, seen_2, edge, float("-inf"))  # n m
             fade = exp_of(fade_hidden)  # n m
-            M_scores = M_scores_hidden * fade  # n m
-            M = where_visible(M_scores, seen_2[h], edge, 0.0)  # n m
+            M_scores = M_scores_2 * fade  # n m
+            M = where_visible(M_scores, seen_2, edge, 0.0)  # n m
             V_tile = tile_2d(V, V_step, (batch, h_at * 2 + h), m, m_end, d, d_size)  # m d
             acc_next += (acc[h] + dot_of(M, V_tile, DOT, SUMS),)
         acc = acc_next
@@ -210,42 +204,31 @@ def Y_1_tiles_rows(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
-        seen_2 = ()
-        fade = ()
-        d_M_scores = ()
-        over = tl.zeros((n_block, m_block), tl.int1)
-        t_tile = ()
-        d_M_scores_2_hidden = tl.zeros((n_block, m_block), SUMS)
+        B_tile = tile_2d(B, B_step, (batch,), m, m_end, s, s_size)  # m s
+        M_scores_1 = dot_of(C_tile, tl.trans(B_tile), DOT, SUMS)  # n m
+        d_c_2_next = ()
+        d_M_scores_1 = tl.zeros((n_block, m_block), SUMS)
         for h in tl.static_range(2):
             c_2_tile = tile_1d(c_2, c_2_step, (batch, h_at * 2 + h), m, m_end).to(SUMS)  # m
             fade_scores = c_tile[h][:, None] - c_2_tile[None, :]  # n m
             mask_tile = mask_2d(
                 mask, mask_step, (batch, h_at * 2 + h), n[:, None], n_end, m[None, :], m_end, MASK
             )  # n m
-            seen_2 += (allowed(visible & (distance >= 0), mask_tile, MASK),)  # n m
-            fade_hidden = where_visible(fade_scores, seen_2[h], edge, float("-inf"))  # n m
-            fade += (exp_of(fade_hidden),)  # n m
+            seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
+            fade_hidden = where_visible(fade_scores, seen_2, edge, float("-inf"))  # n m
+            fade = exp_of(fade_hidden)  # n m
             V_tile = tile_2d(V, V_step, (batch, h_at * 2 + h), m, m_end, d, d_size)  # m d
             d_M = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
-            d_M_scores += (where_visible(d_M, seen_2[h], edge, 0.0),)  # n m
-            over |= seen_2[h]  # n m
-            t_tile += (tile_1d(t, t_step, (batch, h_at * 2 + h), m, m_end).to(SUMS),)  # m
-            d_M_scores_hidden = d_M_scores[h] * fade[h]  # n m
-            d_M_scores_2 = where_visible(d_M_scores_hidden, seen_2[h], edge, 0.0)  # n m
-            d_M_scores_2_hidden += d_M_scores_2 * t_tile[h][None, :]  # n m
-        B_tile = tile_2d(B, B_step, (batch,), m, m_end, s, s_size)  # m s
-        M_scores_1 = dot_of(C_tile, tl.trans(B_tile), DOT, SUMS)  # n m
-        M_scores_2_hidden = where_visible(M_scores_1, over, edge, 0.0)  # n m
-        d_c_2_next = ()
-        for h in tl.static_range(2):
-            M_scores_2 = M_scores_2_hidden * t_tile[h][None, :]  # n m
-            M_scores_hidden = where_visible(M_scores_2, seen_2[h], edge, 0.0)  # n m
-            d_fade = d_M_scores[h] * M_scores_hidden  # n m
-            d_fade_hidden = d_fade * fade[h]  # n m
-            d_fade_scores = where_visible(d_fade_hidden, seen_2[h], edge, 0.0)  # n m
+            d_M_scores = where_visible(d_M, seen_2, edge, 0.0)  # n m
+            t_tile = tile_1d(t, t_step, (batch, h_at * 2 + h), m, m_end).to(SUMS)  # m
+            M_scores_2 = M_scores_1 * t_tile[None, :]  # n m
+            d_fade = d_M_scores * M_scores_2  # n m
+            d_fade_hidden = d_fade * fade  # n m
+            d_fade_scores = where_visible(d_fade_hidden, seen_2, edge, 0.0)  # n m
             d_c_2_next += (d_c_2[h] + tl.sum(d_fade_scores, 1),)
+            d_M_scores_2 = d_M_scores * fade  # n m
+            d_M_scores_1 += d_M_scores_2 * t_tile[None, :]  # n m
         d_c_2 = d_c_2_next
-        d_M_scores_1 = where_visible(d_M_scores_2_hidden, over, edge, 0.0)  # n m
         d_C_2 += dot_of(d_M_scores_1, B_tile, DOT, SUMS)
     for h in tl.static_range(2):
         store_tile_1d(c_grad, c_grad_step, (batch, h_at * 2 + h), n, n_end, d_c_2[h])
@@ -285,49 +268,37 @@ def Y_1_tiles_keys(
         edge |= (start + m_end - n_end - first - m_block < -1)
         C_tile = tile_2d(C, C_step, (batch,), n, n_end, s, s_size)  # n s
         M_scores_1 = dot_of(B_tile, tl.trans(C_tile), DOT, SUMS)  # n m
-        seen_2 = ()
-        over = tl.zeros((m_block, n_block), tl.int1)
-        fade = ()
-        d_2 = ()
-        d_M_scores = ()
-        d_M_scores_2 = ()
-        d_M_scores_2_hidden = tl.zeros((m_block, n_block), SUMS)
-        for h in tl.static_range(2):
-            mask_tile = mask_2d(
-                mask, mask_step, (batch, h_at * 2 + h), n[None, :], n_end, m[:, None], m_end, MASK
-            )  # n m
-            seen_2 += (allowed(visible & (distance >= 0), mask_tile, MASK),)  # n m
-            over |= seen_2[h]  # n m
-            c_tile = tile_1d(c, c_step, (batch, h_at * 2 + h), n, n_end).to(SUMS)  # n
-            fade_scores = c_tile[None, :] - c_2_tile[h][:, None]  # n m
-            fade_hidden = where_visible(fade_scores, seen_2[h], edge, float("-inf"))  # n m
-            fade += (exp_of(fade_hidden),)  # n m
-            d_2 += (tile_2d(gradient, gradient_step, (batch, h_at * 2 + h), n, n_end, d, d_size),)  # n d
-            d_M = dot_of(V_tile[h], tl.trans(d_2[h]), DOT, SUMS)  # n m
-            d_M_scores += (where_visible(d_M, seen_2[h], edge, 0.0),)  # n m
-            d_M_scores_hidden = d_M_scores[h] * fade[h]  # n m
-            d_M_scores_2 += (where_visible(d_M_scores_hidden, seen_2[h], edge, 0.0),)  # n m
-            d_M_scores_2_hidden += d_M_scores_2[h] * t_tile[h][:, None]  # n m
-        M_scores_2_hidden = where_visible(M_scores_1, over, edge, 0.0)  # n m
         d_V_2_next = ()
         d_fade_scores_2_next = ()
         d_t_2_next = ()
+        d_M_scores_1 = tl.zeros((m_block, n_block), SUMS)
         for h in tl.static_range(2):
-            M_scores_2 = M_scores_2_hidden * t_tile[h][:, None]  # n m
-            M_scores_hidden = where_visible(M_scores_2, seen_2[h], edge, 0.0)  # n m
-            M_scores = M_scores_hidden * fade[h]  # n m
-            M = where_visible(M_scores, seen_2[h], edge, 0.0)  # n m
-            d_V_2_next += (d_V_2[h] + dot_of(M, d_2[h], DOT, SUMS),)
-            d_fade = d_M_scores[h] * M_scores_hidden  # n m
-            d_fade_hidden = d_fade * fade[h]  # n m
-            d_fade_scores_3 = where_visible(d_fade_hidden, seen_2[h], edge, 0.0)  # n m
+            M_scores_2 = M_scores_1 * t_tile[h][:, None]  # n m
+            c_tile = tile_1d(c, c_step, (batch, h_at * 2 + h), n, n_end).to(SUMS)  # n
+            fade_scores = c_tile[None, :] - c_2_tile[h][:, None]  # n m
+            mask_tile = mask_2d(
+                mask, mask_step, (batch, h_at * 2 + h), n[None, :], n_end, m[:, None], m_end, MASK
+            )  # n m
+            seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
+            fade_hidden = where_visible(fade_scores, seen_2, edge, float("-inf"))  # n m
+            fade = exp_of(fade_hidden)  # n m
+            M_scores = M_scores_2 * fade  # n m
+            M = where_visible(M_scores, seen_2, edge, 0.0)  # n m
+            d_2 = tile_2d(gradient, gradient_step, (batch, h_at * 2 + h), n, n_end, d, d_size)  # n d
+            d_V_2_next += (d_V_2[h] + dot_of(M, d_2, DOT, SUMS),)
+            d_M = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m
+            d_M_scores = where_visible(d_M, seen_2, edge, 0.0)  # n m
+            d_fade = d_M_scores * M_scores_2  # n m
+            d_fade_hidden = d_fade * fade  # n m
+            d_fade_scores_3 = where_visible(d_fade_hidden, seen_2, edge, 0.0)  # n m
             d_fade_scores_2_next += (d_fade_scores_2[h] + tl.sum(d_fade_scores_3, 1),)
-            d_t_3 = d_M_scores_2[h] * M_scores_2_hidden  # n m
+            d_M_scores_2 = d_M_scores * fade  # n m
+            d_t_3 = d_M_scores_2 * M_scores_1  # n m
             d_t_2_next += (d_t_2[h] + tl.sum(d_t_3, 1),)
+            d_M_scores_1 += d_M_scores_2 * t_tile[h][:, None]  # n m
         d_V_2 = d_V_2_next
         d_fade_scores_2 = d_fade_scores_2_next
         d_t_2 = d_t_2_next
-        d_M_scores_1 = where_visible(d_M_scores_2_hidden, over, edge, 0.0)  # n m
         d_B_2 += dot_of(d_M_scores_1, C_tile, DOT, SUMS)
     for h in tl.static_range(2):
         store_tile_2d(V_grad, V_grad_step, (batch, h_at * 2 + h), m, m_end, d, d_size, d_V_2[h])
@@ -339,8 +310,8 @@ def Y_1_tiles_keys(
 Y_1_tiles = region(
     f"{__name__}.Y_1_tiles", sides=("n", "m"),
     operands={"c": "h n", "c_2": "h m", "C": "n s", "B": "m s", "t": "h m", "V": "h m d"}, heads={"h": 2},
-    widths={"s": "s", "d": "d"}, result="h n d", others="h", sizes={"h": 16},
-    live={"forward": 7, "rows": 12, "keys": 15}, accumulators={"forward": "d d", "rows": "s", "keys": "d d s"},
+    widths={"s": "s", "d": "d"}, result="h n d", others="h", sizes={"h": 16}, live={"forward": 5, "rows": 7, "keys": 8},
+    accumulators={"forward": "d d", "rows": "s", "keys": "d d s"},
     resident={"forward": "s", "rows": "d d s", "keys": "s d d"},
     streamed={"forward": "s d d", "rows": "d d s", "keys": "s d d"},
     kernels={"forward": Y_1_tiles_forward, "rows": Y_1_tiles_rows, "keys": Y_1_tiles_keys},

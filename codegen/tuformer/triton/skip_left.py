@@ -22,7 +22,7 @@ from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, block_of, dot_of, in_parts, in_sight, largest_of, load_1d, mask_2d, online, parts_of, result_of_part,
     scalar, share_of, softened, store_1d, store_2d, store_tile_1d, store_tile_2d, sums_of_part, tile_1d, tile_2d,
-    where_visible, with_bias,
+    with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -102,25 +102,17 @@ def y_1_tiles_forward(
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, e, e_size)  # m e
         A_scores_2 = dot_of(A_of_p1_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        mask_tile = ()
-        seen_2 = ()
-        over = tl.zeros((n_block, m_block), tl.int1)
-        for d in tl.static_range(2):
-            mask_tile += (
-                mask_2d(mask, mask_step, (batch, h_at, d_at * 2 + d), n[:, None], n_end, m[None, :], m_end, MASK),
-            )  # n m
-            seen_2 += (allowed(visible, mask_tile[d], MASK),)  # n m
-            over |= seen_2[d]  # n m
-        A_scores_hidden = where_visible(A_scores_2, over, edge, 0.0)  # n m
         m_i_0_next = ()
         l_i_0_next = ()
         acc_next = ()
         for d in tl.static_range(2):
-            A_scores = C2_value[d] * A_scores_hidden  # n m
-            A_scores_3 = with_bias(A_scores, number_0, mask_tile[d], MASK, SUMS)  # n m
-            A, alpha, m_i_0_own, l_i_0_own = online(
-                A_scores_3, number_0, MASK, seen_2[d], edge, m_i_0[d], l_i_0[d]
+            A_scores = C2_value[d] * A_scores_2  # n m
+            mask_tile = mask_2d(
+                mask, mask_step, (batch, h_at, d_at * 2 + d), n[:, None], n_end, m[None, :], m_end, MASK
             )  # n m
+            A_scores_3 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
+            A, alpha, m_i_0_own, l_i_0_own = online(A_scores_3, number_0, MASK, seen_2, edge, m_i_0[d], l_i_0[d])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
             V_tile = tile_1d(V, V_step, (batch, h_at, d_at * 2 + d), m, m_end).to(SUMS)  # m
@@ -172,39 +164,31 @@ def y_1_tiles_rows(
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
             K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, e, e_size)  # m e
             A_scores_2 = dot_of(A_of_p1_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-            mask_tile = ()
-            seen_2 = ()
-            over = tl.zeros((n_block, m_block), tl.int1)
-            for d in tl.static_range(2):
-                mask_tile += (
-                    mask_2d(mask, mask_step, (batch, h_at, d_at * 2 + d), n[:, None], n_end, m[None, :], m_end, MASK),
-                )  # n m
-                seen_2 += (allowed(visible, mask_tile[d], MASK),)  # n m
-                over |= seen_2[d]  # n m
-            A_scores_hidden = where_visible(A_scores_2, over, edge, 0.0)  # n m
-            d_A_scores_hidden = tl.zeros((n_block, m_block), SUMS)
+            d_A_scores_2 = tl.zeros((n_block, m_block), SUMS)
             d_C2_2_next = ()
             for d in tl.static_range(2):
-                A_scores = C2_value[d] * A_scores_hidden  # n m
-                A_scores_3 = with_bias(A_scores, number_0, mask_tile[d], MASK, SUMS)  # n m
-                A = softened(
-                    A_scores_3, number_0, MASK, seen_2[d], edge, A_largest[d][:, None], A_rows[d][:, None]
+                A_scores = C2_value[d] * A_scores_2  # n m
+                mask_tile = mask_2d(
+                    mask, mask_step, (batch, h_at, d_at * 2 + d), n[:, None], n_end, m[None, :], m_end, MASK
                 )  # n m
+                A_scores_3 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+                seen_2 = allowed(visible, mask_tile, MASK)  # n m
+                A = softened(A_scores_3, number_0, MASK, seen_2, edge, A_largest[d][:, None], A_rows[d][:, None])  # n m
                 V_tile = tile_1d(V, V_step, (batch, h_at, d_at * 2 + d), m, m_end).to(SUMS)  # m
                 d_A_scores = A * (d_2[d][:, None] * V_tile[None, :] - A_sums[d][:, None])  # n m
-                d_A_scores_hidden += d_A_scores * C2_value[d]  # n m
-                d_C2_3 = d_A_scores * A_scores_hidden  # n m
+                d_A_scores_2 += d_A_scores * C2_value[d]  # n m
+                d_C2_3 = d_A_scores * A_scores_2  # n m
                 d_C2_2_next += (d_C2_2[d] + in_parts(d_C2_3, PARTS),)
                 if mask_grad is not None:
                     store_2d(mask_grad + (pair * 2 + d) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
             d_C2_2 = d_C2_2_next
-            d_A_scores_hidden_2 = number_0 * d_A_scores_hidden  # n m
-            d_A_scores_2 = where_visible(d_A_scores_hidden_2, over, edge, 0.0)  # n m
             d_A_scores_1_2 += dot_of(d_A_scores_2, K_tile, DOT, SUMS)
         for d in tl.static_range(2):
             if C2_grad is not None:
                 tl.store(C2_grad + ((pair * blocks + block) * 2 + d), number_0 * tl.sum(d_C2_2[d]))
-    store_tile_2d(A_of_p1_grad, A_of_p1_grad_step, (batch, 0, h_at, d_part), n, n_end, e, e_size, d_A_scores_1_2)
+    store_tile_2d(
+        A_of_p1_grad, A_of_p1_grad_step, (batch, 0, h_at, d_part), n, n_end, e, e_size, number_0 * d_A_scores_1_2
+    )
 
 
 @triton.jit
@@ -236,43 +220,35 @@ def y_1_tiles_keys(
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
             A_of_p1_tile = tile_2d(A_of_p1, A_of_p1_step, (batch, 0, h_at), n, n_end, e, e_size)  # n e
             A_scores_2 = dot_of(K_tile, tl.trans(A_of_p1_tile), DOT, SUMS)  # n m
-            mask_tile = ()
-            seen_2 = ()
-            over = tl.zeros((m_block, n_block), tl.int1)
-            for d in tl.static_range(2):
-                mask_tile += (
-                    mask_2d(mask, mask_step, (batch, h_at, d_at * 2 + d), n[None, :], n_end, m[:, None], m_end, MASK),
-                )  # n m
-                seen_2 += (allowed(visible, mask_tile[d], MASK),)  # n m
-                over |= seen_2[d]  # n m
-            A_scores_hidden = where_visible(A_scores_2, over, edge, 0.0)  # n m
             d_V_2_next = ()
-            d_A_scores_hidden = tl.zeros((m_block, n_block), SUMS)
+            d_A_scores_2 = tl.zeros((m_block, n_block), SUMS)
             for d in tl.static_range(2):
-                A_scores = C2_value[d] * A_scores_hidden  # n m
-                A_scores_3 = with_bias(A_scores, number_0, mask_tile[d], MASK, SUMS)  # n m
+                A_scores = C2_value[d] * A_scores_2  # n m
+                mask_tile = mask_2d(
+                    mask, mask_step, (batch, h_at, d_at * 2 + d), n[None, :], n_end, m[:, None], m_end, MASK
+                )  # n m
+                A_scores_3 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+                seen_2 = allowed(visible, mask_tile, MASK)  # n m
                 A_largest = load_1d(lse + (pair * 4 + 2 + d) * n_end, n, 1, n_end)  # n
                 A_rows = load_1d(lse + (pair * 4 + d) * n_end, n, 1, n_end)  # n
-                A = softened(A_scores_3, number_0, MASK, seen_2[d], edge, A_largest[None, :], A_rows[None, :])  # n m
+                A = softened(A_scores_3, number_0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
                 d_2 = tile_1d(gradient, gradient_step, (batch, h_at, d_at * 2 + d), n, n_end).to(SUMS)  # n
                 d_V_3 = A * d_2[None, :]  # n m
                 d_V_2_next += (d_V_2[d] + tl.sum(d_V_3, 1),)
                 A_sums = load_1d(sums + (pair * 2 + d) * n_end, n, 1, n_end)  # n
                 d_A_scores = A * (d_2[None, :] * V_tile[d][:, None] - A_sums[None, :])  # n m
-                d_A_scores_hidden += d_A_scores * C2_value[d]  # n m
+                d_A_scores_2 += d_A_scores * C2_value[d]  # n m
             d_V_2 = d_V_2_next
-            d_A_scores_hidden_2 = number_0 * d_A_scores_hidden  # n m
-            d_A_scores_2 = where_visible(d_A_scores_hidden_2, over, edge, 0.0)  # n m
             d_K_2 += dot_of(d_A_scores_2, A_of_p1_tile, DOT, SUMS)
         for d in tl.static_range(2):
             store_tile_1d(V_grad, V_grad_step, (batch, h_at, d_at * 2 + d), m, m_end, d_V_2[d])
-    store_tile_2d(K_grad, K_grad_step, (batch, h_at, d_part), m, m_end, e, e_size, d_K_2)
+    store_tile_2d(K_grad, K_grad_step, (batch, h_at, d_part), m, m_end, e, e_size, number_0 * d_K_2)
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"A_of_p1": "c h n e", "K": "h m e", "C2": "c d", "V": "h d m"},
     heads={"c": 1, "h": 1, "d": 2}, widths={"e": "e"}, result="h d n", others="h d", sizes={"c": 1, "h": 8, "d": 64},
-    reads=[[0], [1]], live={"forward": 4, "rows": 6, "keys": 5}, whole=("c",), loops={"rows": "d", "keys": "d"},
+    reads=[[0], [1]], live={"forward": 4, "rows": 5, "keys": 4}, whole=("c",), loops={"rows": "d", "keys": "d"},
     sums={"rows": 2}, accumulators={"rows": "e", "keys": "e"}, resident={"forward": "e", "rows": "e", "keys": "e"},
     streamed={"forward": "e", "rows": "e", "keys": "e"},
     kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},

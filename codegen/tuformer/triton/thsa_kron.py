@@ -22,7 +22,7 @@ from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, block_of, dot_of, in_parts, in_sight, largest_of, load_1d, mask_2d, online, parts_of, result_of_part,
     scalar, share_of, softened, store_1d, store_2d, store_tile_1d, store_tile_2d, sums_of_part, tile_1d, tile_2d,
-    where_visible, with_bias,
+    with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -107,20 +107,10 @@ def y_1_tiles_forward(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # reload scalars per block instead of keeping them
-        mask_tile = ()
-        seen_2 = ()
-        over = tl.zeros((n_block, m_block), tl.int1)
-        for h in tl.static_range(8):
-            mask_tile += (
-                mask_2d(mask, mask_step, (batch, h_at * 8 + h, d_at), n[:, None], n_end, m[None, :], m_end, MASK),
-            )  # n m
-            seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-            over |= seen_2[h]  # n m
-        A_scores_hidden = ()
+        A_scores_3 = ()
         for g in tl.static_range(8):
             K_tile = tile_2d(K, K_step, (batch, g), m, m_end, e, e_size)  # m e
-            A_scores_3 = dot_of(A_of_p2_tile[g], tl.trans(K_tile), DOT, SUMS)  # n m
-            A_scores_hidden += (where_visible(A_scores_3, over, edge, 0.0),)  # n m
+            A_scores_3 += (dot_of(A_of_p2_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
         m_i_0_next = ()
         l_i_0_next = ()
         acc_next = ()
@@ -128,11 +118,13 @@ def y_1_tiles_forward(
             A_scores = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(8):
                 A_of_p1_value = scalar(A_of_p1, A_of_p1_step, (batch, 0, g, h_at * 8 + h, d_at)).to(SUMS)  # a number
-                A_scores += A_of_p1_value * A_scores_hidden[g]  # n m
-            A_scores_2 = with_bias(A_scores, number_0, mask_tile[h], MASK, SUMS)  # n m
-            A, alpha, m_i_0_own, l_i_0_own = online(
-                A_scores_2, number_0, MASK, seen_2[h], edge, m_i_0[h], l_i_0[h]
+                A_scores += A_of_p1_value * A_scores_3[g]  # n m
+            mask_tile = mask_2d(
+                mask, mask_step, (batch, h_at * 8 + h, d_at), n[:, None], n_end, m[None, :], m_end, MASK
             )  # n m
+            A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
+            A, alpha, m_i_0_own, l_i_0_own = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
             V_tile = tile_1d(V, V_step, (batch, h_at * 8 + h, d_at), m, m_end).to(SUMS)  # m
@@ -171,42 +163,33 @@ def y_1_tiles_rows(
             A_of_p2_tile += (tile_2d(A_of_p2, A_of_p2_step, (batch, 0, g), n, n_end, e, e_size),)  # n e
         A_largest = ()
         A_rows = ()
+        d = ()
         A_sums = ()
         for h in tl.static_range(8):
             A_largest += (load_1d(lse + (pair * 16 + 8 + h) * n_end, n, 1, n_end),)  # n
             A_rows += (load_1d(lse + (pair * 16 + h) * n_end, n, 1, n_end),)  # n
-            A_sums += (load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
-        d = ()
-        for h in tl.static_range(8):
             d += (tile_1d(gradient, gradient_step, (batch, h_at * 8 + h, d_at), n, n_end).to(SUMS),)  # n
+            A_sums += (load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
             visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-            over = tl.zeros((n_block, m_block), tl.int1)
-            for h in tl.static_range(8):
-                mask_tile = mask_2d(
-                    mask, mask_step, (batch, h_at * 8 + h, d_at), n[:, None], n_end, m[None, :], m_end, MASK
-                )  # n m
-                seen_2 = allowed(visible, mask_tile, MASK)  # n m
-                over |= seen_2  # n m
             K_tile = ()
-            A_scores_hidden = ()
+            A_scores_3 = ()
             for g in tl.static_range(8):
                 K_tile += (tile_2d(K, K_step, (batch, g), m, m_end, e, e_size),)  # m e
-                A_scores_3 = dot_of(A_of_p2_tile[g], tl.trans(K_tile[g]), DOT, SUMS)  # n m
-                A_scores_hidden += (where_visible(A_scores_3, over, edge, 0.0),)  # n m
-            d_A_scores_hidden = (tl.zeros((n_block, m_block), SUMS),) * 8
+                A_scores_3 += (dot_of(A_of_p2_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
+            d_A_scores_3 = (tl.zeros((n_block, m_block), SUMS),) * 8
             d_A_scores_1_2_next = ()
             for h in tl.static_range(8):
-                d_A_scores_hidden_next = ()
+                d_A_scores_3_next = ()
                 A_of_p1_value = ()
                 A_scores = tl.zeros((n_block, m_block), SUMS)
                 for g in tl.static_range(8):
                     A_of_p1_value += (
                         scalar(A_of_p1, A_of_p1_step, (batch, 0, g, h_at * 8 + h, d_at)).to(SUMS),
                     )  # a number
-                    A_scores += A_of_p1_value[g] * A_scores_hidden[g]  # n m
+                    A_scores += A_of_p1_value[g] * A_scores_3[g]  # n m
                 mask_tile = mask_2d(
                     mask, mask_step, (batch, h_at * 8 + h, d_at), n[:, None], n_end, m[None, :], m_end, MASK
                 )  # n m
@@ -216,18 +199,16 @@ def y_1_tiles_rows(
                 V_tile = tile_1d(V, V_step, (batch, h_at * 8 + h, d_at), m, m_end).to(SUMS)  # m
                 d_A_scores = A * (d[h][:, None] * V_tile[None, :] - A_sums[h][:, None])  # n m
                 for g in tl.static_range(8):
-                    d_A_scores_hidden_next += (d_A_scores_hidden[g] + d_A_scores * A_of_p1_value[g],)  # n m
-                    d_A_scores_1_3 = d_A_scores * A_scores_hidden[g]  # n m
+                    d_A_scores_3_next += (d_A_scores_3[g] + d_A_scores * A_of_p1_value[g],)  # n m
+                    d_A_scores_1_3 = d_A_scores * A_scores_3[g]  # n m
                     d_A_scores_1_2_next += (d_A_scores_1_2[h * 8 + g] + in_parts(d_A_scores_1_3, PARTS),)
                 if mask_grad is not None:
                     store_2d(mask_grad + (pair * 8 + h) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
-                d_A_scores_hidden = d_A_scores_hidden_next
+                d_A_scores_3 = d_A_scores_3_next
             d_A_scores_1_2 = d_A_scores_1_2_next
             d_A_scores_2_2_next = ()
             for g in tl.static_range(8):
-                d_A_scores_hidden_2 = number_0 * d_A_scores_hidden[g]  # n m
-                d_A_scores_3 = where_visible(d_A_scores_hidden_2, over, edge, 0.0)  # n m
-                d_A_scores_2_2_next += (d_A_scores_2_2[g] + dot_of(d_A_scores_3, K_tile[g], DOT, SUMS),)
+                d_A_scores_2_2_next += (d_A_scores_2_2[g] + dot_of(d_A_scores_3[g], K_tile[g], DOT, SUMS),)
             d_A_scores_2_2 = d_A_scores_2_2_next
         for h in tl.static_range(8):
             for g in tl.static_range(8):
@@ -238,7 +219,8 @@ def y_1_tiles_rows(
                     )
     for g in tl.static_range(8):
         store_tile_2d(
-            A_of_p2_grad, A_of_p2_grad_step, (batch, 0, g, h_at, d_part), n, n_end, e, e_size, d_A_scores_2_2[g]
+            A_of_p2_grad, A_of_p2_grad_step, (batch, 0, g, h_at, d_part), n, n_end, e, e_size,
+            number_0 * d_A_scores_2_2[g],
         )
 
 
@@ -274,32 +256,26 @@ def y_1_tiles_keys(
             n = start + tl.arange(0, n_block)
             visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-            mask_tile = ()
-            seen_2 = ()
-            over = tl.zeros((m_block, n_block), tl.int1)
-            for h in tl.static_range(8):
-                mask_tile += (
-                    mask_2d(mask, mask_step, (batch, h_at * 8 + h, d_at), n[None, :], n_end, m[:, None], m_end, MASK),
-                )  # n m
-                seen_2 += (allowed(visible, mask_tile[h], MASK),)  # n m
-                over |= seen_2[h]  # n m
             A_of_p2_tile = ()
             A_scores = (tl.zeros((m_block, n_block), SUMS),) * 8
             for g in tl.static_range(8):
                 A_scores_next = ()
                 A_of_p2_tile += (tile_2d(A_of_p2, A_of_p2_step, (batch, 0, g), n, n_end, e, e_size),)  # n e
                 A_scores_3 = dot_of(K_tile[g], tl.trans(A_of_p2_tile[g]), DOT, SUMS)  # n m
-                A_scores_hidden = where_visible(A_scores_3, over, edge, 0.0)  # n m
                 for h in tl.static_range(8):
-                    A_scores_next += (A_scores[h] + A_of_p1_value[g * 8 + h] * A_scores_hidden,)  # n m
+                    A_scores_next += (A_scores[h] + A_of_p1_value[g * 8 + h] * A_scores_3,)  # n m
                 A_scores = A_scores_next
             d_V_2_next = ()
             d_A_scores = ()
             for h in tl.static_range(8):
-                A_scores_2 = with_bias(A_scores[h], number_0, mask_tile[h], MASK, SUMS)  # n m
+                mask_tile = mask_2d(
+                    mask, mask_step, (batch, h_at * 8 + h, d_at), n[None, :], n_end, m[:, None], m_end, MASK
+                )  # n m
+                A_scores_2 = with_bias(A_scores[h], number_0, mask_tile, MASK, SUMS)  # n m
+                seen_2 = allowed(visible, mask_tile, MASK)  # n m
                 A_largest = load_1d(lse + (pair * 16 + 8 + h) * n_end, n, 1, n_end)  # n
                 A_rows = load_1d(lse + (pair * 16 + h) * n_end, n, 1, n_end)  # n
-                A = softened(A_scores_2, number_0, MASK, seen_2[h], edge, A_largest[None, :], A_rows[None, :])  # n m
+                A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_largest[None, :], A_rows[None, :])  # n m
                 d = tile_1d(gradient, gradient_step, (batch, h_at * 8 + h, d_at), n, n_end).to(SUMS)  # n
                 d_V_3 = A * d[None, :]  # n m
                 d_V_2_next += (d_V_2[h] + tl.sum(d_V_3, 1),)
@@ -308,17 +284,15 @@ def y_1_tiles_keys(
             d_V_2 = d_V_2_next
             d_K_2_next = ()
             for g in tl.static_range(8):
-                d_A_scores_hidden = tl.zeros((m_block, n_block), SUMS)
+                d_A_scores_3 = tl.zeros((m_block, n_block), SUMS)
                 for h in tl.static_range(8):
-                    d_A_scores_hidden += d_A_scores[h] * A_of_p1_value[g * 8 + h]  # n m
-                d_A_scores_hidden_2 = number_0 * d_A_scores_hidden  # n m
-                d_A_scores_3 = where_visible(d_A_scores_hidden_2, over, edge, 0.0)  # n m
+                    d_A_scores_3 += d_A_scores[h] * A_of_p1_value[g * 8 + h]  # n m
                 d_K_2_next += (d_K_2[g] + dot_of(d_A_scores_3, A_of_p2_tile[g], DOT, SUMS),)
             d_K_2 = d_K_2_next
         for h in tl.static_range(8):
             store_tile_1d(V_grad, V_grad_step, (batch, h_at * 8 + h, d_at), m, m_end, d_V_2[h])
     for g in tl.static_range(8):
-        store_tile_2d(K_grad, K_grad_step, (batch, g, h_at, d_part), m, m_end, e, e_size, d_K_2[g])
+        store_tile_2d(K_grad, K_grad_step, (batch, g, h_at, d_part), m, m_end, e, e_size, number_0 * d_K_2[g])
 
 
 y_1_tiles = region(
@@ -326,7 +300,7 @@ y_1_tiles = region(
     operands={"A_of_p2": "c g n e", "K": "g m e", "A_of_p1": "c g h d", "V": "h d m"},
     heads={"c": 1, "g": 8, "h": 8, "d": 1}, widths={"e": "e"}, result="h d n", others="h d",
     sizes={"c": 1, "g": 8, "h": 8, "d": 64}, reads=[[0], [1], [2], [3], [4], [5], [6], [7]],
-    live={"forward": 11, "rows": 20, "keys": 12}, whole=("c", "g"), loops={"rows": "d", "keys": "d"}, sums={"rows": 64},
+    live={"forward": 11, "rows": 19, "keys": 10}, whole=("c", "g"), loops={"rows": "d", "keys": "d"}, sums={"rows": 64},
     accumulators={"rows": "e e e e e e e e", "keys": "e e e e e e e e"},
     resident={"forward": "e e e e e e e e", "rows": "e e e e e e e e", "keys": "e e e e e e e e"},
     streamed={"forward": "e e e e e e e e", "rows": "e e e e e e e e", "keys": "e e e e e e e e"},
