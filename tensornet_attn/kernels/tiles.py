@@ -17,7 +17,7 @@ from tensornet_attn.cost.order import order, split_best
 from tensornet_attn.cost.price import scene_of
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.target import Target
-from tensornet_attn.cost.work import elementwise, macs
+from tensornet_attn.cost.work import macs
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.triton.kernels import kernels
@@ -31,7 +31,6 @@ from tensornet_attn.kernels.blockwise import InBlocks
 from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.tiles.build import tile_program
 from tensornet_attn.tiles.derive import gradients
-from tensornet_attn.tiles.hidden import with_hiding
 from tensornet_attn.tiles.legs import MOST, sides_of
 from tensornet_attn.tiles.program import Program, TileOperand, Unfit, below, structure
 
@@ -51,7 +50,8 @@ class TilePrograms(InBlocks):
         return program
 
     def programs_alike(self, scene: SizedGraph, step: Step, legs: Legs) -> int:
-        heads, _, _ = sides_of(scene.graph, with_hiding(scene.graph, step), self.most)
+        assert step.kernel is not None
+        heads, _, _ = sides_of(scene.graph, step.kernel, self.most)
         return prod(scene.sizes[leg] // tiles for leg, tiles in heads.items() if leg not in legs)
 
     def as_kernel(self, step: Step) -> Step:
@@ -100,16 +100,13 @@ class TilePrograms(InBlocks):
         return None
 
     def work(self, graph: Graph, sizes: Mapping[str, int], target: Target) -> float:
-        """MACs of the kernels, and elementwise operations; infinite if a group has no tile program."""
-        scene, total = scene_of(graph, sizes, target), 0.0
-        for group in groups_of(graph, sizes):
-            for step in map(self.as_kernel, group.kernels):
-                try:
-                    self.fit(graph, step)
-                except Unfit:
-                    return inf
-                total += macs(scene, step) + elementwise(scene, step)
-        return total
+        """MACs of the kernels; infinite if one has no tile program."""
+        scene, groups = scene_of(graph, sizes, target), groups_of(graph, sizes)
+        kernels = [step for group in groups for step in group.kernels]
+        try:
+            return sum(macs(scene, self.as_kernel(step)) for step in kernels if self.fit(graph, step))
+        except Unfit:
+            return inf
 
     def describe(self, graph: Graph, step: Step, context: Context) -> str:
         program = self.fit(graph, step)
