@@ -62,6 +62,10 @@ class KernelCost:
         """The keys that each query meets, if blocks beyond its bands are skipped; None if it meets all keys."""
         return None
 
+    def programs_alike(self, scene: SizedGraph, step: Step, legs: Legs) -> int:
+        """The programs that compute the same: what runs along these legs, but not along all that programs split."""
+        return 1
+
     def inside(self, scene: SizedGraph, step: Step) -> SizedGraph:
         """The scene of the steps inside, in primitive steps."""
         return inside(scene, step)[0]

@@ -37,30 +37,26 @@ Monomials = Counter[tuple[str, ...]]  # legs, in the order of the design's legs:
 
 def products(scene: SizedGraph, step: Step) -> Monomials:
     """MACs of a step for one batch element, by the legs they run over; one row of what all queries read alike."""
-    monomials = _products(scene, step)
-    if step.name not in one_row(scene.graph):
-        return monomials
-    return Counter({tuple(leg for leg in legs if leg != scene.graph.query): count for legs, count in monomials.items()})
-
-
-def _products(scene: SizedGraph, step: Step) -> Monomials:
     monomials: Monomials = Counter()
-    if step.kernel is not None:
-        of_kernel = cost_of(step).macs(scene, step)
-        if of_kernel is not None:
-            return Counter(of_kernel)
+    kernel = cost_of(step)
+    of_kernel = kernel.macs(scene, step)
+    if of_kernel is not None:
+        monomials.update(of_kernel)
+    elif step.kernel is not None:
         inner_scene, inner_steps = inside(scene, step)
-        keys_met = cost_of(step).keys_met(scene, step)
+        keys_met = kernel.keys_met(scene, step)
         for legs, count in sum((products(inner_scene, inner) for inner in inner_steps), Counter()).items():
+            count *= kernel.programs_alike(scene, step, legs)
             if keys_met is not None and _pairs(scene) <= {*legs}:
                 monomials[tuple(leg for leg in legs if leg != scene.graph.key)] += keys_met * count
             else:
                 monomials[legs] += count
     elif step.box is not None:
-        return Counter(OPS[step.box.kind].products(scene, step, step.box))
+        monomials.update(OPS[step.box.kind].products(scene, step, step.box))
     elif (op := step.contraction) is not None and len(op.uses) == 2 and len(op.terms) == 1 and summed(step):
         monomials[scene.ordered(leg for use in op.uses for leg in use.legs)] += 1
-    return monomials
+    alike = [scene.graph.query] if step.name in one_row(scene.graph) else []
+    return Counter({tuple(leg for leg in legs if leg not in alike): count for legs, count in monomials.items()})
 
 
 def macs(scene: SizedGraph, step: Step) -> int:
@@ -77,11 +73,13 @@ def training_macs(graph: Graph, lengths: Mapping[str, int], batch: int = 1) -> i
     InputError if a length or the batch is not a positive integer, or a length exceeds a leg's maximum.
     """
     scene = SizedGraph(split_products(graph), sizes_at(graph, lengths), whole("batch", batch))
-    total = 0
-    for step in scene.graph.steps:
-        gradients = 2 if step.contraction is None else sum(use.name in scene.learned for use in step.op.uses)
-        total += macs(scene, step) * (1 + gradients * (step.name in scene.learned))
-    return total
+    return sum(macs(scene, step) + gradient_macs(scene, step) for step in scene.graph.steps)
+
+
+def gradient_macs(scene: SizedGraph, step: Step) -> int:
+    """MACs of the gradients of a step's operands over the whole batch."""
+    gradients = 2 if step.contraction is None else sum(use.name in scene.learned for use in step.op.uses)
+    return macs(scene, step) * gradients * (step.name in scene.learned)
 
 
 def elementwise(scene: SizedGraph, step: Step) -> int:

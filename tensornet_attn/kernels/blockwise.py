@@ -156,13 +156,11 @@ class InBlocks(Implementation[StepGroup]):
         rows = max(1, min(scene.sizes[query], rows))
         calls = scene.sizes[query] / rows
         block = _that_sees(inner.at({query: rows}), keys)
-        rowwise = [
-            query in {leg for use in inner_step.op.uses for leg in use.legs} | {*inner_step.legs}
-            for inner_step in steps
-        ]
-        return block, [
-            (inner_step, calls if has_rows else 1.0) for inner_step, has_rows in zip(steps, rowwise, strict=True)
-        ]
+        runs = []
+        for inner_step in steps:
+            legs = (*inner_step.legs, *(leg for use in inner_step.op.uses for leg in use.legs))
+            runs.append(self.programs_alike(scene, step, legs) * (calls if query in legs else 1.0))
+        return block, [*zip(steps, runs, strict=True)]
 
     def _seen(self, scene: SizedGraph, step: Step, block: SizedGraph) -> SizedGraph:
         """A block with the keys that its blocks read on average: if it is causal, none after the last query."""

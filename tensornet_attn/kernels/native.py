@@ -17,7 +17,7 @@ from tensornet_attn.kernels.implementation import Context
 from tensornet_attn.kernels.tiles import TilePrograms, operand_legs
 from tensornet_attn.rewrite.change import leaf
 from tensornet_attn.tiles.cpp.saved import seconds_again, seconds_saved, width_of
-from tensornet_attn.tiles.cpp.source import RegionSource, biased_region_of, region_of, source
+from tensornet_attn.tiles.cpp.source import TILES, RegionSource, biased_region_of, region_of, source
 from tensornet_attn.tiles.program import Program
 
 
@@ -25,6 +25,7 @@ class Native(TilePrograms):
     """Groups of steps with values of queries x keys that C++ can compute, where blocks save enough memory."""
 
     name, kind, native = "C++ kernels", "native", True
+    most = TILES
 
     def fit(self, graph: Graph, step: Step) -> Program:
         return _region(graph, step).program
