@@ -95,7 +95,7 @@ def attend(
         sees_any = keep.any(-1, keepdim=True)  # ... n 1
         mask = keep | ~sees_any
     if bias is not None:
-        bias, sink = row_bias(bias, keep, q.dtype, sink)
+        bias = row_bias(bias, keep, q.dtype, sink)
         mask = bias if mask is None else torch.where(mask, bias, float("-inf"))
     out = fused_attention(q, k, v, mask, scale, dropout, fused, sink, call)
     if bias is not None and out.numel() == 0:

@@ -187,4 +187,14 @@ FOUND = (
         legs=GATED["legs"],
         weights={"W": "f h d", "U": "f h d"},
     ),
+    _design(
+        "sink_that_is_a_logarithm",
+        {"q": "n h d", "k": "m h d"},
+        {
+            "l": {"logsumexp": "m", "of": "q[n h d] k[m h d] -> h n m"},
+            "A": {"softmax": "m", "mask": "prefix(4)", "sink": "l", "of": "q[n h d] k[m h d] -> h n m"},
+            "y": "A[h n m] k[m h d] -> n h d",
+        },
+        legs={"m": "key", "h": "head 2", "d": 4},
+    ),
 )
