@@ -197,4 +197,14 @@ FOUND = (
         },
         legs={"m": "key", "h": "head 2", "d": 4},
     ),
+    _design(
+        "joined_keys_of_shared_heads",
+        {"q": "n g j d", "k": "m r g d", "v": "m g d"},
+        {
+            "L": {"logsumexp": "r", "of": "q[n g j d] k[m r g d] -> g j n m r"},
+            "A": {"softmax": "m", "of": "L"},
+            "y": "A[g j n m] v[m g d] -> n g j d",
+        },
+        legs={"m": "key", "g": "head 2", "j": "head 2", "r": 3, "d": 4},
+    ),
 )
