@@ -14,7 +14,7 @@ from tensornet_attn.cost.blocks import BlockedSteps
 from tensornet_attn.cost.kernels import body_of
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
-from tensornet_attn.graph.precision import elementwise, exponents_of, few_rows
+from tensornet_attn.graph.precision import elementwise, exponents_of, few_rows, log_over_keys
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ir.values import TensorText
 from tensornet_attn.ops import OPS
@@ -28,6 +28,8 @@ def in_precision(writer: Writer, step: Step) -> Iterator[None]:
     wide = [name for name in values if name in writer.wide]
     short = writer.target.workload == "decoding" and all(few_rows(writer.graph, inner) for inner in body_of(step))
     blocks = isinstance(step.form, BlockedSteps) and not step.form.tiled and (wide or short)  # one dtype
+    if isinstance(step.form, BlockedSteps) and (writer.cpp or not step.form.tiled):  # C++ has no half precision
+        blocks = blocks or any(log_over_keys(writer.graph, inner) for inner in body_of(step))
     read_wide = wide if blocks else [name for name in wide if takes_wide(writer, name, step)]
     for name in wide:
         if name not in read_wide:
@@ -36,7 +38,7 @@ def in_precision(writer: Writer, step: Step) -> Iterator[None]:
     product = step.name in writer.wide and step.contraction is not None and not elementwise(step)
     if blocks or (product and wide):
         for name in narrow:
-            _read_as(writer, name, "to_wide" if wide else "to_wide_on_cpu")
+            _read_as(writer, name, "to_wide" if wide or not short else "to_wide_on_cpu")
     elif step.name in writer.wide and not (wide or product) and step.kernel is None:
         for name in [name for name in narrow if values[name].batched][:1]:
             _read_as(writer, name, "to_wide")
@@ -68,8 +70,15 @@ def takes_wide(writer: Writer, name: str, step: Step) -> bool:
         return step.name in writer.wide or elementwise(step)
     if step.box is None:
         return False
-    roles = [role for role, use in step.box.operands if use.name == name]
-    return len(step.box.operands) == 1 or {*roles} <= {*OPS[step.box.kind].logarithms}
+    return len(step.box.operands) == 1 or _read_exactly(step, {name})
+
+
+def _read_exactly(step: Step, names: set[str]) -> bool:
+    """Whether a box reads these only as logarithms or as numbers per row, such as a sink."""
+    if step.box is None:
+        return False
+    operation, roles = OPS[step.box.kind], {role for role, use in step.box.operands if use.name in names}
+    return roles <= {*operation.logarithms, *operation.row_gradients}
 
 
 def sums_wide(graph: Graph, wide: frozenset[str], name: str) -> bool:
@@ -99,4 +108,5 @@ def kernel_takes_wide(graph: Graph, name: str, step: Step) -> bool:
     if names & {use.name for use in exponents_of(step)}:
         return True
     adding = [inner for inner in step.kernel.body if any(use.name in names for use in inner.op.uses)]
-    return {*adding} <= {*exact_parts(graph, step)} and all(map(elementwise, adding))
+    parts = exact_parts(graph, step)
+    return all((inner in parts and elementwise(inner)) or _read_exactly(inner, names) for inner in adding)

@@ -27,8 +27,7 @@ def kept_wide(graph: Graph, wide_names: Collection[str] = ()) -> frozenset[str]:
     decays, and sums of them over keys, with the elementwise steps before them; and elementwise steps of all these.
     """
     wide = {*wide_names, *graph.wide, *(tensor.name for tensor in graph.tensors if _inexact(tensor))}
-    over_keys = (step for step in graph.steps if step.box is not None and step.box.leg == graph.key)
-    wide |= {step.name for step in over_keys if _log_of_sum(step)} | _decays(graph)
+    wide |= {step.name for step in graph.steps if log_over_keys(graph, step)} | _decays(graph)
     constant = {tensor.name for tensor in graph.of_role("constant")}
     for step in graph.steps:
         names = {use.name for use in step.op.uses}
@@ -51,6 +50,11 @@ def _inexact(tensor: Tensor) -> bool:
     """Whether a tensor is a constant that half precision rounds, or an input that a cache keeps wide."""
     constant = tensor.role == "constant" and tensor.init is not None
     return tensor.wide or (constant and tensor.init.name not in EXACT + NARROW)  # type: ignore[union-attr]
+
+
+def log_over_keys(graph: Graph, step: Step) -> bool:
+    """Whether a step is the logarithm of a sum of exponentials over the keys."""
+    return _log_of_sum(step) and step.box.leg == graph.key  # type: ignore[union-attr]
 
 
 def _log_of_sum(step: Step) -> bool:

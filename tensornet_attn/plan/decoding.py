@@ -23,6 +23,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.causal import causal_leaks, looks_back
 from tensornet_attn.graph.graph import Graph, Leg, Step, Tensor, Use
+from tensornet_attn.graph.hidden import zero_at_pairs
 from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.graph.visibility import by_distance, lookahead
 from tensornet_attn.ir.arithmetic import ONE, names
@@ -216,7 +217,7 @@ class _Derivation:
 
     def _reach(self, steps: Iterable[Step]) -> int | None:
         """How far back the masks let a query see; None if a step sees all keys."""
-        graph, reaches = self.graph, list[int]()
+        graph, reaches, zeros = self.graph, list[int](), zero_at_pairs(self.graph)
         for step in steps:
             summed = self.key not in step.legs and any(self.key in use.legs for use in step.op.uses)
             for term in step.contraction.terms if summed and step.contraction else ():
@@ -225,7 +226,11 @@ class _Derivation:
                     return None
             if graph.masked(step):
                 reach = reach_of(graph, step)
-                if reach is None or not by_distance(graph.masks(step)):  # a ring buffer does not know positions
+                if not by_distance(graph.masks(step)):  # a ring buffer does not know positions
+                    return None
+                if step.box is not None and OPS[step.box.kind].is_sum and step.box.operand("of").name in zeros:
+                    continue  # of a map, which sees no more
+                if reach is None:
                     return None
                 reaches.append(max(reach.left, 0))
         return max(reaches) if reaches else None

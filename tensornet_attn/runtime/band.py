@@ -76,7 +76,7 @@ def attend_band(
     count = spans.blocks
     sink = None if sink is None else sink_in_blocks(sink, spans)
     if bias is not None:
-        bias, sink = row_bias(bias, keep, q.dtype, sink)
+        bias = row_bias(bias, keep, q.dtype, sink)
         bounds = torch.where(bounds, bias, float("-inf"))
     q = with_padding(q, (0, 0, 0, 0, 0, count * block - n)).unflatten(-3, (count, block))  # ... blocks block h d
     operands = [q, in_spans(k, spans), in_spans(v, spans), bounds]

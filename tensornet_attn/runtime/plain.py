@@ -20,7 +20,7 @@ from tensornet_attn.runtime.positions import angles_of
 from tensornet_attn.runtime.products import exact_products, total_of
 from tensornet_attn.runtime.scan import reads_by_chunks
 from tensornet_attn.runtime.scan_reads import read_sums
-from tensornet_attn.runtime.softmax import masked_softmax, sink_softmax
+from tensornet_attn.runtime.softmax import masked_softmax, sink_softmax, with_all_heads
 from tensornet_attn.runtime.states import mapped_sides, mixed_states, read_too
 from tensornet_attn.runtime.tiled_linear import inputs_of, map_applied
 
@@ -98,6 +98,7 @@ def attend_joined(q, k, v, keep, bias, scale, dropout=0.0, causal=False, keys: i
     """`attend_heads` of several keys per position, where the bias is added to the logsumexp of their scores."""
     if bias is None:
         return attend_heads(q, k, v, keep, bias, scale, dropout, causal, keys, sink)
+    q, k, v = with_all_heads(q, k, v)
     scores = (scale * q @ k.mT).unflatten(-1, (keys, v.shape[-2])).logsumexp(-2)
     keep = keep & causal_mask(scores.shape[-2], scores.shape[-1], q.device) if causal else keep
     return (masked_softmax(scores, keep, bias) if sink is None else sink_softmax(scores, sink, keep, bias)) @ v

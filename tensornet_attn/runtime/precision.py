@@ -62,18 +62,24 @@ def limit(bound: float, x: Tensor) -> float:
 
 def in_range(bias: Tensor, dtype: torch.dtype) -> Tensor:
     """A bias in a dtype; numbers beyond its range become the last of it, where infinities would hide whole rows."""
-    if torch.promote_types(bias.dtype, dtype) == dtype:
+    if not is_wider(bias, dtype):
         return bias.to(dtype)
     return bias.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max).to(dtype)
 
 
-def row_bias(
-    bias: Tensor, keep: Tensor | None, dtype: torch.dtype, sink: Tensor | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """A bias of a softmax in a dtype, and the sink beside it. Rows are moved so that their sums with scores fit it."""
-    if torch.promote_types(bias.dtype, dtype) == dtype or not bias.shape[-1]:
-        return bias.to(dtype), sink
+def row_bias(bias: Tensor, keep: Tensor | None, dtype: torch.dtype, sink: Tensor | None = None) -> Tensor:
+    """A bias of a softmax in a dtype, or in the wider one beside a sink, which may be as large.
+
+    Rows are moved to 0, where it has most digits, or, where scores are lost beside them, until their sums fit it.
+    """
+    if sink is not None or not is_wider(bias, dtype) or not bias.shape[-1]:
+        return bias.to(dtype if sink is None else torch.promote_types(bias.dtype, dtype))
     shown = bias if keep is None else torch.where(keep, bias, torch.finfo(bias.dtype).min)
     row_max = shown.detach().amax(-1, keepdim=True)
-    beyond = row_max - row_max.clamp(torch.finfo(dtype).min / 2, 0)
-    return in_range(bias - beyond, dtype), None if sink is None else sink - beyond
+    least = torch.where(row_max > LOG_OF_NOTHING, 0.0, torch.finfo(dtype).min / 2)
+    return in_range(bias - (row_max - row_max.clamp(least, torch.zeros_like(least))), dtype)
+
+
+def is_wider(bias: Tensor, dtype: torch.dtype) -> bool:
+    """Whether a bias has numbers that a dtype lacks."""
+    return torch.promote_types(bias.dtype, dtype) != dtype

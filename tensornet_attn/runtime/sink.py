@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.operations import applied, exports_onnx
+from tensornet_attn.runtime.precision import is_wider
 from tensornet_attn.runtime.softmax import sink_softmax
 
 
@@ -25,9 +26,17 @@ def attention_beside_sink(
     sink: Tensor,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """scaled_dot_product_attention with a sink [batch, h or 1, n or 1, 1]."""
+    """scaled_dot_product_attention with a sink [batch, h or 1, n or 1, 1].
+
+    Beside a mask of a wider dtype it computes in that: the sink may be as large, and then scores decide between both.
+    """
     if enable_gqa:
         k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
+    if mask is not None and mask.is_floating_point() and is_wider(mask, narrow := q.dtype):
+        dtype = torch.promote_types(mask.dtype, q.dtype)
+        q, k, v, mask = (t.to(dtype) for t in (q, k, v, mask))
+        with torch.autocast(q.device.type, enabled=False):
+            return attention_beside_sink(q, k, v, mask, dropout, causal, scale, sink).to(narrow)
     if not sink_takes_kernel(q, k, mask, dropout):
         return sink_as_key(q, k, v, mask, dropout, causal, scale, sink)
     if kernel_lacks():
@@ -140,7 +149,8 @@ def sink_as_key(
 ) -> Tensor:
     """Implements the sink as one more feature, and as a first key that is zero except in this feature."""
     bound = torch.finfo(q.dtype).max  # minus infinity times zero would be NaN
-    sink = (sink / scale).clamp(-bound, bound).to(q.dtype).expand(*q.shape[:-1], 1)
+    sink = sink.to(torch.promote_types(sink.dtype, q.dtype)) / scale
+    sink = sink.clamp(-bound, bound).to(q.dtype).expand(*q.shape[:-1], 1)
     q, k = torch.cat((q, sink), -1), F.pad(k, (0, 1, 1, 0))
     k = k + F.pad(k.new_ones(1, 1), (k.shape[-1] - 1, 0, 0, k.shape[-2] - 1))
     v = F.pad(v, (0, 1, 1, 0))  # same width as the other operands

@@ -79,6 +79,7 @@ def attend(
     if keys > 1:
         keep = both(keep, causal_mask(n, m, q.device)) if causal else keep
         if logarithms and bias is not None:  # which would absorb what tells the keys of a position apart
+            q, k, v = with_all_heads(q, k, v)
             scores = (scale * q @ k.transpose(-1, -2)).unflatten(-1, (keys, m)).logsumexp(-2)
             weights = masked_softmax(scores, keep, bias) if sink is None else sink_softmax(scores, sink, keep, bias)
             return weights @ v
@@ -95,7 +96,7 @@ def attend(
         sees_any = keep.any(-1, keepdim=True)  # ... n 1
         mask = keep | ~sees_any
     if bias is not None:
-        bias, sink = row_bias(bias, keep, q.dtype, sink)
+        bias = row_bias(bias, keep, q.dtype, sink)
         mask = bias if mask is None else torch.where(mask, bias, float("-inf"))
     out = fused_attention(q, k, v, mask, scale, dropout, fused, sink, call)
     if bias is not None and out.numel() == 0:
@@ -175,6 +176,13 @@ def one_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
     if mask is not None:
         scores = torch.where(mask, scores, float("-inf")) if mask.dtype == torch.bool else scores + mask
     return torch.matmul(scores.softmax(-1), v)
+
+
+def with_all_heads(*operands: Tensor) -> list[Tensor]:
+    """Operands [..., h, rows, width] in which each head of keys or values stands beside the query heads that share it,
+    for products that broadcast one head only."""
+    heads = max(t.shape[-3] for t in operands)
+    return [t if t.shape[-3] in (1, heads) else t.repeat_interleave(heads // t.shape[-3], -3) for t in operands]
 
 
 def over_heads(x: Tensor, *heads: int) -> Tensor:

@@ -64,8 +64,9 @@ class _Reading:
     def space(self) -> Space:
         self.top()
         self.read_bases()
-        legs, settings = self.numbers("legs"), self.numbers("settings")
-        alternatives, moves, bounds = self.alternatives(), self.moves(), self.bounds()
+        alternatives = self.alternatives()
+        legs, settings = self.numbers("legs", alternatives), self.numbers("settings", alternatives)
+        moves, bounds = self.moves(), self.bounds()
         most = self.whole(("most",), self.data.get("most", min(2, len(moves))), 0)
         bases = {name: design.as_dict() for name, design in self.bases.items()}
         name, about = self.data.get("name") or "space", self.data.get("about") or ""
@@ -129,10 +130,12 @@ class _Reading:
             else:
                 self.bases[design.name] = design
 
-    def numbers(self, section: str) -> dict[str, Values]:
-        """The values of the legs or settings that vary; each must be in a base."""
+    def numbers(self, section: str, alternatives: dict[str, dict[str, Alternative]]) -> dict[str, Values]:
+        """The values of the legs or settings that vary; each must be in a base, or in an alternative."""
         designs = self.bases.values()
         names = [name for design in designs for name in (design.settings if section == "settings" else _sized(design))]
+        changes = [choice.change for choices in alternatives.values() for choice in choices.values()]
+        names += [name for change in changes for name in change.get(section) or ()]
         varied = {}
         for name, description in self.section((section,)).items():
             path: Path = (section, name)

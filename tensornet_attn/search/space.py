@@ -146,13 +146,24 @@ def ordered(space: Space, path: Path) -> Path:
 
 
 def missing(space: Space, path: Path) -> list[tuple[str, str]]:
-    """The (kind, name) of legs and settings that vary in the base of a path but are not chosen by the path."""
+    """The (kind, name) of what varies in the base or an alternative of a path but is not chosen by the path."""
     chosen = {(choice.kind, choice.name) for choice in path}
-    content = space.bases[base_of(path)]
+    found = (space.alternatives.get(choice.name, {}).get(str(choice.value)) for choice in of_kind(path, "alternative"))
+    contents = [space.bases[base_of(path)], *(alternative.change for alternative in found if alternative is not None)]
     vary = [
-        (kind, name) for kind in SECTIONS for name in space.numbers(kind) if name in content.get(SECTIONS[kind], {})
+        (kind, name)
+        for kind, section in SECTIONS.items()
+        for name in space.numbers(kind)
+        if any(name in (content.get(section) or ()) for content in contents)
     ]
     return [number for number in vary if number not in chosen]
+
+
+def of_alternatives(space: Space, base: str) -> list[tuple[str, str]]:
+    """The (kind, name) of what varies in an alternative of a base but not in the base."""
+    choices = (Choice("alternative", step, name) for step, names in fitting(space, base).items() for name in names)
+    path = (Choice("base", base), *choices)
+    return [number for number in missing(space, path) if number not in missing(space, path[:1])]
 
 
 @dataclass(frozen=True)

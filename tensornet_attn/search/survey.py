@@ -16,7 +16,7 @@ from tensornet_attn.report.words import column, counted
 from tensornet_attn.search.build import Proposal, Walk, start
 from tensornet_attn.search.propose import propose
 from tensornet_attn.search.roles import maps
-from tensornet_attn.search.space import COSTS, Choice, Space, fitting, missing, to_text
+from tensornet_attn.search.space import COSTS, Choice, Space, fitting, missing, of_alternatives, to_text
 
 TIRED = 24  # known proposals in a row after which sampling ends
 
@@ -145,7 +145,8 @@ def paths_at_most(space: Space) -> int:
     for base in space.bases:
         alternatives = (1 + len(names) for names in fitting(space, base).values())
         numbers = (len(space.numbers(kind)[name]) for kind, name in missing(space, (Choice("base", base),)))
-        openings += prod(alternatives) * prod(numbers)
+        others = (1 + len(space.numbers(kind)[name]) for kind, name in of_alternatives(space, base))
+        openings += prod(alternatives) * prod(numbers) * prod(others)
     return openings * sum(ordered)
 
 
@@ -168,6 +169,8 @@ def every(space: Space) -> Iterator[Proposal]:
         ]
         for kind, number in missing(space, (base,)):
             choices.append([Choice(kind, number, value) for value in space.numbers(kind)[number]])
+        for kind, number in of_alternatives(space, name):
+            choices.append([None, *(Choice(kind, number, value) for value in space.numbers(kind)[number])])
         for chosen in product(*choices):
             path = (base, *(choice for choice in chosen if choice is not None))
             walk = start(space, path)

@@ -177,6 +177,18 @@ def test_what_asks_where_keys_stand_keeps_all_of_them() -> None:
         close(decoded(module, x, [3, 1, 5]), module(x))
 
 
+def test_a_map_that_is_also_summed_keeps_its_window() -> None:
+    steps = {"softmax": "m", "mask": ["window(3, 0)"], "sink": 0, "of": "Q[n h d] K[m h d] -> h n m"}
+    read = {"r": {"sum": "m", "of": "A"}, "o": "A[h n m] V[m h d] - r[h n] A[h n m] V[m h d] -> n h d"}
+    data = {"tensornet": 1, "name": "summed", "extends": "mhsa", "causal": True}
+    data["diagram"] = {"A": steps, **read, "y": "o[n h d] Wo[h d f] -> n f"}
+    module = ta.compile(ta.load(data, legs={"f": 8, "h": 2}), "torch", dtype=torch.float64).eval()
+    x, cache = chunk_of(module), module.new_cache()
+    with torch.no_grad():
+        close(decoded(module, x, [3, 1, 5], cache), module(x))
+    assert cache["K"].shape[1] == cache["V"].shape[1] == 4
+
+
 def test_a_backward_over_two_chunks_where_projections_are_frozen() -> None:
     module = made("mhsa")
     module.Wk.requires_grad_(False)

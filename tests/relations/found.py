@@ -208,4 +208,24 @@ FOUND = (
         legs=GATED["legs"],
         weights={"W": "f h d", "U": "f h d"},
     ),
+    _design(
+        "sink_that_is_a_logarithm",
+        {"q": "n h d", "k": "m h d"},
+        {
+            "l": {"logsumexp": "m", "of": "q[n h d] k[m h d] -> h n m"},
+            "A": {"softmax": "m", "mask": "prefix(4)", "sink": "l", "of": "q[n h d] k[m h d] -> h n m"},
+            "y": "A[h n m] k[m h d] -> n h d",
+        },
+        legs={"m": "key", "h": "head 2", "d": 4},
+    ),
+    _design(
+        "joined_keys_of_shared_heads",
+        {"q": "n g j d", "k": "m r g d", "v": "m g d"},
+        {
+            "L": {"logsumexp": "r", "of": "q[n g j d] k[m r g d] -> g j n m r"},
+            "A": {"softmax": "m", "of": "L"},
+            "y": "A[g j n m] v[m g d] -> n g j d",
+        },
+        legs={"m": "key", "g": "head 2", "j": "head 2", "r": 3, "d": 4},
+    ),
 )

@@ -37,6 +37,15 @@ def test_a_small_space_is_counted() -> None:
     assert all(built(space, proposal.path).hash == proposal.hash for proposal in found)  # type: ignore[union-attr]
 
 
+def test_a_setting_of_an_alternative_varies() -> None:
+    step = {"softmax": "m", "scale": "d ** -0.5", "mask": "window(reach, 0)", "of": "Q[n h d] K[m h d] -> h n m"}
+    near = {"A": {"near": {"settings": {"reach": 7}, "step": step}}}
+    space = load({"space": 1, "base": "mhsa", "legs": {"f": 16}, "settings": {"reach": [3, 7]}, "alternatives": near})
+    assert {proposal.design.settings.get("reach") for proposal in every(space)} == {None, 3, 7}
+    assert size_of(space).count == 3 <= paths_at_most(space)
+    assert {sample.design.settings.get("reach") for sample in survey(space).samples} == {None, 3, 7}
+
+
 def test_a_large_space_has_a_bound() -> None:
     size = size_of(
         load({"space": 1, "base": "mhsa", "legs": {"f": {"range": [1, 1000]}}, "moves": ["group"], "most": 1})

@@ -21,9 +21,7 @@ def forward(region: TritonRegion) -> str:
     if exit_.log:
         kernel.add(INSIDE, list, [map_node])
         row_max, row_sum = (kernel.scope.carried[f"{name}_i_{map_node.data[0]}"] for name in "ml")
-        store_out(
-            region, kernel, lambda: f"log_sum({kernel.entry(row_max)}, {kernel.entry(row_sum)}, out, MASK, SPLIT)"
-        )
+        store_out(region, kernel, lambda: f"log_sum({kernel.entry(row_max)}, {kernel.entry(row_sum)}, MASK, SPLIT)")
         return region.source(kernel, "forward", "forward", ["out", "lse"], ["out"])
     summand = region.program.read()
     sides = "[:, None]" if len(summand.axes) == 2 else ""

@@ -177,21 +177,14 @@ def power(scores, SCALE: tl.constexpr, MASK: tl.constexpr, m_i):
 
 
 @triton.jit
-def log_sum(m_i, l_i, out, MASK: tl.constexpr, SPLIT: tl.constexpr):
+def log_sum(m_i, l_i, MASK: tl.constexpr, SPLIT: tl.constexpr):
     """The log-sum-exp of each row, from m_i and the sum relative to it.
 
-    If a row sees nothing, this is a number for minus infinity that suits the dtype of the result `out`, or minus
-    infinity for a part of the keys.
+    If a row sees nothing, this is a number for minus infinity, or minus infinity for a part of the keys.
     """
     nonempty = l_i != 0
     lse = tl.where(nonempty, m_i, 0.0) / unit_of(1.0, MASK) + tl.log(tl.where(nonempty, l_i, 1.0))
-    if SPLIT:
-        lse = tl.where(nonempty, lse, float("-inf"))
-    elif out.dtype.element_ty == tl.float16:
-        lse = tl.where(nonempty, lse, -32752.0)
-    else:
-        lse = tl.where(nonempty, lse, -1e15)
-    return lse
+    return tl.where(nonempty, lse, float("-inf") if SPLIT else -1e15)
 
 
 @triton.jit

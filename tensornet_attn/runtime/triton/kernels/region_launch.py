@@ -209,6 +209,7 @@ class Launch:
             )
         longest = max(torch.finfo(x.dtype).bits for x in floats.values())
         self.sums = torch.float64 if longest > 32 else torch.float32
+        self.out_dtype = self.sums if region.log else self.dtype
         self.like, self.numbers, self.training = operands[0], numbers, training
 
     def of(self, operands, mask, key_mask, seed) -> "Launch":

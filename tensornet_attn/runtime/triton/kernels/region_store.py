@@ -70,7 +70,7 @@ def stored_result(run) -> Stored:
     if "out" not in run.known:
         legs = run.region.result.split()
         shape, strides = result_layout(run)
-        run.known["out"] = stored(run, "forward", legs, shape, strides, run.dtype)
+        run.known["out"] = stored(run, "forward", legs, shape, strides, run.out_dtype)
     return run.known["out"]
 
 

@@ -94,11 +94,11 @@ def forward_of(run: Launch, store: Stored, lse: Tensor) -> Tensor:
     if region.log:
         join_rows(lse, rows, (), mask)
         joined_values = values.logsumexp(0)
-        joined_values = joined_values.where(joined_values != -math.inf, max(-1e15, torch.finfo(run.dtype).min / 2))
+        joined_values = joined_values.where(joined_values != -math.inf, -1e15)
     else:
-        joined_values = torch.empty(values.shape[1:], device=values.device, dtype=run.dtype)
+        joined_values = torch.empty(values.shape[1:], device=values.device, dtype=run.out_dtype)
         join(joined_values, lse, values, rows, region.reads, region.normalized, mask)
-    out = torch.empty_strided(store.shape, store.strides, device=values.device, dtype=run.dtype)
+    out = torch.empty_strided(store.shape, store.strides, device=values.device, dtype=run.out_dtype)
     return out.copy_(run.joined(joined_values, region.result.split()).view(store.shape))
 
 
@@ -113,7 +113,7 @@ def tiles_shape(operands, mask, *others):
     run = Launch(operands, mask, *others)
     if mask is not None:
         run.mask_shape(mask)  # refuses wrong dimensions
-    out = torch.empty_strided(*result_layout(run), dtype=run.dtype, device=operands[0].device)
+    out = torch.empty_strided(*result_layout(run), dtype=run.out_dtype, device=operands[0].device)
     return [
         out,
         operands[0].new_empty([run.pairs, run.region.statistics, run.lengths[run.region.sides[0]]], dtype=run.sums),
