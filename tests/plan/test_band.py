@@ -98,6 +98,14 @@ def test_few_keys_are_met_by_all_queries_at_once() -> None:
     assert " times as long at the rates of cpu\n" in told
 
 
+@pytest.mark.parametrize("name", ["gemma3_local", "mistral"])
+def test_one_query_does_not_fill_blocks(name: str) -> None:
+    """Blocks of 256 queries would compute 512 rows for it."""
+    told = ta.explain(name, workload="decoding")
+    assert CHOSEN not in told
+    assert f"{REASON}blocks of 256 queries would read " in told
+
+
 def test_the_plan_tells_block_and_span() -> None:
     told = "banded attention: blocks of 32 queries read 36 keys each; other scores are never computed"
     assert told in ta.compile("band", device_costs="generic").explain()
