@@ -4,6 +4,7 @@
 # K = memory Wk;  A = softmax over m of Q K     ->     memory' = memory, 0 at hidden keys;  K = memory' Wk;  A as it was
 # S = K V, summed over m     ->     V' = V, 0 at hidden keys;  S = K V', summed over m
 # A = softmax over m;  S = Q K;  P = A S     ->     S' = S, 0 where masked;  P = A S'
+# S = Q K;  E = S D;  A = keep over m of E     ->     S' = S, 0 where masked;  E = S' D;  A = keep over m of E
 
 This applies to graphs that are evaluated or emitted; plans are made from graphs without it.
 """
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, prod
 
+from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.graph import Box, Function, Graph, Kernel, Seen, Step, Use
 from tensornet_attn.graph.hidden import BY_KEY, EVERYTHING, counting, flattened, hider, looks, zero_at_pairs
 from tensornet_attn.graph.pairs import batched
@@ -32,12 +34,13 @@ def hiding(
     """The graph with a box `hide` wherever masked entries could produce NaN.
 
     A box is inserted before maps that are infinite at some number, or have an infinite derivative; before all maps and
-    products of an input with query and key leg, whose entries may be infinite; and before products of a masked map and
-    a product of rows, which may overflow. `everywhere`: before all maps and products. `shown` names steps whose entries
-    are all needed. `blocks`: the graph runs on blocks of queries and keys, whose entries beyond the last position are
-    masked too, so that such maps get a box even if all entries are visible. `keys`: inputs may be infinite also at keys
-    that the key mask hides; then boxes are inserted where they are read. They are also inserted for the products that
-    sum keys, which count hidden ones otherwise; not if `everywhere`.
+    products of an input with query and key leg, whose entries may be infinite; and before a product of rows, which may
+    overflow, is multiplied by a masked map, or by a map with gradients if a `keep` reads the result. `everywhere`:
+    before all maps and products. `shown` names steps whose entries are all needed. `blocks`: the graph runs on blocks
+    of queries and keys, whose entries beyond the last position are masked too, so that such maps get a box even if all
+    entries are visible. `keys`: inputs may be infinite also at keys that the key mask hides; then boxes are inserted
+    where they are read. They are also inserted for the products that sum keys, which count hidden ones otherwise; not
+    if `everywhere`.
     """
     builder = _Hiding(graph, looks(graph, shown), everywhere, blocks, keys)
     for step in graph.steps:
@@ -50,7 +53,8 @@ class _Hiding:
     """`doubtful` names tensors and steps with possibly infinite masked entries, `rows` those with such rows.
 
     `large` names products, which may overflow at masked pairs, and what is computed of them, `masked` what is zero
-    there. `boxes` has the boxes so far. `empty` names what is zero at hidden keys because of them.
+    there, `learned` what has gradients. `boxes` has the boxes so far. `empty` names what is zero at hidden keys because
+    of them.
     """
 
     graph: Graph
@@ -68,6 +72,8 @@ class _Hiding:
         self.doubtful = {tensor.name for tensor in inputs if self.pairs(tensor.legs)}
         self.rows = {tensor.name for tensor in inputs if self.keys and not tensor.finite}
         self.masked = zero_at_pairs(self.graph)
+        weights = self.graph.of_role("weight")
+        self.learned = {tensor.name for tensor in (*inputs, *weights) if not tensor.frozen}
         self.counting = counting(self.graph) if self.keys and not self.everywhere else {}
         self.batched = batched(self.graph) if self.counting else frozenset()
 
@@ -169,7 +175,7 @@ class _Hiding:
         rows = [self.on_keys(use.legs) and use.name in self.rows for use in step.op.uses]
         if step.contraction is not None:
             infinite = [
-                len(term.factors) > 1 and (self.infinite(use) or self.overflows(use, term.factors))
+                len(term.factors) > 1 and (self.infinite(use) or self.overflows(step, use, term.factors))
                 for term in terms_of(step)
                 for use in term.factors
             ]
@@ -182,9 +188,17 @@ class _Hiding:
     def infinite(self, use: Use) -> bool:
         return self.pairs(use.legs) if self.everywhere else use.name in self.doubtful
 
-    def overflows(self, use: Use, factors: Iterable[Use]) -> bool:
-        """Whether a factor may be infinite where another one is zero."""
-        return use.name in self.large and any(factor.name in self.masked for factor in factors)
+    def overflows(self, step: Step, use: Use, factors: Sequence[Use]) -> bool:
+        """Whether a factor may be infinite where another one is zero, or its gradient, as that of a map in a `keep`.
+
+        The gradients of kernels of blocks hide such products themselves.
+        """
+        if use.name not in self.large or any(factor.name in self.masked for factor in factors):
+            return use.name in self.large
+        readers = [reader.box for reader, _ in self.graph.readers.get(step.name, ())]
+        hides = bool(readers) and all(box is not None and OPS[box.kind].only_hides for box in readers)
+        maps = [factor.name for factor in factors if self.pairs(factor.legs)]
+        return hides and not self.blocks and sum(bool(self.learned & behind(self.graph, [name])) for name in maps) > 1
 
     def hidden(self, step: Step, use: Use, look: Seen, fill: float) -> Use:
         """The replacement of a use of which `look` is visible; kernels hide keys of pairs in what they read."""

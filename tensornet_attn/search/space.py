@@ -148,8 +148,12 @@ def ordered(space: Space, path: Path) -> Path:
 def missing(space: Space, path: Path) -> list[tuple[str, str]]:
     """The (kind, name) of what varies in the base or an alternative of a path but is not chosen by the path."""
     chosen = {(choice.kind, choice.name) for choice in path}
-    found = (space.alternatives.get(choice.name, {}).get(str(choice.value)) for choice in of_kind(path, "alternative"))
-    contents = [space.bases[base_of(path)], *(alternative.change for alternative in found if alternative is not None)]
+    choices = of_kind(path, "alternative")
+    alternatives = (space.alternatives.get(choice.name, {}).get(str(choice.value)) for choice in choices)
+    contents = [
+        space.bases[base_of(path)],
+        *(alternative.change for alternative in alternatives if alternative is not None),
+    ]
     vary = [
         (kind, name)
         for kind, section in SECTIONS.items()

@@ -204,7 +204,23 @@ def _mul(backward: Backward, node: Node, gradient: Node) -> None:
     a, b = node.args
     for left, right in ((a, b), (b, a)):
         if left.op != "number":
-            backward.give(left, backward.nodes.product(gradient, right, left.axes, f"d_{left.name}"))
+            backward.give(left, _times(backward, gradient, right, left))
+
+
+def _times(backward: Backward, gradient: Node, factor: Node, of: Node) -> Node:
+    """A gradient times a factor. Where masks hide the gradient, the factor may be infinite: they hide the product."""
+    name = f"d_{of.name}"
+    if gradient.op not in ("keep", "kept") or of.axes != backward.pair or not _overflows(factor):
+        return backward.nodes.product(gradient, factor, of.axes, name)
+    hidden, *seen = gradient.args
+    return backward.nodes.node(
+        gradient.op, (backward.nodes.mul(hidden, factor, name), *seen), of.axes, name, gradient.data
+    )
+
+
+def _overflows(node: Node) -> bool:
+    """Whether a tile is a product of rows, or computed of one without a map that bounds it."""
+    return node.op == "dot" or (node.op in ("mul", "add", "over", "view") and any(map(_overflows, node.args)))
 
 
 def _sum(backward: Backward, node: Node, gradient: Node) -> None:
