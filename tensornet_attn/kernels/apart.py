@@ -41,7 +41,8 @@ def compared(
     target = context.target if rates else replace(context.target, device=DEVICES["cpu"], n=None)
     graphs = [context.split(candidate) for candidate in (graph, other_graph)]
     tiled = context.backend == "triton"
-    seconds, other_seconds = (_without(*pair, sizes, target, once, tiled) for pair in (graphs, reversed(graphs)))
+    ways = (graphs, graphs[::-1])
+    seconds, other_seconds = (_without(first, second, sizes, target, once, tiled) for first, second in ways)
     return FormCost(seconds, other_seconds, but, worth, GAINS, "" if rates else "cpu")
 
 
