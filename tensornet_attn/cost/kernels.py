@@ -63,9 +63,9 @@ class KernelCost:
         """The keys that each query meets, if blocks beyond its bands are skipped; None if it meets all keys."""
         return None
 
-    def programs(self, scene: SizedGraph, step: Step) -> Mapping[str, int]:
-        """Programs along legs: each computes again what lacks the leg."""
-        return {}
+    def programs_alike(self, scene: SizedGraph, step: Step, legs: Legs) -> int:
+        """The programs that compute the same: what runs along these legs, but not along all that programs split."""
+        return 1
 
     def inside(self, scene: SizedGraph, step: Step) -> SizedGraph:
         """The scene of the steps inside, in primitive steps."""

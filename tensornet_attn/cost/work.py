@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from math import prod
 
 from tensornet_attn.cost.kernels import cost_of, inside
 from tensornet_attn.cost.scene import SizedGraph
@@ -44,9 +43,9 @@ def products(scene: SizedGraph, step: Step) -> Monomials:
         monomials.update(of_kernel)
     elif step.kernel is not None:
         inner_scene, inner_steps = inside(scene, step)
-        keys_met, programs = cost_of(step).keys_met(scene, step), cost_of(step).programs(scene, step)
+        keys_met = cost_of(step).keys_met(scene, step)
         for legs, count in sum((products(inner_scene, inner) for inner in inner_steps), Counter()).items():
-            count *= prod(again for leg, again in programs.items() if leg not in legs)
+            count *= cost_of(step).programs_alike(scene, step, legs)
             if keys_met is not None and _pairs(scene) <= {*legs}:
                 monomials[tuple(leg for leg in legs if leg != scene.graph.key)] += keys_met * count
             else:

@@ -64,6 +64,9 @@ def _without(graph: Graph, other_graph: Graph, sizes: Sizes, target: Target, onc
             members = {*group.steps, *group.spread, *(step.name for step in group.kernels)}
             stored = target.device.measured and target.n is not None
             apart = seconds(graph.step[name] for name in members) if stored else inf
-            total += min(seconds(map(TRITON.as_kernel, group.kernels) if tiled else group.kernels), apart)
+            in_blocks = [
+                step if not tiled or TRITON.reason(group, step) else TRITON.as_kernel(step) for step in group.kernels
+            ]
+            total += min(seconds(in_blocks), apart)
             names -= members
     return total + seconds(graph.step[name] for name in names)

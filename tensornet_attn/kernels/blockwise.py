@@ -156,11 +156,10 @@ class InBlocks(Implementation[StepGroup]):
         rows = max(1, min(scene.sizes[query], rows))
         calls = scene.sizes[query] / rows
         block = _that_sees(inner.at({query: rows}), keys)
-        programs, runs = self.programs(scene, step), list[float]()
+        runs = []
         for inner_step in steps:
-            legs = {*inner_step.legs, *(leg for use in inner_step.op.uses for leg in use.legs)}
-            again = prod(count for leg, count in programs.items() if leg not in legs)
-            runs.append(again * calls if query in legs else again)
+            legs = (*inner_step.legs, *(leg for use in inner_step.op.uses for leg in use.legs))
+            runs.append(self.programs_alike(scene, step, legs) * (calls if query in legs else 1.0))
         return block, [*zip(steps, runs, strict=True)]
 
     def _seen(self, scene: SizedGraph, step: Step, block: SizedGraph) -> SizedGraph:

@@ -9,12 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
-from math import prod
+from math import inf, prod
 
 from tensornet_attn.cost.blocks import BlockedSteps
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.order import order, split_best
+from tensornet_attn.cost.price import scene_of
 from tensornet_attn.cost.scene import SizedGraph
+from tensornet_attn.cost.target import Target
+from tensornet_attn.cost.work import macs
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.triton.kernels import kernels
@@ -28,9 +31,8 @@ from tensornet_attn.kernels.blockwise import InBlocks
 from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.tiles.build import tile_program
 from tensornet_attn.tiles.derive import gradients
-from tensornet_attn.tiles.hidden import with_hiding
 from tensornet_attn.tiles.legs import MOST, sides_of
-from tensornet_attn.tiles.program import Node, Program, TileOperand, Unfit, below, structure
+from tensornet_attn.tiles.program import Program, TileOperand, Unfit, below, structure
 
 
 class TilePrograms(InBlocks):
@@ -47,9 +49,10 @@ class TilePrograms(InBlocks):
         gradients(program)
         return program
 
-    def programs(self, scene: SizedGraph, step: Step) -> dict[str, int]:
-        heads, _, _ = sides_of(scene.graph, with_hiding(scene.graph, step), self.most)
-        return {leg: scene.sizes[leg] // tiles for leg, tiles in heads.items()}
+    def programs_alike(self, scene: SizedGraph, step: Step, legs: Legs) -> int:
+        assert step.kernel is not None
+        heads, _, _ = sides_of(scene.graph, step.kernel, self.most)
+        return prod(scene.sizes[leg] // tiles for leg, tiles in heads.items() if leg not in legs)
 
     def as_kernel(self, step: Step) -> Step:
         """A kernel of blocks of queries as one of this kind."""
@@ -62,7 +65,7 @@ class TilePrograms(InBlocks):
         orders = [split_products(graph, partial(_weights_first, graph), sizes)]
         orders += [split_best(graph, sizes, priced)[0] for priced in (DEVICES["flops"], context.device)]
         chosen, refused, exits, removed = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, Step](), set[str]()
-        best = min(orders, key=lambda split: self.work(split, sizes))
+        best = min(orders, key=lambda split: self.work(split, sizes, context.target))
         for group in groups_of(best, sizes):
             (reasons, _), kernels = self.judged(group, context), group.kernels
             verdicts = {step.name: reasons[0] if reasons else self.reason(group, step) for step in kernels}
@@ -96,17 +99,14 @@ class TilePrograms(InBlocks):
             return str(error)
         return None
 
-    def work(self, graph: Graph, sizes: Mapping[str, int]) -> float:
-        """MACs per query-key pair over all programs; infinite if a group has no tile program."""
-        total = 0.0
-        for group in groups_of(graph, sizes):
-            for step in group.kernels:
-                try:
-                    program = self.fit(graph, step)
-                except Unfit:
-                    return float("inf")
-                total += _programs(graph, program) * sum(_macs(graph, program, node) for node in _forward(program))
-        return total
+    def work(self, graph: Graph, sizes: Mapping[str, int], target: Target) -> float:
+        """MACs of the kernels; infinite if one has no tile program."""
+        scene, groups = scene_of(graph, sizes, target), groups_of(graph, sizes)
+        kernels = [step for group in groups for step in group.kernels]
+        try:
+            return sum(macs(scene, self.as_kernel(step)) for step in kernels if self.fit(graph, step))
+        except Unfit:
+            return inf
 
     def describe(self, graph: Graph, step: Step, context: Context) -> str:
         program = self.fit(graph, step)
@@ -167,22 +167,6 @@ def _sharing(factors: Sequence[Legs], outside: set[str]) -> tuple[int, int] | No
     """Two factors that share a leg and have no leg in `outside`."""
     inner = [i for i, legs in enumerate(factors) if not outside & {*legs}]
     return next(((i, j) for i, j in combinations(inner, 2) if {*factors[i]} & {*factors[j]}), None)
-
-
-def _forward(program: Program) -> list[Node]:
-    return [node for node in below([program.exit.maps]) if node.axes == (program.query, program.key)]
-
-
-def _macs(graph: Graph, program: Program, node: Node) -> int:
-    """MACs of all tiles of a node; an elementwise operation counts as one per element."""
-    summed = node.data[0] if node.op == "dot" else ""
-    terms = program.nodes.sizes[node.data[0]] if node.op == "over" else 1
-    return program.tiles(node.heads) * terms * prod(graph.leg[leg].size or 1 for leg in program.widths.get(summed, ()))
-
-
-def _programs(graph: Graph, program: Program) -> int:
-    """The number of programs per block: one for each combination of heads that are not tiled inside a program."""
-    return prod((graph.leg[leg].size or 1) // tiles for leg, tiles in program.heads.items())
 
 
 def _biased(writer: Writer, step: Step, region: TritonRegion) -> TritonRegion:

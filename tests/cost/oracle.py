@@ -39,14 +39,14 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 import tensornet_attn as ta
-from tensornet_attn.cost.kernels import cost_of, inside
+from tensornet_attn.cost.blocks import BlockedSteps
+from tensornet_attn.cost.kernels import cost_of
 from tensornet_attn.cost.memory import moved, saved
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.sizes import sizes_at
 from tensornet_attn.cost.work import gradient_macs, macs
 from tensornet_attn.graph.graph import Graph, Step
-from tensornet_attn.graph.pairs import split_products, summed
-from tensornet_attn.kernels.blockwise import InBlocks
+from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.kernels.tiles import TilePrograms
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.runtime import blockwise, maps, operations, products, tiled_linear
@@ -101,7 +101,7 @@ def of_nodes(scene: SizedGraph) -> dict[str, Work]:
     work = dict[str, Work]()
     for step in scene.graph.steps:
         if isinstance(kernel := cost_of(step), TilePrograms):
-            program, few = kernel.fit(scene.graph, step), few_keys(scene, step)
+            program, few = kernel.fit(scene.graph, step), with_keys_met(scene, step)
             grads = gradients(program)
             ends = [gradient for _, gradient in (*grads.totals, *grads.leaves, *grads.maps)]
             programs = BATCH * prod(scene.sizes[leg] // tiles for leg, tiles in program.heads.items())
@@ -123,22 +123,16 @@ def multiplied(scene: SizedGraph, program: Program, node: Node) -> int:
     return scene.size(legs) * program.tiles(node.heads) if axes else 0
 
 
-def few_keys(scene: SizedGraph, step: Step) -> SizedGraph:
+def with_keys_met(scene: SizedGraph, step: Step) -> SizedGraph:
     """The scene with the keys that the queries of a kernel meet."""
     return scene.at({scene.key: cost_of(step).keys_met(scene, step) or scene.keys})
 
 
 def again(scene: SizedGraph, step: Step) -> int:
     """Multiply-adds of blocks of queries and tiles that their backward computes again: all but the last product."""
-    if not isinstance(kernel := cost_of(step), InBlocks) or step.name not in scene.learned:
+    if not isinstance(step.form, BlockedSteps) or step.name not in scene.learned:
         return 0
-    few, steps = inside(few_keys(scene, step), step)
-    programs = kernel.programs(scene, step).items()
-    return sum(
-        macs(few, inner) * prod(count for leg, count in programs if leg not in {*inner.legs, *summed(inner)})
-        for inner in steps
-        if few.query in inner.legs and inner.name != step.name
-    )
+    return macs(scene, step) - macs(with_keys_met(scene, step), step.form.exit)
 
 
 def measured(module: CompiledDesign, scene: SizedGraph) -> dict[int, Work]:
