@@ -161,7 +161,7 @@ class LinearAttention(OfBoxes[ExpandedMap]):
             if _normalized(recurrence):
                 macs[(query, *read, *(term.groups + recurrence.mixed if term.core else term.features))] += 1
             if chunk:
-                macs[(query, *read, *term.features)] += chunk
+                macs[(query, *compared_heads(recurrence, term), *term.features)] += chunk
                 macs[(query, *read, *recurrence.result)] += chunk
             if chunk and term.decays:
                 macs[(query, *read, *term.decayed)] += chunk
@@ -194,13 +194,14 @@ class LinearAttention(OfBoxes[ExpandedMap]):
         batch, chunk = scene.batch_of(step), self.chunk(scene, step)
         chunks, query = -(-scene.keys // chunk) if chunk else 1, scene.query
         for i, (term, factors) in enumerate(zip(recurrence.terms, self.decay_factors(scene, step), strict=True)):
-            stored, read = heads_of(recurrence, term)
+            (stored, read), compared = heads_of(recurrence, term), compared_heads(recurrence, term)
+            learned = any(use.name in scene.learned for decay in term.decays for use in decay)
             features, state_count = scene.size((*stored, *term.features)), batch * (max(chunks, 2) if chunk else 1)
             floats[f"{step.name}: states {i}"] = state_count * features * scene.size(recurrence.result)
             floats[f"{step.name}: sums {i}"] = state_count * features * _normalized(recurrence)
             mixed = scene.size(recurrence.mixed)
             if chunk:
-                scored = scene.size((*read, *(term.groups or recurrence.mixed)))
+                scored = scene.size((*(compared if learned else read), *(term.groups or recurrence.mixed)))
                 scored += scene.size((*read, *recurrence.mixed)) if term.core else 0
                 floats[f"{step.name}: scores {i}"] = batch * chunks * chunk**2 * scored
             elif term.core:
@@ -208,8 +209,11 @@ class LinearAttention(OfBoxes[ExpandedMap]):
                 alone = scene.size(term.features) == scene.size(term.groups)
                 rows = features * mixed if alone else scene.size((*read, *term.groups, query))
                 floats[f"{step.name}: groups {i}"] = batch * rows
-            if factors:  # and the scores before decay
-                floats[f"{step.name}: decay {i}"] = 2 * factors
+            if factors:  # also of scores, and of queries and keys: of results and values if these have the decays
+                of_values = compared != read and not (recurrence.result or term.decayed or _normalized(recurrence))
+                sides = [(*heads, *(() if of_values else term.features)) for heads in (stored, read)]
+                floats[f"{step.name}: decay {i}"] = 2 * factors * learned
+                floats[f"{step.name}: decayed {i}"] = batch * scene.keys * sum(map(scene.size, sides))
         if _normalized(recurrence):
             floats[f"{step.name}: row sums"] = (
                 batch * scene.sizes[query] * scene.size((*recurrence.heads, *recurrence.mixed))
@@ -382,6 +386,12 @@ def heads_of(recurrence: Recurrence, term: ScoreTerm) -> tuple[Legs, Legs]:
     return tuple(leg for leg in recurrence.heads if leg in stored), tuple(
         leg for leg in recurrence.heads if leg in read
     )
+
+
+def compared_heads(recurrence: Recurrence, term: ScoreTerm) -> Legs:
+    """The heads for which queries and keys are multiplied before they decay."""
+    compared = {leg for use in (*term.query, *term.key) for leg in use.legs}
+    return tuple(leg for leg in recurrence.heads if leg in compared)
 
 
 def sides_kept(scene: SizedGraph, step: Step, chunk: int) -> dict[str, int]:

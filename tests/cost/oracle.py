@@ -49,7 +49,7 @@ from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.kernels.tiles import TilePrograms
 from tensornet_attn.nn.module import CompiledDesign
-from tensornet_attn.runtime import blockwise, maps, operations, products, tiled_linear
+from tensornet_attn.runtime import blockwise, decay, maps, operations, products, tiled_linear
 from tensornet_attn.tiles.derive import gradients
 from tensornet_attn.tiles.program import Node, Program, below
 
@@ -183,6 +183,7 @@ def as_long_calls() -> Iterator[None]:
             (products, "SMALL_CALL", 0),
             (maps, "SMALL_CALL", 0),
             (tiled_linear, "LINEAR_LEAST", 0),
+            (decay, "boundary", lambda *decays: None),  # nor mild decays, which are factors of both sides
             (blockwise, "is_small", lambda call: False),
             # no mode can watch it: of a map of elements, whose gradient multiplies none
             (torch.func, "vjp", lambda function, x: (function(x), lambda gradient: [torch.empty_like(x)])),
