@@ -38,14 +38,15 @@ Monomials = Counter[tuple[str, ...]]  # legs, in the order of the design's legs:
 def products(scene: SizedGraph, step: Step) -> Monomials:
     """MACs of a step for one batch element, by the legs they run over; one row of what all queries read alike."""
     monomials: Monomials = Counter()
-    of_kernel = cost_of(step).macs(scene, step)
+    kernel = cost_of(step)
+    of_kernel = kernel.macs(scene, step)
     if of_kernel is not None:
         monomials.update(of_kernel)
     elif step.kernel is not None:
         inner_scene, inner_steps = inside(scene, step)
-        keys_met = cost_of(step).keys_met(scene, step)
+        keys_met = kernel.keys_met(scene, step)
         for legs, count in sum((products(inner_scene, inner) for inner in inner_steps), Counter()).items():
-            count *= cost_of(step).programs_alike(scene, step, legs)
+            count *= kernel.programs_alike(scene, step, legs)
             if keys_met is not None and _pairs(scene) <= {*legs}:
                 monomials[tuple(leg for leg in legs if leg != scene.graph.key)] += keys_met * count
             else:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from math import log2, prod
+from typing import NamedTuple
 
 from tensornet_attn.constants import SLOW_MAPS
 from tensornet_attn.cost.blocks import CHUNKS, LEAST
@@ -155,18 +156,18 @@ class LinearAttention(OfBoxes[ExpandedMap]):
         chunk, key = self.chunk(scene, step), scene.key
         query = key if chunk else scene.query  # a scan pads queries to the number of keys
         for term in recurrence.terms:
-            stored, read = heads_of(recurrence, term)
+            stored, read, scored = heads_of(recurrence, term)
             macs[(key, *stored, *term.features, *recurrence.result)] += 1
             macs[(query, *read, *term.features, *recurrence.result)] += 1
             if _normalized(recurrence):
                 macs[(query, *read, *(term.groups + recurrence.mixed if term.core else term.features))] += 1
             if chunk:
-                macs[(query, *compared_heads(recurrence, term), *term.features)] += chunk
+                macs[(query, *scored, *term.features)] += chunk
                 macs[(query, *read, *recurrence.result)] += chunk
-            if chunk and term.decays:
-                macs[(query, *read, *term.decayed)] += chunk
-            if chunk and term.core:
-                macs[(query, *read, *term.groups, *recurrence.mixed)] += chunk
+                if term.decays:
+                    macs[(query, *read, *term.decayed)] += chunk
+                if term.core:
+                    macs[(query, *read, *term.groups, *recurrence.mixed)] += chunk
         return dict(macs)
 
     def decay_factors(self, scene: SizedGraph, step: Step) -> list[int]:
@@ -175,7 +176,7 @@ class LinearAttention(OfBoxes[ExpandedMap]):
         batch = scene.batch_of(step)
         rows = batch * scene.keys * chunk  # a scan pads queries to the number of keys
         return [
-            rows * scene.size((*heads_of(recurrence, term)[1], *term.decayed)) if term.decays else 0
+            rows * scene.size((*heads_of(recurrence, term).read, *term.decayed)) if term.decays else 0
             for term in recurrence.terms
         ]
 
@@ -194,23 +195,23 @@ class LinearAttention(OfBoxes[ExpandedMap]):
         batch, chunk = scene.batch_of(step), self.chunk(scene, step)
         chunks, query = -(-scene.keys // chunk) if chunk else 1, scene.query
         for i, (term, factors) in enumerate(zip(recurrence.terms, self.decay_factors(scene, step), strict=True)):
-            (stored, read), compared = heads_of(recurrence, term), compared_heads(recurrence, term)
+            stored, read, scored = heads_of(recurrence, term)
             learned = any(use.name in scene.learned for decay in term.decays for use in decay)
             features, state_count = scene.size((*stored, *term.features)), batch * (max(chunks, 2) if chunk else 1)
             floats[f"{step.name}: states {i}"] = state_count * features * scene.size(recurrence.result)
             floats[f"{step.name}: sums {i}"] = state_count * features * _normalized(recurrence)
             mixed = scene.size(recurrence.mixed)
             if chunk:
-                scored = scene.size((*(compared if learned else read), *(term.groups or recurrence.mixed)))
-                scored += scene.size((*read, *recurrence.mixed)) if term.core else 0
-                floats[f"{step.name}: scores {i}"] = batch * chunks * chunk**2 * scored
+                scores = scene.size((*(scored if learned else read), *(term.groups or recurrence.mixed)))
+                scores += scene.size((*read, *recurrence.mixed)) if term.core else 0
+                floats[f"{step.name}: scores {i}"] = batch * chunks * chunk**2 * scores
             elif term.core:
                 floats[f"{step.name}: mixed {i}"] = batch * features * scene.size(recurrence.result)
                 alone = scene.size(term.features) == scene.size(term.groups)
                 rows = features * mixed if alone else scene.size((*read, *term.groups, query))
                 floats[f"{step.name}: groups {i}"] = batch * rows
             if factors:  # also of scores, and of queries and keys: of results and values if these have the decays
-                of_values = compared != read and not (recurrence.result or term.decayed or _normalized(recurrence))
+                of_values = scored != read and not (recurrence.result or term.decayed or _normalized(recurrence))
                 sides = [(*heads, *(() if of_values else term.features)) for heads in (stored, read)]
                 floats[f"{step.name}: decay {i}"] = 2 * factors * learned
                 floats[f"{step.name}: decayed {i}"] = batch * scene.keys * sum(map(scene.size, sides))
@@ -378,20 +379,22 @@ def chunk_of(graph: Graph, recurrence: Recurrence, sizes: Mapping[str, int] | No
     return min(max(root, CHUNKS[0]), CHUNKS[1])
 
 
-def heads_of(recurrence: Recurrence, term: ScoreTerm) -> tuple[Legs, Legs]:
-    """The heads for which keys and values are summed, and those for which queries read the sums."""
+class TermHeads(NamedTuple):
+    """The heads for which keys and values are summed, those for which queries read the sums, and those of scores
+    before they decay.
+    """
+
+    stored: Legs
+    read: Legs
+    scored: Legs
+
+
+def heads_of(recurrence: Recurrence, term: ScoreTerm) -> TermHeads:
     values = () if recurrence.value is None else (recurrence.value,)
-    stored = {leg for use in (*term.key, *term.core, *values, *(b for _, b in term.decays)) for leg in use.legs}
-    read = stored.union(*(use.legs for use in (*term.query, *(a for a, _ in term.decays))))
-    return tuple(leg for leg in recurrence.heads if leg in stored), tuple(
-        leg for leg in recurrence.heads if leg in read
-    )
-
-
-def compared_heads(recurrence: Recurrence, term: ScoreTerm) -> Legs:
-    """The heads for which queries and keys are multiplied before they decay."""
-    compared = {leg for use in (*term.query, *term.key) for leg in use.legs}
-    return tuple(leg for leg in recurrence.heads if leg in compared)
+    stored = (*term.key, *term.core, *values, *(b for _, b in term.decays))
+    sides = stored, (*stored, *term.query, *(a for a, _ in term.decays)), (*term.query, *term.key)
+    legs = [{leg for use in uses for leg in use.legs} for uses in sides]
+    return TermHeads(*(tuple(leg for leg in recurrence.heads if leg in of_side) for of_side in legs))
 
 
 def sides_kept(scene: SizedGraph, step: Step, chunk: int) -> dict[str, int]:

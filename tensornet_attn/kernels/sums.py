@@ -68,7 +68,7 @@ class CumulativeSums(OfBoxes[KeySum]):
         """MACs of one batch element, by the legs they run over: the products of the query parts with the sums."""
         recurrence, macs = recurrence_of(step), Counter[Legs]()
         for term in recurrence.terms:
-            macs[(scene.query, *heads_of(recurrence, term)[1], *term.features)] += 1
+            macs[(scene.query, *heads_of(recurrence, term).read, *term.features)] += 1
         return dict(macs)
 
     def elementwise(self, scene: SizedGraph, step: Step) -> int:
@@ -76,7 +76,9 @@ class CumulativeSums(OfBoxes[KeySum]):
         recurrence = recurrence_of(step)
         batch = scene.batch_of(step)
         rows = scene.keys
-        added = sum(rows * scene.size((*heads_of(recurrence, term)[0], *term.features)) for term in recurrence.terms)
+        added = sum(
+            rows * scene.size((*heads_of(recurrence, term).stored, *term.features)) for term in recurrence.terms
+        )
         return batch * (added + (len(recurrence.terms) - 1) * scene.size(step.legs))
 
     def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
@@ -87,7 +89,7 @@ class CumulativeSums(OfBoxes[KeySum]):
         for i, term in enumerate(recurrence.terms):
             if any(use.name in scene.learned for use in term.query):
                 floats[f"{step.name}: sums {i}"] = (
-                    batch * rows * scene.size((*heads_of(recurrence, term)[0], *term.features))
+                    batch * rows * scene.size((*heads_of(recurrence, term).stored, *term.features))
                 )
                 floats |= kept(scene, term.query)
         return floats

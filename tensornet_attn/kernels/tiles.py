@@ -16,7 +16,6 @@ from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.order import order, split_best
 from tensornet_attn.cost.price import scene_of
 from tensornet_attn.cost.scene import SizedGraph
-from tensornet_attn.cost.target import Target
 from tensornet_attn.cost.work import macs
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.masks import takes_mask
@@ -65,7 +64,7 @@ class TilePrograms(InBlocks):
         orders = [split_products(graph, partial(_weights_first, graph), sizes)]
         orders += [split_best(graph, sizes, priced)[0] for priced in (DEVICES["flops"], context.device)]
         chosen, refused, exits, removed = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, Step](), set[str]()
-        best = min(orders, key=lambda split: self.work(split, sizes, context.target))
+        best = min(orders, key=lambda split: self.work(split, context))
         for group in groups_of(best, sizes):
             (reasons, _), kernels = self.judged(group, context), group.kernels
             verdicts = {step.name: reasons[0] if reasons else self.reason(group, step) for step in kernels}
@@ -99,9 +98,9 @@ class TilePrograms(InBlocks):
             return str(error)
         return None
 
-    def work(self, graph: Graph, sizes: Mapping[str, int], target: Target) -> float:
+    def work(self, graph: Graph, context: Context) -> float:
         """MACs of the kernels; infinite if one has no tile program."""
-        scene, groups = scene_of(graph, sizes, target), groups_of(graph, sizes)
+        scene, groups = scene_of(graph, context.sizes, context.target), groups_of(graph, context.sizes)
         kernels = [step for group in groups for step in group.kernels]
         try:
             return sum(macs(scene, self.as_kernel(step)) for step in kernels if self.fit(graph, step))

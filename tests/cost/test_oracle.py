@@ -1,4 +1,7 @@
-"""What `cost/` predicts of each shipped design equals what its modules do: multiply-adds, and floats saved."""
+"""What `cost/` predicts of each shipped design equals what its modules do: multiply-adds, and floats saved.
+
+`python -m tests.cost.test_oracle` prints how many designs differ, and why.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ REASONS = {
     "decays run in groups of four chunks, with padding and factors that are not counted": (
         "gla gsa mamba2 minimax retnet rwkv4"
     ),
-    "masks do not reduce the count, but a block of queries reads no keys that they hide from all its rows": (
+    "masks do not reduce the count, but a block of queries reads no keys or positions that they hide from all rows": (
         "cope gemma2_local stick_breaking thsa_xl"
     ),
     "row sums are computed although nothing divides by them, and a core multiplies sums of keys by elements": (
@@ -36,8 +39,8 @@ BACKWARD_REASONS = {
     "a delta rule, as in the forward": (
         "comba fast_weight1 fast_weight2 fmm_fast_weight1 fmm_fast_weight2 gated_deltanet gated_deltaproduct kda rwkv7"
     ),
-    "decays, as in the forward": "gsa mamba2 minimax retnet",
-    "masks, as in the forward": "cope thsa_xl",
+    "decays, as in the forward": "mamba2 minimax retnet",
+    "masks, as in the forward": "cope gemma2_local thsa_xl",
     "a layer without projections, where sums of products of elements are a larger part": "heads_only",
 }
 KERNEL_REASONS = {
@@ -57,7 +60,7 @@ CHECKS = {
     "triton": KERNEL_REASONS,
 }
 EXPLAINED = {check: {*" ".join(reasons.values()).split()} for check, reasons in CHECKS.items()}
-BACKWARD = 0.03  # by how much the backward may differ: some gradients multiply elements; boxes add up products of them
+BACKWARD = 0.015  # by how much the backward may differ: some gradients multiply elements; boxes add up products of them
 BYTES = (0.99, 7)  # measured bytes per predicted one: temporaries of kernels are not counted
 SIZES = [(64, 64), pytest.param((128, 1024), marks=pytest.mark.slow)]
 
@@ -70,7 +73,7 @@ def test_work_is_as_predicted(name: str, sizes: tuple[int, int]) -> None:
     price, work = (sum(rows.values(), Work()) for rows in (predicted(scene), measured(module, scene)))
     same, explained = (price.macs, price.saved) == (work.macs, work.saved), name in EXPLAINED["forward"]
     assert same != explained, f"predicted {price}, measured {work}"
-    assert near(price, work) or name in EXPLAINED["backward"], f"predicted {price}, measured {work}"
+    assert near(price, work) != (name in EXPLAINED["backward"]), f"predicted {price}, measured {work}"
     assert explained or BYTES[0] < work.bytes / price.bytes < BYTES[1]
 
 
@@ -102,3 +105,9 @@ def test_the_oracle_counts_what_torch_multiplies_and_keeps() -> None:
     assert work.macs == 2 * (4 * n * f * f + 2 * n * n * f)
     assert work.backward == 2 * work.macs
     assert work.saved == 2 * (5 * n * f + n * h)  # x, queries, keys, values, result; log-sum-exps
+
+
+if __name__ == "__main__":
+    for check, reasons in CHECKS.items():
+        print(f"{check}: {len({*ta.list_designs()} - EXPLAINED[check])} designs need no reason, {len(reasons)} reasons")
+        print(*(f"    {reason}: {names}" for reason, names in reasons.items()), sep="\n")
