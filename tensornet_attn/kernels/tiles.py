@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
-from math import inf, prod
+from math import fsum, inf, prod
 
 from tensornet_attn.cost.blocks import BlockedSteps
 from tensornet_attn.cost.devices import DEVICES
@@ -103,7 +103,7 @@ class TilePrograms(InBlocks):
         scene, groups = scene_of(graph, context.sizes, context.target), groups_of(graph, context.sizes)
         kernels = [step for group in groups for step in group.kernels]
         try:
-            return sum(macs(scene, self.as_kernel(step)) for step in kernels if self.fit(graph, step))
+            return fsum(macs(scene, self.as_kernel(step)) for step in kernels if self.fit(graph, step))
         except Unfit:
             return inf
 

@@ -41,6 +41,7 @@ BACKWARD_REASONS = {
     ),
     "decays, as in the forward": "mamba2 minimax retnet",
     "masks, as in the forward": "cope gemma2_local thsa_xl",
+    "a sum over one entry is no product, nor are its gradients": "thsa_kron",
     "a layer without projections, where sums of products of elements are a larger part": (
         "heads_only trainable_heads_only"
     ),
