@@ -57,7 +57,7 @@ def check_masks(subject: Subject, dtype: torch.dtype, of_mask: torch.dtype) -> N
         wanted, rounded = outcome(subject, subject.oracle), outcome(typed, typed.oracle)
         if not (usable(wanted) and usable(rounded)):
             continue
-        if any(torch.as_tensor(factor).abs().max() > 1e3 for factor in factors(subject, rows, mask)):
+        if any(factor.abs().max() > 1e3 for factor in factors(subject, rows, mask)):
             wanted = {name: value for name, value in wanted.items() if "gradient" not in name}
         compared, allowed = True, errors(rounded, wanted)
         for name, error in errors(outcome(typed, typed.module), wanted).items():
@@ -94,8 +94,9 @@ def captured(subject: Subject, step: str, *inputs: Tensor, **options: Any) -> Te
 
 def errors(outcome: Results, wanted: Results) -> dict[str, float]:
     """The largest error of each result, relative to its largest number, or to 1."""
-    pairs = {name: (outcome[name], want) for name, want in wanted.items()}
-    return {
-        name: float(((0 if x is None else x) - (0 if y is None else y)).abs().max() / y.abs().max().clamp(min=1))
-        for name, (x, y) in pairs.items()
+    none = torch.zeros(())
+    pairs = {
+        name: (none if outcome[name] is None else outcome[name], none if want is None else want)
+        for name, want in wanted.items()
     }
+    return {name: float((x - y).abs().max() / y.abs().max().clamp(min=1)) for name, (x, y) in pairs.items()}
