@@ -24,14 +24,22 @@ def emit_contraction(writer: Writer, step: Step) -> None:
 
 
 def _product(writer: Writer, step: Step, term: Term) -> TensorText:
-    """The product of one or two factors, in its natural layout."""
+    """The product of factors, in its natural layout; of more than two, none is summed."""
     layout = writer.wanted(step)
-    if len(term.factors) == 1:
-        return summed(writer.value(term.factors[0]), layout)
+    if len(term.factors) != 2:
+        return summed(_folded(writer, term, layout), layout)
     left, right = (writer.packed(use) for use in term.factors)
     if writer.widened:
         return _wide_product(writer, left.unpacked, right.unpacked, layout)
     return product(writer, left, right, layout)
+
+
+def _folded(writer: Writer, term: Term, layout: Legs) -> TensorText:
+    """The product of the factors of a term, all of whose legs the layout has, or its only factor."""
+    value, *others = map(writer.value, term.factors)
+    for factor in others:
+        value = product(writer, value, factor, tuple(leg for leg in layout if leg in {*value.legs, *factor.legs}))
+    return value
 
 
 def _wide_product(writer: Writer, left: TensorText, right: TensorText, layout: Legs) -> TensorText:
@@ -304,7 +312,7 @@ def einsum_text(left: TensorText, right: TensorText, layout: Legs) -> str:
 
 
 def _sum(writer: Writer, step: Step, terms: tuple[Term, ...]) -> TensorText:
-    """Terms of one factor each, aligned to the result; a term without tensors is a number."""
+    """Terms whose products sum nothing, aligned to the result; a term without tensors is a number."""
     layout, expression, batched = writer.wanted(step), "", False
     if "weighted_total" in writer.instead and (weighted_total := _weighted_total(writer, terms, layout)) is not None:
         return weighted_total
@@ -313,7 +321,7 @@ def _sum(writer: Writer, step: Step, terms: tuple[Term, ...]) -> TensorText:
         if isinstance(coefficient, Negative) and expression:
             coefficient, sign = coefficient.of, "-"
         if term.factors:
-            factor = writer.value(term.factors[0])
+            factor = _folded(writer, term, layout)
             batched |= factor.batched
             factor = writer.scaled(coefficient, summed(factor, layout))
             summand = factor.atom if factor.level == SUM and expression else factor.text

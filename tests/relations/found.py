@@ -228,4 +228,14 @@ FOUND = (
         },
         legs={"m": "key", "g": "head 2", "j": "head 2", "r": 3, "d": 4},
     ),
+    _design(
+        "products_beside_features",
+        {"q": "n d", "x": "n f", "k": "m d", "z": "m f", "s": "m", "b": "m"},
+        {
+            "A": {"softmax": "m", "of": "q[n d] k[m d] + x[n f] z[m f] + B[] C[] s[m] + b[m] -> n m"},
+            "y": "A[n m] b[m] -> n",
+        },
+        legs={"m": "key", "d": 2, "f": 3},
+        weights={"B": "", "C": ""},
+    ),
 )

@@ -94,8 +94,9 @@ def captured(subject: Subject, step: str, *inputs: Tensor, **options: Any) -> Te
 
 def errors(outcome: Results, wanted: Results) -> dict[str, float]:
     """The largest error of each result, relative to its largest number, or to 1."""
-    pairs = {name: (outcome[name], want) for name, want in wanted.items()}
-    return {
-        name: float(((0 if x is None else x) - (0 if y is None else y)).abs().max() / y.abs().max().clamp(min=1))
-        for name, (x, y) in pairs.items()
+    none = torch.zeros(())
+    pairs = {
+        name: (none if outcome[name] is None else outcome[name], none if want is None else want)
+        for name, want in wanted.items()
     }
+    return {name: float((x - y).abs().max() / y.abs().max().clamp(min=1)) for name, (x, y) in pairs.items()}
