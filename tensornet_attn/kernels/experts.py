@@ -245,7 +245,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         attended = [inner_step for inner_step in body_of(step) if inner_step.kernel]
         return row_matmuls + [matmul for inner_step in attended for matmul in matmuls(chosen_scene, inner_step)]
 
-    def padding(self, scene: SizedGraph, step: Step) -> int:
+    def copied(self, scene: SizedGraph, step: Step) -> int:
         """Rows that are gathered, and those of products, written and read again; without gates that are not chosen."""
         form, elements = experts_of(step), 0
         k = int(scene.number(chosen_of(form.topk)[1]))
