@@ -77,7 +77,7 @@ def cached(
     """Caches a view on its graph, by its arguments and the function that this returns: two views may have one name."""
 
     @wraps(view)
-    def viewed(graph: Graph, *arguments: Arguments.args, **options: Arguments.kwargs) -> View:
+    def viewed(graph: Graph, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> View:
         views: dict[object, View] = graph.__dict__.setdefault("views", {})
         key = (viewed, *arguments, *options.items())
         if key not in views:
