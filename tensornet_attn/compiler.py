@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tensornet_attn.draw.kept import Marks
     from tensornet_attn.draw.overlay import Overlay
     from tensornet_attn.emit.module import Emitted
-    from tensornet_attn.nn.made import Made
+    from tensornet_attn.nn.executable import Executable
     from tensornet_attn.nn.module import CompiledDesign
     from tensornet_attn.plan.plan import Plan
     from tensornet_attn.runtime.triton.survey import Used
@@ -490,18 +490,18 @@ def module_of(design: spec.Design, plan: Plan) -> CompiledDesign:
     return CompiledDesign(design, plan, _realise)
 
 
-def _realise(design: spec.Design, plan: Plan) -> Made:
+def _realise(design: spec.Design, plan: Plan) -> Executable:
     """The source of a plan and the function that runs it."""
-    from tensornet_attn.nn.made import Made
+    from tensornet_attn.nn.executable import Executable
     from tensornet_attn.nn.runs import emitted_run
     from tensornet_attn.reference import evaluate, reference_run
 
     if plan.backend == "reference":
-        return Made("", reference_run, evaluate)
+        return Executable("", reference_run, evaluate)
     emitted = _emitted(design, plan)
     compare_before_use(plan, emitted.native)
     run = emitted_run(emitted.source, emitted.class_name, plan, plan.backend == "inductor")
-    return Made(emitted.source, run, evaluate)
+    return Executable(emitted.source, run, evaluate)
 
 
 def _emitted(design: spec.Design, plan: Plan, alone: bool = False) -> Emitted:

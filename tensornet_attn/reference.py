@@ -24,8 +24,8 @@ from tensornet_attn.ir import steps
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ir.arithmetic import evaluate as number_of
 from tensornet_attn.ir.steps import LOGIC
+from tensornet_attn.nn.executable import Arguments, Result
 from tensornet_attn.nn.initial import filled
-from tensornet_attn.nn.made import Arguments, Result
 from tensornet_attn.nn.module import CompiledDesign, leaves
 from tensornet_attn.ops import MASKS, OPS
 from tensornet_attn.ops.operation import aligned, axis_of

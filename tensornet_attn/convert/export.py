@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.compiler import list_designs
+from tensornet_attn.convert.attentions import place_of, read_traced
 from tensornet_attn.convert.known import reading_of
+from tensornet_attn.convert.layers import Reading
 from tensornet_attn.convert.make import values_of
-from tensornet_attn.convert.read import place_of, read_traced
-from tensornet_attn.convert.reading import Reading
 from tensornet_attn.convert.wrap import Swapped
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.module import CompiledDesign

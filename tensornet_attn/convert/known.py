@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.convert.calls import eagerly, output, rope_of, turns
 from tensornet_attn.convert.families import family_of
-from tensornet_attn.convert.reading import Numbers, Reading
+from tensornet_attn.convert.layers import Numbers, Reading
 
 GROUPED = {
     "Wq": "q_proj.weight: (g j d) f",

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from tensornet_attn import compiler
 from tensornet_attn.convert import gain
+from tensornet_attn.convert.attentions import place_of, read_trained
 from tensornet_attn.convert.known import plain, reading_of
-from tensornet_attn.convert.read import place_of, read_trained
-from tensornet_attn.convert.reading import read_as
+from tensornet_attn.convert.layers import read_as
 from tensornet_attn.convert.trained import TrainedAttention, Widths
 from tensornet_attn.convert.values import Bias, Turn, Weights, fill, lifted, lost
 from tensornet_attn.errors import InputError

@@ -10,13 +10,13 @@ from typing import Any
 
 from torch import nn
 
+from tensornet_attn.convert.attentions import CROSS, buckets_of, known, outside_of, place_of, read_trained
 from tensornet_attn.convert.calls import scaling_of as scaling_in
 from tensornet_attn.convert.families import Family, family_of
 from tensornet_attn.convert.known import reading_of, swappable
+from tensornet_attn.convert.layers import window_of
 from tensornet_attn.convert.make import Asked, fresh, made_of, start_from
 from tensornet_attn.convert.masks import AlibiBiases, RopePositions, scaling_of
-from tensornet_attn.convert.read import CROSS, buckets_of, known, outside_of, place_of, read_trained
-from tensornet_attn.convert.reading import window_of
 from tensornet_attn.convert.saving import finish_conversion
 from tensornet_attn.convert.trained import Buckets, refusal
 from tensornet_attn.convert.wrap import ReplacedAttention, Shared, Swapped, swap_of

@@ -155,7 +155,7 @@ def linear(attention: Attention) -> Recurrence | str:
     if attention.shared:
         return "the scores or the attention map are also used elsewhere"
     shifted = BEFORE in attention.masks
-    decays = _decays(graph, terms, [CAUSAL if mask == BEFORE else mask for mask in attention.masks])
+    decays = _decays(graph, terms, attention.masks)
     if isinstance(decays, str):
         return decays
     reader = attention.reader()
@@ -181,11 +181,11 @@ def _decays(graph: Graph, terms: Sequence[ScoreTerm], masks: Sequence[Function])
     """The factors of both query and key as decays, or the reason why the keys cannot be summed first."""
     pairwise, decays = [use for term in terms for use in term.pairwise], list[Decay]()
     for use in dict.fromkeys(pairwise):
-        decay = decay_of(graph, use, pairwise.count(use), CAUSAL in masks)
+        decay = decay_of(graph, use, pairwise.count(use), bool({CAUSAL, BEFORE} & {*masks}))
         if isinstance(decay, str):
             return decay
         decays.append(decay)
-    mask = next((mask for mask in masks if mask != CAUSAL), None)
+    mask = next((mask for mask in masks if mask not in (CAUSAL, BEFORE)), None)
     return f"a sum over all keys cannot exclude those that '{mask.to_text(to_text)}' hides" if mask else tuple(decays)
 
 
@@ -310,7 +310,7 @@ def cumulative(graph: Graph, step: Step) -> Recurrence | str:
         return "the summed operand has no query part, or has a leg that no factor has"
     if len(graph.readers[of.name]) > 1 or of.name in graph.results:
         return f"'{of.name}' is also used elsewhere"
-    return _summed(graph, step, terms, decays=decays)
+    return replace(_summed(graph, step, terms, decays=decays), shifted=BEFORE in graph.masks(step))
 
 
 def decay_of(graph: Graph, use: Use, count: int, causal: bool) -> Decay | str:

@@ -102,8 +102,8 @@ class LinearAttention(OfBoxes[ExpandedMap]):
             return None
         if attention is None:
             summed = replace(_summed(*_as_map(graph, graph.step[place])), before=graph)
-            decays = isinstance(summed.recurrence, Recurrence) and summed.recurrence.decays
-            return summed if decays else None
+            recurrence = summed.recurrence
+            return summed if isinstance(recurrence, Recurrence) and (recurrence.decays or recurrence.shifted) else None
         if isinstance(attention.weighting, SoftmaxOfScores):
             alone = linear(attention)
             return None if isinstance(alone, str) else ExpandedMap(graph, graph, place, alone)

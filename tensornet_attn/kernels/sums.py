@@ -44,7 +44,7 @@ class CumulativeSums(OfBoxes[KeySum]):
 
     def form(self, graph: Graph, place: str) -> KeySum | None:
         recurrence = cumulative(graph, graph.step[place])
-        if not isinstance(recurrence, Recurrence) or recurrence.decays:
+        if not isinstance(recurrence, Recurrence) or recurrence.decays or recurrence.shifted:
             return None
         terms = tuple(_without_ones(graph, _with_the_keys(graph, recurrence, term)) for term in recurrence.terms)
         return KeySum(graph, replace(recurrence, terms=terms))

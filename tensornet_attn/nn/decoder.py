@@ -13,7 +13,7 @@ import torch
 from tensornet_attn.cost.devices import GENERIC
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.nn.cache import Cache
-from tensornet_attn.nn.made import Arguments, Made, Result
+from tensornet_attn.nn.executable import Arguments, Executable, Result
 from tensornet_attn.plan.cache import LruCache as Plans
 from tensornet_attn.plan.decoding import decoding_of
 from tensornet_attn.plan.make import make_plan
@@ -29,7 +29,7 @@ _plans: Plans[Plan] = Plans(most=1024)  # keyed by content: equal layers share t
 class Decoder:
     """The parts of a compiled design that run with a cache. All are planned here, so that tracing plans nothing."""
 
-    def __init__(self, graph: Graph, make: Callable[[Plan], Made], plan: Plan, droppable: bool = False):
+    def __init__(self, graph: Graph, make: Callable[[Plan], Executable], plan: Plan, droppable: bool = False):
         self.decoding, self.serial = decoding_of(graph, droppable), next(_serials)
         self.states = tuple(cached.name for cached in self.decoding.kept if cached.leg is None)
         self._kept = tuple(cached.name for cached in self.decoding.kept)
@@ -154,7 +154,7 @@ class Decoder:
                 needed |= {operand.value_name for operand in part.inputs if operand.how == "chunk"}
         return frozenset(needed)
 
-    def _planned(self, stage: Stage, make: Callable[[Plan], Made], parent: Plan, workload: str) -> _Planned:
+    def _planned(self, stage: Stage, make: Callable[[Plan], Executable], parent: Plan, workload: str) -> _Planned:
         measured = parent.target.device.measured and workload == "decoding"  # but with many queries
         device = GENERIC if measured else parent.target.device
         target = replace(parent.target, workload=workload, device=device, n=None, m=None, memory=None)
@@ -228,7 +228,8 @@ class Decoder:
             return like.new_zeros(()).expand(*self._batch(chunk), keys if operand.how == "seen" else length)
         rows: Tensor = getattr(module, operand.value_name)
         count = keys if operand.on_keys else length
-        return rows.narrow(operand.axis, cache.length + length - count, count)
+        last = keys if self.decoding.memory else cache.length + length
+        return rows.narrow(operand.axis, last - count, count)
 
     def _finite(self, name: str, tensor: Tensor, chunk: _Chunk) -> Tensor:
         """A value to cache without what is infinite or NaN at positions that the key mask hides."""
@@ -292,7 +293,7 @@ class _Planned(NamedTuple):
     once: bool
     legs: tuple[str, str]
     plan: Plan
-    executable: Made
+    executable: Executable
 
 
 class _With:

@@ -13,9 +13,9 @@ from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.nn.cache import Cache, check_cache
 from tensornet_attn.nn.call import Masks, Signature, refuse_onnx, warn_of_zeros_and_ones
 from tensornet_attn.nn.decoder import Decoder
+from tensornet_attn.nn.executable import Arguments, Executable, Result
 from tensornet_attn.nn.forward import CallSignature, named_class, plain_class
 from tensornet_attn.nn.initial import initial, initial_, placed
-from tensornet_attn.nn.made import Arguments, Made, Result
 from tensornet_attn.nn.notebook import html_of
 from tensornet_attn.nn.offsets import Packed
 from tensornet_attn.nn.packed import Packing, call_packed, call_with_cache
@@ -48,7 +48,7 @@ class CompiledDesign(nn.Module):
         self,
         design: Design,
         plan: Plan,
-        make: Callable[[Design, Plan], Made],
+        make: Callable[[Design, Plan], Executable],
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         planned: Callable[[torch.device, torch.dtype], Plan] | None = None,
@@ -67,7 +67,7 @@ class CompiledDesign(nn.Module):
                 self.register_buffer(tensor.name, initial(tensor, plan.graph, device, dtype))
         self._place = self._placed()
 
-    def _take(self, executable: Made) -> None:
+    def _take(self, executable: Executable) -> None:
         self.source, self._run, self._evaluate = executable.source, executable.run, executable.evaluate
         for attribute in ("_decodes", "_works"):
             self.__dict__.pop(attribute, None)

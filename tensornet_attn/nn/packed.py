@@ -27,7 +27,7 @@ from tensornet_attn.graph.padding import Padding, padding_of
 from tensornet_attn.nn.cache import Cache, check_cache
 from tensornet_attn.nn.call import check_key_mask
 from tensornet_attn.nn.documents import Padded, RowIndices, Work, grouped
-from tensornet_attn.nn.made import Arguments, Result
+from tensornet_attn.nn.executable import Arguments, Result
 from tensornet_attn.nn.offsets import Packed, check_traced, lengths_of
 from tensornet_attn.runtime.masks import both
 

@@ -20,11 +20,11 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.wires import StepLeg
 from tensornet_attn.nn.call import Signature
-from tensornet_attn.nn.made import Arguments, Made, Result, Run
+from tensornet_attn.nn.executable import Arguments, Executable, Result, Run
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.parallel import SplitLeg
-from tensornet_attn.plan.part import ProcessDiagram, part_of
 from tensornet_attn.plan.plan import Plan
+from tensornet_attn.plan.shard import ProcessDiagram, shard_of
 from tensornet_attn.spec import Design
 
 Tensor = torch.Tensor
@@ -86,7 +86,7 @@ class LegParallel(ParallelStyle):
             raise InputError(
                 f"this plan is for another version of '{self.written.name}' than this '{module.design.name}'."
             )
-        make = SplitMake(module._make, self.written, self.split, part_of(self.split, device_mesh.size()), device_mesh)
+        make = SplitMake(module._make, self.written, self.split, shard_of(self.split, device_mesh.size()), device_mesh)
         shards = dict(self.split.shards)
         for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
             placement = Shard(shards[name]) if name in shards else Replicate()
@@ -104,13 +104,13 @@ class LegParallel(ParallelStyle):
 class SplitMake:
     """Makes the run of one process from a plan of the whole module."""
 
-    make: Callable[[Design, Plan], Made]
+    make: Callable[[Design, Plan], Executable]
     written: Graph
     split: SplitLeg
     process_diagram: ProcessDiagram
     mesh: DeviceMesh
 
-    def __call__(self, design: Design, plan: Plan) -> Made:
+    def __call__(self, design: Design, plan: Plan) -> Executable:
         if plan.graph != self.written:  # a part of the layer, as in a cache
             raise InputError(f"{design.name}: a design that is split over processes cannot use a cache.")
         part_plan = make_plan(self.process_diagram.graph, plan.backend, plan.target)

@@ -11,7 +11,7 @@ import torch
 from tensornet_attn.emit.load import load_class, unload_with
 from tensornet_attn.emit.module import call_options
 from tensornet_attn.errors import InputError
-from tensornet_attn.nn.made import Arguments, Result, Run
+from tensornet_attn.nn.executable import Arguments, Result, Run
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.nn.tune import recalled
 from tensornet_attn.plan.plan import Plan

@@ -17,7 +17,7 @@ from torch._subclasses import FakeTensor
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.cache import Cache
-from tensornet_attn.nn.made import Result
+from tensornet_attn.nn.executable import Result
 from tensornet_attn.nn.offsets import of_one_forward, on_host
 
 Tensor = torch.Tensor

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tensornet_attn.convert.attentions import place_of
 from tensornet_attn.convert.calls import alone
 from tensornet_attn.convert.export import reader_of, written
+from tensornet_attn.convert.layers import Reading, needed, read_as
 from tensornet_attn.convert.make import convert
-from tensornet_attn.convert.read import place_of
-from tensornet_attn.convert.reading import Reading, needed, read_as
 from tensornet_attn.errors import MissingPartError
 from tensornet_attn.nn.module import CompiledDesign
 

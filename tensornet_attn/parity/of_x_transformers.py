@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.convert.calls import alone
-from tensornet_attn.convert.reading import Numbers, Reading
+from tensornet_attn.convert.layers import Numbers, Reading
 from tensornet_attn.parity.layer import ParityLayer
 
 F, H, D = 24, 4, 6

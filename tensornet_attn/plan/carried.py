@@ -8,7 +8,6 @@ The row sums of normalised maps are carried the same way. `m` then has the posit
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -17,14 +16,13 @@ from tensornet_attn.graph.attention import Legs, MapReader, NormalizedScores, Sc
 from tensornet_attn.graph.distance import POSITION, negated, with_places
 from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import (
-    BEFORE,
-    CAUSAL,
     EXP,
     ONES,
     Decay,
     Recurrence,
     cumulative,
     erases,
+    linear,
     scans,
     sums,
 )
@@ -45,13 +43,15 @@ VISIBLE = "chunk.visible"  # an input [n]: 1, or 0 if the key mask of the call h
 class CarriedGraph:
     """A graph with states. `states`: the step that computes each new state, by the input that holds the old one.
 
-    `boxes`: the carried maps, sums, delta rules and scans. `levels`: the inputs that start at `HIDDEN`.
+    `boxes`: the carried maps, sums, delta rules and scans. `levels`: the inputs that start at `HIDDEN`. `reasons`: why
+    a map or sum over keys has no state.
     """
 
     graph: Graph
     states: dict[str, str] = field(default_factory=dict)
     boxes: frozenset[str] = frozenset()
     levels: frozenset[str] = frozenset()
+    reasons: dict[str, str] = field(default_factory=dict)
 
 
 def carried(graph: Graph) -> CarriedGraph:
@@ -60,15 +60,13 @@ def carried(graph: Graph) -> CarriedGraph:
     for name, attention in attentions(graph).items():
         if attention.compares and name in attentions(recurrent.graph):
             form = LINEAR.form(recurrent.graph, name)
-            if form is not None and isinstance(form.recurrence, Recurrence):
-                carry = _mean if form.recurrence.alone else _map
-                recurrent = _smaller(recurrent, form.opened, form.recurrence, carry)
+            opened = recurrent.graph if form is None else form.opened
+            recurrent = _carry(recurrent, name, opened, linear(attention) if form is None else form.recurrence)
     for step in sums(graph):
         assert step.box is not None
-        opened = with_own_scores(recurrent.graph, step.box.operand("of"))
-        summed = recurrent.graph if isinstance(opened, str) else opened
-        recurrence = cumulative(summed, summed.step[step.name])
-        recurrent = _smaller(recurrent, summed, recurrence, _sum) if isinstance(recurrence, Recurrence) else recurrent
+        written = with_own_scores(recurrent.graph, step.box.operand("of"))
+        opened = recurrent.graph if isinstance(written, str) else written
+        recurrent = _carry(recurrent, step.name, opened, cumulative(opened, opened.step[step.name]))
     for name in [step.name for step in graph.steps if erases(step)]:
         recurrent = _delta(recurrent, recurrent.graph.step[name])
     for name in [step.name for step in graph.steps if scans(step)]:
@@ -108,25 +106,25 @@ def _with_copies(graph: Graph, step: Step, leg: str) -> list[Step]:
     return [*copies, with_uses(step, lambda use: names.get(use, use))]
 
 
-def _smaller(
-    recurrent: CarriedGraph,
-    opened: Graph,
-    recurrence: Recurrence,
-    carry: Callable[[CarriedGraph, Recurrence], CarriedGraph],
-) -> CarriedGraph:
-    """The graph with a recurrence carried; unchanged if masks except causality hide keys, or if states are too large.
+def _carry(recurrent: CarriedGraph, box: str, opened: Graph, recurrence: Recurrence | str) -> CarriedGraph:
+    """The graph with a recurrence carried, or with the reason why it is not.
 
-    These are the states of powers of scores that have more elements than a cache of all keys.
+    States of powers of scores may have more elements than a cache of all keys; then the keys are kept.
     """
-    if any(mask not in (CAUSAL, BEFORE) for mask in opened.masks(recurrence.box)):
-        return recurrent
-    after = carry(replace(recurrent, graph=opened), recurrence)
-    sizes = {leg.name: leg.size or 1 for leg in after.graph.legs} | dict(TRAINING.sizes(opened))
-    values = (recurrence.value,) if recurrence.value else ()
-    keys = {use.name: use.legs for term in recurrence.terms for use in (*term.key, *values)}
-    states = [after.graph.legs_of(name) for name in after.states.keys() - recurrent.states.keys()]
-    in_states, in_keys = (sum(prod(sizes[leg] for leg in legs) for legs in held) for held in (states, keys.values()))
-    return after if opened.legs == recurrent.graph.legs or in_states <= in_keys else recurrent
+    if not isinstance(recurrence, str):
+        carry = _sum if recurrence.value is None else _mean if recurrence.alone else _map
+        after = carry(replace(recurrent, graph=opened), recurrence)
+        sizes = {leg.name: leg.size or 1 for leg in after.graph.legs} | dict(TRAINING.sizes(opened))
+        values = (recurrence.value,) if recurrence.value else ()
+        keys = {use.name: use.legs for term in recurrence.terms for use in (*term.key, *values)}
+        states = [after.graph.legs_of(name) for name in after.states.keys() - recurrent.states.keys()]
+        in_states, in_keys = (
+            sum(prod(sizes[leg] for leg in legs) for legs in held) for held in (states, keys.values())
+        )
+        if opened.legs == recurrent.graph.legs or in_states <= in_keys:
+            return after
+        recurrence = f"a state of {in_states:,} elements is larger than {sizes[str(opened.key)]:,} keys and values"
+    return replace(recurrent, reasons=recurrent.reasons | {box: recurrence})
 
 
 @dataclass(frozen=True)
@@ -287,8 +285,8 @@ class _BoxStates:
         tensors |= {name: Tensor(name, "input", (self.query,)) for name in (VISIBLE, PLACE)}
         with_states = with_places(with_legs(graph, self.graph.legs), tuple(tensors.values()))
         with_states = replace(with_states, steps=(*with_states.steps, *self.steps))
-        levels = recurrent.levels | {*self.largest}
-        return CarriedGraph(with_states, recurrent.states | self.states, recurrent.boxes | {masked}, levels)
+        boxes, levels = recurrent.boxes | {masked}, recurrent.levels | {*self.largest}
+        return replace(recurrent, graph=with_states, states=recurrent.states | self.states, boxes=boxes, levels=levels)
 
 
 def _map(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:

@@ -63,10 +63,10 @@ def decoding_of(graph: Graph, droppable: bool = False) -> Decoding:
     recurrent = CarriedGraph(plain) if memory else of_last(carried(distributed))
     try:
         decoding = _Derivation(recurrent, memory, droppable=droppable).decoding()
-    except _PositionsUnknown:
-        decoding = _Derivation(
-            of_last(CarriedGraph(distributed)), memory, everything=True, droppable=droppable
-        ).decoding()
+    except _PositionsUnknown as unknown:
+        maps, reason = recurrent.boxes | recurrent.reasons.keys(), f"'{unknown}' depends on absolute positions"
+        stateless = of_last(CarriedGraph(distributed, reasons=dict.fromkeys(maps, reason)))
+        decoding = _Derivation(stateless, memory, everything=True, droppable=droppable).decoding()
     always = [tensor.name for tensor in plain.of_role("noise") if tensor.always and tensor.name in decoding.drawn]
     if always:
         raise InputError(
@@ -172,12 +172,8 @@ class _Derivation:
     def __init__(self, recurrent: CarriedGraph, memory: bool, everything: bool = False, droppable: bool = False):
         """`everything`: store results of all keys, even if queries see only a few. `droppable`: see `decoding_of`."""
         self.droppable = droppable
-        self.graph, self.states, self.boxes, self.levels = (
-            recurrent.graph,
-            recurrent.states,
-            recurrent.boxes,
-            recurrent.levels,
-        )
+        self.graph, self.states, self.boxes = recurrent.graph, recurrent.states, recurrent.boxes
+        self.levels, self.reasons = recurrent.levels, recurrent.reasons
         self.memory, self.everything = memory, everything
         graph = recurrent.graph
         self.query, self.key = str(graph.query), graph.key
@@ -194,7 +190,9 @@ class _Derivation:
             self.part(name)
         parts = [part for part in self.parts.values() if part is not output]
         all_parts = tuple(_with_precision(self.wide, (*parts, output)))
-        return Decoding(self.graph, all_parts, tuple(self.kept.values()), self.memory)
+        all_keys = {name for name, meeting in self.meeting.items() if meeting.reach is None}
+        reasons = {box: reason for box, reason in self.reasons.items() if box in all_keys}
+        return Decoding(self.graph, all_parts, tuple(self.kept.values()), self.memory, reasons)
 
     # Steps where queries meet keys
 
@@ -457,7 +455,7 @@ class _Build:
         if name in self.graph.tensor:
             return self.leaf(self.graph.tensor[name], called, key_legs)
         if self.whole.placed(name) and self.meeting is not None and self.meeting.reach is not None:
-            raise _PositionsUnknown
+            raise _PositionsUnknown(name)
         self.copy(self.graph.step[name], called, str(self.key))
         return called
 
@@ -469,7 +467,7 @@ class _Build:
             raise self.refused(tensor.name, "is noise on the key leg")
         if self.whole.placed(tensor.name):
             if self.meeting is not None and self.meeting.reach is not None:
-                raise _PositionsUnknown
+                raise _PositionsUnknown(tensor.name)
             self.counts = True
         self.tensors[called] = replace(tensor, name=called, legs=legs)
         return called

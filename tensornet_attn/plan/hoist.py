@@ -30,7 +30,7 @@ def hoisted_values(graph: Graph, context: Context) -> Lowered:
     hoisted = graph
     for box in graph.steps:
         with_ones = _with_ones(hoisted, box)
-        values = list(_values(with_ones, box))
+        values = list(_values(with_ones, box, 2 if with_ones is hoisted else 1))
         if len(values) == 1 and with_ones is hoisted:
             hoisted = _hoisted(hoisted, box, box.name, values[0])
         elif values and box.name in attentions(graph) and not draws(hoisted, box):
@@ -57,11 +57,11 @@ def _with_ones(graph: Graph, box: Step) -> Graph:
     return with_steps(with_places(graph, (ones,)), readers) if readers else graph
 
 
-def _values(graph: Graph, box: Step) -> dict[Use, None]:
-    """The values of a map's readers, if several products read the map, all in the same way; otherwise empty."""
+def _values(graph: Graph, box: Step, least: int) -> dict[Use, None]:
+    """The values of a map's readers, if at least that many products read it, all in the same way; otherwise empty."""
     is_map = {graph.query, graph.key} <= {*box.legs} and not kept(graph, box.name)
     readers = readers_of(graph, box.name) if is_map else ()
-    if len(readers) < 2 or any(graph.key in reader.step.legs or reader.term is None for reader in readers):
+    if len(readers) < least or any(graph.key in reader.step.legs or reader.term is None for reader in readers):
         return {}
     alike = all(reader.use.legs == box.legs and len(reader.values) == 1 for reader in readers)
     values = dict.fromkeys(use for reader in readers for use in reader.values if use.name != box.name)

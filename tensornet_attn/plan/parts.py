@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import prod
 
@@ -70,13 +71,15 @@ class DecodingPart:
 class Decoding:
     """The parts in execution order, the output last, and the cached results.
 
-    `memory`: cached results belong to another input than the chunk and are computed once.
+    `memory`: cached results belong to another input than the chunk and are computed once. `reasons`: why a map or sum
+    over keys has no state of constant size.
     """
 
     graph: Graph
     parts: tuple[DecodingPart, ...]
     kept: tuple[Kept, ...]
     memory: bool = False
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def drawn(self) -> list[str]:
@@ -97,7 +100,8 @@ class Decoding:
     def as_dict(self) -> dict[str, object]:
         """The contents of `to_text` as data; `numbers`: elements per position, or of a state, whose `leg` is None."""
         kept = [asdict(cached) | {"numbers": self.elements(cached)} for cached in self.kept]
-        return {"design": self.graph.name, "kept": kept, "computed": [part.value_name for part in self.parts]}
+        computed = [part.value_name for part in self.parts]
+        return {"design": self.graph.name, "kept": kept, "computed": computed, "reasons": dict(self.reasons)}
 
     def to_text(self) -> str:
         """The cached results, one per line, and the values computed for each chunk.
@@ -107,6 +111,7 @@ class Decoding:
         >>> print(decoding_of(build(load("mla"), causal=True)).to_text())
         mla: a decoding cache stores
           C[m c]: 256 elements per position
+        no state of constant size for 'A': a softmax depends on the scores of all keys
         for each chunk it computes C, y
         """
         lines = [f"{self.graph.name}: a decoding cache stores{'' if self.kept else ' nothing'}"]
@@ -114,4 +119,5 @@ class Decoding:
             which = "per position" if cached.reach is None else f"for each of the last {cached.reach + 1:,} positions"
             unit = f" {which}{' of the memory' * self.memory}" if cached.leg else " at any length"
             lines.append(f"  {cached.name}[{' '.join(cached.legs)}]: {self.elements(cached):,} elements{unit}")
+        lines += [f"no state of constant size for '{box}': {reason}" for box, reason in self.reasons.items()]
         return "\n".join([*lines, f"for each chunk it computes {', '.join(part.value_name for part in self.parts)}"])

@@ -20,6 +20,7 @@ from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ops import OPS
 from tensornet_attn.plan.parts import Decoding, DecodingPart, PartInput
+from tensornet_attn.rewrite.change import legs_in
 
 AT_ONE = ("visible", "place")  # inputs that are 1 in a chunk of one visible position
 
@@ -130,9 +131,21 @@ def _at_one(graph: Graph) -> Graph:
             if not OPS[box.kind].same_of_one or box.numbers or (graph.masks(step) and lookahead(graph, step) < 0):
                 return graph
             new = replace(new, op=Contraction((Term(ONE, (new.op.uses[0],)),)))
-        steps.append(replace(new, legs=legs))
+        steps.append(_without_ones(graph, replace(new, legs=legs)))
     tensors = tuple(replace(tensor, legs=on(tensor.legs, None)) for tensor in graph.tensors)
     return replace(graph, steps=tuple(steps), tensors=tensors)
+
+
+def _without_ones(graph: Graph, step: Step) -> Step:
+    """A step of one position without the factors of its products that are 1 there."""
+    if step.contraction is None:
+        return step
+    ones = {tensor.name for tensor in graph.of_role("constant") if tensor.init == ONES}
+    terms = list[Term]()
+    for term in step.contraction.terms:
+        factors = tuple(use for use in term.factors if use.name not in ones)
+        terms.append(replace(term, factors=factors) if legs_in(term.factors) == legs_in(factors) else term)
+    return replace(step, op=Contraction(tuple(terms)))
 
 
 class _Merge:

@@ -13,7 +13,7 @@ import torch
 from tensornet_attn.emit.module import emit
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.hidden import EVERYTHING, seen_by_readers
-from tensornet_attn.nn.made import Arguments
+from tensornet_attn.nn.executable import Arguments
 from tensornet_attn.nn.runs import emitted_run
 from tensornet_attn.plan.plan import Plan
 from tensornet_attn.reference import ReferenceRun, evaluate

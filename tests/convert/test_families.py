@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import tensornet_attn as ta
+from tensornet_attn.convert.attentions import read_trained
 from tensornet_attn.convert.families import FAMILIES, family_of
-from tensornet_attn.convert.read import read_trained
 from tensornet_attn.convert.replace import convert_model
 from tensornet_attn.errors import InputError
 from tests.convert import models

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tensornet_attn.convert.read import read_trained
+from tensornet_attn.convert.attentions import read_trained
 from tensornet_attn.convert.replace import convert_model
 from tests.convert import models
 from tests.refusals import refusal

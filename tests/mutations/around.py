@@ -148,11 +148,11 @@ AROUND = (
         ("special/test_edges.py::test_a_design_is_its_special_case_at_the_weights_it_names[thsa-mhsa-False]",),
     ),
     Mutation(
-        "convert/read.py",
+        "convert/attentions.py",
         'for tensor in (trained.weights["Wq"], trained.biases.get("bq"))',
         'for tensor in (trained.weights["Wq"],)',
         "A converted model with an unusual scale keeps the bias of its queries as it was.",
-        ("convert/test_read.py::test_other_scales_of_gpt2_go_into_the_queries",),
+        ("convert/test_attentions.py::test_other_scales_of_gpt2_go_into_the_queries",),
     ),
     Mutation(
         "convert/masks.py",
@@ -227,7 +227,7 @@ AROUND = (
         ("convert/test_cache.py::test_sequences_with_padding_change_places_in_the_cache",),
     ),
     Mutation(
-        "convert/read.py",
+        "convert/attentions.py",
         "(window - 1, 0 if causal else window - 1)",
         "(window, 0 if causal else window)",
         "A converted window is a key too wide.",

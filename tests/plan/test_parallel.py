@@ -6,7 +6,7 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.plan.parallel import SplitLeg, split_of
-from tensornet_attn.plan.part import part_of
+from tensornet_attn.plan.shard import shard_of
 from tests.refusals import refusal
 
 SPLITS = {
@@ -89,7 +89,7 @@ def test_legs_in_lock_step_are_split_together() -> None:
     )
     found = split(tied)
     assert (found.leg, dict(found.shards), found.whole) == ("h", {"W": 1, "U": 1, "Wo": 0}, ())
-    assert {leg.size for leg in part_of(found, 2).graph.legs if leg.name == "h_"} == {2}
+    assert {leg.size for leg in shard_of(found, 2).graph.legs if leg.name == "h_"} == {2}
 
 
 def test_every_pair_of_entries() -> None:
@@ -115,18 +115,18 @@ def test_a_part_that_is_not_on_the_way_to_the_output_alone() -> None:
 
 
 def test_each_process_adds_its_share_of_what_all_have() -> None:
-    text = part_of(split("mlp"), 4).graph.to_text()
+    text = shard_of(split("mlp"), 4).graph.to_text()
     assert "y[n f] = H[n l_] W2[l_ f] + (1 / 4) * b2[f]" in text
 
 
 def test_constants_are_made_whole_and_the_own_entries_picked() -> None:
-    part = part_of(split("alibi"), 2)
+    part = shard_of(split("alibi"), 2)
     assert part.chooser == "own"
     assert part.graph.tensor["own"].legs == ("h", "h_")
     assert "slopes_own" in " ".join(part.graph.step)
 
 
 def test_a_leg_that_does_not_divide() -> None:
-    assert refusal(part_of, split("mhsa"), 3) == (
+    assert refusal(shard_of, split("mhsa"), 3) == (
         "mhsa: leg 'h' (8) cannot be split over 3 processes: use a number of processes that divides its size."
     )

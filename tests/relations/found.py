@@ -46,6 +46,13 @@ FOUND = (
         {"A": ATTEND, "s": "k[m] v[m] ->", "y": "A[n m] v[m] + s[] -> n"},
     ),
     _design(
+        "table_of_a_memory",
+        {"x": "n", "k": "m"},
+        {"A": {"softmax": "m", "of": "x[n] k[m] P[m] -> n m"}, "y": "A[n m] k[m] -> n"},
+        legs={"m": "key 24"},
+        weights={"P": "m"},
+    ),
+    _design(
         "features_of_keys",
         {"x": "n", "k": "m"},
         {"K": {"map": "elu1", "of": "k"}, "s": "K[m] K[m] ->", "y": "x[n] + s[] -> n"},
@@ -160,6 +167,20 @@ FOUND = (
             "S": {"map": "square", "of": "Q[n h d] K[m h d] -> h n m"},
             "A": {"normalize": "m", "of": "S[h n m] D[h n m] -> h n m"},
             "y": "A[h n m] K[m h d] -> n h d",
+        },
+        **GATED,
+    ),
+    _design(
+        "sum_over_earlier_keys",
+        {"x": "n f"},
+        {name: GATES[name] for name in "QKugc"}
+        | {
+            "b": "c[n h] - g[n h] -> n h",
+            "E": {"map": "exp", "of": "b[n h] - c[m h] -> h n m"},
+            "s": {"sum": "m", "mask": "causal(1)", "of": "Q[n h d] K[m h d] E[h n m] -> h n m"},
+            "A": {"keep": "m", "of": "Q[n h d] K[m h d] -> h n m"},
+            "t": {"sum": "m", "of": "A"},
+            "y": "s[h n] t[h n] Q[n h d] -> n h d",
         },
         **GATED,
     ),

@@ -27,7 +27,7 @@ Run = Callable[[Any, Arguments], Result]  # (module or its replacement, argument
 
 
 @dataclass(frozen=True)
-class Made:
+class Executable:
     """A plan made executable: source text, the function that runs it, and the reference that evaluates single steps."""
 
     source: str

@@ -32,7 +32,7 @@ class ProcessDiagram:
     chooser: str | None
 
 
-def part_of(split: SplitLeg, processes: int) -> ProcessDiagram:
+def shard_of(split: SplitLeg, processes: int) -> ProcessDiagram:
     """The diagram of one of several processes. Raises InputError if they do not divide the leg."""
     if processes < 1 or split.size % processes:
         raise InputError(

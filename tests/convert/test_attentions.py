@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tensornet_attn.convert.read import read_trained
+from tensornet_attn.convert.attentions import read_trained
 from tests.convert import models
 from tests.convert.by_hand import attention
 
