@@ -86,6 +86,10 @@ class KernelCost:
         """Elements moved besides operands and result, for operands that it pads."""
         return 0
 
+    def copied(self, scene: SizedGraph, step: Step) -> int:
+        """Elements moved in passes of their own, before and after its products."""
+        return 0
+
     def filled(self, scene: SizedGraph, step: Step) -> float:
         """How many times its own rows it computes, to fill blocks."""
         return 1

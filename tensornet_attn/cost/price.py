@@ -89,7 +89,9 @@ def time_of_step(scene: SizedGraph, step: Step, target: Target) -> float:
     def seconds(scene: SizedGraph, step: Step) -> float:
         work = round(cost_of(step).filled(scene, step) * (2 * macs(scene, step) + elementwise(scene, step)))
         moves = target.device.width * (moved(scene, step) + cost_of(step).padding(scene, step))
-        return target.device.seconds(target.device.time(flops * work, bytes_ * moves))
+        copied = target.device.width * cost_of(step).copied(scene, step)
+        time = target.device.time(flops * work, bytes_ * moves) + target.device.time(0, bytes_ * copied)
+        return target.device.seconds(time)
 
     if target.device.gpu and cost_of(step).stepwise:
         inner_scene, inner_steps = inside(scene, step)

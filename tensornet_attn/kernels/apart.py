@@ -39,10 +39,10 @@ def compared(
     once = once or context.device.gpu or context.backend == "triton" or context.sizes[str(graph.query)] < LEAST
     rates, sizes = once or context.device.measured, tuple(context.sizes.items())
     target = context.target if rates else replace(context.target, device=DEVICES["cpu"], n=None)
-    graphs = [context.split(candidate) for candidate in (graph, other_graph)]
+    split, other_split = context.split(graph), context.split(other_graph)
     tiled = context.backend == "triton"
-    ways = (graphs, graphs[::-1])
-    seconds, other_seconds = (_without(first, second, sizes, target, once, tiled) for first, second in ways)
+    seconds = _without(split, other_split, sizes, target, once, tiled)
+    other_seconds = _without(other_split, split, sizes, target, once, tiled)
     return FormCost(seconds, other_seconds, but, worth, GAINS, "" if rates else "cpu")
 
 

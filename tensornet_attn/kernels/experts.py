@@ -245,15 +245,24 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         attended = [inner_step for inner_step in body_of(step) if inner_step.kernel]
         return row_matmuls + [matmul for inner_step in attended for matmul in matmuls(chosen_scene, inner_step)]
 
-    def padding(self, scene: SizedGraph, step: Step) -> int:
+    def copied(self, scene: SizedGraph, step: Step) -> int:
         """Rows that are gathered, and those of products, written and read again; without gates that are not chosen."""
+        return self._moved(scene, step, at_once=False)
+
+    def padding(self, scene: SizedGraph, step: Step) -> int:
+        """Rows of all experts, before their product or after it."""
+        return self._moved(scene, step, at_once=True)
+
+    def _moved(self, scene: SizedGraph, step: Step, at_once: bool) -> int:
         form, elements = experts_of(step), 0
         k = int(scene.number(chosen_of(form.topk)[1]))
         for product in form.products:
             width, out_width, rows, experts = map(
                 scene.size, (product.summed, product.out, (*product.tokens, *product.heads), (product.expert,))
             )
-            if product.at_once:
+            if product.at_once != at_once:
+                continue
+            if at_once:
                 first = before_product(product, scene.size(product.heads), width, out_width)
                 elements += 2 * rows * experts * (width if first else out_width)
             else:
