@@ -251,15 +251,12 @@ LINEAR = LinearAttention()
 def _summed(graph: Graph, box: str) -> ExpandedMap:
     """A map whose scores may be polynomials and may decay."""
     opened = with_own_scores(graph, attentions(graph)[box].of)
-    if isinstance(opened, str):
-        return ExpandedMap(graph, graph, box, opened)
     return ExpandedMap(graph, opened, box, linear(attentions(opened)[box]))
 
 
-def with_own_scores(graph: Graph, of: Use) -> Graph | str:
-    """Scores as a sum of products of queries and keys whose decays nothing else reads, or why they are none."""
-    opened = written_out(graph, of) or graph
-    return opened if isinstance(opened, str) else decay_alone(opened, of.name)
+def with_own_scores(graph: Graph, of: Use) -> Graph:
+    """The graph with scores as a sum of products of queries and keys, if they are one, with decays of its own."""
+    return decay_alone(written_out(graph, of), of.name)
 
 
 def _as_map(graph: Graph, box: Step) -> tuple[Graph, str]:

@@ -24,15 +24,15 @@ from tensornet_attn.rewrite.change import (
 )
 
 
-def written_out(graph: Graph, of: Use) -> Graph | str | None:
+def written_out(graph: Graph, of: Use) -> Graph:
     """Expands scores into a sum of products in which no factor depends on query and key at once.
 
-    Returns None if no factor is such a polynomial or there would be too many terms, and a reason if a factor has other
-    readers.
+    Returns the graph as it is if no factor is such a polynomial or there would be too many terms. A factor with other
+    readers stays for them.
     """
     scores = _source(graph, of)
     if scores is None:
-        return None
+        return graph
     terms, done = list(terms_of(scores)), list[Term]()
     read, legs = list[str](), dict[str, Leg]()
     while terms:
@@ -44,18 +44,12 @@ def written_out(graph: Graph, of: Use) -> Graph | str | None:
         use, source = polynomial
         expansion = inlined(with_legs(graph, legs.values()), scores.legs, term, use, source)
         if expansion is None or len(terms) + len(done) + len(expansion[0]) > limits.TERMS:
-            return None
+            return graph
         terms[:0] = expansion[0]
         legs |= {leg.name: leg for leg in expansion[1]}
         read.append(use.name)
-    if not read:
-        return None
     expanded = with_legs(with_steps(graph, {scores.name: [with_terms(scores, done)]}), legs.values())
-    without = without_dead(expanded, read)
-    left = next((name for name in read if without is None or name in without.step), None)
-    if left is not None:
-        return f"'{left}' in the scores is also used elsewhere"
-    return without
+    return (without_dead(expanded, read) or expanded) if read else graph
 
 
 def _source(graph: Graph, use: Use) -> Step | None:

@@ -64,8 +64,7 @@ def carried(graph: Graph) -> CarriedGraph:
             recurrent = _carry(recurrent, name, opened, linear(attention) if form is None else form.recurrence)
     for step in sums(graph):
         assert step.box is not None
-        written = with_own_scores(recurrent.graph, step.box.operand("of"))
-        opened = recurrent.graph if isinstance(written, str) else written
+        opened = with_own_scores(recurrent.graph, step.box.operand("of"))
         recurrent = _carry(recurrent, step.name, opened, cumulative(opened, opened.step[step.name]))
     for name in [step.name for step in graph.steps if erases(step)]:
         recurrent = _delta(recurrent, recurrent.graph.step[name])

@@ -18,7 +18,13 @@ from tensornet_attn.tiles.legs import quadratic
 from tests.relations.found import FOUND
 
 N = 1 << 16
-STATES = ("map_that_a_sum_and_values_read", "gated_square", "earlier_keys", "sum_over_earlier_keys")
+STATES = (
+    "map_that_a_sum_and_values_read",
+    "gated_square",
+    "earlier_keys",
+    "sum_over_earlier_keys",
+    "square_with_its_sums",
+)
 GATED = [design for design in FOUND if design["name"] in STATES]
 
 

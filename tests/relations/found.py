@@ -185,6 +185,19 @@ FOUND = (
         **GATED,
     ),
     _design(
+        "square_with_its_sums",
+        {"x": "n f"},
+        GATES
+        | {
+            "S": {"map": "square", "of": "Q[n h d] K[m h d] -> h n m"},
+            "A": {"keep": "m", "of": "S[h n m] D[h n m] -> h n m"},
+            "s": {"sum": "m", "of": "A"},
+            "r": {"map": "reciprocal", "of": "1 + s[h n] -> h n"},
+            "y": "r[h n] A[h n m] K[m h d] -> n h d",
+        },
+        **GATED,
+    ),
+    _design(
         "earlier_keys",
         {"x": "n f"},
         {name: GATES[name] for name in "QKugc"}
