@@ -161,7 +161,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         return Lowered(with_steps(graph, {step.name: [*joined[:-1], routed]}), {step.name: f"{self.name}: {how}{also}"})
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
-        if not any(topk_of(graph, step.name) for step in graph.steps):
+        if not any(topk_of(graph, step.name) or (step.box and step.box.kind == "topk") for step in graph.steps):
             return Lowered(graph)
         lowered, rewritten = super().lowered(graph, context), _chosen_again(_biases_apart(graph))
         lowered_rewritten = lowered if rewritten is graph else super().lowered(rewritten, context)

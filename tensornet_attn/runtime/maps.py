@@ -12,7 +12,7 @@ from tensornet_attn.runtime.operations import applied, exports_onnx, is_plain, l
 from tensornet_attn.runtime.precision import in_range, wide_dtype
 
 LONGEST_BITS = 24  # of lengths in a program for ONNX
-FEW = 8  # entries up to which gradients of torch's norm are wrong: it rounds mean and deviation to half precision
+FEW_ENTRIES = 8  # entries up to which gradients of torch's norm are wrong: it rounds mean and deviation to half precision
 SMALL_CALL = 1 << 16  # numbers whose calls take longer than what is computed with them
 
 # In traced code, `elu` and `softplus` are composed of other calls: tracing assumes wrong strides for the gradients of
@@ -173,7 +173,7 @@ def rms_norm(x: Tensor, dim: int, eps: float = 1e-5) -> Tensor:
 def layer_norm(x: Tensor, dim: int, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(variance + eps)."""
     # tracing assumes wrong strides; see the comment above
-    if torch.compiler.is_compiling() or (x.element_size() < 4 and x.shape[dim] <= FEW):
+    if torch.compiler.is_compiling() or (x.element_size() < 4 and x.shape[dim] <= FEW_ENTRIES):
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         return rms_norm(wide - wide.mean(dim, keepdim=True), dim, eps).to(x.dtype)
     x = x.movedim(dim, -1)
