@@ -306,7 +306,7 @@ AROUND = (
     ),
     Mutation(
         "runtime/precision.py",
-        "row_max.clamp(torch.finfo(dtype).min / 2, 0)",
+        "row_max.clamp(least, torch.zeros_like(least))",
         "row_max",
         "A float32 mask of a half layer is not moved into the range of its dtype.",
         (

@@ -143,7 +143,7 @@ RELATIONS = (
     ),
     Mutation(
         "rewrite/hidden.py",
-        "(self.infinite(use) or self.overflows(use, term.factors))",
+        "(self.infinite(use) or self.overflows(step, use, term.factors))",
         "self.infinite(use)",
         "A product of rows that overflows at hidden pairs multiplies the zeros of a softmax.",
         (f"{SHIPPED}[mgk]",),

@@ -31,7 +31,8 @@ from tests.relations.subject import BACKENDS, NotApplicable, Subject
 from tests.relations.text import normal_form, pruned
 
 LENGTHS = ((3, 1, 4), (2, 2, 2), (5, 0, 3), (1, 6), (0, 4, 4, 1))
-FILLS = (torch.nan, torch.inf, 3.0, 6e4)
+FILLS = (torch.nan, torch.inf, 3.0)
+LARGE = 6e4  # rows that are queries too overflow in maps of the design
 PADDED = {  # three sequences with padding, by their length
     6: ([0, 0, 1, 1, 1, 1], [1, 0, 0, 1, 1, 0], [0, 1, 1, 0, 1, 1]),
     7: ([1, 1, 1, 0, 1, 0, 0], [0, 0, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1, 1]),
@@ -157,7 +158,7 @@ def check_hidden_rows(subject: Subject) -> None:
 
     wanted = results(0.5)
     checked(wanted)
-    for fill in FILLS:
+    for fill in FILLS if graph.tied else (*FILLS, LARGE):
         outcome = results(fill)
         assert_same(outcome, {name: wanted[name] for name in outcome})
 
