@@ -122,7 +122,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str | None]] = {  # the reason; None wh
     ),
     "a product of scores, read elsewhere": (
         design("S[h n m] S[h n m] -> h n m", READ.replace("->", "+ T[h n] Wt[f h] ->"), T={"max": "m", "of": "S"}),
-        "'S' in the scores is also used elsewhere",
+        None,
     ),
     "band": (design(SCORES, mask=["band(2)"]), "a sum over all keys cannot exclude those that 'band(2)' hides"),
     "read twice": (design(SCORES, READ.replace("->", "+ A[h n m] V[m h e] Wo[h e f] ->")), None),
