@@ -59,6 +59,7 @@ from tensornet_attn.kernels.implementation import (
     kernel,
     leg_sizes,
 )
+from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import fresh, terms_of, with_steps, with_uses
 from tensornet_attn.rewrite.change import product as product_of
 from tensornet_attn.rewrite.fused import FusedAttention
@@ -161,7 +162,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         return Lowered(with_steps(graph, {step.name: [*joined[:-1], routed]}), {step.name: f"{self.name}: {how}{also}"})
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
-        if not any(topk_of(graph, step.name) or (step.box and step.box.kind == "topk") for step in graph.steps):
+        if not any(step.box is not None and OPS[step.box.kind].selects for step in graph.steps):
             return Lowered(graph)
         lowered, rewritten = super().lowered(graph, context), _chosen_again(_biases_apart(graph))
         lowered_rewritten = lowered if rewritten is graph else super().lowered(rewritten, context)
