@@ -61,11 +61,12 @@ def carried(graph: Graph) -> CarriedGraph:
         if attention.compares and name in attentions(recurrent.graph):
             form = LINEAR.form(recurrent.graph, name)
             opened = recurrent.graph if form is None else form.opened
-            recurrent = _carry(recurrent, name, opened, linear(attention) if form is None else form.recurrence)
+            recurrence = linear(attention) if form is None else form.recurrence
+            recurrent = _carry(recurrent, name, opened, recurrence, graph)
     for step in sums(graph):
         assert step.box is not None
         opened = with_own_scores(recurrent.graph, step.box.operand("of"))
-        recurrent = _carry(recurrent, step.name, opened, cumulative(opened, opened.step[step.name]))
+        recurrent = _carry(recurrent, step.name, opened, cumulative(opened, opened.step[step.name]), graph)
     for name in [step.name for step in graph.steps if erases(step)]:
         recurrent = _delta(recurrent, recurrent.graph.step[name])
     for name in [step.name for step in graph.steps if scans(step)]:
@@ -105,10 +106,13 @@ def _with_copies(graph: Graph, step: Step, leg: str) -> list[Step]:
     return [*copies, with_uses(step, lambda use: names.get(use, use))]
 
 
-def _carry(recurrent: CarriedGraph, box: str, opened: Graph, recurrence: Recurrence | str) -> CarriedGraph:
+def _carry(
+    recurrent: CarriedGraph, box: str, opened: Graph, recurrence: Recurrence | str, written: Graph
+) -> CarriedGraph:
     """The graph with a recurrence carried, or with the reason why it is not.
 
-    States of powers of scores may have more elements than a cache of all keys; then the keys are kept.
+    States of powers of scores, whose features have legs that the graph as `written` lacks, may have more elements than
+    a cache of all keys; then the keys are kept.
     """
     if not isinstance(recurrence, str):
         carry = _sum if recurrence.value is None else _mean if recurrence.alone else _map
@@ -120,7 +124,8 @@ def _carry(recurrent: CarriedGraph, box: str, opened: Graph, recurrence: Recurre
         in_states, in_keys = (
             sum(prod(sizes[leg] for leg in legs) for legs in held) for held in (states, keys.values())
         )
-        if opened.legs == recurrent.graph.legs or in_states <= in_keys:
+        features = {leg for term in recurrence.terms for use in term.key for leg in use.legs}
+        if features <= written.leg.keys() or in_states <= in_keys:
             return after
         recurrence = f"a state of {in_states:,} elements is larger than {sizes[str(opened.key)]:,} keys and values"
     return replace(recurrent, reasons=recurrent.reasons | {box: recurrence})

@@ -58,6 +58,33 @@ def test_states_of_powers_are_not_larger_than_keys() -> None:
     assert as_decoder(build(ta.load("mhsa_poly"))).floats(1024) == 2 * 1024 * 512
 
 
+def test_each_map_of_one_power_is_measured() -> None:
+    """The features that the first map brings do not make the larger state of the second one small: 64 * 64 * 512."""
+    design = ta.Design(
+        tensornet=1,
+        name="two_powers",
+        causal=True,
+        legs={"n": "query", "m": "key", "f": 8, "d": 64, "e": 1, "u": 512},
+        inputs={"x": "n f"},
+        weights={"Wq": "f d", "Wk": "f d", "Wv": "f e", "Wu": "f u", "Wo": "e f", "Wp": "u f"},
+        diagram={
+            "Q": "x[n f] Wq[f d] -> n d",
+            "K": "x[m f] Wk[f d] -> m d",
+            "S": {"map": "square", "of": "Q[n d] K[m d] -> n m"},
+            "A": {"keep": "m", "of": "2 * S[n m] -> n m"},
+            "B": {"keep": "m", "of": "3 * S[n m] -> n m"},
+            "V": "x[m f] Wv[f e] -> m e",
+            "U": "x[m f] Wu[f u] -> m u",
+            "y": "A[n m] V[m e] Wo[e f] + B[n m] U[m u] Wp[u f] -> n f",
+        },
+        output="y",
+    )
+    decoding = decoding_of(build(design))
+    assert [*decoding.reasons] == ["B"]
+    assert "2,097,152 elements" in decoding.reasons["B"]
+    assert any(kept.name.startswith("A.state") for kept in decoding.kept)
+
+
 SECOND_MAP = """
 tensornet: 1
 name: own
