@@ -35,10 +35,11 @@ def blockwise_in_cpp(
     """`blockwise`, by the C++ of the region `cpp` where it runs. Half precision is computed in float32."""
     tensors = [x for x in operands if x is not None]
     cast = autocast_dtype(tensors[0])
-    if tensors[0].dtype in HALVES and cast is None and tensors[0].device.type == "cpu":
+    half = next((x.dtype for x in tensors if x.dtype in HALVES), None)  # beside decays, which are wider
+    if half is not None and cast is None and tensors[0].device.type == "cpu":
         wide_operands = [x.float() if x is not None and x.dtype in HALVES else x for x in operands]
         out = blockwise_in_cpp(cpp, tile, wide_operands, n, m, batch, block, training, random, sizes)
-        return rounded_to(out, tensors[0].dtype)
+        return rounded_to(out, half)
     call = Call([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)
     cpp = for_mask(cpp, operands)
     if not runs_cpp(cpp, operands, call):

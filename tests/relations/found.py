@@ -185,6 +185,17 @@ FOUND = (
         **GATED,
     ),
     _design(
+        "gated_relu",
+        {"x": "n f"},
+        GATES
+        | {
+            "S": {"map": "relu", "of": "Q[n h d] K[m h d] -> h n m"},
+            "A": {"keep": "m", "of": "S[h n m] D[h n m] -> h n m"},
+            "y": "A[h n m] K[m h d] -> n h d",
+        },
+        **GATED,
+    ),
+    _design(
         "square_with_its_sums",
         {"x": "n f"},
         GATES

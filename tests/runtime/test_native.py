@@ -21,6 +21,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.runtime import blockwise_cpp, cpp, native
 from tests.agreement import modules, same_outcome
 from tests.refusals import refusal
+from tests.relations.found import FOUND
 from tests.runtime.test_saved_products import NEAR, WIDE
 
 F64 = torch.float64
@@ -253,6 +254,23 @@ def test_half_precision_is_computed_in_float32(calls: list[str], dtype: torch.dt
     assert y.dtype == dtype
     assert torch.autograd.grad(y.sum(), made.Wk)[0].dtype == dtype
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_beside_decays_is_computed_in_float32(calls: list[str], dtype: torch.dtype) -> None:
+    """The decays come first and are in float32 already."""
+    gated = next(design for design in FOUND if design["name"] == "gated_relu")
+    gated_layer, oracle, (x,) = (
+        ta.compile(gated, "cpp", dtype=dtype),
+        ta.reference(gated, dtype=F64),
+        inputs(2, width=4),
+    )
+    oracle.load_state_dict(gated_layer.state_dict())
+    y = gated_layer(x.to(dtype).requires_grad_())
+    torch.testing.assert_close(y.double(), oracle(x.to(dtype).double()), rtol=0.1, atol=0.05)
+    assert y.dtype == dtype
+    assert torch.autograd.grad(y.sum(), gated_layer.W)[0].dtype == dtype
+    assert calls
 
 
 def test_subnormal_numbers_of_the_process_stay(calls: list[str]) -> None:
