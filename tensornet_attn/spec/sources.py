@@ -63,7 +63,9 @@ def file_document(source: str, room: Room = ALONE, what: str = "design") -> tupl
     try:
         data = _opened(path, room.bytes + 1)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        reason = "its path has a character that no path can have"  # each Python words its ValueError in another way
+        if isinstance(error, OSError):
+            reason = error.strerror or str(error)
         close = _similar(path) if isinstance(error, FileNotFoundError) else None
         hint = f"did you mean {close}?" if close else "give the path of a YAML file."
         return unreadable(name, "unreadable", f"this file cannot be read: {reason}.", hint)

@@ -272,13 +272,14 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         tmp_path / "circle.yaml": "Too many levels of symbolic links",
         "/dev/zero": "it is not a regular file",
         "a" * 5_000 + ".yaml": "File name too long",
-        "a\0.yaml": "embedded null byte",
+        "a\0.yaml": "its path has a character that no path can have",
+        "a\ud800.yaml": "its path has a character that no path can have",
     }
     if os.geteuid():
         answers[tmp_path / "closed.yaml"] = "Permission denied"
     for source, reason in answers.items():
         (problem,) = checked(ta.check, source)
-        name = str(source)[:200].replace("\0", "?") if len(str(source)) <= 200 else "a" * 197 + "..."
+        name = str(source)[:200].translate({0: "?", 0xD800: "?"}) if len(str(source)) <= 200 else "a" * 197 + "..."
         message = f"{name}: unreadable: this file cannot be read: {reason}."
         assert str(problem) == f"{message}\n  hint: give the path of a YAML file."
 
