@@ -12,7 +12,7 @@ from tensornet_attn.runtime.operations import applied, exports_onnx, is_plain, l
 from tensornet_attn.runtime.precision import in_range, wide_dtype
 
 LONGEST_BITS = 24  # of lengths in a program for ONNX
-FEW_ENTRIES = 8  # up to which gradients of torch's norm are wrong: it rounds mean and deviation to half precision
+FEW_ENTRIES = 15  # up to which torch's norm is slower and its gradient wrong: it rounds mean and deviation to half
 SMALL_CALL = 1 << 16  # numbers whose calls take longer than what is computed with them
 
 # In traced code, `elu` and `softplus` are composed of other calls: tracing assumes wrong strides for the gradients of

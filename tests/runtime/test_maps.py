@@ -57,16 +57,16 @@ def test_slopes_beyond_float16(function: Callable[[Tensor], Tensor], at: float, 
     torch.testing.assert_close(gradient, torch.tensor([0, 1e-4 * slope], dtype=torch.float16), rtol=0.02, atol=0)
 
 
-@pytest.mark.parametrize("size", [2, 3, 8])
+@pytest.mark.parametrize("size", [2, 3, 8, 15])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_norms_of_few_entries_in_half_precision(size: int, dtype: torch.dtype) -> None:
-    """The gradient is a small difference of the mean and the deviation, which torch's own norm rounds."""
+    """The exact gradient, rounded once: torch's own norm rounds mean and deviation, whose difference it is."""
     x, by = torch.randn(2, 50, 4 * size, dtype=F64, generator=torch.Generator().manual_seed(0)).to(dtype)
     found, wanted = (
         torch.autograd.grad(maps.group_norm(y, -1, 4), y, by.to(y.dtype))[0]
         for y in (x.detach().requires_grad_(), x.to(F64).requires_grad_())
     )
-    torch.testing.assert_close(found.to(F64), wanted, rtol=0.01, atol=0.01 * wanted.abs().max().item())
+    assert (found.to(F64) - wanted).norm() <= 1.1 * (wanted.to(dtype).to(F64) - wanted).norm()
 
 
 TRACED: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
