@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 from pydantic import Field
@@ -318,9 +319,7 @@ def fast_weights(
     """
     import torch
 
-    def dot(a: Tensor, b: Tensor) -> Tensor:
-        return (a * b).sum(tuple(range(-contracted, 0)), keepdim=True) if contracted else a * b
-
+    dot = partial(dot_along, contracted)
     S, z = k.new_zeros(torch.broadcast_shapes(k.shape[1:], v.shape[1:])), k.new_zeros(k.shape[1:])
     seen, reads = keep.new_zeros(keep.shape[1:]), []
     if past:
@@ -342,9 +341,7 @@ def fast_weights(
             reads.append(read if mode == "none" else over(read, dot(z, q[position - first_query]) + eps))
     if q is None:
         return None, S
-    empty_read = dot(S, q.new_zeros(q.shape[1:]))  # the shape of a read, for calls without queries
-    stacked = torch.stack(torch.broadcast_tensors(*reads, empty_read), -1)[..., :-1]
-    return stacked.flatten(stacked.ndim - 1 - contracted), S  # the contracted legs have size 1
+    return stacked_reads(reads, dot(S, q.new_zeros(q.shape[1:])), contracted), S
 
 
 def gated_weights(
@@ -367,9 +364,7 @@ def gated_weights(
     """
     import torch
 
-    def dot(a: Tensor, b: Tensor) -> Tensor:
-        return (a * b).sum(tuple(range(-contracted, 0)), keepdim=True) if contracted else a * b
-
+    dot = partial(dot_along, contracted)
     write = k if write is None else write
     S, reads = k.new_zeros(torch.broadcast_shapes(k.shape[1:], v.shape[1:])), []
     S = S + past[0] if past else S
@@ -387,9 +382,20 @@ def gated_weights(
             reads.append(dot(S, q[position - first_query]))
     if q is None:
         return None, S
-    empty_read = dot(S, q.new_zeros(q.shape[1:]))  # the shape of a read, for calls without queries
-    stacked = torch.stack(torch.broadcast_tensors(*reads, empty_read), -1)[..., :-1]
-    return stacked.flatten(stacked.ndim - 1 - contracted), S  # the contracted legs have size 1
+    return stacked_reads(reads, dot(S, q.new_zeros(q.shape[1:])), contracted), S
+
+
+def dot_along(legs: int, a: Tensor, b: Tensor) -> Tensor:
+    """a b, summed over the last legs, which keep size 1."""
+    return (a * b).sum(tuple(range(-legs, 0)), keepdim=True) if legs else a * b
+
+
+def stacked_reads(reads: list[Tensor], empty: Tensor, contracted: int) -> Tensor:
+    """Reads [..., contracted legs of size 1] -> [..., n]; `empty` has the shape of one, for calls without queries."""
+    import torch
+
+    stacked = torch.stack(torch.broadcast_tensors(*reads, empty), -1)[..., :-1]
+    return stacked.flatten(stacked.ndim - 1 - contracted)
 
 
 def widened(lines: ForwardEmitter, operand: TensorText, leading: Legs, width: Legs) -> TensorText:

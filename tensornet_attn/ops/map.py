@@ -32,6 +32,9 @@ class MapOperation(Operation):
     def finite(self, graph: Graph, box: Box) -> bool:
         return row(box).finite
 
+    def nan_slope(self, box: Box) -> bool:
+        return row(box).nan_slope
+
     def zero_at_zero(self, graph: Graph, box: Box) -> bool:
         return row(box).zero([evaluate(tree, graph.values) for tree in arguments(box)])
 

@@ -27,8 +27,9 @@ class ElementwiseMap:
 
     `reference(torch, x, *numbers)` is its plain implementation. `torch` is its PyTorch text, or the name of a function
     of the runtime; if it is empty, the function has the name of the map. `finite`: the map and its derivative are
-    finite at all numbers. `least` is a lower bound; `least_of` computes it from the numbers, given as minus infinity if
-    unknown. `keeps_sign`: it is nonnegative at nonnegative x. `saves`: the tensor saved for the backward.
+    finite at all numbers. `nan_slope`: its derivative at infinity is NaN. `least` is a lower bound; `least_of` computes
+    it from the numbers, given as minus infinity if unknown. `keeps_sign`: it is nonnegative at nonnegative x. `saves`:
+    the tensor saved for the backward.
     """
 
     name: str
@@ -40,6 +41,7 @@ class ElementwiseMap:
     usage: str = ""  # an example with useful numbers; empty: the name
     arguments: int = 0  # the number of its numbers
     finite: bool = False
+    nan_slope: bool = False
     least: float = -inf
     least_of: Callable[[Numbers], float] | None = None
     keeps_sign: bool = False
@@ -78,7 +80,7 @@ _ROWS = (
         "gelu", lambda torch, x: torch.nn.functional.gelu(x), "F.gelu({x})",
         "0.5 * {x} * (1 + tl.erf(0.7071067811865476 * {x}))",
         "{d} * (0.5 + 0.5 * tl.erf(0.7071067811865476 * {x}) + 0.3989422804014327 * {x} * exp_of(-0.5 * {x} * {x}))",
-        finite=True, least=-0.17, keeps_sign=True, zero=_at_zero,
+        finite=True, nan_slope=True, least=-0.17, keeps_sign=True, zero=_at_zero,
     ),
     ElementwiseMap(
         "gelu_tanh", lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"),
@@ -90,7 +92,7 @@ _ROWS = (
     ElementwiseMap(
         "quick_gelu", lambda torch, x: x * torch.sigmoid(1.702 * x), "", "{x} / (1 + exp_of(-1.702 * {x}))",
         "{d} * (1 + 1.702 * ({x} - {y})) / (1 + exp_of(-1.702 * {x}))",
-        finite=True, least=-0.164, keeps_sign=True, zero=_at_zero,
+        finite=True, nan_slope=True, least=-0.164, keeps_sign=True, zero=_at_zero,
     ),
     ElementwiseMap(
         "mish", lambda torch, x: torch.nn.functional.mish(x), "F.mish({x})",
@@ -121,7 +123,8 @@ _ROWS = (
     ),
     ElementwiseMap(
         "silu", lambda torch, x: torch.nn.functional.silu(x), "F.silu({x})", "{x} / (1 + exp_of(-{x}))",
-        "{d} * (1 + {x} - {y}) / (1 + exp_of(-{x}))", finite=True, least=-0.279, keeps_sign=True, zero=_at_zero,
+        "{d} * (1 + {x} - {y}) / (1 + exp_of(-{x}))",
+        finite=True, nan_slope=True, least=-0.279, keeps_sign=True, zero=_at_zero,
     ),
     ElementwiseMap(
         "elu", lambda torch, x: torch.nn.functional.elu(x), "",
@@ -156,11 +159,11 @@ _ROWS = (
     ),
     ElementwiseMap(
         "sin", lambda torch, x: torch.sin(x), "torch.sin({x})", "tl.sin({x})", "{d} * tl.cos({x})",
-        finite=True, least=-1, zero=_at_zero,
+        finite=True, nan_slope=True, least=-1, zero=_at_zero,
     ),
     ElementwiseMap(
         "cos", lambda torch, x: torch.cos(x), "torch.cos({x})", "tl.cos({x})", "-{d} * tl.sin({x})",
-        finite=True, least=-1,
+        finite=True, nan_slope=True, least=-1,
     ),
     ElementwiseMap(
         "expm1", lambda torch, x: torch.expm1(x), "torch.expm1({x})", "exp_of({x}) - 1", "{d} * ({y} + 1)",

@@ -99,6 +99,10 @@ class Operation(ABC):
         """Whether the result and its derivative are finite for finite operands, apart from overflow in a sum."""
         return True
 
+    def nan_slope(self, box: Box) -> bool:
+        """Whether the derivative at infinity is NaN, where the gradient of a hidden entry would be zero."""
+        return False
+
     def zero_at_zero(self, graph: Graph, box: Box) -> bool:
         """Whether the result is zero where the operand is zero."""
         return self.keeps_zeros

@@ -35,7 +35,8 @@ def hiding(
 
     A box is inserted before maps that are infinite at some number, or have an infinite derivative; before all maps and
     products of an input with query and key leg, whose entries may be infinite; and before a product of rows, which may
-    overflow, is multiplied by a masked map, or by a map with gradients if a `keep` reads the result. `everywhere`:
+    overflow, is multiplied by a masked map, or by a map with gradients if a `keep` reads the result, or is the operand
+    of a map whose derivative at infinity is NaN. `everywhere`:
     before all maps and products. `shown` names steps whose entries are all needed. `blocks`: the graph runs on blocks
     of queries and keys, whose entries beyond the last position are masked too, so that such maps get a box even if all
     entries are visible. `keys`: inputs may be infinite also at keys that the key mask hides; then boxes are inserted
@@ -182,8 +183,10 @@ class _Hiding:
             return [row or pair for row, pair in zip(rows, infinite, strict=True)]
         if step.box is None or not OPS[step.box.kind].multiplies:
             return rows
-        always = self.everywhere or not OPS[step.box.kind].finite(self.graph, step.box)
-        return [row or always or self.infinite(use) for row, use in zip(rows, step.op.uses, strict=True)]
+        operation = OPS[step.box.kind]
+        always = self.everywhere or not operation.finite(self.graph, step.box)
+        harmful = self.doubtful | self.large if operation.nan_slope(step.box) else self.doubtful
+        return [row or always or use.name in harmful for row, use in zip(rows, step.op.uses, strict=True)]
 
     def infinite(self, use: Use) -> bool:
         return self.pairs(use.legs) if self.everywhere else use.name in self.doubtful

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,9 @@ def test_maps_keep_what_their_rows_say(name: str) -> None:
         assert y.isfinite().all()
         (slope,) = torch.autograd.grad(y.sum(), x)
         assert slope.isfinite().all()
+        large = torch.tensor([math.inf, -math.inf], dtype=F64, requires_grad=True)
+        (slope,) = torch.autograd.grad(row.reference(torch, large, *numbers), large, torch.zeros(2, dtype=F64))
+        assert slope.isnan().all() if row.nan_slope else not slope.any()
     assert row.triton
     assert row.slope
     assert row.saves in ("of", "result", "inner")

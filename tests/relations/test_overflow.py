@@ -1,4 +1,4 @@
-"""Products of rows that overflow at hidden pairs, beside maps with gradients in one `keep`."""
+"""Products of rows that overflow at hidden pairs, beside maps with gradients in one `keep`, or in a map itself."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ HEAD = {
 D = {"D": {"map": "sigmoid", "of": "a[n h d] b[m h d] -> h n m"}}
 ONE_PRODUCT = D | {"A": {"keep": "m", "of": "q[n h d] k[m h d] D[h n m] -> h n m"}}
 TWO_MAPS = D | {"S": "q[n h d] k[m h d] -> h n m", "A": {"keep": "m", "of": "S[h n m] D[h n m] -> h n m"}}
+MAPPED = {
+    name: {"A": {"keep": "m", "of": {"map": name, "of": "q[n h d] k[m h d] -> h n m"}}}
+    for name in ("silu", "gelu", "sin")
+}
 
 
 @pytest.mark.parametrize(
     "backend", ["reference", "torch", "blocks", "decoding", pytest.param("cpp", marks=needs_compiler)]
 )
-@pytest.mark.parametrize("maps", [ONE_PRODUCT, TWO_MAPS], ids=["one product", "two maps"])
+@pytest.mark.parametrize("maps", [ONE_PRODUCT, TWO_MAPS, *MAPPED.values()], ids=["one product", "two maps", *MAPPED])
 def test_a_keep_hides_products_before_they_are_multiplied(maps: Data, backend: str) -> None:
     """Outputs and gradients are those of the reference, and finite."""
     design = HEAD | {"name": "gated", "diagram": maps | {"y": "A[h n m] b[m h d] + a[n h d] -> n h d"}}
