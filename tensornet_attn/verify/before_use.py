@@ -13,16 +13,18 @@ PLANS: list[tuple[ref[Plan], frozenset[str]]] = []  # of living layers, and the 
 
 def compare_before_use(plan: Plan, texts: tuple[str, ...]) -> None:
     """Libraries of these texts are compared with the reference, on this plan, when they are first loaded."""
+    if not texts:
+        return
     from tensornet_attn.runtime.cpp import CPP_FINDERS
 
     CPP_FINDERS["package"] = _compared_library
-    living = [record for record in PLANS if (living_plan := record[0]()) is not None and living_plan is not plan]
-    PLANS[:] = [*living, (ref(plan), frozenset(texts))]
+    others = [record for record in PLANS if (living := record[0]()) and living is not plan]
+    PLANS[:] = [*others, (ref(plan), frozenset(texts))]
 
 
 def plan_of_library(text: str) -> Plan | None:
     """The plan of a living layer whose library has this text."""
-    return next((plan for plan_ref, texts in PLANS if text in texts and (plan := plan_ref()) is not None), None)
+    return next((plan for plan_ref, texts in PLANS if text in texts and (plan := plan_ref())), None)
 
 
 def _compared_library(text: str, dtype: str) -> CDLL | str:
