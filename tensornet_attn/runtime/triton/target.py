@@ -58,7 +58,7 @@ def device_of(device: torch.device | str | None) -> torch.device:
 
 
 def mend_interpreter() -> None:
-    """Makes `range` work in kernels in the interpreter of triton 3.6 with numpy 2.4 or newer.
+    """Makes `range` work in kernels in the interpreters of triton 3.6 and 3.7 with numpy 2.4 or newer.
 
     There a scalar is an array with one element, which numpy no longer converts to int. Idempotent.
     """
