@@ -68,7 +68,8 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """From now on no search for garbage goes through tests and imported modules."""
+    """From now on no search for garbage goes through tests and imported modules, and there are fewer of them."""
+    gc.set_threshold(10_000)
     gc.freeze()
     gc.enable()
 

@@ -155,6 +155,7 @@ def module_of(data: dict[str, Any], backend: str, dtype: torch.dtype, **wanted: 
 def check(case: Case, backends: Sequence[tuple[str, dict[str, Any]]], n: int, dtype: torch.dtype, bad: float) -> None:
     """Hidden entries reach neither the output nor a gradient; and what comes of the others is what the oracle says."""
     call, data = case.call(n), case.design()
+    dtype = F64 if case.box in ("max", "topk") else dtype  # in float32, rounding chooses among almost equal entries
     wanted = results(module_of(data, "reference", F64), list(call.holding(GOOD)), call.options)
     for backend, options in backends:
         module = module_of(data, backend, dtype, **options)

@@ -87,7 +87,8 @@ class Text(Fused):
 
 class Wrong(Same):
     def forward(self, x):
-        return 1.001 * super().forward(x)
+        y = super().forward(x)
+        return 1.001 * y + 0.01 * (y - y.detach())
 
 
 class WrongGradient(Fused):

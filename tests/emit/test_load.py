@@ -71,9 +71,9 @@ def test_a_module_without_owner_stays_for_a_while() -> None:
 def test_a_text_that_fails_leaves_nothing() -> None:
     before = emitted()
     with pytest.raises(ZeroDivisionError):
-        load("1 / 0\n", "wrong")
+        load("1 / 0\n", "text_that_fails")
     assert emitted() <= before
-    assert not [file for file in linecache.cache if "emitted_wrong" in file]
+    assert not [file for file in linecache.cache if "emitted_text_that_fails" in file]
 
 
 def test_functions_that_operations_call_by_name_are_registered_once_and_stay() -> None:

@@ -92,11 +92,14 @@ def wait_for_trials(search: subprocess.Popen[bytes], out: Path, count: int) -> N
     wait_for(found)
 
 
-def kill_workers(search: subprocess.Popen[bytes], kills: int, seed: int) -> int:
-    """Kills a worker after a random time, again and again; how many were killed before the search ended."""
+def kill_workers(search: subprocess.Popen[bytes], kills: int, seed: int, longest: float = 3.0) -> int:
+    """Kills a worker after at most `longest` seconds, again and again; how many before the search ended.
+
+    A worker takes two seconds to start: in half a second after a kill, no search ends.
+    """
     chance, done = random.Random(seed), 0
     while done < kills and search.poll() is None:
-        time.sleep(chance.uniform(0.05, 3.0))
+        time.sleep(chance.uniform(0.05, longest))
         workers = workers_of(search.pid)
         if workers:
             os.kill(chance.choice(workers), signal.SIGKILL)

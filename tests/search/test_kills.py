@@ -27,7 +27,7 @@ from tests.search.kills import (
 def test_workers_that_are_killed_twice(tmp_path: Path) -> None:
     out = tmp_path / "out"
     search = command(out, quick(trials=4), workers=4)
-    assert kill_workers(search, 2, seed=1) == 2
+    assert kill_workers(search, 2, seed=1, longest=0.5) == 2
     assert finish(search)[0] == 0
     done_once(out)
 
