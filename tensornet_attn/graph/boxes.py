@@ -69,6 +69,7 @@ class _Maker:
         self.scope, self.model, self.operands, self.path = scope, model, operands, path
         self.op, self.at = OPS[model.key], path
         self.legs = next((use.legs for use in operands.values()), None)
+        self.along: tuple[str, str] | None = None  # the leg and the second leg, as far as the box has them
 
     def written(self, parameter: str) -> object:
         self.at = (*self.path, parameter)
@@ -94,17 +95,21 @@ class _Maker:
         self,
     ) -> tuple[str | None, str | None, Function | None, tuple[tuple[str, Arith], ...], tuple[Function, ...]]:
         """The leg, the second leg, the map, the numbers and the masks."""
+        names = [name for name in self.model.numbers if self.is_set(name)]
+        numbers = (partial(self.checked, name) for name in names)
+        (leg, second_leg, function), *values, masks = self.all_of(self.leg_and_map, *numbers, self.masks)
+        return leg, second_leg, function, tuple(zip(names, values, strict=True)), masks
+
+    def leg_and_map(self) -> tuple[str | None, str | None, Function | None]:
+        """The leg, the second leg and the map; until the legs are known, nothing is compared with them."""
         leg = self.leg(self.op.kind) if self.op.has_leg else None
         function = self.map(str(self.written(self.op.kind))) if self.op.has_map else None
         second = self.model.second
         second_leg = self.leg(second) if second and getattr(self.model, second) is not None else None
-        names = [name for name in self.model.numbers if self.is_set(name)]
-        *values, masks = self.all_of(
-            [*(partial(self.checked, name, leg, second_leg) for name in names), partial(self.masks, leg)]
-        )
-        return leg, second_leg, function, tuple(zip(names, values, strict=True)), masks
+        self.along = leg or "", second_leg or ""
+        return leg, second_leg, function
 
-    def all_of(self, checks: Sequence[Callable[[], Any]]) -> list[Any]:
+    def all_of(self, *checks: Callable[[], Any]) -> list[Any]:
         """The results of several checks. Reports every refusal but the last one, which it raises."""
         results, last = [], None
         for check in checks:
@@ -144,7 +149,7 @@ class _Maker:
         written = getattr(self.model, name)
         return None if written is None else self.scope.number(_arithmetic(written), f"'{name}'")[1]
 
-    def checked(self, name: str, leg: str | None, second_leg: str | None) -> Arith:
+    def checked(self, name: str) -> Arith:
         """The arithmetic of a number; a value that is known before run time must be in range."""
         written = self.written(name)
         if written == "-inf":
@@ -155,7 +160,8 @@ class _Maker:
         in_range, requirement, example = _RANGES.get(name, (lambda _: True, "", ""))
         if not in_range(number):
             raise Refusal("number", f"'{name}' is {number}; it must be {requirement}.", f"e.g. '{name}: {example}'.")
-        self.op.check(self, name, number, leg or "", second_leg or "")
+        if self.along is not None:
+            self.op.check(self, name, number, *self.along)
         return tree
 
     def map(self, written: str) -> Function:
@@ -177,27 +183,28 @@ class _Maker:
             message = f"'{name}' takes {wanted}, got {len(parsed.arguments)}."
             raise Refusal("arguments", message, f"e.g. '{example}'.", parsed.span)
 
-    def masks(self, leg: str | None) -> tuple[Function, ...]:
+    def masks(self) -> tuple[Function, ...]:
         if not self.op.masked:
             return ()
         written = self.written("mask")
         if isinstance(written, str):
-            return self.mask(written, leg or "")
+            return self.mask(written)
         masks: list[Function] = []
         for index, source in enumerate(written if isinstance(written, tuple) else ()):
             self.at = (*self.path, "mask", index)
-            masks += self.mask(source, leg or "")
+            masks += self.mask(source)
         if len(masks) > 1 and not self.shows(masks):
             message = f"{self.evaluated(masks)} together show no key."
             hint = "write 'a or b' for keys that pass one of two masks; a key must pass all masks of a list."
             self.scope.reporter.warning("mask-empty", message, (*self.path, "mask"), hint=hint)
         return tuple(masks)
 
-    def mask(self, source: str, leg: str) -> tuple[Function, ...]:
+    def mask(self, source: str) -> tuple[Function, ...]:
         """Parses a text into the masks that `and` joins."""
         parsed = parse_mask(source)
         mask = self.formula(parsed, source)
-        self.check_place(next(atoms(mask)), leg)
+        if self.along is not None:
+            self.check_place(next(atoms(mask)), self.along[0])
         if mask.name in LOGIC and not self.shows([mask]):
             hint = "use 'or' instead of 'and', or change the numbers."
             raise Refusal("mask-empty", f"{self.evaluated([mask])} shows no key.", hint)

@@ -233,7 +233,8 @@ def check_blocks(box: Checker, blocks: int | float, leg: str, along: str) -> Non
             message = f"{subject} has {block} entries, but entries rotate in pairs."
         else:
             message = f"{fraction} of the {block} entries of {subject} is {rotated:g}, but entries rotate in pairs."
-        raise Refusal("number", message, f"rotate an even number of entries, at most {block - block % 2}.")
+        most = f", at most {block - block % 2}" if block > 1 else ""
+        raise Refusal("number", message, f"rotate an even number of entries{most}.")
 
 
 def check_positions(box: Checker, leg: str, along: str) -> None:

@@ -235,7 +235,7 @@ def _scalar(stream: TokenStream) -> Arith:
 def _use(stream: TokenStream, need_legs: bool, joined: bool) -> UseText:
     token = stream.take()
     if not stream.at("["):
-        if need_legs:
+        if need_legs or stream.at("("):
             hint = f"e.g. '{token.text}[n f]', or '{token.text}[]' for a scalar; write arithmetic in parentheses."
             if stream.at("("):
                 hint = f"an expression calls no functions: use a box in a step of its own, and {CONCATENATION}"

@@ -35,11 +35,11 @@ def report_validation(error: ValidationError, reporter: Reporter) -> list[Path]:
     complaints: dict[Path, dict[str, Any]] = {}
     for raw in error.errors(include_url=False, include_context=False, include_input=False):
         path = _path(raw["loc"], reporter.document.data)
-        about_key = raw["type"] in ("extra_forbidden", "missing") and len(path) > 1
-        owner = path[:-1] if about_key else path
-        rank = raw["type"] != "extra_forbidden"
-        if owner not in complaints or rank < complaints[owner]["rank"]:
-            complaints[owner] = {"type": raw["type"], "msg": raw["msg"], "path": path, "rank": rank}
+        missing = raw["type"] == "missing" and len(path) > 1
+        complaints.setdefault(path[:-1] if missing else path, {"type": raw["type"], "msg": raw["msg"], "path": path})
+    unknown_in = {path[:-1] for path, complaint in complaints.items() if complaint["type"] == "extra_forbidden"}
+    for owner in unknown_in & {*complaints}:  # a key that is missing is one of them, misspelt
+        del complaints[owner]
     unknown = [str(path[0]) for path in complaints if len(path) == 1 and path[0] not in TOP]
     misspelt = {(meant(reporter.nearest(key, TOP)),) for key in unknown}
     for complaint in complaints.values():
