@@ -118,11 +118,8 @@ class DeltaRuleOperation(Operation):
         saved = {
             f"{step.name}: {kind} {number}": sizes[kind] for number, kind in enumerate(REMEMBERED[box.mode or "none"])
         }
-        gates = {role: scene.elements(use) for role, use in box.operands if role in GATES}
-        if gates:  # keys times the rate, and clamped decays
-            used = {"key": sizes["key"], "decay": gates.get("decay", sizes["rate"]), "write": gates.get("write", 0)}
-            saved |= {f"{step.name}: {role} used": count for role, count in used.items() if count}
-        return saved
+        decays = [scene.elements(use) for role, use in box.operands if role == "decay"]
+        return saved | {f"{step.name}: decay used": count for count in decays}  # clamped
 
     def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         """Operands are [heads..., sequence, width]; the width is the contracted legs, or the value's own legs."""

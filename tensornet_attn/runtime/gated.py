@@ -3,10 +3,13 @@
     S <- exp(decay) S + rate (write v^T - key (erase^T exp(decay) S))^T, read by the query: Gated DeltaNet, Kimi Delta
     Attention, Comba, RWKV-7.
 
-The effect of a chunk on the state, `S <- keep S + add`, is the solution of a triangular system of decayed products, as
-in `scan`. Only the states between chunks are computed sequentially. No exponent is above 0, or, where the decays of
-channels are mild, above MILD / 2 of `fading`.
+The effect of a chunk on the state, `S <- keep S + add`, is the solution of a triangular system of decayed products (WY
+form, after Yang et al. 2024), for all chunks at once; only the states between chunks are computed sequentially. Forward
+and backward are one operation each: traced graphs do not depend on the number of chunks, and the backward saves only
+the operands. No exponent is above 0, or, where the decays of channels are mild, above MILD / 2 of `fading`.
 """
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -14,10 +17,10 @@ from torch import Tensor
 
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.fading import faded_gradients, faded_products
+from tensornet_attn.runtime.maps import with_padding
 from tensornet_attn.runtime.operations import batch_first, operation
 from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.recomputed import recomputed
-from tensornet_attn.runtime.scan import chunks_of, from_chunks, held_before, in_chunks, last_state, one_at_a_time
 
 LEAST = {torch.float32: -100.0, torch.float64: -750.0}  # smaller ones underflow to 0; clamping keeps sums finite
 
@@ -53,7 +56,7 @@ def gated_delta_rule(
     if past and n > m:
         raise ValueError(f"gated_delta_rule: {n} queries for {m} keys after a state; give no more queries than keys.")
     operands = gated_operands(k, v, rate, decay, erase, write, key_mask)
-    q, first = q.to(operands[0]), past[0].to(operands[0]) if past else None
+    q, first = q.to(operands[1]), past[0].to(operands[1]) if past else None
     return gated_in_chunks(q, *operands, first, undecayed, chunk, reads or read_gated).to(dtype)
 
 
@@ -76,7 +79,7 @@ def gated_delta_state(
     with torch.no_grad():
         operands = gated_operands(k, v, rate, decay, erase, write, key_mask)
         if k.shape[-2] == 1:
-            return after_one_gated_key(past[0].to(operands[0]), *operands, undecayed).to(past[0].dtype)
+            return after_one_gated_key(past[0].to(operands[1]), *operands, undecayed).to(past[0].dtype)
         batch, inputs = expanded(*operands, past[0])
         *inputs, first = inputs
         chunk = chunk_size(k.shape[-2], chunk)
@@ -84,6 +87,14 @@ def gated_delta_state(
         with exact_products(k):
             effects = Chunks([None if x is None else in_chunks(x, chunks, chunk) for x in inputs], undecayed)
             return last_state(effects.keeps, effects.adds, first, batch)
+
+
+def last_state(keeps: Tensor, adds: Tensor, first: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """The fast weights [batch..., d, e] after the last chunk, see `held_before`."""
+    S = first.to(adds).expand(*batch, -1, -1).reshape(adds[:, 0].shape)
+    for keep, add in zip(keeps.unbind(1), adds.unbind(1), strict=True):
+        S = torch.baddbmm(add, keep, S)
+    return S.reshape(*batch, *S.shape[-2:]).to(first.dtype)
 
 
 def by_steps(decay: Tensor | None, key_mask: Tensor | None, steps: int) -> tuple[Tensor | None, Tensor | None]:
@@ -100,28 +111,31 @@ def gated_operands(
     erase: Tensor | None,
     write: Tensor | None,
     key_mask: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]:
-    """(erase, rated keys to erase at, rated keys to write at or None if equal, values, decays)."""
+) -> tuple[Tensor | None, Tensor, Tensor | None, Tensor, Tensor, Tensor | None]:
+    """(keys to erase or None if equal, keys, keys to write at or None if equal, values, rates [..., m, 1], decays)."""
     dtype = torch.promote_types(v.dtype, torch.float32)
-    decay = k.new_zeros(()).expand(*rate.shape, 1) if decay is None else decay
-    k, v, rate, decay = (x.to(dtype) for x in (k, v, rate, decay))
-    erase, write = (None if x is None else x.to(dtype) for x in (erase, write))
-    if key_mask is not None:
-        visible = key_mask[..., None]
-        k, v, decay = (torch.where(visible, x, 0) for x in (k, v, decay))
-        erase, write = (None if x is None else torch.where(visible, x, 0) for x in (erase, write))
-        rate = torch.where(key_mask, rate, 0)
-    decay, rate = decay.clamp(min=LEAST[dtype]), rate[..., None]
-    return k if erase is None else erase, rate * k, None if write is None else rate * write, v, decay
+
+    def seen(x: Tensor) -> Tensor:
+        return x.to(dtype) if key_mask is None else torch.where(key_mask[..., None], x.to(dtype), 0)
+
+    erase, write = (None if x is None else seen(x) for x in (erase, write))
+    decay = None if decay is None else seen(decay).clamp(min=LEAST[dtype])
+    return erase, seen(k), write, seen(v), seen(rate[..., None]), decay
+
+
+def one_at_a_time() -> bool:
+    """Whether a call with one key can run directly: not traced, and without gradients."""
+    return not torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 def gated_in_chunks(
     q: Tensor,
-    e: Tensor,
+    e: Tensor | None,
     k: Tensor,
     w: Tensor | None,
     v: Tensor,
-    decay: Tensor,
+    rate: Tensor,
+    decay: Tensor | None,
     first: Tensor | None,
     undecayed: bool,
     chunk: int,
@@ -130,19 +144,26 @@ def gated_in_chunks(
     """`gated_delta_rule` for the results of `gated_operands`, which broadcast."""
     if first is not None and q.shape[-2] == k.shape[-2] == 1 and one_at_a_time():
         with exact_products(q):
-            return q @ after_one_gated_key(first, e, k, w, v, decay, undecayed)
-    _, operands = expanded(q, e, k, w, v, decay, first)
+            return q @ after_one_gated_key(first, e, k, w, v, rate, decay, undecayed)
+    _, operands = expanded(q, e, k, w, v, rate, decay, first)
     return reads(*operands, undecayed, chunk)
 
 
 def after_one_gated_key(
-    S: Tensor, e: Tensor, k: Tensor, w: Tensor | None, v: Tensor, decay: Tensor, undecayed: bool
+    S: Tensor,
+    e: Tensor | None,
+    k: Tensor,
+    w: Tensor | None,
+    v: Tensor,
+    rate: Tensor,
+    decay: Tensor | None,
+    undecayed: bool,
 ) -> Tensor:
     """The S [..., d, e] after one key, from the results of `gated_operands`."""
-    faded = exp(decay).mT * S
+    faded = S if decay is None else exp(decay).mT * S
     with exact_products(k):
-        erased = e @ (S if undecayed else faded)
-    return faded + (k.mT * (v - erased) if w is None else w.mT * v - k.mT * erased)
+        erased = (k if e is None else e) @ (S if undecayed else faded)
+    return faded + (k.mT * (rate * (v - erased)) if w is None else w.mT * (rate * v) - k.mT * (rate * erased))
 
 
 def widened(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
@@ -161,24 +182,54 @@ def chunk_size(keys: int, max_chunk: int) -> int:
     return 1 << min(max(max_chunk, 1).bit_length() - 1, max(keys - 1, 0).bit_length())
 
 
+def held_before(keeps: Tensor, adds: Tensor, first: Tensor | None = None) -> Tensor:
+    """The fast weights before each chunk, S = keeps S + adds: adds [batch, chunks, d, e] -> the same.
+
+    `first`: those before the first chunk, [..., d, e], zeros if None.
+    """
+    S, states = torch.zeros_like(adds[:, 0]) if first is None else first.reshape(adds[:, 0].shape), []
+    for keep, add in zip(keeps.unbind(1), adds.unbind(1), strict=True):
+        states.append(S)
+        S = torch.baddbmm(add, keep, S)
+    return torch.stack(states, 1)
+
+
+def chunks_of(k: Tensor, chunk: int) -> int:
+    """The number of chunks of keys [..., m, d], at least one."""
+    return max(1, (k.shape[-2] + chunk - 1) // chunk)
+
+
+def in_chunks(x: Tensor, chunks: int, chunk: int) -> Tensor:
+    """[..., length, d] -> [batch, chunks, chunk, d]: the last rows, padded with zeros in front."""
+    x = with_padding(x, (0, 0, chunks * chunk - x.shape[-2], 0)).contiguous()
+    return x.reshape(math.prod(x.shape[:-2]), chunks, chunk, x.shape[-1])
+
+
+def from_chunks(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """[batch, chunks, chunk, d] -> [..., length, d] of this shape: the last rows, padded with zeros in front."""
+    x = x.flatten(1, 2)
+    return with_padding(x, (0, 0, shape[-2] - x.shape[1], 0)).reshape(shape).contiguous()
+
+
 @torch.library.custom_op(operation("gated_reads"), mutates_args=())
 def gated_reads(
-    q: Tensor, e: Tensor, k: Tensor, w: Tensor | None, v: Tensor, decay: Tensor, first: Tensor | None,
-    undecayed: bool, chunk: int,
+    q: Tensor, e: Tensor | None, k: Tensor, w: Tensor | None, v: Tensor, rate: Tensor, decay: Tensor | None,
+    first: Tensor | None, undecayed: bool, chunk: int,
 ) -> Tensor:  # fmt: skip
-    """The values read: q [..., n, d], e, k and w [..., m, d], v [..., m, e], decay [..., m, 1 or d] -> [..., n, e].
+    """The values read: q [..., n, d], e, k and w [..., m, d], v [..., m, e], rate [..., m, 1],
+    decay [..., m, 1 or d] -> [..., n, e].
 
     `first`: the state before the first key, [..., d, e], zeros if None.
     """
     with exact_products(k):
-        return gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed, chunk)
+        return gated_reads_by_chunks(q, e, k, w, v, rate, decay, first, undecayed, chunk)
 
 
-def gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed: bool, chunk: int, hold=held_before) -> Tensor:
+def gated_reads_by_chunks(q, e, k, w, v, rate, decay, first, undecayed: bool, chunk: int, hold=held_before) -> Tensor:
     """`gated_reads` as plain tensor code; `hold`: `held_before`, or a kernel with the same arguments."""
     shape, chunk = (*q.shape[:-1], v.shape[-1]), chunk_size(k.shape[-2], chunk)
     chunks = chunks_of(k, chunk)
-    q, *operands = (None if x is None else in_chunks(x, chunks, chunk) for x in (q, e, k, w, v, decay))
+    q, *operands = (None if x is None else in_chunks(x, chunks, chunk) for x in (q, e, k, w, v, rate, decay))
     effects = Chunks(operands, undecayed, q)
     states = hold(effects.keeps, effects.adds, first)
     read = effects.queries @ states + effects.scores @ (effects.writes - effects.undone @ states)
@@ -193,32 +244,45 @@ class Chunks:
     """
 
     def __init__(self, operands, undecayed: bool, q=None):
-        """`operands`: e, k, w or None, v, decay. Without q, leaves out what queries read, without w, what w writes."""
-        e, k, w, v, decay = operands
-        flat = e.shape[:2]
-        total = decay.cumsum(-2)
-        before = total - decay if undecayed else total
-        self.v, self.erased, self.since = v, e * exp(before), exp(total[..., -1:, :] - total)
-        self.fall = exp(total[..., -1, :])  # decay of the state over a chunk
-        self.left, self.total, self.before = k * self.since, total, before
+        """`operands`: e, k, w, v, rate, decay. Without q, leaves out what queries read, without w, what w writes."""
+        e, k, w, v, rate, decay = operands
+        e = k if e is None else e
+        self.k, self.w = k, w = rate * k, None if w is None else rate * w
+        flat = k.shape[:2]
+        total = None if decay is None else decay.cumsum(-2)
+        before = total - decay if undecayed and decay is not None else total
+        self.since = None if total is None else total[..., -1:, :] - total
+        fall = (
+            k.new_zeros(1) if total is None else total[..., -1, :]
+        )  # logarithm of the decay of the state over a chunk
+        self.v, self.erased, self.left = v, decayed(e, before), decayed(k, self.since)
+        self.fall, self.total, self.before = exp(fall), total, before
         self.scores, self.system = products(q, e, k, total, before, undecayed, flat)
         solved = v
         if w is not None:
-            self.written = w * self.since
+            self.written = decayed(w, self.since)
             self.write_scores, self.write_system = products(q, e, w, total, before, undecayed, flat)
             solved = -self.write_system @ v
         right_side = torch.cat((self.erased, solved), -1)
         right_side = torch.linalg.solve_triangular(self.system, right_side, upper=False, unitriangular=True)
         self.undone, self.writes = right_side.split((k.shape[-1], v.shape[-1]), -1)
-        self.keeps = torch.diag_embed(self.fall.expand(*flat, k.shape[-1])) - self.left.mT @ self.undone
+        self.keeps = self.left.mT @ -self.undone
+        self.keeps.diagonal(0, -2, -1).add_(self.fall)
         self.adds = self.left.mT @ self.writes
         self.adds = self.adds if w is None else self.adds + self.written.mT @ v
         if q is not None:
-            self.queries = q * exp(total)
+            self.queries = decayed(q, total)
+
+
+def decayed(x: Tensor, logarithms: Tensor | None) -> Tensor:
+    """exp(logarithms) x; x without logarithms."""
+    return x if logarithms is None else x * exp(logarithms)
 
 
 def products(q, e, k, total, before, undecayed: bool, flat) -> tuple:
     """Scores of queries, if any, with keys up to theirs, the system of erase with earlier keys: [b, chunks, c, c]."""
+    if total is None:
+        return None if q is None else (q @ k.mT).tril_(), (e @ k.mT).tril_(-1)
     q, e, k, total, before = (None if x is None else x.flatten(0, 1) for x in (q, e, k, total, before))
     if q is None or undecayed:
         system = faded_products(e[:, :, None], k, before, total, True)[:, :, 0]
@@ -231,6 +295,9 @@ def products(q, e, k, total, before, undecayed: bool, flat) -> tuple:
 
 def products_gradients(g_scores, g_system, q, e, k, total, before, undecayed: bool, flat) -> tuple[Tensor, ...]:
     """The gradients of q, e and k from those of `products`."""
+    if total is None:
+        g_scores, g_system = g_scores.tril(), g_system.tril(-1)
+        return g_scores @ k, g_system @ k, g_scores.mT @ q + g_system.mT @ e
     g_scores, g_system, q, e, k, total, before = (x.flatten(0, 1) for x in (g_scores, g_system, q, e, k, total, before))
     if undecayed:
         g_e, g_k = faded_gradients(g_system[:, :, None], e[:, :, None], k, before, total, True)
@@ -246,23 +313,29 @@ def products_gradients(g_scores, g_system, q, e, k, total, before, undecayed: bo
 
 @torch.library.custom_op(operation("gated_gradients"), mutates_args=())
 def gated_gradients(
-    g: Tensor, q: Tensor, e: Tensor, k: Tensor, w: Tensor | None, v: Tensor, decay: Tensor, first: Tensor | None,
-    undecayed: bool, chunk: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of q, e, k, w (empty if w is None), v and decay from that of the values read."""
+    g: Tensor, q: Tensor, e: Tensor | None, k: Tensor, w: Tensor | None, v: Tensor, rate: Tensor, decay: Tensor | None,
+    first: Tensor | None, undecayed: bool, chunk: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of q, e, k, w, v, rate and decay, empty for those that are None, from that of the values read."""
     with exact_products(k):
-        return gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed, chunk)
+        return gated_gradients_by_chunks(g, q, e, k, w, v, rate, decay, first, undecayed, chunk)
 
 
-def gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed: bool, chunk: int, hold=held_before) -> tuple:
+def gated_gradients_by_chunks(
+    g, q, e, k, w, v, rate, decay, first, undecayed: bool, chunk: int, hold=held_before
+) -> tuple:
     """`gated_gradients` as differentiable plain tensor code; `g_x` is the gradient of x.
 
     exp(total) multiplies q and e and divides k and w, so the gradient of total is q g_q + e g_e - k g_k - w g_w.
     """
-    shapes, chunk = [() if x is None else x.shape for x in (q, e, k, w, v, decay)], chunk_size(k.shape[-2], chunk)
+    shapes, chunk = [() if x is None else x.shape for x in (q, e, k, w, v, rate, decay)], chunk_size(k.shape[-2], chunk)
     chunks = chunks_of(k, chunk)
-    g, q, e, k, w, v, decay = (None if x is None else in_chunks(x, chunks, chunk) for x in (g, q, e, k, w, v, decay))
-    effects, flat, width = Chunks((e, k, w, v, decay), undecayed, q), k.shape[:2], k.shape[-1]
+    g, q, e, k, w, v, rate, decay = (
+        None if x is None else in_chunks(x, chunks, chunk) for x in (g, q, e, k, w, v, rate, decay)
+    )
+    effects, flat, width = Chunks((e, k, w, v, rate, decay), undecayed, q), k.shape[:2], k.shape[-1]
+    own, key, write, k, w = e is None, k, w, effects.k, effects.w  # k and w are times the rate
+    e = key if own else e
     states = hold(effects.keeps, effects.adds, first)
     written = effects.writes - effects.undone @ states
     g_scores, g_written = g @ written.mT, effects.scores.mT @ g
@@ -274,43 +347,49 @@ def gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed: bool, c
     g_system = -g_rated @ torch.cat((effects.undone, effects.writes), -1).mT
     g_erased, g_v = g_rated.split((width, v.shape[-1]), -1)
     of_products = products_gradients(g_scores, g_system, q, e, k, effects.total, effects.before, undecayed, flat)
-    g_left = (written @ g_after.mT) * effects.since
-    g_q, g_e, g_k = (x + y for x, y in zip((0, 0, g_left), of_products, strict=True))
-    g_end, g_w = k * g_left, None
+    g_left = decayed(written @ g_after.mT, effects.since)
+    g_q, g_e, g_k = of_products
+    g_k, g_end, g_w = g_k + g_left, k * g_left, None
     if w is not None:
         g_scores, g_system = g @ v.mT, -g_v @ v.mT
         g_v = effects.write_scores.mT @ g - effects.write_system.mT @ g_v + effects.written @ g_after
         of_products = products_gradients(g_scores, g_system, q, e, w, effects.total, effects.before, undecayed, flat)
-        g_left = (v @ g_after.mT) * effects.since
+        g_left = decayed(v @ g_after.mT, effects.since)
         g_q, g_e, g_w = (x + y for x, y in zip((g_q, g_e, g_left), of_products, strict=True))
         g_end = g_end + w * g_left
-    g_q = g_q + (g @ states.mT) * exp(effects.total)
-    g_e = g_e + g_erased * exp(effects.before)
-    of_end = g_end.sum(-2, keepdim=True) + effects.fall[..., None, :] * (states * g_after).sum(-1)[..., None, :]
-    g_total = q * g_q - k * g_k - (0 if w is None else w * g_w)  # of total, at each position
-    by_erased = e * g_e
-    g_total = g_total if undecayed else g_total + by_erased
-    if decay.shape[-1] == 1:
-        g_total, by_erased, of_end = (x.sum(-1, keepdim=True) for x in (g_total, by_erased, of_end))
-    g_decay = g_total.flip(-2).cumsum(-2).flip(-2) + of_end
-    if undecayed:
-        g_decay = g_decay + by_erased.flip(-2).cumsum(-2).flip(-2) - by_erased
-    gradients = zip((g_q, g_e, g_k, g_w, g_v, g_decay), shapes, strict=True)
-    empty = g_q.new_empty((*shapes[0][:-2], 0, 0))
-    return tuple(empty if x is None else from_chunks(x, shape) for x, shape in gradients)
+    g_q = g_q + decayed(g @ states.mT, effects.total)
+    g_e = g_e + decayed(g_erased, effects.before)
+    g_decay = None
+    if decay is not None:
+        of_end = g_end.sum(-2, keepdim=True) + effects.fall[..., None, :] * (states * g_after).sum(-1)[..., None, :]
+        g_total = q * g_q - k * g_k - (0 if w is None else w * g_w)  # of total, at each position
+        by_erased = e * g_e
+        g_total = g_total if undecayed else g_total + by_erased
+        if decay.shape[-1] == 1:
+            g_total, by_erased, of_end = (x.sum(-1, keepdim=True) for x in (g_total, by_erased, of_end))
+        g_decay = g_total.flip(-2).cumsum(-2).flip(-2) + of_end
+        if undecayed:
+            g_decay = g_decay + by_erased.flip(-2).cumsum(-2).flip(-2) - by_erased
+    g_rate = (key * g_k).sum(-1, keepdim=True)
+    if w is not None:
+        g_rate, g_w = g_rate + (write * g_w).sum(-1, keepdim=True), rate * g_w
+    g_k = g_e + rate * g_k if own else rate * g_k
+    gradients = zip((g_q, None if own else g_e, g_k, g_w, g_v, g_rate, g_decay), shapes, strict=True)
+    empty = (*shapes[0][:-2], 0, 0)
+    return tuple(g_q.new_empty(empty) if x is None else from_chunks(x, shape) for x, shape in gradients)
 
 
 @gated_reads.register_fake
-def gated_reads_shape(q, e, k, w, v, decay, first, undecayed, chunk):
+def gated_reads_shape(q, e, k, w, v, rate, decay, first, undecayed, chunk):
     """The shape of the values read."""
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 
 @gated_gradients.register_fake
-def gated_gradients_shapes(g, q, e, k, w, v, decay, *options):
+def gated_gradients_shapes(g, q, e, k, w, v, rate, decay, *options):
     """The shapes of the gradients."""
     empty = (*q.shape[:-2], 0, 0)
-    return tuple(q.new_empty(empty if x is None else x.shape) for x in (q, e, k, w, v, decay))
+    return tuple(q.new_empty(empty if x is None else x.shape) for x in (q, e, k, w, v, rate, decay))
 
 
 read_gated = recomputed(gated_reads, gated_gradients, gated_gradients_by_chunks, batch_first)

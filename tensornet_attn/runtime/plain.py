@@ -18,7 +18,6 @@ from tensornet_attn.runtime.maps import divided
 from tensornet_attn.runtime.masks import causal_mask
 from tensornet_attn.runtime.positions import angles_of
 from tensornet_attn.runtime.products import exact_products, total_of
-from tensornet_attn.runtime.scan import reads_by_chunks
 from tensornet_attn.runtime.scan_reads import read_sums
 from tensornet_attn.runtime.softmax import masked_softmax, sink_softmax, with_all_heads
 from tensornet_attn.runtime.states import mapped_sides, mixed_states, read_too
@@ -375,16 +374,10 @@ def scan_reads(x: tuple, decay: tuple, read: Tensor, dims: int, key_mask: Tensor
     return read_sums(tuple(operands), dims, len(x), key_mask)
 
 
-def read_delta(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, first: Tensor | None, chunk: int) -> Tensor:
-    """The values read, see `reads_by_chunks`."""
-    with exact_products(k):
-        return reads_by_chunks(q, k, v, rate, first, chunk)
-
-
-def read_gated(q, e, k, w, v, decay, first, undecayed: bool, chunk: int) -> Tensor:
+def read_gated(q, e, k, w, v, rate, decay, first, undecayed: bool, chunk: int) -> Tensor:
     """The values read by queries, see `gated_delta_rule`: in short chunks, whose pairs of keys have all channels."""
     with exact_products(k):
-        return gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed, min(chunk, 16))
+        return gated_reads_by_chunks(q, e, k, w, v, rate, decay, first, undecayed, min(chunk, 16))
 
 
 def mixed_states_and_blockwise(

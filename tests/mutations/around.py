@@ -27,9 +27,9 @@ AROUND = (
         (f"{PLAIN}[linear-True-torch]",),
     ),
     Mutation(
-        "runtime/scan.py",
-        "- g_system.mT @ (rate * k) + rate * g_key",
-        "+ rate * g_key",
+        "runtime/gated.py",
+        "g_scores.mT @ q + g_system.mT @ e",
+        "g_scores.mT @ q",
         "The gradient of the keys of a delta rule lacks what they erase.",
         (f"{PLAIN}[fast_weight2-True-torch]",),
     ),

@@ -234,8 +234,9 @@ def test_gradients_against_differences(kind: str) -> None:
 
 def test_the_operations_as_torch_checks_them() -> None:
     x = {name: y.detach().requires_grad_() for name, y in drawn("erase and write, by channel", (2,), 6, 6).items()}
+    rate = x["rate"].detach()[..., None].requires_grad_()
     for write in (None, x["write"]):
-        given = x["q"], x["erase"], x["k"], write, x["v"], x["decay"], None, False, 4
+        given = x["q"], x["erase"], x["k"], write, x["v"], rate, x["decay"], None, False, 4
         torch.library.opcheck(gated_reads, given)
         plain = [v.detach() if isinstance(v, Tensor) else v for v in given]
         found = torch.rand(2, 2, 6, 3, dtype=torch.float64), *plain

@@ -15,7 +15,7 @@ from torch.func import grad, vmap
 
 from tensornet_attn.graph import Graph, build
 from tensornet_attn.reference import evaluate
-from tensornet_attn.runtime import scan
+from tensornet_attn.runtime.gated import gated_gradients, gated_reads
 from tensornet_attn.runtime.scan import delta_rule, delta_state
 from tensornet_attn.spec import load
 from tests.agreement import agree
@@ -150,10 +150,10 @@ def test_gradients_against_differences(mode: str) -> None:
 @pytest.mark.parametrize("first", [None, torch.rand(2, 2, 5)], ids=["zeros", "given"])
 def test_the_operations_as_torch_checks_them(length: int, first: Tensor | None) -> None:
     torch.manual_seed(0)
-    shapes = [(2, length, 2), (2, length, 2), (2, length, 5), (2, length, 1)]
-    operands = [torch.rand(shape, requires_grad=True) for shape in shapes]
-    torch.library.opcheck(scan.delta_reads, (*operands, first, 4))
-    torch.library.opcheck(scan.delta_gradients, (torch.rand(2, length, 5), *(x.detach() for x in operands), first, 4))
+    q, e, k, v, rate = (torch.rand(2, length, width, requires_grad=True) for width in (2, 2, 2, 5, 1))
+    torch.library.opcheck(gated_reads, (q, e, k, None, v, rate, None, first, False, 4))
+    g, *operands = torch.rand(2, length, 5), *(x.detach() for x in (q, e, k)), None, v.detach(), rate.detach(), None
+    torch.library.opcheck(gated_gradients, (g, *operands, first, False, 4))
 
 
 @pytest.mark.parametrize("dims", [(0, 0, 0, 0), (0, None, 0, None), (1, 0, 2, 1), (None, 0, None, None)])

@@ -36,22 +36,22 @@ def triton_gated_delta_rule(
 
 @torch.library.custom_op(operation("triton_gated"), mutates_args=())
 def triton_gated(
-    q: Tensor, e: Tensor, k: Tensor, w: Tensor | None, v: Tensor, decay: Tensor, first: Tensor | None,
-    undecayed: bool, chunk: int,
+    q: Tensor, e: Tensor | None, k: Tensor, w: Tensor | None, v: Tensor, rate: Tensor, decay: Tensor | None,
+    first: Tensor | None, undecayed: bool, chunk: int,
 ) -> Tensor:  # fmt: skip
     """`gated_reads`, with the same arguments."""
     with torch.cuda.device_of(q), exact_products(k):
-        return gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed, chunk, triton_held)
+        return gated_reads_by_chunks(q, e, k, w, v, rate, decay, first, undecayed, chunk, triton_held)
 
 
 @torch.library.custom_op(operation("triton_gated_gradients"), mutates_args=())
 def triton_gated_gradients(
-    g: Tensor, q: Tensor, e: Tensor, k: Tensor, w: Tensor | None, v: Tensor, decay: Tensor, first: Tensor | None,
-    undecayed: bool, chunk: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    g: Tensor, q: Tensor, e: Tensor | None, k: Tensor, w: Tensor | None, v: Tensor, rate: Tensor, decay: Tensor | None,
+    first: Tensor | None, undecayed: bool, chunk: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """`gated_gradients`, with the same arguments."""
     with torch.cuda.device_of(q), exact_products(k):
-        return gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed, chunk, triton_held)
+        return gated_gradients_by_chunks(g, q, e, k, w, v, rate, decay, first, undecayed, chunk, triton_held)
 
 
 def triton_held(keeps: Tensor, adds: Tensor, first: Tensor | None = None) -> Tensor:
