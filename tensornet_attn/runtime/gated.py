@@ -262,10 +262,11 @@ class Chunks:
         if w is not None:
             self.written = decayed(w, self.since)
             self.write_scores, self.write_system = products(q, e, w, total, before, undecayed, flat)
+            self.write_system = self.write_system.tril(-1)
             solved = -self.write_system @ v
         right_side = torch.cat((self.erased, solved), -1)
-        right_side = torch.linalg.solve_triangular(self.system, right_side, upper=False, unitriangular=True)
-        self.undone, self.writes = right_side.split((k.shape[-1], v.shape[-1]), -1)
+        self.solved = torch.linalg.solve_triangular(self.system, right_side, upper=False, unitriangular=True)
+        self.undone, self.writes = self.solved.split((k.shape[-1], v.shape[-1]), -1)
         self.keeps = self.left.mT @ -self.undone
         self.keeps.diagonal(0, -2, -1).add_(self.fall)
         self.adds = self.left.mT @ self.writes
@@ -280,23 +281,25 @@ def decayed(x: Tensor, logarithms: Tensor | None) -> Tensor:
 
 
 def products(q, e, k, total, before, undecayed: bool, flat) -> tuple:
-    """Scores of queries, if any, with keys up to theirs, the system of erase with earlier keys: [b, chunks, c, c]."""
+    """Scores of queries, if any, with keys up to theirs, the system of erase with earlier keys: [b, chunks, c, c].
+
+    What the system holds on and above the diagonal is arbitrary: no solver reads it.
+    """
     if total is None:
-        return None if q is None else (q @ k.mT).tril_(), (e @ k.mT).tril_(-1)
+        return None if q is None else (q @ k.mT).tril_(), e @ k.mT
     q, e, k, total, before = (None if x is None else x.flatten(0, 1) for x in (q, e, k, total, before))
     if q is None or undecayed:
         system = faded_products(e[:, :, None], k, before, total, True)[:, :, 0]
         scores = None if q is None else faded_products(q[:, :, None], k, total, total, False)[:, :, 0]
     else:
         scores, system = faded_products(torch.stack((q, e), 2), k, total, total, False).unbind(2)
-        system = system.tril(-1)
     return None if scores is None else scores.unflatten(0, flat), system.unflatten(0, flat)
 
 
 def products_gradients(g_scores, g_system, q, e, k, total, before, undecayed: bool, flat) -> tuple[Tensor, ...]:
     """The gradients of q, e and k from those of `products`."""
     if total is None:
-        g_scores, g_system = g_scores.tril(), g_system.tril(-1)
+        g_scores, g_system = g_scores.tril_(), g_system.tril_(-1)
         return g_scores @ k, g_system @ k, g_scores.mT @ q + g_system.mT @ e
     g_scores, g_system, q, e, k, total, before = (x.flatten(0, 1) for x in (g_scores, g_system, q, e, k, total, before))
     if undecayed:
@@ -343,25 +346,25 @@ def gated_gradients_by_chunks(
     g_after = after.flip(1)  # of the state after a chunk
     g_writes = g_written + effects.left @ g_after
     g_solved = torch.cat((-g_writes @ states.mT, g_writes), -1)
-    g_rated = torch.linalg.solve_triangular(effects.system.mT, g_solved, upper=True, unitriangular=True)
-    g_system = -g_rated @ torch.cat((effects.undone, effects.writes), -1).mT
-    g_erased, g_v = g_rated.split((width, v.shape[-1]), -1)
-    of_products = products_gradients(g_scores, g_system, q, e, k, effects.total, effects.before, undecayed, flat)
+    g_solved = torch.linalg.solve_triangular(effects.system.mT, g_solved, upper=True, unitriangular=True)
+    g_erased, g_v = g_solved.split((width, v.shape[-1]), -1)
+    g_q, g_e, g_k = products_gradients(
+        g_scores, -g_solved @ effects.solved.mT, q, e, k, effects.total, effects.before, undecayed, flat
+    )
     g_left = decayed(written @ g_after.mT, effects.since)
-    g_q, g_e, g_k = of_products
-    g_k, g_end, g_w = g_k + g_left, k * g_left, None
+    g_k, g_end, g_w = g_k + g_left, None if decay is None else (k * g_left).sum(-2, keepdim=True), None
     if w is not None:
         g_scores, g_system = g @ v.mT, -g_v @ v.mT
         g_v = effects.write_scores.mT @ g - effects.write_system.mT @ g_v + effects.written @ g_after
         of_products = products_gradients(g_scores, g_system, q, e, w, effects.total, effects.before, undecayed, flat)
         g_left = decayed(v @ g_after.mT, effects.since)
         g_q, g_e, g_w = (x + y for x, y in zip((g_q, g_e, g_left), of_products, strict=True))
-        g_end = g_end + w * g_left
+        g_end = None if g_end is None else g_end + (w * g_left).sum(-2, keepdim=True)
     g_q = g_q + decayed(g @ states.mT, effects.total)
     g_e = g_e + decayed(g_erased, effects.before)
     g_decay = None
-    if decay is not None:
-        of_end = g_end.sum(-2, keepdim=True) + effects.fall[..., None, :] * (states * g_after).sum(-1)[..., None, :]
+    if g_end is not None:
+        of_end = g_end + effects.fall[..., None, :] * (states * g_after).sum(-1)[..., None, :]
         g_total = q * g_q - k * g_k - (0 if w is None else w * g_w)  # of total, at each position
         by_erased = e * g_e
         g_total = g_total if undecayed else g_total + by_erased

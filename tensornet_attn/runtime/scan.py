@@ -16,18 +16,18 @@ def delta_rule(
     key_mask: Tensor | None = None,
     normalize: str = "none",
     eps: float = 0.0,
-    chunk: int = 32,
+    chunk: int = 64,
     past: list[Tensor] | tuple[Tensor, ...] = (),
 ) -> Tensor:
     """S += rate (v - S k) k^T, read by q: q [..., n, d], k [..., m, d], v [..., m, e], rate [..., m] -> [..., n, e].
 
-    `chunk`: keys per chunk. `past`, without gradient: S before the first key
+    `chunk`: keys per chunk, at most 32 where keys are that narrow. `past`, without gradient: S before the first key
     [..., d, e]; with `normalize` also the sum of the keys [..., d]; for "both" also the number of visible keys [...].
     Computed in at least float32, also under autocast.
     """
     n, m, dtype = q.shape[-2], k.shape[-2], v.dtype
     q, used, v, rate, z = delta_operands(k, v, rate, key_mask, normalize, eps, past, q)
-    read = gated_delta_rule(q, used, v, rate, chunk=chunk, past=past[:1])
+    read = gated_delta_rule(q, used, v, rate, chunk=min(chunk, max(32, k.shape[-1])), past=past[:1])
     if normalize == "none":
         return read.to(dtype)
     z = with_padding(z, (0, 0, n - m, 0))  # the last query is at the last key; a negative width crops
