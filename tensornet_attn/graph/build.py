@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensornet_attn import limits
-from tensornet_attn.errors import DesignError, Problem
+from tensornet_attn.errors import DesignError, InputError, Problem
 from tensornet_attn.graph.causal import causal_leaks
 from tensornet_attn.graph.doubts import rotated_alone, unnormalized_scores
 from tensornet_attn.graph.graph import Graph
@@ -37,6 +37,8 @@ def build(design: Design, causal: bool | None = None) -> Graph:
 
     Raises DesignError with all errors if the design is invalid. `tensornet_attn.check` also returns warnings.
     """
+    if causal not in (None, True, False):
+        raise InputError(f"{design.name}: causal is {causal!r}; give True, False, or None for the design's own.")
     reporter = Reporter(design.document)
     graph = examine(ReadDesign(design, reporter), causal)
     problems = reporter.problems()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -30,9 +31,7 @@ class Cache:
         self.droppable = droppable
         self.design, self.length, self.forgotten, self.max_length = design, 0, 0, max_length
         self._kept = {cached.name: cached for cached in decoding.kept}
-        self._sizes = {
-            cached.name: tuple(decoding.graph.leg[leg].size or 1 for leg in cached.legs) for cached in decoding.kept
-        }
+        self._sizes = decoding.sizes
         self._wide = {part.value_name for part in decoding.parts if part.wide}  # at least float32, as all states are
         self._levels = {
             operand.value_name for part in decoding.parts for operand in part.inputs if operand.how == "level"
@@ -124,8 +123,7 @@ class Cache:
 
         Raises InputError if stored values depend on their absolute position; use `new_cache(droppable=True)` then.
         """
-        if not isinstance(positions, int) or positions < 1:
-            raise InputError(f"{self.design}: keep_last takes a number of positions, 1 or more, not {positions}.")
+        positions = self._whole("keep_last", positions, 1)
         self._leave_inference_mode()
         rows = [name for name, cached in self._kept.items() if cached.leg is not None]
         if self.length <= positions or all(self._kept[name].reach is not None for name in rows):
@@ -191,7 +189,7 @@ class Cache:
 
     def repeat_interleave(self, repeats: int) -> None:
         """Repeats each sequence of the batch `repeats` times. Raises InputError if there is no batch dimension."""
-        count = self._whole("repeat_interleave", repeats)
+        count = self._whole("repeat_interleave", repeats, 0)
         self._each(lambda held: held.repeat_interleave(count, 0))
 
     def to(self, *args: Any, **kwargs: Any) -> Cache:
@@ -222,7 +220,8 @@ class Cache:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores a `state_dict`. Raises InputError if it is from another design or exceeds `max_length`."""
-        missing = [name for name in ("length", "forgotten", "dtype", "kept") if name not in state]
+        stored = state if isinstance(state, Mapping) else {}
+        missing = [name for name in ("length", "forgotten", "dtype", "kept") if name not in stored]
         if missing:
             raise InputError(f"{self.design}: the state dict has no '{missing[0]}': give the state_dict() of a cache.")
         kept, length = state["kept"], int(state["length"])
@@ -260,10 +259,9 @@ class Cache:
 
     def check(self, design: str, decoding: Decoding, batch: tuple[int, ...], like: Tensor, length: int) -> None:
         """Raises InputError if a chunk does not match the cache or exceeds the maximum length."""
-        if (self.design, (*self._kept.values(),)) != (design, decoding.kept):
-            raise InputError(
-                f"{design}: this cache belongs to '{self.design}'; create one with new_cache() of this layer."
-            )
+        if (self.design, (*self._kept.values(),), self._sizes) != (design, decoding.kept, decoding.sizes):
+            whose = f"{'another ' * (self.design == design)}'{self.design}'"
+            raise InputError(f"{design}: this cache belongs to {whose}; create one with new_cache() of this layer.")
         self._leave_inference_mode()
         if self.max_length is not None and length > self.max_length:
             raise InputError(
@@ -316,12 +314,14 @@ class Cache:
         if self.shown is not None and self.shown.is_inference():
             self.shown = self.shown.clone()
 
-    def _whole(self, method: str, number: int) -> int:
-        """A whole number, of any type of integers. Raises InputError."""
-        try:
-            return operator.index(number)
-        except TypeError:
-            raise InputError(f"{self.design}: {method} takes a whole number, not {number!r}.") from None
+    def _whole(self, method: str, number: int, least: int | None = None) -> int:
+        """A whole number, of any type of integers, from `least`. Raises InputError."""
+        with suppress(TypeError):
+            count = int(operator.index(number))
+            if least is None or count >= least:
+                return count
+        wanted = "" if least is None else f", {least} or more"
+        raise InputError(f"{self.design}: {method} takes a whole number{wanted}, not {number!r}.")
 
     def _axis(self, name: str) -> int:
         cached = self._kept[name]

@@ -417,6 +417,8 @@ def check_noise(
     lengths: dict[str, int],
 ) -> None:
     """Checks noise values by name, [batch..., legs]. Raises InputError."""
+    if not isinstance(noise, Mapping):
+        raise InputError(f"{design}: noise is a {type(noise).__name__}; give a dict of tensors by name.")
     for name, tensor in noise.items():
         if name not in declared:
             raise InputError(f"{design}: there is no noise '{name}'; {nearest(str(name), declared)}")

@@ -34,6 +34,9 @@ class DecodingStep(nn.Module):
     def __init__(self, layer: CompiledDesign, first: bool = False):
         """Raises InputError if the step needs the number of positions and no cached value has it."""
         super().__init__()
+        if not isinstance(layer, CompiledDesign):
+            kind = type(layer).__name__
+            raise InputError(f"decoding_step takes a compiled design, as ta.compile returns it, not a {kind}.")
         self.kept = (*layer.new_cache(),)  # plans all parts before tracing
         self.layer, self.first, self._decoding = layer, first, decoding_of(layer.plan.graph)
         has_all_positions = any(cached.leg is not None and cached.reach is None for cached in self._decoding.kept)

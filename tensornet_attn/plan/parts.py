@@ -89,6 +89,11 @@ class Decoding:
         names += [tensor.name for graph in graphs for tensor in graph.of_role("noise")]
         return [name for name, count in Counter(names).items() if count > 1]
 
+    @cached_property
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """The sizes of a state, or of one cached position, by name."""
+        return {cached.name: tuple(self.graph.leg[leg].size or 1 for leg in cached.legs) for cached in self.kept}
+
     def floats(self, n: int) -> int:
         """Cached elements after n positions, for one sequence."""
         return sum(self.elements(cached) * (cached.rows(n) if cached.leg else 1) for cached in self.kept)

@@ -38,6 +38,7 @@ def test_tensors(backend: str) -> None:
     assert refusal(module, value, key_mask=keep[0].to("meta")) == f"mhsa: 'key_mask' {away}"
     row, offsets = x(1, 5, 12).float(), torch.tensor([0, 2, 5], dtype=torch.int32)
     assert refusal(module, row, cu_seqlens=offsets) == f"mhsa: input 'x' is torch.float32, {other}"
+    assert refusal(module, value, noise=value) == "mhsa: noise is a Tensor; give a dict of tensors by name."
     assert refusal(module.capture, value.float(), "A") == f"mhsa: input 'x' is torch.float32, {other}"
 
 
@@ -72,6 +73,8 @@ def test_compile() -> None:
     dtypes = "give one of torch.float32, torch.float64, torch.bfloat16, torch.float16."
     for dtype in (torch.int32, torch.float8_e4m3fn, "float99"):
         assert refusal(ta.compile, design, dtype=dtype) == f"mhsa: dtype is {dtype!r}; {dtypes}"
+    flags = "give True, False, or None for the design's own."
+    assert refusal(ta.compile, design, causal="no") == f"mhsa: causal is 'no'; {flags}"
     assert refusal(ta.compile, design, device="gpu").startswith("mhsa: there is no device 'gpu' here: Expected one of")
 
 
@@ -101,10 +104,19 @@ def test_caches() -> None:
             torch.tensor([5])
         ),
         "crop takes a whole number, not 2.0.": lambda: filled().crop(2.0),
-        "repeat_interleave takes a whole number, not '2'.": lambda: filled().repeat_interleave("2"),
-        "the state dict has no 'length': give the state_dict() of a cache.": lambda: filled().load_state_dict({}),
+        "repeat_interleave takes a whole number, 0 or more, not '2'.": lambda: filled().repeat_interleave("2"),
+        "repeat_interleave takes a whole number, 0 or more, not -1.": lambda: filled().repeat_interleave(-1),
+        "the state dict has no 'length': give the state_dict() of a cache.": lambda: filled().load_state_dict(None),
     }
     assert [refusal(call) for call in cases.values()] == [f"mhsa: {text}" for text in cases]
+    for other in (ta.compile(ta.load("mhsa", legs={"f": 12, "h": 6}), causal=True), compiled("mqa", "torch", True)):
+        whose = "another 'mhsa'" if other.design.name == "mhsa" else "'mqa'"
+        for cache in (other.new_cache(), other.new_cache(2)):
+            sentence = f"mhsa: this cache belongs to {whose}; create one with new_cache() of this layer."
+            assert refusal(module, value, cache=cache) == sentence
+    filled().keep_last(True)
+    sentence = "decoding_step takes a compiled design, as ta.compile returns it, not a Design."
+    assert refusal(ta.decoding_step, module.design) == sentence
     row, offsets = x(1, 5, 12), torch.tensor([0, 5], dtype=torch.int32)
     assert refusal(module, row, cu_seqlens=offsets, cache="a").startswith("mhsa: 'cache' is a str;")
 

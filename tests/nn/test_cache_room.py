@@ -184,7 +184,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
     for bad in (0, -1, 2.5):
         with pytest.raises(ta.InputError, match=r"^mhsa: 'max_length' is .*; give a positive number of positions.$"):
             module.new_cache(max_length=bad)  # type: ignore[arg-type]
-        with pytest.raises(ta.InputError, match=r"^mhsa: keep_last takes a number of positions, 1 or more, not"):
+        with pytest.raises(ta.InputError, match=r"^mhsa: keep_last takes a whole number, 1 or more, not"):
             cache.keep_last(bad)  # type: ignore[arg-type]
     with torch.no_grad():
         assert module(x[:, :0], cache=cache).shape == (2, 0, x.shape[-1])
