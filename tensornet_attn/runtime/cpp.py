@@ -254,6 +254,7 @@ def cpp_compiled(text: str, dtype: str) -> pathlib.Path:
         if completed.returncode:
             failed = folder / f"{cpp_key(text, dtype)}.failed.cpp"
             os.replace(source, failed)
+            cpp_bounded(folder, failed)
             messages = completed.stderr.decode(errors="replace").splitlines()
             lines = [*(line for line in messages if "error" in line), *messages, f"exit status {completed.returncode}"]
             raise OSError(f"{command[0]} fails on {failed}: {lines[0].strip()}")
@@ -265,14 +266,17 @@ def cpp_compiled(text: str, dtype: str) -> pathlib.Path:
 
 
 def cpp_bounded(folder: pathlib.Path, new: pathlib.Path) -> None:
-    """Removes the least recently used files, except a new one, until the folder is within CPP_LIMIT."""
+    """Removes the least recently used files, except a new one, until the folder is within CPP_LIMIT.
+
+    Those in the workspaces of killed processes count too.
+    """
     files = []
-    for path in folder.iterdir():
+    for path in (pathlib.Path(parent, name) for parent, _, names in os.walk(folder) for name in names):
         with contextlib.suppress(OSError):  # another process has removed it
             status = path.stat()
             files.append((status.st_mtime, status.st_size, path))
     size = sum(size for _, size, _ in files)
     for _, freed, path in sorted(files):
-        if size > CPP_LIMIT and path.is_file() and path != new:
+        if size > CPP_LIMIT and path != new:
             path.unlink(missing_ok=True)
             size -= freed
