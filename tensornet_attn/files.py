@@ -27,14 +27,19 @@ def user_folder() -> Path:
 def check_own(folder: Path, first: str, *marks: str) -> None:
     """Raises InputError unless a folder is new, empty, or has two of the files `first` and `marks` of a command.
 
-    The command makes `first` before any other, so it may be alone.
+    The command makes `first` before any other, so it may be alone if nothing is in it.
     """
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    others = sorted(name for name in names - {first} if not name.endswith(MARK))
+    empty = {first} if names and not _has_content(folder / first) else set()
+    others = sorted(name for name in names - empty if not name.endswith(MARK))
     if others and len(names & {first, *marks}) < 2:
         raise InputError(
             f"'{folder}' has files of others, such as '{others[0]}': choose an empty folder, or another --out."
         )
+
+
+def _has_content(path: Path) -> bool:
+    return any(path.iterdir()) if path.is_dir() else path.exists() and path.stat().st_size > 0
 
 
 def remove_torn(folder: Path) -> None:

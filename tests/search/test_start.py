@@ -149,6 +149,14 @@ def test_a_study_file_that_was_written_over(tmp_path: Path) -> None:
     assert told == f"'{tmp_path}' has files of others, such as '{CONFIG}': choose an empty folder, or another --out."
 
 
+def test_logs_of_others(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "slot0.log"
+    log.parent.mkdir()
+    log.write_text("mine")
+    assert refusal(searched, tmp_path).startswith(f"'{tmp_path}' has files of others, such as 'logs': choose an")
+    assert log.read_text() == "mine"
+
+
 MISTAKES = [
     ({"workers": 0}, "workers is 0; set at least 1."),
     ({"trials": 0}, "option 'trials': input should be greater than or equal to 1, got 0."),

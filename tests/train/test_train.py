@@ -221,7 +221,7 @@ def test_a_checkpoint_of_another_run(tmp_path: Path) -> None:
 
 def test_files_of_others_stay(tmp_path: Path) -> None:
     """A folder of others is refused before anything is written; in that of a run, only files of a killed run go."""
-    for name in (".gitlab-ci.yml", ".env.local", "run.yaml"):
+    for name in (".gitlab-ci.yml", ".env.local", "run.yaml", "lock"):
         out = tmp_path / name.strip(".")
         out.mkdir()
         (out / name).write_text("mine")
