@@ -100,7 +100,7 @@ class Decoding:
 
     def elements(self, cached: Kept) -> int:
         """Elements per position, or of a state."""
-        return prod(self.graph.leg[leg].size or 1 for leg in cached.legs if leg != cached.leg)
+        return prod(self.sizes[cached.name])
 
     def as_dict(self) -> dict[str, object]:
         """The contents of `to_text` as data; `numbers`: elements per position, or of a state, whose `leg` is None."""

@@ -109,9 +109,9 @@ def test_caches() -> None:
         "the state dict has no 'length': give the state_dict() of a cache.": lambda: filled().load_state_dict(None),
     }
     assert [refusal(call) for call in cases.values()] == [f"mhsa: {text}" for text in cases]
-    for other in (ta.compile(ta.load("mhsa", legs={"f": 12, "h": 6}), causal=True), compiled("mqa", "torch", True)):
-        whose = "another 'mhsa'" if other.design.name == "mhsa" else "'mqa'"
-        for cache in (other.new_cache(), other.new_cache(2)):
+    for layer in (ta.compile(ta.load("mhsa", legs={"f": 12, "h": 6}), causal=True), compiled("mqa", "torch", True)):
+        whose = "another 'mhsa'" if layer.design.name == "mhsa" else "'mqa'"
+        for cache in (layer.new_cache(), layer.new_cache(2)):
             sentence = f"mhsa: this cache belongs to {whose}; create one with new_cache() of this layer."
             assert refusal(module, value, cache=cache) == sentence
     filled().keep_last(True)
