@@ -121,9 +121,17 @@ def cpp_version(*command: str) -> str:
 
 
 def cpp_folder() -> pathlib.Path | None:
-    """The folder of the libraries: `tensornet-attn/cpp` in $XDG_CACHE_HOME or ~/.cache; None without a home."""
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    return cache / "tensornet-attn" / "cpp" if cache.is_absolute() else None
+    """The folder of the libraries: `cpp` in this user's folder of caches, as `platformdirs` has it, or the same folder
+    for a file alone in an environment without that package; None without a home."""
+    cache = None
+    with contextlib.suppress(ImportError, RuntimeError):
+        from platformdirs import user_cache_path
+
+        cache = user_cache_path("tensornet-attn", False)
+    if cache is None:
+        home = "~/Library/Caches" if os.uname().sysname == "Darwin" else "~/.cache"
+        cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser(home)) / "tensornet-attn"
+    return cache / "cpp" if cache.is_absolute() else None
 
 
 def cpp_key(text: str, dtype: str) -> str:

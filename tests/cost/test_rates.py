@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import platformdirs
 import pytest
+from platformdirs.macos import MacOS
+from platformdirs.unix import Unix
 
 import tensornet_attn as ta
 from tensornet_attn.cost import rates
@@ -70,11 +76,27 @@ def test_what_was_not_measured_has_the_shipped_efficiency() -> None:
     assert found.efficiency_of("product", False) == 1.5
 
 
-def test_without_the_variable_it_is_in_the_home(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+@pytest.mark.parametrize(("system", "folder"), [(Unix, ".cache"), (MacOS, "Library/Caches")])
+def test_without_the_variable_it_is_in_the_home(
+    system: type[Unix], folder: str, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", str(cache / "home"))
-    assert calibration_file() == cache / "home" / ".cache" / "tensornet-attn" / "rates.json"
-    assert cpp_folder() == calibration_file().with_name("cpp")  # a copy in generated files, which need no platformdirs
+    monkeypatch.setattr(platformdirs, "PlatformDirs", system)
+    assert calibration_file() == cache / "home" / folder / "tensornet-attn" / "rates.json"
+    assert cpp_folder() == calibration_file().with_name("cpp")
+
+
+@pytest.mark.parametrize(("system", "folder"), [("Linux", ".cache"), ("Darwin", "Library/Caches")])
+def test_files_alone_find_the_folder_of_libraries_without_platformdirs(
+    system: str, folder: str, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "platformdirs", None)
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(sysname=system))
+    assert cpp_folder() == cache / "tensornet-attn" / "cpp"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(cache / "home"))
+    assert cpp_folder() == cache / "home" / folder / "tensornet-attn" / "cpp"
 
 
 def test_not_measured() -> None:
