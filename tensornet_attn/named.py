@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from importlib import import_module
 from inspect import isclass, isfunction
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
-from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.errors import InputError, TensornetError, nearest
 
 NAME = re.compile(r"\w+(?:\.\w+)*:\w+(?:\.\w+)*")
+_LIBRARIES = *(sysconfig.get_path(kind) + os.sep for kind in ("stdlib", "purelib")), os.path.dirname(__file__) + os.sep
 _MISSING = object()
 _SCRIPT = "__mp_main__", "__main__"  # modules without a name of their own; the first one in children
 
@@ -79,6 +82,17 @@ def _of_kinds(owner: Any, kinds: Any) -> Iterator[str]:
         imported = (isclass(member) or isfunction(member)) and member.__module__ != getattr(owner, "__name__", None)
         if isinstance(member, kinds) and not imported and not name.startswith("_"):
             yield name
+
+
+def sentence(error: Exception) -> str:
+    """The first line of an error; with its type and the line of the user's code that raised it, unless it is a
+    TensornetError."""
+    first = (str(error).strip() or type(error).__name__).split("\n", 1)[0][:300]
+    if isinstance(error, TensornetError):
+        return first
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next((frame for frame in reversed(frames) if not frame.filename.startswith(_LIBRARIES)), frames[-1])
+    return f"{type(error).__name__}: {first} ({Path(line.filename).name}:{line.lineno})"
 
 
 def name_of(target: Any, what: str, home: str | None = None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -98,3 +99,43 @@ def test_names_of_functions_and_recipes(tmp_path: Path, monkeypatch: pytest.Monk
         )
     monkeypatch.setattr(sys.modules["__main__"], "local", local, raising=False)
     assert name_of_task(local) == "__main__:local"
+
+
+RECIPES_IN_ERROR = [
+    ("bits.sum(1) % 2}", "bits.sum(1) % x}", "raised NameError: name 'x' is not defined (own_task.py:17)."),
+    ("}, np.arange(len(bits))", "}", ": samples are made as {'tokens': array("),
+    ('"tokens": bits', '"inputs": bits', ": samples are made as ({'inputs': array("),
+    ('"targets": bits.sum(1) % 2', '"target": bits', "raised TypeError: Batch.__init__() got an unexpected"),
+    (
+        "bits.sum(1) % 2",
+        "bits",
+        ": 'tokens' are [8, 8] and 'targets' [8, 8]; for a classification of length 8, return [samples, 8] and "
+        "[samples].",
+    ),
+    (
+        '"classification"',
+        '"language_model"',
+        ": 'tokens' are [8, 8] and 'targets' [8]; for a language_model of length 8, return [samples, 8] and "
+        "[samples, 8].",
+    ),
+    ("options.length, options.sizes", "9, options.sizes", ": 'tokens' are [8, 8] and 'targets' [8]; for a "),
+    ('"classification"', '"clasification"', ": there is no kind 'clasification': did you mean 'classification'?"),
+    ("    return Source(", "    Source(", ": 'open' returned None; return a Source."),
+    ("options.sizes, make", "options.size, make", "raised AttributeError: 'Options' object has no attribute"),
+    ("Options, _open)", "Options, 5)", ": importing 'own_task' raised ValidationError: "),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), RECIPES_IN_ERROR)
+def test_a_recipe_with_a_mistake(
+    old: str, new: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert own_modules.PARITY.count(old) == 1
+    own_modules.write(monkeypatch, tmp_path, "own_task", own_modules.PARITY.replace(old, new))
+    found = refusal(task_named, "own_task:parity").removeprefix("the ")
+    assert found.removeprefix("task 'parity'").removeprefix("task 'own_task:parity'").lstrip().startswith(message)
+
+
+@pytest.mark.parametrize("recipe", [recipe for recipe in list_tasks() if recipe.drawn], ids=lambda recipe: recipe.name)
+def test_shipped_recipes_keep_the_rules_of_a_users_recipe(recipe: Recipe) -> None:
+    assert task_named(replace(recipe)).samples_hash

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, cast
 
-from tensornet_attn.errors import TensornetError
+from tensornet_attn.named import sentence
 from tensornet_attn.search.study import CLIMB, Job, NotFiniteError, called
 from tensornet_attn.search.trial import COMPLETE, DIVERGED, FAILED, LATE, MEMORY
 
@@ -220,12 +220,3 @@ def state_of(error: Exception) -> str:
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):
         return MEMORY
     return DIVERGED if isinstance(error, NotFiniteError) else FAILED
-
-
-def sentence(error: Exception) -> str:
-    """The first line of an error; with its type and the line that raised it, unless it is a TensornetError."""
-    first = (str(error).strip() or type(error).__name__).split("\n", 1)[0][:300]
-    if isinstance(error, TensornetError):
-        return first
-    line = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {first} ({Path(line.filename).name}:{line.lineno})"

@@ -135,7 +135,13 @@ def settled(make: Make, stream: RandomStream, index: Integers) -> Rows:
     while missing.size:
         width = max(1, min(64, _AT_ONCE // missing.size))
         attempts = np.tile(np.arange(attempt, attempt + width), missing.size)
-        rows, which = make(stream.at(np.repeat(index[missing], width), attempts))
+        made = make(stream.at(np.repeat(index[missing], width), attempts))
+        if not (isinstance(made, tuple) and isinstance(made[0], dict) and "tokens" in made[0]):
+            raise InputError(
+                f"task '{stream.task}': samples are made as {made!r:.60}; return a dict of arrays, 'tokens' and "
+                "'targets' among them, and the array of the indices of the valid candidates."
+            )
+        rows, which = {name: np.asarray(values) for name, values in made[0].items()}, np.asarray(made[1])
         in_split = _class(rows) == SPLITS.index(stream.split)
         owner, first = np.unique(which[in_split] // width, return_index=True)  # the attempts of a sample are in order
         for name, values in rows.items():

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
@@ -87,7 +88,7 @@ class Source:
     parallel: Parallel | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True)
 class Recipe:
     """A named task. A change of its samples needs a new `version`, so that no result changes silently.
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from pydantic import ValidationError
 
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.named import name_of, named
+from tensornet_attn.named import name_of, named, sentence
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
 from tensornet_attn.tasks.chance import SPLITS, Integers, RandomStream, Rows
 from tensornet_attn.tasks.reading import Cache, MissingFile, default_folder, fingerprint
@@ -104,7 +104,15 @@ class Task:
         for split, size in self.source.sizes.items():
             index = np.arange(_SHOWN if size is None else min(_SHOWN, size))
             rows = self.source.rows(RandomStream(self.name, self.recipe.version, split, 0), index)
-            for name, values in sorted(vars(batch_of(rows, self.source.padding)).items()):
+            batch = batch_of(rows, self.source.padding)
+            dims = 1 if self.kind == "classification" else 2
+            if batch.tokens.shape[1] != self.length or batch.targets.shape != batch.tokens.shape[:dims]:
+                raise InputError(
+                    f"task '{self.name}': 'tokens' are {list(batch.tokens.shape)} and 'targets' "
+                    f"{list(batch.targets.shape)}; for a {self.kind} of length {self.length}, return "
+                    f"[samples, {self.length}] and {['[samples]', f'[samples, {self.length}]'][dims - 1]}."
+                )
+            for name, values in sorted(vars(batch).items()):
                 if values is not None:
                     parts += [f"{split} {name} {list(values.shape)}", values.numpy().tobytes()]
         return fingerprint(parts)[:16]
@@ -262,11 +270,21 @@ def task_named(
     where = Cache(folder)
     try:
         source = recipe.open(chosen, where)
+        if not isinstance(source, Source):
+            raise InputError(f"task '{recipe.name}': 'open' returned {source!r:.60}; return a Source.")
+        if source.kind not in get_args(Kind):
+            raise InputError(
+                f"task '{recipe.name}': there is no kind '{source.kind}': {nearest(source.kind, get_args(Kind))}"
+            )
+        task = Task(recipe, chosen, seed, source, where)
+        task.samples_hash  # noqa: B018 - tries the recipe of a user
     except MissingFile as error:
         raise MissingFile(f"{error} Task '{recipe.name}': {recipe.files}" if recipe.files else str(error)) from error
-    if not isinstance(source, Source):
-        raise InputError(f"task '{recipe.name}': 'open' returned {source!r:.60}; return a Source.")
-    return Task(recipe, chosen, seed, source, where)
+    except Exception as error:
+        if isinstance(error, InputError) or recipe in RECIPES:
+            raise
+        raise InputError(f"task '{recipe.name}' raised {sentence(error)}.") from error
+    return task
 
 
 def recipe_named(name: str) -> Recipe:
