@@ -21,6 +21,8 @@ import tensornet_attn as ta
 from tensornet_attn import compiler
 from tensornet_attn.cli.app import app
 from tensornet_attn.cli.options import overrides
+from tensornet_attn.compare.printed import printed_score, read_printed
+from tensornet_attn.compare.record import designs_of
 from tensornet_attn.cost.paper import TABLES
 from tensornet_attn.models.read import ModelSpec
 from tensornet_attn.tasks import list_tasks, task_named
@@ -149,6 +151,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[ModelSpec]:
 
 WITH_COMMANDS = [row.id for row in ROWS if row.ours != "–"]
 FILES = sorted((PAGE.parent / "reproduce").glob("*.yaml"))
+PRINTED = read_printed(PAGE.parent / "reproduce" / "printed.csv")
 
 
 @pytest.mark.parametrize("row", WITH_COMMANDS)
@@ -167,6 +170,20 @@ def test_what_a_row_trains_fits_its_task(
     for call in found:
         invoke(call)
     assert len(trained) == len(found)
+    outs = [parsed(call).params["out"] for call in found]
+    for line in PRINTED:
+        if f"/{row}/" in line["runs"]:
+            split = "test" if line["test"] else "validation"
+            told = [
+                printed_score([line], out, designs_of(spec), split) for out, spec in zip(outs, trained, strict=True)
+            ]
+            assert line[split] in told, f"{row} trains no {line}"
+
+
+def test_printed_scores_are_those_of_the_page() -> None:
+    words = set((PAGE.parent / "printed-scores.md").read_text().replace("%", " ").split())
+    assert [line for line in PRINTED if not {line["validation"], line["test"]} - {""} <= words] == []
+    assert {line["runs"].split("/")[1] for line in PRINTED} <= set(WITH_COMMANDS)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -32,6 +32,7 @@ PAIRS = {
     "mlp_settings": "--mlp-set",
 }
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Run folder.")]
+Printed = Annotated[Text, option("CSV file of the scores that a paper prints, shown beside ours.", "FILE")]
 Checkpoint = Annotated[Text, option("A step, or the folder of a checkpoint. [default: the last]", "STEP")]
 
 
@@ -164,6 +165,7 @@ def evaluate(
     ] = "13a",
     accelerator: Annotated[Text, option("auto, cpu or cuda. [default: the run's]", "KIND")] = None,
     task: Annotated[Text, option("New place of your recipe as module:name, if it has moved.", "NAME")] = None,
+    printed: Printed = None,
     as_json: Json = False,
 ) -> None:
     """Evaluate a trained model on a split of its task.
@@ -171,9 +173,12 @@ def evaluate(
     Prints the loss, and perplexity or bits if the task has them. With --sliding-window, each token of a text is scored
     with a full context before it, and --samples limits the number of windows.
     """
+    from tensornet_attn.compare.printed import printed_score, read_printed
+    from tensornet_attn.compare.record import designs_of
     from tensornet_attn.train import translate
     from tensornet_attn.train.trained import open_run
 
+    printed_scores = read_printed(printed) if printed else ()
     trained = open_run(run, checkpoint, accelerator, task)
     if bleu is None:
         bleu = trained.task.source.parallel is not None
@@ -192,11 +197,12 @@ def evaluate(
         judged = translate.bleu(trained, split, samples, batch, bleu_tokenizer)
         means |= {"bleu": judged.score}
         counted |= {"sentences": judged.sentences, "bleu_signature": judged.signature}
+    found = {"printed": printed_score(printed_scores, run, designs_of(trained.spec), split)} if printed else {}
     if as_json:
-        print_json(facts | means | counted)
+        print_json(facts | means | counted | found)
         return
     window = f", windows of {facts['context']} with stride {facts['stride']}" if sliding_window else ""
-    scores = "  ".join(f"{name} {score:.4f}" for name, score in means.items())
+    scores = "  ".join([*(f"{name} {score:.4f}" for name, score in means.items()), *map(" ".join, found.items())])
     print(f"{trained.spec.name} on {trained.run.task}, {split}, step {trained.saved.step}{window}: {scores}")
 
 
@@ -224,6 +230,7 @@ def compare(
     by: Annotated[
         Text, option("Sort key, e.g. eval_loss. [default: perplexity or bits, else accuracy, else loss]", "KEY")
     ] = None,
+    printed: Printed = None,
     as_json: Json = False,
 ) -> None:
     """Compare runs: means and intervals over seeds, and costs.
@@ -232,5 +239,5 @@ def compare(
     """
     from tensornet_attn.compare import compare as compared
 
-    comparison = compared(runs, by)
+    comparison = compared(runs, by, printed)
     show(comparison, as_json, output, comparison.to_html)

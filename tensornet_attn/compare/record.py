@@ -57,12 +57,7 @@ class Record:
 
     @cached_property
     def designs(self) -> dict[str, Design]:
-        """The designs of the model by name, in the order of layers; the first design of each name."""
-        designs: dict[str, Design] = {}
-        for block in chain.from_iterable(self.spec.stacks.values()):
-            for layer in block.values():
-                designs.setdefault(layer.design.name, layer.design)
-        return designs
+        return designs_of(self.spec)
 
     def curve(self, key: str) -> dict[int, float]:
         """The finite values of a metric by step."""
@@ -74,6 +69,15 @@ class Record:
         """The last validation's finite values: `eval_loss` in nats, perplexity or bits, accuracies, also of groups."""
         values = self.summary["eval"] if self.summary else {}
         return {key: float(score) for key, score in values.items() if score is not None}
+
+
+def designs_of(spec: ModelSpec) -> dict[str, Design]:
+    """The designs of a model by name, in the order of layers; the first design of each name."""
+    designs: dict[str, Design] = {}
+    for block in chain.from_iterable(spec.stacks.values()):
+        for layer in block.values():
+            designs.setdefault(layer.design.name, layer.design)
+    return designs
 
 
 def record(path: str | Path) -> Record:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tensornet_attn.compare.printed import Scores, printed_score, read_printed
 from tensornet_attn.compare.record import Record
 from tensornet_attn.compare.record import record as read
 from tensornet_attn.compare.section import DEFAULT, NOTE, UNITS, SeedMean, SeedRuns, TaskSection, cells, head, mean_of
@@ -50,27 +51,28 @@ def _lines(section: TaskSection) -> Iterator[str]:
         yield f"  unfinished: {label}, seed {run.seed}, step {run.last_step} of {run.run.steps}: {run.path}"
 
 
-def compare(runs: Iterable[str | Path], by: str | None = None) -> Comparison:
+def compare(runs: Iterable[str | Path], by: str | None = None, printed: str | Path | None = None) -> Comparison:
     """Compares runs, given the folders that `tensornet-attn train --out FOLDER` has written.
 
     Runs that differ only in their seed form one row. Rows are sorted by the measure `by`; the default is perplexity or
-    bits if the task has them, otherwise `eval_accuracy`, otherwise `eval_loss`. Raises InputError for a folder without
-    a valid run, two runs with one seed in a row, or an unknown measure; DesignError for problems of a configuration.
+    bits if the task has them, otherwise `eval_accuracy`, otherwise `eval_loss`. `printed`: a CSV file of scores that
+    papers print; those of the validation split become a column. Raises InputError for a folder without a valid run, two
+    runs with one seed in a row, or an unknown measure; DesignError for problems of a configuration.
     """
     paths = list(dict.fromkeys(Path(path) for path in runs))
     if not paths:
         raise InputError("there are no runs to compare: give folders that 'tensornet-attn train --out' has written.")
-    return Comparison(sections((read(path) for path in paths), by))
+    return Comparison(sections((read(path) for path in paths), by, read_printed(printed) if printed else ()))
 
 
-def sections(records: Iterable[Record], by: str | None = None) -> tuple[TaskSection, ...]:
+def sections(records: Iterable[Record], by: str | None = None, printed: Scores = ()) -> tuple[TaskSection, ...]:
     """The sections of the runs, in the given order. Raises InputError; see `compare`."""
     tasks: dict[str, list[Record]] = {}
     for record in records:
         tasks.setdefault(repr((record.run.task, sorted(_samples(record).items()))), []).append(record)
     firsts = [group[0] for group in tasks.values()]
     titles = labelled([record.run.task for record in firsts], list(map(_samples, firsts)))
-    return tuple(_section(title, group, by) for title, group in zip(titles, tasks.values(), strict=True))
+    return tuple(_section(title, group, by, printed) for title, group in zip(titles, tasks.values(), strict=True))
 
 
 def _samples(record: Record) -> dict[str, Any]:
@@ -79,7 +81,7 @@ def _samples(record: Record) -> dict[str, Any]:
     return {**run.options, "task version": run.task_version, "task samples": run.task_samples}
 
 
-def _section(task: str, records: Sequence[Record], by: str | None) -> TaskSection:
+def _section(task: str, records: Sequence[Record], by: str | None, printed: Scores) -> TaskSection:
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(repr(sorted(record.recipe.items())), []).append(record)
@@ -96,7 +98,8 @@ def _section(task: str, records: Sequence[Record], by: str | None) -> TaskSectio
                     f"'{run.path}' and '{next_run.path}' are the same run, {label} with seed {run.seed}; leave one out."
                 )
         if finished:
-            rows.append(SeedRuns(label, tuple(finished), measure))
+            score = printed_score(printed, group[0].path, group[0].designs, "validation") if printed else None
+            rows.append(SeedRuns(label, tuple(finished), measure, printed=score))
     rows.sort(key=lambda row: row.score.value, reverse=not measure.partition("/")[0].endswith(SMALLER))
     compared = tuple(replace(row, difference=_difference(row, rows[0])) for row in rows)
     return TaskSection(task, records[0].run.options, measure, compared, tuple(waiting))

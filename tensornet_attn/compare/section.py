@@ -99,12 +99,17 @@ def quantile(freedom: int, level: float = LEVEL) -> float:
 
 @dataclass(frozen=True, eq=False)
 class SeedRuns:
-    """Finished runs that differ only in their seed. `difference`: from the first row, over common seeds."""
+    """Finished runs that differ only in their seed.
+
+    `difference`: from the first row, over common seeds. `printed`: the score that a paper prints, `-` if it prints
+    none; None if no such scores were given.
+    """
 
     label: str
     records: tuple[Record, ...]
     by: str
     difference: SeedMean | None = None
+    printed: str | None = None
 
     @property
     def seeds(self) -> list[int]:
@@ -135,6 +140,7 @@ class SeedRuns:
             "seeds": self.seeds,
             "measures": {key: self.mean(key).as_dict() for key in first.scores if self.has(key)},
             "difference": self.difference.as_dict() if self.difference else None,
+            **({} if self.printed is None else {"printed": self.printed}),
             **{key: self.cost(key) for key in COSTS},
             "runs": [record.path for record in self.records],
         }
@@ -201,7 +207,8 @@ class TaskSection:
 
 def head(section: TaskSection) -> list[str]:
     """The column headers of a task."""
-    return ["", *map(words, section.measures), "difference", "seeds", *COSTS.values()]
+    printed = ["printed"] * (section.rows[0].printed is not None)
+    return ["", *map(words, section.measures), *printed, "difference", "seeds", *COSTS.values()]
 
 
 def words(key: str) -> str:
@@ -218,4 +225,5 @@ def cells(section: TaskSection, row: SeedRuns) -> list[str]:
         cost = row.cost(key)
         unit = in_bytes if key == "peak_memory_bytes" else human
         costs.append("-" if cost is None else unit(round(cost)))
-    return [row.label, *means, difference, str(len(row.seeds)), *costs]
+    printed = [] if row.printed is None else [row.printed]
+    return [row.label, *means, *printed, difference, str(len(row.seeds)), *costs]

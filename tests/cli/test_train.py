@@ -35,6 +35,10 @@ def test_train_evaluate_and_sample(run, tmp_path: Path) -> None:
     assert bits == summary["eval"]["eval_bits_per_character"] == pytest.approx(judged["loss"] / math.log(2))
     assert f"eval_bits_per_character {bits:.4g}" in trained.err
     assert "bits per character" in (tmp_path / "out" / "curves.svg").read_text()
+    printed = tmp_path / "printed.csv"
+    printed.write_text("runs,design,sizes,validation,test\n*,mhsa,,1.5,1.6\n")
+    told = run("evaluate", out, "--samples", "8", "--split", "test", "--printed", str(printed))
+    assert told.out.endswith("  printed 1.6\n")
     slid = run("evaluate", out, "--samples", "3", "--sliding-window", "--context", "6", "--stride", "2", "--json")
     told = json.loads(slid.out)
     assert (told["context"], told["stride"], told["scored"]) == (6, 2, 10)

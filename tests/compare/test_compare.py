@@ -126,6 +126,28 @@ mean ± half the 95 % interval (Student's t) over seeds; difference: to the firs
     )
 
 
+def test_printed_scores(tmp_path: Path) -> None:
+    """The first row counts whose folder, design and sizes are those of the run."""
+    runs = [
+        *several(tmp_path / "T1", "a", [0.7, 0.8]),
+        folder(tmp_path / "T1" / "b", 0.4, model=model("linear")),
+        folder(tmp_path / "T2" / "c", 0.3, model=model("band")),
+    ]
+    file = tmp_path / "printed.csv"
+    rows = ["*/T3/*,mhsa,h=2,0.99,", "*/T1/*,mhsa,h=4,0.98,", "*/T1/*,mhsa,h=2,0.90,0.91", "*/T2/*,band,,,0.6"]
+    file.write_text("\n".join(["runs,design,sizes,validation,test", *rows]))
+    found = ta.compare(runs, printed=file)
+    assert [row.printed for row in found.sections[0].rows] == ["0.90", "-", "-"]
+    assert found.to_text().splitlines()[1].split()[:3] == ["accuracy", "loss", "printed"]
+    assert found.as_dict()["tasks"][0]["rows"][0]["printed"] == "0.90"
+    assert "printed" not in ta.compare(runs).to_text()
+    for text in (b"", b"design,validation\nmhsa,1\n", b"runs,design,sizes,validation,test\nmhsa\n", b"\xff"):
+        file.write_bytes(text)
+        assert refusal(ta.compare, runs, printed=file) == (
+            f"'{file}' has no printed scores; give a CSV file with the columns runs,design,sizes,validation,test."
+        )
+
+
 def test_data(tmp_path: Path) -> None:
     (task,) = json.loads(json.dumps(ta.compare(several(tmp_path, "a", [0.5, 0.7])).as_dict()))["tasks"]
     (row,) = task["rows"]
