@@ -96,10 +96,10 @@ class Task:
 
         It shows that a recipe has changed although its `version` has not.
         """
-        from tensornet_attn.tasks.batch import batch_of
-
         if any(recipe is self.recipe for recipe in RECIPES):
             return None
+        from tensornet_attn.tasks.batch import batch_of  # imports torch
+
         parts: list[bytes | str] = []
         for split, size in self.source.sizes.items():
             index = np.arange(_SHOWN if size is None else min(_SHOWN, size))
