@@ -36,6 +36,8 @@ def load_converted(path: str | Path, **options: Any) -> nn.Module:
         raise MissingPartError("Hugging Face models need transformers: pip install 'tensornet-attn[hf]'.") from None
     import tensornet_attn.convert.pretrained  # noqa: F401  # registers converted models with from_pretrained
 
+    if str(path).startswith(("/", ".", "~")) and not Path(path).is_dir():  # no name of a repository
+        raise InputError(f"'{path}' is not a folder; give one that 'save_pretrained' of a converted model has written.")
     hub = {name: options[name] for name in HUB if name in options}
     try:
         config = transformers.AutoConfig.from_pretrained(path, **hub)

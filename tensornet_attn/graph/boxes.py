@@ -25,6 +25,10 @@ _RANGES = {  # parameter: (check, requirement, example)
     "dropout": (lambda number: 0 <= number < 1, "at least 0 and below 1", "0.1"),
     "eps": (lambda number: number >= 0, "zero or more", "1e-5"),
     "base": (lambda number: number > 0, "positive", "10000"),
+    **dict.fromkeys(
+        ("k", "groups", "k_groups", "k_in_group"),
+        (lambda number: isinstance(number, int) and number >= 1, "a whole number from 1", "2"),
+    ),
 }
 
 

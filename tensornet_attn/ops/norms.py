@@ -118,7 +118,7 @@ class GroupNormOperation(LayerNormOperation):
         if size is None:
             hint = "use a leg with a size, such as a feature leg."
             raise Refusal("run-time-leg", f"leg '{leg}' is sized at run time and cannot be divided into groups.", hint)
-        if not isinstance(value, int) or value < 1 or size % value:
+        if size % int(value):
             message = f"'groups' is {value}; it must be a whole number that divides the size {size} of '{leg}'."
             raise Refusal("number", message, "e.g. 'groups: 8'.")
 

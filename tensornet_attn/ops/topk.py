@@ -53,8 +53,6 @@ class TopKOperation(Operation):
         size = box.declared[leg].size
         if name == "fill":
             return
-        if not isinstance(value, int) or value < 1:
-            raise Refusal("number", f"'{name}' is {value}; it must be a whole number from 1.", f"e.g. '{name}: 2'.")
         if size is None and name == "groups" and not box.broken(leg):
             hint = "use a leg with a size."
             raise Refusal("run-time-leg", f"leg '{leg}' is sized at run time and cannot be divided into groups.", hint)

@@ -165,6 +165,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     )
     assert list(tmp_path.iterdir()) == []
     models.made("bert").save_pretrained(tmp_path)
+    assert refusal(load_converted, tmp_path / "none").startswith(f"'{tmp_path}/none' is not a folder; give one that ")
     no_model = f"'{tmp_path}' contains no converted model: its config.json lists no designs."
     assert refusal(load_converted, tmp_path) == no_model
     assert refusal(load_converted, "nobody/nothing", local_files_only=True).startswith(
