@@ -27,11 +27,13 @@ _FILLED: dict[str, Any] = {"tensornet": 1, "name": "unnamed", "legs": {}, "input
 
 @dataclass
 class ReadDesign:
-    """The result of reading: a Design without its broken parts, the paths of the broken parts, and the problems."""
+    """The result of reading: a Design without its broken parts, the paths of the broken parts and of the wrong keys
+    that were `cut` from boxes, and the problems."""
 
     design: Design | None
     reporter: Reporter
     broken: list[Path] = field(default_factory=list)
+    cut: list[Path] = field(default_factory=list)
 
 
 def load(source: Source, legs: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None) -> Design:
@@ -285,7 +287,7 @@ def _validated(document: Document, reporter: Reporter, kind: type[Design]) -> Re
         try:
             design = kind(**entries)
         except DesignError as error:
-            _prune(entries, report_validation(cast(ValidationError, error.__cause__), reporter), reading)
+            _prune(entries, report_validation(cast(ValidationError, error.__cause__), reporter, reading.cut), reading)
             continue
         design._document = document
         reading.design = design
@@ -293,10 +295,25 @@ def _validated(document: Document, reporter: Reporter, kind: type[Design]) -> Re
     return reading
 
 
-def _prune(entries: dict[str, Any], paths: list[Path], reading: ReadDesign) -> None:
-    """Removes the values at these paths, and fills in required keys."""
+def _without(value: Any, path: Path) -> Any:
+    """A copy of nested mappings and lists without the entry at a path."""
+    if isinstance(value, dict):
+        return {
+            key: _without(entry, path[1:]) if key == path[0] else entry
+            for key, entry in value.items()
+            if key != path[0] or len(path) > 1
+        }
+    return [_without(entry, path[1:]) if index == path[0] else entry for index, entry in enumerate(value)]
+
+
+def _prune(entries: dict[str, Any], errors: dict[Path, str], reading: ReadDesign) -> None:
+    """Removes the values at these paths, and fills in required keys. Of a box with a wrong key, the rest stays."""
     lost: dict[str, set[str | int]] = {}
-    for path in paths:
+    for path, kind in errors.items():
+        if kind != "missing" and path[0] == "diagram" and len(path) > 2:
+            reading.cut.append(path)
+            entries["diagram"] = _without(entries["diagram"], path[1:])
+            continue
         reading.broken.append(path[:2])
         head = str(path[0]) if path else ""
         if len(path) > 1 and isinstance(entries.get(head), dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import ValidationError
@@ -30,8 +31,11 @@ _LEGS_HINT = "write names separated by spaces, e.g. 'n f' (a scalar has [])."
 _BOX_HINT = "e.g. 'x[n f] W[f d] -> n d', or a box such as {softmax: m, of: S}."
 
 
-def report_validation(error: ValidationError, reporter: Reporter) -> list[Path]:
-    """Reports each error once and returns the paths without a usable value."""
+def report_validation(error: ValidationError, reporter: Reporter, cut: Iterable[Path] = ()) -> dict[Path, str]:
+    """Reports each error once, but none of a mapping from which a wrong key was `cut`.
+
+    Returns pydantic's type of each error, by the path without a usable value.
+    """
     complaints: dict[Path, dict[str, Any]] = {}
     for raw in error.errors(include_url=False, include_context=False, include_input=False):
         path = _path(raw["loc"], reporter.document.data)
@@ -42,10 +46,12 @@ def report_validation(error: ValidationError, reporter: Reporter) -> list[Path]:
         del complaints[owner]
     unknown = [str(path[0]) for path in complaints if len(path) == 1 and path[0] not in TOP]
     misspelt = {(meant(reporter.nearest(key, TOP)),) for key in unknown}
+    owners = {path[:-1] for path in cut}
     for complaint in complaints.values():
-        if complaint["type"] != "missing" or complaint["path"] not in misspelt:
+        path = complaint["path"]
+        if (complaint["type"] != "missing" or path not in misspelt) and not {path, path[:-1]} & owners:
             _report(complaint, reporter)
-    return [complaint["path"] for complaint in complaints.values()]
+    return {complaint["path"]: complaint["type"] for complaint in complaints.values()}
 
 
 def _path(loc: tuple[int | str, ...], data: Any) -> Path:
