@@ -18,10 +18,7 @@ def read_printed(path: str | Path) -> Scores:
     """The rows of a CSV file: for the `runs` in folders such as */F1/*, a `design`, its `sizes` such as `h=8 k=2`, and
     scores of `validation` and `test`. Raises InputError for another file.
     """
-    try:
-        rows = list(csv.DictReader(Path(path).read_text(encoding="utf-8").splitlines()))
-    except UnicodeDecodeError:
-        rows = []
+    rows = list(csv.DictReader(Path(path).read_text(encoding="utf-8", errors="replace").splitlines()))
     if not rows or any(tuple(row) != COLUMNS or None in row.values() for row in rows):
         raise InputError(f"'{path}' has no printed scores; give a CSV file with the columns {','.join(COLUMNS)}.")
     return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -295,24 +296,16 @@ def _validated(document: Document, reporter: Reporter, kind: type[Design]) -> Re
     return reading
 
 
-def _without(value: Any, path: Path) -> Any:
-    """A copy of nested mappings and lists without the entry at a path."""
-    if isinstance(value, dict):
-        return {
-            key: _without(entry, path[1:]) if key == path[0] else entry
-            for key, entry in value.items()
-            if key != path[0] or len(path) > 1
-        }
-    return [_without(entry, path[1:]) if index == path[0] else entry for index, entry in enumerate(value)]
-
-
 def _prune(entries: dict[str, Any], errors: dict[Path, str], reading: ReadDesign) -> None:
     """Removes the values at these paths, and fills in required keys. Of a box with a wrong key, the rest stays."""
     lost: dict[str, set[str | int]] = {}
-    for path, kind in errors.items():
-        if kind != "missing" and path[0] == "diagram" and len(path) > 2:
+    for path in sorted(errors, key=len, reverse=True):
+        if errors[path] != "missing" and path[:1] == ("diagram",) and len(path) > 2 and isinstance(path[-1], str):
             reading.cut.append(path)
-            entries["diagram"] = _without(entries["diagram"], path[1:])
+            entries["diagram"] = owner = deepcopy(entries["diagram"])
+            for step in path[1:-1]:
+                owner = owner[step]
+            del owner[path[-1]]
             continue
         reading.broken.append(path[:2])
         head = str(path[0]) if path else ""
