@@ -36,10 +36,13 @@ def make_box(scope: Scope, model: BoxModel, operands: dict[str, Use], path: Path
     """The Box and the legs of its result. Reports its problems and raises Refusal."""
     maker = _Maker(scope, model, operands, path)
     try:
-        return maker.box()
+        parameters = maker.parameters()
+        if all(path != cut[:-1] for cut in scope.reporter.cut):
+            return maker.box(*parameters)
     except Refusal as refusal:
         scope.reporter.syntax(refusal, maker.at)
         raise
+    raise Refusal("unknown-key", "a wrong key is reported", "")
 
 
 def check_parameters(scope: Scope, model: BoxModel, path: Path) -> None:
@@ -87,8 +90,14 @@ class _Maker:
     def declared(self) -> Mapping[str, Leg]:
         return self.scope.sizes.legs
 
-    def box(self) -> tuple[Box, tuple[str, ...]]:
-        leg, second, function, numbers, masks = self.parameters()
+    def box(
+        self,
+        leg: str | None,
+        second: str | None,
+        function: Function | None,
+        numbers: tuple[tuple[str, Arith], ...],
+        masks: tuple[Function, ...],
+    ) -> tuple[Box, tuple[str, ...]]:
         if self.op.makes_leg:
             self.scope.used_legs |= {self.query} - {None}  # type: ignore[arg-type]
         legs = self.op.result(self, leg or "", second or "")

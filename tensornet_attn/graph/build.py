@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from re import findall
 from typing import Any
 
 from tensornet_attn import limits
@@ -73,7 +72,8 @@ def examine(reading: ReadDesign, causal: bool | None = None) -> Graph | None:
     check_updates(scope)
     losses = declare_losses(scope)
     complete = not (scope.open or reporter.failed)
-    scope.used.update(word for path in reading.cut for word in findall(r"\w+", str(reporter.document.value(path))))
+    for path in reporter.cut:
+        scope.mentions(reporter.document.value(path))
     if not heads & {*SECTIONS} and not _hollow(reading):
         check_unused(scope)
     check_lengths(scope)

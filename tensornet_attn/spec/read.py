@@ -28,13 +28,11 @@ _FILLED: dict[str, Any] = {"tensornet": 1, "name": "unnamed", "legs": {}, "input
 
 @dataclass
 class ReadDesign:
-    """The result of reading: a Design without its broken parts, the paths of the broken parts and of the wrong keys
-    that were `cut` from boxes, and the problems."""
+    """The result of reading: a Design without its broken parts, the paths of the broken parts, and the problems."""
 
     design: Design | None
     reporter: Reporter
     broken: list[Path] = field(default_factory=list)
-    cut: list[Path] = field(default_factory=list)
 
 
 def load(source: Source, legs: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None) -> Design:
@@ -288,7 +286,7 @@ def _validated(document: Document, reporter: Reporter, kind: type[Design]) -> Re
         try:
             design = kind(**entries)
         except DesignError as error:
-            _prune(entries, report_validation(cast(ValidationError, error.__cause__), reporter, reading.cut), reading)
+            _prune(entries, report_validation(cast(ValidationError, error.__cause__), reporter), reading)
             continue
         design._document = document
         reading.design = design
@@ -301,7 +299,7 @@ def _prune(entries: dict[str, Any], errors: dict[Path, str], reading: ReadDesign
     lost: dict[str, set[str | int]] = {}
     for path in sorted(errors, key=len, reverse=True):
         if errors[path] != "missing" and path[:1] == ("diagram",) and len(path) > 2 and isinstance(path[-1], str):
-            reading.cut.append(path)
+            reading.reporter.cut.append(path)
             entries["diagram"] = owner = deepcopy(entries["diagram"])
             for step in path[1:-1]:
                 owner = owner[step]

@@ -26,6 +26,7 @@ class Reporter:
     reported: list[Problem] = field(default_factory=list)
     compared: int = 0
     dropped: set[str] = field(default_factory=set)  # names in the values of duplicate keys
+    cut: list[Path] = field(default_factory=list)  # wrong keys of boxes, which are checked without them
 
     @property
     def failed(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from pydantic import ValidationError
@@ -31,7 +30,7 @@ _LEGS_HINT = "write names separated by spaces, e.g. 'n f' (a scalar has [])."
 _BOX_HINT = "e.g. 'x[n f] W[f d] -> n d', or a box such as {softmax: m, of: S}."
 
 
-def report_validation(error: ValidationError, reporter: Reporter, cut: Iterable[Path] = ()) -> dict[Path, str]:
+def report_validation(error: ValidationError, reporter: Reporter) -> dict[Path, str]:
     """Reports each error once, but none of a mapping from which a wrong key was `cut`.
 
     Returns pydantic's type of each error, by the path without a usable value.
@@ -46,7 +45,7 @@ def report_validation(error: ValidationError, reporter: Reporter, cut: Iterable[
         del complaints[owner]
     unknown = [str(path[0]) for path in complaints if len(path) == 1 and path[0] not in TOP]
     misspelt = {(meant(reporter.nearest(key, TOP)),) for key in unknown}
-    owners = {path[:-1] for path in cut}
+    owners = {path[:-1] for path in reporter.cut}
     for complaint in complaints.values():
         path = complaint["path"]
         if (complaint["type"] != "missing" or path not in misspelt) and not {path, path[:-1]} & owners:
