@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensornet_attn as ta
+from tensornet_attn.ops.maps import MAPS as ELEMENTWISE
 from tests.random_layer import MASKS
 from tests.random_names import MAPS
 from tests.relations.text import (
@@ -26,6 +27,7 @@ from tests.relations.text import (
 Edit = Callable[[Data, random.Random], None]
 MASKED = "softmax normalize keep sum mean max logsumexp cumsum reverse_cumsum".split()
 KEPT_KEYS = ("softmax", "mask", "of")  # of a softmax whose logarithm is taken
+NAN_SLOPES = [name for name, row in ELEMENTWISE.items() if row.nan_slope]
 MORE_MASKS = ("prefix(2)", "block_causal(2)", "not causal", "window(-1, 2)", "causal(-1)", "global(1)")
 
 
@@ -276,7 +278,7 @@ def logarithm(data: Data, draw: random.Random) -> None:
 
 
 def times_rows(data: Data, draw: random.Random) -> list[str]:
-    """A product of rows multiplies a masked map where it is read. Returns the names of its inputs."""
+    """A product of rows, or a map of it, multiplies a masked map where it is read. Returns the names of its inputs."""
     query, key, steps = leg_of(data, "query"), leg_of(data, "key"), data["diagram"]
     maps = [slot for slot in boxes(data, ("softmax", "normalize", "keep"), key) if slot.holder is steps]
     name = choose(draw, (slot.key for slot in maps))
@@ -286,6 +288,9 @@ def times_rows(data: Data, draw: random.Random) -> list[str]:
     own_keys = any(key in value["legs"] for value in data["inputs"].values())
     rows, scores, product = fresh(data, "rows"), fresh(data, "scores"), fresh(data, "product")
     keys = fresh(data, "keys") if own_keys else rows
+    of: Any = f"{rows}[{query}] {keys}[{key}] -> {query} {key}"
+    of = {"map": draw.choice(NAN_SLOPES), "of": of} if draw.random() < 0.6 else of
+    of = {"keep": key, "of": of} if draw.random() < 0.5 else of
     data["inputs"] |= {rows: {"legs": [query]}} | ({keys: {"legs": [key]}} if own_keys else {})
     for slot in slots(data):
         if isinstance(slot.value, str):
@@ -296,7 +301,7 @@ def times_rows(data: Data, draw: random.Random) -> list[str]:
     for step, value in steps.items():
         data["diagram"][step] = value
         if step == name:
-            data["diagram"][scores] = f"{rows}[{query}] {keys}[{key}] -> {query} {key}"
+            data["diagram"][scores] = of
             data["diagram"][product] = f"{name}[{' '.join(legs)}] {scores}[{query} {key}] -> {' '.join(legs)}"
     return [rows, keys]
 

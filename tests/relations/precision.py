@@ -1,4 +1,4 @@
-"""The yardstick of half precision: the reference in float64, each result of a step rounded to the dtype.
+"""The yardstick of half precision: the reference in float64, each result of a step rounded to the dtype; its relation.
 
 Constants, decays and their sums are not rounded, see `graph/precision.py`. Errors are relative to the reference in
 float64 on the same rounded inputs and weights.
@@ -6,22 +6,27 @@ float64 on the same rounded inputs and weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 import tensornet_attn as ta
+from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.nn.module import leaves
 from tensornet_attn.ops import OPS
 from tensornet_attn.reference import ReferenceRun, add_leaves, box, contraction
 from tests.designs.cases import drawn, normal, steadied
 from tests.designs.sizes import CASES
+from tests.relations.relations import checked, narrow, refusals
+from tests.relations.subject import NotApplicable, Subject
 from tests.shipped import graph_of
 
 F64 = torch.float64
+HALF = (torch.bfloat16, torch.float16)
 HEADS = {"retnet": {"f": 32, "h": 8}, "minimax": {"f": 32, "h": 8}, "alibi": {"f": 32, "h": 8}}  # decays of many heads
 
 
@@ -66,16 +71,7 @@ class Rounded:
     @cached_property
     def yardstick(self) -> Tensor:
         """The output if each step is rounded."""
-        graph = self.oracle.plan.graph
-        lengths = {graph.query: self.inputs[0].shape[1], graph.key: self.inputs[-1].shape[1]}
-        tensors = leaves(self.oracle, tuple(self.inputs), None)
-        run = ReferenceRun(graph, tensors, {leg: n for leg, n in lengths.items() if leg is not None}, False, None, None)
-        add_leaves(run)
-        wide = kept_wide(graph)
-        for step in graph.steps:
-            value = contraction(run, step) if step.box is None else box(run, step)
-            run.values[step.name] = value if step.name in wide else value.to(self.dtype).to(F64)
-        return run.values[graph.output]
+        return rounded_steps(self.oracle, self.inputs, self.inputs[0].shape[1], self.inputs[-1].shape[1], self.dtype)
 
     def error(self, found: Tensor, last: int = 0) -> float:
         """The relative error of an output, or of its last positions."""
@@ -84,6 +80,53 @@ class Rounded:
         return float((found[:, -last:].to(F64) - right).norm() / right.norm())
 
 
-def chooses(name: str) -> bool:
+def rounded_steps(oracle: nn.Module, inputs: list[Tensor], queries: int, keys: int, dtype: torch.dtype) -> Tensor:
+    """The output of a reference in float64 if each step is rounded to the dtype."""
+    graph = oracle.plan.graph
+    lengths = {leg: length for leg, length in ((graph.query, queries), (graph.key, keys)) if leg is not None}
+    run = ReferenceRun(graph, leaves(oracle, tuple(inputs), None), lengths, False, None, None)
+    add_leaves(run)
+    wide = kept_wide(graph)
+    for step in graph.steps:
+        value = contraction(run, step) if step.box is None else box(run, step)
+        run.values[step.name] = value if step.name in wide else value.to(dtype).to(F64)
+    return run.values[graph.output]
+
+
+def halves_are_as_exact_as_rounded_steps(subject: Subject) -> None:
+    """Errors of half precision, also with a cache, are at most three times those of steps rounded one by one.
+
+    Compared are medians over sequences; of the steps, an error is at least that of the rounded output.
+    """
+    dtype, graph = subject.draw.choice(HALF), subject.graph
+    rows, half = subject.rows((32,), 9, 11), replace(subject, dtype=dtype)
+    inputs = [x.to(dtype).to(F64) for x in rows.leaves]
+    state = {name: value.to(dtype).to(F64) for name, value in subject.state.items()}
+    for module in (subject.oracle.eval(), half.module.eval()):
+        module.load_state_dict(state)
+    with torch.no_grad():
+        right = subject.oracle(*inputs)
+        stepwise = rounded_steps(subject.oracle, inputs, rows.queries, rows.keys, dtype)
+        checked({"output": right, "steps": stepwise})
+
+        def error(output: Tensor) -> float:
+            difference, size = ((x.reshape(len(right), -1)).norm(dim=1) for x in (output.to(F64) - right, right))
+            return float((difference / size.clamp(min=torch.finfo(dtype).tiny)).median())
+
+        allowed = 3 * max(error(stepwise), error(right.to(dtype)))
+        if allowed > 0.5:
+            raise NotApplicable("rounding decides")
+        halves = [x.to(dtype) for x in inputs]
+        outputs = {"a call": half.module(*halves)}
+        if graph.tied:
+            with suppress(NotApplicable), refusals():
+                cache, parts = half.module.new_cache(), [(0, 6), (6, 1), (7, 1), (8, 1)]
+                chunks = [half.module(*half.along(half.pair, narrow(*part), halves), cache=cache) for part in parts]
+                outputs["steps with a cache"] = torch.cat(chunks, half.output_axis)
+    for name, output in outputs.items():
+        assert error(output) <= allowed, f"{name}: error {error(output):.1e} of {dtype}, {allowed:.1e} allowed"
+
+
+def chooses(graph: Graph) -> bool:
     """Whether a design makes discrete choices, which rounding may change."""
-    return any(step.box is not None and OPS[step.box.kind].selects for step in graph_of(name).steps)
+    return any(step.box is not None and OPS[step.box.kind].selects for step in graph.steps)

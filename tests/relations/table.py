@@ -12,7 +12,7 @@ from tensornet_attn.graph.padding import padding_of
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import names
 from tensornet_attn.ops import OPS
-from tests.relations import masks, traces
+from tests.relations import masks, precision, traces
 from tests.relations import relations as of
 from tests.relations.subject import Subject
 
@@ -114,9 +114,14 @@ TABLE = (
     Relation(of.copies_are_the_layer),
     Relation(of.threads_are_apart),
     Relation(of.stored_orders_do_not_matter, lambda graph: bool(graph.of_role("weight"))),
+    Relation(
+        precision.halves_are_as_exact_as_rounded_steps,
+        lambda graph: noiseless(graph) and not precision.chooses(graph),
+    ),
     Relation(traces.sources_are_printed),
     Relation(traces.traced_is_the_layer, slow=True),
     Relation(traces.layers_share_a_trace, slow=True),
     Relation(traces.exported_is_the_layer, noiseless, slow=True),
+    Relation(traces.onnx_is_the_layer, noiseless, slow=True),
 )
 RELATIONS: dict[str, Relation] = {relation.name: relation for relation in TABLE}

@@ -9,11 +9,10 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.plan.decoding import as_decoder
 from tests.designs.sizes import CASES
-from tests.relations.precision import Rounded, chooses
+from tests.relations.precision import HALF, Rounded, chooses
 from tests.shipped import graph_of
 
-HALF = (torch.bfloat16, torch.float16)
-CONTINUOUS = [name for name in CASES if not chooses(name)]
+CONTINUOUS = [name for name in CASES if not chooses(graph_of(name))]
 KINDS = (
     "fox",
     "gla",

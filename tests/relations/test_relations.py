@@ -92,4 +92,4 @@ def test_found_designs_in_cpp(design: Data) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 5, 12, 27])
 def test_compiled_and_exported(seed: int) -> None:
-    check(drawn_design(seed).data, "torch", ("traced", "exported"), seed)
+    check(drawn_design(seed).data, "torch", ("traced", "exported", "onnx"), seed)

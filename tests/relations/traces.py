@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -14,6 +15,8 @@ import tensornet_attn as ta
 from tests.random_call import assert_same
 from tests.relations.relations import checked
 from tests.relations.subject import Function, NotApplicable, Subject
+
+EXPORTED = ((5, 8), (9, 9), (9, 4), (33, 35))  # lengths at which exported programs run
 
 
 def sources_are_printed(subject: Subject) -> None:
@@ -63,6 +66,43 @@ def layers_share_a_trace(subject: Subject) -> None:
 
 def exported_is_the_layer(subject: Subject) -> None:
     """An exported program is the layer at lengths other than the example's."""
+    example, shapes = example_of(subject)
+    with torch.no_grad():
+        program = torch.export.export(subject.module, tuple(example), dynamic_shapes=shapes).module()
+        for n, m in EXPORTED:
+            rows = subject.rows((2,), n, m)
+            wanted = {"output": subject.run(*rows.leaves)}
+            checked(wanted)
+            assert_same({"output": program(*rows.leaves)}, wanted)
+
+
+def onnx_is_the_layer(subject: Subject) -> None:
+    """A program in ONNX, if ONNX has the operations, is the layer in float32 at lengths other than the example's."""
+    from onnxruntime import InferenceSession
+
+    single = replace(subject, dtype=torch.float32)
+    example, shapes = example_of(single)
+    singles = tuple(x.float() for x in example)
+    try:
+        program = torch.onnx.export(single.module, singles, dynamic_shapes=shapes, dynamo=True, verbose=False)
+    except torch.onnx.OnnxExporterError as error:
+        if "ONNX has no such operation" not in str(error):
+            raise
+        raise NotApplicable(str(error)) from None
+    session = InferenceSession(program.model_proto.SerializeToString())
+    names = [tensor.name for tensor in session.get_inputs()]
+    with torch.no_grad():
+        for n, m in EXPORTED:
+            xs = subject.rows((2,), n, m).leaves
+            wanted, own = subject.oracle.eval()(*xs), single.module(*(x.float() for x in xs))
+            checked({"output": wanted})
+            arrays = {name: x.float().numpy() for name, x in zip(names, xs, strict=True)}
+            error = (torch.from_numpy(session.run(None, arrays)[0]) - wanted).abs().max()
+            assert error <= 1e-4 * (1 + wanted.abs().max()) + 4 * (own - wanted).abs().max(), f"{n}, {m}: {error}"
+
+
+def example_of(subject: Subject) -> tuple[list[Tensor], tuple[dict[int, Any], ...]]:
+    """An example of a layer in evaluation that is exported, and the dimensions whose lengths may change."""
     subject.module.eval()
     example, graph = subject.rows((2,), 6, 7).leaves, subject.graph
     lengths = {leg.name: torch.export.Dim(leg.name, max=leg.maximum) for leg in graph.legs if leg.name in subject.pair}
@@ -72,10 +112,4 @@ def exported_is_the_layer(subject: Subject) -> None:
         {place: lengths[leg] for place, leg in enumerate(leaf.legs, x.ndim - len(leaf.legs)) if leg in lengths}
         for leaf, x in zip(subject.leaves, example, strict=True)
     ]
-    with torch.no_grad():
-        program = torch.export.export(subject.module, tuple(example), dynamic_shapes=tuple(shapes)).module()
-        for n, m in ((5, 8), (9, 9), (9, 4), (33, 35)):
-            rows = subject.rows((2,), n, m)
-            wanted = {"output": subject.run(*rows.leaves)}
-            checked(wanted)
-            assert_same({"output": program(*rows.leaves)}, wanted)
+    return example, tuple(shapes)
