@@ -3,7 +3,8 @@
 If all channels decay alike, this is one matrix product. Otherwise rows of small blocks are combined one by one. For
 larger blocks, doubling in size, the second half is combined with the first via the boundary b between them, exp(a[t] -
 b) exp(b - c[i]), both at most 1. Nothing is divided by a cumulative decay, so nothing overflows however fast the decay.
-On a CPU, if nothing in the call decays by more than exp(-MILD) in a chunk, one boundary in the middle serves all rows.
+On a CPU, if nothing in the call decays by more than exp(-MILD) in a chunk, one boundary in the middle of each channel
+serves all rows: exponents are near 0, because their rounding is an error of the product.
 """
 
 import torch
@@ -24,7 +25,7 @@ def faded_products(q: Tensor, k: Tensor, a: Tensor, c: Tensor, strict: bool) -> 
     (M, C, r, _), width = q.shape, min(FEW, q.shape[1])
     if c.shape[-1] == 1:
         return (q.flatten(1, 2) @ k.mT).view(M, C, r, C) * fading(a, c, strict)
-    if (middle := middle_of(a, c)) is not None:
+    if (middle := middles(a, c)) is not None:
         rows, keys = q * (a - middle).exp()[:, :, None], k * (middle - c).exp()
         return (rows.flatten(1, 2) @ keys.mT).view(M, C, r, C).masked_fill_(later(c, strict)[:, None], 0)
     out = q.new_zeros(M, C, r, C)
@@ -50,7 +51,7 @@ def faded_gradients(g: Tensor, q: Tensor, k: Tensor, a: Tensor, c: Tensor, stric
     if c.shape[-1] == 1:
         g = (g * fading(a, c, strict)).flatten(1, 2)
         return (g @ k).view(q.shape), g.mT @ q.flatten(1, 2)
-    if (middle := middle_of(a, c)) is not None:
+    if (middle := middles(a, c)) is not None:
         row, key = (a - middle).exp()[:, :, None], (middle - c).exp()
         g = g.masked_fill(later(c, strict)[:, None], 0).flatten(1, 2)
         return (g @ (k * key)).view(q.shape) * row, g.mT @ (q * row).flatten(1, 2) * key
@@ -75,6 +76,11 @@ def faded_gradients(g: Tensor, q: Tensor, k: Tensor, a: Tensor, c: Tensor, stric
         first_half(g_k, width).addcmul_(below.mT @ later_half(q, width).mul(row).flatten(2, 3), key)
         width *= 2
     return g_q, g_k
+
+
+def middles(a: Tensor, c: Tensor) -> Tensor | None:
+    """The middle of the exponents of each channel, [M, 1, d], if `middle_of` has one: they fall along the positions."""
+    return None if middle_of(a, c) is None else (a[:, :1] + c[:, -1:]) / 2
 
 
 def middle_of(a: Tensor, c: Tensor) -> float | None:

@@ -454,4 +454,33 @@ AROUND = (
         "Plain attention of a row that sees no key is a mean.",
         ("emit/test_plain.py::test_relations[mhsa]",),
     ),
+    # Kernels of C++, and what torch traces
+    Mutation(
+        "tiles/build.py",
+        " and not self.maker.biased_calls",
+        "",
+        "A C++ kernel adds a float mask to the exponents of a logsumexp, which it absorbs.",
+        ("runtime/test_huge_biases.py::test_cpp[several legs]",),
+    ),
+    Mutation(
+        "tiles/cpp/header.h",
+        "return C(b) > C(a) || b != b ? C(b) : C(a);",
+        "return C(b) > C(a) ? C(b) : C(a);",
+        "A maximum in a C++ kernel drops NaN.",
+        ("tiles/test_not_a_number.py::test_what_reduces_scores",),
+    ),
+    Mutation(
+        "runtime/cpp.py",
+        '"-O3", "-fno-math-errno",',
+        '"-O3", "-fassociative-math", "-fno-math-errno",',
+        "The compiler of kernels may add in another order.",
+        ("runtime/test_huge_biases.py::test_cpp_as_it_is_compiled_for_use[a maximum]",),
+    ),
+    Mutation(
+        "runtime/maps.py",
+        "if few and torch.compiler.is_compiling() and not exports_onnx():",
+        "if False and few:",
+        "A traced topk fixes the number of keys.",
+        ("test_export.py::test_functions_of_lengths",),
+    ),
 )

@@ -9,6 +9,7 @@ import pytest
 
 from tests.mutations.__main__ import MUTATIONS, main
 from tests.mutations.model import Mutation
+from tests.mutations.relations import RELATIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,6 +32,7 @@ def test_there_are_enough_and_no_two_are_one() -> None:
     assert len(MUTATIONS) >= 40
     assert len({(one.file, one.old) for one in MUTATIONS}) == len(MUTATIONS)
     assert all(one.breaks.endswith(".") for one in MUTATIONS)
+    assert all(test.startswith("relations/") for one in RELATIONS for test in one.tests)
 
 
 def test_what_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,21 +42,23 @@ def as_exact_as_rounded_steps(name: str, dtype: torch.dtype) -> None:
 
 @torch.no_grad()
 def as_exact_with_a_cache(name: str, dtype: torch.dtype) -> None:
-    """A long prefix in two calls, the last positions one by one.
+    """A long prefix in two calls, the last positions one by one: at most 1.5 times as inexact as one call, or as rounded
+    steps.
 
-    Three times the yardstick is allowed, as without a cache, because errors of few positions vary from draw to draw.
+    One call may round less than the design has steps: that of `gqa` multiplies queries by the weights of the keys, so
+    that only a cache rounds keys. Errors are those of four sequences together, because one varies from draw to draw.
     """
-    case = Rounded(name, dtype, True, LENGTH, batch=1)
+    case = Rounded(name, dtype, True, LENGTH, batch=4)
     module, (x,) = case.module("torch"), case.halves[:1]
     try:
         cache = module.new_cache()
     except InputError:
         pytest.skip("no cache")
-    whole, bound = case.error(module(x), LAST), 3 * case.error(case.yardstick, LAST)
-    assert whole <= bound
+    whole, stepwise = case.error(module(x), LAST), case.error(case.yardstick, LAST)
+    assert whole <= 3 * stepwise
     steps = (*x[:, :-LAST].split(400, 1), *x[:, -LAST:].split(1, 1))
     cached = case.error(torch.cat([module(part, cache=cache) for part in steps], 1), LAST)
-    assert cached <= (1.5 * whole if name in STEPS else max(1.5 * whole, bound))
+    assert cached <= 1.5 * (whole if name in STEPS else max(whole, stepwise))
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -284,3 +284,15 @@ def test_several_steps_at_each_position() -> None:
         wanted = loop(**every, undecayed=undecayed, key_mask=keep.repeat_interleave(3, -1))[..., 2::3, :]
         leaves = [decay, *(x for name, x in given.items() if name != "decay")]
         agree(found, wanted, leaves)
+
+
+def test_a_channel_that_fades_little_is_exact_beside_others() -> None:
+    """One that falls by 30 in a chunk does not move the boundary of the other."""
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.rand(1, 32, 1, 2, generator=generator), torch.rand(1, 32, 2, generator=generator)
+    q[..., 0] = 0
+    fades = torch.stack([torch.linspace(0, -30, 32), torch.linspace(0, -0.1, 32)], -1)[None]
+    operands = (q, k, fades, fades)
+    products = fading.faded_products(*operands, False)
+    exact = fading.faded_products(*(x.double() for x in operands), False)
+    torch.testing.assert_close(products, exact.float(), rtol=4 * torch.finfo(torch.float32).eps, atol=0)
