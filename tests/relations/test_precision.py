@@ -42,8 +42,7 @@ def as_exact_as_rounded_steps(name: str, dtype: torch.dtype) -> None:
 
 @torch.no_grad()
 def as_exact_with_a_cache(name: str, dtype: torch.dtype) -> None:
-    """A long prefix in two calls, the last positions one by one: at most 1.5 times as inexact as one call, or as rounded
-    steps.
+    """A long prefix, then single positions, are at most 1.5 times as inexact as one call, or as rounded steps.
 
     One call may round less than the design has steps: that of `gqa` multiplies queries by the weights of the keys, so
     that only a cache rounds keys. Errors are those of four sequences together, because one varies from draw to draw.
