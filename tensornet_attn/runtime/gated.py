@@ -80,21 +80,31 @@ def gated_delta_state(
         operands = gated_operands(k, v, rate, decay, erase, write, key_mask)
         if k.shape[-2] == 1:
             return after_one_gated_key(past[0].to(operands[1]), *operands, undecayed).to(past[0].dtype)
-        batch, inputs = expanded(*operands, past[0])
-        *inputs, first = inputs
-        chunk = chunk_size(k.shape[-2], chunk)
-        chunks = chunks_of(k, chunk)
-        with exact_products(k):
-            effects = Chunks([None if x is None else in_chunks(x, chunks, chunk) for x in inputs], undecayed)
-            return last_state(effects.keeps, effects.adds, first, batch)
+        end = gated_end if torch.compiler.is_compiling() else end_of_chunks
+        arguments = *expanded(*operands, past[0]), undecayed, chunk
+        return end(*arguments)
 
 
-def last_state(keeps: Tensor, adds: Tensor, first: Tensor, batch: tuple[int, ...]) -> Tensor:
-    """The fast weights [batch..., d, e] after the last chunk, see `held_before`."""
-    S = first.to(adds).expand(*batch, -1, -1).reshape(adds[:, 0].shape)
-    for keep, add in zip(keeps.unbind(1), adds.unbind(1), strict=True):
-        S = torch.baddbmm(add, keep, S)
-    return S.reshape(*batch, *S.shape[-2:]).to(first.dtype)
+@torch.library.custom_op(operation("gated_end"), mutates_args=())
+def gated_end(
+    e: Tensor | None, k: Tensor, w: Tensor | None, v: Tensor, rate: Tensor, decay: Tensor | None, first: Tensor,
+    undecayed: bool, chunk: int,
+) -> Tensor:  # fmt: skip
+    """The state [..., d, e] after the last key, see `gated_reads`."""
+    return end_of_chunks(e, k, w, v, rate, decay, first, undecayed, chunk)
+
+
+def end_of_chunks(e, k, w, v, rate, decay, first, undecayed: bool, chunk: int) -> Tensor:
+    """`gated_end` as plain tensor code."""
+    chunk = chunk_size(k.shape[-2], chunk)
+    chunks = chunks_of(k, chunk)
+    with exact_products(k):
+        operands = (None if x is None else in_chunks(x, chunks, chunk) for x in (e, k, w, v, rate, decay))
+        effects = Chunks(operands, undecayed)
+        S = first.to(effects.adds).reshape(effects.adds[:, 0].shape)
+        for keep, add in zip(effects.keeps.unbind(1), effects.adds.unbind(1), strict=True):
+            S = torch.baddbmm(add, keep, S)
+    return S.reshape(first.shape).to(first.dtype)
 
 
 def by_steps(decay: Tensor | None, key_mask: Tensor | None, steps: int) -> tuple[Tensor | None, Tensor | None]:
@@ -145,8 +155,7 @@ def gated_in_chunks(
     if first is not None and q.shape[-2] == k.shape[-2] == 1 and one_at_a_time():
         with exact_products(q):
             return q @ after_one_gated_key(first, e, k, w, v, rate, decay, undecayed)
-    _, operands = expanded(q, e, k, w, v, rate, decay, first)
-    return reads(*operands, undecayed, chunk)
+    return reads(*expanded(q, e, k, w, v, rate, decay, first), undecayed, chunk)
 
 
 def after_one_gated_key(
@@ -171,10 +180,10 @@ def widened(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return x.expand(*x.shape[: x.ndim - len(sizes)], *sizes)
 
 
-def expanded(*operands: Tensor | None) -> tuple[torch.Size, list]:
-    """The common batch of the operands, and the operands expanded to it."""
+def expanded(*operands: Tensor | None) -> list:
+    """The operands with their common batch."""
     batch = torch.broadcast_shapes(*(x.shape[:-2] for x in operands if x is not None))
-    return batch, [None if x is None else x.expand(*batch, -1, -1) for x in operands]
+    return [None if x is None else x.expand(*batch, -1, -1) for x in operands]
 
 
 def chunk_size(keys: int, max_chunk: int) -> int:
@@ -380,6 +389,12 @@ def gated_gradients_by_chunks(
     gradients = zip((g_q, None if own else g_e, g_k, g_w, g_v, g_rate, g_decay), shapes, strict=True)
     empty = (*shapes[0][:-2], 0, 0)
     return tuple(g_q.new_empty(empty) if x is None else from_chunks(x, shape) for x, shape in gradients)
+
+
+@gated_end.register_fake
+def gated_end_shape(e, k, w, v, rate, decay, first, undecayed, chunk):
+    """The shape of the state."""
+    return first.new_empty(first.shape)
 
 
 @gated_reads.register_fake

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.decay import faded, least_of
 from tensornet_attn.runtime.fading import fading, later
-from tensornet_attn.runtime.gated import gated_reads_by_chunks
+from tensornet_attn.runtime.gated import end_of_chunks, gated_reads_by_chunks
 from tensornet_attn.runtime.linear import Term, by_head, seen_terms
 from tensornet_attn.runtime.maps import divided
 from tensornet_attn.runtime.masks import causal_mask
@@ -372,6 +372,11 @@ def scan_reads(x: tuple, decay: tuple, read: Tensor, dims: int, key_mask: Tensor
     """
     operands = (factor[(None,) * max(0, dims + 1 - factor.ndim)] for factor in (read, *x, *decay))
     return read_sums(tuple(operands), dims, len(x), key_mask)
+
+
+def gated_end(*operands) -> Tensor:
+    """The state after the last key, see `end_of_chunks`."""
+    return end_of_chunks(*operands)
 
 
 def read_gated(q, e, k, w, v, rate, decay, first, undecayed: bool, chunk: int) -> Tensor:

@@ -42,7 +42,7 @@ def delta_state(
     key_mask: Tensor | None = None,
     normalize: str = "none",
     eps: float = 0.0,
-    chunk: int = 32,
+    chunk: int = 64,
 ) -> Tensor:
     """The S [..., d, e] of `delta_rule` after the last key, without gradient."""
     with torch.no_grad():
