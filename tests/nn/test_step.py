@@ -14,7 +14,7 @@ from tests.designs.cases import CASES
 from tests.nn.test_cache import DECODED, N, axis_of, chunk_of, close, compiled, drawn, made
 
 START = 5
-EXPORTED = ["mhsa", "gqa", "mla", "band", "linear", "fast_weight1", "gated_deltanet", "thsa"]
+EXPORTED = ["mhsa", "gqa", "mla", "band", "linear", "fast_weight1", "thsa"]
 Dim = torch.export.Dim
 
 
