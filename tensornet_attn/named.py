@@ -71,7 +71,7 @@ def _module(name: str, start: str) -> Any:
             )
             where = f"package '{package}'" if package else "the working directory or on PYTHONPATH"
             raise InputError(f"{start}there is no module '{missing}' in {where}; {hint}") from error
-        frame = traceback.extract_tb(error.__traceback__)[-1]
+        frame = _of_the_user(error)
         location = "" if isinstance(error, SyntaxError) else f" ('{frame.filename}', line {frame.lineno})"
         raise InputError(f"{start}importing '{name}' raised {type(error).__name__}: {error}{location}.") from error
 
@@ -90,9 +90,15 @@ def sentence(error: Exception) -> str:
     first = (str(error).strip() or type(error).__name__).split("\n", 1)[0][:300]
     if isinstance(error, TensornetError):
         return first
+    frame = _of_the_user(error)
+    return f"{type(error).__name__}: {first} ({Path(frame.filename).name}:{frame.lineno})"
+
+
+def _of_the_user(error: BaseException) -> traceback.FrameSummary:
+    """The last frame in the user's code, otherwise the last one: compiled modules give no absolute path."""
     frames = traceback.extract_tb(error.__traceback__)
-    line = next((frame for frame in reversed(frames) if not frame.filename.startswith(_LIBRARIES)), frames[-1])
-    return f"{type(error).__name__}: {first} ({Path(line.filename).name}:{line.lineno})"
+    users = [f for f in frames if os.path.isabs(f.filename) and not f.filename.startswith(_LIBRARIES)]
+    return (users or frames)[-1]
 
 
 def name_of(target: Any, what: str, home: str | None = None) -> str:

@@ -122,6 +122,7 @@ RECIPES_IN_ERROR = [
     ('"classification"', '"clasification"', ": there is no kind 'clasification': did you mean 'classification'?"),
     ("    return Source(", "    Source(", ": 'open' returned None; return a Source."),
     ("options.sizes, make", "options.size, make", "raised AttributeError: 'Options' object has no attribute"),
+    ("bits.sum(1) % 2}", "np.random.default_rng(0).integers(0)}", "raised ValueError: high <= 0 (own_task.py:17)."),
     ("Options, _open)", "Options, 5)", ": importing 'own_task' raised ValidationError: "),
 ]
 
@@ -134,6 +135,20 @@ def test_a_recipe_with_a_mistake(
     own_modules.write(monkeypatch, tmp_path, "own_task", own_modules.PARITY.replace(old, new))
     found = refusal(task_named, "own_task:parity").removeprefix("the ")
     assert found.removeprefix("task 'parity'").removeprefix("task 'own_task:parity'").lstrip().startswith(message)
+
+
+def test_what_a_recipe_may_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may return a list, and what it raises keeps its kind where that says what to do."""
+    old = "return {"
+    pair = own_modules.PARITY.replace(old, "return [{").replace("np.arange(len(bits))", "np.arange(len(bits))]")
+    own_modules.write(monkeypatch, tmp_path, "own_task", pair)
+    assert task_named("own_task:parity").length == 8
+    for error in (MemoryError, FileNotFoundError, KeyboardInterrupt):
+        own_modules.write(
+            monkeypatch, tmp_path, "own_task", own_modules.PARITY.replace(old, f"raise {error.__name__}\n    {old}")
+        )
+        with pytest.raises(error):
+            task_named("own_task:parity")
 
 
 @pytest.mark.parametrize("recipe", [recipe for recipe in list_tasks() if recipe.drawn], ids=lambda recipe: recipe.name)

@@ -18,9 +18,16 @@ def read_printed(path: str | Path) -> Scores:
     """The rows of a CSV file: for the `runs` in folders such as */F1/*, a `design`, its `sizes` such as `h=8 k=2`, and
     scores of `validation` and `test`. Raises InputError for another file.
     """
-    rows = list(csv.DictReader(Path(path).read_text(encoding="utf-8", errors="replace").splitlines()))
-    if not rows or any(tuple(row) != COLUMNS or None in row.values() for row in rows):
-        raise InputError(f"'{path}' has no printed scores; give a CSV file with the columns {','.join(COLUMNS)}.")
+    text = Path(path).read_text(encoding="utf-8-sig", errors="replace")
+    reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
+    rows = list(reader)
+    if missing := [column for column in COLUMNS if column not in (reader.fieldnames or ())]:
+        raise InputError(
+            f"'{path}' has no column '{missing[0]}'; give a CSV file with the columns {','.join(COLUMNS)}."
+        )
+    for number, row in enumerate(rows, 2):
+        if any(row[column] is None for column in COLUMNS):
+            raise InputError(f"'{path}', row {number}: fewer cells than columns; leave cells empty between commas.")
     return rows
 
 
@@ -29,8 +36,11 @@ def printed_score(scores: Scores, run: str, designs: Mapping[str, Design], split
     folder = Path(run).resolve().as_posix()
     for row in scores:
         design = designs.get(row["design"])
-        if design is not None and fnmatchcase(folder, row["runs"]):
+        if design is not None and fnmatchcase(folder, f"*/{row['runs']}" if row["runs"][:1].isalnum() else row["runs"]):
             sizes = {name: str(size) for name, size in {**design.legs, **design.settings}.items()}
-            if all(sizes.get(name) == size for name, _, size in (pair.partition("=") for pair in row["sizes"].split())):
+            if all(
+                sizes.get(name) == size
+                for name, _, size in (pair.partition("=") for pair in row["sizes"].replace(",", " ").split())
+            ):
                 return row.get(split) or "-"
     return "-"

@@ -207,7 +207,7 @@ class TaskSection:
 
 def head(section: TaskSection) -> list[str]:
     """The column headers of a task."""
-    printed = ["printed"] * (section.rows[0].printed is not None)
+    printed = ["printed"] if any(row.printed is not None for row in section.rows) else []
     return ["", *map(words, section.measures), *printed, "difference", "seeds", *COSTS.values()]
 
 

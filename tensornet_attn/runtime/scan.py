@@ -26,6 +26,8 @@ def delta_rule(
     Computed in at least float32, also under autocast.
     """
     n, m, dtype = q.shape[-2], k.shape[-2], v.dtype
+    if past and n > m:
+        raise ValueError(f"delta_rule: {n} queries for {m} keys after a state; give no more queries than keys.")
     q, used, v, rate, z = delta_operands(k, v, rate, key_mask, normalize, eps, past, q)
     read = gated_delta_rule(q, used, v, rate, chunk=min(chunk, max(32, k.shape[-1])), past=past[:1])
     if normalize == "none":

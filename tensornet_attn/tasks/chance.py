@@ -7,7 +7,7 @@ determines its split, so training, validation and test are disjoint.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -136,10 +136,11 @@ def settled(make: Make, stream: RandomStream, index: Integers) -> Rows:
         width = max(1, min(64, _AT_ONCE // missing.size))
         attempts = np.tile(np.arange(attempt, attempt + width), missing.size)
         made = make(stream.at(np.repeat(index[missing], width), attempts))
-        if not (isinstance(made, tuple) and isinstance(made[0], dict) and "tokens" in made[0]):
+        pair = isinstance(made, (tuple, list)) and len(made) == 2
+        if not (pair and isinstance(made[0], Mapping) and "tokens" in made[0]):
             raise InputError(
-                f"task '{stream.task}': samples are made as {made!r:.60}; return a dict of arrays, 'tokens' and "
-                "'targets' among them, and the array of the indices of the valid candidates."
+                f"task '{stream.task}': samples are made as {' '.join(repr(made).split()):.60}; return a tuple of a "
+                "dict of arrays, 'tokens' and 'targets' among them, and the array of the indices of valid candidates."
             )
         rows, which = {name: np.asarray(values) for name, values in made[0].items()}, np.asarray(made[1])
         in_split = _class(rows) == SPLITS.index(stream.split)

@@ -99,7 +99,7 @@ class Recipe:
     name: str
     version: int
     about: str
-    options: type[Options]
+    options: type[Any]
     open: Callable[[Any, Cache], Source]
     drawn: bool = True
     costly: bool = False

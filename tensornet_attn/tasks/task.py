@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 from pydantic import ValidationError
 
-from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.errors import InputError, TensornetError, nearest
 from tensornet_attn.named import name_of, named, sentence
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
 from tensornet_attn.tasks.chance import SPLITS, Integers, RandomStream, Rows
@@ -104,9 +104,12 @@ class Task:
         for split, size in self.source.sizes.items():
             index = np.arange(_SHOWN if size is None else min(_SHOWN, size))
             rows = self.source.rows(RandomStream(self.name, self.recipe.version, split, 0), index)
+            if not rows:
+                continue  # a split without samples
             batch = batch_of(rows, self.source.padding)
             dims = 1 if self.kind == "classification" else 2
-            if batch.tokens.shape[1] != self.length or batch.targets.shape != batch.tokens.shape[:dims]:
+            lengths = {self.length} if batch.source is None else {*batch.tokens.shape[1:2]}
+            if batch.tokens.shape[1] not in lengths or batch.targets.shape != batch.tokens.shape[:dims]:
                 raise InputError(
                     f"task '{self.name}': 'tokens' are {list(batch.tokens.shape)} and 'targets' "
                     f"{list(batch.targets.shape)}; for a {self.kind} of length {self.length}, return "
@@ -281,7 +284,7 @@ def task_named(
     except MissingFile as error:
         raise MissingFile(f"{error} Task '{recipe.name}': {recipe.files}" if recipe.files else str(error)) from error
     except Exception as error:
-        if isinstance(error, InputError) or recipe in RECIPES:
+        if isinstance(error, (TensornetError, OSError, MemoryError)) or any(recipe is shipped for shipped in RECIPES):
             raise
         raise InputError(f"task '{recipe.name}' raised {sentence(error)}.") from error
     return task
@@ -311,7 +314,8 @@ def name_of_task(task: Recipe | Callable[..., Any]) -> str:
 def checked(recipe: Recipe, options: dict[str, Any]) -> Options:
     """The options of a recipe. Raises InputError with a line for each invalid option."""
     try:
-        return recipe.options(**options)
+        chosen: Options = recipe.options(**options)
+        return chosen
     except ValidationError as error:
         lines = [_line(recipe, problem) for problem in error.errors(include_url=False)]
         raise InputError("\n".join(lines)) from error

@@ -135,17 +135,23 @@ def test_printed_scores(tmp_path: Path) -> None:
     ]
     file = tmp_path / "printed.csv"
     rows = ["*/T3/*,mhsa,h=2,0.99,", "*/T1/*,mhsa,h=4,0.98,", "*/T1/*,mhsa,h=2,0.90,0.91", "*/T2/*,band,,,0.6"]
-    file.write_text("\n".join(["runs,design,sizes,validation,test", *rows]))
+    header = "runs,design,sizes,validation,test"
+    file.write_text("\n".join([header, *rows]))
     found = ta.compare(runs, printed=file)
     assert [row.printed for row in found.sections[0].rows] == ["0.90", "-", "-"]
     assert found.to_text().splitlines()[1].split()[:3] == ["accuracy", "loss", "printed"]
     assert found.as_dict()["tasks"][0]["rows"][0]["printed"] == "0.90"
     assert "printed" not in ta.compare(runs).to_text()
-    for text in (b"", b"design,validation\nmhsa,1\n", b"runs,design,sizes,validation,test\nmhsa\n", b"\xff"):
+    file.write_text("test, note, validation, sizes, design, runs\n,,0.5, h=2,mhsa,T1/*\n", encoding="utf-8-sig")
+    assert [row.printed for row in ta.compare(runs, printed=file).sections[0].rows] == ["0.5", "-", "-"]
+    for text, column in ((b"", "runs"), (b"runs,validation\nT1,1\n", "design"), (b"\xff", "runs")):
         file.write_bytes(text)
-        assert refusal(ta.compare, runs, printed=file) == (
-            f"'{file}' has no printed scores; give a CSV file with the columns runs,design,sizes,validation,test."
-        )
+        wanted = f"'{file}' has no column '{column}'; give a CSV file with the columns {header}."
+        assert refusal(ta.compare, runs, printed=file) == wanted
+    file.write_text(f"{header}\nT1/*,mhsa,,1,1\nT1/*,mhsa\n")
+    wanted = f"'{file}', row 3: fewer cells than columns; leave cells empty between commas."
+    assert refusal(ta.compare, runs, printed=file) == wanted
+    assert "not finished" in ta.compare([folder(tmp_path / "U", None)]).to_html()
 
 
 def test_data(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ KINDS = {  # the channels of the decay, and which keys are separate
     "by head": (1, ""),
     "by channel": (4, ""),
     "without decay": (0, "ew"),
+    "erase, without decay": (0, "u"),
+    "write, without decay": (0, "w"),
     "erase": (1, "e"),
     "write, by channel": (4, "w"),
     "erase and write, by channel": (4, "ew"),

@@ -150,9 +150,9 @@ def test_gradients_against_differences(mode: str) -> None:
 @pytest.mark.parametrize("first", [None, torch.rand(2, 2, 5)], ids=["zeros", "given"])
 def test_the_operations_as_torch_checks_them(length: int, first: Tensor | None) -> None:
     torch.manual_seed(0)
-    q, e, k, v, rate = (torch.rand(2, length, width, requires_grad=True) for width in (2, 2, 2, 5, 1))
-    torch.library.opcheck(gated_reads, (q, e, k, None, v, rate, None, first, False, 4))
-    g, *operands = torch.rand(2, length, 5), *(x.detach() for x in (q, e, k)), None, v.detach(), rate.detach(), None
+    q, k, v, rate = (torch.rand(2, length, width, requires_grad=True) for width in (2, 2, 5, 1))
+    torch.library.opcheck(gated_reads, (q, None, k, None, v, rate, None, first, False, 4))
+    g, *operands = torch.rand(2, length, 5), q.detach(), None, k.detach(), None, v.detach(), rate.detach(), None
     torch.library.opcheck(gated_gradients, (g, *operands, first, False, 4))
 
 

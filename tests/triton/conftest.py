@@ -37,7 +37,7 @@ def quicken_interpreter() -> None:
         return {id(interpreter.tl), id(interpreter.tl.core)} & set(map(id, function.__globals__.values()))
 
     def replace_once(function: Any) -> Any:
-        if languages(function) <= replaced:
+        if languages(function) and languages(function) <= replaced:
             return Replacement()
         replaced.update(languages(function))
         return replace(function)
