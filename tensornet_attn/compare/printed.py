@@ -18,8 +18,8 @@ def read_printed(path: str | Path) -> Scores:
     """The rows of a CSV file: for the `runs` in folders such as */F1/*, a `design`, its `sizes` such as `h=8 k=2`, and
     scores of `validation` and `test`. Raises InputError for another file.
     """
-    text = Path(path).read_text(encoding="utf-8-sig", errors="replace")
-    reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
+    lines = Path(path).read_text(encoding="utf-8-sig", errors="replace").splitlines()
+    reader = csv.DictReader(lines, skipinitialspace=True)
     rows = list(reader)
     if missing := [column for column in COLUMNS if column not in (reader.fieldnames or ())]:
         raise InputError(

@@ -135,14 +135,14 @@ def settled(make: Make, stream: RandomStream, index: Integers) -> Rows:
     while missing.size:
         width = max(1, min(64, _AT_ONCE // missing.size))
         attempts = np.tile(np.arange(attempt, attempt + width), missing.size)
-        made = make(stream.at(np.repeat(index[missing], width), attempts))
-        pair = isinstance(made, (tuple, list)) and len(made) == 2
-        if not (pair and isinstance(made[0], Mapping) and "tokens" in made[0]):
+        candidates = make(stream.at(np.repeat(index[missing], width), attempts))
+        pair = isinstance(candidates, (tuple, list)) and len(candidates) == 2
+        if not (pair and isinstance(candidates[0], Mapping) and "tokens" in candidates[0]):
             raise InputError(
-                f"task '{stream.task}': samples are made as {' '.join(repr(made).split()):.60}; return a tuple of a "
+                f"task '{stream.task}': samples are made as {' '.join(repr(candidates).split()):.60}; return a tuple of a "
                 "dict of arrays, 'tokens' and 'targets' among them, and the array of the indices of valid candidates."
             )
-        rows, which = {name: np.asarray(values) for name, values in made[0].items()}, np.asarray(made[1])
+        rows, which = {name: np.asarray(values) for name, values in candidates[0].items()}, np.asarray(candidates[1])
         in_split = _class(rows) == SPLITS.index(stream.split)
         owner, first = np.unique(which[in_split] // width, return_index=True)  # the attempts of a sample are in order
         for name, values in rows.items():
