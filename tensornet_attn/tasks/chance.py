@@ -139,8 +139,8 @@ def settled(make: Make, stream: RandomStream, index: Integers) -> Rows:
         pair = isinstance(candidates, (tuple, list)) and len(candidates) == 2
         if not (pair and isinstance(candidates[0], Mapping) and "tokens" in candidates[0]):
             raise InputError(
-                f"task '{stream.task}': samples are made as {' '.join(repr(candidates).split()):.60}; return a tuple of "
-                "a dict of arrays, 'tokens' and 'targets' among them, and the array of the indices of valid candidates."
+                f"task '{stream.task}': samples are made as {' '.join(repr(candidates).split()):.60}; return a tuple "
+                "of a dict of arrays, 'tokens' and 'targets' among them, and an array of indices of valid candidates."
             )
         rows, which = {name: np.asarray(values) for name, values in candidates[0].items()}, np.asarray(candidates[1])
         in_split = _class(rows) == SPLITS.index(stream.split)
