@@ -9,8 +9,7 @@ from torch import Tensor
 from tensornet_attn.cost import cost
 from tensornet_attn.graph.graph import Box, Graph, Leg, Step, Use
 from tensornet_attn.graph.graph import Tensor as Given
-from tensornet_attn.runtime import scan
-from tensornet_attn.runtime.gated import gated_delta_rule
+from tensornet_attn.runtime import gated, scan
 from tests.memory import kept
 from tests.work import flops_with
 
@@ -34,8 +33,8 @@ def graph(mode: str) -> Graph:
 @pytest.mark.parametrize("m", [64, 640])
 def test_products_of_a_chunk(m: int) -> None:
     """Those of `work.py`; the triangular systems, m C (d + e) / 2, torch does not count."""
-    chunk = 64
-    found = flops_with(lambda: scan.delta_rule(*operands(m, m), chunk=chunk), vars(scan).values())
+    chunk = 32
+    found = flops_with(lambda: scan.delta_rule(*operands(m, m), chunk=chunk), vars(gated).values())
     inside, between = 2 * chunk * D + chunk * E, D * D + 3 * D * E
     assert found == 2 * H * (m * (inside + between) + m // chunk * D * D * E)
 
@@ -64,5 +63,5 @@ def test_gates(gates: tuple[str, ...]) -> None:
     passes = 3 + ("decay" in gates) + ("write" in gates)
     assert cost(whole, {"n": n, "m": n}).total.macs == passes * n * H * D * E
     q, k, v, rate, *_ = given.values()
-    found = kept(lambda: gated_delta_rule(q, k, v, rate, **{role: given[role] for role in gates}))
+    found = kept(lambda: gated.gated_delta_rule(q, k, v, rate, **{role: given[role] for role in gates}))
     assert found // 4 == cost(whole, {"n": n, "m": n}).total.saved_floats

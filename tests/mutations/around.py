@@ -399,9 +399,9 @@ AROUND = (
         ("convert/test_fresh.py::test_a_causal_design_in_a_model_that_looks_ahead",),
     ),
     Mutation(
-        "search/process.py",
-        "extract_tb(error.__traceback__)[-1]",
-        "extract_tb(error.__traceback__)[0]",
+        "named.py",
+        "return (users or frames)[-1]",
+        "return (users or frames)[0]",
         "A search names the first line of a traceback, which is its own.",
         ("search/test_process.py::test_what_goes_wrong",),
     ),

@@ -349,6 +349,7 @@ def test_each_function_can_be_carried_alone(name: str) -> None:
     loaded = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     stored |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    stored |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
     stored |= {str(node.name) for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)}
     given = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     known = {name.partition(".")[0] for name in MODULES}
