@@ -403,7 +403,7 @@ AROUND = (
         "return (users or frames)[-1]",
         "return (users or frames)[0]",
         "A search names the first line of a traceback, which is its own.",
-        ("search/test_process.py::test_what_goes_wrong",),
+        ("test_named.py::test_a_recipe_with_a_mistake",),
     ),
     Mutation(
         "cost/sweep.py",
