@@ -60,7 +60,8 @@ def test_gradients_of_gradients() -> None:
 
 def test_the_operation_as_torch_checks_it() -> None:
     x = {name: value.detach().requires_grad_() for name, value in drawn("by channel", (2,), 6, 6).items()}
-    torch.library.opcheck(triton_gated, (x["q"], x["k"], x["k"], None, x["v"], x["decay"], None, False, 4))
+    rate = x["rate"].detach()[..., None].requires_grad_()
+    torch.library.opcheck(triton_gated, (x["q"], None, x["k"], None, x["v"], rate, x["decay"], None, False, 4))
 
 
 def test_vmap() -> None:
