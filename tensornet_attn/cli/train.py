@@ -174,7 +174,7 @@ def evaluate(
     with a full context before it, and --samples limits the number of windows.
     """
     from tensornet_attn.compare.printed import printed_score, read_printed
-    from tensornet_attn.compare.record import designs_of
+    from tensornet_attn.compare.record import designs_by_name
     from tensornet_attn.train import translate
     from tensornet_attn.train.trained import open_run
 
@@ -197,12 +197,12 @@ def evaluate(
         judged = translate.bleu(trained, split, samples, batch, bleu_tokenizer)
         means |= {"bleu": judged.score}
         counted |= {"sentences": judged.sentences, "bleu_signature": judged.signature}
-    found = {"printed": printed_score(printed_scores, run, designs_of(trained.spec), split)} if printed else {}
+    of_paper = {"printed": printed_score(printed_scores, run, designs_by_name(trained.spec), split)} if printed else {}
     if as_json:
-        print_json(facts | means | counted | found)
+        print_json(facts | means | counted | of_paper)
         return
     window = f", windows of {facts['context']} with stride {facts['stride']}" if sliding_window else ""
-    scores = "  ".join([*(f"{name} {score:.4f}" for name, score in means.items()), *map(" ".join, found.items())])
+    scores = "  ".join([*(f"{name} {score:.4f}" for name, score in means.items()), *map(" ".join, of_paper.items())])
     print(f"{trained.spec.name} on {trained.run.task}, {split}, step {trained.saved.step}{window}: {scores}")
 
 

@@ -57,7 +57,7 @@ class Record:
 
     @cached_property
     def designs(self) -> dict[str, Design]:
-        return designs_of(self.spec)
+        return designs_by_name(self.spec)
 
     def curve(self, key: str) -> dict[int, float]:
         """The finite values of a metric by step."""
@@ -71,7 +71,7 @@ class Record:
         return {key: float(score) for key, score in values.items() if score is not None}
 
 
-def designs_of(spec: ModelSpec) -> dict[str, Design]:
+def designs_by_name(spec: ModelSpec) -> dict[str, Design]:
     """The designs of a model by name, in the order of layers; the first design of each name."""
     designs: dict[str, Design] = {}
     for block in chain.from_iterable(spec.stacks.values()):

@@ -42,7 +42,7 @@ def make_box(scope: Scope, model: BoxModel, operands: dict[str, Use], path: Path
     except Refusal as refusal:
         scope.reporter.syntax(refusal, maker.at)
         raise
-    raise Refusal("unknown-key", "a wrong key is reported", "")
+    raise Refusal("unknown-key", "reported where the file was read")  # nothing is built of such a box
 
 
 def check_parameters(scope: Scope, model: BoxModel, path: Path) -> None:

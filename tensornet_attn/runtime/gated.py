@@ -57,7 +57,10 @@ def gated_delta_rule(
         raise ValueError(f"gated_delta_rule: {n} queries for {m} keys after a state; give no more queries than keys.")
     operands = gated_operands(k, v, rate, decay, erase, write, key_mask)
     q, first = q.to(operands[1]), past[0].to(operands[1]) if past else None
-    return gated_in_chunks(q, *operands, first, undecayed, chunk, reads or read_gated).to(dtype)
+    if first is not None and n == m == 1 and one_at_a_time():
+        with exact_products(q):
+            return (q @ after_one_gated_key(first, *operands, undecayed)).to(dtype)
+    return (reads or read_gated)(*expanded(q, *operands, first), undecayed, chunk).to(dtype)
 
 
 def gated_delta_state(
@@ -136,26 +139,6 @@ def gated_operands(
 def one_at_a_time() -> bool:
     """Whether a call with one key can run directly: not traced, and without gradients."""
     return not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-
-
-def gated_in_chunks(
-    q: Tensor,
-    e: Tensor | None,
-    k: Tensor,
-    w: Tensor | None,
-    v: Tensor,
-    rate: Tensor,
-    decay: Tensor | None,
-    first: Tensor | None,
-    undecayed: bool,
-    chunk: int,
-    reads,
-) -> Tensor:
-    """`gated_delta_rule` for the results of `gated_operands`, which broadcast."""
-    if first is not None and q.shape[-2] == k.shape[-2] == 1 and one_at_a_time():
-        with exact_products(q):
-            return q @ after_one_gated_key(first, e, k, w, v, rate, decay, undecayed)
-    return reads(*expanded(q, e, k, w, v, rate, decay, first), undecayed, chunk)
 
 
 def after_one_gated_key(

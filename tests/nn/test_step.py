@@ -77,6 +77,8 @@ def test_export_of_the_first_chunk_and_of_steps(name: str) -> None:
             y, *kept = goes_on(other[:, at : at + 1], *kept)
             found.append(y)
         close(torch.cat(found, 1), module(other))
+        longer = chunk_of(module, 150, (2,))  # more than a chunk of any recurrence
+        close(starts(longer)[0], module(longer))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ collect_ignore = sorted(_FILES & NOT_INTERPRETED if interpreting() else _FILES -
 
 
 def quicken_interpreter() -> None:
-    """Halves the time of tests: the interpreter replaces the language anew at each call inside of a kernel.
+    """Saves a third of the time of tests: the interpreter replaces the language anew at each call inside of a kernel.
 
     Here it does so at the first call until the kernel ends, and keeps its table of numpy's types.
     """
