@@ -22,7 +22,7 @@ from tensornet_attn import compiler
 from tensornet_attn.cli.app import app
 from tensornet_attn.cli.options import overrides
 from tensornet_attn.compare.printed import printed_score, read_printed
-from tensornet_attn.compare.record import designs_of
+from tensornet_attn.compare.record import designs_by_name
 from tensornet_attn.cost.paper import TABLES
 from tensornet_attn.models.read import ModelSpec
 from tensornet_attn.tasks import list_tasks, task_named
@@ -175,7 +175,8 @@ def test_what_a_row_trains_fits_its_task(
         if f"/{row}/" in line["runs"]:
             split = "test" if line["test"] else "validation"
             told = [
-                printed_score([line], out, designs_of(spec), split) for out, spec in zip(outs, trained, strict=True)
+                printed_score([line], out, designs_by_name(spec), split)
+                for out, spec in zip(outs, trained, strict=True)
             ]
             assert line[split] in told, f"{row} trains no {line}"
 
