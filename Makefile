@@ -13,7 +13,7 @@ DEMO := thsa --legs f=64,r=64,s=64
 export PYTHONDONTWRITEBYTECODE := # otherwise, each subprocess of a test compiles the package again
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all relations lint docs codegen playground site serve notebooks release-check clean
+.PHONY: help demo test test-all relations lint docs codegen playground site serve notebooks pages release-check clean
 
 help: ## print this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -29,6 +29,9 @@ demo: $(VENV)/installed-demo ## check, cost, draw, compile, verify and run a sma
 test: $(VENV)/installed-test ## run the suite without slow tests: about 40 minutes on 2 cores, with installation
 	$(PYTEST) -m "not slow"
 	TRITON_INTERPRET=1 $(PYTEST) -m "not slow" tests/triton
+
+pages: $(VENV)/installed-test ## run all that the pages show, notebooks and trainings too, and build the site
+	$(PYTEST) tests/test_docs.py tests/site
 
 test-all: $(VENV)/installed-test ## run the whole suite: about two hours on 2 cores
 	$(PYTEST)

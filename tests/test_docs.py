@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests import doc_blocks as docs
 from tests.doc_blocks import Block
 
 LANGUAGES = {"yaml", "python", "console", "text", "sh"}
+TRAINS = re.compile(r"^\$ .*tensornet-attn (train|search) ", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(#[^)\s]*)?\)|<img [^>]*src=\"([^\"]+)\"")
 
 
@@ -78,7 +80,15 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
             agree(shown, printed)
 
 
-@by_kind("console")
+def consoles() -> list[Any]:
+    """Those that train are slow, and run by `make pages`."""
+    return [
+        pytest.param(block, marks=pytest.mark.slow if TRAINS.search(block.text) else [], id=block.id)
+        for block in docs.all_blocks("console")
+    ]
+
+
+@pytest.mark.parametrize("block", consoles())
 def test_commands_say_what_is_shown(block: Block, tmp_path: Path, monkeypatch, agree) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # C++ kernels of other tests would change plans
     docs.write_designs(block.page, tmp_path)

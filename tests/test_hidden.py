@@ -77,6 +77,28 @@ def test_products_that_overflow(name: str, options: tuple[str, dict[str, Any]]) 
     check_overflow(name, *options)
 
 
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("options", PLANS, ids=str)
+def test_a_keep_is_more_than_a_factor_that_is_zero(options: tuple[str, dict[str, Any]], bad: float) -> None:
+    """Rows that do not see a key stay what they are, though it makes another factor of a kept product infinite."""
+    data = {
+        "tensornet": 1,
+        "name": "kept",
+        "legs": {"n": "query", "m": "key", "h": 2, "d": 2},
+        "inputs": {"q": "n d", "k": "m d", "b": "m", "e": "m"},
+        "weights": {"W": "h"},
+        "diagram": {
+            "A": {"softmax": "m", "mask": ["causal"], "of": "q[n d] k[m d] -> n m"},
+            "P": {"keep": "m", "mask": ["causal"], "of": "A[n m] b[m] -> n m"},
+            "y": "P[n m] e[m] W[h] -> n h",
+        },
+        "output": "y",
+    }
+    module, draw = module_of(data, options[0], F64, **options[1]), torch.Generator().manual_seed(0)
+    q, k, b, e = (torch.rand(24, *wide, generator=draw, dtype=F64) for wide in ((2,), (2,), (), ()))
+    torch.testing.assert_close(module(q, k, b.index_fill(0, torch.tensor([23]), bad), e)[:23], module(q, k, b, e)[:23])
+
+
 @pytest.mark.parametrize("backend", ["torch", "cpp"])
 def test_a_norm_over_keys_reads_what_a_product_hides(backend: str) -> None:
     """The keys are operands of both: the norm divides by all of them, and the product omits those of the key mask."""
@@ -278,7 +300,7 @@ def test_rows_that_a_key_mask_hides_from_cpp(name: str) -> None:
     check_rows(module_of(rows_design(name), "cpp", F64), torch.nan)
 
 
-@pytest.mark.parametrize("options", PLANS, ids=str)
+@pytest.mark.parametrize("options", [pytest.param(PLANS[0], marks=pytest.mark.slow), *PLANS[1:]], ids=str)
 @pytest.mark.parametrize("name", ATTENTION)
 def test_hidden_rows_of_the_shipped_designs(name: str, options: tuple[str, dict[str, Any]]) -> None:
     """Of the memory, if there is one. Of the queries' own input, the rows reach only what is computed for them."""

@@ -50,7 +50,7 @@ def _with_memory() -> list[str]:
 
 
 @backends
-@pytest.mark.parametrize(("n", "m"), [(3, 6), (5, 2)])
+@pytest.mark.parametrize(("n", "m"), [(3, 6), pytest.param(5, 2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", _with_memory())
 def test_a_second_sequence_gives_the_keys(name, n, m, backend):
     generator = torch.Generator().manual_seed(1)

@@ -46,11 +46,13 @@ def test_several_designs(name: str, kind: str) -> None:
     agree(name, kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CAUSAL)
 def test_every_causal_design(name: str) -> None:
     agree(name, "causal")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOTH_WAYS)
 def test_every_design_that_sees_both_ways(name: str) -> None:
     agree(name, "masked")

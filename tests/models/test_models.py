@@ -13,6 +13,7 @@ import torch
 import tensornet_attn as ta
 from tests.models import tiny
 from tests.refusals import refusal
+from tests.regions import few_of
 
 MAKERS = {"language": tiny.language, "masked": tiny.masked, "classifier": tiny.classifier, "seq2seq": tiny.seq2seq}
 SHAPES = {"language": [2, 6, 11], "masked": [2, 6, 11], "classifier": [2, 3], "seq2seq": [2, 4, 11]}
@@ -52,7 +53,7 @@ def test_pooling_and_norms(pooling: str, norm: str) -> None:
     assert nothing.isfinite().all()
 
 
-@pytest.mark.parametrize("name", tiny.CAUSAL)
+@pytest.mark.parametrize("name", few_of(tiny.CAUSAL))
 def test_a_later_token_changes_nothing_before_it(name: str) -> None:
     layers = [{"mixer": tiny.part(name), "mlp": "mlp"}]
     model = tiny.spread(tiny.language(layers=layers, width=tiny.width(name), positions="learned")).eval()
@@ -85,7 +86,7 @@ def test_no_gradient_is_zero(kind: str) -> None:
     assert zero == []
 
 
-@pytest.mark.parametrize("name", tiny.BOTH_WAYS)
+@pytest.mark.parametrize("name", few_of(tiny.BOTH_WAYS))
 def test_what_stands_in_padding_is_irrelevant(name: str) -> None:
     layers = [{"mixer": {**tiny.part(name), "causal": False}, "mlp": "mlp"}]
     model = tiny.spread(tiny.classifier(layers=layers, width=tiny.width(name))).eval()

@@ -58,6 +58,7 @@ def empty_calls(name: str, causal: bool | None, backend: str = "torch") -> None:
             assert all(torch.equal(found[f"state {key}"], value) for key, value in before.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "causal"), [(name, causal) for name in CASES for causal in CASES[name].causal])
 def test_calls_may_be_empty(name: str, causal: bool | None) -> None:
     empty_calls(name, causal)

@@ -343,6 +343,7 @@ def continued(name: str, first: Sequence[int], then: Sequence[int], packed: bool
 CACHED = [name for name in CASES if name not in COUNTING]  # neither has these a cache
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CACHED)
 def test_documents_are_rows_of_a_cache(name: str) -> None:
     first = (3, 3, 3) if name in PLACED else (3, 1, 4)

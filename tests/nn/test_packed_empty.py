@@ -39,6 +39,7 @@ def without_empty(name: str, causal: bool | None, lengths: Sequence[int]) -> Non
         assert_same(found, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", EMPTY, ids=str)
 @pytest.mark.parametrize(("name", "causal"), DESIGNS)
 def test_a_document_may_be_empty(name: str, causal: bool | None, lengths: tuple[int, ...]) -> None:

@@ -87,6 +87,7 @@ class Addresses(HTMLParser):
             self.loaded.append(found.get("src") or found.get("href", ""))
 
 
+@pytest.mark.slow  # run by `make pages`
 def test_the_site_builds_without_a_warning_and_every_link_leads_somewhere(tmp_path: Path) -> None:
     command = [
         sys.executable,
@@ -123,6 +124,7 @@ def test_the_site_builds_without_a_warning_and_every_link_leads_somewhere(tmp_pa
     assert gallery.count('class="gallery-card"') == len(ta.list_designs())
 
 
+@pytest.mark.slow  # run by `make pages`
 @pytest.mark.parametrize("name", ["first_design", "inside_a_model", "search"])
 def test_notebooks_run(name: str) -> None:
     pytest.importorskip("ipykernel")
