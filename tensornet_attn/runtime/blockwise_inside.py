@@ -101,9 +101,9 @@ def dropped_rows(x: Tensor, entries: Tensor | None) -> Tensor:
 
 
 def noise_rows(noise: Tensor | None, shape: tuple, std: float, draw: bool, rows: Rows, like: Tensor) -> Tensor:
-    """The given noise, else fresh noise times `std`, else zeros: [batch..., legs]."""
+    """The given noise, else fresh noise times `std`, else zeros, in the dtype of `like`: [batch..., legs]."""
     if noise is not None:
-        return noise
+        return noise.to(like.dtype)
     if draw:
         fresh = torch.empty(shape, device=like.device, dtype=like.dtype)  # randn with a generator rejects traced sizes
         return std * fresh.normal_(generator=rows.random)

@@ -118,6 +118,6 @@ RELATIONS = (
         "(self.infinite(use) or self.overflows(step, use, term.factors))",
         "self.infinite(use)",
         "A product of rows that overflows at hidden pairs multiplies the zeros of a softmax.",
-        (f"{SHIPPED}[mgk]",),
+        (f"{SHIPPED}[mhsa]", f"{SHIPPED}[alibi]"),
     ),
 )
