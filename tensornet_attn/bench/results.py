@@ -141,12 +141,12 @@ class BenchmarkRun:
 
     @property
     def wrong(self) -> list[str]:
-        """A sentence for each contestant with incorrect results."""
+        """A sentence for each contestant with incorrect results, and for each layer of yours that raised an error."""
         return [
             f"'{entry.name}' of '{result.design}', n {result.n}, {result.kind}: {entry.reason}"
             for result in self.results
             for entry in result.entries
-            if entry.status == WRONG
+            if entry.status == WRONG or (entry.status == FAILED and ":" in entry.name)
         ]
 
     def as_dict(self) -> dict[str, Any]:

@@ -167,7 +167,7 @@ def bench(
     else:
         print(session.text())
     if session.run.wrong:
-        raise TensornetError("\n".join(["results that differ from the reference were not timed:", *session.run.wrong]))
+        raise TensornetError("\n".join(["not timed, for a result that differs from the reference or an error:", *session.run.wrong]))
 
 
 def _steps(

@@ -259,5 +259,8 @@ def test_on_the_command_line(run, folder: Path) -> None:
     outcome = run("bench", "mhsa", *options[:-1], "own_layers:Wrong")
     assert outcome.code == 1
     assert "'own_layers:Wrong' of 'mhsa', n 4, forward: the relative error of its output is 1.0e-03" in outcome.err
+    outcome = run("bench", "mhsa", *options[:-1], "own_layers:Pair")
+    assert outcome.code == 1
+    assert "'own_layers:Pair' of 'mhsa', n 4, forward: 'own_layers:Pair' returns tuple; return a tensor" in outcome.err
     outcome = run("bench", "--targets", "--uncompared")
     assert (outcome.code, "--targets does not use --uncompared" in outcome.err) == (2, True)
