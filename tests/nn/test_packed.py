@@ -100,6 +100,7 @@ def padded(dear: bool) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "causal"), DESIGNS)
 @pytest.mark.parametrize("backend", ["torch", "reference"])
 def test_packed_is_one_call_a_document(name: str, causal: bool | None, backend: str) -> None:
