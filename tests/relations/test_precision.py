@@ -27,6 +27,7 @@ KINDS = (
     "kda",
     "gsa",
     "rwkv4",
+    "gfish",
 )
 STEPS = ("alibi", "bloom", "l2_attention", "mgk_mqa", "hgrn")  # what a step computes again: scores, a decay
 LENGTH, LAST = 600, 16
