@@ -8,7 +8,7 @@ however fast the decay. Inside of a piece, one row after another is read with it
 import triton
 import triton.language as tl
 
-from tensornet_attn.runtime.triton.kernels.tiles import product
+from tensornet_attn.runtime.triton.kernels.tiles import finite_of, product, tile_at, tile_mask
 
 PIECE = tl.constexpr(16)  # the smallest tile of products
 
@@ -22,7 +22,7 @@ def tile_exponents(power, place, entries, sign: tl.constexpr):
 @triton.jit
 def shifted_tile(x, exponent, most):
     """x exp(exponent - most) in the dtype of x, 0 where all exponents are -inf."""
-    most = tl.where(most == float("-inf"), 0.0, most)
+    most = finite_of(most)
     return (x.to(exponent.dtype) * tl.exp(exponent - most)).to(x.dtype)
 
 
@@ -39,7 +39,7 @@ def channel_scores(
     row = tl.arange(0, CHUNK)
     channel, begin = f < features, row // PIECE * PIECE
     j = start + row
-    offsets, entries = j[None, :] * power_row + f[:, None], ((j >= 0) & (j < others))[None, :] & channel[:, None]
+    offsets, entries = j[None, :] * power_row + f[:, None], tile_mask(channel, (j >= 0) & (j < others))
     scores = tl.zeros([CHUNK, CHUNK], own.dtype)
     for piece in range(1 if LATER else 0, CHUNK // PIECE if LATER else CHUNK // PIECE - 1):
         inside, reads = row // PIECE == piece, (row // PIECE < piece if LATER else row // PIECE > piece)
@@ -50,9 +50,9 @@ def channel_scores(
     for step in range(PIECE):
         at = begin + step
         j = start + at
-        visible = ((at >= row if LATER else at <= row) & (j >= 0) & (j < others))[:, None] & channel[None, :]
+        visible = tile_mask((at >= row if LATER else at <= row) & (j >= 0) & (j < others), channel)
         other = tile_exponents(power, j[:, None] * power_row + f[None, :], visible, sign)
-        z = tl.load(right + j[:, None] * right_row + f[None, :], visible, 0.0)
+        z = tl.load(tile_at(right, j, right_row, f), visible, 0.0)
         dots = tl.sum(x.to(own.dtype) * z.to(own.dtype) * tl.exp(own + other), 1)
         scores += tl.where(row[None, :] == at[:, None], dots[:, None], 0.0)
     return scores
@@ -70,23 +70,23 @@ def channel_read(
     row = tl.arange(0, CHUNK)
     channel, begin = e < width, row // PIECE * PIECE
     j = start + row
-    entries = ((j >= 0) & (j < others))[:, None] & channel[None, :]
+    entries = tile_mask((j >= 0) & (j < others), channel)
     offsets = j[:, None] * power_row + e[None, :]
-    v = tl.load(values + j[:, None] * values_row + e[None, :], entries, 0.0)
+    v = tl.load(tile_at(values, j, values_row, e), entries, 0.0)
     read = tl.zeros(own.shape, own.dtype)
     for piece in range(1 if LATER else 0, CHUNK // PIECE if LATER else CHUNK // PIECE - 1):
         inside, reads = row // PIECE == piece, (row // PIECE < piece if LATER else row // PIECE > piece)
         other = tile_exponents(power, offsets, entries & inside[:, None], sign)
         most = tl.max(other, 0)
         factor = tl.exp(tl.where(reads[:, None], own + most[None, :], float("-inf")))
-        seen = tl.where(reads[:, None] & inside[None, :], scores, 0.0)
+        seen = tl.where(tile_mask(reads, inside), scores, 0.0)
         read += product(seen, shifted_tile(v, other, most[None, :]), PRECISION) * factor
     for step in range(PIECE):
         at = begin + step
         j = start + at
-        visible = ((at >= row if LATER else at <= row) & (j >= 0) & (j < others))[:, None] & channel[None, :]
+        visible = tile_mask((at >= row if LATER else at <= row) & (j >= 0) & (j < others), channel)
         other = tile_exponents(power, j[:, None] * power_row + e[None, :], visible, sign)
-        z = tl.load(values + j[:, None] * values_row + e[None, :], visible, 0.0)
+        z = tl.load(tile_at(values, j, values_row, e), visible, 0.0)
         score = tl.sum(tl.where(row[None, :] == at[:, None], scores, 0.0), 1)
         read += score[:, None] * z.to(own.dtype) * tl.exp(own + other)
     return read

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from tensornet_attn.runtime.triton.kernels.tiles import tile_mask
+
 
 @triton.jit
 def largest(scores, free, k: tl.constexpr, ENTRIES: tl.constexpr):
@@ -26,13 +28,13 @@ def choose_entries(
     Their values in `of`: gates [rows, k], or dense [rows, size] with `fill` elsewhere. NaN counts as infinite.
     """
     row, e = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64), tl.arange(0, ENTRIES)
-    at, in_bounds = row[:, None] * size + e[None, :], (row < rows)[:, None] & (e < size)[None, :]
+    at, in_bounds = row[:, None] * size + e[None, :], tile_mask(row < rows, e < size)
     values = tl.load(of + at, in_bounds, 0.0).to(DTYPE)
     scores = values
     if by is not None:
         scores = tl.load(by + at, in_bounds, 0.0).to(DTYPE)
     scores = tl.where(scores != scores, float("inf"), scores)
-    free = (row >= 0)[:, None] & (e < size)[None, :]
+    free = tile_mask(row >= 0, e < size)
     for slot in range(k):
         best = tl.max(tl.where(free, scores, float("-inf")), 1)
         index = tl.min(tl.where(free & (scores == best[:, None]), e[None, :], ENTRIES), 1)
@@ -55,7 +57,7 @@ def choose_gradient(
     `gradient` is that of the chosen entries [rows, k], or of a dense result [rows, size].
     """
     row, e = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64), tl.arange(0, ENTRIES)
-    at, in_bounds = row[:, None] * size + e[None, :], (row < rows)[:, None] & (e < size)[None, :]
+    at, in_bounds = row[:, None] * size + e[None, :], tile_mask(row < rows, e < size)
     entry_gradient = tl.zeros([ROWS, ENTRIES], gradient.dtype.element_ty)
     if DENSE:
         chosen_gradient = tl.load(gradient + at, in_bounds, 0.0)
@@ -99,7 +101,7 @@ def expert_order(
     for start in range(0, blocks, BLOCKS):
         other_block = start + tl.arange(0, BLOCKS)
         at = (head * blocks + other_block)[:, None] * EXPERTS + e[None, :]
-        block_counts = tl.load(counts + at, (other_block < blocks)[:, None] & (e >= 0)[None, :], 0)
+        block_counts = tl.load(counts + at, tile_mask(other_block < blocks, e >= 0), 0)
         total += tl.sum(block_counts, 0)
         before += tl.sum(tl.where((other_block < block)[:, None], block_counts, 0), 0)
     until = head * tokens * slots + tl.cumsum(total, 0)

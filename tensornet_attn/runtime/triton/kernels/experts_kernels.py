@@ -7,6 +7,8 @@ numbered consecutively; `ends` has the end of each expert in `order`, the sorted
 import triton
 import triton.language as tl
 
+from tensornet_attn.runtime.triton.kernels.tiles import tile_at, tile_mask
+
 
 @triton.jit
 def row_of(choice, heads: tl.constexpr, slots: tl.constexpr, own_heads: tl.constexpr, own_slots: tl.constexpr):
@@ -50,7 +52,7 @@ def expert_products(
     acc = tl.zeros([ROWS, OUTER], DTYPE)
     for begin in range(0, width, INNER):
         c = begin + tl.arange(0, INNER)
-        x = tl.load(given + given_offset[:, None] + c[None, :], in_bounds[:, None] & (c < width)[None, :], 0.0)
+        x = tl.load(given + given_offset[:, None] + c[None, :], tile_mask(in_bounds, c < width), 0.0)
         at = weight + c[:, None] * weight_in + o[None, :] * weight_out
         acc += tl.dot(x, tl.load(at, (c < width)[:, None] & in_o, 0.0), input_precision=PRECISION)
     if dots is not None:
@@ -86,15 +88,13 @@ def expert_outers(
         choice = tl.load(order + position, in_bounds, 0)
         given_offset = row_of(choice, heads, slots, given_heads, given_slots) * width
         gradient_offset = row_of(choice, heads, slots, other_heads, other_slots) * out_width
-        x = tl.load(given + given_offset[None, :] + c[:, None], in_bounds[None, :] & (c < width)[:, None], 0.0)
-        g = tl.load(
-            gradient + gradient_offset[:, None] + o[None, :], in_bounds[:, None] & (o < out_width)[None, :], 0.0
-        )
+        x = tl.load(given + given_offset[None, :] + c[:, None], tile_mask(c < width, in_bounds), 0.0)
+        g = tl.load(gradient + gradient_offset[:, None] + o[None, :], tile_mask(in_bounds, o < out_width), 0.0)
         if gates is not None:
             g = (g.to(DTYPE) * tl.load(gates + choice, in_bounds, 0.0).to(DTYPE)[:, None]).to(g.dtype)
         acc += tl.dot(x, g, input_precision=PRECISION)
     out += expert * width * out_width
-    tl.store(out + c[:, None] * out_width + o[None, :], acc, (c < width)[:, None] & (o < out_width)[None, :])
+    tl.store(tile_at(out, c, out_width, o), acc, tile_mask(c < width, o < out_width))
 
 
 @triton.jit
@@ -105,11 +105,11 @@ def expert_joined(
     """out[r] = the sum of the rows [r TERMS, (r + 1) TERMS); dgates[c] = the sum of dots[column block, c], if given."""
     r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     o = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    in_bounds = (r < count)[:, None] & (o < width)[None, :]
+    in_bounds = tile_mask(r < count, o < width)
     first, acc = r.to(tl.int64) * TERMS, tl.zeros([ROWS, WIDTH], DTYPE)
     for term in tl.static_range(TERMS):
-        acc += tl.load(rows + (first + term)[:, None] * width + o[None, :], in_bounds, 0.0).to(DTYPE)
-    tl.store(out + r.to(tl.int64)[:, None] * width + o[None, :], acc, in_bounds)
+        acc += tl.load(tile_at(rows, first + term, width, o), in_bounds, 0.0).to(DTYPE)
+    tl.store(tile_at(out, r.to(tl.int64), width, o), acc, in_bounds)
     if dots is not None:  # noqa: SIM102 - known when it compiles
         if tl.program_id(1) == 0:
             for term in tl.static_range(TERMS):

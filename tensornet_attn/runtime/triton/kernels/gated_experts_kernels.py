@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from tensornet_attn.runtime.triton.kernels.choices_kernels import largest
+from tensornet_attn.runtime.triton.kernels.tiles import tile_at, tile_mask
 
 
 @triton.jit
@@ -16,13 +17,13 @@ def gates_of(
     A row of `chosen` has a bit for each chosen entry; it is stored if CHOOSE, and read otherwise.
     """
     e = tl.arange(0, ENTRIES)
-    in_bounds = (r < rows)[:, None] & (e < each)[None, :]
-    values = tl.load(of + r[:, None] * each + e[None, :], in_bounds, 0.0).to(DTYPE)
+    in_bounds = tile_mask(r < rows, e < each)
+    values = tl.load(tile_at(of, r, each, e), in_bounds, 0.0).to(DTYPE)
     gates = values
     if MAP is not None:
         gates = MAP(values).to(of.dtype.element_ty).to(DTYPE)
     if CHOOSE:
-        is_chosen = largest(gates, (r >= 0)[:, None] & (e < each)[None, :], k, ENTRIES)
+        is_chosen = largest(gates, tile_mask(r >= 0, e < each), k, ENTRIES)
         tl.store(chosen + r, tl.sum(is_chosen.to(tl.int32) << e[None, :], 1), r < rows)
     else:
         is_chosen = ((tl.load(chosen + r, r < rows, 0)[:, None] >> e[None, :]) & 1) != 0
@@ -43,8 +44,8 @@ def gradient_of_gates(
     e = tl.arange(0, ENTRIES)
     if SLOPE is not None:
         dots = SLOPE(values, gates, dots)
-    in_bounds = (r < rows)[:, None] & (e < each)[None, :]
-    tl.store(out + r[:, None] * each + e[None, :], tl.where(own, dots, 0.0), in_bounds)
+    in_bounds = tile_mask(r < rows, e < each)
+    tl.store(tile_at(out, r, each, e), tl.where(own, dots, 0.0), in_bounds)
 
 
 @triton.jit
@@ -63,15 +64,15 @@ def gated_rows(
     dots = tl.zeros([ROWS, ENTRIES], DTYPE)
     for begin in range(0, width, WIDTH):
         c = begin + tl.arange(0, WIDTH)
-        in_bounds = (r < rows)[:, None] & (c < width)[None, :]
-        x = tl.load(given + r[:, None] * width + c[None, :], in_bounds, 0.0).to(DTYPE)
+        in_bounds = tile_mask(r < rows, c < width)
+        x = tl.load(tile_at(given, r, width, c), in_bounds, 0.0).to(DTYPE)
         chosen_row = r * k
         for e in range(each):
             gate, is_entry = of_entry(gates, e, ENTRIES), of_entry(is_chosen.to(tl.int32), e, ENTRIES)
             gated = tl.where((is_entry > 0)[:, None], x * gate[:, None], 0.0)
-            tl.store(out + (r * each + e)[:, None] * width + c[None, :], gated, in_bounds)
+            tl.store(tile_at(out, r * each + e, width, c), gated, in_bounds)
             if dof is not None:
-                at = others + chosen_row[:, None] * width + c[None, :]
+                at = tile_at(others, chosen_row, width, c)
                 dot = tl.sum(x * tl.load(at, in_bounds & (is_entry > 0)[:, None], 0.0).to(DTYPE), 1)
                 dots += tl.where((tl.arange(0, ENTRIES) == e)[None, :], dot[:, None], 0.0)
                 chosen_row += is_entry
@@ -95,21 +96,21 @@ def gated_sums(
     dots = tl.zeros([ROWS, ENTRIES], DTYPE)
     for begin in range(0, width, WIDTH):
         c = begin + tl.arange(0, WIDTH)
-        in_bounds = (r < rows)[:, None] & (c < width)[None, :]
+        in_bounds = tile_mask(r < rows, c < width)
         acc, chosen_row = tl.zeros([ROWS, WIDTH], DTYPE), r * k
         if dof is not None:
-            other_rows = tl.load(others + r[:, None] * width + c[None, :], in_bounds, 0.0).to(DTYPE)
+            other_rows = tl.load(tile_at(others, r, width, c), in_bounds, 0.0).to(DTYPE)
         for e in range(each):
             gate, is_entry = of_entry(gates, e, ENTRIES), of_entry(is_chosen.to(tl.int32), e, ENTRIES)
             read = in_bounds & (is_entry > 0)[:, None]
-            x = tl.load(given + (r * each + e)[:, None] * width + c[None, :], read, 0.0)
+            x = tl.load(tile_at(given, r * each + e, width, c), read, 0.0)
             if kept is not None:
-                tl.store(kept + chosen_row[:, None] * width + c[None, :], x, read)
+                tl.store(tile_at(kept, chosen_row, width, c), x, read)
                 chosen_row += is_entry
             if dof is not None:
                 dot = tl.sum(x.to(DTYPE) * other_rows, 1)
                 dots += tl.where((tl.arange(0, ENTRIES) == e)[None, :], dot[:, None], 0.0)
             acc += tl.where(read, x.to(DTYPE) * gate[:, None], 0.0)
-        tl.store(out + r[:, None] * width + c[None, :], acc, in_bounds)
+        tl.store(tile_at(out, r, width, c), acc, in_bounds)
     if dof is not None:
         gradient_of_gates(dots, values, gates, is_chosen, dof, r, rows, each, SLOPE, ENTRIES)

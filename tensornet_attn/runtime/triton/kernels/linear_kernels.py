@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from tensornet_attn.runtime.triton.kernels.channel_tiles import channel_read, channel_scores, tile_exponents
-from tensornet_attn.runtime.triton.kernels.tiles import product
+from tensornet_attn.runtime.triton.kernels.tiles import finite_of, of_lead, part_and_lead, product, tile_at, tile_mask
 
 
 @triton.jit
@@ -35,18 +35,18 @@ def linear_sums(
     With exponents sign power [b, h, length, .], one for each row or, BY_FEATURES, each key, keys have a factor
     exp(exponent - most), where `most` [b h, parts, .], the largest of a part, is stored; a part is one chunk.
     """
-    part, lead = (tl.program_id(0) % parts).to(tl.int64), (tl.program_id(0) // parts).to(tl.int64)
+    part, lead = part_and_lead(parts)
     f = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
     e = tl.program_id(2) * WIDTH + tl.arange(0, WIDTH)
-    keys += lead // heads * keys_batch + lead % heads * keys_head
-    values += lead // heads * values_batch + lead % heads * values_head
+    keys = of_lead(keys, lead, heads, keys_batch, keys_head)
+    values = of_lead(values, lead, heads, values_batch, values_head)
     sum_tile, total_tile = tl.zeros([FEATURES, WIDTH], DTYPE), tl.zeros([FEATURES], DTYPE)
     for chunk in range(part * span, tl.minimum(part * span + span, tl.cdiv(first + length, CHUNK))):
         row = chunk * CHUNK + tl.arange(0, CHUNK) - first
         in_bounds = (row >= 0) & (row < length)
         if seen is not None:
             in_bounds = in_bounds & (tl.load(seen + lead * length + row, in_bounds, 0) != 0)
-        on_key = in_bounds[None, :] & (f < features)[:, None]
+        on_key = tile_mask(f < features, in_bounds)
         k = mapped(tl.load(keys + row[None, :] * keys_row + f[:, None], on_key, 0.0), on_key, MAP, DTYPE)
         if total is not None:
             weights = tl.load(weight + lead * length + row, in_bounds, 0.0)[None, :] if weight is not None else 1.0
@@ -54,23 +54,23 @@ def linear_sums(
         if scale is not None:
             k = k.to(DTYPE) * tl.load(scale + lead * length + row, in_bounds, 0.0)[None, :]
         if power is not None:
-            powers = power + lead // heads * power_batch + lead % heads * power_head + row * power_row
+            powers = of_lead(power, lead, heads, power_batch, power_head) + row * power_row
             if BY_FEATURES:
                 exponent = tl.where(on_key, sign * tl.load(powers[None, :] + f[:, None], on_key, 0.0), float("-inf"))
                 top = tl.max(exponent, 1)
                 tl.store(most + (lead * parts + part) * features + f, top, (f < features) & (tl.program_id(2) == 0))
-                k = k.to(DTYPE) * tl.exp(exponent - tl.where(top == float("-inf"), 0.0, top)[:, None])
+                k = k.to(DTYPE) * tl.exp(exponent - finite_of(top)[:, None])
             else:
                 exponent = tl.where(in_bounds, sign * tl.load(powers, in_bounds, 0.0), float("-inf"))
                 top = tl.max(exponent, 0)
                 tl.store(most + lead * parts + part, top, (tl.program_id(1) == 0) & (tl.program_id(2) == 0))
-                k = k.to(DTYPE) * tl.exp(exponent - tl.where(top == float("-inf"), 0.0, top))[None, :]
+                k = k.to(DTYPE) * tl.exp(exponent - finite_of(top))[None, :]
         if sums is not None:
-            v = tl.load(values + row[:, None] * values_row + e[None, :], in_bounds[:, None] & (e < width)[None, :], 0.0)
+            v = tl.load(tile_at(values, row, values_row, e), tile_mask(in_bounds, e < width), 0.0)
             sum_tile += product(k, v, PRECISION)
     entry = (lead * parts + part) * features + f
     if sums is not None:
-        tl.store(sums + entry[:, None] * width + e[None, :], sum_tile, (f < features)[:, None] & (e < width)[None, :])
+        tl.store(tile_at(sums, entry, width, e), sum_tile, tile_mask(f < features, e < width))
     if total is not None:
         tl.store(total + entry, total_tile, (f < features) & (tl.program_id(2) == 0))
 
@@ -98,7 +98,7 @@ def sums_before(sums, most, parts, size, each, REVERSE: tl.constexpr, DTYPE: tl.
             top = tl.load(at, inside, float("-inf"))
             tl.store(at + others, reference, inside & (entry % each == 0))
             largest = tl.maximum(reference, top)
-            finite = tl.where(largest == float("-inf"), 0.0, largest)
+            finite = finite_of(largest)
             running *= tl.exp(reference - finite)
             part_sum *= tl.exp(top - finite)
             reference = largest
@@ -142,9 +142,9 @@ def linear_reads(
     i, j = position - left_first, position - right_first
     on_left, on_right = (i >= 0) & (i < length), (j >= 0) & (j < others)
     e = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    left += lead // heads * left_batch + lead % heads * left_head
-    right += lead // heads * right_batch + lead % heads * right_head
-    values += lead // heads * values_batch + lead % heads * values_head
+    left = of_lead(left, lead, heads, left_batch, left_head)
+    right = of_lead(right, lead, heads, right_batch, right_head)
+    values = of_lead(values, lead, heads, values_batch, values_head)
     stored = on_left
     if seen is not None:
         if LATER:
@@ -152,20 +152,20 @@ def linear_reads(
         else:
             on_right = on_right & (tl.load(seen + lead * others + j, on_right, 0) != 0)
     if own_power is not None:
-        own_power += lead // heads * own_batch + lead % heads * own_head
-        other_power += lead // heads * other_batch + lead % heads * other_head
+        own_power = of_lead(own_power, lead, heads, own_batch, own_head)
+        other_power = of_lead(other_power, lead, heads, other_batch, other_head)
     part, summed = lead * parts + chunk, (chunk >= 0) & (chunk < parts)
     scores, read = tl.zeros([CHUNK, CHUNK], DTYPE), tl.zeros([CHUNK, WIDTH], DTYPE)
     rows = tl.zeros([CHUNK], DTYPE)
     for begin in range(0, features, FEATURES):
         f = begin + tl.arange(0, FEATURES)
-        entries = on_left[:, None] & (f < features)[None, :]
-        x = mapped(tl.load(left + i[:, None] * left_row + f[None, :], entries, 0.0), entries, LEFT_MAP, DTYPE)
-        entries = on_right[None, :] & (f < features)[:, None]
+        entries = tile_mask(on_left, f < features)
+        x = mapped(tl.load(tile_at(left, i, left_row, f), entries, 0.0), entries, LEFT_MAP, DTYPE)
+        entries = tile_mask(f < features, on_right)
         y = mapped(tl.load(right + j[None, :] * right_row + f[:, None], entries, 0.0), entries, RIGHT_MAP, DTYPE)
         if BY_FEATURES:
             exponent = tile_exponents(
-                own_power, i[:, None] * own_row + f[None, :], on_left[:, None] & (f < features)[None, :], -sign
+                own_power, i[:, None] * own_row + f[None, :], tile_mask(on_left, f < features), -sign
             )
             scores += channel_scores(
                 x, exponent, y, right, right_row, other_power, other_row, f, features, chunk * CHUNK - right_first,
@@ -178,7 +178,7 @@ def linear_reads(
         if sums is not None:
             s = tl.load(
                 sums + part * features * width + f[:, None] * sums_feature + e[None, :] * sums_value,
-                (f < features)[:, None] & (e < width)[None, :] & summed,
+                tile_mask(f < features, e < width) & summed,
                 0.0,
             )
             read += product(x, s, PRECISION)
@@ -203,9 +203,7 @@ def linear_reads(
     visible = (past <= 0 if LATER else past >= 0) & on_right[None, :]
     scores = tl.where(visible, scores, 0.0)
     if BY_WIDTH:
-        exponent = tile_exponents(
-            own_power, i[:, None] * own_row + e[None, :], on_left[:, None] & (e < width)[None, :], -sign
-        )
+        exponent = tile_exponents(own_power, i[:, None] * own_row + e[None, :], tile_mask(on_left, e < width), -sign)
         top = tl.load(reference + part * width + e, (e < width) & summed, float("-inf"))
         read = read * tl.exp(exponent + top[None, :]) + channel_read(
             scores, exponent, values, values_row, other_power, other_row, e, width, chunk * CHUNK - right_first, others,
@@ -217,8 +215,8 @@ def linear_reads(
             read *= tl.exp(exponent + tl.load(reference + part, summed, float("-inf")))[:, None]
             other_exponent = tile_exponents(other_power, j * other_row, on_right, sign)
             scores *= tl.exp(tl.where(visible, exponent[:, None] + other_exponent[None, :], float("-inf")))
-        entries = on_right[:, None] & (e < width)[None, :]
-        v = mapped(tl.load(values + j[:, None] * values_row + e[None, :], entries, 0.0), entries, VALUES_MAP, DTYPE)
+        entries = tile_mask(on_right, e < width)
+        v = mapped(tl.load(tile_at(values, j, values_row, e), entries, 0.0), entries, VALUES_MAP, DTYPE)
         read += product(scores, v, PRECISION)
     if inverse is not None:
         rows += tl.sum(scores, 1) + EPS
@@ -226,17 +224,17 @@ def linear_reads(
         read *= reciprocal[:, None]
         tl.store(inverse + lead * length + i, reciprocal, on_left & (tl.program_id(1) == 0))
     if of is not None:
-        of += lead // heads * of_batch + lead % heads * of_head
-        x = tl.load(of + i[:, None] * of_row + e[None, :], on_left[:, None] & (e < width)[None, :], 0.0).to(DTYPE)
+        of = of_lead(of, lead, heads, of_batch, of_head)
+        x = tl.load(tile_at(of, i, of_row, e), tile_mask(on_left, e < width), 0.0).to(DTYPE)
         if OUT_MAP is not None:
             read = OUT_SLOPE(x, OUT_MAP(x), read)
     if seen is not None and LATER:
         read = tl.where(on_left[:, None], read, 0.0)
-    out += lead // heads * out_batch + lead % heads * out_head
-    tl.store(out + i[:, None] * out_row + e[None, :], read, stored[:, None] & (e < width)[None, :])
+    out = of_lead(out, lead, heads, out_batch, out_head)
+    tl.store(tile_at(out, i, out_row, e), read, tile_mask(stored, e < width))
     if slopes is not None:
-        slopes += lead // heads * out_batch + lead % heads * out_head
-        tl.store(slopes + i[:, None] * out_row + e[None, :], -sign * read * x, stored[:, None] & (e < width)[None, :])
+        slopes = of_lead(slopes, lead, heads, out_batch, out_head)
+        tl.store(tile_at(slopes, i, out_row, e), -sign * read * x, tile_mask(stored, e < width))
 
 
 @triton.jit
@@ -255,14 +253,14 @@ def linear_reads_all(
     """
     lead, e = (tl.program_id(0) // programs).to(tl.int64), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     begin = tl.program_id(0) % programs * span
-    left += lead // heads * left_batch + lead % heads * left_head
-    out += lead // heads * out_batch + lead % heads * out_head
+    left = of_lead(left, lead, heads, left_batch, left_head)
+    out = of_lead(out, lead, heads, out_batch, out_head)
     sums += lead * features * width
     if of is not None:
-        of += lead // heads * of_batch + lead % heads * of_head
+        of = of_lead(of, lead, heads, of_batch, of_head)
     f = tl.arange(0, FEATURES)
     if ONCE:
-        inside = (f < features)[:, None] & (e < width)[None, :]
+        inside = tile_mask(f < features, e < width)
         s = tl.load(sums + f[:, None] * sums_feature + e[None, :] * sums_value, inside, 0.0)
         if inverse is not None:
             z = tl.load(total + lead * features + f, f < features, 0.0)
@@ -275,8 +273,8 @@ def linear_reads_all(
         if seen is not None:
             on_left = on_left & (tl.load(seen + lead * length + i, on_left, 0) != 0)
         if ONCE:
-            entries = on_left[:, None] & (f < features)[None, :]
-            x = mapped(tl.load(left + i[:, None] * left_row + f[None, :], entries, 0.0), entries, LEFT_MAP, DTYPE)
+            entries = tile_mask(on_left, f < features)
+            x = mapped(tl.load(tile_at(left, i, left_row, f), entries, 0.0), entries, LEFT_MAP, DTYPE)
             read = product(x, s, PRECISION)
             if inverse is not None:
                 rows = tl.sum(x.to(DTYPE) * z[None, :], 1)
@@ -284,9 +282,9 @@ def linear_reads_all(
             read, rows = tl.zeros([CHUNK, WIDTH], DTYPE), tl.zeros([CHUNK], DTYPE)
             for first in range(0, features, FEATURES):
                 g = first + f
-                entries = on_left[:, None] & (g < features)[None, :]
-                x = mapped(tl.load(left + i[:, None] * left_row + g[None, :], entries, 0.0), entries, LEFT_MAP, DTYPE)
-                inside = (g < features)[:, None] & (e < width)[None, :]
+                entries = tile_mask(on_left, g < features)
+                x = mapped(tl.load(tile_at(left, i, left_row, g), entries, 0.0), entries, LEFT_MAP, DTYPE)
+                inside = tile_mask(g < features, e < width)
                 s = tl.load(sums + g[:, None] * sums_feature + e[None, :] * sums_value, inside, 0.0)
                 read += product(x, s, PRECISION)
                 if inverse is not None:
@@ -304,11 +302,11 @@ def linear_reads_all(
             read *= reciprocal[:, None]
             tl.store(inverse + lead * length + i, reciprocal, stored & (tl.program_id(1) == 0))
         if of is not None:
-            y = tl.load(of + i[:, None] * of_row + e[None, :], on_left[:, None] & (e < width)[None, :], 0.0).to(DTYPE)
+            y = tl.load(tile_at(of, i, of_row, e), tile_mask(on_left, e < width), 0.0).to(DTYPE)
             read = OUT_SLOPE(y, OUT_MAP(y), read)
         if seen is not None:
             read = tl.where(on_left[:, None], read, 0.0)
-        tl.store(out + i[:, None] * out_row + e[None, :], read, stored[:, None] & (e < width)[None, :])
+        tl.store(tile_at(out, i, out_row, e), read, tile_mask(stored, e < width))
 
 
 @triton.jit
@@ -321,14 +319,14 @@ def row_products(a, b, factor, out, a_batch, a_head, a_row, b_batch, b_head, b_r
     blocks = tl.cdiv(length, ROWS)
     lead = (tl.program_id(0) // blocks).to(tl.int64)
     i = (tl.program_id(0) % blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    a += lead // heads * a_batch + lead % heads * a_head
-    b += lead // heads * b_batch + lead % heads * b_head
+    a = of_lead(a, lead, heads, a_batch, a_head)
+    b = of_lead(b, lead, heads, b_batch, b_head)
     dots = tl.zeros([ROWS], DTYPE)
     for begin in range(0, width, WIDTH):
         e = begin + tl.arange(0, WIDTH)
-        in_bounds = (i < length)[:, None] & (e < width)[None, :]
-        x = tl.load(a + i[:, None] * a_row + e[None, :], in_bounds, 0.0)
-        y = tl.load(b + i[:, None] * b_row + e[None, :], in_bounds, 0.0)
+        in_bounds = tile_mask(i < length, e < width)
+        x = tl.load(tile_at(a, i, a_row, e), in_bounds, 0.0)
+        y = tl.load(tile_at(b, i, b_row, e), in_bounds, 0.0)
         dots += tl.sum(x.to(DTYPE) * y.to(DTYPE), 1)
     if factor is not None:
         dots *= -tl.load(factor + lead * length + i, i < length, 0.0)

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from tensornet_attn.runtime.triton.kernels.tiles import product
+from tensornet_attn.runtime.triton.kernels.tiles import of_lead, part_and_lead, product, tile_at, tile_mask
 
 
 @triton.jit
@@ -25,12 +25,12 @@ def masked_reads(
     scale and bias [b h, .] belong to the queries: to left, or to right if LATER. With an `inverse` [b h, length], the
     result is divided by (row sums + EPS), and the reciprocal is stored there, 0 if the divisor is 0.
     """
-    chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
+    chunk, lead = part_and_lead(chunks)
     i, e = chunk * CHUNK + tl.arange(0, CHUNK), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    left += lead // heads * left_batch + lead % heads * left_head
-    right += lead // heads * right_batch + lead % heads * right_head
-    values += lead // heads * values_batch + lead % heads * values_head
-    mask += lead // heads * mask_batch + lead % heads * mask_head
+    left = of_lead(left, lead, heads, left_batch, left_head)
+    right = of_lead(right, lead, heads, right_batch, right_head)
+    values = of_lead(values, lead, heads, values_batch, values_head)
+    mask = of_lead(mask, lead, heads, mask_batch, mask_head)
     on_left = i < length
     read, rows = tl.zeros([CHUNK, WIDTH], DTYPE), tl.zeros([CHUNK], DTYPE)
     position = chunk * CHUNK + ahead
@@ -45,8 +45,8 @@ def masked_reads(
         scores = tl.zeros([CHUNK, CHUNK], DTYPE)
         for first in range(0, features, FEATURES):
             f = first + tl.arange(0, FEATURES)
-            x = tl.load(left + i[:, None] * left_row + f[None, :], on_left[:, None] & (f < features)[None, :], 0.0)
-            y = tl.load(right + j[None, :] * right_row + f[:, None], on_right[None, :] & (f < features)[:, None], 0.0)
+            x = tl.load(tile_at(left, i, left_row, f), tile_mask(on_left, f < features), 0.0)
+            y = tl.load(right + j[None, :] * right_row + f[:, None], tile_mask(f < features, on_right), 0.0)
             scores += product(x, y, PRECISION)
         if scale is not None:
             if LATER:
@@ -58,13 +58,13 @@ def masked_reads(
                 scores += tl.load(bias + lead * others + j, on_right, 0.0)[None, :]
             else:
                 scores += tl.load(bias + lead * length + i, on_left, 0.0)[:, None]
-        seen = tl.load(mask + i[:, None] * mask_left + j[None, :] * mask_right, on_left[:, None] & on_right[None, :], 0)
+        seen = tl.load(mask + i[:, None] * mask_left + j[None, :] * mask_right, tile_mask(on_left, on_right), 0)
         visible = seen != 0
         if CAUSAL:
             past = i[:, None] + ahead - j[None, :]
             visible = visible & (past <= 0 if LATER else past >= 0)
         scores = tl.where(visible, scores, 0.0)
-        v = tl.load(values + j[:, None] * values_row + e[None, :], on_right[:, None] & (e < width)[None, :], 0.0)
+        v = tl.load(tile_at(values, j, values_row, e), tile_mask(on_right, e < width), 0.0)
         read += product(scores, v, PRECISION)
         rows += tl.sum(scores, 1)
     if inverse is not None:
@@ -72,5 +72,5 @@ def masked_reads(
         reciprocal = tl.where(rows == 0, 0.0, 1 / tl.where(rows == 0, 1.0, rows))
         read *= reciprocal[:, None]
         tl.store(inverse + lead * length + i, reciprocal, on_left & (tl.program_id(1) == 0))
-    out += lead // heads * out_batch + lead % heads * out_head
-    tl.store(out + i[:, None] * out_row + e[None, :], read, on_left[:, None] & (e < width)[None, :])
+    out = of_lead(out, lead, heads, out_batch, out_head)
+    tl.store(tile_at(out, i, out_row, e), read, tile_mask(on_left, e < width))

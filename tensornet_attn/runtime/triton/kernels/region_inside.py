@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from tensornet_attn.runtime.triton.kernels.tiles import finite_of, tile_mask
+
 
 @triton.jit
 def block_of(blocks, SIZE: tl.constexpr, LAST: tl.constexpr):
@@ -25,7 +27,7 @@ def load_1d(base, i, step, end):
 @triton.jit
 def load_2d(base, i, i_step, i_end, j, j_step, j_end):
     """Loads elements (i, j), zeros after the ends."""
-    return tl.load(base + i[:, None] * i_step + j[None, :] * j_step, (i < i_end)[:, None] & (j < j_end)[None, :], 0)
+    return tl.load(base + i[:, None] * i_step + j[None, :] * j_step, tile_mask(i < i_end, j < j_end), 0)
 
 
 @triton.jit
@@ -38,7 +40,7 @@ def store_1d(base, i, step, end, x):
 def store_2d(base, i, i_step, i_end, j, j_step, j_end, x):
     """Stores elements (i, j), nothing after the ends."""
     rows, columns = i.to(tl.int64)[:, None] * i_step, j.to(tl.int64)[None, :] * j_step
-    tl.store(base + rows + columns, x, (i < i_end)[:, None] & (j < j_end)[None, :])
+    tl.store(base + rows + columns, x, tile_mask(i < i_end, j < j_end))
 
 
 @triton.jit
@@ -167,13 +169,13 @@ def scaled(scores, SCALE: tl.constexpr, MASK: tl.constexpr, visible, edge):
 def higher(found, SCALE: tl.constexpr, MASK: tl.constexpr, m_i):
     """(alpha, new m_i), where SCALE found is the maximum of a block."""
     new_m_i = tl.maximum(m_i, unit_of(SCALE, MASK) * found)
-    return exp_in(m_i - tl.where(new_m_i == float("-inf"), 0.0, new_m_i), MASK), new_m_i
+    return exp_in(m_i - finite_of(new_m_i), MASK), new_m_i
 
 
 @triton.jit
 def power(scores, SCALE: tl.constexpr, MASK: tl.constexpr, m_i):
     """exp(SCALE scores) relative to m_i."""
-    return exp_in(unit_of(SCALE, MASK) * scores - tl.where(m_i == float("-inf"), 0.0, m_i)[:, None], MASK)
+    return exp_in(unit_of(SCALE, MASK) * scores - finite_of(m_i)[:, None], MASK)
 
 
 @triton.jit
@@ -197,7 +199,7 @@ def largest_with_sink(m_i, sink, MASK: tl.constexpr):
 def sum_with_sink(m_i, l_i, sink, MASK: tl.constexpr):
     """The sum of each row with a sink, relative to the new m_i."""
     new_m_i = largest_with_sink(m_i, sink, MASK)
-    shift = tl.where(new_m_i == float("-inf"), 0.0, new_m_i)
+    shift = finite_of(new_m_i)
     return l_i * exp_in(m_i - shift, MASK) + exp_in(unit_of(1.0, MASK) * sink - shift, MASK)
 
 
@@ -205,7 +207,7 @@ def sum_with_sink(m_i, l_i, sink, MASK: tl.constexpr):
 def with_sink(m_i, l_i, sink, MASK: tl.constexpr):
     """The factor that divides rows, which are relative to m_i, by their sum with a sink."""
     new_m_i, total = largest_with_sink(m_i, sink, MASK), sum_with_sink(m_i, l_i, sink, MASK)
-    alpha = exp_in(m_i - tl.where(new_m_i == float("-inf"), 0.0, new_m_i), MASK)
+    alpha = exp_in(m_i - finite_of(new_m_i), MASK)
     return tl.where(total == 0, 0.0, alpha / tl.where(total == 0, 1.0, total))
 
 
@@ -219,7 +221,7 @@ def sink_share(sink, largest, rows, MASK: tl.constexpr):
 def largest_of(m_i, SPLIT: tl.constexpr):
     """The m_i that is saved: zero if a row sees nothing, except for a part of the keys."""
     if not SPLIT:
-        m_i = tl.where(m_i == float("-inf"), 0.0, m_i)
+        m_i = finite_of(m_i)
     return m_i
 
 
@@ -353,14 +355,14 @@ def allowed(visible, mask, MASK: tl.constexpr):
 def with_bias(x, SCALE: tl.constexpr, mask, MASK: tl.constexpr, SUMS: tl.constexpr):
     """Scores plus the float mask of the call, if any, where it hides nothing; they are scaled before it is added."""
     if MASK == 2:
-        x = SCALE * x + tl.where(mask == float("-inf"), 0.0, mask).to(SUMS)
+        x = SCALE * x + finite_of(mask).to(SUMS)
     return x
 
 
 @triton.jit
 def in_sight(i, i_end, j, j_end, base, step, KEYS: tl.constexpr, AXIS: tl.constexpr):
     """Whether pairs (i, j) exist and the key mask of the call, if any, shows the key; AXIS is the axis of the keys."""
-    visible = (i < i_end)[:, None] & (j < j_end)[None, :]
+    visible = tile_mask(i < i_end, j < j_end)
     if KEYS:
         if AXIS == 0:
             visible = visible & (load_1d(base, i, step, i_end) != 0)[:, None]

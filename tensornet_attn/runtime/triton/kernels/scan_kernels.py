@@ -7,19 +7,19 @@ are bfloat16 if the operands are, otherwise at least float32. Sums are never bfl
 import triton
 import triton.language as tl
 
-from tensornet_attn.runtime.triton.kernels.tiles import product
+from tensornet_attn.runtime.triton.kernels.tiles import of_lead, part_and_lead, product, tile_at, tile_mask
 
 
 @triton.jit
 def rows_of(base, row, step, length, f, width):
     """The tile [rows, columns] of a tensor at these indices, zeros beyond the ends."""
-    return tl.load(base + row[:, None] * step + f[None, :], (row < length)[:, None] & (f < width)[None, :], 0.0)
+    return tl.load(tile_at(base, row, step, f), tile_mask(row < length, f < width), 0.0)
 
 
 @triton.jit
 def store_rows(base, row, width, length, f, x):
     """Stores a tile into a contiguous tensor, nothing beyond the ends."""
-    tl.store(base + row[:, None] * width + f[None, :], x, (row < length)[:, None] & (f < width)[None, :])
+    tl.store(tile_at(base, row, width, f), x, tile_mask(row < length, f < width))
 
 
 @triton.jit
@@ -51,11 +51,11 @@ def chunk_solutions(
     .], and if given T [b h, chunks, 2 HALF, 2 HALF]. The halves of a chunk are solved separately, then T combines them
     by -T N T.
     """
-    chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
+    chunk, lead = part_and_lead(chunks)
     row, begin = tl.arange(0, HALF), chunk * (2 * HALF)
     remaining = length - begin
-    keys += lead // heads * keys_batch + lead % heads * keys_head + begin * keys_row
-    values += lead // heads * values_batch + lead % heads * values_head + begin * values_row
+    keys = of_lead(keys, lead, heads, keys_batch, keys_head) + begin * keys_row
+    values = of_lead(values, lead, heads, values_batch, values_head) + begin * values_row
     undone += (lead * length + begin) * features
     writes += (lead * length + begin) * width
     rate += lead * length + begin
@@ -76,7 +76,7 @@ def chunk_solutions(
     KEPT = undone.dtype.element_ty
     top, low, join = top.to(KEPT), low.to(KEPT), join.to(KEPT)
     if inverse is not None:
-        square = inverse + (lead * chunks + chunk) * (4 * HALF * HALF) + row[:, None] * (2 * HALF) + row[None, :]
+        square = tile_at(inverse + (lead * chunks + chunk) * (4 * HALF * HALF), row, 2 * HALF, row)
         tl.store(square, top)
         tl.store(square + HALF, tl.zeros([HALF, HALF], KEPT))
         tl.store(square + 2 * HALF * HALF, join)
@@ -117,10 +117,10 @@ def delta_states(
     """
     lead, f = tl.program_id(0).to(tl.int64), tl.arange(0, FEATURES)
     e, row = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH), tl.arange(0, CHUNK)
-    adds += lead // heads * adds_batch + lead % heads * adds_head
-    takes += lead // heads * takes_batch + lead % heads * takes_head
-    left += lead // heads * left_batch + lead % heads * left_head
-    right += lead // heads * right_batch + lead % heads * right_head
+    adds = of_lead(adds, lead, heads, adds_batch, adds_head)
+    takes = of_lead(takes, lead, heads, takes_batch, takes_head)
+    left = of_lead(left, lead, heads, left_batch, left_head)
+    right = of_lead(right, lead, heads, right_batch, right_head)
     given += lead * length * width
     moved += lead * length * width
     states += lead * chunks * width * features
@@ -160,13 +160,13 @@ def delta_gradients_end(
     below the diagonal, is minus their products with undone and writes. keys_part [b, h, length, features], states [b h,
     chunks, width, features]. Those of keys and values have the heads of a row side by side.
     """
-    chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
+    chunk, lead = part_and_lead(chunks)
     row, start = tl.arange(0, CHUNK), chunk * CHUNK
     remaining, rows = length - start, lead * length + start
     KEPT = undone.dtype.element_ty
     beside = (lead // heads * length + start) * heads + lead % heads
-    keys += lead // heads * keys_batch + lead % heads * keys_head + start * keys_row
-    values += lead // heads * values_batch + lead % heads * values_head + start * values_row
+    keys = of_lead(keys, lead, heads, keys_batch, keys_head) + start * keys_row
+    values = of_lead(values, lead, heads, values_batch, values_head) + start * values_row
     undone += rows * features
     keys_part += rows * features
     keys_gradient += beside * features
@@ -175,7 +175,7 @@ def delta_gradients_end(
     values_gradient += beside * width
     states += (lead * chunks + chunk) * width * features
     rates = tl.load(rate + rows + row, row < remaining, 0.0)[:, None]
-    square = inverse + (lead * chunks + chunk) * (CHUNK * CHUNK) + row[:, None] * CHUNK + row[None, :]
+    square = tile_at(inverse + (lead * chunks + chunk) * (CHUNK * CHUNK), row, CHUNK, row)
     transposed_inverse = tl.trans(tl.load(square))
     system, of_rate = tl.zeros([CHUNK, CHUNK], DTYPE), tl.zeros([CHUNK], DTYPE)
     for begin in range(0, width, WIDTH):
@@ -185,7 +185,7 @@ def delta_gradients_end(
         system += product(g_rated_v.to(KEPT), tl.trans(writes_tile), PRECISION)
         of_rate += tl.sum(g_rated_v * rows_of(values, row, values_row, remaining, e, width).to(DTYPE), 1)
         at = values_gradient + row[:, None] * heads * width + e[None, :]
-        tl.store(at, g_rated_v * rates, (row < remaining)[:, None] & (e < width)[None, :])
+        tl.store(at, g_rated_v * rates, tile_mask(row < remaining, e < width))
     for begin in range(0, features, FEATURES):
         f = begin + tl.arange(0, FEATURES)
         g_rated_k = tl.zeros([CHUNK, FEATURES], DTYPE)
@@ -208,5 +208,5 @@ def delta_gradients_end(
         g_k = rates * g_k - product(tl.trans(system), (rates * k.to(DTYPE)).to(KEPT), PRECISION)
         g_k += rows_of(keys_part, row, features, remaining, f, features).to(DTYPE)
         at = keys_gradient + row[:, None] * heads * features + f[None, :]
-        tl.store(at, g_k, (row < remaining)[:, None] & (f < features)[None, :])
+        tl.store(at, g_k, tile_mask(row < remaining, f < features))
     tl.store(rate_gradient + rows + row, of_rate, row < remaining)

@@ -1,4 +1,4 @@
-"""Products of tiles: operands in their own precision, sums in at least float32."""
+"""What kernels share: addresses and masks of tiles, and products with sums in at least float32."""
 
 import math
 
@@ -8,6 +8,36 @@ import triton.language as tl
 from torch import Tensor
 
 from tensornet_attn.runtime.operations import mapped_first
+
+
+@triton.jit
+def part_and_lead(parts):
+    """Which of `parts` a program computes, and for which batch and head, as 64-bit numbers."""
+    return (tl.program_id(0) % parts).to(tl.int64), (tl.program_id(0) // parts).to(tl.int64)
+
+
+@triton.jit
+def of_lead(x, lead, heads, batch_step, head_step):
+    """Where the batch and head `lead` of a tensor [b, heads, ...] begins."""
+    return x + lead // heads * batch_step + lead % heads * head_step
+
+
+@triton.jit
+def tile_at(x, row, step, column):
+    """The addresses of the tile with these rows, which are `step` apart, and columns."""
+    return x + row[:, None] * step + column[None, :]
+
+
+@triton.jit
+def tile_mask(rows, columns):
+    """Which entries of a tile have both a row and a column that exist."""
+    return rows[:, None] & columns[None, :]
+
+
+@triton.jit
+def finite_of(exponent):
+    """An exponent, 0 if it is that of nothing, -inf: differences to it are defined."""
+    return tl.where(exponent == float("-inf"), 0.0, exponent)
 
 
 @triton.jit

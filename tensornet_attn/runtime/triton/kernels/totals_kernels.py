@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from tensornet_attn.runtime.triton.kernels.tiles import tile_mask
+
 
 @triton.jit
 def total_term(x, weight, below, size, at, i, inside, DTYPE: tl.constexpr):
@@ -22,7 +24,7 @@ def weighted_totals(
     """out = x0 weight0 + ...; an x may be absent."""
     r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     i = tl.program_id(1) * INNER + tl.arange(0, INNER)
-    inside, at = (r < rows)[:, None] & (i < inner)[None, :], r[:, None] * inner + i[None, :]
+    inside, at = tile_mask(r < rows, i < inner), r[:, None] * inner + i[None, :]
     acc = total_term(x0, weight0, below0, size0, at, i, inside, DTYPE)
     acc += total_term(x1, weight1, below1, size1, at, i, inside, DTYPE)
     if x2 is not None:
@@ -58,7 +60,7 @@ def weighted_gradients(
     sum2, sum3 = tl.zeros([INNER], DTYPE), tl.zeros([INNER], DTYPE)
     for block in range(span):
         r = (program * span + block) * ROWS + tl.arange(0, ROWS)
-        inside, at = (r < rows)[:, None] & (i < inner)[None, :], r[:, None] * inner + i[None, :]
+        inside, at = tile_mask(r < rows, i < inner), r[:, None] * inner + i[None, :]
         g_tile = tl.load(g + at, inside, 0.0).to(DTYPE)
         sum0 += total_term_gradient(g_tile, x0, weight0, dx0, below0, size0, at, i, inside, DTYPE)
         sum1 += total_term_gradient(g_tile, x1, weight1, dx1, below1, size1, at, i, inside, DTYPE)
