@@ -46,7 +46,7 @@ class LinearKernelAttention(BaselineLayer):
         self.kernels = kernels
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)
+        q, k, v = self.qkv(x)
         return out(far_field(q, k, v, self.causal, self.kernels), self.Wo)
 
 
@@ -63,7 +63,7 @@ class Polynomial(BaselineLayer):
     legs = "Wq[f h d] Wk[f h d] Wv[f h d] Wo[h d f]"
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)
+        q, k, v = self.qkv(x)
         features = self.size.d * (self.size.d + 1) // 2
         if self.causal or k.shape[-2] <= features:  # then scores are not larger than features
             return out(squared(q @ k.transpose(-2, -1), self.causal) @ v, self.Wo)
@@ -144,7 +144,7 @@ class NearAndFar(BaselineLayer):
         self.reach: Reach = (self.size.k - 1, 0) if past else (side, side)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)
+        q, k, v = self.qkv(x)
         near = self.attend(q, k, v, self.size.d**-0.5, self.causal, self.reach)
         far = far_field(q, k, v, self.causal, self.kernels)
         o = blended(self.w1, near) + blended(self.w2, far)
@@ -162,7 +162,7 @@ class Release(NearAndFar):
     """The released code for Long Range Arena: the far field times m ** -0.5, 2 k - 1 diagonals, no sigmoid."""
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)
+        q, k, v = self.qkv(x)
         near = self.attend(q, k, v, self.size.d**-0.5, self.causal, (self.size.k - 1, self.size.k - 1))
         phi_q, phi_k, scale = elu1(q), elu1(k), x.shape[1] ** -0.5
         if self.causal:
@@ -183,7 +183,7 @@ class FastWeights(BaselineLayer):
         self.delta: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = delta_rule
 
     def forward(self, x: Tensor) -> Tensor:
-        return out(self.far(x, heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)), self.Wo)
+        return out(self.far(x, *self.qkv(x)), self.Wo)
 
     def far(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """[b h n e]."""
@@ -199,7 +199,7 @@ class NearAndFastWeights(FastWeights):
     legs = f"{FastWeights.legs} w1[h] w2[h]"
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)
+        q, k, v = self.qkv(x)
         near = self.attend(q, k, v, self.size.d**-0.5, True, (self.size.k - 1, 0))
         return out(blended(self.w1, near) + blended(self.w2, self.far(x, q, k, v)), self.Wo)
 

@@ -142,6 +142,10 @@ class BaselineLayer(nn.Module):
         for name, weight_legs in re.findall(r"(\w+)\[([^]]*)\]", legs):
             setattr(self, name, nn.Parameter(torch.empty([getattr(self.size, leg) for leg in weight_legs.split()])))
 
+    def qkv(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys and values of x [b n f], each [b h n d]."""
+        return tuple(heads(x, W) for W in (self.Wq, self.Wk, self.Wv))
+
 
 def heads(x: Tensor, W: Tensor) -> Tensor:
     """x [b n f] times W [f h d], as [b h n d]."""

@@ -26,7 +26,7 @@ class TalkingHeads(BaselineLayer):
     legs = "Wq[f g d] Wk[f g d] Wv[f e d] Pl[g h] Pw[h e] Wo[e d f]"
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)
+        q, k, v = self.qkv(x)
         scores = (self.size.d**-0.5 * q) @ k.transpose(-2, -1)  # b g n m
         maps = attention_map(torch.einsum("bgnm,gh->bhnm", scores, self.Pl), self.causal)
         return out(torch.einsum("bhnm,he->benm", maps, self.Pw) @ v, self.Wo)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.bench.baselines.layer import BaselineLayer, chosen, heads, out
+from tensornet_attn.reference import slopes
 
 
 def rotated(x: Tensor, fraction: float = 1.0) -> Tensor:
@@ -108,7 +109,7 @@ class HeadGated(BaselineLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         gate = chosen((x @ self.Sg).sigmoid(), self.size.k)  # b n h
-        q, k, v = heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)
+        q, k, v = self.qkv(x)
         o = self.attend(q, k, v, self.size.d**-0.5, self.causal)
         return out(gate.transpose(1, 2).unsqueeze(-1) * o, self.Wo)
 
@@ -135,7 +136,7 @@ class Gaussian(BaselineLayer):
     legs = "Wq[f h d] Wk[f h d] Wv[f h d] Wo[h d f]"
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)
+        q, k, v = self.qkv(x)
         scale = self.size.d**-0.5
         norms = -0.5 * scale * k.square().sum(-1).unsqueeze(-2)  # b h 1 m
         return out(self.attend(q, k, v, scale, self.causal, bias=norms), self.Wo)
@@ -150,18 +151,11 @@ class Alibi(BaselineLayer):
         self.register_buffer("slopes", torch.tensor(slopes(self.size.h)), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)
+        q, k, v = self.qkv(x)
         positions = torch.arange(x.shape[1], device=x.device)
         gap = (positions[:, None] - positions).abs()  # n m
         bias = -self.slopes.to(x.dtype)[:, None, None] * gap  # h n m
         return out(self.attend(q, k, v, self.size.d**-0.5, self.causal, bias=bias), self.Wo)
-
-
-def slopes(h: int) -> list[float]:
-    """The slopes 2 ** (-8 i / h). If h is no power of two, every second slope of the next power is added."""
-    power = 2 ** (h.bit_length() - 1)
-    first = [2 ** (-8 * i / power) for i in range(1, power + 1)]
-    return first + [2 ** (-8 * i / (2 * power)) for i in range(1, 2 * (h - power), 2)]
 
 
 class Relative(BaselineLayer):

@@ -148,7 +148,7 @@ class Retention(BaselineStep):
 
     def step(self, x: Tensor) -> Tensor:
         layer, S, self.seen = self.layer, self.kept[0], self.seen + 1
-        q, k, v = heads(x, layer.Wq), heads(x, layer.Wk), heads(x, layer.Wv)
+        q, k, v = layer.qkv(x)
         S.mul_(self.decay).add_(k.transpose(-2, -1) * v)
         return out((layer.size.d**-0.5 * q) @ S, layer.Wo)
 
